@@ -1,0 +1,1 @@
+//! The network of a pod sandbox.

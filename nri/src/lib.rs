@@ -1,0 +1,1 @@
+//! NRI as a library.

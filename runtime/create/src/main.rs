@@ -1,0 +1,3 @@
+//! Builds one container by libcontainer, and exits.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! The keeper process of one container.
+
+fn main() {}

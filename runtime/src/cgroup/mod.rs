@@ -1,0 +1,1 @@
+//! Cgroups v1, hybrid and v2 behind one face.

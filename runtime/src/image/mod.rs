@@ -1,0 +1,1 @@
+//! Images: references, pull, import, unpack, store, mounts.

@@ -1,0 +1,3 @@
+//! cairn: a small CRI runtime with NRI built in.
+
+fn main() {}
