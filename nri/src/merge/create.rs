@@ -15,7 +15,10 @@ use super::{
     MergeError, keyed, resources,
     update::{EvictSet, UpdateSet},
 };
-use crate::owners::{ContainerOwners, Owners, PluginId, removal};
+use crate::{
+    adjust::extend_hooks,
+    owners::{ContainerOwners, Owners, PluginId, removal},
+};
 
 /// The merge of one CreateContainer.
 #[derive(Debug)]
@@ -418,23 +421,6 @@ fn linux_sides<'a>(
         request.linux.get_or_insert_default(),
         reply.linux.get_or_insert_default(),
     )
-}
-
-fn extend_hooks(base: &mut Hooks, more: Hooks) {
-    let Hooks {
-        prestart,
-        create_runtime,
-        create_container,
-        start_container,
-        poststart,
-        poststop,
-    } = more;
-    base.prestart.extend(prestart);
-    base.create_runtime.extend(create_runtime);
-    base.create_container.extend(create_container);
-    base.start_container.extend(start_container);
-    base.poststart.extend(poststart);
-    base.poststop.extend(poststop);
 }
 
 fn overlay_rdt(base: LinuxRdt, top: LinuxRdt) -> LinuxRdt {
