@@ -256,7 +256,12 @@ async fn wait_event(dir: &Path, line: &str, deadline: Instant) -> bool {
     let Ok(file) = File::open(&path) else {
         return there();
     };
-    let Ok(events) = AsyncFd::register_with_interest(file, Interest::PRIORITY) else {
+    #[expect(
+        deprecated,
+        reason = "the successor is unsafe for the sake of other types; a File owns its descriptor"
+    )]
+    let watched = AsyncFd::with_interest(file, Interest::PRIORITY);
+    let Ok(events) = watched else {
         return there();
     };
     loop {

@@ -24,6 +24,8 @@ mod io;
 mod kill;
 mod path;
 mod plan;
+mod plan_cpu;
+mod plan_memory;
 mod remove;
 mod stats;
 mod values;

@@ -3,9 +3,9 @@
 //!
 //! `None` in the resources means "leave as it is" (CRI-137). Devices are not here (`devices.rs`).
 
-use super::values::{is_page_size, max_or, parse_limit, weight_from_shares};
+use super::values::{is_page_size, max_or, parse_limit};
 use super::{Error, Result};
-use oci_spec::runtime::{LinuxBlockIo, LinuxCpu, LinuxMemory, LinuxResources};
+use oci_spec::runtime::{LinuxBlockIo, LinuxCpu, LinuxResources};
 
 /// Which names a controller's files have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,13 +70,13 @@ pub fn plan(view: &dyn View, resources: &LinuxResources) -> Result<Vec<Change>> 
     Ok(plan.changes)
 }
 
-struct Plan<'a> {
-    view: &'a dyn View,
+pub(super) struct Plan<'a> {
+    pub(super) view: &'a dyn View,
     changes: Vec<Change>,
 }
 
 impl Plan<'_> {
-    fn set(&mut self, controller: &str, file: &str, value: impl ToString) {
+    pub(super) fn set(&mut self, controller: &str, file: &str, value: impl ToString) {
         self.changes.push(Change {
             controller: controller.to_owned(),
             file: file.to_owned(),
@@ -84,7 +84,7 @@ impl Plan<'_> {
         });
     }
 
-    fn layout(&self, controller: &str, setting: &'static str) -> Result<Layout> {
+    pub(super) fn layout(&self, controller: &str, setting: &'static str) -> Result<Layout> {
         let missing = || Error::NoController {
             cgroup: self.view.name().to_owned(),
             setting,
@@ -93,7 +93,7 @@ impl Plan<'_> {
         self.view.layout(controller).ok_or_else(missing)
     }
 
-    fn unsupported<T>(&self, setting: &str, why: &'static str) -> Result<T> {
+    pub(super) fn unsupported<T>(&self, setting: &str, why: &'static str) -> Result<T> {
         Err(Error::Unsupported {
             cgroup: self.view.name().to_owned(),
             setting: setting.to_owned(),
@@ -101,7 +101,7 @@ impl Plan<'_> {
         })
     }
 
-    fn bad<T>(&self, setting: &str, value: &dyn ToString) -> Result<T> {
+    pub(super) fn bad<T>(&self, setting: &str, value: &dyn ToString) -> Result<T> {
         Err(Error::BadValue {
             cgroup: self.view.name().to_owned(),
             setting: setting.to_owned(),
@@ -109,231 +109,9 @@ impl Plan<'_> {
         })
     }
 
-    fn current_number(&self, controller: &str, file: &str) -> Result<Option<u64>> {
+    pub(super) fn current_number(&self, controller: &str, file: &str) -> Result<Option<u64>> {
         let text = self.view.current(controller, file)?;
         Ok(text.and_then(|t| parse_limit(&t)))
-    }
-
-    fn memory(&mut self, memory: &LinuxMemory) -> Result<()> {
-        if *memory == LinuxMemory::default() {
-            return Ok(());
-        }
-        let layout = self.layout("memory", "memory limit")?;
-        if memory.check_before_update() == Some(true)
-            && let Some(limit) = memory.limit().filter(|l| *l >= 0)
-        {
-            self.refuse_below_usage(layout, limit.unsigned_abs())?;
-        }
-        if memory.use_hierarchy() == Some(false) {
-            return self.unsupported("memory without hierarchy", "kernels no longer have it");
-        }
-        match layout {
-            Layout::V1 => self.memory_v1(memory),
-            Layout::V2 => self.memory_v2(memory),
-        }
-    }
-
-    fn refuse_below_usage(&self, layout: Layout, limit: u64) -> Result<()> {
-        let file = match layout {
-            Layout::V1 => "memory.usage_in_bytes",
-            Layout::V2 => "memory.current",
-        };
-        match self.current_number("memory", file)? {
-            Some(used) if used > limit => self.bad("memory limit below what is in use", &limit),
-            _ => Ok(()),
-        }
-    }
-
-    /// The kernel holds `memsw >= limit` at each single write, so the order follows from where the
-    /// new limit lies relative to today's memsw. Without swap accounting there is no memsw file and
-    /// the swap part is left out.
-    fn memory_v1(&mut self, memory: &LinuxMemory) -> Result<()> {
-        const LIMIT: &str = "memory.limit_in_bytes";
-        const MEMSW: &str = "memory.memsw.limit_in_bytes";
-        let has_memsw = self.view.current("memory", MEMSW)?.is_some();
-        let limit_now = self.current_number("memory", LIMIT)?;
-        let memsw_now = self.current_number("memory", MEMSW)?;
-        let limit = memory.limit();
-        let no_room = |limit: i64| above(limit, memsw_now);
-        let swap = match (memory.swap(), limit) {
-            _ if !has_memsw => None,
-            (Some(swap), Some(limit)) if above(limit, swap_bytes(swap)) => {
-                return self.bad("memory+swap limit below the memory limit", &swap);
-            }
-            (Some(swap), _) => Some(swap),
-            // Only the limit was given: "no swap" stays so, and memsw is never below the limit.
-            (None, Some(limit)) => {
-                let no_swap = limit_now.is_some() && memsw_now == limit_now;
-                (no_swap || no_room(limit)).then_some(limit)
-            }
-            (None, None) => None,
-        };
-        let swap_first = limit.is_some_and(no_room);
-        if let Some(swap) = swap.filter(|_| swap_first) {
-            self.set("memory", MEMSW, swap);
-        }
-        if let Some(limit) = limit {
-            self.set("memory", LIMIT, limit);
-        }
-        if let Some(swap) = swap.filter(|_| !swap_first) {
-            self.set("memory", MEMSW, swap);
-        }
-        if let Some(reservation) = memory.reservation() {
-            self.set("memory", "memory.soft_limit_in_bytes", reservation);
-        }
-        if let Some(tcp) = memory.kernel_tcp() {
-            self.set("memory", "memory.kmem.tcp.limit_in_bytes", tcp);
-        }
-        if let Some(swappiness) = memory.swappiness() {
-            self.set("memory", "memory.swappiness", swappiness);
-        }
-        if let Some(disabled) = memory.disable_oom_killer() {
-            self.set("memory", "memory.oom_control", u8::from(disabled));
-        }
-        Ok(())
-    }
-
-    /// OCI's swap is memory plus swap; v2 wants the swap alone.
-    fn memory_v2(&mut self, memory: &LinuxMemory) -> Result<()> {
-        const SWAP: &str = "memory.swap.max";
-        if memory.disable_oom_killer() == Some(true) {
-            return self.unsupported("disabled OOM killer", "cgroup v2 has no such switch");
-        }
-        if memory.swappiness().is_some() {
-            return self.unsupported("memory swappiness", "cgroup v2 has none per cgroup");
-        }
-        let swap = match (memory.swap(), memory.limit()) {
-            (None, _) => None,
-            (Some(swap), _) if swap < 0 => Some("max".to_owned()),
-            (Some(swap), limit) => {
-                let limit = match limit {
-                    Some(limit) => swap_bytes(limit),
-                    None => self.current_number("memory", "memory.max")?,
-                };
-                match limit.and_then(|limit| swap.unsigned_abs().checked_sub(limit)) {
-                    Some(alone) => Some(alone.to_string()),
-                    None => return self.bad("memory+swap limit below the memory limit", &swap),
-                }
-            }
-        };
-        if let Some(limit) = memory.limit() {
-            self.set("memory", "memory.max", max_or(limit));
-        }
-        // A host without swap accounting has nothing to limit.
-        if let Some(swap) = swap
-            && self.view.current("memory", SWAP)?.is_some()
-        {
-            self.set("memory", SWAP, swap);
-        }
-        if let Some(reservation) = memory.reservation() {
-            self.set("memory", "memory.low", max_or(reservation));
-        }
-        Ok(())
-    }
-
-    fn cpu(&mut self, cpu: &LinuxCpu) -> Result<()> {
-        let bare = cpu.shares().is_none()
-            && cpu.quota().is_none()
-            && cpu.period().is_none()
-            && cpu.burst().is_none()
-            && cpu.idle().is_none()
-            && cpu.realtime_runtime().is_none()
-            && cpu.realtime_period().is_none();
-        if bare {
-            return Ok(());
-        }
-        match self.layout("cpu", "cpu limit")? {
-            Layout::V1 => self.cpu_v1(cpu),
-            Layout::V2 => self.cpu_v2(cpu),
-        }
-    }
-
-    fn cpu_v1(&mut self, cpu: &LinuxCpu) -> Result<()> {
-        if let Some(shares) = cpu.shares().filter(|s| *s != 0) {
-            self.set("cpu", "cpu.shares", shares);
-        }
-        if let Some(period) = cpu.realtime_period() {
-            self.set("cpu", "cpu.rt_period_us", period);
-        }
-        if let Some(runtime) = cpu.realtime_runtime() {
-            self.set("cpu", "cpu.rt_runtime_us", runtime);
-        }
-        let quota = cpu.quota().filter(|q| *q != 0);
-        let period = cpu.period().filter(|p| *p != 0);
-        let period_first = match (quota, period) {
-            (Some(quota), Some(period)) => self.period_goes_first(quota, period)?,
-            _ => false,
-        };
-        if let Some(period) = period.filter(|_| period_first) {
-            self.set("cpu", "cpu.cfs_period_us", period);
-        }
-        if let Some(quota) = quota {
-            self.set("cpu", "cpu.cfs_quota_us", quota);
-        }
-        if let Some(period) = period.filter(|_| !period_first) {
-            self.set("cpu", "cpu.cfs_period_us", period);
-        }
-        if let Some(burst) = cpu.burst() {
-            self.set("cpu", "cpu.cfs_burst_us", burst);
-        }
-        if let Some(idle) = cpu.idle() {
-            self.set("cpu", "cpu.idle", idle);
-        }
-        Ok(())
-    }
-
-    /// The kernel refuses quota/period above the parent's at each single write. Of the two states
-    /// in between, old quota with new period and new quota with old period, the lesser ratio is at
-    /// most the greater of the ratios before and after, both of which are allowed. An unlimited
-    /// quota is always allowed, so the period moves while the quota is unlimited.
-    fn period_goes_first(&self, quota: i64, period: u64) -> Result<bool> {
-        let now = |file| self.current_number("cpu", file);
-        let Some(quota_now) = now("cpu.cfs_quota_us")? else {
-            return Ok(true);
-        };
-        let Ok(quota) = u64::try_from(quota) else {
-            return Ok(false);
-        };
-        let period_now = now("cpu.cfs_period_us")?.unwrap_or(100_000);
-        // quota_now / period <= quota / period_now, without dividing.
-        let with_new_period = u128::from(quota_now) * u128::from(period_now);
-        Ok(with_new_period <= u128::from(quota) * u128::from(period))
-    }
-
-    fn cpu_v2(&mut self, cpu: &LinuxCpu) -> Result<()> {
-        if cpu.realtime_runtime().is_some() || cpu.realtime_period().is_some() {
-            return self.unsupported("realtime cpu limit", "cgroup v2 has none");
-        }
-        // An idle cgroup takes no weight, so idle is left first and entered last.
-        if let Some(idle) = cpu.idle().filter(|idle| *idle == 0) {
-            self.set("cpu", "cpu.idle", idle);
-        }
-        if let Some(weight) = cpu.shares().and_then(weight_from_shares) {
-            self.set("cpu", "cpu.weight", weight);
-        }
-        let quota = cpu.quota().filter(|q| *q != 0).map(max_or);
-        let period = cpu.period().filter(|p| *p != 0);
-        let max = match (quota, period) {
-            (None, None) => None,
-            // The kernel keeps the period when only the quota is written.
-            (Some(quota), None) => Some(quota),
-            (Some(quota), Some(period)) => Some(format!("{quota} {period}")),
-            (None, Some(period)) => {
-                let now = self.view.current("cpu", "cpu.max")?.unwrap_or_default();
-                let quota = now.split_whitespace().next().unwrap_or("max").to_owned();
-                Some(format!("{quota} {period}"))
-            }
-        };
-        if let Some(max) = max {
-            self.set("cpu", "cpu.max", max);
-        }
-        if let Some(burst) = cpu.burst() {
-            self.set("cpu", "cpu.max.burst", burst);
-        }
-        if let Some(idle) = cpu.idle().filter(|idle| *idle != 0) {
-            self.set("cpu", "cpu.idle", idle);
-        }
-        Ok(())
     }
 
     fn cpuset(&mut self, cpu: &LinuxCpu) -> Result<()> {
@@ -466,20 +244,6 @@ impl Plan<'_> {
                 self.unsupported(&setting, "no such controller on this host")
             }
         }
-    }
-}
-
-/// A limit in bytes, `None` if negative, that is unlimited.
-fn swap_bytes(limit: i64) -> Option<u64> {
-    u64::try_from(limit).ok()
-}
-
-/// Whether `limit` (negative: unlimited) lies above `bound` (`None`: unlimited).
-fn above(limit: i64, bound: Option<u64>) -> bool {
-    match (u64::try_from(limit), bound) {
-        (_, None) => false,
-        (Err(_), Some(_)) => true,
-        (Ok(limit), Some(bound)) => limit > bound,
     }
 }
 
