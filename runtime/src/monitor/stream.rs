@@ -26,9 +26,10 @@ impl Pty {
     /// Takes over a descriptor and makes it non-blocking.
     pub(super) fn new(fd: OwnedFd) -> io::Result<Pty> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Pty {
-            fd: Arc::new(AsyncFd::register(fd)?),
-        })
+        // Deprecated for descriptor types that can close or change under it; an OwnedFd in an Arc cannot.
+        #[expect(deprecated)]
+        let fd = AsyncFd::new(fd)?;
+        Ok(Pty { fd: Arc::new(fd) })
     }
 
     /// Sets the window size; the kernel sends SIGWINCH.
