@@ -134,3 +134,61 @@ proptest! {
         }
     }
 }
+
+/// A cgroup of our own in the unified tree, removed when dropped.
+struct OwnDir(std::path::PathBuf);
+
+impl Drop for OwnDir {
+    fn drop(&mut self) {
+        // The last process was reaped, so rmdir finds it empty.
+        let removed = std::fs::remove_dir(&self.0);
+        assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
+    }
+}
+
+/// Whether a process in the cgroup at `dir` may read and write these devices, in order.
+fn opens(dir: &std::path::Path, devices: &[&str]) -> Vec<bool> {
+    let script = format!("echo 0 > '{}/cgroup.procs' || exit 9\n", dir.display());
+    let script = devices.iter().fold(script, |script, device| {
+        script + &format!("(exec 3<>{device}) 2>/dev/null && echo y || echo n\n")
+    });
+    let shell = std::process::Command::new("sh")
+        .arg("-c")
+        .arg(script)
+        .output();
+    let output = shell.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| line == "y").collect()
+}
+
+/// Needs root and a unified tree, which v2 and hybrid machines have.
+#[test]
+fn the_kernel_takes_the_filter_enforces_it_and_replaces_it() {
+    let host = crate::cgroup::Host::detect().unwrap();
+    let Some(unified) = host.unified() else {
+        return; // pure v1: there are no filters
+    };
+    let dir = unified
+        .mount
+        .join(format!("cairn-test-bpf-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let own = OwnDir(dir);
+    let devices = ["/dev/null", "/dev/zero"];
+    assert_eq!(opens(&own.0, &devices), [true, true]);
+    let null_only = rules(serde_json::json!([
+        {"allow": false, "access": "rwm"},
+        {"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rw"}
+    ]));
+    bpf::replace_device_filter(&own.0, &program(&null_only)).unwrap();
+    assert_eq!(opens(&own.0, &devices), [true, false]);
+    let both = rules(serde_json::json!([
+        {"allow": true, "type": "c", "major": 1, "access": "rw"}
+    ]));
+    // If the first filter were still there, both would have to agree.
+    bpf::replace_device_filter(&own.0, &program(&both)).unwrap();
+    assert_eq!(opens(&own.0, &devices), [true, true]);
+    let longest = vec![both[0]; MAX_RULES];
+    bpf::replace_device_filter(&own.0, &program(&longest)).unwrap();
+    assert_eq!(opens(&own.0, &devices), [true, true]);
+}

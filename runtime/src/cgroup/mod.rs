@@ -63,7 +63,7 @@ pub enum Error {
     #[error("cgroup {cgroup}: {setting}: the {controller} controller is not available")]
     NoController {
         cgroup: String,
-        setting: &'static str,
+        setting: String,
         controller: String,
     },
     /// A setting that has no counterpart here, or that cairn does not implement.

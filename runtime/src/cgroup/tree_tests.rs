@@ -254,6 +254,22 @@ fn a_missing_controller_is_named_before_anything_is_written() {
 }
 
 #[test]
+fn hybrid_hands_hugetlb_down_when_a_limit_first_needs_it() {
+    let tree = hybrid();
+    let zero = resources(serde_json::json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 0}]}));
+    tree.c1().apply(&zero).unwrap();
+    assert_eq!(tree.read("unified/cgroup.subtree_control"), "");
+    let some = resources(serde_json::json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 9}]}));
+    // A recorded tree does not grow the file, so the limit itself is refused, and by name.
+    let error = tree.c1().apply(&some).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "cgroup /kubepods/pod1/c1: hugetlb.2MB.max: the hugetlb controller is not available"
+    );
+    assert_eq!(tree.read("unified/cgroup.subtree_control"), "+hugetlb");
+}
+
+#[test]
 fn v1_device_rules_are_written_in_their_own_words() {
     let tree = hybrid();
     let wanted = resources(serde_json::json!({"devices": [
