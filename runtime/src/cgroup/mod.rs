@@ -26,6 +26,7 @@ mod path;
 mod plan;
 mod plan_cpu;
 mod plan_memory;
+mod pressure_io;
 mod remove;
 mod stats;
 mod values;
@@ -34,7 +35,8 @@ pub use group::{Cgroup, JoinPaths};
 pub use host::{Host, Mode};
 pub use path::CgroupPath;
 pub use stats::{
-    Cpu, HugePages, IoDevice, Limits, Memory, Pids, Pressure, PressureLine, Psi, Stats, Swap,
+    Cpu, Detail, HugePages, IoDevice, Limits, Memory, Pids, Pressure, PressureLine, Psi, Stats,
+    Swap,
 };
 
 use std::path::PathBuf;
