@@ -19,9 +19,8 @@ impl Cgroup {
     pub fn apply(&self, resources: &LinuxResources) -> Result<()> {
         let written = self.write_limits(resources)?;
         match resources.devices() {
-            Some(rules) => devices::apply(self, rules).map_err(|error| {
+            Some(rules) => devices::apply(self, rules).inspect_err(|_| {
                 self.put_back(&written);
-                error
             }),
             None => Ok(()),
         }
@@ -73,13 +72,7 @@ impl Cgroup {
         if former.as_deref() == Some(change.value.as_str()) {
             return Ok(None);
         }
-        io::write(&file, &change.value).map_err(|source| Error::Write {
-            cgroup: self.path.to_string(),
-            file: change.file.clone(),
-            value: change.value.clone(),
-            source,
-            restore: None,
-        })?;
+        io::write(&file, &change.value).map_err(|source| self.refused(change, source))?;
         let value = former.and_then(|former| former_value(change, &former));
         Ok(value.map(|value| Change {
             value,
@@ -91,10 +84,28 @@ impl Cgroup {
         let dir = self.dir_of(&change.controller);
         let dir = dir.ok_or_else(|| Error::NoController {
             cgroup: self.path.to_string(),
-            setting: "limit",
+            setting: change.file.clone(),
             controller: change.controller.clone(),
         })?;
         Ok(dir.join(&change.file))
+    }
+
+    /// A file that is not there is a controller that was not handed down to this cgroup.
+    fn refused(&self, change: &Change, source: std::io::Error) -> Error {
+        if source.kind() == std::io::ErrorKind::NotFound {
+            return Error::NoController {
+                cgroup: self.path.to_string(),
+                setting: change.file.clone(),
+                controller: change.controller.clone(),
+            };
+        }
+        Error::Write {
+            cgroup: self.path.to_string(),
+            file: change.file.clone(),
+            value: change.value.clone(),
+            source,
+            restore: None,
+        }
     }
 
     /// Hybrid: the unified tree's few controllers are handed down when a limit first needs one.

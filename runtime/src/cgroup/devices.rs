@@ -41,7 +41,7 @@ pub fn apply(group: &Cgroup, rules: &[LinuxDeviceCgroup]) -> Result<()> {
     let Some(dir) = group.unified_dir() else {
         return Err(Error::NoController {
             cgroup: group.path().to_string(),
-            setting: "device rules",
+            setting: "device rules".to_owned(),
             controller: "devices".to_owned(),
         });
     };

@@ -7,15 +7,25 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// Longest cgroup file that is read. `cgroup.procs` of a full pid space is below this.
-const READ_LIMIT: u64 = 32 << 20;
+const READ_LIMIT: usize = 32 << 20;
+
+/// Enough for nearly every cgroup file in one read.
+const CHUNK: usize = 8 << 10;
 
 /// The whole text of a cgroup file.
 pub fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?
-        .take(READ_LIMIT)
-        .read_to_string(&mut text)?;
-    Ok(text)
+    let mut file = File::open(path)?;
+    let mut chunk = [0_u8; CHUNK];
+    let mut bytes = Vec::new();
+    // Until the end is seen: a long listing comes in pieces that are shorter than asked for.
+    loop {
+        match file.read(&mut chunk)? {
+            0 => break,
+            _ if bytes.len() > READ_LIMIT => return Err(io::ErrorKind::FileTooLarge.into()),
+            length => bytes.extend_from_slice(&chunk[..length]),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// The trimmed text, or `None` where the file (or its cgroup) does not exist.

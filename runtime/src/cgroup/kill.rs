@@ -141,7 +141,7 @@ impl Cgroup {
             None => {
                 return Err(Error::NoController {
                     cgroup: self.path.to_string(),
-                    setting: "freeze",
+                    setting: "freeze".to_owned(),
                     controller: "freezer".to_owned(),
                 });
             }

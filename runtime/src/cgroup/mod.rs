@@ -26,6 +26,7 @@ mod path;
 mod plan;
 mod plan_cpu;
 mod plan_memory;
+mod pressure_io;
 mod remove;
 mod stats;
 mod values;
@@ -34,7 +35,8 @@ pub use group::{Cgroup, JoinPaths};
 pub use host::{Host, Mode};
 pub use path::CgroupPath;
 pub use stats::{
-    Cpu, HugePages, IoDevice, Limits, Memory, Pids, Pressure, PressureLine, Psi, Stats, Swap,
+    Cpu, Detail, HugePages, IoDevice, Limits, Memory, Pids, Pressure, PressureLine, Psi, Stats,
+    Swap,
 };
 
 use std::path::PathBuf;
@@ -63,7 +65,7 @@ pub enum Error {
     #[error("cgroup {cgroup}: {setting}: the {controller} controller is not available")]
     NoController {
         cgroup: String,
-        setting: &'static str,
+        setting: String,
         controller: String,
     },
     /// A setting that has no counterpart here, or that cairn does not implement.
@@ -108,3 +110,6 @@ pub enum Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+#[cfg(test)]
+mod tree_tests;

@@ -84,10 +84,10 @@ impl Plan<'_> {
         });
     }
 
-    pub(super) fn layout(&self, controller: &str, setting: &'static str) -> Result<Layout> {
+    pub(super) fn layout(&self, controller: &str, setting: &str) -> Result<Layout> {
         let missing = || Error::NoController {
             cgroup: self.view.name().to_owned(),
-            setting,
+            setting: setting.to_owned(),
             controller: controller.to_owned(),
         };
         self.view.layout(controller).ok_or_else(missing)

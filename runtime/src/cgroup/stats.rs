@@ -3,9 +3,22 @@
 //! list (CRI-150).
 
 use super::host::Place;
+use super::pressure_io::{parse_blkio, parse_io_stat, parse_psi};
 use super::values::{parse_cpu_max, parse_limit};
 use super::{Cgroup, Result, io};
 use std::path::Path;
+
+/// How much of a sample is wanted: each step up costs more files to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// What ContainerStats tells: cpu and memory use, swap, pressure. Fields of [`Cpu`] and
+    /// [`Memory`] that are kept in further files on v1 are 0 or `None`.
+    Usage,
+    /// And the number of tasks, as PodSandboxStats tells.
+    Pod,
+    /// Everything, for metrics.
+    All,
+}
 
 /// One sample. Byte counts in bytes, times in ns unless said.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -127,13 +140,13 @@ pub struct Limits {
 }
 
 impl Cgroup {
-    /// One sample of everything there is. Reads about a dozen small files, each at one moment of its
-    /// own; never fails.
-    pub fn stats(&self) -> Stats {
+    /// One sample of what `detail` asks for. Each number is read at a moment of its own; never fails.
+    pub fn stats(&self, detail: Detail) -> Stats {
         let mut stats = Stats::default();
-        self.read_cpu(&mut stats);
-        self.read_memory(&mut stats);
-        if let Some(dir) = self.dir_of("pids") {
+        let all = detail == Detail::All;
+        self.read_cpu(&mut stats, all);
+        self.read_memory(&mut stats, all);
+        if let Some(dir) = self.dir_of("pids").filter(|_| detail != Detail::Usage) {
             stats.pids = number(&dir, "pids.current").map(|current| Pids {
                 current,
                 limit: limit(&dir, "pids.max"),
@@ -146,7 +159,14 @@ impl Cgroup {
                 io: text(&dir, "io.pressure").map(|t| parse_psi(&t)),
             };
         }
-        self.read_hugepages(&mut stats);
+        if all {
+            self.read_hugepages(&mut stats);
+            self.read_io(&mut stats);
+        }
+        stats
+    }
+
+    fn read_io(&self, stats: &mut Stats) {
         stats.io = match (self.dir_of("blkio"), self.dir_of("io")) {
             (Some(v1), _) => parse_blkio(
                 &text(&v1, "blkio.throttle.io_service_bytes_recursive").unwrap_or_default(),
@@ -155,7 +175,6 @@ impl Cgroup {
             (None, Some(v2)) => parse_io_stat(&text(&v2, "io.stat").unwrap_or_default()),
             (None, None) => Vec::new(),
         };
-        stats
     }
 
     /// Processes that the OOM killer has killed in this cgroup so far (CRI-144). Read it at the
@@ -173,7 +192,7 @@ impl Cgroup {
         Ok(field(&text, "oom_kill").unwrap_or(0))
     }
 
-    fn read_cpu(&self, stats: &mut Stats) {
+    fn read_cpu(&self, stats: &mut Stats, all: bool) {
         // v1: usage from cpuacct, throttling from cpu. The unified tree keeps usage on every host,
         // but on hybrid only of what was born in it.
         if let Some(Place::V1(mount)) = self.host.place("cpuacct") {
@@ -183,11 +202,11 @@ impl Cgroup {
             };
             let mut cpu = Cpu {
                 usage_ns,
-                user_ns: number(&acct, "cpuacct.usage_user").unwrap_or(0),
-                system_ns: number(&acct, "cpuacct.usage_sys").unwrap_or(0),
                 ..Cpu::default()
             };
-            if let Some(dir) = self.dir_of("cpu") {
+            if let Some(dir) = self.dir_of("cpu").filter(|_| all) {
+                cpu.user_ns = number(&acct, "cpuacct.usage_user").unwrap_or(0);
+                cpu.system_ns = number(&acct, "cpuacct.usage_sys").unwrap_or(0);
                 let stat = text(&dir, "cpu.stat").unwrap_or_default();
                 cpu.periods = field(&stat, "nr_periods").unwrap_or(0);
                 cpu.throttled_periods = field(&stat, "nr_throttled").unwrap_or(0);
@@ -210,16 +229,17 @@ impl Cgroup {
                 throttled_periods: field(&stat, "nr_throttled").unwrap_or(0),
                 throttled_ns: micros("throttled_usec"),
             });
-            let max = text(&dir, "cpu.max").and_then(|t| parse_cpu_max(&t));
+            let max = text(&dir, "cpu.max").filter(|_| all);
+            let max = max.and_then(|t| parse_cpu_max(&t));
             stats.limits.cpu_quota_us = max.and_then(|(quota, _)| quota);
             stats.limits.cpu_period_us = max.map(|(_, period)| period);
         }
     }
 
-    fn read_memory(&self, stats: &mut Stats) {
+    fn read_memory(&self, stats: &mut Stats, all: bool) {
         match self.host.place("memory") {
-            Some(Place::V1(mount)) => read_memory_v1(&self.path.below(mount), stats),
-            Some(Place::V2(mount)) => read_memory_v2(&self.path.below(mount), stats),
+            Some(Place::V1(mount)) => read_memory_v1(&self.path.below(mount), stats, all),
+            Some(Place::V2(mount)) => read_memory_v2(&self.path.below(mount), stats, all),
             None => {}
         }
     }
@@ -258,51 +278,53 @@ impl Cgroup {
     }
 }
 
-fn read_memory_v1(dir: &Path, stats: &mut Stats) {
+fn read_memory_v1(dir: &Path, stats: &mut Stats, all: bool) {
     let Some(usage) = number(dir, "memory.usage_in_bytes") else {
         return;
     };
     let stat = text(dir, "memory.stat").unwrap_or_default();
     let get = |name| field(&stat, name).unwrap_or(0);
-    let oom = text(dir, "memory.oom_control").unwrap_or_default();
     let own_limit = limit(dir, "memory.limit_in_bytes");
-    stats.memory = Some(Memory {
+    let mut memory = Memory {
         usage,
         limit: own_limit,
-        max_usage: number(dir, "memory.max_usage_in_bytes"),
-        failcnt: number(dir, "memory.failcnt").unwrap_or(0),
         anon: get("total_rss"),
         file: get("total_cache"),
         inactive_file: get("total_inactive_file"),
         mapped_file: get("total_mapped_file"),
-        kernel: number(dir, "memory.kmem.usage_in_bytes").unwrap_or(0),
         pgfault: get("total_pgfault"),
         pgmajfault: get("total_pgmajfault"),
-        oom_kills: field(&oom, "oom_kill").unwrap_or(0),
-    });
-    stats.limits.memory_reservation = limit(dir, "memory.soft_limit_in_bytes");
-    // memsw counts memory and swap together; the page counts of both move while we read.
-    if let Some(both) = number(dir, "memory.memsw.usage_in_bytes") {
-        let both_limit = limit(dir, "memory.memsw.limit_in_bytes");
-        stats.swap = Some(Swap {
-            usage: field(&stat, "total_swap").unwrap_or_else(|| both.saturating_sub(usage)),
-            limit: both_limit.map(|both| both.saturating_sub(own_limit.unwrap_or(both))),
-        });
+        ..Memory::default()
+    };
+    if all {
+        let oom = text(dir, "memory.oom_control").unwrap_or_default();
+        memory.oom_kills = field(&oom, "oom_kill").unwrap_or(0);
+        memory.max_usage = number(dir, "memory.max_usage_in_bytes");
+        memory.failcnt = number(dir, "memory.failcnt").unwrap_or(0);
+        memory.kernel = number(dir, "memory.kmem.usage_in_bytes").unwrap_or(0);
+        stats.limits.memory_reservation = limit(dir, "memory.soft_limit_in_bytes");
     }
+    stats.memory = Some(memory);
+    // memsw is memory and swap together. Without that file there is no swap accounting, and the
+    // line in memory.stat is missing too.
+    stats.swap = field(&stat, "total_swap").map(|usage| {
+        let both = limit(dir, "memory.memsw.limit_in_bytes");
+        Swap {
+            usage,
+            limit: both.map(|both| both.saturating_sub(own_limit.unwrap_or(both))),
+        }
+    });
 }
 
-fn read_memory_v2(dir: &Path, stats: &mut Stats) {
+fn read_memory_v2(dir: &Path, stats: &mut Stats, all: bool) {
     let Some(usage) = number(dir, "memory.current") else {
         return;
     };
     let stat = text(dir, "memory.stat").unwrap_or_default();
-    let events = text(dir, "memory.events").unwrap_or_default();
     let get = |name| field(&stat, name).unwrap_or(0);
-    stats.memory = Some(Memory {
+    let mut memory = Memory {
         usage,
         limit: limit(dir, "memory.max"),
-        max_usage: number(dir, "memory.peak"),
-        failcnt: field(&events, "max").unwrap_or(0),
         anon: get("anon"),
         file: get("file"),
         inactive_file: get("inactive_file"),
@@ -310,9 +332,16 @@ fn read_memory_v2(dir: &Path, stats: &mut Stats) {
         kernel: get("kernel"),
         pgfault: get("pgfault"),
         pgmajfault: get("pgmajfault"),
-        oom_kills: field(&events, "oom_kill").unwrap_or(0),
-    });
-    stats.limits.memory_reservation = limit(dir, "memory.low").filter(|low| *low > 0);
+        ..Memory::default()
+    };
+    if all {
+        let events = text(dir, "memory.events").unwrap_or_default();
+        memory.oom_kills = field(&events, "oom_kill").unwrap_or(0);
+        memory.failcnt = field(&events, "max").unwrap_or(0);
+        memory.max_usage = number(dir, "memory.peak");
+        stats.limits.memory_reservation = limit(dir, "memory.low").filter(|low| *low > 0);
+    }
+    stats.memory = Some(memory);
     stats.swap = number(dir, "memory.swap.current").map(|usage| Swap {
         usage,
         limit: limit(dir, "memory.swap.max"),
@@ -336,89 +365,5 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(' ')?;
         (key == name).then(|| value.trim().parse().ok()).flatten()
-    })
-}
-
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and `full …`; total is in µs there.
-fn parse_psi(text: &str) -> Psi {
-    let line = |name: &str| {
-        let mut out = PressureLine::default();
-        let found = text.lines().find_map(|l| l.strip_prefix(name));
-        for word in found.unwrap_or_default().split_whitespace() {
-            match word.split_once('=') {
-                Some(("avg10", value)) => out.avg10 = value.parse().unwrap_or(0.0),
-                Some(("avg60", value)) => out.avg60 = value.parse().unwrap_or(0.0),
-                Some(("avg300", value)) => out.avg300 = value.parse().unwrap_or(0.0),
-                Some(("total", value)) => {
-                    out.total_ns = value.parse::<u64>().unwrap_or(0).saturating_mul(1000);
-                }
-                _ => {}
-            }
-        }
-        out
-    };
-    Psi {
-        some: line("some "),
-        full: line("full "),
-    }
-}
-
-/// v2: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
-fn parse_io_stat(text: &str) -> Vec<IoDevice> {
-    let line = |line: &str| {
-        let mut words = line.split_whitespace();
-        let mut device = io_device(words.next()?)?;
-        for (key, value) in words.filter_map(|word| word.split_once('=')) {
-            let value = value.parse().unwrap_or(0);
-            match key {
-                "rbytes" => device.read_bytes = value,
-                "wbytes" => device.write_bytes = value,
-                "rios" => device.reads = value,
-                "wios" => device.writes = value,
-                _ => {}
-            }
-        }
-        Some(device)
-    };
-    text.lines().filter_map(line).collect()
-}
-
-/// v1: two files of `8:0 Read 123` lines, one in bytes and one in operations.
-fn parse_blkio(bytes: &str, operations: &str) -> Vec<IoDevice> {
-    let mut devices: Vec<IoDevice> = Vec::new();
-    for (text, in_bytes) in [(bytes, true), (operations, false)] {
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            let (Some(name), Some(kind), Some(value)) = (words.next(), words.next(), words.next())
-            else {
-                continue;
-            };
-            let (Some(named), Ok(value)) = (io_device(name), value.parse::<u64>()) else {
-                continue;
-            };
-            let same = |d: &IoDevice| (d.major, d.minor) == (named.major, named.minor);
-            let at = devices.iter().position(same).unwrap_or_else(|| {
-                devices.push(named);
-                devices.len() - 1
-            });
-            let device = &mut devices[at];
-            match (kind, in_bytes) {
-                ("Read", true) => device.read_bytes = value,
-                ("Write", true) => device.write_bytes = value,
-                ("Read", false) => device.reads = value,
-                ("Write", false) => device.writes = value,
-                _ => {}
-            }
-        }
-    }
-    devices
-}
-
-fn io_device(name: &str) -> Option<IoDevice> {
-    let (major, minor) = name.split_once(':')?;
-    Some(IoDevice {
-        major: major.parse().ok()?,
-        minor: minor.parse().ok()?,
-        ..IoDevice::default()
     })
 }
