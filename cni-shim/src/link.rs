@@ -47,7 +47,10 @@ const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_STATIC: u8 = 4;
 const RTN_UNICAST: u8 = 1;
 
+const AF_UNSPEC: u8 = 0;
 const AF_INET: u8 = 2;
+/// Multicast group of link changes.
+pub const RTMGRP_LINK: u32 = 1;
 const AF_INET6: u8 = 10;
 const IFF_UP: u32 = 1;
 const IFINFO: usize = 16;
@@ -356,6 +359,15 @@ pub fn delete(name: &str) -> Message {
         },
     )
     .tolerate(Errno::NODEV)
+}
+
+/// Whether an event says that the link `name` is gone. The same type with a bridge's family only says that a port left.
+pub fn is_gone(event: &netlink::Reply, name: &str) -> bool {
+    event.kind == RTM_DELLINK
+        && event.body.first() == Some(&AF_UNSPEC)
+        && event
+            .attributes(IFINFO)
+            .any(|(kind, value)| kind == IFLA_IFNAME && text(value) == name)
 }
 
 /// Gives a link an address. IPv6 skips duplicate detection: addresses here are handed out once.

@@ -7,7 +7,7 @@
 //!
 //! A socket belongs for ever to the network namespace of the thread that opened it.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -198,6 +198,15 @@ pub struct Socket {
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     pub fn open(family: Family) -> Result<Self, NetlinkError> {
+        Self::open_with_groups(family, 0)
+    }
+
+    /// Opens a socket that also hears of what others change: see [`Socket::next_events`].
+    pub fn listen(family: Family, groups: u32) -> Result<Self, NetlinkError> {
+        Self::open_with_groups(family, groups)
+    }
+
+    fn open_with_groups(family: Family, groups: u32) -> Result<Self, NetlinkError> {
         let protocol = match family {
             Family::Route => None,
             Family::Netfilter => Some(netlink::NETFILTER),
@@ -209,7 +218,7 @@ impl Socket {
                 SocketFlags::CLOEXEC,
                 protocol,
             )?;
-            net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
+            net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
             net::sockopt::set_socket_timeout(
                 &fd,
                 net::sockopt::Timeout::Recv,
@@ -330,6 +339,12 @@ impl Socket {
         refused.map_or(Ok(()), |(_, error)| Err(error))
     }
 
+    /// The next datagram of events; call it when the socket is readable.
+    pub fn next_events(&self) -> Result<Vec<Reply>, NetlinkError> {
+        let asked = Message::new(NLMSG_NOOP, 0, "listen for changes", &[], |_| {});
+        self.receive(&asked)
+    }
+
     fn send(&mut self, messages: &[Message], flags: u16) -> Result<u32, NetlinkError> {
         let mut datagram = Vec::with_capacity(1024);
         let first = self.sequence.wrapping_add(1);
@@ -363,6 +378,12 @@ impl Socket {
             .get(..length)
             .ok_or_else(|| asked.error(Errno::MSGSIZE))?;
         Ok(split(datagram))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

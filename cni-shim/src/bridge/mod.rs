@@ -11,6 +11,7 @@
 
 pub mod ipam;
 mod ports;
+mod unplug;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -144,11 +145,10 @@ impl Bridge {
 
     /// Undoes [`Bridge::connect`], as far as it came. Idempotent; the pod's namespace may be gone.
     pub fn disconnect(&self, held: &OnBridge) -> Result<(), NetworkError> {
-        let mut state = self.state();
         if !held.ports.is_empty() {
-            state.firewall.remove_ports(held)?;
+            self.state().firewall.remove_ports(held)?;
         }
-        Ok(state.route.run(&[link::delete(&held.veth)])?)
+        Ok(unplug::delete_link(&held.veth)?)
     }
 
     /// Gives addresses and host ports back, once nothing uses them any more.
