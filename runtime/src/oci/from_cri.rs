@@ -55,7 +55,7 @@ pub struct Inputs<'a> {
 }
 
 /// A container's spec and what status, hooks and the monitor need beside it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ContainerSpec {
     pub spec: Spec,
     /// Absolute; `None` means that output is drained and dropped (CRI-130).
@@ -69,6 +69,21 @@ pub struct ContainerSpec {
     pub resources: LinuxContainerResources,
     /// For the log: what was read leniently.
     pub warnings: Vec<String>,
+}
+
+impl std::fmt::Debug for ContainerSpec {
+    /// Without the spec: its environment must not reach a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContainerSpec")
+            .field("log_path", &self.log_path)
+            .field("stop_signal", &self.stop_signal)
+            .field("user", &self.user)
+            .field("seccomp", &self.seccomp)
+            .field("privileged", &self.privileged)
+            .field("resources", &self.resources)
+            .field("warnings", &self.warnings)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Builds the spec. Pure: the same inputs give the same spec.
