@@ -1,1 +1,3 @@
 //! The end-to-end tests, by theme. One binary: linking is most of what a test binary costs.
+
+mod harness;
