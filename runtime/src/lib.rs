@@ -4,3 +4,4 @@ pub mod cgroup;
 pub mod image;
 pub mod monitor;
 pub mod oci;
+pub mod trace;
