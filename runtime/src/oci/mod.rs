@@ -1,1 +1,51 @@
 //! Pure: CRI values, image configuration and NRI adjustments in, an OCI runtime spec out. No I/O, no clock.
+//!
+//! ```text
+//!  PodSandboxConfig ──sandbox::plan──► SandboxPlan          (what the pod asks of its sandbox)
+//!  ContainerConfig, SandboxFacts, HostFacts, ImageFacts
+//!        │ container_spec                 pause_spec         (only where a PID namespace is shared)
+//!        ▼
+//!  ContainerSpec { spec, user, seccomp, stop signal, ... }
+//!        │ nri_container ──► plugins ──► ContainerAdjustment
+//!        ▼ apply_adjustment
+//!  Spec ──► the create helper;  apply_update / apply_nri_resources for a change later
+//! ```
+//!
+//! What must be looked up (a bind source, a device node, the mount a path lies in) comes through
+//! [`HostView`], which the caller implements; this module itself opens nothing (invariant 5).
+//! A value that cannot be honoured is refused with an error that names its field.
+//! No environment value ever enters an error or a `Debug` output of this module.
+
+pub mod annotations;
+pub mod apparmor;
+pub mod base;
+pub mod capabilities;
+pub mod cgroups_path;
+pub mod devices;
+pub mod error;
+pub mod facts;
+pub mod from_cri;
+pub mod mounts;
+pub mod namespaces;
+pub mod pause;
+pub mod process;
+pub mod resources;
+pub mod sandbox;
+pub mod seccomp;
+mod seccomp_profile;
+pub mod selinux;
+pub mod signal;
+pub mod user;
+
+pub use error::{ErrorKind, SpecError};
+pub use facts::{
+    AppArmorFacts, BindSource, CgroupDriver, CgroupMode, HostDevice, HostFacts, HostView, IdMap,
+    ImageFacts, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces,
+};
+pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
+pub use pause::{PauseInputs, pause_spec};
+pub use resources::{apply_update, resources_from_cri, resources_to_cri};
+pub use sandbox::{PidSharing, SandboxPlan, plan};
+pub use seccomp::SeccompKind;
+pub use signal::StopSignal;
+pub use user::{ResolvedUser, UserRequest};

@@ -1,0 +1,3 @@
+//! Placeholder.
+#[derive(Debug, thiserror::Error)]
+pub enum CniError {}

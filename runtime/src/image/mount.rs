@@ -1,0 +1,484 @@
+//! Views of images: a container's root, and read-only image volumes. Overlayfs both (CRI-450).
+//!
+//! ```text
+//! <containers>/<id>/rootfs/         one container's: use.json, upper/, work/, merged/ (mounted)
+//! <images>/volumes/<pod>/<image>/   one pod's view of an image: use.json, merged/ (mounted)
+//! ```
+//!
+//! `use.json` names the layers before anything is mounted, so that a layer is kept while a view of
+//! it may exist, also over a restart of the daemon. The file is not flushed: a view does not outlive
+//! a power cut anyway, as its mount does not.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
+};
+use serde::{Deserialize, Serialize};
+
+use super::digest::Digest;
+use super::layer::copy_attributes;
+use super::record::ImageRecord;
+use super::store::Store;
+use super::{Error, Images, blocking, sys};
+
+const SCHEMA: u32 = 1;
+/// Longest string `fsconfig` takes.
+const FSCONFIG_MAX: usize = 255;
+/// Longest options string of `mount`, with its NUL.
+const OPTIONS_MAX: usize = 4096;
+/// Mounts on top of each other that a release takes away.
+const STACKED_MAX: usize = 16;
+
+/// How a pod's user namespace shifts owners.
+#[derive(Debug, Clone)]
+pub struct Idmap {
+    /// The pod's user namespace.
+    pub userns: Arc<OwnedFd>,
+    /// Host ids of its root user and group.
+    pub root: (u32, u32),
+}
+
+/// A container's root file system, mounted at `path`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rootfs {
+    pub path: PathBuf,
+    /// What the container writes.
+    pub upper: PathBuf,
+}
+
+/// A read-only view of an image, or of a directory in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageMount {
+    /// What to bind into the container; never outside the view.
+    pub path: PathBuf,
+}
+
+/// `use.json`.
+#[derive(Serialize, Deserialize)]
+struct Use {
+    schema: u32,
+    image: Digest,
+    layers: Vec<Digest>,
+}
+
+/// What overlayfs is given.
+struct Overlay<'a> {
+    /// Topmost first.
+    lowers: Vec<PathBuf>,
+    /// Upper and work directory; none for a read-only view.
+    upper: Option<(&'a Path, &'a Path)>,
+    idmap: Option<&'a Idmap>,
+}
+
+impl Images {
+    /// Makes and mounts the container's root. Made anew if something of that id is there. The view
+    /// keeps the image's layers until `release_rootfs` (CRI-175).
+    pub async fn prepare_rootfs(
+        &self,
+        container_id: &str,
+        image: &ImageRecord,
+        idmap: Option<Idmap>,
+    ) -> Result<Rootfs, Error> {
+        let dir = self.rootfs_dir(container_id)?;
+        let store = self.0.store.clone();
+        let (id, layers) = (image.id.clone(), image.layers.clone());
+        blocking(move || {
+            release(&store, &dir)?;
+            let made = make_rootfs(&store, &dir, id, &layers, idmap.as_ref());
+            if made.is_err() {
+                // Its own error is worth less than the first.
+                let _ = release(&store, &dir);
+            }
+            made
+        })
+        .await
+    }
+
+    /// Unmounts and removes the container's root; what is gone already is fine. Files go in the
+    /// background.
+    pub async fn release_rootfs(&self, container_id: &str) -> Result<(), Error> {
+        let dir = self.rootfs_dir(container_id)?;
+        let store = self.0.store.clone();
+        blocking(move || release(&store, &dir)).await
+    }
+
+    /// The pod's view of an image, mounted once however often it is asked for, and the directory
+    /// `sub_path` in it, which must exist there (CRI-245).
+    pub async fn mount_image_volume(
+        &self,
+        pod_id: &str,
+        image: &ImageRecord,
+        sub_path: &str,
+        idmap: Option<Idmap>,
+    ) -> Result<ImageMount, Error> {
+        let dir = self.volumes_dir(pod_id)?.join(image.id.hex());
+        let store = self.0.store.clone();
+        let (id, layers, sub_path) = (image.id.clone(), image.layers.clone(), sub_path.to_owned());
+        // Two containers of a pod may ask at once; the second must find the first's mount.
+        let lock = store.layer_lock(&Digest::of(dir.as_os_str().as_encoded_bytes()));
+        let _one = lock.lock_owned().await;
+        blocking(move || {
+            let merged = dir.join("merged");
+            if !is_mounted(&merged) {
+                release(&store, &dir)?;
+                let made = make_volume(&store, &dir, id, &layers, idmap.as_ref());
+                if made.is_err() {
+                    let _ = release(&store, &dir);
+                }
+                made?;
+            }
+            Ok(ImageMount {
+                path: resolve_dir(&merged, &sub_path)?,
+            })
+        })
+        .await
+    }
+
+    /// Unmounts all image volumes of a pod; none is fine.
+    pub async fn release_image_volumes(&self, pod_id: &str) -> Result<(), Error> {
+        let volumes = self.volumes_dir(pod_id)?;
+        let store = self.0.store.clone();
+        blocking(move || {
+            let failed = Error::io("image volumes", "release", &volumes);
+            let entries = match fs::read_dir(&volumes) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+                other => other.map_err(&failed)?,
+            };
+            for entry in entries {
+                release(&store, &entry.map_err(&failed)?.path())?;
+            }
+            fs::remove_dir(&volumes).map_err(&failed)
+        })
+        .await
+    }
+
+    fn rootfs_dir(&self, container_id: &str) -> Result<PathBuf, Error> {
+        Ok(self
+            .0
+            .options
+            .containers_dir
+            .join(component(container_id)?)
+            .join("rootfs"))
+    }
+
+    fn volumes_dir(&self, pod_id: &str) -> Result<PathBuf, Error> {
+        Ok(self.0.store.root().join("volumes").join(component(pod_id)?))
+    }
+}
+
+/// An id is a file name: a single, plain component.
+fn component(id: &str) -> Result<&str, Error> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    if id.is_empty() || id.len() > 200 || id.starts_with('.') || !id.bytes().all(plain) {
+        let path = PathBuf::from(id.chars().take(80).collect::<String>());
+        let cause = "not an id".to_owned();
+        return Err(Error::Io {
+            object: "container or pod id",
+            step: "use",
+            path,
+            cause,
+        });
+    }
+    Ok(id)
+}
+
+fn make_rootfs(
+    store: &Store,
+    dir: &Path,
+    image: Digest,
+    layers: &[Digest],
+    idmap: Option<&Idmap>,
+) -> Result<Rootfs, Error> {
+    let (upper, work, merged) = (dir.join("upper"), dir.join("work"), dir.join("merged"));
+    begin_use(store, dir, image, layers)?;
+    for made in [&upper, &work, &merged] {
+        fs::create_dir(made).map_err(Error::io("container root", "create", made))?;
+    }
+    let lowers = store.lowers(layers)?;
+    dress_upper(&lowers, &upper, idmap).map_err(Error::io("container root", "prepare", &upper))?;
+    Overlay {
+        lowers,
+        upper: Some((&upper, &work)),
+        idmap,
+    }
+    .mount_at(&merged)?;
+    Ok(Rootfs {
+        path: merged,
+        upper,
+    })
+}
+
+fn make_volume(
+    store: &Store,
+    dir: &Path,
+    image: Digest,
+    layers: &[Digest],
+    idmap: Option<&Idmap>,
+) -> Result<(), Error> {
+    let merged = dir.join("merged");
+    begin_use(store, dir, image, layers)?;
+    fs::create_dir(&merged).map_err(Error::io("image volume", "create", &merged))?;
+    let mut lowers = store.lowers(layers)?;
+    // Overlayfs wants two layers when there is no upper one.
+    lowers.push(store.root().join("empty"));
+    Overlay {
+        lowers,
+        upper: None,
+        idmap,
+    }
+    .mount_at(&merged)
+}
+
+/// Makes the directory of a use, with the list of what it needs.
+fn begin_use(store: &Store, dir: &Path, image: Digest, layers: &[Digest]) -> Result<(), Error> {
+    let failed = Error::io("view of an image", "create", dir);
+    store.add_use(dir, layers);
+    fs::create_dir_all(dir).map_err(&failed)?;
+    let list = Use {
+        schema: SCHEMA,
+        image,
+        layers: layers.to_vec(),
+    };
+    let json = serde_json::to_vec(&list).map_err(|e| failed(e.into()))?;
+    fs::write(dir.join("use.json"), json).map_err(&failed)
+}
+
+/// The upper directory is what `/` looks like: it takes owner, mode and attributes of the image's
+/// root (CRI-451), and in a user namespace belongs to its root.
+fn dress_upper(lowers: &[PathBuf], upper: &Path, idmap: Option<&Idmap>) -> io::Result<()> {
+    let upper: OwnedFd = File::open(upper)?.into();
+    if let Some(top) = lowers.first() {
+        copy_attributes(&File::open(top)?.into(), &upper)?;
+    }
+    if let Some(idmap) = idmap {
+        let (uid, gid) = (Uid::from_raw(idmap.root.0), Gid::from_raw(idmap.root.1));
+        rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
+    }
+    Ok(())
+}
+
+/// Ends a use and removes its directory. Idempotent, also after a crash at any step.
+fn release(store: &Arc<Store>, dir: &Path) -> Result<(), Error> {
+    let merged = dir.join("merged");
+    for _ in 0..STACKED_MAX {
+        match rustix::mount::unmount(&merged, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => break,
+            Err(e) => return Err(Error::io("view of an image", "unmount", &merged)(e.into())),
+        }
+    }
+    if dir.exists() {
+        store.discard(dir);
+    }
+    store.end_use(dir);
+    Ok(())
+}
+
+/// Registers what containers and volumes use, found by their `use.json`.
+pub fn find_uses(store: &Store, containers: &Path) -> Result<(), Error> {
+    let volumes = store.root().join("volumes");
+    for dir in [containers, &volumes] {
+        fs::create_dir_all(dir).map_err(Error::io("views of images", "create", dir))?;
+    }
+    let children = |dir: &Path| {
+        let read = fs::read_dir(dir).map_err(Error::io("views of images", "read", dir));
+        Ok::<_, Error>(read?.flatten().map(|e| e.path()))
+    };
+    let mut uses: Vec<_> = children(containers)?.map(|c| c.join("rootfs")).collect();
+    for pod in children(&volumes)?.filter(|p| p.is_dir()) {
+        uses.extend(children(&pod)?);
+    }
+    for dir in uses {
+        let json = match fs::read(dir.join("use.json")) {
+            Ok(json) => json,
+            Err(_) => continue,
+        };
+        match serde_json::from_slice::<Use>(&json) {
+            Ok(found) if found.schema == SCHEMA => store.add_use(&dir, &found.layers),
+            _ => tracing::warn!(dir = %dir.display(), "unreadable use.json; its layers may go"),
+        }
+    }
+    Ok(())
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let device =
+        |p: &Path| fs::symlink_metadata(p).map(|m| std::os::unix::fs::MetadataExt::dev(&m));
+    let parent = path.parent().map(device);
+    matches!((device(path), parent), (Ok(here), Some(Ok(above))) if here != above)
+}
+
+/// The directory `sub_path` in a view, resolved without leaving it. The view is read-only, so the
+/// answer stays true.
+fn resolve_dir(root: &Path, sub_path: &str) -> Result<PathBuf, Error> {
+    if sub_path.is_empty() {
+        return Ok(root.to_owned());
+    }
+    let refused = |why: String| {
+        Error::Volume(format!(
+            "sub path {:?}: {why}",
+            sub_path.chars().take(100).collect::<String>()
+        ))
+    };
+    if Path::new(sub_path)
+        .components()
+        .any(|c| c == std::path::Component::ParentDir)
+    {
+        return Err(refused("must not have `..`".into()));
+    }
+    let failed = |e: Errno| refused(io::Error::from(e).to_string());
+    let root = File::open(root).map_err(|e| refused(e.to_string()))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let dir =
+        rustix::fs::openat2(&root, sub_path, flags, Mode::empty(), resolve).map_err(failed)?;
+    let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    fs::read_link(link).map_err(|e| refused(e.to_string()))
+}
+
+impl Overlay<'_> {
+    /// Mounts the view at `target`. `lowerdir+` takes any number of layers; kernels without it get
+    /// one options string, short because it names layers by descriptor.
+    fn mount_at(&self, target: &Path) -> Result<(), Error> {
+        let fail = |step: &'static str| {
+            let what = target.display().to_string();
+            move |e: io::Error| Error::Mount {
+                what: what.clone(),
+                step,
+                cause: e.to_string(),
+            }
+        };
+        let lowers = self.open_lowers().map_err(fail("open layers"))?;
+        match self.new_api(&lowers) {
+            Ok(mount) => rustix::mount::move_mount(
+                &mount,
+                "",
+                CWD,
+                target,
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+            )
+            .map_err(|e| fail("attach")(e.into())),
+            Err(Step::NoLowerdirPlus) => self.old_api(&lowers, target).map_err(fail("mount")),
+            Err(Step::Failed(step, e)) => Err(fail(step)(e)),
+        }
+    }
+
+    /// Descriptors of the lower trees; detached and shifted ones in a user namespace.
+    fn open_lowers(&self) -> io::Result<Vec<OwnedFd>> {
+        let open = |path: &PathBuf| match self.idmap {
+            None => Ok(rustix::fs::open(
+                path,
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?),
+            Some(idmap) => {
+                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+                let tree = rustix::mount::open_tree(CWD, path, flags)?;
+                sys::idmap(tree.as_fd(), idmap.userns.as_fd())?;
+                Ok(tree)
+            }
+        };
+        self.lowers.iter().map(open).collect()
+    }
+
+    fn new_api(&self, lowers: &[OwnedFd]) -> Result<OwnedFd, Step> {
+        let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
+            .map_err(|e| Step::Failed("open overlayfs", e.into()))?;
+        let set = |key: &'static str, value: &str| {
+            rustix::mount::fsconfig_set_string(fs.as_fd(), key, value)
+                .map_err(|e| Step::Failed(key, explain(&fs, e)))
+        };
+        set("source", "cairn")?;
+        for (at, (fd, path)) in lowers.iter().zip(&self.lowers).enumerate() {
+            let text = match path.to_str() {
+                Some(path) if self.idmap.is_none() && path.len() <= FSCONFIG_MAX => path.to_owned(),
+                _ => by_descriptor(fd),
+            };
+            match rustix::mount::fsconfig_set_string(fs.as_fd(), "lowerdir+", &*text) {
+                Err(Errno::INVAL) if at == 0 => return Err(Step::NoLowerdirPlus),
+                other => other.map_err(|e| Step::Failed("add a layer", explain(&fs, e)))?,
+            }
+        }
+        let mut held = Vec::new();
+        if let Some((upper, work)) = self.upper {
+            for (key, path) in [("upperdir", upper), ("workdir", work)] {
+                let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+                    .map_err(|e| Step::Failed(key, e.into()))?;
+                match path.to_str() {
+                    Some(path) if path.len() <= FSCONFIG_MAX => set(key, path)?,
+                    _ => set(key, &by_descriptor(&fd))?,
+                }
+                held.push(fd);
+            }
+        }
+        set("index", "off")?;
+        rustix::mount::fsconfig_create(fs.as_fd())
+            .map_err(|e| Step::Failed("create", explain(&fs, e)))?;
+        let attributes = match self.upper {
+            Some(_) => MountAttrFlags::empty(),
+            None => MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV,
+        };
+        rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+            .map_err(|e| Step::Failed("mount", e.into()))
+    }
+
+    fn old_api(&self, lowers: &[OwnedFd], target: &Path) -> io::Result<()> {
+        let names: Vec<_> = lowers.iter().map(by_descriptor).collect();
+        let mut options = format!("index=off,lowerdir={}", names.join(":"));
+        let mut held = Vec::new();
+        if let Some((upper, work)) = self.upper {
+            for (key, path) in [("upperdir", upper), ("workdir", work)] {
+                let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+                options += &format!(",{key}={}", by_descriptor(&fd));
+                held.push(fd);
+            }
+        }
+        if options.len() >= OPTIONS_MAX {
+            return Err(io::Error::other("too many layers for this kernel"));
+        }
+        let flags = match self.upper {
+            Some(_) => MountFlags::empty(),
+            None => MountFlags::RDONLY | MountFlags::NODEV,
+        };
+        let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
+        Ok(rustix::mount::mount(
+            "cairn",
+            target,
+            "overlay",
+            flags,
+            options.as_c_str(),
+        )?)
+    }
+}
+
+enum Step {
+    /// A kernel before 6.7.
+    NoLowerdirPlus,
+    Failed(&'static str, io::Error),
+}
+
+fn by_descriptor(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// The kernel's own words on a failed step, which it leaves in the descriptor.
+fn explain(fs: &OwnedFd, e: Errno) -> io::Error {
+    let cause = io::Error::from(e);
+    let mut words = [0; 512];
+    let Ok(n) = fs
+        .try_clone()
+        .and_then(|fs| File::from(fs).read(&mut words))
+    else {
+        return cause;
+    };
+    let words = String::from_utf8_lossy(&words[..n]);
+    io::Error::new(cause.kind(), format!("{cause} ({})", words.trim()))
+}

@@ -1,0 +1,8 @@
+//! The module `oci` from outside: golden specs, each requirement as a sentence, and the walk over
+//! every field of the wire types.
+
+mod container;
+mod golden;
+mod limits;
+mod mounts;
+mod support;

@@ -1,0 +1,11 @@
+//! The end-to-end tests, by theme. One binary: linking is most of what a test binary costs.
+
+mod bad_input;
+mod exec;
+mod grace;
+mod harness;
+mod idempotence;
+mod lifecycle;
+mod logs;
+mod network;
+mod restart;
