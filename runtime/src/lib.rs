@@ -16,3 +16,4 @@ pub mod oci;
 pub mod pod;
 pub mod services;
 pub mod store;
+pub mod trace;
