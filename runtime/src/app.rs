@@ -67,6 +67,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     notify("READY=1");
     let result = run(&services, listener, shutdown).await;
     notify("STOPPING=1");
+    services.hooks.shutdown("the runtime is ending").await;
     remove_socket(&socket);
     result
 }

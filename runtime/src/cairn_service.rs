@@ -15,6 +15,7 @@ use crate::{
     image::{ImportFrom, Progress},
     pod::error::Error,
     services::Services,
+    trace::Filter,
 };
 
 /// Progress lines in flight; the import waits for a slow reader.
@@ -72,8 +73,14 @@ impl Cairn for CairnService {
         request: Request<TimelineRequest>,
     ) -> Result<Response<Self::TimelineStream>, Status> {
         let request = request.into_inner();
-        let _ = (&request.pod, request.follow);
-        Err(crate::cri::status::unserved("Timeline"))
+        let log = self.services.journal.log();
+        let events = log.subscribe(Filter::new(&request.pod), request.follow);
+        let lines = ReceiverStream::new(events).map(|event| {
+            let json = serde_json::to_string(&*event)
+                .map_err(|error| Error::failed(format!("event {}: {error}", event.seq)))?;
+            Ok(TimelineEvent { json })
+        });
+        Ok(Response::new(Box::pin(lines)))
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use crate::{args::Timeline, config::socket_path};
+use crate::{args::Timeline, config::socket_path, trace};
 
 /// Bytes of an archive in one message.
 const PIECE: usize = 256 << 10;
@@ -87,6 +87,20 @@ pub async fn import(endpoint: &str, file: &Path, name: String) -> Result<(), Str
     reader.await.map_err(|error| error.to_string())?
 }
 
+/// Width in columns, and whether colours are shown.
+fn terminal() -> (usize, bool) {
+    let stdout = std::io::stdout();
+    let is_terminal = stdout.is_terminal();
+    let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| size.ws_col);
+    let columns = match std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()) {
+        _ if columns > 0 => columns.into(),
+        Some(columns) => columns,
+        None => 100,
+    };
+    let color = is_terminal && std::env::var_os("NO_COLOR").is_none();
+    (columns, color)
+}
+
 /// `cairn timeline [POD]`.
 ///
 /// # Errors
@@ -102,9 +116,23 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
         .await
         .map_err(|status| status.message().to_owned())?
         .into_inner();
+    let (width, color) = terminal();
+    let mut drawn = trace::timeline::Timeline::new(width, color);
+    let mut kept = Vec::new();
     while let Some(event) = events.next().await {
-        let event = event.map_err(|status| status.message().to_owned())?;
-        println!("{}", event.json);
+        let line = event.map_err(|status| status.message().to_owned())?.json;
+        if arguments.json {
+            println!("{line}");
+            continue;
+        }
+        let event: trace::Event = serde_json::from_str(&line)
+            .map_err(|error| format!("the daemon sent an event that is none: {error}"))?;
+        if arguments.follow {
+            print!("{}", drawn.line(&event));
+        } else {
+            kept.push(event);
+        }
     }
+    print!("{}", trace::timeline::render(&kept, width, color));
     Ok(())
 }

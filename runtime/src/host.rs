@@ -48,6 +48,7 @@ pub fn facts(cgroups: &cgroup::Host) -> io::Result<HostFacts> {
             .parse()
             .unwrap_or(0),
         devices: nodes_below(Path::new("/dev")),
+        resctrl: Path::new("/sys/fs/resctrl/schemata").exists(),
     })
 }
 

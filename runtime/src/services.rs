@@ -14,7 +14,7 @@ use cni_shim::{Attach, BridgeConfig, Cidr, Network, PortMapping, Protocol, names
 use proto_cri::v1 as cri;
 
 use crate::{
-    cgroup,
+    cgroup, clock,
     config::Config,
     host,
     image::Images,
@@ -31,6 +31,7 @@ use crate::{
         spec::SpecStore,
     },
     store::{self, Store},
+    trace::{self, EventLog},
 };
 
 /// Longest a CNI ADD may take (CRI-518).
@@ -87,6 +88,7 @@ impl Services {
             Images::open(&root.join("images"), image_options(&config, &program)).step("images")?;
         let network = Network::new(network_config(&config)?).step("network")?;
         let pause_root = make_pause_root(&state, &helpers)?;
+        let journal = open_journal(&config)?;
         Ok(Self {
             registry: Registry::default(),
             pods: Store::open(root.join("pods"))?,
@@ -103,7 +105,7 @@ impl Services {
                 ..Policy::default()
             },
             hooks: Hooks::default(),
-            journal: Journal::default(),
+            journal,
             boot_id: host::boot_id().step("read the boot id")?,
             node_name: rustix::system::uname()
                 .nodename()
@@ -310,6 +312,17 @@ fn port_mapping(mapping: &cri::PortMapping) -> Result<PortMapping> {
         },
         host_ip,
     })
+}
+
+fn open_journal(config: &Config) -> Result<Journal> {
+    let options = trace::Options {
+        ring: config.trace.ring,
+        max_bytes: config.trace.file_bytes,
+        files: config.trace.files,
+        ..trace::Options::new(clock::now_ns)
+    };
+    let log = EventLog::open(&config.root.join("trace"), &options).step("event log")?;
+    Ok(Journal::new(log))
 }
 
 fn image_options(config: &Config, program: &Path) -> crate::image::Options {

@@ -28,6 +28,7 @@ pub mod error;
 pub mod files;
 pub mod hooks;
 pub mod journal;
+pub mod messages;
 pub mod pause;
 pub mod record;
 pub mod recover;
@@ -82,6 +83,8 @@ pub struct Container {
     /// True once an exit is on record and has been told to plugins.
     ended: watch::Sender<bool>,
     undelivered: AtomicBool,
+    /// What of its NRI message the spec says; kept only where NRI is on.
+    message: Mutex<Option<proto_nri::Container>>,
 }
 
 impl Pod {
@@ -210,6 +213,7 @@ impl Container {
             resources_turn: tokio::sync::Mutex::default(),
             ended: watch::Sender::new(ended),
             undelivered: AtomicBool::new(false),
+            message: Mutex::new(None),
         }
     }
 
@@ -228,6 +232,26 @@ impl Container {
 
     pub fn set_monitor(&self, monitor: Option<Monitor>) {
         *self.monitor.lock().unwrap_or_else(PoisonError::into_inner) = monitor;
+    }
+
+    pub fn set_message(&self, message: proto_nri::Container) {
+        *self.message.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+    }
+
+    pub fn has_message(&self) -> bool {
+        self.message
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
+    }
+
+    /// See [`messages::container`] for the whole of it.
+    pub fn message(&self) -> proto_nri::Container {
+        let kept = self.message.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone().unwrap_or_else(|| proto_nri::Container {
+            id: self.id.clone(),
+            ..Default::default()
+        })
     }
 
     /// The exit is on record and told: whoever waits in [`Self::wait_ended`] goes on.

@@ -23,7 +23,7 @@ use super::{
     driver::{ContainerWork, Driver, Message},
     error::{Result, Step as _},
     files::Files,
-    pause,
+    messages, pause,
     record::{ContainerPhase, ContainerRecord, Mark, PodPhase, Process},
     stop,
 };
@@ -65,6 +65,12 @@ pub async fn recover(services: &Arc<Services>) -> Result<Summary> {
         recovered.push(Pod::new(Arc::clone(services), cell));
     }
     let orphans = adopt(services, &recovered, containers);
+    for (pod, _) in &recovered {
+        services.registry.publish(pod);
+        keep_messages(pod).await;
+    }
+    // Plugins that come with us are synchronised now; what recovery finds they get as events.
+    super::hooks::Hooks::start(services).await?;
     let mut work = JoinSet::new();
     for (pod, queue) in recovered {
         work.spawn(recover_pod(pod, queue));
@@ -100,6 +106,18 @@ fn adopt(
     orphans
 }
 
+/// What plugins are told of containers that were there before.
+async fn keep_messages(pod: &Pod) {
+    if !pod.services.config.nri.enable {
+        return;
+    }
+    for container in pod.containers() {
+        if let Ok(specs) = pod.services.specs.read(&container.id).await {
+            container.set_message(messages::base(pod, &container, &specs));
+        }
+    }
+}
+
 async fn recover_pod(pod: Arc<Pod>, queue: mpsc::Receiver<Message>) {
     let record = pod.cell.get();
     let rebooted = record.boot_id != pod.services.boot_id;
@@ -115,6 +133,7 @@ async fn recover_pod(pod: Arc<Pod>, queue: mpsc::Receiver<Message>) {
                 .await;
             log(&pod, "record the failed undo", failed.map(drop));
         } else {
+            pod.services.registry.forget(&pod.cell.get());
             return;
         }
     } else if record.phase == PodPhase::Ready && (rebooted || !intact(&pod).await) {
@@ -126,7 +145,6 @@ async fn recover_pod(pod: Arc<Pod>, queue: mpsc::Receiver<Message>) {
         log(&pod, "record NOTREADY", changed.map(drop));
     }
     // The driver first: what recovery finds goes through its queue.
-    pod.services.registry.publish(&pod);
     let driver = tokio::spawn(Driver::new(Arc::clone(&pod), queue).run());
     for container in pod.containers() {
         let result = recover_container(&pod, &container, rebooted).await;

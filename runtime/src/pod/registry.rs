@@ -50,7 +50,7 @@ impl Registry {
     pub fn reserve(&self, name: &str, id: &str, starting: Starting) -> Reservation {
         let mut inner = self.write();
         if let Some(taken) = inner.names.get(name) {
-            if let Some(pod) = inner.pods.get(&taken.id) {
+            if let Some(pod) = inner.pods.get(&taken.id).filter(|pod| listed(pod)) {
                 return Reservation::There(Arc::clone(pod));
             }
             if let Some(starting) = &taken.starting {
@@ -67,17 +67,24 @@ impl Registry {
         Reservation::New
     }
 
-    /// Makes a pod visible.
+    /// All pods, also those that are being made.
+    pub fn all(&self) -> Vec<Arc<Pod>> {
+        self.read().pods.values().cloned().collect()
+    }
+
+    /// A pod by its whole id, also one that is being made.
+    pub fn any(&self, id: &str) -> Option<Arc<Pod>> {
+        self.read().pods.get(id).cloned()
+    }
+
+    /// Takes a pod in. It is visible from when its phase is no longer Creating.
     pub fn publish(&self, pod: &Arc<Pod>) {
         let name = pod.cell.get().name_key();
         let mut inner = self.write();
-        inner.names.insert(
-            name,
-            Name {
-                id: pod.id.clone(),
-                starting: None,
-            },
-        );
+        inner.names.entry(name).or_insert_with(|| Name {
+            id: pod.id.clone(),
+            starting: None,
+        });
         inner.pods.insert(pod.id.clone(), Arc::clone(pod));
     }
 
@@ -97,7 +104,7 @@ impl Registry {
             .read()
             .pods
             .values()
-            .filter(|pod| pod.cell.get().phase != PodPhase::Creating)
+            .filter(|pod| listed(pod))
             .cloned()
             .collect();
         pods.sort_by_key(|pod| pod.cell.get().created_at);
@@ -124,7 +131,7 @@ impl Registry {
     /// NotFound, or Invalid when several begin so.
     pub fn pod(&self, id: &str) -> Result<Arc<Pod>> {
         let inner = self.read();
-        if let Some(pod) = inner.pods.get(id) {
+        if let Some(pod) = inner.pods.get(id).filter(|pod| listed(pod)) {
             return Ok(Arc::clone(pod));
         }
         unique(
@@ -165,6 +172,11 @@ impl Registry {
     }
 }
 
+/// A sandbox that is being made is not found by anyone (CRI-100, NRI-1114).
+fn listed(pod: &Pod) -> bool {
+    pod.cell.get().phase != PodPhase::Creating
+}
+
 fn visible(container: &Container) -> bool {
     container.cell.get().phase != ContainerPhase::Creating
 }
@@ -179,7 +191,7 @@ fn unique<I, T>(
     if id.is_empty() {
         return Err(Error::invalid(format!("{what} id is empty")));
     }
-    let mut hits = candidates.map_while(hit);
+    let mut hits = candidates.filter_map(hit);
     let first = hits.next();
     if first.is_some() && hits.next().is_some() {
         return Err(Error::new(

@@ -157,11 +157,11 @@ async fn make(
 ) {
     let cell = Cell::loaded(services.pods.clone(), record);
     let (pod, queue) = Pod::new(Arc::clone(&services), cell);
+    services.registry.publish(&pod);
     services.journal.step(&pod, None, Step::SandboxBegun);
     let result = phases(&pod, &plan).await;
     match &result {
         Ok(()) => {
-            services.registry.publish(&pod);
             services.journal.step(&pod, None, Step::Ready);
         }
         Err(error) => {
@@ -172,10 +172,8 @@ async fn make(
                     reason: error.text.clone(),
                 },
             );
-            if pod.cell.get().failed_step.is_some() {
-                // What could not be undone stays visible, for Stop and Remove (CRI-112).
-                services.registry.publish(&pod);
-            } else {
+            // What could not be undone stays visible, for Stop and Remove (CRI-112).
+            if pod.cell.get().failed_step.is_none() {
                 services.registry.forget(&pod.cell.get());
             }
         }
@@ -429,15 +427,10 @@ impl<'a> Hooked<'a> {
             fault::pass("pod.start.ready")
                 .await
                 .map_err(Error::failed)?;
-            pod.services
-                .hooks
-                .cut(|| async {
-                    pod.cell
-                        .change(|record| {
-                            record.hooks.run = Mark::Done;
-                            record.phase = PodPhase::Ready;
-                        })
-                        .await
+            pod.cell
+                .change(|record| {
+                    record.hooks.run = Mark::Done;
+                    record.phase = PodPhase::Ready;
                 })
                 .await?;
             Ok(())

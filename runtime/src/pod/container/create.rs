@@ -13,6 +13,7 @@ use super::super::{
     Container, Pod,
     error::{Error, Kind, Result, Step as _},
     hooks::Created,
+        messages,
     record::{
         ContainerHooks, ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Exit, Mark,
         container_name_key,
@@ -22,7 +23,7 @@ use super::super::{
 use crate::{
     clock, fault, host,
     image::{ImageRecord, Rootfs},
-    oci::{self, ContainerSpec, ImageFacts, Inputs, SeccompKind},
+    oci::{self, ApplyContext, ContainerSpec, ImageFacts, Inputs, SeccompKind},
     pod::journal::Step,
     services::Services,
 };
@@ -144,28 +145,18 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>, request: &Request) -> R
         .await
         .map_err(Error::failed)?;
     services.specs.write(&container.id, &specs).await?;
-    services
-        .hooks
-        .cut(|| async {
-            container
-                .cell
-                .change(|record| {
-                    record.hooks.create = Mark::Done;
-                    record.phase = ContainerPhase::Created;
-                    record.resources = resources(&specs);
-                })
-                .await
+    container
+        .cell
+        .change(|record| {
+            record.hooks.create = Mark::Done;
+            record.phase = ContainerPhase::Created;
+            record.resources = oci::resources_to_cri(&specs.spec);
         })
         .await?;
     services
         .journal
         .step(pod, Some(container), Step::ContainerMade);
     Ok(())
-}
-
-/// What status shows after plugins had their say.
-fn resources(specs: &Specs) -> cri::LinuxContainerResources {
-    oci::resources_to_cri(&specs.spec)
 }
 
 fn find_image(services: &Services, config: &cri::ContainerConfig) -> Result<Arc<ImageRecord>> {
@@ -373,9 +364,24 @@ async fn adjust(pod: &Arc<Pod>, container: &Arc<Container>, mut specs: Specs) ->
     else {
         return Ok(specs);
     };
-    specs.base = Some(specs.spec.clone());
+    let mut spec = specs.spec.clone();
+    let services = &pod.services;
+    oci::apply_adjustment(
+        &mut spec,
+        &adjust,
+        &ApplyContext {
+            host: &services.host,
+            policy: &services.policy,
+            view: &host::View,
+            cdi: None,
+            blockio: None,
+        },
+    )
+    .map_err(|error| Error::from(error).at("apply the plugins' adjustment"))?;
+    specs.base = Some(std::mem::replace(&mut specs.spec, spec));
     specs.adjustment = adjust;
     specs.owners = owners;
+    container.set_message(messages::base(pod, container, &specs));
     Ok(specs)
 }
 

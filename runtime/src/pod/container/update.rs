@@ -79,7 +79,9 @@ pub async fn apply(services: &Services, container: &Container, change: &Change) 
         Change::Cri(resources) => {
             oci::apply_update(&mut specs.spec, resources, &services.host, &services.policy)?;
         }
-        Change::Nri(_) => return Err(Error::failed("update by a plugin")),
+        Change::Nri(resources) => {
+            oci::apply_nri_update(&mut specs.spec, resources, &services.host, &services.policy)?;
+        }
     }
     if running {
         fault::pass("container.update.cgroup")
