@@ -4,12 +4,13 @@ mod support;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cni_shim::namespaces::unpin;
 use cni_shim::{Network, NetworkError, PortMapping, Protocol};
 use support::{
-    config, echo_in_pod, in_pod, isolated, pin_dir, ping, sandbox, say, shell, try_shell,
+    config, echo_in_pod, helper, in_pod, isolated, pin_dir, ping, sandbox, say, shell, try_shell,
 };
 
 #[test]
@@ -357,4 +358,58 @@ fn many_pods_at_once_get_different_addresses() {
         network.gc(&HashSet::new()).await.expect("collects");
         assert_eq!(shell("ip -o link show type veth"), "");
     });
+}
+
+#[test]
+fn a_daemon_killed_at_any_moment_leaves_nothing_that_its_successor_does_not_collect() {
+    isolated(
+        "a_daemon_killed_at_any_moment_leaves_nothing_that_its_successor_does_not_collect",
+        async |dir| {
+            let mut config = config(&dir, &["10.99.0.0/16"]);
+            let bridge = config.bridge.as_mut().expect("a bridge");
+            (bridge.name, bridge.table) = ("bench0".into(), "bench0".into());
+            let program = helper().program.with_file_name("bench");
+            let mut interrupted = 0;
+            for moment in 0..40 {
+                let mut daemon = Command::new(&program)
+                    .arg("1000")
+                    .arg(&dir)
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .expect("starts");
+                // Not waiting for anything: the moment of death is what is varied.
+                tokio::time::sleep(Duration::from_micros(10_000 + moment * 1_300)).await;
+                daemon.kill().expect("kills");
+                daemon.wait().expect("reaps");
+
+                interrupted +=
+                    std::fs::read_dir(dir.join("state/attachments")).map_or(0, Iterator::count);
+                let successor = Network::new(config.clone()).expect("opens");
+                successor.status().await.expect("is ready");
+                successor.gc(&HashSet::new()).await.expect("collects");
+                for pins in std::fs::read_dir(dir.join("netns")).into_iter().flatten() {
+                    unpin(&pins.expect("lists").path()).expect("unpins");
+                }
+                support::eventually("no link is left", || {
+                    shell("ip -o link show type veth").is_empty()
+                })
+                .await;
+                assert_eq!(
+                    std::fs::read_dir(dir.join("state/attachments"))
+                        .expect("lists")
+                        .count(),
+                    0
+                );
+                let mounts = shell("cat /proc/self/mounts");
+                assert!(
+                    !mounts.contains("nsfs") && !mounts.contains("/netns/"),
+                    "{mounts}"
+                );
+            }
+            assert!(
+                interrupted > 0,
+                "no kill met a pod half-way: the moments are badly chosen"
+            );
+        },
+    );
 }

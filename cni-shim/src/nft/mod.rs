@@ -165,7 +165,7 @@ impl Firewall {
         steps.push(self.rule_step("hostports", rule().dnat_by_map(BY_ADDRESS, true)));
         steps.push(self.rule_step("hostports", rule().dnat_by_map(BY_PORT, false)));
         for chain in ["prerouting", "output"] {
-            steps.push(self.rule_step(chain, rule().to_local().jump("hostports")));
+            steps.push(self.rule_step(chain, rule().towards_node().jump("hostports")));
         }
         if ip == Ip::V4 {
             self.loopback_steps(steps);
