@@ -3,13 +3,14 @@
 mod support;
 
 use std::collections::HashSet;
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cni_shim::namespaces::unpin;
 use cni_shim::{Network, NetworkError, PortMapping, Protocol};
 use support::{
-    config, echo_in_pod, in_pod, isolated, pin_dir, ping, sandbox, say, shell, try_shell,
+    config, echo_in_pod, helper, in_pod, isolated, pin_dir, ping, sandbox, say, shell, try_shell,
 };
 
 #[test]
@@ -357,4 +358,167 @@ fn many_pods_at_once_get_different_addresses() {
         network.gc(&HashSet::new()).await.expect("collects");
         assert_eq!(shell("ip -o link show type veth"), "");
     });
+}
+
+#[test]
+fn a_daemon_killed_at_any_moment_leaves_nothing_that_its_successor_does_not_collect() {
+    isolated(
+        "a_daemon_killed_at_any_moment_leaves_nothing_that_its_successor_does_not_collect",
+        async |dir| {
+            let mut config = config(&dir, &["10.99.0.0/16"]);
+            let bridge = config.bridge.as_mut().expect("a bridge");
+            (bridge.name, bridge.table) = ("bench0".into(), "bench0".into());
+            let program = helper().program.with_file_name("bench");
+            let mut interrupted = 0;
+            for moment in 0..40 {
+                let mut daemon = Command::new(&program)
+                    .arg("1000")
+                    .arg(&dir)
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .expect("starts");
+                // Not waiting for anything: the moment of death is what is varied.
+                tokio::time::sleep(Duration::from_micros(10_000 + moment * 1_300)).await;
+                daemon.kill().expect("kills");
+                daemon.wait().expect("reaps");
+
+                interrupted +=
+                    std::fs::read_dir(dir.join("state/attachments")).map_or(0, Iterator::count);
+                let successor = Network::new(config.clone()).expect("opens");
+                successor.status().await.expect("is ready");
+                successor.gc(&HashSet::new()).await.expect("collects");
+                for pins in std::fs::read_dir(dir.join("netns")).into_iter().flatten() {
+                    unpin(&pins.expect("lists").path()).expect("unpins");
+                }
+                support::eventually("no link is left", || {
+                    shell("ip -o link show type veth").is_empty()
+                })
+                .await;
+                assert_eq!(
+                    std::fs::read_dir(dir.join("state/attachments"))
+                        .expect("lists")
+                        .count(),
+                    0
+                );
+                let mounts = shell("cat /proc/self/mounts");
+                assert!(
+                    !mounts.contains("nsfs") && !mounts.contains("/netns/"),
+                    "{mounts}"
+                );
+            }
+            assert!(
+                interrupted > 0,
+                "no kill met a pod half-way: the moments are badly chosen"
+            );
+        },
+    );
+}
+
+#[test]
+fn rules_flushed_by_somebody_else_come_back_with_all_host_ports() {
+    isolated(
+        "rules_flushed_by_somebody_else_come_back_with_all_host_ports",
+        async |dir| {
+            let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+            let (pod, mut attach) = sandbox(&dir, "first");
+            attach.port_mappings = vec![port(8080, 80, None)];
+            network.attach(attach).await.expect("attaches");
+            let answers = |text: &str| {
+                let echo = echo_in_pod(&pod, "0.0.0.0:80");
+                assert!(
+                    say("127.0.0.1:8080", text)
+                        .expect("is answered")
+                        .starts_with(text)
+                );
+                echo.join().expect("ends");
+            };
+            shell("nft flush ruleset");
+            network.status().await.expect("is ready");
+            answers("after a look at the status");
+
+            shell("nft flush ruleset");
+            let (_pod, mut attach) = sandbox(&dir, "second");
+            attach.port_mappings = vec![port(8081, 80, None)];
+            network.attach(attach).await.expect("attaches");
+            answers("after the next pod");
+
+            shell("nft flush ruleset");
+            network.detach("first").await.expect("detaches");
+            network.detach("second").await.expect("detaches");
+        },
+    );
+}
+
+#[test]
+fn more_host_ports_than_one_transaction_holds_survive_a_restart() {
+    isolated(
+        "more_host_ports_than_one_transaction_holds_survive_a_restart",
+        async |dir| {
+            let first = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+            let (_pod, mut attach) = sandbox(&dir, "many");
+            attach.port_mappings = (1..=1_200)
+                .map(|number| port(10_000 + number, number, None))
+                .collect();
+            first.attach(attach).await.expect("attaches");
+            drop(first);
+            shell("nft flush ruleset");
+            let second = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+            second.status().await.expect("is ready");
+            let rules = shell("nft list map ip cairn0 hostports");
+            assert_eq!(rules.matches("10.77.0.2").count(), 1_200);
+            second.detach("many").await.expect("detaches");
+            assert_eq!(
+                shell("nft list map ip cairn0 hostports")
+                    .matches("10.77.0.2")
+                    .count(),
+                0
+            );
+        },
+    );
+}
+
+#[test]
+fn a_udp_flow_that_began_before_its_host_port_was_open_finds_the_pod() {
+    isolated(
+        "a_udp_flow_that_began_before_its_host_port_was_open_finds_the_pod",
+        async |dir| {
+            shell("ip link add up0 type veth peer name up1; ip addr add 192.0.2.1/24 dev up0");
+            shell("ip link set up0 up; ip link set up1 up");
+            let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+            network.status().await.expect("is ready");
+            let client = UdpSocket::bind("192.0.2.1:0").expect("binds");
+            client
+                .set_read_timeout(Some(Duration::from_secs(3)))
+                .expect("sets");
+            client.connect("192.0.2.1:5353").expect("connects");
+            let other = UdpSocket::bind("192.0.2.1:0").expect("binds");
+            // Received by the node itself: the flow is now known without any rewriting.
+            let node = UdpSocket::bind("192.0.2.1:5353").expect("binds");
+            client.send(b"early").expect("sends");
+            assert_eq!(node.recv(&mut [0; 16]).expect("receives"), 5);
+            other.send_to(b"other", "192.0.2.1:5454").expect("sends");
+            drop(node);
+
+            let (pod, mut attach) = sandbox(&dir, "dns");
+            attach.port_mappings = vec![PortMapping {
+                protocol: Protocol::Udp,
+                ..port(5353, 53, None)
+            }];
+            network.attach(attach).await.expect("attaches");
+            let netns = pod.net.clone().expect("a network namespace");
+            let server = cni_shim::namespaces::in_netns(&netns, || UdpSocket::bind("0.0.0.0:53"));
+            let server = server.expect("enters").expect("binds");
+            server
+                .set_read_timeout(Some(Duration::from_secs(3)))
+                .expect("sets");
+            client.send(b"late").expect("sends");
+            assert_eq!(server.recv(&mut [0; 16]).expect("the pod receives"), 4);
+            let flows = shell("cat /proc/net/nf_conntrack");
+            assert!(
+                flows.contains("dport=5454"),
+                "flows to other ports are left alone: {flows}"
+            );
+            network.detach("dns").await.expect("detaches");
+        },
+    );
 }

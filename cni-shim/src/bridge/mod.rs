@@ -230,7 +230,10 @@ impl State {
                 }
                 .into());
             }
-            Some(link) if link.up && self.index == Some(link.index) => return Ok(link.index),
+            Some(link) if link.up && self.index == Some(link.index) => {
+                self.firewall.heal()?;
+                return Ok(link.index);
+            }
             Some(link) => link,
             None => {
                 let mac = Mac::of(gateways[0].ip);

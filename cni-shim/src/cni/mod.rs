@@ -38,7 +38,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 const READY_FOR: Duration = Duration::from_secs(5);
 const UNREADY_FOR: Duration = Duration::from_millis(500);
 /// File-system types that a network namespace's file has: nsfs, and proc for `/proc/<pid>/ns/net`.
-const NAMESPACE_MAGIC: [i64; 2] = [0x6e73_6673, 0x9fa0];
+const NAMESPACE_MAGIC: [i128; 2] = [0x6e73_6673, 0x9fa0];
 
 /// Why a network by plugins was not made, checked or removed.
 #[derive(Debug, thiserror::Error)]
@@ -502,7 +502,7 @@ fn held_from(entry: Entry) -> Option<OnCni> {
 fn is_namespace(path: &Path) -> bool {
     !path.as_os_str().is_empty()
         && rustix::fs::statfs(path)
-            .is_ok_and(|stat| NAMESPACE_MAGIC.contains(&(stat.f_type as i64)))
+            .is_ok_and(|stat| NAMESPACE_MAGIC.contains(&i128::from(stat.f_type)))
 }
 
 fn not_ready(why: &str) -> NotReady {
