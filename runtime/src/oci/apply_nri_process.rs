@@ -119,7 +119,6 @@ pub fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
 }
 
 /// Appended per kind.
-#[expect(deprecated, reason = "prestart is one of the six kinds")]
 pub fn hooks(spec: &mut Spec, asked: Option<&nri::Hooks>) -> Result<(), SpecError> {
     let Some(asked) = asked.filter(|h| **h != nri::Hooks::default()) else {
         return Ok(());

@@ -149,10 +149,6 @@ fn merge_cpu(cpu: &mut LinuxCpu, asked: &nri::LinuxCpu) -> Result<(), SpecError>
 }
 
 /// All eight values (NRI-706).
-#[expect(
-    deprecated,
-    reason = "the kernel limit is one of the eight; the cgroup module judges it"
-)]
 fn merge_memory(
     memory: &mut LinuxMemory,
     asked: &nri::LinuxMemory,
@@ -278,7 +274,6 @@ fn wrong(field: &str, value: i64) -> SpecError {
 }
 
 /// What plugins see of a spec's limits; class names are not known from a spec (NRI-730).
-#[expect(deprecated, reason = "the kernel limit is shown where a spec has it")]
 pub fn resources_to_nri(oci: &LinuxResources) -> nri::LinuxResources {
     let int = |value: Option<i64>| value.map(|value| nri::OptionalInt64 { value });
     let uint = |value: Option<u64>| value.map(|value| nri::OptionalUInt64 { value });

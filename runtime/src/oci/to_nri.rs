@@ -162,7 +162,6 @@ fn mount(mount: &Mount) -> nri::Mount {
     }
 }
 
-#[expect(deprecated, reason = "prestart is one of the six kinds")]
 fn hooks(hooks: &Hooks) -> nri::Hooks {
     let list = |kind: &Option<Vec<Hook>>| kind.iter().flatten().map(hook).collect();
     nri::Hooks {
