@@ -6,8 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    error,
-    fmt,
+    error, fmt,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -179,7 +178,11 @@ impl Handlers {
     {
         self.on(move |r: StopContainerRequest| {
             let done = handler(r.pod.unwrap_or_default(), r.container.unwrap_or_default());
-            async move { Ok(StopContainerResponse { update: done.await? }) }
+            async move {
+                Ok(StopContainerResponse {
+                    update: done.await?,
+                })
+            }
         })
     }
 
@@ -288,11 +291,7 @@ impl PluginService {
         }
     }
 
-    async fn event(
-        &self,
-        event: Event,
-        payload: Vec<u8>,
-    ) -> std::result::Result<Vec<u8>, Status> {
+    async fn event(&self, event: Event, payload: Vec<u8>) -> std::result::Result<Vec<u8>, Status> {
         match self.handlers.events.get(&event) {
             Some(handler) => run(handler(payload)).await,
             None => Ok(Vec::new()),
@@ -328,7 +327,11 @@ impl PluginService {
                 parts.pods.extend(request.pods);
                 parts.containers.extend(request.containers);
             }
-            if more { None } else { Some(std::mem::take(&mut *parts)) }
+            if more {
+                None
+            } else {
+                Some(std::mem::take(&mut *parts))
+            }
         };
         let update = match (&self.handlers.synchronize, all) {
             (Some(handler), Some(Parts { pods, containers })) => {
@@ -350,7 +353,9 @@ impl PluginService {
             pod: change.pod,
             container: change.container,
         };
-        self.event(event, request.encode_to_vec()).await.map(|_| Vec::new())
+        self.event(event, request.encode_to_vec())
+            .await
+            .map(|_| Vec::new())
     }
 }
 
