@@ -28,6 +28,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Handler<I, O> = Arc<dyn Fn(I) -> Boxed<Result<O>> + Send + Sync>;
 
+type AllThereIs = (Vec<PodSandbox>, Vec<Container>);
+
 /// The handlers of a plugin. The events it subscribes to are those it has handlers for.
 ///
 /// Handlers are called one at a time by a runtime that keeps the rules, but nothing here insists on
@@ -36,7 +38,7 @@ type Handler<I, O> = Arc<dyn Fn(I) -> Boxed<Result<O>> + Send + Sync>;
 pub struct Handlers {
     events: BTreeMap<Event, Handler<Vec<u8>, Vec<u8>>>,
     configure: Option<Handler<ConfigureRequest, EventMask>>,
-    synchronize: Option<Handler<(Vec<PodSandbox>, Vec<Container>), Vec<ContainerUpdate>>>,
+    synchronize: Option<Handler<AllThereIs, Vec<ContainerUpdate>>>,
     shutdown: Option<Handler<String, ()>>,
 }
 
