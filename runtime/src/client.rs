@@ -92,7 +92,10 @@ fn terminal() -> (usize, bool) {
     let stdout = std::io::stdout();
     let is_terminal = stdout.is_terminal();
     let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| size.ws_col);
-    let columns = match std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()) {
+    let columns = match std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
         _ if columns > 0 => columns.into(),
         Some(columns) => columns,
         None => 100,

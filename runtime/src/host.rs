@@ -120,35 +120,6 @@ fn node(path: &Path, meta: &fs::Metadata) -> Option<HostDevice> {
     })
 }
 
-/// A file of a container's root, at most this long; an image is not trusted.
-const TEXT_MAX: u64 = 1 << 20;
-
-/// The text of a regular file inside a root, its symlinks resolved without leaving it.
-pub fn read_in_root(root: &Path, path: &str) -> Option<String> {
-    use io::Read as _;
-    use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
-    let dir = rustix::fs::open(
-        root,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    );
-    let file = openat2(
-        dir.ok()?,
-        path,
-        // A FIFO must not block us.
-        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-    );
-    let file = fs::File::from(file.ok()?);
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(TEXT_MAX).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 /// Look-ups as of this moment.
 pub struct View;
 

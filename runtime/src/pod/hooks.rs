@@ -130,11 +130,8 @@ impl Hooks {
             cri.map(oci::cri_to_nri).unwrap_or_default()
         };
         let point = Point::begin(pod, None, Event::UpdatePodSandbox);
-        let told = adaptation.update_pod_sandbox(
-            messages::pod(pod),
-            wire(overhead),
-            wire(resources),
-        );
+        let told =
+            adaptation.update_pod_sandbox(messages::pod(pod), wire(overhead), wire(resources));
         point.end(told.await)
     }
 
@@ -210,7 +207,11 @@ impl Hooks {
         let point = Point::begin(pod, Some(container), Event::StartContainer);
         let mut message = messages::container(container);
         message.pid = pid;
-        point.end(adaptation.start_container(messages::pod(pod), message).await)
+        point.end(
+            adaptation
+                .start_container(messages::pod(pod), message)
+                .await,
+        )
     }
 
     /// C-07.
@@ -371,7 +372,10 @@ fn evict_one(services: &Services, id: &str, reason: &str) -> Result<()> {
 async fn update_others(services: &Services, updates: &[ContainerUpdate]) -> Vec<ContainerUpdate> {
     let mut failed = Vec::new();
     for update in updates {
-        let Some(resources) = update.linux.as_ref().and_then(|linux| linux.resources.clone())
+        let Some(resources) = update
+            .linux
+            .as_ref()
+            .and_then(|linux| linux.resources.clone())
         else {
             continue;
         };
@@ -503,10 +507,16 @@ fn life(event: &PluginEvent) -> Option<Life> {
     Some(match event {
         PluginEvent::Launched => Life::Launched,
         PluginEvent::Registered { version, .. } => Life::Registered {
-            version: version.package().to_owned(),
+            version: match version {
+                nri::Version::V1Alpha1 => "v1alpha1".to_owned(),
+                nri::Version::V1Beta1 => "v1beta1".to_owned(),
+            },
         },
         PluginEvent::Configured { events } => Life::Configured {
-            events: events.iter().map(|e| nri::mask::event_name(e).to_owned()).collect(),
+            events: events
+                .iter()
+                .map(|e| nri::mask::event_name(e).to_owned())
+                .collect(),
         },
         PluginEvent::Synchronized {
             pods,

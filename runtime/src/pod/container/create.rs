@@ -13,7 +13,7 @@ use super::super::{
     Container, Pod,
     error::{Error, Kind, Result, Step as _},
     hooks::Created,
-        messages,
+    messages,
     record::{
         ContainerHooks, ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Exit, Mark,
         container_name_key,
@@ -189,17 +189,25 @@ async fn build(
         sandbox.log_directory.clone_from(&passed.log_directory);
     }
     let target = target_pid(&pod, &request.config)?;
-    let (config, rootfs) = (request.config.clone(), rootfs.clone());
+    let passwd = services
+        .images
+        .rootfs_text(rootfs, "/etc/passwd")
+        .await
+        .step("image")?;
+    let group = services
+        .images
+        .rootfs_text(rootfs, "/etc/group")
+        .await
+        .step("image")?;
+    let volumes = volumes(&services, &container.id, &request.config, &facts, rootfs).await?;
+    let config = request.config.clone();
     // Looks at host paths and at the image's passwd: off the async threads.
     crate::store::blocking(move || {
         let profile = match oci::from_cri::seccomp_choice(&config, &services.policy)? {
             SeccompKind::Localhost(path) => Some(read_profile(Path::new(&path))?),
             SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
         };
-        let volumes = volumes(&services, &config, &facts)?;
         let image_mounts = image_mounts(&config)?;
-        let passwd = host::read_in_root(&rootfs.path, "etc/passwd");
-        let group = host::read_in_root(&rootfs.path, "etc/group");
         oci::container_spec(&Inputs {
             id: &container.id,
             config: &config,
@@ -208,7 +216,7 @@ async fn build(
             policy: &services.policy,
             image: &facts,
             view: &host::View,
-            rootfs: &rootfs.path,
+            rootfs: &super::rootfs_path(&services, &container.id),
             passwd: passwd.as_deref(),
             group: group.as_deref(),
             seccomp_profile: profile.as_deref(),
@@ -233,19 +241,28 @@ fn read_profile(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).step(&what)
 }
 
-/// CRI-129: a directory per VOLUME of the image.
-fn volumes(
+/// CRI-129: a directory per VOLUME of the image, filled with what the image has there.
+async fn volumes(
     services: &Services,
+    id: &str,
     config: &cri::ContainerConfig,
     image: &ImageFacts,
+    rootfs: &Rootfs,
 ) -> Result<BTreeMap<String, PathBuf>> {
-    match oci::image_volumes(config, image, &services.policy).first() {
-        Some(path) => Err(Error::new(
-            Kind::Unsupported,
-            format!("image VOLUME {path}: not served yet; mount something there"),
-        )),
-        None => Ok(BTreeMap::new()),
+    let mut prepared = BTreeMap::new();
+    let paths = oci::image_volumes(config, image, &services.policy);
+    for (number, path) in paths.into_iter().enumerate() {
+        let what = format!("image VOLUME {path}");
+        let dir = super::volumes_dir(services, id).join(number.to_string());
+        tokio::fs::create_dir_all(&dir).await.step(&what)?;
+        services
+            .images
+            .copy_up(rootfs, &path, &dir)
+            .await
+            .step(&what)?;
+        prepared.insert(path, dir);
     }
+    Ok(prepared)
 }
 
 /// CRI-245 comes with a later issue.
@@ -393,9 +410,11 @@ pub async fn undo(pod: &Arc<Pod>, container: &Arc<Container>) {
         services.hooks.undo_create_container(pod, container).await;
     }
     let released = services.images.release_rootfs(&container.id).await;
+    let volumes = super::remove_volumes(services, &container.id).await;
     let steps = [
         ("specs", services.specs.remove(&container.id).await),
         ("root file system", released.step("release")),
+        ("volumes", volumes),
         ("record", container.cell.delete().await.map_err(Error::from)),
     ];
     for (step, result) in steps {

@@ -127,6 +127,10 @@ pub async fn give_back(pod: &Pod, container: &Container) {
         }
         Err(error) => tracing::warn!(container = %container.id, %error, "no cgroup to remove"),
     }
+    let _ = rustix::mount::unmount(
+        &super::rootfs_path(services, &container.id),
+        rustix::mount::UnmountFlags::DETACH,
+    );
     if let Err(error) = tokio::fs::remove_dir_all(&dir).await
         && error.kind() != std::io::ErrorKind::NotFound
     {

@@ -9,7 +9,7 @@ pub mod start;
 pub mod stop;
 pub mod update;
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use super::error::{Result, Step as _};
 use crate::{cgroup, services::Services};
@@ -19,6 +19,16 @@ pub fn dir(services: &Services, id: &str) -> PathBuf {
     services.config.state.join("containers").join(id)
 }
 
+/// Where the root is mounted, in the mount namespace of the create helper.
+pub fn rootfs_path(services: &Services, id: &str) -> PathBuf {
+    dir(services, id).join("rootfs")
+}
+
+/// What the image declares as VOLUME lies here; on disk, and gone with the container.
+pub fn volumes_dir(services: &Services, id: &str) -> PathBuf {
+    services.config.root.join("volumes").join(id)
+}
+
 /// The cgroup of a path from a record.
 ///
 /// # Errors
@@ -26,4 +36,18 @@ pub fn dir(services: &Services, id: &str) -> PathBuf {
 pub fn cgroup(services: &Services, path: &str) -> Result<cgroup::Cgroup> {
     let path = cgroup::CgroupPath::parse(path).step("cgroup path")?;
     Ok(services.cgroups.cgroup(path))
+}
+
+/// Idempotent.
+///
+/// # Errors
+/// What is left.
+pub async fn remove_volumes(services: &Services, id: &str) -> Result<()> {
+    let dir = volumes_dir(services, id);
+    match tokio::fs::remove_dir_all(&dir).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).step(&format!("remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
 }

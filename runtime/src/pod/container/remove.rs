@@ -42,6 +42,7 @@ pub async fn remove(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
         .release_rootfs(&container.id)
         .await
         .step(&what)?;
+    super::remove_volumes(services, &container.id).await?;
     services.specs.remove(&container.id).await?;
     fault::pass("container.remove.record").await.step(&what)?;
     container.cell.delete().await?;

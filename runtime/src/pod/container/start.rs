@@ -12,7 +12,7 @@ use super::{
         error::{Error, Result, Step as _},
         record::{ContainerPhase, Exit, Mark, Process},
     },
-    cgroup, dir, exit,
+    cgroup, dir, exit, rootfs_path,
 };
 use crate::{
     clock, fault,
@@ -69,6 +69,20 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<Monitor> {
     fault::pass("container.start.launch")
         .await
         .map_err(Error::failed)?;
+    let root = rootfs_path(services, &container.id);
+    let rootfs = services
+        .images
+        .find_rootfs(&container.id)
+        .step("root file system")?
+        .ok_or_else(|| Error::failed("root file system: it is gone"))?;
+    crate::store::blocking(move || {
+        std::fs::create_dir_all(&root).map_err(|error| error.to_string())?;
+        rootfs
+            .mount_at(&root, None)
+            .map_err(|error| error.to_string())
+    })
+    .await
+    .step("root file system")?;
     let (monitor, created) = services
         .launcher
         .launch(LaunchSpec {
