@@ -27,7 +27,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 pub use helper::{HelperCommand, helper_main};
 
-use crate::link;
+use crate::link::{self, Link};
 use crate::netlink::{Family, NetlinkError, Socket};
 
 /// Longest hostname the kernel takes (CRI-205).
@@ -41,7 +41,8 @@ pub struct PinSpec {
     pub uts: bool,
     /// Set in the new UTS namespace; needs `uts` (CRI-205).
     pub hostname: Option<String>,
-    /// Names with dots. Only those of a namespace made here are taken (CRI-206).
+    /// Names with dots. Only those of a namespace made here are taken (CRI-206). Those of the pod's interface wait
+    /// until it exists: see [`set_interface_sysctls`].
     pub sysctls: Vec<(String, String)>,
     /// A user namespace that owns the others.
     pub userns: Option<Mappings>,
@@ -148,8 +149,11 @@ impl PinSpec {
         if self.net {
             Socket::open(Family::Route)?.run(&[link::loopback_up()])?;
         }
-        self.sysctls
+        let now = self
+            .sysctls
             .iter()
+            .filter(|(name, _)| !sysctl::is_of_interface(name));
+        now.into_iter()
             .try_for_each(|(name, value)| sysctl::write(name, value))
     }
 }
@@ -203,6 +207,30 @@ pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Sets, in an attached pod, those of its parameters that belong to its interface. The names were checked by
+/// [`PinSpec::validate`].
+pub fn set_interface_sysctls(
+    netns: &Path,
+    sysctls: &[(String, String)],
+) -> Result<(), NamespaceError> {
+    let late: Vec<_> = sysctls
+        .iter()
+        .filter(|(name, _)| sysctl::is_of_interface(name))
+        .collect();
+    if late.is_empty() {
+        return Ok(());
+    }
+    in_netns(netns, || {
+        late.iter()
+            .try_for_each(|(name, value)| sysctl::write(name, value))
+    })?
+}
+
+/// The interfaces in a network namespace with their traffic, loopback included. Blocks for some 0.1 ms.
+pub fn interfaces(netns: &Path) -> Result<Vec<Link>, NamespaceError> {
+    in_netns(netns, || Ok(link::list(&mut Socket::open(Family::Route)?)?))?
 }
 
 /// Runs `work` on a thread of its own that has entered the network namespace pinned at `netns`. Sockets it opens

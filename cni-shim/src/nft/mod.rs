@@ -24,7 +24,7 @@ use std::net::IpAddr;
 
 use rustix::io::Errno;
 
-use crate::link::{Cidr, ip_bytes};
+use crate::addr::{Cidr, ip_bytes};
 use crate::netlink::{Attrs, Family, Message, NLM_F_APPEND, NLM_F_CREATE, NetlinkError, Socket};
 use crate::record::OnBridge;
 use crate::types::{BridgeConfig, PortMapping, Protocol};
