@@ -245,6 +245,20 @@ impl Network {
         first
     }
 
+    /// Removes the built-in bridge and its rules from the node; refused while sandboxes are attached to it.
+    pub async fn remove_bridge(&self) -> Result<(), NetworkError> {
+        self.blocking(|inner| {
+            let on_bridge = |record: &&Record| matches!(record.backend, Backend::Bridge(_));
+            let attached = lock(&inner.known).values().filter(on_bridge).count();
+            match &inner.bridge {
+                Some(_) if attached > 0 => Err(NetworkError::BridgeInUse(attached)),
+                Some(bridge) => bridge.remove(),
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+
     async fn attach_by_cni(
         &self,
         list: &ConfList,

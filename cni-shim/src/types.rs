@@ -136,6 +136,8 @@ pub enum NetworkError {
     AlreadyAttached(String),
     #[error("host port {0} is taken by another sandbox")]
     HostPortTaken(String),
+    #[error("{0} sandboxes are attached to the bridge")]
+    BridgeInUse(usize),
     #[error(transparent)]
     Pool(#[from] PoolError),
     #[error(transparent)]

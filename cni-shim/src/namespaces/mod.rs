@@ -30,6 +30,8 @@ pub use helper::{HelperCommand, helper_main};
 use crate::link::{self, Link};
 use crate::netlink::{Family, NetlinkError, Socket};
 
+/// Files under a pin directory; the links in `/proc/<pid>/ns` have the same names.
+const NAMES: [&str; 4] = ["net", "ipc", "uts", "user"];
 /// Longest hostname the kernel takes (CRI-205).
 const HOSTNAME_MAX: usize = 64;
 
@@ -128,16 +130,13 @@ impl PinSpec {
         flags
     }
 
-    /// File name under the pin directory, and the link in `/proc/<pid>/ns` that has the same name.
+    /// Those of [`NAMES`] that are asked for.
     fn wanted(&self) -> impl Iterator<Item = &'static str> {
-        let all = [
-            ("net", self.net),
-            ("ipc", self.ipc),
-            ("uts", self.uts),
-            ("user", self.userns.is_some()),
-        ];
-        all.into_iter()
-            .filter_map(|(name, wanted)| wanted.then_some(name))
+        let asked = [self.net, self.ipc, self.uts, self.userns.is_some()];
+        NAMES
+            .into_iter()
+            .zip(asked)
+            .filter_map(|(name, asked)| asked.then_some(name))
     }
 
     /// The last steps inside the new namespaces, by whoever unshared them.
@@ -201,11 +200,19 @@ pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
             }
         }
     }
-    match fs::remove_dir_all(dir) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(NamespaceError::io(format!("remove {}", dir.display()))(e))
-        }
-        _ => Ok(()),
+    // By name, so that a wrong path cannot cost more than these.
+    for file in NAMES.map(|name| dir.join(name)) {
+        gone(fs::remove_file(&file))
+            .map_err(NamespaceError::io(format!("remove {}", file.display())))?;
+    }
+    gone(fs::remove_dir(dir)).map_err(NamespaceError::io(format!("remove {}", dir.display())))
+}
+
+/// What is not there counts as removed.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 

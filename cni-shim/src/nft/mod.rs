@@ -151,6 +151,22 @@ impl Firewall {
         Ok(())
     }
 
+    /// Removes the tables, with all host ports.
+    pub fn uninstall(&mut self) -> Result<(), NetlinkError> {
+        let table = |subnet: &Cidr, kind| {
+            self.message(family_of(subnet.ip), kind, NLM_F_CREATE, "table", |a| {
+                a.put_str(1, &self.table);
+            })
+        };
+        // Created first so that the deletion of a missing one cannot fail.
+        let steps: Vec<Message> = self
+            .subnets
+            .iter()
+            .flat_map(|subnet| [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE].map(|kind| table(subnet, kind)))
+            .collect();
+        self.transact(&steps)
+    }
+
     /// Opens a pod's host ports. On failure the caller closes those that were opened.
     pub fn add_ports(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
         let added = elements(held);
