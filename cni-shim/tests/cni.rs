@@ -15,9 +15,9 @@ use support::{
     config, echo_in_pod, in_pod, isolated, pin_dir, ping, real_plugins, sandbox, say, shell,
 };
 
-/// bridge, host-local and portmap, as a node has them.
+/// bridge, host-local, portmap and firewall, as a node has them.
 fn real_list(dir: &Path, version: &str) -> Value {
-    json!({
+    let mut list = json!({
         "cniVersion": version,
         "name": "real",
         "plugins": [
@@ -30,7 +30,15 @@ fn real_list(dir: &Path, version: &str) -> Value {
             },
             { "type": "portmap", "capabilities": {"portMappings": true}, "snat": true, "backend": "nftables" },
         ]
-    })
+    });
+    if version != "0.3.1" {
+        // This plugin knows no older version.
+        list["plugins"]
+            .as_array_mut()
+            .expect("a list")
+            .push(json!({ "type": "firewall" }));
+    }
+    list
 }
 
 fn write_list(config: &Config, list: &Value) {
