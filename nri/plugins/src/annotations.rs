@@ -8,11 +8,7 @@ pub type Found<'a> = (String, &'a str);
 
 /// What holds for a container: for each scope, from the nearest to the widest, the first of `keys`
 /// that is there: `KEY/container.<name>`, `KEY/pod`, `KEY`.
-pub fn for_container<'a>(
-    pod: &'a PodSandbox,
-    keys: &[&str],
-    container: &str,
-) -> Option<Found<'a>> {
+pub fn for_container<'a>(pod: &'a PodSandbox, keys: &[&str], container: &str) -> Option<Found<'a>> {
     let scope = format!("/container.{container}");
     first(pod, keys, &[&scope, "/pod", ""])
 }

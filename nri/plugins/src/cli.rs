@@ -32,9 +32,21 @@ impl Flag {
 
 /// The flags that every plugin has.
 pub const COMMON: &[Flag] = &[
-    Flag::value("name", "NAME", "name to register with (default: that of the program)"),
-    Flag::value("idx", "NN", "two-digit index; without it the program must be called NN-name"),
-    Flag::value("socket-path", "PATH", "NRI socket of the runtime (also: -socket)"),
+    Flag::value(
+        "name",
+        "NAME",
+        "name to register with (default: that of the program)",
+    ),
+    Flag::value(
+        "idx",
+        "NN",
+        "two-digit index; without it the program must be called NN-name",
+    ),
+    Flag::value(
+        "socket-path",
+        "PATH",
+        "NRI socket of the runtime (also: -socket)",
+    ),
     Flag::switch("reconnect", "connect again when the connection is lost"),
     Flag::switch("verbose", "say more"),
     Flag::switch("help", "print this text"),

@@ -29,7 +29,11 @@ impl Plugin for DemoAdjuster {
         Flag::value("annotation", "KEY=VALUE", "set an annotation"),
         Flag::value("env", "NAME=VALUE", "set a variable"),
         Flag::value("args", "WORDS", "replace the command line, split at blanks"),
-        Flag::value("mount", "SRC:DST[:OPTS]", "bind mount; options with commas between"),
+        Flag::value(
+            "mount",
+            "SRC:DST[:OPTS]",
+            "bind mount; options with commas between",
+        ),
         Flag::value("hook", "KIND:PATH", "OCI hook, as createRuntime:/bin/true"),
         Flag::value("device", "PATH:c:MAJ:MIN[:MODE]", "device; mode is octal"),
         Flag::value("rlimit", "TYPE=SOFT:HARD", "rlimit, as nofile=1024:4096"),
@@ -53,7 +57,8 @@ impl Plugin for DemoAdjuster {
                 Some(_) => "adjusted",
                 None => "left alone",
             };
-            self.log.info(format_args!("{}: {what}", display(pod, container)));
+            self.log
+                .info(format_args!("{}: {what}", display(pod, container)));
             Ok(adjust)
         })
     }
@@ -156,7 +161,10 @@ fn device(text: &str) -> Option<LinuxDevice> {
     let mut parts = text.split(':');
     let device = LinuxDevice {
         path: parts.next()?.to_owned(),
-        r#type: parts.next().filter(|kind| ["b", "c", "p"].contains(kind))?.to_owned(),
+        r#type: parts
+            .next()
+            .filter(|kind| ["b", "c", "p"].contains(kind))?
+            .to_owned(),
         major: parts.next()?.parse().ok()?,
         minor: parts.next()?.parse().ok()?,
         file_mode: match parts.next() {

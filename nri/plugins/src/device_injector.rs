@@ -121,7 +121,9 @@ impl DeviceInjector {
         asked.mounts(&mut adjust)?;
         if let Some(class) = asked.io_priority(&mut adjust)? {
             let container = display(pod, container);
-            self.log.info(format_args!("{container}: I/O class {class:?} is not known"));
+            self.log.info(format_args!(
+                "{container}: I/O class {class:?} is not known"
+            ));
         }
         asked.scheduler(&mut adjust)?;
         asked.net_devices(&mut adjust)?;
@@ -129,7 +131,8 @@ impl DeviceInjector {
         let adjust = adjust.strip();
         if let Some(adjust) = &adjust {
             let container = display(pod, container);
-            self.log.debug(format_args!("{container}: {}", crate::dump::value(adjust)));
+            self.log
+                .debug(format_args!("{container}: {}", crate::dump::value(adjust)));
         }
         Ok(adjust)
     }

@@ -29,9 +29,17 @@ const KEPT: usize = 1024;
 pub const NAME: &str = "differ";
 pub const ABOUT: &str = "Shows what plugins between its indices change.";
 pub const FLAGS: &[Flag] = &[
-    Flag::value("indices", "NN,NN,...", "where to look, two at least (default: 00,99)"),
+    Flag::value(
+        "indices",
+        "NN,NN,...",
+        "where to look, two at least (default: 00,99)",
+    ),
     Flag::switch("yaml", "show changes as YAML"),
-    Flag::value("verbose-level", "0..3", "1: the original too, 2: each version, 3: Synchronize too"),
+    Flag::value(
+        "verbose-level",
+        "0..3",
+        "1: the original too, 2: each version, 3: Synchronize too",
+    ),
     Flag::value("log-file", "PATH", "where to log (default: standard error)"),
 ];
 
@@ -87,7 +95,10 @@ impl Differ {
         let this = self.clone();
         let handlers = Handlers::new().synchronize(move |pods, containers| {
             if this.level >= 3 {
-                let all = BTreeMap::from([("pods", dump::value(&pods)), ("containers", dump::value(&containers))]);
+                let all = BTreeMap::from([
+                    ("pods", dump::value(&pods)),
+                    ("containers", dump::value(&containers)),
+                ]);
                 this.print(at, "Synchronize", &dump::value(&all));
             }
             async { Ok(Vec::new()) }
@@ -116,7 +127,9 @@ impl Differ {
                 at,
                 event: nri::mask::event_name(R::EVENT),
                 pod: request.pod().map_or_else(String::new, |pod| pod.id.clone()),
-                container: request.container().map_or_else(String::new, |c| c.id.clone()),
+                container: request
+                    .container()
+                    .map_or_else(String::new, |c| c.id.clone()),
             };
             this.compare(look, dump::value(&request));
             std::future::ready(Ok(R::Reply::default()))
@@ -159,11 +172,15 @@ impl Differ {
         for Change { path, before, now } in changes {
             if !self.yaml {
                 let (before, now) = (show(before), show(now));
-                self.log.info(format_args!("{name}: {between}: {path}: {before} -> {now}"));
+                self.log
+                    .info(format_args!("{name}: {between}: {path}: {before} -> {now}"));
                 continue;
             }
             let sides = [("before", before), ("now", now)];
-            let sides: BTreeMap<_, _> = sides.into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
+            let sides: BTreeMap<_, _> = sides
+                .into_iter()
+                .filter_map(|(k, v)| Some((k, v?)))
+                .collect();
             let change = BTreeMap::from([(path, sides)]);
             for line in dump::yaml(&change).lines() {
                 self.log.info(format_args!("{name}: {between}: {line}"));
@@ -173,7 +190,8 @@ impl Differ {
 
     fn print(&self, at: usize, name: &str, value: &Value) {
         for line in dump::yaml(value).lines() {
-            self.log.info(format_args!("{name}: {}: {line}", self.indices[at]));
+            self.log
+                .info(format_args!("{name}: {}: {line}", self.indices[at]));
         }
     }
 }
@@ -278,7 +296,12 @@ mod tests {
             .collect();
         assert_eq!(
             told,
-            ["a 1 nothing", "b.c[1] 2 3", "b.c[2] nothing 4", "e nothing true"]
+            [
+                "a 1 nothing",
+                "b.c[1] 2 3",
+                "b.c[2] nothing 4",
+                "e nothing true"
+            ]
         );
         assert_eq!(changes(&now, &now), []);
     }

@@ -26,7 +26,10 @@ use crate::{
     plugin::{Plugin, display, on_create},
 };
 
-const DIRS: [&str; 2] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"];
+const DIRS: [&str; 2] = [
+    "/usr/share/containers/oci/hooks.d",
+    "/etc/containers/oci/hooks.d",
+];
 /// Bytes of one file.
 const LARGEST: u64 = 1 << 20;
 /// Files of one directory.
@@ -94,7 +97,11 @@ impl Plugin for HookInjector {
     const ABOUT: &'static str = "Injects OCI hooks from hooks.d directories.";
     const FLAGS: &'static [Flag] = &[
         Flag::switch("disableWatch", "read the hooks once, at the start"),
-        Flag::value("hooks-dir", "PATH", "read this directory instead of the usual two; repeatable"),
+        Flag::value(
+            "hooks-dir",
+            "PATH",
+            "read this directory instead of the usual two; repeatable",
+        ),
     ];
 
     fn new(args: &Args, log: Log) -> Result<Self, String> {
@@ -136,7 +143,8 @@ impl HookInjector {
                 continue;
             }
             let (container, path) = (display(pod, container), &known.hook.path);
-            self.log.debug(format_args!("{container}: {path} at {:?}", known.stages));
+            self.log
+                .debug(format_args!("{container}: {path} at {:?}", known.stages));
             for stage in &known.stages {
                 adjust.add_hook(*stage, known.hook.clone());
             }
@@ -162,8 +170,15 @@ impl Conditions {
             stated.push(annotations.iter().any(fits));
         }
         if !self.commands.is_empty() {
-            let command = container.args.first().ok_or("the container has no command")?;
-            stated.push(self.commands.iter().any(|pattern| pattern.is_match(command)));
+            let command = container
+                .args
+                .first()
+                .ok_or("the container has no command")?;
+            stated.push(
+                self.commands
+                    .iter()
+                    .any(|pattern| pattern.is_match(command)),
+            );
         }
         Ok(match self.or {
             true => stated.contains(&true),
@@ -221,7 +236,11 @@ fn check(file: HookFile) -> Result<Known, String> {
         return Err(format!("hook path {:?} is not absolute", file.hook.path));
     }
     let kind = |name: &String| stage(name).ok_or_else(|| format!("stage {name:?} is not known"));
-    let stages = file.stages.iter().map(kind).collect::<Result<Vec<_>, _>>()?;
+    let stages = file
+        .stages
+        .iter()
+        .map(kind)
+        .collect::<Result<Vec<_>, _>>()?;
     if stages.is_empty() {
         return Err("no stage is given".into());
     }
@@ -232,10 +251,16 @@ fn check(file: HookFile) -> Result<Known, String> {
         has_bind_mounts,
         or,
     } = file.when;
-    if always.is_none() && has_bind_mounts.is_none() && annotations.is_empty() && commands.is_empty() {
+    if always.is_none()
+        && has_bind_mounts.is_none()
+        && annotations.is_empty()
+        && commands.is_empty()
+    {
         return Err("no condition is given".into());
     }
-    let pairs = annotations.iter().map(|(k, v)| Ok((pattern(k)?, pattern(v)?)));
+    let pairs = annotations
+        .iter()
+        .map(|(k, v)| Ok((pattern(k)?, pattern(v)?)));
     let HookValue {
         path,
         args,
@@ -253,7 +278,10 @@ fn check(file: HookFile) -> Result<Known, String> {
         when: Conditions {
             always,
             annotations: pairs.collect::<Result<_, String>>()?,
-            commands: commands.iter().map(|c| pattern(c)).collect::<Result<_, _>>()?,
+            commands: commands
+                .iter()
+                .map(|c| pattern(c))
+                .collect::<Result<_, _>>()?,
             has_bind_mounts,
             or,
         },

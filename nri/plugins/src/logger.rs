@@ -47,10 +47,17 @@ impl Plugin for Logger {
     const ABOUT: &'static str = "Logs every event, and can mark containers.";
     const FLAGS: &'static [Flag] = &[
         Flag::value("events", "LIST", "events to subscribe to (default: all)"),
-        Flag::switch("events-only", "print one line per event: EVENT pod container"),
+        Flag::switch(
+            "events-only",
+            "print one line per event: EVENT pod container",
+        ),
         Flag::value("log-file", "PATH", "where to log (default: standard error)"),
         Flag::value("add-annotation", "KEY", "add this annotation to containers"),
-        Flag::value("set-annotation", "KEY", "the same, overriding other plugins"),
+        Flag::value(
+            "set-annotation",
+            "KEY",
+            "the same, overriding other plugins",
+        ),
         Flag::value("add-env", "NAME", "add this variable to containers"),
         Flag::value("set-env", "NAME", "the same, overriding other plugins"),
     ];
@@ -167,7 +174,9 @@ impl Logger {
         }
         let pod = request.pod().map_or("", |pod| &pod.name);
         match request.container() {
-            Some(container) => self.log.raw(format_args!("{event} {pod} {}", container.name)),
+            Some(container) => self
+                .log
+                .raw(format_args!("{event} {pod} {}", container.name)),
             None => self.log.raw(format_args!("{event} {pod}")),
         }
     }
@@ -216,7 +225,11 @@ impl Logger {
 
 /// No names, or only empty ones: all events.
 fn events(config: &Config) -> Result<EventMask, String> {
-    let named: Vec<&String> = config.events.iter().filter(|e| !e.trim().is_empty()).collect();
+    let named: Vec<&String> = config
+        .events
+        .iter()
+        .filter(|e| !e.trim().is_empty())
+        .collect();
     match named.is_empty() {
         true => Ok(EventMask::ALL),
         false => EventMask::parse(named).map_err(|e| format!("events: {e}")),

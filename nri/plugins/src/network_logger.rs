@@ -18,11 +18,15 @@ pub struct NetworkLogger {
 impl Plugin for NetworkLogger {
     const NAME: &'static str = "network-logger";
     const ABOUT: &'static str = "Logs network namespace and addresses of pods.";
-    const FLAGS: &'static [Flag] =
-        &[Flag::value("log-file", "PATH", "where to log (default: standard error)")];
+    const FLAGS: &'static [Flag] = &[Flag::value(
+        "log-file",
+        "PATH",
+        "where to log (default: standard error)",
+    )];
 
     fn new(args: &Args, log: Log) -> Result<Self, String> {
-        args.get("log-file").map_or(Ok(()), |path| log.to_file(path))?;
+        args.get("log-file")
+            .map_or(Ok(()), |path| log.to_file(path))?;
         Ok(Self { log })
     }
 

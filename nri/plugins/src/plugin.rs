@@ -70,8 +70,12 @@ pub fn end(log: &Log, served: Result<(), String>) -> ExitCode {
 
 /// Runs a future on one thread.
 pub fn run(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|e| format!("no runtime: {e}"))?.block_on(work)
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .map_err(|e| format!("no runtime: {e}"))?
+        .block_on(work)
 }
 
 /// Who a plugin is and where it connects to.

@@ -59,7 +59,8 @@ impl Rdt {
                 }
                 Some(other) => {
                     let container = display(pod, container);
-                    self.log.info(format_args!("{container}: {other}: not known"));
+                    self.log
+                        .info(format_args!("{container}: {other}: not known"));
                 }
             }
         }

@@ -81,7 +81,10 @@ fn with_pods(handlers: Handlers, log: &Log) -> Handlers {
     handlers
         .run_pod_sandbox(on("RunPodSandbox"))
         .update_pod_sandbox(move |pod, _overhead, _resources| {
-            update.info(format_args!("UpdatePodSandbox {}/{}", pod.namespace, pod.name));
+            update.info(format_args!(
+                "UpdatePodSandbox {}/{}",
+                pod.namespace, pod.name
+            ));
             async { Ok(()) }
         })
         .post_update_pod_sandbox(on("PostUpdatePodSandbox"))
@@ -100,7 +103,10 @@ fn with_containers(handlers: Handlers, log: &Log) -> Handlers {
     let (create, update, stop, validate) = (log.clone(), log.clone(), log.clone(), log.clone());
     handlers
         .create_container(move |pod, container| {
-            create.info(format_args!("CreateContainer {}", display(&pod, &container)));
+            create.info(format_args!(
+                "CreateContainer {}",
+                display(&pod, &container)
+            ));
             // Write `nri::adjust::Adjust` on a ContainerAdjustment here.
             async { Ok((None, Vec::new())) }
         })
@@ -108,7 +114,10 @@ fn with_containers(handlers: Handlers, log: &Log) -> Handlers {
         .start_container(on("StartContainer"))
         .post_start_container(on("PostStartContainer"))
         .update_container(move |pod, container, _resources| {
-            update.info(format_args!("UpdateContainer {}", display(&pod, &container)));
+            update.info(format_args!(
+                "UpdateContainer {}",
+                display(&pod, &container)
+            ));
             async { Ok(Vec::new()) }
         })
         .post_update_container(on("PostUpdateContainer"))

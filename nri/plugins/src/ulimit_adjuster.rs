@@ -22,8 +22,22 @@ use crate::{
 const KEYS: [&str; 2] = ["ulimits.noderesource.dev", "ulimits.nri.containerd.io"];
 
 const TYPES: [&str; 16] = [
-    "AS", "CORE", "CPU", "DATA", "FSIZE", "LOCKS", "MEMLOCK", "MSGQUEUE", "NICE", "NOFILE", "NPROC",
-    "RSS", "RTPRIO", "RTTIME", "SIGPENDING", "STACK",
+    "AS",
+    "CORE",
+    "CPU",
+    "DATA",
+    "FSIZE",
+    "LOCKS",
+    "MEMLOCK",
+    "MSGQUEUE",
+    "NICE",
+    "NOFILE",
+    "NPROC",
+    "RSS",
+    "RTPRIO",
+    "RTTIME",
+    "SIGPENDING",
+    "STACK",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -70,7 +84,8 @@ impl UlimitAdjuster {
                 let Ulimit { hard, soft, .. } = ulimit;
                 return Err(format!("ulimit {kind}: hard {hard} is below soft {soft}").into());
             }
-            self.log.debug(format_args!("{}: {kind}", display(pod, container)));
+            self.log
+                .debug(format_args!("{}: {kind}", display(pod, container)));
             adjust.add_rlimit(kind, ulimit.hard, ulimit.soft);
         }
         Ok(Some(adjust))

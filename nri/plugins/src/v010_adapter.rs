@@ -11,12 +11,7 @@
 //! in order, and gets the results of those before it. A program that fails, says an error or answers
 //! what is no JSON fails the event. It is killed when the runtime no longer waits for it.
 
-use std::{
-    collections::BTreeMap,
-    env, fs, io,
-    process::Stdio,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, env, fs, io, process::Stdio, sync::Arc};
 
 use nri::{Handlers, proto::*};
 use serde::{Deserialize, Serialize};
@@ -117,8 +112,11 @@ pub struct V010Adapter {
 impl Plugin for V010Adapter {
     const NAME: &'static str = "v010-adapter";
     const ABOUT: &'static str = "Serves plugins of NRI 0.1.";
-    const FLAGS: &'static [Flag] =
-        &[Flag::value("config", "PATH", "list of plugins (default: /etc/nri/conf.json)")];
+    const FLAGS: &'static [Flag] = &[Flag::value(
+        "config",
+        "PATH",
+        "list of plugins (default: /etc/nri/conf.json)",
+    )];
 
     fn new(args: &Args, log: Log) -> Result<Self, String> {
         let path = args.get("config").unwrap_or(CONFIG);
@@ -154,7 +152,8 @@ impl Plugin for V010Adapter {
                 let this = stop.clone();
                 async move {
                     if let Err(e) = this.invoke("delete", &pod, Some(&container)).await {
-                        this.log.info(format_args!("StopContainer {}: {e}", container.id));
+                        this.log
+                            .info(format_args!("StopContainer {}: {e}", container.id));
                     }
                     Ok(Vec::new())
                 }
@@ -186,7 +185,9 @@ impl V010Adapter {
             };
             let name = &program.r#type;
             let input = serde_json::to_vec(&request).map_err(|e| format!("{name}: {e}"))?;
-            let answer = invoke(name, &input).await.map_err(|e| format!("{name}: {e}"))?;
+            let answer = invoke(name, &input)
+                .await
+                .map_err(|e| format!("{name}: {e}"))?;
             if !answer.error.is_empty() {
                 return Err(format!("{name}: {}", answer.error));
             }
@@ -273,9 +274,18 @@ fn resources(resources: &LinuxResources) -> Value {
             all.insert(key.to_owned(), value);
         }
     };
-    put("memory", resources.memory.as_ref().map_or(Value::Null, memory));
+    put(
+        "memory",
+        resources.memory.as_ref().map_or(Value::Null, memory),
+    );
     put("cpu", resources.cpu.as_ref().map_or(Value::Null, cpu));
-    put("pids", resources.pids.as_ref().map_or(Value::Null, |p| json!({"limit": p.limit})));
+    put(
+        "pids",
+        resources
+            .pids
+            .as_ref()
+            .map_or(Value::Null, |p| json!({"limit": p.limit})),
+    );
     let pages = resources.hugepage_limits.iter();
     let pages = pages.map(|p| json!({"pageSize": p.page_size, "limit": p.limit}));
     put("hugepageLimits", pages.collect());
@@ -297,13 +307,22 @@ fn resources(resources: &LinuxResources) -> Value {
 fn memory(m: &LinuxMemory) -> Value {
     present([
         ("limit", m.limit.as_ref().map(|v| json!(v.value))),
-        ("reservation", m.reservation.as_ref().map(|v| json!(v.value))),
+        (
+            "reservation",
+            m.reservation.as_ref().map(|v| json!(v.value)),
+        ),
         ("swap", m.swap.as_ref().map(|v| json!(v.value))),
         ("kernel", m.kernel.as_ref().map(|v| json!(v.value))),
         ("kernelTCP", m.kernel_tcp.as_ref().map(|v| json!(v.value))),
         ("swappiness", m.swappiness.as_ref().map(|v| json!(v.value))),
-        ("disableOOMKiller", m.disable_oom_killer.as_ref().map(|v| json!(v.value))),
-        ("useHierarchy", m.use_hierarchy.as_ref().map(|v| json!(v.value))),
+        (
+            "disableOOMKiller",
+            m.disable_oom_killer.as_ref().map(|v| json!(v.value)),
+        ),
+        (
+            "useHierarchy",
+            m.use_hierarchy.as_ref().map(|v| json!(v.value)),
+        ),
     ])
 }
 
@@ -313,8 +332,14 @@ fn cpu(c: &LinuxCpu) -> Value {
         ("shares", c.shares.as_ref().map(|v| json!(v.value))),
         ("quota", c.quota.as_ref().map(|v| json!(v.value))),
         ("period", c.period.as_ref().map(|v| json!(v.value))),
-        ("realtimeRuntime", c.realtime_runtime.as_ref().map(|v| json!(v.value))),
-        ("realtimePeriod", c.realtime_period.as_ref().map(|v| json!(v.value))),
+        (
+            "realtimeRuntime",
+            c.realtime_runtime.as_ref().map(|v| json!(v.value)),
+        ),
+        (
+            "realtimePeriod",
+            c.realtime_period.as_ref().map(|v| json!(v.value)),
+        ),
         ("cpus", text(&c.cpus)),
         ("mems", text(&c.mems)),
     ])
@@ -322,5 +347,7 @@ fn cpu(c: &LinuxCpu) -> Value {
 
 fn present<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     let fields = fields.into_iter();
-    fields.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+    fields
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect()
 }
