@@ -466,18 +466,14 @@ mod tests {
         }
     }
 
-    async fn add_dummy(netns: &OwnedFd, name: &'static str) {
+    /// One end of a pair; the other, `p<name>`, stays where it is.
+    async fn add_link(netns: &OwnedFd, name: &'static str) {
         let added = within(netns, async move |links| {
-            let dummy = rtnetlink::LinkDummy::new(name).build();
-            links
-                .0
-                .link()
-                .add(dummy)
-                .execute()
-                .await
-                .map_err(|e| e.to_string())
+            let pair = rtnetlink::LinkVeth::new(name, &format!("p{name}")).build();
+            let added = links.0.link().add(pair).execute().await;
+            added.map_err(|e| e.to_string())
         });
-        added.await.expect("a dummy interface");
+        added.await.expect("a pair of interfaces");
     }
 
     async fn names(netns: &OwnedFd) -> Vec<String> {
@@ -487,7 +483,7 @@ mod tests {
             Ok(all
                 .iter()
                 .filter_map(name_of)
-                .filter(|name| name != "lo")
+                .filter(|name| name != "lo" && !name.starts_with('p'))
                 .collect())
         });
         names.await.expect("a list")
@@ -499,8 +495,8 @@ mod tests {
         let (Some(host), Some(pod)) = (Netns::new(), Netns::new()) else {
             return;
         };
-        add_dummy(&host.1, "nritest0").await;
-        add_dummy(&host.1, "nritest1").await;
+        add_link(&host.1, "nritest0").await;
+        add_link(&host.1, "nritest1").await;
         let moves = check(vec![
             Device {
                 mtu: Some(1300),
@@ -550,9 +546,9 @@ mod tests {
         let (Some(host), Some(pod)) = (Netns::new(), Netns::new()) else {
             return;
         };
-        add_dummy(&host.1, "nritest0").await;
-        add_dummy(&host.1, "nritest1").await;
-        add_dummy(&pod.1, "taken").await;
+        add_link(&host.1, "nritest0").await;
+        add_link(&host.1, "nritest1").await;
+        add_link(&pod.1, "taken").await;
         let moves = check(vec![
             device("nritest0", "", "", None),
             device("nritest1", "taken", "", None),

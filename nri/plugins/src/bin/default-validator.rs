@@ -1,6 +1,10 @@
 //! Usage of `default-validator`:
 //!
-//! USAGE
+//! ```text
+//! default-validator -idx 99 -config rules.yaml
+//! rules.yaml: `rejectOCIHookAdjustment: true`, `requiredPlugins: [foo]`, …
+//! launched by a runtime: rules in /etc/nri/conf.d/99-default-validator.conf
+//! ```
 
 use std::process::ExitCode;
 

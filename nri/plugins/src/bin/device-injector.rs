@@ -1,6 +1,10 @@
 //! Usage of `device-injector`:
 //!
-//! USAGE
+//! ```text
+//! device-injector -idx 10
+//! pod annotation: devices.noderesource.dev/container.c0: '[{path: /dev/x, type: c, major: 1, minor: 3}]'
+//! pod annotation: mounts.noderesource.dev/pod: '[{source: /src, destination: /dst, type: bind, options: [bind]}]'
+//! ```
 
 use std::process::ExitCode;
 

@@ -1,6 +1,10 @@
 //! Usage of `differ`:
 //!
-//! USAGE
+//! ```text
+//! differ                                  # connects as 00 and 99: what do all others change?
+//! differ -indices 10,20,30 -yaml          # step by step, as YAML
+//! differ -verbose-level 3 -log-file PATH  # the objects as well, and Synchronize
+//! ```
 
 use std::process::ExitCode;
 

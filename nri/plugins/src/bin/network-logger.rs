@@ -1,6 +1,10 @@
 //! Usage of `network-logger`:
 //!
-//! USAGE
+//! ```text
+//! network-logger -idx 10
+//! network-logger -idx 10 -log-file PATH
+//! prints: network-logger: RunPodSandbox: default/pod0: /run/netns/x, addresses 10.0.0.2
+//! ```
 
 use std::process::ExitCode;
 

@@ -1,6 +1,10 @@
 //! Usage of `rdt`:
 //!
-//! USAGE
+//! ```text
+//! rdt -idx 10
+//! pod annotation: closid.rdt.noderesource.dev/container.c0: gold
+//! also schemata (lines with commas between) and enablemonitoring (true, false)
+//! ```
 
 use std::process::ExitCode;
 

@@ -1,6 +1,10 @@
 //! Usage of `template`:
 //!
-//! USAGE
+//! ```text
+//! template -idx 10
+//! template -idx 10 -name my-plugin -socket /run/nri.sock
+//! configuration: /etc/nri/conf.d/10-template.conf with `cfgParam1: value`
+//! ```
 
 use std::process::ExitCode;
 

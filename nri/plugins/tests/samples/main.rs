@@ -1,0 +1,9 @@
+//! Each sample plugin, run as the program it is, against the runtime side of the crate over a real
+//! socket.
+
+mod differ;
+mod injectors;
+mod loggers;
+mod programs;
+mod validators;
+mod world;
