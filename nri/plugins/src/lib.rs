@@ -11,6 +11,7 @@ pub mod device_injector;
 pub mod differ;
 pub mod dump;
 pub mod hook_injector;
+mod links;
 pub mod log;
 pub mod logger;
 pub mod network_device_injector;

@@ -59,10 +59,7 @@ impl Plugin for NetworkLogger {
 
 /// `default/pod0: /run/netns/x, addresses 10.0.0.2`.
 pub fn describe(pod: &PodSandbox) -> String {
-    let network = match netns(pod) {
-        Some(path) => path,
-        None => "network of the host",
-    };
+    let network = netns(pod).unwrap_or("network of the host");
     let addresses = match pod.ips.is_empty() {
         true => "no address".to_owned(),
         false => format!("addresses {}", pod.ips.join(", ")),

@@ -128,6 +128,25 @@ async fn the_logger_leaves_its_mark_where_it_is_told() {
 }
 
 #[tokio::test]
+async fn a_launched_logger_takes_its_identity_and_its_configuration_from_the_runtime() {
+    let world = World::start_with(|dir| {
+        for folder in ["plugins", "conf.d"] {
+            std::fs::create_dir(dir.join(folder)).expect("a folder");
+        }
+        std::fs::copy(LOGGER, dir.join("plugins/30-logger")).expect("a copy");
+        let log = dir.join("log");
+        let config = format!("logFile: {}\nevents: [pod]\naddEnv: X\n", log.display());
+        std::fs::write(dir.join("conf.d/30-logger.conf"), config).expect("a file");
+    })
+    .await;
+    let info = world.nri.plugins().remove(0);
+    assert_eq!(info.id.to_string(), "30-logger");
+    assert_eq!(info.events, nri::EventMask::POD);
+    world.nri.run_pod_sandbox(pod(&[])).await.expect("no veto");
+    assert!(world.read("log").starts_with("RunPodSandbox: pod:\n"));
+}
+
+#[tokio::test]
 async fn the_network_logger_tells_namespace_and_addresses() {
     let mut world = World::start().await;
     let log = world.path("log");

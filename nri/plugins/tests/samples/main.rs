@@ -2,6 +2,7 @@
 //! socket.
 
 mod differ;
+mod hooks;
 mod injectors;
 mod loggers;
 mod programs;

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
@@ -51,16 +51,28 @@ impl Drop for World {
 
 impl World {
     pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// Starts it with what `prepare` puts into folders `plugins` and `conf.d`.
+    pub async fn start_with(prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let nri = Adaptation::builder("test", "1.0")
-            .socket(dir.path().join("nri.sock"))
-            .plugin_dir(dir.path().join("none"))
-            .request_timeout(Duration::from_secs(10))
-            .source(Arc::new(Runtime));
-        let mut settings = nri::Settings::default();
+        prepare(dir.path());
+        let mut settings = nri::Settings {
+            // The folder belongs to whoever runs the tests.
+            trusted_files_only: false,
+            ..Default::default()
+        };
         settings
             .allowed_uids
             .push(rustix::process::getuid().as_raw());
+        let nri = Adaptation::builder("test", "1.0")
+            .settings(settings)
+            .socket(dir.path().join("nri.sock"))
+            .plugin_dir(dir.path().join("plugins"))
+            .plugin_config_dir(dir.path().join("conf.d"))
+            .request_timeout(Duration::from_secs(10))
+            .source(Arc::new(Runtime));
         Self {
             nri: nri.start().await.expect("the runtime starts"),
             dir,
