@@ -2,6 +2,7 @@
 //! socket.
 
 mod differ;
+mod go;
 mod hooks;
 mod injectors;
 mod loggers;
