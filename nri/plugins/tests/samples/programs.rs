@@ -132,3 +132,12 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
         "only logged"
     );
 }
+
+#[tokio::test]
+async fn a_program_exits_1_when_its_connection_is_lost() {
+    let mut world = World::start().await;
+    let program = env!("CARGO_BIN_EXE_rdt");
+    world.run(program, &["-idx", "10"], &["10-rdt"]).await;
+    world.nri.shutdown("the test ends").await;
+    assert_eq!(world.exit_code().await, Some(1));
+}

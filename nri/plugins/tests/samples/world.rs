@@ -127,6 +127,19 @@ impl World {
         }
     }
 
+    /// Waits, not for ever, until the program that was run last has ended.
+    pub async fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let child = self.children.last_mut().expect("one was run");
+            if let Some(status) = child.try_wait().expect("it is ours") {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "it goes on and on");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     pub async fn create(&self, pod: PodSandbox, ctr: Container) -> Result<MergedCreate, String> {
         let turn = self.nri.turn().await;
         let created = self.nri.create_container(&turn, pod, ctr).await;
