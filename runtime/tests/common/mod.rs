@@ -4,6 +4,9 @@
 //! They need root and the helpers that `hack/build helpers` made (in `CAIRN_HELPERS`, or `release/` of the target
 //! directory).
 
+// Each test program uses its part.
+#![allow(dead_code)]
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
