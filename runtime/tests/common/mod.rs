@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use cairn::monitor::{CgroupDir, Launcher, LauncherConfig, LaunchSpec, Monitor};
+use cairn::monitor::{CgroupDir, LaunchSpec, Launcher, LauncherConfig, Monitor};
 use serde_json::{Value, json};
 
 const APPLETS: &[&str] = &[
-    "sh", "cat", "sleep", "echo", "id", "mkdir", "ls", "ps", "kill", "true", "dd", "head", "seq", "setsid",
-    "readlink", "grep", "touch", "env", "stty", "tty", "printf", "stat", "mount", "chmod", "cp", "tr", "wc", "test",
-    "nc", "hostname", "unshare", "yes",
+    "sh", "cat", "sleep", "echo", "id", "mkdir", "ls", "ps", "kill", "true", "dd", "head", "seq",
+    "setsid", "readlink", "grep", "touch", "env", "stty", "tty", "printf", "stat", "mount",
+    "chmod", "cp", "tr", "wc", "test", "nc", "hostname", "unshare", "yes",
 ];
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -50,7 +50,10 @@ fn helpers() -> PathBuf {
     let exe = std::env::current_exe().expect("our own path");
     let target = exe.ancestors().nth(3).expect("target directory");
     let dir = target.join("release");
-    assert!(dir.join("cairn-create").exists(), "run `hack/build helpers` first, or set CAIRN_HELPERS");
+    assert!(
+        dir.join("cairn-create").exists(),
+        "run `hack/build helpers` first, or set CAIRN_HELPERS"
+    );
     dir
 }
 
@@ -65,11 +68,23 @@ impl Ground {
         for applet in APPLETS {
             symlink("busybox", root.join("bin").join(applet)).expect("applet");
         }
-        fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n")
-            .expect("passwd");
+        fs::write(
+            root.join("etc/passwd"),
+            "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n",
+        )
+        .expect("passwd");
         let run_dir = dir.path().join("run");
-        let launcher = Launcher::new(LauncherConfig { run_dir, helpers_dir: helpers() }).await.expect("launcher");
-        Ground { dir, launcher, cgroups: Vec::new() }
+        let launcher = Launcher::new(LauncherConfig {
+            run_dir,
+            helpers_dir: helpers(),
+        })
+        .await
+        .expect("launcher");
+        Ground {
+            dir,
+            launcher,
+            cgroups: Vec::new(),
+        }
     }
 
     pub fn root(&self) -> PathBuf {
@@ -84,7 +99,16 @@ impl Ground {
         let dir = self.dir.path().join("c").join(&id);
         let log = self.dir.path().join("log").join(&id).join("0.log");
         let spec = spec(&self.root(), &id, args);
-        Box { id, dir, log, spec, cgroups, tty: false, stdin: false, stdin_once: false }
+        Box {
+            id,
+            dir,
+            log,
+            spec,
+            cgroups,
+            tty: false,
+            stdin: false,
+            stdin_once: false,
+        }
     }
 
     pub async fn launch(&self, b: &Box) -> Result<Monitor, cairn::monitor::MonitorError> {
@@ -124,7 +148,13 @@ impl Box {
     pub fn exec(&self, args: &[&str]) -> cairn::monitor::ExecSpec {
         let mut process = self.base();
         process.argv = args.iter().map(|a| a.as_bytes().to_vec()).collect();
-        cairn::monitor::ExecSpec { process, tty: false, stdin: false, window: None, timeout: None }
+        cairn::monitor::ExecSpec {
+            process,
+            tty: false,
+            stdin: false,
+            window: None,
+            timeout: None,
+        }
     }
 }
 
@@ -151,7 +181,10 @@ fn remove_cgroup(dir: &Path) {
                 remove_cgroup(&entry.path());
             }
         }
-        for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
+        for pid in fs::read_to_string(dir.join("cgroup.procs"))
+            .unwrap_or_default()
+            .lines()
+        {
             if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
                 let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
@@ -173,7 +206,11 @@ fn make_cgroups(id: &str) -> Vec<CgroupDir> {
         if !point.starts_with("/sys/fs/cgroup") || !fields[0].starts_with("cgroup") {
             continue;
         }
-        let name = Path::new(point).file_name().expect("name").to_string_lossy().into_owned();
+        let name = Path::new(point)
+            .file_name()
+            .expect("name")
+            .to_string_lossy()
+            .into_owned();
         let controller = match (fields[0], name.as_str()) {
             ("cgroup2", _) => String::new(),
             (_, "systemd") => "name=systemd".to_owned(),
@@ -187,13 +224,22 @@ fn make_cgroups(id: &str) -> Vec<CgroupDir> {
                 fs::write(path.join(file), value).expect("cpuset");
             }
         }
-        dirs.push(CgroupDir { controller, path: path.to_string_lossy().into_owned() });
+        dirs.push(CgroupDir {
+            controller,
+            path: path.to_string_lossy().into_owned(),
+        });
     }
     dirs
 }
 
 pub fn spec(root: &Path, id: &str, args: &[&str]) -> Value {
-    let caps = ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_NET_BIND_SERVICE"];
+    let caps = [
+        "CAP_CHOWN",
+        "CAP_KILL",
+        "CAP_SETUID",
+        "CAP_SETGID",
+        "CAP_NET_BIND_SERVICE",
+    ];
     json!({
         "ociVersion": "1.2.0",
         "root": {"path": root, "readonly": false},
@@ -233,7 +279,11 @@ pub fn records(log: &str) -> Vec<(String, String, String)> {
     log.lines()
         .map(|line| {
             let mut parts = line.splitn(4, ' ').skip(1).map(str::to_owned);
-            (parts.next().expect("stream"), parts.next().expect("tag"), parts.next().expect("content"))
+            (
+                parts.next().expect("stream"),
+                parts.next().expect("tag"),
+                parts.next().expect("content"),
+            )
         })
         .collect()
 }
