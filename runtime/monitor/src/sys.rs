@@ -166,16 +166,32 @@ pub fn child_signal_fd() -> io::Result<OwnedFd> {
     }
 }
 
-/// Nothing blocked, nothing ignored or handled: what a new program expects.
+/// Nothing blocked, nothing ignored or handled: what a new program expects. By raw calls: libc keeps signals 32 and 33
+/// to itself, and a daemon may have inherited them ignored.
 pub fn default_signals() {
-    // SAFETY: SIG_DFL is no function of ours; signals that cannot be changed fail harmlessly.
+    /// The kernel's sigaction: handler (0 is SIG_DFL), flags, restorer, mask. Larger than any architecture's.
+    const DEFAULT: [u64; 8] = [0; 8];
+    const SET: usize = 8;
+    // SAFETY: SIG_DFL is no function of ours; the kernel reads at most what is there; signals that cannot be changed
+    // fail harmlessly.
     unsafe {
         for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                DEFAULT.as_ptr(),
+                std::ptr::null::<c_void>(),
+                SET,
+            );
         }
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+        let none = 0u64;
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            std::ptr::null::<c_void>(),
+            SET,
+        );
     }
 }
 
