@@ -110,8 +110,8 @@ impl Store {
             layer_locks: Mutex::default(),
             next: AtomicU64::new(last + 1),
         });
-        store.empty_dir("tmp")?;
-        store.empty_dir("trash")?;
+        store.sweep_trash()?;
+        store.sweep_tmp()?;
         if damaged > 0 {
             tracing::warn!(
                 damaged,
@@ -373,15 +373,7 @@ impl Store {
             }
             return;
         }
-        let remove = move || {
-            if let Err(e) = fsutil::remove_tree_at(&trash) {
-                tracing::warn!(dir = %trash.display(), "cannot empty the trash: {e}");
-            }
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-            Err(_) => remove(),
-        }
+        remove_in_background(trash);
     }
 
     pub fn temp_dir(self: &Arc<Self>) -> Result<TempDir, Error> {
@@ -403,19 +395,36 @@ impl Store {
         &self.root
     }
 
-    fn empty_dir(&self, name: &str) -> Result<(), Error> {
-        let dir = self.root.join(name);
-        let failed = || Error::io("image store", "sweep", &dir);
-        for entry in fs::read_dir(&dir).map_err(failed())? {
-            let path = entry.map_err(failed())?.path();
-            if name == "trash" {
-                // Not waited for, and not moved: it is trash already.
-                fsutil::remove_tree_at(&path).map_err(failed())?;
-            } else {
-                self.discard(&path);
-            }
+    /// Discards what a crash left in `tmp/`.
+    fn sweep_tmp(&self) -> Result<(), Error> {
+        let dir = self.root.join("tmp");
+        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
+        for entry in entries.flatten() {
+            self.discard(&entry.path());
         }
         Ok(())
+    }
+
+    /// Goes on with removals a crash cut short, in the background.
+    fn sweep_trash(&self) -> Result<(), Error> {
+        let dir = self.root.join("trash");
+        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
+        for entry in entries.flatten() {
+            remove_in_background(entry.path());
+        }
+        Ok(())
+    }
+}
+
+fn remove_in_background(path: PathBuf) {
+    let remove = move || {
+        if let Err(e) = fsutil::remove_tree_at(&path) {
+            tracing::warn!(dir = %path.display(), "cannot empty the trash: {e}");
+        }
+    };
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+        Err(_) => remove(),
     }
 }
 
