@@ -163,9 +163,7 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
     )?;
     let remote = Arc::new(remote);
     let pinned = shared.options.pinned.contains(reference);
-    if let (Some(tag), None) = (&reference.tag, &reference.digest)
-        && let Some(digest) = remote.head(tag).await?
-    {
+    if let Some(digest) = now(shared, &remote, reference).await? {
         let by_digest = Reference {
             tag: None,
             digest: Some(digest.clone()),
@@ -192,6 +190,35 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
     )
     .await?;
     put(shared, &record, &Names::default(), pinned).await
+}
+
+/// The digest the tag has now. Asked only if something of that repository is here: content known
+/// from elsewhere is no proof that this registry has it too.
+async fn now(
+    shared: &Shared,
+    remote: &Remote,
+    reference: &Reference,
+) -> Result<Option<Digest>, PullError> {
+    let (Some(tag), None) = (&reference.tag, &reference.digest) else {
+        return Ok(None);
+    };
+    let repository = format!("{}@", reference.name());
+    let of_repository = |digest: &String| digest.starts_with(&repository);
+    if !shared
+        .store
+        .list()
+        .iter()
+        .any(|image| image.repo_digests.iter().any(of_repository))
+    {
+        return Ok(None);
+    }
+    match remote.head(tag).await {
+        Ok(digest) => Ok(digest),
+        // Not every registry answers HEAD as it answers GET; those that cannot be spoken to at all
+        // will not do it the second time.
+        Err(PullError::NotFound { .. } | PullError::Registry { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// Adds names, and the pin if there is to be one; nothing is written if nothing changes.

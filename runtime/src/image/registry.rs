@@ -300,7 +300,7 @@ impl Remote {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let mut url = host.url(&self.repository, path, &self.registry)?;
-        let origin = url.origin();
+        let mut origin = url.origin();
         for _ in 0..REDIRECTS_MAX {
             let mut request = host
                 .http
@@ -317,6 +317,7 @@ impl Remote {
                 Err(_) => return Err(Trouble::Transient(host.stalled())),
                 Ok(Err(e)) if e.is_connect() && host.may_go_plain() => {
                     url = host.url(&self.repository, path, &self.registry)?;
+                    origin = url.origin();
                     continue;
                 }
                 Ok(Err(e)) => return Err(host.trouble(&e)),
