@@ -19,6 +19,13 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
+/// Bytes that may be written below `path`: never more than leaves the disk a tenth of what is free.
+pub fn room(path: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(path)?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    Ok(free - free / 10)
+}
+
 /// Removes a file, durably; one that is not there is removed already.
 pub fn remove_durably(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {

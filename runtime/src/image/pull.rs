@@ -20,7 +20,7 @@ use super::digest::{BadDigest, Digest};
 use super::hosts::{self, BadHosts};
 use super::ingest::{Source, ingest};
 use super::manifest::{self, CONFIG_MAX, Descriptor, Document, ImageManifest};
-use super::record::Names;
+use super::record::{ImageRecord, Names};
 use super::reference::{BadReference, Reference};
 use super::registry::{Remote, RemoteBlobs};
 use super::{Error, Images, Progress, Shared, blocking};
@@ -162,7 +162,6 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
         stall,
     )?;
     let remote = Arc::new(remote);
-    let pinned = shared.options.pinned.contains(reference);
     if let Some(digest) = now(shared, &remote, reference).await? {
         let by_digest = Reference {
             tag: None,
@@ -170,8 +169,11 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
             ..reference.clone()
         };
         if let Some(image) = known(&by_digest) {
-            let names = names(reference, vec![digest]);
-            return put(shared, &image, &names, pinned).await;
+            match rename(shared, &image, &names(reference, vec![digest])).await {
+                Ok(()) => return pin(shared, reference, image.id.clone()).await,
+                Err(Error::NoLayer(_)) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
     }
     let found = find(&remote, reference).await?;
@@ -189,7 +191,7 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
         progress,
     )
     .await?;
-    put(shared, &record, &Names::default(), pinned).await
+    pin(shared, reference, record.id.clone()).await
 }
 
 /// The digest the tag has now. Asked only if something of that repository is here: content known
@@ -221,33 +223,31 @@ async fn now(
     }
 }
 
-/// Adds names, and the pin if there is to be one; nothing is written if nothing changes.
-async fn put(
-    shared: &Shared,
-    image: &Arc<super::ImageRecord>,
-    names: &Names,
-    pinned: bool,
-) -> Outcome {
-    let news = image.with_names(names);
-    let same = news.repo_tags == image.repo_tags
-        && news.repo_digests == image.repo_digests
-        && news.manifests == image.manifests;
+/// Adds names to an image that is here; nothing is written if nothing changes. `NoLayer` if the
+/// image was removed a moment ago and its layers are on their way out.
+async fn rename(shared: &Shared, image: &Arc<ImageRecord>, names: &Names) -> Result<(), Error> {
     let (store, image, names) = (shared.store.clone(), image.clone(), names.clone());
-    Ok(blocking(move || {
-        // The image may have been removed a moment ago; its layers then may be on their way out.
+    blocking(move || {
         let _hold = store.hold(&image.layers);
         if let Some(missing) = image.layers.iter().find(|l| !store.has_layer(l)) {
             return Err(Error::NoLayer(missing.clone()));
         }
-        if !same {
+        let now = store.get(&image.id).filter(|now| now.has_names(&names));
+        if now.is_none() || !store.is_durable(&image.id) {
             store.put(&image, &names)?;
         }
-        if pinned {
-            store.pin(&image.id, true)?;
-        }
-        Ok(image.id.clone())
+        Ok(())
     })
-    .await?)
+    .await
+}
+
+async fn pin(shared: &Shared, reference: &Reference, id: Digest) -> Outcome {
+    if shared.options.pinned.contains(reference) {
+        let store = shared.store.clone();
+        let pinned = id.clone();
+        blocking(move || store.pin(&pinned, true)).await?;
+    }
+    Ok(id)
 }
 
 fn names(reference: &Reference, manifests: Vec<Digest>) -> Names {

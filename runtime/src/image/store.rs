@@ -60,6 +60,8 @@ struct Inner {
     uses: HashMap<PathBuf, Vec<Digest>>,
     /// Layers that work in progress counts on.
     holds: HashMap<Digest, usize>,
+    /// Images whose file could not be brought up to date.
+    behind: HashSet<Digest>,
 }
 
 pub struct Store {
@@ -238,12 +240,21 @@ impl Store {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let path = self.root.join("records").join(format!("{}.json", id.hex()));
-        let now = self.get(id);
-        match now {
+        let written = match self.get(id) {
             Some(record) => fsutil::write_durably(&path, &record.to_json()),
             None => fsutil::remove_durably(&path),
-        }
-        .map_err(Error::io("image record", "write", &path))
+        };
+        let mut inner = self.lock();
+        match &written {
+            Ok(()) => inner.behind.remove(id),
+            Err(_) => inner.behind.insert(id.clone()),
+        };
+        written.map_err(Error::io("image record", "write", &path))
+    }
+
+    /// Whether the image is on disk as it is in memory.
+    pub fn is_durable(&self, id: &Digest) -> bool {
+        !self.lock().behind.contains(id)
     }
 
     /// The one lock of this layer: whoever holds it may unpack it.
