@@ -39,6 +39,7 @@ use std::time::Duration;
 
 pub use auth::Auth;
 pub use digest::Digest;
+pub use fsutil::Usage;
 pub use import::{ImportFrom, Imported};
 pub use mount::{ImageMount, Rootfs, Userns};
 pub use pull::PullError;

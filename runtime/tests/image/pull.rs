@@ -136,6 +136,37 @@ async fn a_real_registry_with_passwords_lets_in_whom_it_knows() {
 }
 
 #[tokio::test]
+async fn certificates_are_checked_when_a_registry_is_configured() {
+    let registry = Registry::with_tls();
+    let image = image("tls");
+    registry.push(&image, "t", "1");
+    let f = Fixture::new();
+    let name = format!("{}/t:1", registry.host);
+    assert_eq!(
+        pull(&f.images, &name).await.unwrap(),
+        image.id,
+        "loopback is not verified"
+    );
+    let configured = |ca: &str| {
+        let dir = f.path("certs.d").join(&registry.host);
+        fs::create_dir_all(&dir).unwrap();
+        let text = format!("server = \"https://{}\"\n{ca}", registry.host);
+        fs::write(dir.join("hosts.toml"), text).unwrap();
+        open(&f.path("configured"), |o| {
+            o.registry_config_dir = Some(f.path("certs.d"))
+        })
+    };
+    let e = pull(&configured(""), &name).await.unwrap_err();
+    assert!(matches!(e, PullError::Unavailable { .. }), "{e}");
+    let ca = format!("ca = \"{}\"", registry.certificate().display());
+    assert_eq!(pull(&configured(&ca), &name).await.unwrap(), image.id);
+    let e = pull(&configured("skip_verify = \"yes\""), &name)
+        .await
+        .unwrap_err();
+    assert!(e.to_string().contains("skip_verify"), "{e}");
+}
+
+#[tokio::test]
 async fn an_index_leads_to_the_image_for_this_machine_and_its_digest_is_the_images() {
     let ours = image("ours");
     let index = json!({"schemaVersion": 2, "manifests": [
@@ -294,7 +325,7 @@ async fn credentials_do_not_follow_a_redirect_to_another_host() {
     let store = Fake::start(vec![("a:1", held.clone())], |_| None);
     let elsewhere = store.host.clone();
     let fake = Fake::start(vec![("a:1", held)], move |r| {
-        if r.headers.get("authorization").is_none() {
+        if !r.headers.contains_key("authorization") {
             return Some(Reply::Full(
                 401,
                 vec!["WWW-Authenticate: Basic realm=\"x\"".into()],

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,25 +21,39 @@ pub struct Registry {
 
 impl Registry {
     pub fn start() -> Self {
-        Self::with("")
+        Self::with("", "")
     }
 
     /// Knows the user `user` with the password `secret`.
     pub fn with_password() -> Self {
-        Self::with("auth: {htpasswd: {realm: test, path: HTPASSWD}}\n")
+        Self::with("auth: {htpasswd: {realm: test, path: DIR/htpasswd}}\n", "")
     }
 
-    fn with(extra: &str) -> Self {
+    /// Speaks https with a certificate that only `certificate` vouches for.
+    pub fn with_tls() -> Self {
+        Self::with("", ", tls: {certificate: DIR/cert.pem, key: DIR/key.pem}")
+    }
+
+    pub fn certificate(&self) -> PathBuf {
+        self.tmp.path().join("cert.pem")
+    }
+
+    fn with(extra: &str, http: &str) -> Self {
         let tmp = tempfile::tempdir().unwrap();
+        if !http.is_empty() {
+            make_certificate(tmp.path());
+        }
+        let filled = |text: &str| text.replace("DIR", tmp.path().to_str().unwrap());
         let hash = "$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a";
         let htpasswd = tmp.path().join("htpasswd");
         std::fs::write(&htpasswd, format!("user:{hash}\n")).unwrap();
         let port = free_port();
         let config = format!(
             "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\n\
-             http: {{addr: \"127.0.0.1:{port}\"}}\n{}",
+             http: {{addr: \"127.0.0.1:{port}\"{}}}\n{}",
             tmp.path().join("data").display(),
-            extra.replace("HTPASSWD", htpasswd.to_str().unwrap())
+            filled(http),
+            filled(extra),
         );
         let file = tmp.path().join("config.yml");
         std::fs::write(&file, config).unwrap();
@@ -101,6 +115,32 @@ fn write_layout(dir: &Path, image: &Image) {
     index["manifests"][0]["annotations"] = names;
     std::fs::write(dir.join("index.json"), index.to_string()).unwrap();
     std::fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+}
+
+fn make_certificate(dir: &Path) {
+    let done = Command::new("openssl")
+        .current_dir(dir)
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+        ])
+        .args([
+            "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=test",
+        ])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 fn free_port() -> u16 {
