@@ -83,7 +83,7 @@ pub fn devices(spec: &mut Spec, asked: &[nri::LinuxDevice]) -> Result<(), SpecEr
 
 /// Takes the device at `path` out, and the last exact rule that allowed it: an earlier one of the
 /// same numbers belongs to the defaults.
-fn take_device(linux: &mut Linux, path: &str) {
+pub fn take_device(linux: &mut Linux, path: &str) {
     let Some(devices) = linux.devices_mut() else {
         return;
     };

@@ -1,6 +1,6 @@
 //! Device nodes and the rules of the device cgroup (CRI-218, CRI-226).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
 use proto_cri::v1::Device;
@@ -109,14 +109,16 @@ fn add(
             format!("{:?} is no device on this host", asked.host_path),
         ));
     }
+    let directory = directory(&found, &asked.host_path, view);
     for device in &found {
         // Below a directory each node keeps its place.
-        let path = match device.path.strip_prefix(&asked.host_path) {
-            Ok(rest) if !rest.as_os_str().is_empty() => {
-                PathBuf::from(clean_path(container_path)).join(rest)
-            }
-            _ => PathBuf::from(clean_path(container_path)),
-        };
+        let mut path = PathBuf::from(clean_path(container_path));
+        if let Some(rest) = directory
+            .as_ref()
+            .and_then(|d| device.path.strip_prefix(d).ok())
+        {
+            path.push(rest);
+        }
         let node = node(device, path, owner)?;
         if node.typ() != LinuxDeviceType::P {
             devices.rules.push(rule(
@@ -131,6 +133,22 @@ fn add(
         devices.nodes.push(node);
     }
     Ok(())
+}
+
+/// The directory that all nodes found lie below; `None` where the path is a node itself.
+fn directory(found: &[HostDevice], host_path: &str, view: &dyn HostView) -> Option<PathBuf> {
+    let below = |base: &Path| {
+        found
+            .iter()
+            .all(|d| d.path != base && d.path.starts_with(base))
+    };
+    let asked = PathBuf::from(host_path);
+    if below(&asked) {
+        return Some(asked);
+    }
+    view.bind_source(host_path)
+        .filter(|s| s.is_dir && below(&s.resolved))
+        .map(|s| s.resolved)
 }
 
 fn permissions(text: &str) -> Result<&str, SpecError> {
@@ -181,16 +199,21 @@ pub fn kind_of(kind: char) -> Option<LinuxDeviceType> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oci::facts::BindSource;
+    use crate::oci::facts::{BindSource, Propagation};
 
     struct View(Vec<HostDevice>);
 
     impl HostView for View {
-        fn bind_source(&self, _: &str) -> Option<BindSource> {
-            None
+        fn bind_source(&self, host_path: &str) -> Option<BindSource> {
+            (host_path == "/dev/dirlink").then(|| BindSource {
+                resolved: "/dev/snd".into(),
+                is_dir: true,
+                propagation: Propagation::Private,
+            })
         }
 
         fn devices(&self, host_path: &str) -> Vec<HostDevice> {
+            let host_path = host_path.replace("dirlink", "snd");
             let matches =
                 |d: &&HostDevice| d.path.starts_with(host_path) || host_path == "/dev/link";
             self.0.iter().filter(matches).cloned().collect()
@@ -262,6 +285,14 @@ mod tests {
             paths,
             [PathBuf::from("/dev/s/a"), PathBuf::from("/dev/s/by/b")]
         );
+    }
+
+    #[test]
+    fn a_link_to_a_directory_stands_for_the_nodes_below_it_too() {
+        let view = View(vec![device("/dev/snd/a", 'c', 1)]);
+        let asked = ask("/dev/dirlink", "/dev/s", "rwm");
+        let devices = build(&[asked], false, &[], None, &view).expect("valid");
+        assert_eq!(devices.nodes[0].path(), &PathBuf::from("/dev/s/a"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 
 use proto_cri::v1::{LinuxContainerResources, NamespaceOption, PodSandboxMetadata, SeLinuxOption};
 
-use super::seccomp::SeccompKind;
+use super::{apply_nri::CdiResolver, seccomp::SeccompKind};
 
 /// One range of ids: `length` ids from `container_id` inside stand for those from `host_id` outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,13 +160,19 @@ pub trait HostView {
     fn bind_source(&self, host_path: &str) -> Option<BindSource>;
 
     /// The device node at `host_path` (a symlink is followed), or all nodes below it where it is a
-    /// directory; empty where there is none. The `path` of each is the host path.
+    /// directory; empty where there is none. The `path` of a node below a directory starts with
+    /// `host_path` as asked, or as [`HostView::bind_source`] resolves it.
     fn devices(&self, host_path: &str) -> Vec<HostDevice>;
 
     /// `container_path` with the symlinks of the container's root resolved, without leaving it
     /// (CRI-248).
     fn in_rootfs(&self, container_path: &str) -> String {
         container_path.to_owned()
+    }
+
+    /// What resolves the CDI devices that a container's configuration asks for; `None` refuses them.
+    fn cdi(&self) -> Option<&dyn CdiResolver> {
+        None
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     annotations, apparmor,
     base::{OCI_VERSION, clean_path, empty_linux, empty_process, id_mappings, root},
     capabilities::{self, CapSets},
+    cdi::cdi_names,
     cgroups_path::cgroups_path,
     devices,
     error::SpecError,
@@ -157,6 +158,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         inputs.policy,
     )));
     spec.set_linux(Some(oci_linux));
+    inject_cdi(&mut spec, inputs)?;
     Ok(ContainerSpec {
         resources: resources_to_cri(&spec),
         spec,
@@ -168,6 +170,21 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         privileged: context.privileged,
         warnings: warning.into_iter().collect(),
     })
+}
+
+/// Puts the CDI devices of the configuration in (CRI-227), or refuses them by name.
+fn inject_cdi(spec: &mut Spec, inputs: &Inputs<'_>) -> Result<(), SpecError> {
+    let names = cdi_names(inputs.config)?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    match inputs.view.cdi() {
+        Some(resolver) => resolver.inject(&names, spec),
+        None => Err(SpecError::unsupported(
+            "CDI_devices",
+            format!("{} cannot be resolved: CDI is off", names.join(", ")),
+        )),
+    }
 }
 
 /// The seccomp profile that a container will get; the caller reads the file of a localhost one.

@@ -24,6 +24,8 @@ mod apply_nri_mounts;
 mod apply_nri_process;
 pub mod base;
 pub mod capabilities;
+pub mod cdi;
+mod cdi_apply;
 pub mod cgroups_path;
 pub mod devices;
 pub mod error;
@@ -44,6 +46,8 @@ pub mod to_nri;
 pub mod user;
 
 pub use apply_nri::{ApplyContext, CdiResolver, apply_adjustment};
+pub use cdi::{CdiFile, CdiRegistry, cdi_names};
+pub use cdi_apply::CdiInjector;
 pub use error::{ErrorKind, SpecError};
 pub use facts::{
     AppArmorFacts, BindSource, CgroupDriver, CgroupMode, HostDevice, HostFacts, HostView, IdMap,

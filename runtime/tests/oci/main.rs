@@ -1,6 +1,7 @@
 //! The module `oci` from outside: golden specs, each requirement as a sentence, and the walk over
 //! every field of the wire types.
 
+mod cdi;
 mod container;
 mod golden;
 mod limits;

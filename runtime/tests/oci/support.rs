@@ -7,8 +7,8 @@ use std::{
 };
 
 use cairn::oci::{
-    BindSource, ContainerSpec, HostDevice, HostFacts, HostView, ImageFacts, Inputs, Policy,
-    Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SpecError, container_spec,
+    BindSource, CdiResolver, ContainerSpec, HostDevice, HostFacts, HostView, ImageFacts, Inputs,
+    Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SpecError, container_spec,
 };
 use proto_cri::v1::{
     ContainerConfig, ContainerMetadata, LinuxContainerConfig, LinuxContainerResources,
@@ -36,6 +36,7 @@ pub struct Fixture {
 #[derive(Default)]
 pub struct View {
     pub devices: Vec<HostDevice>,
+    pub cdi: Option<Box<dyn CdiResolver>>,
 }
 
 impl HostView for View {
@@ -56,6 +57,10 @@ impl HostView for View {
     fn devices(&self, host_path: &str) -> Vec<HostDevice> {
         let below = |d: &&HostDevice| d.path.starts_with(host_path);
         self.devices.iter().filter(below).cloned().collect()
+    }
+
+    fn cdi(&self) -> Option<&dyn CdiResolver> {
+        self.cdi.as_deref()
     }
 
     fn in_rootfs(&self, container_path: &str) -> String {
