@@ -11,7 +11,12 @@ pub const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
 
 /// A small CRI runtime with NRI built in.
 #[derive(Debug, Parser)]
-#[command(name = "cairn", version, propagate_version = true, subcommand_required = true)]
+#[command(
+    name = "cairn",
+    version,
+    propagate_version = true,
+    subcommand_required = true
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -30,9 +35,7 @@ pub enum Command {
     /// Draw what happened to a pod: contract points, plugins' answers, the runtime's steps.
     Timeline(Timeline),
     /// Print a completion script for a shell.
-    Completion {
-        shell: clap_complete::Shell,
-    },
+    Completion { shell: clap_complete::Shell },
     /// Helper process: unpack one layer. Started by the daemon only.
     #[command(hide = true)]
     Unpack {

@@ -286,10 +286,7 @@ impl Config {
             ("root", &file.root),
             ("state", &file.state),
             ("network.cni_conf_dir", &file.network.cni_conf_dir),
-            (
-                "image.registry_config_dir",
-                &file.image.registry_config_dir,
-            ),
+            ("image.registry_config_dir", &file.image.registry_config_dir),
             ("nri.socket", &file.nri.socket),
             ("nri.plugin_dir", &file.nri.plugin_dir),
             ("nri.plugin_config_dir", &file.nri.plugin_config_dir),
@@ -299,7 +296,10 @@ impl Config {
             }
         }
         if file.root == file.state {
-            return refuse("state", "must differ from root: it is lost at a reboot, root is not");
+            return refuse(
+                "state",
+                "must differ from root: it is lost at a reboot, root is not",
+            );
         }
         let socket = socket_path("listen", &file.listen)?;
         if file.nri.socket.as_os_str().len() > MAX_SOCKET_PATH {
@@ -371,9 +371,10 @@ fn check_network(network: &Network) -> Result<(), Error> {
             format!("\"{name}\" is no interface name (1 to 15 bytes, no slash, no blank)"),
         );
     }
-    let subnet = network.subnet.split_once('/').and_then(|(addr, bits)| {
-        Some((addr.parse::<Ipv4Addr>().ok()?, bits.parse::<u8>().ok()?))
-    });
+    let subnet = network
+        .subnet
+        .split_once('/')
+        .and_then(|(addr, bits)| Some((addr.parse::<Ipv4Addr>().ok()?, bits.parse::<u8>().ok()?)));
     match subnet {
         Some((_, 8..=29)) => {}
         _ => {
@@ -478,14 +479,20 @@ mod tests {
     fn every_key_of_the_default_is_printed() {
         let keys: toml::Table = toml::from_str(DEFAULT_TEXT).expect("parses");
         for (table, expected) in [("network", 6), ("nri", 9), ("image", 3), ("trace", 3)] {
-            assert_eq!(keys[table].as_table().expect("a table").len(), expected, "{table}");
+            assert_eq!(
+                keys[table].as_table().expect("a table").len(),
+                expected,
+                "{table}"
+            );
         }
     }
 
     #[test]
     fn an_unknown_key_is_refused_by_name_and_line() {
         assert_eq!(
-            judge("version = 1\nrooot = \"/x\"\n").split(", expected").next(),
+            judge("version = 1\nrooot = \"/x\"\n")
+                .split(", expected")
+                .next(),
             Some("cairn.toml: line 2: unknown field `rooot`")
         );
         assert!(judge("[nri.plugin.\"10-x\"]\nfoo = 1\n").contains("unknown field `foo`"));
@@ -493,7 +500,10 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_refused_by_key() {
-        assert_eq!(judge("version = 2"), "version: this cairn reads version = 1 only");
+        assert_eq!(
+            judge("version = 2"),
+            "version: this cairn reads version = 1 only"
+        );
         assert_eq!(judge("root = \"x\""), "root: x is not an absolute path");
         assert!(judge("listen = \"tcp://1\"").starts_with("listen: tcp://1: only unix://"));
         assert!(judge("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));

@@ -6,4 +6,5 @@ pub mod config;
 pub mod image;
 pub mod monitor;
 pub mod oci;
+pub mod stats;
 pub mod trace;
