@@ -1,5 +1,6 @@
-//! Measures namespaces and network of a pod: `bench [rounds]`. Run it as root in a network and mount namespace of its
-//! own: `unshare --net --mount target/release/examples/bench 200`.
+//! Measures namespaces and network of a pod: `bench ROUNDS DIR [BIN_DIR]`. `DIR` keeps the state; a CNI configuration
+//! in `DIR/net.d` is used, with the plugins of `BIN_DIR`. Run it as root in a network and mount namespace of its own:
+//! `unshare --net --mount target/release/examples/bench 200 /tmp/bench`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,23 +11,21 @@ use cni_shim::{Attach, BridgeConfig, Config, Network};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    let rounds = std::env::args()
-        .nth(1)
-        .map_or(Ok(100), |rounds| rounds.parse())?;
-    let dir = std::env::temp_dir().join(format!("cni-shim-bench-{}", std::process::id()));
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [rounds, dir, bin_dirs @ ..] = args.as_slice() else {
+        return Err("usage: bench ROUNDS DIR [BIN_DIR]".into());
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let measured = runtime.block_on(measure(&dir, rounds));
-    std::fs::remove_dir_all(&dir)?;
-    measured
+    runtime.block_on(measure(Path::new(dir), rounds.parse()?, bin_dirs))
 }
 
-async fn measure(dir: &Path, rounds: usize) -> Result<(), Failure> {
+async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), Failure> {
     let network = Network::new(Config {
         conf_dir: dir.join("net.d"),
-        bin_dirs: Vec::new(),
+        bin_dirs: bin_dirs.iter().map(Into::into).collect(),
         cache_dir: dir.join("cache"),
         state_dir: dir.join("state"),
         bridge: Some(BridgeConfig {
@@ -40,6 +39,7 @@ async fn measure(dir: &Path, rounds: usize) -> Result<(), Failure> {
         parallel: 16,
     })?;
     network.status().await?;
+    println!("{}", network.describe());
     let names = ["pin", "attach", "pin+attach", "detach", "unpin"];
     let mut times: [Vec<Duration>; 5] = Default::default();
     for round in 0..rounds {

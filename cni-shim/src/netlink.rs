@@ -138,11 +138,11 @@ impl Message {
         }
     }
 
-    fn write(&self, out: &mut Vec<u8>, sequence: u32) {
+    fn write(&self, out: &mut Vec<u8>, sequence: u32, more_flags: u16) {
         let length = u32::try_from(HEADER + self.body.len()).unwrap_or(u32::MAX);
         out.extend_from_slice(&length.to_ne_bytes());
         out.extend_from_slice(&self.kind.to_ne_bytes());
-        out.extend_from_slice(&self.flags.to_ne_bytes());
+        out.extend_from_slice(&(self.flags | more_flags).to_ne_bytes());
         out.extend_from_slice(&sequence.to_ne_bytes());
         out.extend_from_slice(&0u32.to_ne_bytes());
         out.extend_from_slice(&self.body);
@@ -235,7 +235,7 @@ impl Socket {
     /// Sends all messages as one datagram and waits for an acknowledgement of each. They are carried out in order; a
     /// refused one does not stop the later ones. The first refusal is the error.
     pub fn run(&mut self, messages: &[Message]) -> Result<(), NetlinkError> {
-        let first = self.send(messages, NLM_F_ACK)?;
+        let first = self.send(messages)?;
         let mut waiting = messages.len();
         let mut refused: Option<(usize, NetlinkError)> = None;
         while waiting > 0 {
@@ -265,7 +265,7 @@ impl Socket {
 
     /// Sends one message and collects what the kernel answers, dumps included.
     pub fn ask(&mut self, message: &Message) -> Result<Vec<Reply>, NetlinkError> {
-        let sequence = self.send(std::slice::from_ref(message), NLM_F_ACK)?;
+        let sequence = self.send(std::slice::from_ref(message))?;
         let mut answers = Vec::new();
         for _ in 0..MAX_DATAGRAMS {
             for reply in self.receive(message)? {
@@ -286,57 +286,50 @@ impl Socket {
     }
 
     /// Sends a transaction of nftables: it is carried out as a whole or not at all. `begin` and `end` frame it.
+    ///
+    /// Refusals are answered without being asked for and in order, so only the last step asks for an answer: a
+    /// thousand acknowledgements would not fit the receive buffer.
     pub fn transact(
         &mut self,
-        begin: Message,
+        begin: &Message,
         steps: &[Message],
-        end: Message,
+        end: &Message,
     ) -> Result<(), NetlinkError> {
+        let Some(last) = steps.len().checked_sub(1) else {
+            return Ok(());
+        };
         let mut datagram = Vec::with_capacity(4096);
-        let first = self.sequence.wrapping_add(1);
-        begin.write(&mut datagram, first);
+        let first = self.next_sequence();
+        begin.write(&mut datagram, first, 0);
         for (position, step) in steps.iter().enumerate() {
-            let mut step = step.clone();
-            step.flags |= NLM_F_ACK;
-            step.write(&mut datagram, first.wrapping_add(1 + position as u32));
+            let flags = if position == last { NLM_F_ACK } else { 0 };
+            step.write(&mut datagram, self.next_sequence(), flags);
         }
-        self.sequence = first.wrapping_add(1 + steps.len() as u32);
-        end.write(&mut datagram, self.sequence);
+        end.write(&mut datagram, self.next_sequence(), 0);
         self.send_bytes(&datagram)
             .map_err(|errno| begin.error(errno))?;
 
-        let mut waiting = steps.len();
-        let mut refused: Option<(usize, NetlinkError)> = None;
-        while waiting > 0 {
-            for reply in self.receive(&begin)? {
-                if reply.kind != NLMSG_ERROR {
-                    continue;
-                }
+        let mut refused = Ok(());
+        loop {
+            for reply in self.receive(begin)? {
                 let position = reply.sequence.wrapping_sub(first) as usize;
-                let errno = reply.errno();
-                if position == 0 || position > steps.len() {
-                    // The frame itself was refused, or the commit failed: nothing else will be answered.
-                    match errno {
-                        Some(errno) if position <= steps.len() + 1 => {
-                            return Err(begin.error(errno));
-                        }
-                        _ => continue,
-                    }
+                if reply.kind != NLMSG_ERROR || position > last + 1 {
+                    continue; // an answer to an earlier, abandoned request
                 }
-                waiting = waiting.saturating_sub(1);
+                let errno = reply.errno();
+                if position == 0 {
+                    // The frame was refused, or the commit failed.
+                    return Err(begin.error(errno.unwrap_or(Errno::IO)));
+                }
                 let step = &steps[position - 1];
-                let Some(errno) = errno.filter(|errno| Some(*errno) != step.tolerated) else {
-                    continue;
-                };
-                if refused
-                    .as_ref()
-                    .is_none_or(|(earlier, _)| position < *earlier)
-                {
-                    refused = Some((position, step.error(errno)));
+                if let Some(errno) = errno.filter(|errno| Some(*errno) != step.tolerated) {
+                    refused = refused.and(Err(step.error(errno)));
+                }
+                if position == last + 1 {
+                    return refused;
                 }
             }
         }
-        refused.map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// The next datagram of events; call it when the socket is readable.
@@ -345,15 +338,12 @@ impl Socket {
         self.receive(&asked)
     }
 
-    fn send(&mut self, messages: &[Message], flags: u16) -> Result<u32, NetlinkError> {
+    /// Sends messages, asking for an answer to each; returns the first one's number.
+    fn send(&mut self, messages: &[Message]) -> Result<u32, NetlinkError> {
         let mut datagram = Vec::with_capacity(1024);
         let first = self.sequence.wrapping_add(1);
         for message in messages {
-            self.sequence = self.sequence.wrapping_add(1);
-            let start = datagram.len();
-            message.write(&mut datagram, self.sequence);
-            let sent = (message.flags | flags).to_ne_bytes();
-            datagram[start + 6..start + 8].copy_from_slice(&sent);
+            message.write(&mut datagram, self.next_sequence(), NLM_F_ACK);
         }
         let Some(named) = messages.first() else {
             return Ok(first);
@@ -361,6 +351,11 @@ impl Socket {
         self.send_bytes(&datagram)
             .map_err(|errno| named.error(errno))?;
         Ok(first)
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
     }
 
     fn send_bytes(&self, datagram: &[u8]) -> Result<(), Errno> {

@@ -6,15 +6,23 @@
 //! ```
 //! Only this module writes records. At most one operation per sandbox runs at a time (CRI-518).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use crate::bridge::Bridge;
-use crate::record::{Backend, OnBridge, Record, Records};
+use tokio::sync::{RwLock, Semaphore};
+
+use crate::bridge::{Bridge, delete_link};
+use crate::cni::{Cni, ConfList, Found};
+use crate::record::{Backend, OnBridge, OnCni, Record, Records};
 use crate::types::{Attach, Attachment, Config, NetworkError, NotReady};
 
 /// Length of a sandbox id.
 const ID_MAX: usize = 128;
+
+/// How often a network that is not ready is looked at while a pod waits for it.
+const READY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A handle; clones share everything.
 #[derive(Debug, Clone)]
@@ -28,11 +36,22 @@ struct Inner {
     /// What is on disk, by sandbox id.
     known: Mutex<BTreeMap<String, Record>>,
     bridge: Option<Bridge>,
+    cni: Cni,
     /// One lock per sandbox with an operation under way.
     busy: SandboxLocks,
+    /// CNI operations at a time.
+    permits: Semaphore,
+    /// Shared by CNI operations of sandboxes, exclusive for garbage collection.
+    collecting: RwLock<()>,
 }
 
-type SandboxLocks = Mutex<std::collections::HashMap<String, Arc<tokio::sync::Mutex<()>>>>;
+type SandboxLocks = Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>;
+
+/// Who gives the next pod its network.
+enum Choice {
+    Cni(Arc<ConfList>),
+    Bridge,
+}
 
 impl Network {
     /// Reads the records of earlier runs. Touches no link. Blocks on small file reads.
@@ -48,56 +67,207 @@ impl Network {
             records,
             known: Mutex::new(known),
             bridge,
+            cni: Cni::new(&config),
             busy: SandboxLocks::default(),
+            permits: Semaphore::new(config.parallel.clamp(1, 1024)),
+            collecting: RwLock::new(()),
         };
         Ok(Self {
             inner: Arc::new(inner),
         })
     }
 
-    /// Whether a pod could get a network now (CRI-104, CRI-503).
+    /// Whether a pod could get a network now (CRI-104, CRI-503). The configuration directory is looked at each time.
     pub async fn status(&self) -> Result<(), NotReady> {
-        self.blocking(|inner| match &inner.bridge {
-            Some(bridge) => bridge.status(),
-            None => Err(no_network().into()),
-        })
-        .await
-        .map_err(not_ready)
+        match self.inner.choose()? {
+            Choice::Cni(list) => self.inner.cni.status(&list).await,
+            Choice::Bridge => self
+                .blocking(|inner| inner.bridge()?.status())
+                .await
+                .map_err(not_ready),
+        }
+    }
+
+    /// Waits until the network is ready, at most `patience` (CRI-503: 10 s for a pod that needs it).
+    pub async fn wait_ready(&self, patience: Duration) -> Result<(), NotReady> {
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            match self.status().await {
+                Err(_) if tokio::time::Instant::now() + READY_PAUSE < deadline => {
+                    tokio::time::sleep(READY_PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// One line for people: what network pods get, and which configuration files were skipped and why.
+    pub fn describe(&self) -> String {
+        match (self.inner.cni.look(), &self.inner.bridge) {
+            (
+                Found::List {
+                    list,
+                    path,
+                    skipped,
+                },
+                _,
+            ) => {
+                let skipped: String = skipped
+                    .iter()
+                    .map(|why| format!("; skipped {why}"))
+                    .collect();
+                format!("CNI network {} from {}{skipped}", list.name, path.display())
+            }
+            (Found::Invalid(wrong), _) => {
+                format!("no valid CNI configuration: {}", wrong.join("; "))
+            }
+            (Found::Nothing, Some(bridge)) => format!("built-in bridge {}", bridge.name()),
+            (Found::Nothing, None) => no_network(self.inner.cni.conf_dir()).to_string(),
+        }
     }
 
     /// Gives a sandbox its network. On failure nothing of it is left, or what could not be undone stays recorded for
-    /// [`Network::detach`] and [`Network::gc`].
+    /// [`Network::detach`] and [`Network::gc`]. Not to be cancelled: run it on a task of its own.
     pub async fn attach(&self, attach: Attach) -> Result<Attachment, NetworkError> {
         check_id(&attach.sandbox_id)?;
         let _turn = self.turn(&attach.sandbox_id).await;
-        self.blocking(move |inner| inner.attach_to_bridge(&attach))
-            .await
+        if self.inner.record(&attach.sandbox_id).is_some() {
+            return Err(NetworkError::AlreadyAttached(attach.sandbox_id));
+        }
+        match self.inner.choose()? {
+            Choice::Cni(list) => self.attach_by_cni(&list, &attach).await,
+            Choice::Bridge => {
+                self.blocking(move |inner| inner.attach_to_bridge(&attach))
+                    .await
+            }
+        }
     }
 
-    /// Takes a sandbox's network away; from the record alone, so also after a crash. Idempotent.
+    /// Takes a sandbox's network away; from the record alone, so also after a crash. Idempotent. A sandbox without a
+    /// record may still be in the CNI result cache, after a reboot or from another runtime; it is deleted from there.
     pub async fn detach(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turn(sandbox_id).await;
-        let Some(record) = self.inner.record(sandbox_id) else {
-            return Ok(());
-        };
-        self.blocking(move |inner| inner.detach_from_bridge(&record))
-            .await
+        match self.inner.record(sandbox_id) {
+            Some(Record {
+                backend: Backend::Bridge(held),
+                ..
+            }) => {
+                let sandbox_id = sandbox_id.to_owned();
+                self.blocking(move |inner| inner.detach_from_bridge(&sandbox_id, &held))
+                    .await
+            }
+            Some(Record {
+                backend: Backend::Cni(held),
+                netns,
+                ..
+            }) => {
+                self.del_by_cni(sandbox_id, &netns, &held).await?;
+                self.inner.forget(sandbox_id)
+            }
+            None => {
+                for (netns, held) in self.inner.cni.find_cached(sandbox_id) {
+                    self.del_by_cni(sandbox_id, &netns, &held).await?;
+                }
+                Ok(())
+            }
+        }
     }
 
-    /// Detaches every sandbox that is not in `valid` (CRI-517). Goes on after a failure and returns the first.
+    /// Asks whether a sandbox's network is as it was made (CRI-515). Only CNI networks are looked at.
+    pub async fn check(&self, sandbox_id: &str) -> Result<(), NetworkError> {
+        check_id(sandbox_id)?;
+        let _turn = self.turn(sandbox_id).await;
+        let Some(Record {
+            backend: Backend::Cni(held),
+            netns,
+            ..
+        }) = self.inner.record(sandbox_id)
+        else {
+            return Ok(());
+        };
+        let _shared = self.inner.collecting.read().await;
+        let _permit = self.inner.permits.acquire().await;
+        Ok(self.inner.cni.check(sandbox_id, &netns, &held).await?)
+    }
+
+    /// Detaches every sandbox that is not in `valid`, then lets CNI plugins collect (CRI-517). For the start, once all
+    /// sandboxes are known. Goes on after a failure and returns the first.
     pub async fn gc(&self, valid: &HashSet<String>) -> Result<(), NetworkError> {
-        let orphans: Vec<String> = lock(&self.inner.known)
-            .keys()
-            .filter(|id| !valid.contains(*id))
-            .cloned()
-            .collect();
+        let known: Vec<String> = lock(&self.inner.known).keys().cloned().collect();
+        let mut orphans: Vec<String> = known.into_iter().filter(|id| !valid.contains(id)).collect();
+        let list = match self.inner.choose() {
+            Ok(Choice::Cni(list)) => Some(list),
+            _ => None,
+        };
+        if let Some(list) = &list {
+            orphans.extend(
+                self.inner
+                    .cni
+                    .find_dead(&list.name, |id| valid.contains(id)),
+            );
+        }
+        orphans.sort();
+        orphans.dedup();
         let mut first = Ok(());
         for orphan in orphans {
             let done = self.detach(&orphan).await;
             first = first.and(done);
         }
+        if let Some(list) = list {
+            let _alone = self.inner.collecting.write().await;
+            let attached: Vec<String> = lock(&self.inner.known).keys().cloned().collect();
+            let done = self.inner.cni.gc(&list, &attached).await;
+            first = first.and(done.map_err(Into::into));
+        }
         first
+    }
+
+    async fn attach_by_cni(
+        &self,
+        list: &ConfList,
+        attach: &Attach,
+    ) -> Result<Attachment, NetworkError> {
+        let inner = &self.inner;
+        let held = inner.cni.prepare(list, attach)?;
+        let record = Record::new(
+            &attach.sandbox_id,
+            &attach.netns,
+            Backend::Cni(held.clone()),
+        );
+        inner.remember(&record)?;
+        let added = {
+            let _shared = inner.collecting.read().await;
+            let _permit = inner.permits.acquire().await;
+            inner
+                .cni
+                .add(&attach.sandbox_id, &attach.netns, &held)
+                .await
+        };
+        match added {
+            Ok(attachment) => Ok(attachment),
+            Err(error) => {
+                let undone = self
+                    .del_by_cni(&attach.sandbox_id, &attach.netns, &held)
+                    .await;
+                match undone.and_then(|()| inner.forget(&attach.sandbox_id)) {
+                    Ok(()) => {}
+                    Err(undo) => log_undo(&attach.sandbox_id, &undo),
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn del_by_cni(
+        &self,
+        sandbox_id: &str,
+        netns: &Path,
+        held: &OnCni,
+    ) -> Result<(), NetworkError> {
+        let _shared = self.inner.collecting.read().await;
+        let _permit = self.inner.permits.acquire().await;
+        Ok(self.inner.cni.del(sandbox_id, netns, held).await?)
     }
 
     async fn turn(&self, sandbox_id: &str) -> Turn {
@@ -144,11 +314,26 @@ impl Drop for Turn {
 }
 
 impl Inner {
-    fn attach_to_bridge(&self, attach: &Attach) -> Result<Attachment, NetworkError> {
-        let bridge = self.bridge.as_ref().ok_or_else(no_network)?;
-        if self.record(&attach.sandbox_id).is_some() {
-            return Err(NetworkError::AlreadyAttached(attach.sandbox_id.clone()));
+    /// A valid CNI configuration wins; files that are all invalid are an error, not a reason for another network.
+    fn choose(&self) -> Result<Choice, NotReady> {
+        match self.cni.look() {
+            Found::List { list, .. } => Ok(Choice::Cni(list)),
+            Found::Invalid(wrong) => Err(NotReady {
+                reason: "InvalidCniConfiguration",
+                message: wrong.join("; "),
+            }),
+            Found::Nothing => self.bridge().map(|_| Choice::Bridge).map_err(not_ready),
         }
+    }
+
+    fn bridge(&self) -> Result<&Bridge, NetworkError> {
+        self.bridge
+            .as_ref()
+            .ok_or_else(|| no_network(self.cni.conf_dir()).into())
+    }
+
+    fn attach_to_bridge(&self, attach: &Attach) -> Result<Attachment, NetworkError> {
+        let bridge = self.bridge()?;
         let held = bridge.reserve(attach)?;
         let record = Record::new(
             &attach.sandbox_id,
@@ -159,30 +344,19 @@ impl Inner {
             bridge.release(&attach.sandbox_id, &held);
             return Err(error);
         }
-        bridge
-            .connect(&attach.netns, &held)
-            .inspect_err(|_| self.undo(&record))
+        bridge.connect(&attach.netns, &held).inspect_err(|_| {
+            if let Err(undo) = self.detach_from_bridge(&attach.sandbox_id, &held) {
+                log_undo(&attach.sandbox_id, &undo);
+            }
+        })
     }
 
-    fn undo(&self, record: &Record) {
-        if let Err(error) = self.detach_from_bridge(record) {
-            tracing::warn!(sandbox = record.sandbox_id, %error, "a failed attach is not wholly undone");
-        }
-    }
-
-    fn detach_from_bridge(&self, record: &Record) -> Result<(), NetworkError> {
-        let (Backend::Bridge(held), Some(bridge)) = (&record.backend, &self.bridge) else {
-            return Err(no_network().into());
+    fn detach_from_bridge(&self, sandbox_id: &str, held: &OnBridge) -> Result<(), NetworkError> {
+        let Some(bridge) = &self.bridge else {
+            // The bridge was configured away while the pod lived: its link still has to go.
+            delete_link(&held.veth)?;
+            return self.forget(sandbox_id);
         };
-        self.unplug(bridge, &record.sandbox_id, held)
-    }
-
-    fn unplug(
-        &self,
-        bridge: &Bridge,
-        sandbox_id: &str,
-        held: &OnBridge,
-    ) -> Result<(), NetworkError> {
         bridge.disconnect(held)?;
         self.forget(sandbox_id)?;
         // Last: whoever gets the address next must find no record of it.
@@ -207,11 +381,19 @@ impl Inner {
     }
 }
 
-fn no_network() -> NotReady {
+fn no_network(conf_dir: &Path) -> NotReady {
+    let message = format!(
+        "no CNI configuration in {} and no built-in bridge",
+        conf_dir.display()
+    );
     NotReady {
         reason: "NetworkNotConfigured",
-        message: "no CNI configuration and no built-in bridge".into(),
+        message,
     }
+}
+
+fn log_undo(sandbox: &str, error: &NetworkError) {
+    tracing::warn!(sandbox, %error, "a failed attach is not wholly undone; it stays recorded");
 }
 
 fn not_ready(error: NetworkError) -> NotReady {

@@ -109,7 +109,9 @@ impl Peer {
             pod: request.pod().cloned(),
             container: request.container().cloned(),
         };
-        let reply = self.call("StateChange", change.encode_to_vec(), limit).await;
+        let reply = self
+            .call("StateChange", change.encode_to_vec(), limit)
+            .await;
         Delivered {
             answer: reply.map(|_| R::Reply::default()),
             as_state_change: true,

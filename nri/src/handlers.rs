@@ -6,8 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    error,
-    fmt,
+    error, fmt,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -29,6 +28,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Handler<I, O> = Arc<dyn Fn(I) -> Boxed<Result<O>> + Send + Sync>;
 
+type AllThereIs = (Vec<PodSandbox>, Vec<Container>);
+
 /// The handlers of a plugin. The events it subscribes to are those it has handlers for.
 ///
 /// Handlers are called one at a time by a runtime that keeps the rules, but nothing here insists on
@@ -37,7 +38,7 @@ type Handler<I, O> = Arc<dyn Fn(I) -> Boxed<Result<O>> + Send + Sync>;
 pub struct Handlers {
     events: BTreeMap<Event, Handler<Vec<u8>, Vec<u8>>>,
     configure: Option<Handler<ConfigureRequest, EventMask>>,
-    synchronize: Option<Handler<(Vec<PodSandbox>, Vec<Container>), Vec<ContainerUpdate>>>,
+    synchronize: Option<Handler<AllThereIs, Vec<ContainerUpdate>>>,
     shutdown: Option<Handler<String, ()>>,
 }
 
@@ -179,7 +180,11 @@ impl Handlers {
     {
         self.on(move |r: StopContainerRequest| {
             let done = handler(r.pod.unwrap_or_default(), r.container.unwrap_or_default());
-            async move { Ok(StopContainerResponse { update: done.await? }) }
+            async move {
+                Ok(StopContainerResponse {
+                    update: done.await?,
+                })
+            }
         })
     }
 
@@ -288,11 +293,7 @@ impl PluginService {
         }
     }
 
-    async fn event(
-        &self,
-        event: Event,
-        payload: Vec<u8>,
-    ) -> std::result::Result<Vec<u8>, Status> {
+    async fn event(&self, event: Event, payload: Vec<u8>) -> std::result::Result<Vec<u8>, Status> {
         match self.handlers.events.get(&event) {
             Some(handler) => run(handler(payload)).await,
             None => Ok(Vec::new()),
@@ -328,7 +329,11 @@ impl PluginService {
                 parts.pods.extend(request.pods);
                 parts.containers.extend(request.containers);
             }
-            if more { None } else { Some(std::mem::take(&mut *parts)) }
+            if more {
+                None
+            } else {
+                Some(std::mem::take(&mut *parts))
+            }
         };
         let update = match (&self.handlers.synchronize, all) {
             (Some(handler), Some(Parts { pods, containers })) => {
@@ -350,7 +355,9 @@ impl PluginService {
             pod: change.pod,
             container: change.container,
         };
-        self.event(event, request.encode_to_vec()).await.map(|_| Vec::new())
+        self.event(event, request.encode_to_vec())
+            .await
+            .map(|_| Vec::new())
     }
 }
 

@@ -45,7 +45,10 @@ pub enum PluginEvent {
     /// Started from the plugin directory.
     Launched,
     /// It said who it is.
-    Registered { version: Version, nri_version: String },
+    Registered {
+        version: Version,
+        nri_version: String,
+    },
     /// It said what it wants.
     Configured { events: EventMask },
     /// It knows what there is, and gets events from now on.
@@ -282,7 +285,10 @@ impl Metrics {
         render_operations(&mut text, prefix, &inner.operations);
         family(&mut text, prefix, "plugin_timeouts_total", "counter");
         for (plugin, count) in &inner.timeouts {
-            let _ = writeln!(text, "{prefix}_plugin_timeouts_total{{plugin=\"{plugin}\"}} {count}");
+            let _ = writeln!(
+                text,
+                "{prefix}_plugin_timeouts_total{{plugin=\"{plugin}\"}} {count}"
+            );
         }
         drop(inner);
         render_plugins(&mut text, prefix, plugins);
@@ -322,7 +328,11 @@ fn render_operations(
     }
     family(text, prefix, "plugin_adjustments_total", "counter");
     for ((plugin, operation), op) in operations {
-        let kinds = [("adjust", op.adjustments), ("update", op.updates), ("evict", op.evictions)];
+        let kinds = [
+            ("adjust", op.adjustments),
+            ("update", op.updates),
+            ("evict", op.evictions),
+        ];
         for (kind, count) in kinds.into_iter().filter(|(_, count)| *count > 0) {
             let _ = writeln!(
                 text,
@@ -333,7 +343,10 @@ fn render_operations(
 }
 
 fn render_plugins(text: &mut String, prefix: &str, plugins: &[PluginInfo]) {
-    let active = plugins.iter().filter(|p| p.state == PluginState::Active).count();
+    let active = plugins
+        .iter()
+        .filter(|p| p.state == PluginState::Active)
+        .count();
     family(text, prefix, "active_plugins_total", "gauge");
     let _ = writeln!(text, "{prefix}_active_plugins_total {active}");
     let missing = |p: &&PluginInfo| p.required && p.state == PluginState::Absent;
@@ -345,7 +358,11 @@ fn render_plugins(text: &mut String, prefix: &str, plugins: &[PluginInfo]) {
     );
     family(text, prefix, "plugin_backlog", "gauge");
     for p in plugins.iter().filter(|p| p.must_run) {
-        let _ = writeln!(text, "{prefix}_plugin_backlog{{plugin=\"{}\"}} {}", p.id, p.backlog);
+        let _ = writeln!(
+            text,
+            "{prefix}_plugin_backlog{{plugin=\"{}\"}} {}",
+            p.id, p.backlog
+        );
     }
 }
 

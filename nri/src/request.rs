@@ -10,16 +10,13 @@ use std::sync::{
 };
 
 use prost::Message;
-use proto_nri::{
-    RegisterPluginRequest, UpdateContainersRequest, UpdateContainersResponse,
-};
+use proto_nri::{RegisterPluginRequest, UpdateContainersRequest, UpdateContainersResponse};
 use tokio::sync::oneshot;
 
 use crate::{
     Shared,
     owners::PluginId,
     rpc::{Code, Incoming, Serve, Status},
-    session::Session,
     version::Version,
 };
 
@@ -68,7 +65,11 @@ impl Door {
     }
 
     fn register(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
-        let registering = self.registering.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let registering = self
+            .registering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let Some(registering) = registering else {
             let text = "this connection has registered its plugin already";
             return Err(Status::new(Code::FailedPrecondition, text));
@@ -107,7 +108,10 @@ impl Door {
     }
 
     async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
-        let who = self.who.get().filter(|_| self.registered.get() == Some(&version));
+        let who = self
+            .who
+            .get()
+            .filter(|_| self.registered.get() == Some(&version));
         let (Some(who), true) = (who, self.open.load(Ordering::SeqCst)) else {
             let text = "the plugin is not synchronised, or registered for another version";
             return Err(Status::new(Code::FailedPrecondition, text));
@@ -129,4 +133,3 @@ impl Serve for Door {
         }
     }
 }
-

@@ -29,7 +29,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 use ttrpc::{
-    asynchronous::{Client as TtrpcClient, MethodHandler, Server, Service, TtrpcContext, transport},
+    asynchronous::{
+        Client as TtrpcClient, MethodHandler, Server, Service, TtrpcContext, transport,
+    },
     proto::{Request, Response},
 };
 
@@ -185,6 +187,10 @@ pub(crate) struct Incoming {
     pub(crate) method: &'static str,
     pub(crate) payload: Vec<u8>,
     /// How long the caller waits for the answer; `None` for ever.
+    #[cfg_attr(
+        not(feature = "stub"),
+        allow(dead_code, reason = "the runtime side does not ask")
+    )]
     pub(crate) limit: Option<Duration>,
 }
 
@@ -202,7 +208,14 @@ pub(crate) struct Methods {
 
 /// A running server. Dropping it ends it, with all handlers.
 pub(crate) struct Serving {
-    _server: Server,
+    // A mutex only because a server is not Sync.
+    _server: Mutex<Server>,
+}
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Serving")
+    }
 }
 
 /// Answers the calls that come in on `conn`.
@@ -229,12 +242,17 @@ pub(crate) async fn serve(
         };
         (s.service.to_owned(), service)
     });
-    let conn = Gated { conn, gate: gate.clone() };
+    let conn = Gated {
+        conn,
+        gate: gate.clone(),
+    };
     let mut server = Server::new()
         .add_listener(transport::Listener::new(OneConnection(Some(conn))))
         .register_service(table.collect());
     server.start().await.map_err(io::Error::other)?;
-    Ok(Serving { _server: server })
+    Ok(Serving {
+        _server: Mutex::new(server),
+    })
 }
 
 struct Handler {
@@ -261,7 +279,9 @@ impl MethodHandler for Handler {
         let answer = answer.and_then(|payload| {
             let len = payload.len() + ENVELOPE;
             if len > MAX_MESSAGE {
-                let text = format!("answer of {len} bytes is longer than the {MAX_MESSAGE} a message may have");
+                let text = format!(
+                    "answer of {len} bytes is longer than the {MAX_MESSAGE} a message may have"
+                );
                 return Err(Status::new(Code::ResourceExhausted, text));
             }
             Ok(payload)
@@ -316,7 +336,12 @@ impl Gate {
 impl Drop for Entered {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::SeqCst);
-        let waker = self.0.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let waker = self
+            .0
+            .reader
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         waker.into_iter().for_each(Waker::wake);
     }
 }
@@ -333,7 +358,11 @@ impl AsyncRead for Gated {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.gate.open.load(Ordering::SeqCst) >= MAX_CALLS {
-            let mut reader = self.gate.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reader = self
+                .gate
+                .reader
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             *reader = Some(cx.waker().clone());
             // Checked again under the lock: a call that ended in between has found no waker.
             if self.gate.open.load(Ordering::SeqCst) >= MAX_CALLS {

@@ -6,7 +6,7 @@
 //!       └────────────┴──────────────┴────────────┴── any failure ────┘
 //! ```
 //!
-//! The task that runs [`serve_plugin`] owns the connection and the process, and alone takes the plugin
+//! The task that runs [`join_and_watch`] owns the connection and the process, and alone takes the plugin
 //! from state to state. Others only ask: [`Session::close`] takes it off the list at once and leaves
 //! the rest (Shutdown, closing, killing) to that task, so that no pod's operation waits for it
 //! (NRI-1050).
@@ -21,7 +21,11 @@ use std::{
 
 use proto_nri::{ConfigureRequest, ConfigureResponse, ContainerUpdate, Empty, Event};
 use proto_nri::{ShutdownRequest, SynchronizeResponse};
-use tokio::{net::UnixStream, sync::watch, time::timeout};
+use tokio::{
+    net::UnixStream,
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use crate::{
     Shared, Snapshot,
@@ -36,7 +40,7 @@ use crate::{
     settings::PluginSettings,
     sync::{self, Joining},
     transport::{Child, Found},
-    version::{NRI_VERSION, StyleCell, Version, runtime_services},
+    version::{NRI_VERSION, Style, StyleCell, Version, runtime_services},
 };
 
 /// How long an error reply may take to reach the plugin before the connection closes (NRI-1060).
@@ -69,6 +73,7 @@ pub(crate) struct Session {
     closing: watch::Sender<Option<String>>,
     /// True once nothing is left of it.
     ended: watch::Sender<bool>,
+    since: Instant,
 }
 
 impl Session {
@@ -120,6 +125,23 @@ impl Session {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
+    /// It was closed on purpose, and is not to come back by itself.
+    pub(crate) fn was_dismissed(&self) -> bool {
+        let closing = self.closing.borrow();
+        let reason = closing.as_deref().unwrap_or_default();
+        reason.starts_with("runtime-stopping") || reason.starts_with("instance-replaced")
+    }
+
+    /// How long ago it was configured.
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// It takes plain events as `StateChange`.
+    pub(crate) fn is_old_style(&self) -> bool {
+        self.style.get() == Style::StateChange
+    }
+
     fn is_closing(&self) -> bool {
         self.closing.borrow().is_some()
     }
@@ -165,6 +187,13 @@ pub(crate) struct Connected {
     _serving: Serving,
     door: Arc<Door>,
     origin: Origin,
+}
+
+impl Connected {
+    /// The plugin may ask for updates from now on.
+    pub(crate) fn open(&self) {
+        self.door.open();
+    }
 }
 
 /// Registers and configures a plugin. On failure nothing is left of it, and the observer knows.
@@ -242,7 +271,13 @@ async fn configure(
         id: Some(&id),
         ..origin.name()
     };
-    shared.tell(&name, &PluginEvent::Registered { version, nri_version });
+    shared.tell(
+        &name,
+        &PluginEvent::Registered {
+            version,
+            nri_version,
+        },
+    );
     let config = match origin {
         Origin::Launched { found, .. } => found.config.clone(),
         Origin::External { .. } => String::new(),
@@ -302,6 +337,7 @@ async fn new_session(
         stats: Stats::default(),
         closing: watch::Sender::new(None),
         ended: watch::Sender::new(false),
+        since: Instant::now(),
         id,
     });
     shared.tell(&session.name(), &PluginEvent::Configured { events });
@@ -316,7 +352,16 @@ pub(crate) async fn establish_in_process(
 ) -> Result<Arc<Session>, String> {
     let peer = Peer::InProcess(Arc::new(PluginService::new(handlers)));
     let version = Version::V1Beta1;
-    new_session(shared, id, Kind::InProcess, None, version, peer, String::new()).await
+    new_session(
+        shared,
+        id,
+        Kind::InProcess,
+        None,
+        version,
+        peer,
+        String::new(),
+    )
+    .await
 }
 
 /// Tells a plugin all there is (NRI-320…325), and sends what it has missed. Gives its updates.
@@ -327,7 +372,7 @@ pub(crate) async fn synchronize(
 ) -> Result<Vec<ContainerUpdate>, String> {
     let per_chunk = shared.settings.sync_timeout(&session.settings.policy);
     let (pods, containers) = (all.pods.len(), all.containers.len());
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     let max = match session.peer {
         Peer::Remote { .. } => MAX_MESSAGE - ENVELOPE - SYNC_ROOM,
         Peer::InProcess(_) => usize::MAX,
@@ -339,7 +384,7 @@ pub(crate) async fn synchronize(
     let mut updates = Vec::new();
     let deadline = begun + per_chunk * 3;
     for message in chunks.messages {
-        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         let limit = Limit::of(per_chunk.min(left));
         let reply: SynchronizeResponse = session
             .peer
@@ -381,7 +426,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
         () = shared.stopped() => Err("runtime-stopping: while it joined".to_owned()),
     };
     let updates = synchronized?;
-    connected.door.open();
+    connected.open();
     shared.apply_sync_updates(session, updates).await;
     activate(shared, joining);
     Ok(())
@@ -391,18 +436,14 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
 pub(crate) fn activate(shared: &Shared, joining: Joining) {
     let id = joining.slot.id.clone();
     if let Some(old) = joining.complete() {
-        old.close(shared, format!("instance-replaced: a newer {id} has connected"));
+        old.close(
+            shared,
+            format!("instance-replaced: a newer {id} has connected"),
+        );
     }
 }
 
-/// A plugin from connect to end.
-pub(crate) async fn serve_plugin(shared: Arc<Shared>, stream: UnixStream, origin: Origin) {
-    if let Some(connected) = establish(&shared, stream, origin).await {
-        join_and_watch(shared, connected).await;
-    }
-}
-
-/// The rest of it, from configured on.
+/// A configured plugin to its end.
 pub(crate) async fn join_and_watch(shared: Arc<Shared>, connected: Connected) {
     if let Err(reason) = join(&shared, &connected).await {
         let session = &connected.session;
@@ -468,12 +509,18 @@ async fn send_shutdown(peer: &Peer, reason: &str, limit: Duration) {
     let _: Result<Empty, _> = if alpha {
         peer.ask("Shutdown", &Empty {}, limit).await
     } else {
-        peer.ask("Shutdown", &ShutdownRequest { reason }, limit).await
+        peer.ask("Shutdown", &ShutdownRequest { reason }, limit)
+            .await
     };
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({}, closing: {})", self.name(), self.is_closing())
+        write!(
+            f,
+            "Session({}, closing: {})",
+            self.name(),
+            self.is_closing()
+        )
     }
 }

@@ -27,7 +27,7 @@ use std::{
 };
 
 use prost::Message;
-use proto_nri::{Container, Event, PodSandbox, SynchronizeRequest};
+use proto_nri::{Event, SynchronizeRequest};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 
 use crate::{Snapshot, Source, owners::PluginId, session::Session};
@@ -172,10 +172,7 @@ impl Roster {
     }
 
     /// The cut: enters plugins as joining and takes the list they are to be told, in one.
-    pub(crate) fn join(
-        self: &Arc<Self>,
-        sessions: &[Arc<Session>],
-    ) -> (Vec<Joining>, Snapshot) {
+    pub(crate) fn join(self: &Arc<Self>, sessions: &[Arc<Session>]) -> (Vec<Joining>, Snapshot) {
         let mut book = lock(&self.book);
         let snapshot = book.snapshot(&*self.source);
         let joining = sessions.iter().map(|session| {
@@ -243,7 +240,8 @@ impl Roster {
         let mut book = lock(&self.book);
         book.slots.retain(|slot| {
             let mut seat = lock(&slot.seat);
-            let here = matches!(&*seat, Seat::Joining(s) | Seat::Active(s) if Arc::ptr_eq(s, session));
+            let here =
+                matches!(&*seat, Seat::Joining(s) | Seat::Active(s) if Arc::ptr_eq(s, session));
             if here {
                 *seat = Seat::Gone;
             }
@@ -274,7 +272,14 @@ impl Roster {
         book.last_flight += 1;
         let id = book.last_flight;
         let visited = Vec::new();
-        book.flights.insert(id, Flight { hides, visited, until });
+        book.flights.insert(
+            id,
+            Flight {
+                hides,
+                visited,
+                until,
+            },
+        );
         Walk {
             roster: self.clone(),
             id,
@@ -287,8 +292,11 @@ impl Book {
     /// What the runtime has, without what is being made and what is being removed.
     fn snapshot(&mut self, source: &dyn Source) -> Snapshot {
         let mut all = source.snapshot();
-        let hidden: BTreeSet<&Object> =
-            self.flights.values().filter_map(|f| f.hides.as_ref()).collect();
+        let hidden: BTreeSet<&Object> = self
+            .flights
+            .values()
+            .filter_map(|f| f.hides.as_ref())
+            .collect();
         let gone = &mut self.gone;
         let mut seen = BTreeSet::new();
         let mut keep = |object: Object| {
@@ -297,7 +305,8 @@ impl Book {
             keep
         };
         all.pods.retain(|p| keep(Object::Pod(p.id.clone())));
-        all.containers.retain(|c| keep(Object::Container(c.id.clone())));
+        all.containers
+            .retain(|c| keep(Object::Container(c.id.clone())));
         // What the runtime has forgotten need not be remembered here; ids are never used again.
         gone.retain(|object| seen.contains(object));
         all
@@ -307,8 +316,9 @@ impl Book {
         if self.gone.len() >= MAX_GONE {
             let all = source.snapshot();
             let pods = all.pods.into_iter().map(|p| Object::Pod(p.id));
-            let there: BTreeSet<Object> =
-                pods.chain(all.containers.into_iter().map(|c| Object::Container(c.id))).collect();
+            let there: BTreeSet<Object> = pods
+                .chain(all.containers.into_iter().map(|c| Object::Container(c.id)))
+                .collect();
             self.gone.retain(|object| there.contains(object));
         }
         self.gone.insert(object);
@@ -414,10 +424,10 @@ pub(crate) fn chunks(all: Snapshot, max: usize) -> Chunks {
     let mut len = 0;
     let Snapshot { pods, containers } = all;
     let room = |len: &mut usize,
-                    size: usize,
-                    id: String,
-                    current: &mut SynchronizeRequest,
-                    out: &mut Chunks| {
+                size: usize,
+                id: String,
+                current: &mut SynchronizeRequest,
+                out: &mut Chunks| {
         if size > max {
             out.too_big.push(id);
             return false;
@@ -453,4 +463,3 @@ fn field_len<M: Message>(message: &M) -> usize {
     let len = message.encoded_len();
     1 + prost::length_delimiter_len(len) + len
 }
-

@@ -21,7 +21,9 @@ use nix::{
 };
 use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
-    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
+    process::{
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+    },
 };
 use tokio::{
     io::unix::AsyncFd,
@@ -248,7 +250,10 @@ impl Child {
 
     fn reap(&mut self) {
         use std::os::fd::AsFd;
-        let _ = waitid(WaitId::PidFd(self.pidfd.get_ref().as_fd()), WaitIdOptions::EXITED);
+        let _ = waitid(
+            WaitId::PidFd(self.pidfd.get_ref().as_fd()),
+            WaitIdOptions::EXITED,
+        );
         self.reaped = true;
     }
 }
@@ -296,6 +301,10 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
     Ok((child.map_err(fail("watch it"))?, stream))
 }
 
+#[allow(
+    deprecated,
+    reason = "an OwnedFd is never closed behind AsyncFd's back, and the replacement is unsafe"
+)]
 fn own(pid: nix::unistd::Pid) -> io::Result<Child> {
     let pid = Pid::from_raw(pid.as_raw()).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;

@@ -157,7 +157,11 @@ impl StyleCell {
             }
             _ => false,
         };
-        let style = if old { Style::StateChange } else { Style::Dedicated };
+        let style = if old {
+            Style::StateChange
+        } else {
+            Style::Dedicated
+        };
         self.0.store(style as u8, Ordering::SeqCst);
         old
     }
@@ -276,8 +280,14 @@ mod tests {
         let infer = |runtime, version| runtime_nri_version("", runtime, version);
         assert_eq!(infer("containerd", "v1.7.13").as_deref(), Some("v0.4.0"));
         assert_eq!(infer("containerd", "1.7.13").as_deref(), Some("v0.4.0"));
-        assert_eq!(infer("containerd", "2.4.0-beta+unknown").as_deref(), Some("v0.11.0"));
-        assert_eq!(infer("containerd", "v2.1.3-12-gabcdef0.m").as_deref(), Some("v0.8.0"));
+        assert_eq!(
+            infer("containerd", "2.4.0-beta+unknown").as_deref(),
+            Some("v0.11.0")
+        );
+        assert_eq!(
+            infer("containerd", "v2.1.3-12-gabcdef0.m").as_deref(),
+            Some("v0.8.0")
+        );
         assert_eq!(infer("cri-o", "1.37.0").as_deref(), Some("v0.11.0"));
         assert_eq!(infer("cri-o", "1.34").as_deref(), Some("v0.10.0"));
         assert_eq!(infer("containerd", "1.6.0"), None);

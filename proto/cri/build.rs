@@ -11,7 +11,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .btree_map(".")
         // Records on disk and verbose answers hold these messages as JSON; absent fields are
         // zero there as they are on the wire.
-        .message_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)] #[serde(default)]")
+        .message_attribute(
+            ".",
+            "#[derive(serde::Serialize, serde::Deserialize)] #[serde(default)]",
+        )
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -13,7 +13,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     prost_build::Config::new()
         .btree_map(["."])
         // Records on disk hold adjustments as JSON.
-        .message_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)] #[serde(default)]")
+        .message_attribute(
+            ".",
+            "#[derive(serde::Serialize, serde::Deserialize)] #[serde(default)]",
+        )
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -44,10 +44,7 @@ pub enum Command {
     },
     /// Helper process: make the namespaces of one pod. Started by the daemon only.
     #[command(hide = true)]
-    Sandbox {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<std::ffi::OsString>,
-    },
+    Sandbox,
 }
 
 /// Each flag overrides the key of the same meaning in the configuration file.

@@ -268,6 +268,34 @@ impl Config {
         &self.socket
     }
 
+    /// NRI's part, as the library takes it.
+    pub fn nri_settings(&self) -> nri::Settings {
+        let nri = &self.nri;
+        let plugins = nri.plugin.iter().filter_map(|(name, plugin)| {
+            let policy = nri::policy::PluginPolicy {
+                request_timeout: plugin.request_timeout,
+                sync_timeout: plugin.sync_timeout,
+                ..Default::default()
+            };
+            let settings = nri::PluginSettings {
+                policy,
+                ..Default::default()
+            };
+            Some((name.parse().ok()?, settings))
+        });
+        nri::Settings {
+            socket: (!nri.disable_connections).then(|| nri.socket.clone()),
+            allowed_uids: nri.allowed_uids.clone(),
+            plugin_dir: Some(nri.plugin_dir.clone()),
+            plugin_config_dir: Some(nri.plugin_config_dir.clone()),
+            registration_timeout: nri.registration_timeout,
+            request_timeout: nri.request_timeout,
+            sync_timeout: nri.sync_timeout,
+            plugins: plugins.collect(),
+            ..nri::Settings::default()
+        }
+    }
+
     /// Judges every value; touches nothing.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ pub mod daemon;
 pub mod image;
 pub mod look;
 pub mod machine;
+pub mod plugin;
 pub mod pod;
 pub mod until;
 pub mod yard;

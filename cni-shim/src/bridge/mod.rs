@@ -31,6 +31,7 @@ use crate::record::{Backend, OnBridge, Record};
 use crate::types::{Attach, Attachment, BridgeConfig, INTERFACE, NetworkError, NotReady};
 use ipam::Pool;
 use ports::Ports;
+pub use unplug::delete_link;
 
 /// The version of the result that is shown for the built-in network.
 const RESULT_VERSION: &str = "1.0.0";
@@ -93,6 +94,10 @@ impl Bridge {
         })
     }
 
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
     /// Makes sure the bridge, its addresses and rules are there; says why not.
     pub fn status(&self) -> Result<(), NetworkError> {
         self.state().ensure(&self.config).map(drop)
@@ -148,7 +153,7 @@ impl Bridge {
         if !held.ports.is_empty() {
             self.state().firewall.remove_ports(held)?;
         }
-        Ok(unplug::delete_link(&held.veth)?)
+        Ok(delete_link(&held.veth)?)
     }
 
     /// Gives addresses and host ports back, once nothing uses them any more.
@@ -225,7 +230,10 @@ impl State {
                 }
                 .into());
             }
-            Some(link) if link.up && self.index == Some(link.index) => return Ok(link.index),
+            Some(link) if link.up && self.index == Some(link.index) => {
+                self.firewall.heal()?;
+                return Ok(link.index);
+            }
             Some(link) => link,
             None => {
                 let mac = Mac::of(gateways[0].ip);

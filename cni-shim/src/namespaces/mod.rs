@@ -154,11 +154,12 @@ impl PinSpec {
     }
 }
 
-/// Makes the namespaces and pins them under `dir`, which is made and must not be in use. Blocks for about a
-/// millisecond; with a user namespace, as long as `helper` needs to start. What was made is removed on failure.
+/// Makes the namespaces and pins them under `dir`, which is made; one that holds something is refused and left alone
+/// ([`unpin`] it first). Blocks for about a millisecond; with a user namespace, as long as `helper` needs to start.
+/// What was made is removed on failure.
 pub fn pin(spec: &PinSpec, dir: &Path, helper: &HelperCommand) -> Result<Pinned, NamespaceError> {
     spec.validate()?;
-    fs::create_dir_all(dir).map_err(NamespaceError::io(format!("create {}", dir.display())))?;
+    make_empty(dir).map_err(NamespaceError::io(format!("create {}", dir.display())))?;
     let made = prepare_dir(dir, spec).and_then(|()| match &spec.userns {
         None => pin_by_thread(spec, dir),
         Some(mappings) => helper::pin_by_process(spec, mappings, dir, helper),
@@ -252,6 +253,14 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: the call is unsafe because of CLONE_FILES, which would leave this thread with a descriptor table of its
     // own while others go on using the numbers. `PinSpec::flags` sets namespace flags only: no table is touched.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
+}
+
+fn make_empty(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    match fs::read_dir(dir)?.next() {
+        None => Ok(()),
+        Some(_) => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+    }
 }
 
 /// Makes `dir` a private mount of its own, and in it an empty file per namespace as mount point.

@@ -143,7 +143,7 @@ impl Rule {
     }
 
     /// Only packets to an address of this node.
-    pub fn to_local(self) -> Self {
+    pub fn towards_node(self) -> Self {
         self.expression("fib", |a| {
             a.put_be32(1, R0)
                 .put_be32(2, NFT_FIB_RESULT_ADDRTYPE)

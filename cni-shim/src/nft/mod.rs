@@ -17,6 +17,7 @@
 //! pod without them touches nothing here. The guard is what makes `route_localnet` safe: a genuine answer to the
 //! loopback is addressed to the gateway when it comes in.
 
+mod conntrack;
 mod expr;
 
 use std::net::IpAddr;
@@ -33,6 +34,7 @@ const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFNL_MSG_BATCH_BEGIN: u16 = 16;
 const NFNL_MSG_BATCH_END: u16 = 17;
 const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_GETTABLE: u16 = 1;
 const NFT_MSG_DELTABLE: u16 = 2;
 const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_NEWRULE: u16 = 6;
@@ -53,6 +55,9 @@ const TYPE_IPADDR: u32 = 7;
 const TYPE_IP6ADDR: u32 = 8;
 const TYPE_INET_PROTO: u32 = 12;
 const TYPE_INET_SERVICE: u32 = 13;
+
+/// Elements in one transaction: as many as surely fit a socket's send buffer.
+const TRANSACTION_MAX: usize = 500;
 
 const BY_PORT: &str = "hostports";
 const BY_ADDRESS: &str = "hostipports";
@@ -95,25 +100,71 @@ impl Firewall {
         self.elements.extend(elements(held));
     }
 
-    /// Replaces the tables by what they should be, with all known elements, in one transaction.
+    /// Replaces the tables by what they should be, with all known elements, in one transaction (the elements that a
+    /// datagram does not hold follow in further ones).
     pub fn install(&mut self) -> Result<(), NetlinkError> {
         let mut steps = Vec::new();
-        for subnet in self.subnets.clone() {
-            self.table_steps(subnet, &mut steps);
+        for subnet in &self.subnets {
+            self.table_steps(*subnet, &mut steps);
         }
-        self.transact(&steps)
+        let fill = |element| self.element_step(NFT_MSG_NEWSETELEM, element);
+        let mut elements = self
+            .elements
+            .iter()
+            .map(fill)
+            .collect::<Vec<_>>()
+            .into_iter();
+        loop {
+            steps.extend(elements.by_ref().take(TRANSACTION_MAX));
+            if steps.is_empty() {
+                return Ok(());
+            }
+            self.transact(&steps)?;
+            steps.clear();
+        }
+    }
+
+    /// Puts the tables back when somebody has removed them (`nft flush ruleset` does).
+    pub fn heal(&mut self) -> Result<(), NetlinkError> {
+        for subnet in self.subnets.clone() {
+            let ask = self.message(
+                family_of(subnet.ip),
+                NFT_MSG_GETTABLE,
+                0,
+                "look it up",
+                |a| {
+                    a.put_str(1, &self.table);
+                },
+            );
+            match self.socket.ask(&ask) {
+                Ok(_) => {}
+                Err(error) if error.errno == Errno::NOENT => {
+                    tracing::warn!(
+                        table = self.table,
+                        "an nftables table was removed; putting it back"
+                    );
+                    return self.install();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Opens a pod's host ports: all or none.
     pub fn add_ports(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
         let added = elements(held);
-        let steps: Vec<Message> = added
-            .iter()
-            .map(|element| self.element_step(NFT_MSG_NEWSETELEM, element))
-            .collect();
-        self.transact(&steps)?;
+        let step = |element| self.element_step(NFT_MSG_NEWSETELEM, element);
+        let steps: Vec<Message> = added.iter().map(step).collect();
+        match self.transact(&steps) {
+            Err(error) if error.errno == Errno::NOENT => {
+                self.heal()?;
+                self.transact(&steps)?;
+            }
+            other => other?,
+        }
         self.elements.extend(added);
-        Ok(())
+        conntrack::forget_udp(&mut self.socket, held)
     }
 
     /// Closes a pod's host ports. Those that are closed already are skipped.
@@ -126,22 +177,17 @@ impl Firewall {
             self.transact(&[step])?;
             self.elements.retain(|known| *known != element);
         }
-        Ok(())
+        conntrack::forget_udp(&mut self.socket, held)
     }
 
     fn transact(&mut self, steps: &[Message]) -> Result<(), NetlinkError> {
         let frame = |kind| {
             let fixed = nfgenmsg(0, NFNL_SUBSYS_NFTABLES);
-            Message::new(
-                kind,
-                0,
-                format!("change nftables table {}", self.table),
-                &fixed,
-                |_| {},
-            )
+            let step = format!("change nftables table {}", self.table);
+            Message::new(kind, 0, step, &fixed, |_| {})
         };
         let (begin, end) = (frame(NFNL_MSG_BATCH_BEGIN), frame(NFNL_MSG_BATCH_END));
-        self.socket.transact(begin, steps, end)
+        self.socket.transact(&begin, steps, &end)
     }
 
     fn table_steps(&self, subnet: Cidr, steps: &mut Vec<Message>) {
@@ -165,7 +211,7 @@ impl Firewall {
         steps.push(self.rule_step("hostports", rule().dnat_by_map(BY_ADDRESS, true)));
         steps.push(self.rule_step("hostports", rule().dnat_by_map(BY_PORT, false)));
         for chain in ["prerouting", "output"] {
-            steps.push(self.rule_step(chain, rule().to_local().jump("hostports")));
+            steps.push(self.rule_step(chain, rule().towards_node().jump("hostports")));
         }
         if ip == Ip::V4 {
             self.loopback_steps(steps);
@@ -179,8 +225,6 @@ impl Firewall {
             let outwards = outwards.interface(Interface::Out, false, &self.bridge);
             steps.push(self.rule_step("postrouting", outwards.masquerade()));
         }
-        let of_family = self.elements.iter().filter(|element| element.ip == ip);
-        steps.extend(of_family.map(|element| self.element_step(NFT_MSG_NEWSETELEM, element)));
     }
 
     /// Host ports at 127.0.0.1, and nothing else of 127/8 for pods.
@@ -278,6 +322,7 @@ impl Firewall {
     ) -> Message {
         let verb = match kind {
             NFT_MSG_DELTABLE | NFT_MSG_DELSETELEM => "remove from",
+            NFT_MSG_GETTABLE => "see",
             _ => "add to",
         };
         let step = format!("{verb} nftables table {}: {what}", self.table);

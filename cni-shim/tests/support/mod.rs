@@ -2,13 +2,14 @@
 
 #![allow(dead_code)] // each test program uses a part
 
-use std::net::IpAddr;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use cni_shim::namespaces::{HelperCommand, PinSpec, Pinned, pin};
+use cni_shim::namespaces::{HelperCommand, PinSpec, Pinned, in_netns, pin};
 use cni_shim::{Attach, BridgeConfig, Config};
 
 const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
@@ -18,6 +19,8 @@ const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
 pub fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(PathBuf) -> F) {
     if std::env::var_os(INSIDE).is_some() {
         shell("ip link set lo up");
+        // Named namespaces and lock files of the tools go here, and away with the mount namespace.
+        shell("mount -t tmpfs none /run");
         let dir = tempfile::tempdir().expect("a directory");
         // A state directory is often on a shared mount; a private tmpfs shows that pins do not need more.
         shell(&format!("mount -t tmpfs none {}", dir.path().display()));
@@ -160,4 +163,57 @@ pub fn in_pod(pinned: &Pinned, command: &str) -> String {
         .display()
         .to_string();
     shell(&format!("nsenter --net={netns} {command}"))
+}
+
+/// Answers one connection to `port` in a pod: reads until the end, writes back what was read and the peer's address.
+pub fn echo_in_pod(pinned: &Pinned, address: &str) -> std::thread::JoinHandle<()> {
+    let netns = pinned.net.clone().expect("a network namespace");
+    let listener = in_netns(&netns, || TcpListener::bind(address))
+        .expect("enters")
+        .expect("listens");
+    std::thread::spawn(move || {
+        let (mut stream, peer) = listener.accept().expect("accepts");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("reads");
+        write!(stream, "{text} from {}", peer.ip()).expect("writes");
+    })
+}
+
+/// Says `text` to an echo and returns its answer.
+pub fn say(address: &str, text: &str) -> std::io::Result<String> {
+    let address = address.parse().expect("an address with a port");
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
+    stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+    stream.write_all(text.as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// The programs of github.com/containernetworking/plugins: at `$CNI_SHIM_PLUGINS`, else built beside the tests by
+/// `tests/build-plugins.sh` (once; needs Go). `None`, said aloud, when they cannot be had.
+pub fn real_plugins() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("CNI_SHIM_PLUGINS") {
+        return Some(dir.into());
+    }
+    let this = std::env::current_exe().expect("the test program");
+    let target = this
+        .ancestors()
+        .nth(3)
+        .expect("the target directory")
+        .to_owned();
+    let dir = target.join("cni-bin");
+    if !dir.join("ptp").exists() {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/build-plugins.sh");
+        let built = Command::new(script)
+            .arg(&target)
+            .output()
+            .expect("the script starts");
+        if !built.status.success() {
+            eprintln!("skipped: {}", String::from_utf8_lossy(&built.stderr));
+            return None;
+        }
+    }
+    Some(dir)
 }

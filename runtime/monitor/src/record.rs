@@ -30,6 +30,8 @@ pub struct Exit {
     pub oom_killed: bool,
     /// False when init ended before its program ran (it was killed between create and start, or start failed).
     pub started: bool,
+    /// Bytes of log records that could not be written (disk full).
+    pub log_lost: u64,
 }
 
 impl Exit {
@@ -38,7 +40,8 @@ impl Exit {
             .i32(self.signal)
             .u64(self.finished_at)
             .bool(self.oom_killed)
-            .bool(self.started);
+            .bool(self.started)
+            .u64(self.log_lost);
     }
 
     pub fn decode(r: &mut Reader<'_>) -> Result<Exit, DecodeError> {
@@ -48,13 +51,14 @@ impl Exit {
             finished_at: r.u64()?,
             oom_killed: r.bool()?,
             started: r.bool()?,
+            log_lost: r.u64()?,
         })
     }
 
     pub fn to_text(&self) -> String {
         format!(
-            "version={VERSION}\ncode={}\nsignal={}\nfinished_at={}\noom_killed={}\nstarted={}\n",
-            self.code, self.signal, self.finished_at, self.oom_killed, self.started
+            "version={VERSION}\ncode={}\nsignal={}\nfinished_at={}\noom_killed={}\nstarted={}\nlog_lost={}\n",
+            self.code, self.signal, self.finished_at, self.oom_killed, self.started, self.log_lost
         )
     }
 
@@ -66,6 +70,7 @@ impl Exit {
             finished_at: fields.get("finished_at")?,
             oom_killed: fields.get("oom_killed")?,
             started: fields.get("started")?,
+            log_lost: fields.get("log_lost")?,
         })
     }
 }
@@ -127,10 +132,6 @@ pub struct Launch {
     pub log_path: Option<String>,
     /// Bytes of content per log record (CRI-251); 0 for the largest this monitor keeps in memory.
     pub max_log_line: u32,
-    /// The pinned mount namespace without cgroup hierarchies, for `cairn-create`; none: stay in the host's.
-    pub mount_namespace: Option<String>,
-    /// Where the hierarchies are to be found inside that namespace.
-    pub hierarchies: Option<String>,
     /// Directory of compiled seccomp filters.
     pub seccomp_cache: String,
 }
@@ -147,8 +148,6 @@ impl Launch {
         w.bool(self.tty).bool(self.stdin).bool(self.stdin_once);
         put_text(&mut w, self.log_path.as_ref());
         w.u32(self.max_log_line);
-        put_text(&mut w, self.mount_namespace.as_ref());
-        put_text(&mut w, self.hierarchies.as_ref());
         w.bytes(self.seccomp_cache.as_bytes());
         w.finish()
     }
@@ -172,8 +171,6 @@ impl Launch {
             stdin_once: r.bool()?,
             log_path: r.option(Reader::string)?,
             max_log_line: r.u32()?,
-            mount_namespace: r.option(Reader::string)?,
-            hierarchies: r.option(Reader::string)?,
             seccomp_cache: r.string()?,
         };
         r.end()?;

@@ -23,6 +23,8 @@ mod reference;
 mod store;
 mod sys;
 pub mod unpack;
+pub mod users;
+mod view;
 
 use std::ffi::OsString;
 use std::io;
@@ -33,7 +35,7 @@ use std::time::Duration;
 
 pub use digest::Digest;
 pub use import::{ImportFrom, Imported};
-pub use mount::{Idmap, ImageMount, Rootfs};
+pub use mount::{ImageMount, Rootfs, Userns};
 pub use record::{ImageRecord, ImageUser, Named};
 pub use reference::{BadReference, Reference};
 

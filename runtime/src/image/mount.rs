@@ -1,9 +1,13 @@
 //! Views of images: a container's root, and read-only image volumes. Overlayfs both (CRI-450).
 //!
 //! ```text
-//! <containers>/<id>/rootfs/         one container's: use.json, upper/, work/, merged/ (mounted)
+//! <containers>/<id>/rootfs/         one container's: use.json, upper/, work/
 //! <images>/volumes/<pod>/<image>/   one pod's view of an image: use.json, merged/ (mounted)
 //! ```
+//!
+//! A container's root is only described here; it is mounted inside the container's own mount
+//! namespace by whoever makes the container, so that the host's sees nothing of it. An image volume
+//! is shared by a pod's containers and mounted in the host's.
 //!
 //! `use.json` names the layers before anything is mounted, so that a layer is kept while a view of
 //! it may exist, also over a restart of the daemon. The file is not flushed: a view does not outlive
@@ -27,6 +31,7 @@ use super::digest::Digest;
 use super::layer::copy_attributes;
 use super::record::ImageRecord;
 use super::store::Store;
+use super::view::View;
 use super::{Error, Images, blocking, sys};
 
 const SCHEMA: u32 = 1;
@@ -36,22 +41,20 @@ const FSCONFIG_MAX: usize = 255;
 const OPTIONS_MAX: usize = 4096;
 /// Mounts on top of each other that a release takes away.
 const STACKED_MAX: usize = 16;
+/// Longest file read out of a container's root: a passwd of some 20,000 accounts.
+const TEXT_MAX: u64 = 1 << 20;
 
-/// How a pod's user namespace shifts owners.
-#[derive(Debug, Clone)]
-pub struct Idmap {
-    /// The pod's user namespace.
-    pub userns: Arc<OwnedFd>,
-    /// Host ids of its root user and group.
-    pub root: (u32, u32),
-}
+/// A pod's user namespace, as lower trees and volumes are shifted by it (CRI-452).
+pub type Userns = Arc<OwnedFd>;
 
-/// A container's root file system, mounted at `path`.
+/// A container's root file system: what its overlay is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rootfs {
-    pub path: PathBuf,
+    /// Read-only trees, topmost first; never empty.
+    pub lower: Vec<PathBuf>,
     /// What the container writes.
     pub upper: PathBuf,
+    pub work: PathBuf,
 }
 
 /// A read-only view of an image, or of a directory in it.
@@ -75,24 +78,25 @@ struct Overlay<'a> {
     lowers: Vec<PathBuf>,
     /// Upper and work directory; none for a read-only view.
     upper: Option<(&'a Path, &'a Path)>,
-    idmap: Option<&'a Idmap>,
+    userns: Option<Userns>,
 }
 
 impl Images {
-    /// Makes and mounts the container's root. Made anew if something of that id is there. The view
-    /// keeps the image's layers until `release_rootfs` (CRI-175).
+    /// Makes what the container's root is mounted from, anew if something of that id is there. It
+    /// keeps the image's layers until `release_rootfs` (CRI-175). `root` is the host's user and
+    /// group of a user namespace's root, who gets the upper directory.
     pub async fn prepare_rootfs(
         &self,
         container_id: &str,
         image: &ImageRecord,
-        idmap: Option<Idmap>,
+        root: Option<(u32, u32)>,
     ) -> Result<Rootfs, Error> {
         let dir = self.rootfs_dir(container_id)?;
         let store = self.0.store.clone();
         let (id, layers) = (image.id.clone(), image.layers.clone());
         blocking(move || {
             release(&store, &dir)?;
-            let made = make_rootfs(&store, &dir, id, &layers, idmap.as_ref());
+            let made = make_rootfs(&store, &dir, id, &layers, root);
             if made.is_err() {
                 // Its own error is worth less than the first.
                 let _ = release(&store, &dir);
@@ -102,8 +106,45 @@ impl Images {
         .await
     }
 
-    /// Unmounts and removes the container's root; what is gone already is fine. Files go in the
-    /// background.
+    /// The root of a container that was prepared earlier, also before a restart.
+    pub fn find_rootfs(&self, container_id: &str) -> Result<Option<Rootfs>, Error> {
+        let dir = self.rootfs_dir(container_id)?;
+        let Some(layers) = self.0.store.layers_of_use(&dir) else {
+            return Ok(None);
+        };
+        let lower = self.0.store.lowers(&layers)?;
+        Ok(Some(Rootfs {
+            lower,
+            upper: dir.join("upper"),
+            work: dir.join("work"),
+        }))
+    }
+
+    /// The text of a file in the container's root, such as `/etc/passwd`, resolved as overlayfs
+    /// would show it and never outside it. None if there is no such file.
+    pub async fn rootfs_text(&self, rootfs: &Rootfs, path: &str) -> Result<Option<String>, Error> {
+        let (trees, path) = (rootfs.trees(), PathBuf::from(path));
+        blocking(move || {
+            let text = View::open(&trees).and_then(|view| view.text(&path, TEXT_MAX));
+            text.map_err(Error::io("container root", "read", &path))
+        })
+        .await
+    }
+
+    /// Fills `into`, an empty directory, with what the image has at `path`: the first content of
+    /// an image's `VOLUME` (CRI-129). Owners are the image's own; in a user namespace the volume is
+    /// mounted shifted.
+    pub async fn copy_up(&self, rootfs: &Rootfs, path: &str, into: &Path) -> Result<(), Error> {
+        let (trees, path, into) = (rootfs.trees(), PathBuf::from(path), into.to_owned());
+        blocking(move || {
+            let done = View::open(&trees).and_then(|view| view.copy_up(&path, &into));
+            done.map_err(Error::io("image volume", "fill", &path))
+        })
+        .await
+    }
+
+    /// Removes the container's root; what is gone already is fine. Files go in the background. The
+    /// container, and with it its mount, is gone before.
     pub async fn release_rootfs(&self, container_id: &str) -> Result<(), Error> {
         let dir = self.rootfs_dir(container_id)?;
         let store = self.0.store.clone();
@@ -117,7 +158,7 @@ impl Images {
         pod_id: &str,
         image: &ImageRecord,
         sub_path: &str,
-        idmap: Option<Idmap>,
+        userns: Option<Userns>,
     ) -> Result<ImageMount, Error> {
         let dir = self.volumes_dir(pod_id)?.join(image.id.hex());
         let store = self.0.store.clone();
@@ -129,7 +170,7 @@ impl Images {
             let merged = dir.join("merged");
             if !is_mounted(&merged) {
                 release(&store, &dir)?;
-                let made = make_volume(&store, &dir, id, &layers, idmap.as_ref());
+                let made = make_volume(&store, &dir, id, &layers, userns);
                 if made.is_err() {
                     let _ = release(&store, &dir);
                 }
@@ -190,30 +231,43 @@ fn component(id: &str) -> Result<&str, Error> {
     Ok(id)
 }
 
+impl Rootfs {
+    /// All trees, topmost first.
+    fn trees(&self) -> Vec<PathBuf> {
+        [&self.upper]
+            .into_iter()
+            .chain(&self.lower)
+            .cloned()
+            .collect()
+    }
+
+    /// Mounts it in this process's mount namespace; for tools and tests.
+    pub fn mount_at(&self, target: &Path, userns: Option<Userns>) -> Result<(), Error> {
+        let upper = Some((&*self.upper, &*self.work));
+        Overlay {
+            lowers: self.lower.clone(),
+            upper,
+            userns,
+        }
+        .mount_at(target)
+    }
+}
+
 fn make_rootfs(
     store: &Store,
     dir: &Path,
     image: Digest,
     layers: &[Digest],
-    idmap: Option<&Idmap>,
+    root: Option<(u32, u32)>,
 ) -> Result<Rootfs, Error> {
-    let (upper, work, merged) = (dir.join("upper"), dir.join("work"), dir.join("merged"));
+    let (upper, work) = (dir.join("upper"), dir.join("work"));
     begin_use(store, dir, image, layers)?;
-    for made in [&upper, &work, &merged] {
+    for made in [&upper, &work] {
         fs::create_dir(made).map_err(Error::io("container root", "create", made))?;
     }
-    let lowers = store.lowers(layers)?;
-    dress_upper(&lowers, &upper, idmap).map_err(Error::io("container root", "prepare", &upper))?;
-    Overlay {
-        lowers,
-        upper: Some((&upper, &work)),
-        idmap,
-    }
-    .mount_at(&merged)?;
-    Ok(Rootfs {
-        path: merged,
-        upper,
-    })
+    let lower = store.lowers(layers)?;
+    dress_upper(&lower, &upper, root).map_err(Error::io("container root", "prepare", &upper))?;
+    Ok(Rootfs { lower, upper, work })
 }
 
 fn make_volume(
@@ -221,7 +275,7 @@ fn make_volume(
     dir: &Path,
     image: Digest,
     layers: &[Digest],
-    idmap: Option<&Idmap>,
+    userns: Option<Userns>,
 ) -> Result<(), Error> {
     let merged = dir.join("merged");
     begin_use(store, dir, image, layers)?;
@@ -232,7 +286,7 @@ fn make_volume(
     Overlay {
         lowers,
         upper: None,
-        idmap,
+        userns,
     }
     .mount_at(&merged)
 }
@@ -253,13 +307,13 @@ fn begin_use(store: &Store, dir: &Path, image: Digest, layers: &[Digest]) -> Res
 
 /// The upper directory is what `/` looks like: it takes owner, mode and attributes of the image's
 /// root (CRI-451), and in a user namespace belongs to its root.
-fn dress_upper(lowers: &[PathBuf], upper: &Path, idmap: Option<&Idmap>) -> io::Result<()> {
+fn dress_upper(lowers: &[PathBuf], upper: &Path, root: Option<(u32, u32)>) -> io::Result<()> {
     let upper: OwnedFd = File::open(upper)?.into();
     if let Some(top) = lowers.first() {
         copy_attributes(&File::open(top)?.into(), &upper)?;
     }
-    if let Some(idmap) = idmap {
-        let (uid, gid) = (Uid::from_raw(idmap.root.0), Gid::from_raw(idmap.root.1));
+    if let Some((uid, gid)) = root {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
     }
     Ok(())
@@ -373,16 +427,16 @@ impl Overlay<'_> {
 
     /// Descriptors of the lower trees; detached and shifted ones in a user namespace.
     fn open_lowers(&self) -> io::Result<Vec<OwnedFd>> {
-        let open = |path: &PathBuf| match self.idmap {
+        let open = |path: &PathBuf| match &self.userns {
             None => Ok(rustix::fs::open(
                 path,
                 OFlags::PATH | OFlags::CLOEXEC,
                 Mode::empty(),
             )?),
-            Some(idmap) => {
+            Some(userns) => {
                 let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
                 let tree = rustix::mount::open_tree(CWD, path, flags)?;
-                sys::idmap(tree.as_fd(), idmap.userns.as_fd())?;
+                sys::idmap(tree.as_fd(), userns.as_fd())?;
                 Ok(tree)
             }
         };
@@ -399,7 +453,9 @@ impl Overlay<'_> {
         set("source", "cairn")?;
         for (at, (fd, path)) in lowers.iter().zip(&self.lowers).enumerate() {
             let text = match path.to_str() {
-                Some(path) if self.idmap.is_none() && path.len() <= FSCONFIG_MAX => path.to_owned(),
+                Some(path) if self.userns.is_none() && path.len() <= FSCONFIG_MAX => {
+                    path.to_owned()
+                }
                 _ => by_descriptor(fd),
             };
             match rustix::mount::fsconfig_set_string(fs.as_fd(), "lowerdir+", &*text) {

@@ -113,13 +113,16 @@ impl Store {
         store.empty_dir("tmp")?;
         store.empty_dir("trash")?;
         if damaged > 0 {
-            // Its layers are kept this once: whoever repairs the record finds them.
-            tracing::warn!(damaged, "image records set aside; unused layers are kept");
+            tracing::warn!(
+                damaged,
+                "image records set aside; unused layers are kept meanwhile"
+            );
         }
         Ok(store)
     }
 
-    /// Removes what no image and no use names. Called once, when the uses are known.
+    /// Removes what no image and no use names. Called once, when the uses are known. While a record
+    /// is set aside nothing is removed, so that whoever repairs it finds its layers.
     pub fn collect(self: &Arc<Self>) {
         let all: Vec<_> = self.lock().layers.keys().cloned().collect();
         let aside = fs::read_dir(self.root.join("aside")).is_ok_and(|mut d| d.next().is_some());
@@ -274,11 +277,6 @@ impl Store {
         self.lock().layers.contains_key(chain_id)
     }
 
-    /// The tree of a committed layer.
-    pub fn layer_fs(&self, chain_id: &Digest) -> Option<PathBuf> {
-        self.lock().layers.get(chain_id).map(|l| l.dir.join("fs"))
-    }
-
     /// Trees of these layers, topmost first, down to the first that hides all below.
     /// An image without layers has one empty tree.
     pub fn lowers(&self, layers: &[Digest]) -> Result<Vec<PathBuf>, Error> {
@@ -318,6 +316,11 @@ impl Store {
     /// Registers a use by its directory, before anything is mounted there.
     pub fn add_use(&self, dir: &Path, layers: &[Digest]) {
         self.lock().uses.insert(dir.to_owned(), layers.to_vec());
+    }
+
+    /// The layers a use needs, lowest first.
+    pub fn layers_of_use(&self, dir: &Path) -> Option<Vec<Digest>> {
+        self.lock().uses.get(dir).cloned()
     }
 
     /// Ends a use; layers that only it kept go.

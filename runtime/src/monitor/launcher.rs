@@ -1,9 +1,8 @@
 //! Starts monitors, finds them again, cleans up after them.
 //!
-//! Owns two things on the machine, both made anew at every daemon start and safe to leave behind: read-only binds of
-//! the two helpers (`<run>/bin`: a container with SYS_PTRACE in a shared pid namespace can open the helper's image
-//! through `/proc/<pid>/exe`; on a read-only mount it cannot write to it), and a pinned mount namespace without
-//! cgroup hierarchies (`<run>/bin/mnt`: in it libcontainer finds no cgroups to move itself through).
+//! Owns one thing on the machine, made anew at every daemon start and safe to leave behind: read-only binds of the two
+//! helpers in `<run>/bin`. A container with SYS_PTRACE in a shared pid namespace can open the helper's image through
+//! `/proc/<pid>/exe`; on a read-only mount it cannot write to it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -23,12 +22,8 @@ use super::error::MonitorError;
 
 const MONITOR: &str = "cairn-monitor";
 const CREATE: &str = "cairn-create";
-/// Where the namespace is pinned, and where the cgroup hierarchies lie inside it.
-const NAMESPACE: &str = "mnt";
-const HIERARCHIES: &str = "cg";
-/// All that is mounted in the host, innermost first. `bin` is a private mount: what is mounted below goes nowhere
-/// else (the kernel refuses to pin a mount namespace on a shared one).
-const MOUNTS: [&str; 4] = ["bin/mnt", "bin/cairn-monitor", "bin/cairn-create", "bin"];
+/// All that is mounted in the host, innermost first.
+const MOUNTS: [&str; 3] = ["bin/cairn-monitor", "bin/cairn-create", "bin"];
 
 /// Where the launcher works. Both paths absolute.
 #[derive(Debug, Clone)]
@@ -86,14 +81,11 @@ pub struct Launcher {
 type Result<T> = std::result::Result<T, MonitorError>;
 
 impl Launcher {
-    /// Binds the helpers and makes the namespace. Old ones of a former daemon are replaced; monitors that run from
-    /// them keep what they have.
+    /// Binds the helpers. Old binds of a former daemon are replaced; monitors that run from them keep what they have.
     pub async fn new(config: LauncherConfig) -> Result<Launcher> {
         let run = config.run_dir.clone();
         blocking(move || bind_helpers(&config)).await?;
-        let launcher = Launcher { run_dir: run };
-        launcher.make_namespace().await?;
-        Ok(launcher)
+        Ok(Launcher { run_dir: run })
     }
 
     /// Undoes `new`. For tests and a clean shutdown without containers.
@@ -219,33 +211,10 @@ impl Launcher {
                 MonitorError::file("use the log path", p, io::Error::other("it is not UTF-8"))
             })?,
             max_log_line,
-            mount_namespace: Some(self.bin(NAMESPACE).to_string_lossy().into_owned()),
-            hierarchies: Some(self.bin(HIERARCHIES).to_string_lossy().into_owned()),
             seccomp_cache: self.run_dir.join("seccomp").to_string_lossy().into_owned(),
         };
         write_file(&dir.join(CONFIG), &config)?;
         write_file(&dir.join(LAUNCH), &launch.encode())
-    }
-
-    async fn make_namespace(&self) -> Result<()> {
-        let output = tokio::process::Command::new(self.bin(CREATE))
-            .arg("--prepare")
-            .arg(self.bin(NAMESPACE))
-            .arg(self.bin(HIERARCHIES))
-            .env_clear()
-            .stdin(Stdio::null())
-            .output()
-            .await
-            .map_err(|e| MonitorError::file("run", self.bin(CREATE), e))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(MonitorError::Helpers(format!(
-            "make the mount namespace: {} ({})",
-            said.trim(),
-            output.status
-        )))
     }
 }
 
@@ -324,9 +293,6 @@ fn bind_helpers(config: &LauncherConfig) -> Result<()> {
         )
         .map_err(|e| MonitorError::file("make read-only", &target, e))?;
     }
-    make_dir(&bin.join(HIERARCHIES))?;
-    let pin = bin.join(NAMESPACE);
-    File::create(&pin).map_err(|e| MonitorError::file("make", &pin, e))?;
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{
-    LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, Mount, Root,
+    Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, Mount,
+    Process, Root,
 };
 
 use super::facts::IdMap;
@@ -46,6 +47,29 @@ pub fn id_mappings(map: IdMap) -> Vec<LinuxIdMapping> {
         .build()
         .expect("every field has a default");
     vec![mapping]
+}
+
+/// A section in which nothing is set; the crate's own default has masked paths and namespaces.
+pub fn empty_linux() -> Linux {
+    let mut linux = Linux::default();
+    linux.set_resources(None);
+    linux.set_namespaces(None);
+    linux.set_masked_paths(None);
+    linux.set_readonly_paths(None);
+    linux
+}
+
+/// A process in which nothing is set but the working directory; the crate's own default runs a
+/// shell with limits and capabilities.
+pub fn empty_process() -> Process {
+    let mut process = Process::default();
+    process.set_terminal(None);
+    process.set_args(None);
+    process.set_env(None);
+    process.set_no_new_privileges(None);
+    process.set_capabilities(None);
+    process.set_rlimits(None);
+    process
 }
 
 /// What the default mounts depend on.

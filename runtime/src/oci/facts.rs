@@ -127,6 +127,8 @@ pub struct HostFacts {
     /// `mount_setattr` with `AT_RECURSIVE` (Linux 5.12).
     pub recursive_readonly: bool,
     pub idmapped_mounts: bool,
+    /// resctrl is mounted: classes of cache and memory bandwidth can be had.
+    pub resctrl: bool,
     /// The daemon's own `oom_score_adj`.
     pub oom_score_adj: i32,
     /// All device nodes of the host, for privileged containers. Without ptys, `/dev/shm` and the like.

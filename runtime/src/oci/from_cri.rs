@@ -15,7 +15,7 @@ use proto_cri::v1::{
 
 use super::{
     annotations, apparmor,
-    base::{OCI_VERSION, clean_path, id_mappings, root},
+    base::{OCI_VERSION, clean_path, empty_linux, empty_process, id_mappings, root},
     capabilities::{self, CapSets},
     cgroups_path::cgroups_path,
     devices,
@@ -269,7 +269,7 @@ fn process_section(
 ) -> Result<Process, SpecError> {
     let config = inputs.config;
     let score = linux.resources.as_ref().map_or(0, |r| r.oom_score_adj);
-    let mut process = Process::default();
+    let mut process = empty_process();
     process.set_terminal(Some(config.tty));
     process.set_user(oci_user(user));
     process.set_args(Some(process::args(config, inputs.image)?));
@@ -367,7 +367,7 @@ fn linux_section(
     let mut resources = resources_from_cri(asked, host, policy)?;
     resources.set_devices(Some(devices.rules));
 
-    let mut section = Linux::default();
+    let mut section = empty_linux();
     section.set_resources(Some(resources));
     section.set_devices(Some(devices.nodes).filter(|list| !list.is_empty()));
     section.set_cgroups_path(Some(

@@ -18,6 +18,10 @@
 
 pub mod annotations;
 pub mod apparmor;
+pub mod apply_nri;
+mod apply_nri_linux;
+mod apply_nri_mounts;
+mod apply_nri_process;
 pub mod base;
 pub mod capabilities;
 pub mod cgroups_path;
@@ -27,6 +31,7 @@ pub mod facts;
 pub mod from_cri;
 pub mod mounts;
 pub mod namespaces;
+pub mod nri_resources;
 pub mod pause;
 pub mod process;
 pub mod resources;
@@ -35,17 +40,21 @@ pub mod seccomp;
 mod seccomp_profile;
 pub mod selinux;
 pub mod signal;
+pub mod to_nri;
 pub mod user;
 
+pub use apply_nri::{ApplyContext, CdiResolver, apply_adjustment};
 pub use error::{ErrorKind, SpecError};
 pub use facts::{
     AppArmorFacts, BindSource, CgroupDriver, CgroupMode, HostDevice, HostFacts, HostView, IdMap,
     ImageFacts, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces,
 };
 pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
+pub use nri_resources::{BlockIoClasses, apply_nri_update, cri_to_nri, resources_to_nri};
 pub use pause::{PauseInputs, pause_spec};
 pub use resources::{apply_update, resources_from_cri, resources_to_cri};
 pub use sandbox::{PidSharing, SandboxPlan, plan};
 pub use seccomp::SeccompKind;
 pub use signal::StopSignal;
+pub use to_nri::{NriContainerFacts, nri_container, nri_pod};
 pub use user::{ResolvedUser, UserRequest};

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use oci_spec::runtime::{Linux, LinuxCpu, LinuxNamespaceType, LinuxResources, Process, Spec};
+use oci_spec::runtime::{Linux, LinuxCpu, LinuxNamespaceType, LinuxResources, Spec};
 use proto_cri::v1::LinuxSandboxSecurityContext;
 
 use super::{
     annotations, apparmor,
-    base::{OCI_VERSION, id_mappings, mount, namespace, root},
+    base::{OCI_VERSION, empty_linux, empty_process, id_mappings, mount, namespace, root},
     capabilities,
     cgroups_path::cgroups_path,
     devices,
@@ -51,7 +51,7 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
         ..UserRequest::default()
     })?;
 
-    let mut process = Process::default();
+    let mut process = empty_process();
     process.set_terminal(Some(false));
     process.set_user(oci_user(&user));
     process.set_args(Some(inputs.args.to_vec()));
@@ -116,7 +116,7 @@ fn linux_section(sandbox: &SandboxFacts, policy: &Policy) -> Result<Linux, SpecE
             namespaces.push(namespace(kind, Some(path)));
         }
     }
-    let mut linux = Linux::default();
+    let mut linux = empty_linux();
     linux.set_resources(Some(resources));
     linux.set_namespaces(Some(namespaces));
     linux.set_uid_mappings(sandbox.user_mapping.map(id_mappings));

@@ -5,4 +5,7 @@ mod container;
 mod golden;
 mod limits;
 mod mounts;
+mod nri_apply;
+mod nri_messages;
 mod support;
+mod walk;
