@@ -126,7 +126,10 @@ fn on_hybrid_the_unified_tree_has_what_v1_has_not() {
 #[test]
 fn swap_counts_where_the_kernel_keeps_a_file_for_it() {
     let tree = v2();
-    assert!(tree.host.counts_swap(), "nothing below the root says otherwise");
+    assert!(
+        tree.host.counts_swap(),
+        "nothing below the root says otherwise"
+    );
     std::fs::write(tree.below("kubepods/memory.max"), "max").unwrap();
     assert!(!tree.host.counts_swap());
     std::fs::write(tree.below("kubepods/memory.swap.max"), "max").unwrap();

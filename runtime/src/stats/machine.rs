@@ -110,10 +110,7 @@ mod tests {
         let counted = processes(&[std::process::id(), u32::MAX]);
         assert_eq!(counted.processes, 1);
         assert!(counted.threads >= 1 && counted.sockets >= 2, "{counted:?}");
-        assert!(
-            counted.file_descriptors >= counted.sockets + 1,
-            "{counted:?}"
-        );
+        assert!(counted.file_descriptors > counted.sockets, "{counted:?}");
     }
 
     #[test]
