@@ -113,8 +113,10 @@ impl Drop for Queued {
 
 struct Flight {
     hides: Option<Object>,
-    /// Sequence numbers of the seats visited.
+    /// Sequence numbers of the seats it has gone to.
     visited: Vec<u64>,
+    /// Those of them that it is done with: a newer instance on such a seat would not be told.
+    passed: Vec<u64>,
     /// Only seats up to this one; for Remove.
     until: u64,
 }
@@ -218,7 +220,7 @@ impl Roster {
                 let Seat::Active(old) = slot.seat() else {
                     return None;
                 };
-                let busy = book.flights.values().any(|f| f.visited.contains(&slot.seq));
+                let busy = book.flights.values().any(|f| f.passed.contains(&slot.seq));
                 if !busy {
                     let snapshot = book.snapshot(&*self.source);
                     let joining = Joining {
@@ -271,12 +273,13 @@ impl Roster {
         }
         book.last_flight += 1;
         let id = book.last_flight;
-        let visited = Vec::new();
+        let (visited, passed) = (Vec::new(), Vec::new());
         book.flights.insert(
             id,
             Flight {
                 hides,
                 visited,
+                passed,
                 until,
             },
         );
@@ -395,6 +398,19 @@ impl Walk {
                 self.roster.landed.notify_waiters();
                 None
             }
+        }
+    }
+}
+
+impl Walk {
+    /// The dispatch is done with a seat whose lane it still holds, or which it has only passed
+    /// because nobody there is `subscribed`; that matters for what is being made, and is hidden.
+    pub(crate) fn passed(&self, slot: &Slot, subscribed: bool) {
+        let mut book = lock(&self.roster.book);
+        if let Some(flight) = book.flights.get_mut(&self.id)
+            && (subscribed || flight.hides.is_some())
+        {
+            flight.passed.push(slot.seq);
         }
     }
 }
