@@ -178,11 +178,11 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
 #[tokio::test]
 async fn an_object_being_removed_is_neither_listed_nor_told_of() {
     let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
     *place.runtime.all.lock().unwrap() = Snapshot {
         pods: vec![pod("p")],
         containers: vec![container("c", "p")],
     };
+    let nri = place.builder().start().await.unwrap();
     nri.remove_container(pod("p"), container("c", "p")).await;
     // The runtime still has it, for a moment.
     let record = Record::default();
@@ -582,7 +582,7 @@ async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
 }
 
 async fn create(nri: &Adaptation, runtime: &common::Runtime, id: &str) {
-    // Into the list first, then the hook: the library hides it until the hook is done.
+    // Into the list first, then the hook: the library leaves it out until the hook is done.
     runtime
         .all
         .lock()
