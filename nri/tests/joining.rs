@@ -14,14 +14,18 @@ use std::{
 
 use common::{Place, Record, container, pod, until, until_active};
 use nri::{
-    Adaptation, Handlers, Outcome, PluginEvent, PluginSettings, Snapshot, proto::*,
+    Adaptation, Handlers, Outcome, PluginEvent, PluginSettings, Snapshot,
+    proto::*,
     stub::{Protocol, Stub, StubBuilder},
 };
 use proptest::prelude::*;
 
 fn plugin(place: &Place, id: &str, handlers: Handlers) -> StubBuilder {
     let (index, name) = id.split_once('-').unwrap();
-    Stub::builder(handlers).index(index).name(name).socket(place.socket())
+    Stub::builder(handlers)
+        .index(index)
+        .name(name)
+        .socket(place.socket())
 }
 
 fn update(container: &str) -> ContainerUpdate {
@@ -47,7 +51,8 @@ impl Gate {
 
     /// Adds a Synchronize that writes the list down, then waits.
     fn on(&self, record: &Record, handlers: Handlers) -> Handlers {
-        let (entered, release, record) = (self.entered.clone(), self.release.clone(), record.clone());
+        let (entered, release, record) =
+            (self.entered.clone(), self.release.clone(), record.clone());
         handlers.synchronize(move |pods, containers| {
             let (release, record) = (release.clone(), record.clone());
             entered.fetch_add(1, Ordering::SeqCst);
@@ -62,7 +67,10 @@ impl Gate {
     }
 
     async fn entered(&self) {
-        until("the plugin is being synchronised", || self.entered.load(Ordering::SeqCst) > 0).await;
+        until("the plugin is being synchronised", || {
+            self.entered.load(Ordering::SeqCst) > 0
+        })
+        .await;
     }
 
     fn open(&self) {
@@ -86,7 +94,9 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
         let nri = nri.clone();
         tokio::spawn(async move {
             let turn = nri.turn().await;
-            nri.create_container(&turn, pod("p"), container("c", "p")).await.unwrap()
+            nri.create_container(&turn, pod("p"), container("c", "p"))
+                .await
+                .unwrap()
         })
     };
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -96,21 +106,33 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
     let created = create.await.unwrap();
     assert_eq!(created.deliveries[0].outcome, Outcome::Answered);
     until("all is told", || record.lines().len() == 3).await;
-    assert_eq!(record.lines(), ["Synchronize", "StopPodSandbox old", "CreateContainer p c"]);
+    assert_eq!(
+        record.lines(),
+        ["Synchronize", "StopPodSandbox old", "CreateContainer p c"]
+    );
     drop(stub.await);
 }
 
 #[tokio::test]
 async fn a_plugin_that_hangs_in_synchronize_holds_operations_no_longer_than_the_sync_timeout() {
     let place = Place::new();
-    let nri = place.builder().sync_timeout(Duration::from_millis(300)).start().await.unwrap();
+    let nri = place
+        .builder()
+        .sync_timeout(Duration::from_millis(300))
+        .start()
+        .await
+        .unwrap();
     let (gate, record) = (Gate::new(), Record::default());
     let mut builder = plugin(&place, "10-hangs", gate.on(&record, record.handlers()));
     let _stub = builder.start().await.unwrap();
     gate.entered().await;
     let begun = Instant::now();
     nri.run_pod_sandbox(pod("p")).await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
     until("it is closed", || nri.plugins().is_empty()).await;
     assert_eq!(record.lines(), ["Synchronize"]);
 }
@@ -138,9 +160,16 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
     };
     tokio::time::sleep(Duration::from_millis(50)).await;
     let record = Record::default();
-    let _late = plugin(&place, "10-late", record.handlers()).start().await.unwrap();
+    let _late = plugin(&place, "10-late", record.handlers())
+        .start()
+        .await
+        .unwrap();
     until_active(&nri, "10-late").await;
-    assert_eq!(record.lines(), ["Synchronize"], "the pod is not in the list: its hook is not done");
+    assert_eq!(
+        record.lines(),
+        ["Synchronize"],
+        "the pod is not in the list: its hook is not done"
+    );
     hold.add_permits(1);
     run.await.unwrap();
     assert_eq!(record.lines(), ["Synchronize", "RunPodSandbox p"]);
@@ -149,15 +178,18 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
 #[tokio::test]
 async fn an_object_being_removed_is_neither_listed_nor_told_of() {
     let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
     *place.runtime.all.lock().unwrap() = Snapshot {
         pods: vec![pod("p")],
         containers: vec![container("c", "p")],
     };
+    let nri = place.builder().start().await.unwrap();
     nri.remove_container(pod("p"), container("c", "p")).await;
     // The runtime still has it, for a moment.
     let record = Record::default();
-    let _stub = plugin(&place, "10-a", record.handlers()).start().await.unwrap();
+    let _stub = plugin(&place, "10-a", record.handlers())
+        .start()
+        .await
+        .unwrap();
     until_active(&nri, "10-a").await;
     assert_eq!(record.lines(), ["Synchronize p"]);
 }
@@ -168,7 +200,10 @@ async fn a_join_during_a_long_grace_period_is_through_at_once() {
     let nri = place.builder().start().await.unwrap();
     // The grace period is the runtime's business; the turn is not held in it, and nothing else.
     let begun = Instant::now();
-    let _stub = plugin(&place, "10-a", Record::default().handlers()).start().await.unwrap();
+    let _stub = plugin(&place, "10-a", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
     until_active(&nri, "10-a").await;
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
@@ -179,7 +214,10 @@ async fn block_plugin_sync_keeps_a_plugin_out_until_it_is_dropped() {
     let nri = place.builder().start().await.unwrap();
     let block = nri.block_plugin_sync().await;
     let nested = block.clone();
-    let _stub = plugin(&place, "10-a", Record::default().handlers()).start().await.unwrap();
+    let _stub = plugin(&place, "10-a", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(nri.plugins().is_empty());
     drop(block);
@@ -209,12 +247,12 @@ async fn a_long_list_comes_in_parts_and_updates_with_the_last() {
     let nri = place.builder().start().await.unwrap();
     let listed = Arc::new(Mutex::new(Vec::new()));
     let into = listed.clone();
-    let handlers = Handlers::new().run_pod_sandbox(|_| async { Ok(()) }).synchronize(
-        move |pods, containers| {
+    let handlers = Handlers::new()
+        .run_pod_sandbox(|_| async { Ok(()) })
+        .synchronize(move |pods, containers| {
             into.lock().unwrap().push((pods.len(), containers.len()));
             async { Ok(vec![update("c")]) }
-        },
-    );
+        });
     let _stub = plugin(&place, "10-a", handlers).start().await.unwrap();
     until_active(&nri, "10-a").await;
     // One call of the handler; what fits no message is left out.
@@ -242,7 +280,8 @@ async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neithe
         tokio::spawn(async move {
             let mut n = 0;
             while stop.load(Ordering::SeqCst) == 0 || n < 50 {
-                nri.post_start_container(pod("p"), container(&format!("c{n}"), "p")).await;
+                nri.post_start_container(pod("p"), container(&format!("c{n}"), "p"))
+                    .await;
                 n += 1;
             }
             n
@@ -296,18 +335,27 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
     let refused = nri.run_pod_sandbox(pod("p")).await.unwrap_err();
     assert!(refused.to_string().contains("10-must"), "{refused}");
     let turn = nri.turn().await;
-    nri.create_container(&turn, pod("p"), container("c", "p")).await.unwrap_err();
+    nri.create_container(&turn, pod("p"), container("c", "p"))
+        .await
+        .unwrap_err();
     // Everything else goes on, teardown above all.
-    nri.start_container(pod("p"), container("c", "p")).await.unwrap();
+    nri.start_container(pod("p"), container("c", "p"))
+        .await
+        .unwrap();
     nri.stop_pod_sandbox(pod("p")).await;
     let bootstrap = PodSandbox {
         annotations: BTreeMap::from([("let-me-in".into(), "true".into())]),
         ..pod("b")
     };
     nri.run_pod_sandbox(bootstrap.clone()).await.unwrap();
-    nri.create_container(&turn, bootstrap, container("c", "b")).await.unwrap();
+    nri.create_container(&turn, bootstrap, container("c", "b"))
+        .await
+        .unwrap();
     // Once it is there, all is well.
-    let _stub = plugin(&place, "10-must", Record::default().handlers()).start().await.unwrap();
+    let _stub = plugin(&place, "10-must", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
     until_active(&nri, "10-must").await;
     nri.run_pod_sandbox(pod("p")).await.unwrap();
     assert!(nri.metrics("x").contains("x_missing_required_plugins 0"));
@@ -319,18 +367,26 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
     let must_run = settings("10-keeps", |s| s.policy.must_run = true);
     let nri = place.builder().plugins(must_run).start().await.unwrap();
     let record = Record::default();
-    let stub = plugin(&place, "10-keeps", record.handlers()).start().await.unwrap();
+    let stub = plugin(&place, "10-keeps", record.handlers())
+        .start()
+        .await
+        .unwrap();
     until_active(&nri, "10-keeps").await;
     drop(stub);
     until("it is gone", || nri.plugins()[0].kind.is_none()).await;
     let turn = nri.turn().await;
-    nri.post_start_container(pod("p"), container("c", "p")).await;
-    nri.stop_container(&turn, pod("p"), container("c", "p")).await;
+    nri.post_start_container(pod("p"), container("c", "p"))
+        .await;
+    nri.stop_container(&turn, pod("p"), container("c", "p"))
+        .await;
     nri.remove_container(pod("p"), container("c", "p")).await;
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(nri.plugins()[0].backlog, 3);
     let again = Record::default();
-    let _stub = plugin(&place, "10-keeps", again.handlers()).start().await.unwrap();
+    let _stub = plugin(&place, "10-keeps", again.handlers())
+        .start()
+        .await
+        .unwrap();
     until_active(&nri, "10-keeps").await;
     nri.remove_pod_sandbox(pod("p")).await;
     assert_eq!(
@@ -351,7 +407,10 @@ async fn unsolicited_updates_are_applied_and_what_fails_is_named() {
     let place = Place::new();
     *place.runtime.fails_for.lock().unwrap() = Some("bad".into());
     let nri = place.builder().start().await.unwrap();
-    let stub = plugin(&place, "10-a", Record::default().handlers()).start().await.unwrap();
+    let stub = plugin(&place, "10-a", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
     until_active(&nri, "10-a").await;
     let evict = ContainerEviction {
         container_id: "e".into(),
@@ -364,9 +423,18 @@ async fn unsolicited_updates_are_applied_and_what_fails_is_named() {
         .unwrap();
     assert_eq!(failed.len(), 1);
     assert_eq!(failed[0].container_id, "bad");
-    assert_eq!(place.runtime.updates.lock().unwrap()[0].container_id, "good");
-    assert_eq!(place.runtime.evictions.lock().unwrap()[0], ("e".into(), "too loud".into()));
-    assert!(place.seen.saw("10-a", |e| matches!(e, PluginEvent::Unsolicited { failed: 1, .. })));
+    assert_eq!(
+        place.runtime.updates.lock().unwrap()[0].container_id,
+        "good"
+    );
+    assert_eq!(
+        place.runtime.evictions.lock().unwrap()[0],
+        ("e".into(), "too loud".into())
+    );
+    assert!(place.seen.saw("10-a", |e| matches!(
+        e,
+        PluginEvent::Unsolicited { failed: 1, .. }
+    )));
 }
 
 #[tokio::test]
@@ -379,7 +447,9 @@ async fn a_plugin_that_asks_for_updates_inside_its_handler_is_answered() {
         let runtime = slot.lock().unwrap().clone().unwrap();
         async move {
             // Another container is updated at once; the one being created is refused.
-            let failed = runtime.update_containers(vec![update("other"), update(&c.id)], vec![]).await?;
+            let failed = runtime
+                .update_containers(vec![update("other"), update(&c.id)], vec![])
+                .await?;
             assert_eq!(failed.len(), 1);
             Ok((None, Vec::new()))
         }
@@ -388,22 +458,34 @@ async fn a_plugin_that_asks_for_updates_inside_its_handler_is_answered() {
     *runtime.lock().unwrap() = Some(stub.runtime());
     until_active(&nri, "10-a").await;
     let turn = nri.turn().await;
-    nri.create_container(&turn, pod("p"), container("c", "p")).await.unwrap();
+    nri.create_container(&turn, pod("p"), container("c", "p"))
+        .await
+        .unwrap();
     assert_eq!(place.runtime.updates.lock().unwrap().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_updates_at_once_all_arrive() {
     let place = Place::new();
-    let nri = place.builder().request_timeout(Duration::from_secs(5)).start().await.unwrap();
-    let stub = plugin(&place, "10-a", Record::default().handlers()).start().await.unwrap();
+    let nri = place
+        .builder()
+        .request_timeout(Duration::from_secs(5))
+        .start()
+        .await
+        .unwrap();
+    let stub = plugin(&place, "10-a", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
     // From the very start: those that come too early are refused, and asked again.
     let calls: Vec<_> = (0..500)
         .map(|n| {
             let runtime = stub.runtime();
             tokio::spawn(async move {
                 loop {
-                    let done = runtime.update_containers(vec![update(&n.to_string())], vec![]).await;
+                    let done = runtime
+                        .update_containers(vec![update(&n.to_string())], vec![])
+                        .await;
                     match done {
                         Ok(_) => return Ok(()),
                         Err(e) if e.to_string().contains("not synchronised") => {}
@@ -466,7 +548,10 @@ async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
         let record = Record::default();
         // Before and after each other in the order.
         let id = format!("{}-p", 90 - n * 10);
-        let stub = plugin(&place, &id, record.handlers()).start().await.unwrap();
+        let stub = plugin(&place, &id, record.handlers())
+            .start()
+            .await
+            .unwrap();
         plugins.push((id, record, stub));
     }
     for creation in creations {
@@ -478,22 +563,36 @@ async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
         for line in record.lines() {
             let words: Vec<_> = line.split(' ').collect();
             match words.as_slice() {
-                ["Synchronize", containers] => learnt.extend(containers.split(',').map(str::to_owned)),
+                ["Synchronize", "", containers] => {
+                    learnt.extend(containers.split(',').map(str::to_owned))
+                }
                 ["CreateContainer", _, container] => learnt.push((*container).to_owned()),
                 _ => {}
             }
         }
         let once: BTreeSet<_> = learnt.iter().cloned().collect();
-        assert_eq!(learnt.len(), once.len(), "{id} learnt of one twice: {:?}", record.lines());
+        assert_eq!(
+            learnt.len(),
+            once.len(),
+            "{id} learnt of one twice: {:?}",
+            record.lines()
+        );
         assert_eq!(once, all, "{id} never learnt of one");
     }
 }
 
 async fn create(nri: &Adaptation, runtime: &common::Runtime, id: &str) {
-    // Into the list first, then the hook: the library hides it until the hook is done.
-    runtime.all.lock().unwrap().containers.push(container(id, "p"));
+    // Into the list first, then the hook: the library leaves it out until the hook is done.
+    runtime
+        .all
+        .lock()
+        .unwrap()
+        .containers
+        .push(container(id, "p"));
     let turn = nri.turn().await;
-    nri.create_container(&turn, pod("p"), container(id, "p")).await.unwrap();
+    nri.create_container(&turn, pod("p"), container(id, "p"))
+        .await
+        .unwrap();
 }
 
 proptest! {
