@@ -186,7 +186,10 @@ impl Services {
     }
 
     /// The host's user and group of a user namespace's root.
-    #[allow(clippy::unused_self, reason = "a fact of the pod, asked like the others")]
+    #[allow(
+        clippy::unused_self,
+        reason = "a fact of the pod, asked like the others"
+    )]
     pub fn mapped_root(&self, record: &PodRecord) -> Option<(u32, u32)> {
         let mapping = crate::oci::namespaces::user_mapping(&record.namespace_options());
         mapping.ok().flatten().map(|map| (map.host_id, map.host_id))

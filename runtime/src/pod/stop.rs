@@ -128,19 +128,15 @@ pub async fn release_namespaces(pod: &Arc<Pod>) -> Result<()> {
     .await
 }
 
-/// The pod's cgroup, where it is ours and empty. Idempotent.
+/// The sandbox's leaf, and parents that were made for it, once they are empty. Idempotent.
 ///
 /// # Errors
 /// What is left.
 pub async fn release_cgroup(pod: &Arc<Pod>) -> Result<()> {
-    let record = pod.cell.get();
-    if record.cgroup_ours {
-        cgroup(&pod.services, &record.cgroup_parent)?
-            .remove(CGROUP_GONE)
-            .await
-            .step("cgroup")?;
-    }
-    Ok(())
+    cgroup(&pod.services, &pod.cell.get().cgroup_leaf())?
+        .remove(CGROUP_GONE)
+        .await
+        .step("cgroup")
 }
 
 /// # Errors
