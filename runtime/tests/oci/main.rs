@@ -4,6 +4,7 @@
 mod cdi;
 mod container;
 mod golden;
+mod hostile;
 mod limits;
 mod mounts;
 mod nri_apply;
