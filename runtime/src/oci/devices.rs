@@ -215,7 +215,7 @@ mod tests {
         fn devices(&self, host_path: &str) -> Vec<HostDevice> {
             let host_path = host_path.replace("dirlink", "snd");
             let matches =
-                |d: &&HostDevice| d.path.starts_with(host_path) || host_path == "/dev/link";
+                |d: &&HostDevice| d.path.starts_with(&host_path) || host_path == "/dev/link";
             self.0.iter().filter(matches).cloned().collect()
         }
     }
