@@ -6,6 +6,7 @@ mod container;
 mod golden;
 mod hostile;
 mod limits;
+mod matters;
 mod mounts;
 mod nri_apply;
 mod nri_messages;

@@ -989,6 +989,14 @@ fn mounts_are_removed_replaced_and_sorted_so_that_parents_come_first() {
 }
 
 #[test]
+fn mount_options_that_the_create_helper_does_not_know_are_refused() {
+    for option in ["tmpcopyup", "idmap", "ridmap"] {
+        let text = refused(&mounts(vec![mount("/x", "/private/x", &["bind", option])]));
+        assert!(text.contains(option), "{text}");
+    }
+}
+
+#[test]
 fn without_mounts_in_the_adjustment_their_order_stays() {
     let f = host();
     let adjust = nri::ContainerAdjustment {
