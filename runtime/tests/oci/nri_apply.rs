@@ -249,6 +249,23 @@ fn one_value_of_every_kind() {
 }
 
 #[test]
+fn a_spec_is_the_same_after_it_was_on_disk() {
+    let mut adjust = everything();
+    let scheduler = adjust
+        .linux
+        .as_mut()
+        .and_then(|l| l.scheduler.as_mut())
+        .expect("set");
+    scheduler.flags = (0..=6).collect();
+    let spec = applied(&adjust);
+    let text = serde_json::to_vec(&spec).expect("serialisable");
+    assert_eq!(
+        serde_json::from_slice::<Spec>(&text).expect("readable"),
+        spec
+    );
+}
+
+#[test]
 fn annotations_are_removed_first_and_set_then() {
     let mut f = host();
     f.policy.annotation_prefixes = vec!["a/".to_owned()];
