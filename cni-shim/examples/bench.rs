@@ -10,6 +10,9 @@ use cni_shim::{Attach, BridgeConfig, Config, Network};
 
 type Failure = Box<dyn std::error::Error>;
 
+const POD_COUNT: usize = 100;
+const TASKS: usize = 4;
+
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [rounds, dir, bin_dirs @ ..] = args.as_slice() else {
@@ -63,24 +66,92 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
             at(100)
         );
     }
+    crowd(&network, dir).await
+}
+
+/// How many pods a second come and go when several tasks make them and all stay until the last is there.
+async fn crowd(network: &Network, dir: &Path) -> Result<(), Failure> {
+    let start = Instant::now();
+    let each = POD_COUNT / TASKS;
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..TASKS {
+        let (network, dir) = (network.clone(), dir.to_owned());
+        tasks.spawn(async move {
+            for number in 0..each {
+                let id = format!("crowd-{task}-{number}");
+                let pins = dir.join("netns").join(&id);
+                let netns = tokio::task::spawn_blocking(move || pin(&spec(), &pins, &unused()))
+                    .await
+                    .map_err(|lost| lost.to_string())?
+                    .map_err(|error| error.to_string())?
+                    .net
+                    .ok_or("no network namespace")?;
+                let attach = Attach {
+                    sandbox_id: id,
+                    netns,
+                    ..Attach::default()
+                };
+                network
+                    .attach(attach)
+                    .await
+                    .map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    let up = start.elapsed();
+    let start = Instant::now();
+    for task in 0..TASKS {
+        let (network, dir) = (network.clone(), dir.to_owned());
+        tasks.spawn(async move {
+            for number in 0..each {
+                let id = format!("crowd-{task}-{number}");
+                network
+                    .detach(&id)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                unpin(&dir.join("netns").join(&id)).map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    let rate = |time: Duration| POD_COUNT as f64 / time.as_secs_f64();
+    println!(
+        "{POD_COUNT} pods by {TASKS} tasks: up {:.0}/s, down {:.0}/s",
+        rate(up),
+        rate(start.elapsed())
+    );
     Ok(())
 }
 
-async fn one_pod(network: &Network, pins: &Path, id: String) -> Result<[Duration; 5], Failure> {
-    let spec = PinSpec {
+fn spec() -> PinSpec {
+    PinSpec {
         net: true,
         ipc: true,
         uts: true,
         hostname: Some("bench".into()),
         sysctls: vec![("net.ipv4.ip_unprivileged_port_start".into(), "0".into())],
         userns: None,
-    };
-    let unused = HelperCommand {
+    }
+}
+
+/// No pod here has a user namespace.
+fn unused() -> HelperCommand {
+    HelperCommand {
         program: "unused".into(),
         args: Vec::new(),
-    };
+    }
+}
+
+async fn one_pod(network: &Network, pins: &Path, id: String) -> Result<[Duration; 5], Failure> {
     let start = Instant::now();
-    let pinned = pin(&spec, pins, &unused)?;
+    let pinned = pin(&spec(), pins, &unused())?;
     let pin_time = start.elapsed();
     let netns = pinned.net.ok_or("no network namespace")?;
     let attach = Instant::now();

@@ -2,6 +2,7 @@
 //!
 //! Knows sandboxes by an id and a network namespace, and nothing of CRI or NRI.
 
+mod addr;
 mod bridge;
 mod cni;
 mod link;
@@ -12,9 +13,10 @@ mod nft;
 mod record;
 mod types;
 
+pub use addr::Cidr;
 pub use bridge::ipam::PoolError;
 pub use cni::CniError;
-pub use link::{Cidr, Counters};
+pub use link::{Counters, Link};
 pub use netlink::NetlinkError;
 pub use network::Network;
 pub use types::{

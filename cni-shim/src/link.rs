@@ -3,13 +3,12 @@
 //! Functions here only build messages or read answers; who sends them, and in which network namespace, is the
 //! caller's business.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::str::FromStr;
 
 use rustix::io::Errno;
 
+use crate::addr::{Cidr, Mac, ip_bytes, ip_from};
 use crate::netlink::{
     self, Message, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NetlinkError, Socket,
 };
@@ -57,108 +56,6 @@ const IFINFO: usize = 16;
 const IFADDR: usize = 8;
 /// The loopback device has this index in every network namespace.
 const LOOPBACK: u32 = 1;
-
-/// A hardware address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mac(pub [u8; 6]);
-
-impl Mac {
-    /// The hardware address that always goes with an IP: neighbours' caches stay right when an address is given to
-    /// another pod. Locally administered; IPv6 keeps its last four bytes.
-    pub fn of(ip: IpAddr) -> Self {
-        let [a, b, c, d] = match ip {
-            IpAddr::V4(v4) => v4.octets(),
-            IpAddr::V6(v6) => {
-                let o = v6.octets();
-                [o[12], o[13], o[14], o[15]]
-            }
-        };
-        Self([0x0a, 0x58, a, b, c, d])
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-/// An IP network: an address and the length of its prefix. Written `10.88.0.0/16`.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
-#[serde(try_from = "String", into = "String")]
-pub struct Cidr {
-    pub ip: IpAddr,
-    pub prefix: u8,
-}
-
-impl Cidr {
-    /// Refuses a prefix longer than the address.
-    pub fn new(ip: IpAddr, prefix: u8) -> Option<Self> {
-        let most = if ip.is_ipv4() { 32 } else { 128 };
-        (prefix <= most).then_some(Self { ip, prefix })
-    }
-
-    /// The first address of the network.
-    pub fn network(self) -> IpAddr {
-        match self.ip {
-            IpAddr::V4(ip) => {
-                let mask = u32::MAX
-                    .checked_shl(32 - u32::from(self.prefix))
-                    .unwrap_or(0);
-                Ipv4Addr::from(u32::from(ip) & mask).into()
-            }
-            IpAddr::V6(ip) => {
-                let mask = u128::MAX
-                    .checked_shl(128 - u32::from(self.prefix))
-                    .unwrap_or(0);
-                Ipv6Addr::from(u128::from(ip) & mask).into()
-            }
-        }
-    }
-
-    pub fn contains(self, ip: IpAddr) -> bool {
-        self.ip.is_ipv4() == ip.is_ipv4()
-            && Cidr {
-                ip,
-                prefix: self.prefix,
-            }
-            .network()
-                == self.network()
-    }
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.ip, self.prefix)
-    }
-}
-
-impl From<Cidr> for String {
-    fn from(cidr: Cidr) -> Self {
-        cidr.to_string()
-    }
-}
-
-impl FromStr for Cidr {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is not an address with a prefix length");
-        let (ip, prefix) = text.split_once('/').ok_or_else(bad)?;
-        let ip = ip.parse().map_err(|_| bad())?;
-        let prefix = prefix.parse().map_err(|_| bad())?;
-        Cidr::new(ip, prefix).ok_or_else(bad)
-    }
-}
-
-impl TryFrom<String> for Cidr {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
 
 /// What the kernel says of one link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -221,6 +118,12 @@ pub fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkErro
         Err(error) if error.errno == Errno::NODEV => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Every link of the socket's network namespace.
+pub fn list(socket: &mut Socket) -> Result<Vec<Link>, NetlinkError> {
+    let request = Message::new(RTM_GETLINK, NLM_F_DUMP, "list links", &ifinfo(0, 0), |_| {});
+    Ok(links(&socket.ask(&request)?).collect())
 }
 
 /// The addresses of one link.
@@ -458,20 +361,6 @@ fn ifinfo(index: u32, flags: u32) -> [u8; IFINFO] {
     fixed[8..12].copy_from_slice(&flags.to_ne_bytes());
     fixed[12..16].copy_from_slice(&flags.to_ne_bytes());
     fixed
-}
-
-pub fn ip_bytes(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    }
-}
-
-fn ip_from(bytes: &[u8]) -> Option<IpAddr> {
-    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
-        return Some(IpAddr::from(v4));
-    }
-    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
 fn text(value: &[u8]) -> String {

@@ -399,3 +399,44 @@ fn split(mut rest: &[u8]) -> Vec<Reply> {
     }
     replies
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn attributes_are_padded_and_nested_ones_keep_their_own_length() {
+        let mut attrs = Attrs::default();
+        attrs.put(1, b"abc").nest(2, |inner| {
+            inner.put_str(3, "x");
+        });
+        let seen: Vec<_> = attributes(&attrs.0).collect();
+        assert_eq!(seen[0], (1, &b"abc"[..]));
+        assert_eq!((seen[1].0, attrs.0.len()), (2, 8 + 12));
+        assert_eq!(
+            attributes(seen[1].1).collect::<Vec<_>>(),
+            [(3, &b"x\0"[..])]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_datagram_panics_or_loops(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for reply in split(&bytes) {
+                prop_assert!(reply.attributes(16).count() <= bytes.len());
+                let _ = reply.errno();
+            }
+        }
+
+        #[test]
+        fn what_is_put_is_found_again(values in prop::collection::vec((1u16..0x3fff, prop::collection::vec(any::<u8>(), 0..40)), 0..20)) {
+            let mut attrs = Attrs::default();
+            for (kind, value) in &values {
+                attrs.put(*kind, value);
+            }
+            let found: Vec<_> = attributes(&attrs.0).map(|(kind, value)| (kind, value.to_vec())).collect();
+            prop_assert_eq!(found, values);
+        }
+    }
+}

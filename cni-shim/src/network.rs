@@ -14,7 +14,8 @@ use std::time::Duration;
 use tokio::sync::{RwLock, Semaphore};
 
 use crate::bridge::{Bridge, delete_link};
-use crate::cni::{Cni, ConfList, Found};
+use crate::cni::{Cni, ConfList, Found, LIMIT_ANNOTATIONS};
+use crate::namespaces::set_interface_sysctls;
 use crate::record::{Backend, OnBridge, OnCni, Record, Records};
 use crate::types::{Attach, Attachment, Config, NetworkError, NotReady};
 
@@ -130,15 +131,32 @@ impl Network {
     /// [`Network::detach`] and [`Network::gc`]. Not to be cancelled: run it on a task of its own.
     pub async fn attach(&self, attach: Attach) -> Result<Attachment, NetworkError> {
         check_id(&attach.sandbox_id)?;
-        let _turn = self.turn(&attach.sandbox_id).await;
+        let sandbox_id = attach.sandbox_id.clone();
+        let _turn = self.turn(&sandbox_id).await;
         if self.inner.record(&attach.sandbox_id).is_some() {
             return Err(NetworkError::AlreadyAttached(attach.sandbox_id));
         }
-        match self.inner.choose()? {
-            Choice::Cni(list) => self.attach_by_cni(&list, &attach).await,
+        let attachment = match self.inner.choose()? {
+            Choice::Cni(list) => self.attach_by_cni(&list, &attach).await?,
             Choice::Bridge => {
+                let attach = attach.clone();
                 self.blocking(move |inner| inner.attach_to_bridge(&attach))
-                    .await
+                    .await?
+            }
+        };
+        if attach.sysctls.is_empty() {
+            return Ok(attachment);
+        }
+        match self
+            .blocking(move |_| Ok(set_interface_sysctls(&attach.netns, &attach.sysctls)?))
+            .await
+        {
+            Ok(()) => Ok(attachment),
+            Err(error) => {
+                if let Err(undo) = self.detach_in_turn(&sandbox_id).await {
+                    log_undo(&sandbox_id, &undo);
+                }
+                Err(error)
             }
         }
     }
@@ -148,6 +166,10 @@ impl Network {
     pub async fn detach(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turn(sandbox_id).await;
+        self.detach_in_turn(sandbox_id).await
+    }
+
+    async fn detach_in_turn(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         match self.inner.record(sandbox_id) {
             Some(Record {
                 backend: Backend::Bridge(held),
@@ -223,6 +245,20 @@ impl Network {
         first
     }
 
+    /// Removes the built-in bridge and its rules from the node; refused while sandboxes are attached to it.
+    pub async fn remove_bridge(&self) -> Result<(), NetworkError> {
+        self.blocking(|inner| {
+            let on_bridge = |record: &&Record| matches!(record.backend, Backend::Bridge(_));
+            let attached = lock(&inner.known).values().filter(on_bridge).count();
+            match &inner.bridge {
+                Some(_) if attached > 0 => Err(NetworkError::BridgeInUse(attached)),
+                Some(bridge) => bridge.remove(),
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+
     async fn attach_by_cni(
         &self,
         list: &ConfList,
@@ -275,11 +311,14 @@ impl Network {
             .entry(sandbox_id.to_owned())
             .or_default()
             .clone();
-        Turn {
+        let mut turn = Turn {
             network: self.clone(),
             sandbox_id: sandbox_id.to_owned(),
-            _guard: own.lock_owned().await,
-        }
+            own,
+            guard: None,
+        };
+        turn.guard = Some(turn.own.clone().lock_owned().await);
+        turn
     }
 
     async fn blocking<T: Send + 'static>(
@@ -293,21 +332,20 @@ impl Network {
     }
 }
 
-/// The right to change one sandbox's network; forgotten when nobody waits for it.
+/// The right to change one sandbox's network, or the wait for it. The last one clears the table's entry.
 struct Turn {
     network: Network,
     sandbox_id: String,
-    _guard: tokio::sync::OwnedMutexGuard<()>,
+    own: Arc<tokio::sync::Mutex<()>>,
+    guard: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        self.guard = None;
         let mut busy = lock(&self.network.inner.busy);
-        // Two owners: the table and this guard. More means that somebody waits.
-        if busy
-            .get(&self.sandbox_id)
-            .is_some_and(|own| Arc::strong_count(own) <= 2)
-        {
+        // Two owners: the table and this. Clones are made under the table's lock, so more means that somebody waits.
+        if Arc::strong_count(&self.own) <= 2 {
             busy.remove(&self.sandbox_id);
         }
     }
@@ -344,11 +382,23 @@ impl Inner {
             bridge.release(&attach.sandbox_id, &held);
             return Err(error);
         }
-        bridge.connect(&attach.netns, &held).inspect_err(|_| {
-            if let Err(undo) = self.detach_from_bridge(&attach.sandbox_id, &held) {
-                log_undo(&attach.sandbox_id, &undo);
+        match bridge.connect(&attach.netns, &held) {
+            Ok(mut attachment) => {
+                let limited = LIMIT_ANNOTATIONS
+                    .iter()
+                    .find(|key| attach.annotations.contains_key(**key));
+                attachment.warnings.extend(
+                    limited.map(|key| format!("the built-in bridge does not enforce {key}")),
+                );
+                Ok(attachment)
             }
-        })
+            Err(error) => {
+                if let Err(undo) = self.detach_from_bridge(&attach.sandbox_id, &held) {
+                    log_undo(&attach.sandbox_id, &undo);
+                }
+                Err(error)
+            }
+        }
     }
 
     fn detach_from_bridge(&self, sandbox_id: &str, held: &OnBridge) -> Result<(), NetworkError> {

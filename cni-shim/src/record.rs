@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::link::Cidr;
+use crate::addr::Cidr;
 use crate::types::{NetworkError, PortMapping};
 
 const SCHEMA: u32 = 1;

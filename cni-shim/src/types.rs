@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::addr::Cidr;
 use crate::bridge::ipam::PoolError;
 use crate::cni::CniError;
-use crate::link::Cidr;
 use crate::namespaces::NamespaceError;
 use crate::netlink::NetlinkError;
 
@@ -67,6 +67,8 @@ pub struct Attach {
     /// For plugins that ask for `cgroupPath`.
     pub cgroup_parent: Option<String>,
     pub dns: Option<Dns>,
+    /// The pod's kernel parameters, as given to [`crate::namespaces::pin`]: those of the interface are set here.
+    pub sysctls: Vec<(String, String)>,
 }
 
 /// A host port that leads to a port of the pod.
@@ -134,6 +136,8 @@ pub enum NetworkError {
     AlreadyAttached(String),
     #[error("host port {0} is taken by another sandbox")]
     HostPortTaken(String),
+    #[error("{0} sandboxes are attached to the bridge")]
+    BridgeInUse(usize),
     #[error(transparent)]
     Pool(#[from] PoolError),
     #[error(transparent)]

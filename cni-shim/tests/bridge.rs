@@ -522,3 +522,80 @@ fn a_udp_flow_that_began_before_its_host_port_was_open_finds_the_pod() {
         },
     );
 }
+
+#[test]
+fn parameters_of_the_interface_are_set_once_it_exists_and_its_traffic_is_counted() {
+    isolated(
+        "parameters_of_the_interface_are_set_once_it_exists_and_its_traffic_is_counted",
+        async |dir| {
+            let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+            let (pod, mut attach) = sandbox(&dir, "one");
+            attach.sysctls = vec![("net.ipv4.conf.eth0.log_martians".into(), "1".into())];
+            attach
+                .annotations
+                .insert("kubernetes.io/egress-bandwidth".into(), "1M".into());
+            let attached = network.attach(attach.clone()).await.expect("attaches");
+            assert_eq!(
+                in_pod(&pod, "cat /proc/sys/net/ipv4/conf/eth0/log_martians").trim(),
+                "1"
+            );
+            let warnings = ["the built-in bridge does not enforce kubernetes.io/egress-bandwidth"];
+            assert_eq!(attached.warnings, warnings);
+
+            assert!(ping(attached.ips[0]));
+            let links = cni_shim::namespaces::interfaces(&attach.netns).expect("lists");
+            let eth0 = links
+                .iter()
+                .find(|link| link.name == "eth0")
+                .expect("has eth0");
+            assert!(
+                eth0.up && eth0.counters.rx_packets > 0 && eth0.counters.tx_bytes > 0,
+                "{links:?}"
+            );
+            network.detach("one").await.expect("detaches");
+
+            attach.sysctls[0].1 = "many".into();
+            let error = network
+                .attach(attach)
+                .await
+                .expect_err("no such value")
+                .to_string();
+            assert!(
+                error.starts_with("sysctl net.ipv4.conf.eth0.log_martians"),
+                "{error}"
+            );
+            assert_eq!(shell("ip -o link show type veth"), "");
+            assert_eq!(
+                std::fs::read_dir(dir.join("state/attachments"))
+                    .expect("lists")
+                    .count(),
+                0
+            );
+        },
+    );
+}
+
+#[test]
+fn the_bridge_can_be_taken_off_the_node_but_not_from_under_a_pod() {
+    isolated(
+        "the_bridge_can_be_taken_off_the_node_but_not_from_under_a_pod",
+        async |dir| {
+            let network =
+                Network::new(config(&dir, &["10.77.0.0/24", "fd77::/64"])).expect("opens");
+            let (_pod, attach) = sandbox(&dir, "one");
+            network.attach(attach.clone()).await.expect("attaches");
+            let refused = network
+                .remove_bridge()
+                .await
+                .expect_err("is in use")
+                .to_string();
+            assert_eq!(refused, "1 sandboxes are attached to the bridge");
+            network.detach("one").await.expect("detaches");
+            network.remove_bridge().await.expect("removes");
+            network.remove_bridge().await.expect("again is no error");
+            assert_eq!(shell("nft list ruleset; ip -o link show type bridge"), "");
+            let again = network.attach(attach).await.expect("attaches");
+            assert!(ping(again.ips[0]));
+        },
+    );
+}

@@ -15,9 +15,9 @@ use support::{
     config, echo_in_pod, in_pod, isolated, pin_dir, ping, real_plugins, sandbox, say, shell,
 };
 
-/// bridge, host-local and portmap, as a node has them.
+/// bridge, host-local, portmap and firewall, as a node has them.
 fn real_list(dir: &Path, version: &str) -> Value {
-    json!({
+    let mut list = json!({
         "cniVersion": version,
         "name": "real",
         "plugins": [
@@ -30,7 +30,15 @@ fn real_list(dir: &Path, version: &str) -> Value {
             },
             { "type": "portmap", "capabilities": {"portMappings": true}, "snat": true, "backend": "nftables" },
         ]
-    })
+    });
+    if version != "0.3.1" {
+        // This plugin knows no older version.
+        list["plugins"]
+            .as_array_mut()
+            .expect("a list")
+            .push(json!({ "type": "firewall" }));
+    }
+    list
 }
 
 fn write_list(config: &Config, list: &Value) {
@@ -491,6 +499,103 @@ fn sockets_opened_in_a_pods_namespace_stay_there() {
                 .expect("an address");
             assert!(std::net::TcpStream::connect(address).is_err());
             assert!(in_pod(&pod, "cat /proc/net/dev").contains("lo:"));
+        },
+    );
+}
+
+#[test]
+fn an_abandoned_attach_kills_its_plugin_and_is_undone_by_detach() {
+    isolated(
+        "an_abandoned_attach_kills_its_plugin_and_is_undone_by_detach",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let (pid, deleted) = (dir.join("pid"), dir.join("deleted"));
+            let body = format!(
+                "if [ $CNI_COMMAND = DEL ]; then echo $CNI_CONTAINERID > {}; exit 0; fi; echo $$ > {}; exec sleep 1000",
+                deleted.display(),
+                pid.display()
+            );
+            script(&config, "slow", &body);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "slow"}]}),
+            );
+            let network = Network::new(config.clone()).expect("opens");
+            let (_pod, attach) = sandbox(&dir, "one");
+            let task = tokio::spawn({
+                let network = network.clone();
+                async move { network.attach(attach).await }
+            });
+            let started = || fs::read_to_string(&pid).is_ok_and(|pid| pid.ends_with('\n'));
+            support::eventually("the plugin runs", started).await;
+            task.abort();
+            assert!(task.await.is_err());
+            let pid = fs::read_to_string(&pid).expect("it ran");
+            let gone = || !Path::new(&format!("/proc/{}", pid.trim())).exists();
+            support::eventually("the plugin is gone and reaped", gone).await;
+
+            // As a new daemon finds it.
+            drop(network);
+            let network = Network::new(config).expect("opens");
+            network.detach("one").await.expect("detaches");
+            assert_eq!(
+                fs::read_to_string(&deleted).expect("DEL was called").trim(),
+                "one"
+            );
+            assert_eq!(files(&dir.join("state/attachments")), 0);
+        },
+    );
+}
+
+#[test]
+fn one_sandbox_has_one_operation_at_a_time_and_others_do_not_wait_for_it() {
+    isolated(
+        "one_sandbox_has_one_operation_at_a_time_and_others_do_not_wait_for_it",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let (log, gate) = (dir.join("log"), dir.join("gate"));
+            let result = r#"{"ips":[{"address":"10.5.0.2/24"}]}"#;
+            // The plugin of "held" ends only when the gate is there.
+            let body = format!(
+                "cat > /dev/null; echo start $CNI_CONTAINERID >> {log}; \
+             while [ $CNI_CONTAINERID = held ] && [ ! -e {gate} ]; do busybox usleep 5000; done; \
+             echo end $CNI_CONTAINERID >> {log}; [ $CNI_COMMAND = DEL ] || echo '{result}'",
+                log = log.display(),
+                gate = gate.display()
+            );
+            script(&config, "slow", &body);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "slow"}]}),
+            );
+            let network = Network::new(config).expect("opens");
+            let (_pod, held) = sandbox(&dir, "held");
+            let attach = tokio::spawn({
+                let network = network.clone();
+                async move { network.attach(held).await }
+            });
+            support::eventually("the plugin runs", || log.exists()).await;
+            let detaches: Vec<_> = (0..3)
+                .map(|_| {
+                    let network = network.clone();
+                    tokio::spawn(async move { network.detach("held").await })
+                })
+                .collect();
+            let (_pod, other) = sandbox(&dir, "other");
+            network
+                .attach(other)
+                .await
+                .expect("does not wait for the held one");
+
+            fs::write(&gate, "").expect("writes");
+            attach.await.expect("no panic").expect("attaches");
+            for detach in detaches {
+                detach.await.expect("no panic").expect("detaches");
+            }
+            let log = fs::read_to_string(&log).expect("was called");
+            let held: Vec<&str> = log.lines().filter(|line| line.ends_with("held")).collect();
+            // One ADD and one DEL: the later detaches find nothing left to do.
+            assert_eq!(held, ["start held", "end held", "start held", "end held"]);
         },
     );
 }

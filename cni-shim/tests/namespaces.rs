@@ -38,6 +38,7 @@ fn pinned_namespaces_outlive_their_thread_and_carry_name_and_parameters() {
         "pinned_namespaces_outlive_their_thread_and_carry_name_and_parameters",
         async |dir| {
             let sysctls = [
+                ("net.ipv4.conf.eth0.rp_filter", "1"), // waits for the interface
                 ("net.ipv4.ip_unprivileged_port_start", "7"),
                 ("kernel.shm_rmid_forced", "1"),
             ];

@@ -36,7 +36,7 @@ use crate::{
     },
     rpc::CallError,
     session::Session,
-    sync::{Seat, Slot},
+    sync::{Seat, Slot, Walk},
     validate,
 };
 
@@ -198,7 +198,7 @@ pub(crate) async fn dispatch<S: Step>(
     let (pod, container) = (pod_id(step.request()), container_id(step.request()));
     let mut walk = shared.roster.depart(event, pod, container);
     while let Some(slot) = walk.next() {
-        let flow = visit(shared, &slot, step, exempt, &mut told).await;
+        let flow = visit(shared, (&walk, &slot), step, exempt, &mut told).await;
         if let Flow::Abort(reason) = flow {
             return Err(told.refused(event, reason));
         }
@@ -285,7 +285,7 @@ fn delivery<R: HookRequest>(
 /// One plugin's turn.
 async fn visit<S: Step>(
     shared: &Arc<Shared>,
-    slot: &Arc<Slot>,
+    (walk, slot): (&Walk, &Arc<Slot>),
     step: &mut S,
     exempt: bool,
     told: &mut Told,
@@ -294,6 +294,7 @@ async fn visit<S: Step>(
     if let Seat::Joining(session) | Seat::Active(session) = slot.seat()
         && !session.events().has(event)
     {
+        walk.passed(slot, false);
         let outcome = Outcome::NotSubscribed;
         told.deliveries.push(delivery(
             step.request(),
@@ -311,6 +312,7 @@ async fn visit<S: Step>(
         return Flow::Proceed;
     }
     let _lane = slot.take_place().wait().await;
+    walk.passed(slot, true);
     let begun = Instant::now();
     let settings = shared.settings.plugin(&slot.id);
     let session = match slot.seat() {

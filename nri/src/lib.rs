@@ -48,9 +48,10 @@
 //!
 //! # Plugins that connect while things happen
 //!
-//! Put a pod or container into what [`Source::snapshot`] gives **before** you call
-//! [`Adaptation::run_pod_sandbox`] or [`Adaptation::create_container`] for it; the library leaves it
-//! out of the list until that hook is done, and again once its remove hook has begun. Then each
+//! Put a pod or container into what [`Source::snapshot`] gives at any time **before** you call
+//! [`Adaptation::run_pod_sandbox`] or [`Adaptation::create_container`] for it, and keep it there until
+//! its remove hook has begun. The library leaves it out of plugins' lists until its hook is done, and
+//! again once its removal has begun; what was there at [`Builder::start`] counts as done. Then each
 //! plugin has each object in its list or gets its Run/Create event; never both, never neither.
 
 #![allow(

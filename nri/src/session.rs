@@ -413,11 +413,16 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
     // Runtimes that use block_plugin_sync() hold us here; others never do.
     let _quiet = shared.quiet().await;
     let seat = shared.seat_to_replace(session);
-    let (joining, snapshot) = match seat {
-        Some(slot) => match shared.roster.join_as(slot, session.clone()).await {
-            Some(joined) => joined,
-            None => shared.join_one(session)?,
-        },
+    let joined = match seat {
+        None => None,
+        Some(slot) => {
+            let limit = shared.settings.sync_timeout;
+            let joined = timeout(limit, shared.roster.join_as(slot, session.clone())).await;
+            joined.map_err(|_| "synchronize-failed: events of the older instance do not end")?
+        }
+    };
+    let (joining, snapshot) = match joined {
+        Some(joined) => joined,
         None => shared.join_one(session)?,
     };
     let synchronized = tokio::select! {

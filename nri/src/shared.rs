@@ -181,6 +181,7 @@ impl Shared {
     ) {
         let mut sessions = in_process;
         sessions.extend(launched.iter().map(|c| c.session.clone()));
+        self.roster.adopt();
         let (joining, snapshot) = self.roster.join(&sessions);
         let mut merge = SyncMerge::new();
         let mut ready: Vec<Joining> = Vec::new();

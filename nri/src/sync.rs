@@ -9,7 +9,7 @@
 //! Every dispatch departs, takes its next plugin and lands under the same mutex. So for each object
 //! and each plugin: the object is in the plugin's list, or its Run/Create event goes to the plugin;
 //! never both, never neither. For that,
-//! - an object whose Run or Create dispatch is under way is left out of the snapshot, and that
+//! - an object is left out of the snapshot until its Run or Create dispatch has landed, and that
 //!   dispatch also visits plugins that joined meanwhile, if need be after those of higher index;
 //! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
 //!   that were in when it began.
@@ -34,8 +34,6 @@ use crate::{Snapshot, Source, owners::PluginId, session::Session};
 
 /// Events that may wait for a joining plugin without anyone waiting for them.
 const MAX_QUEUED: usize = 1024;
-/// Objects whose removal is remembered before the list is compared with the runtime's.
-const MAX_GONE: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {
@@ -112,9 +110,11 @@ impl Drop for Queued {
 }
 
 struct Flight {
-    hides: Option<Object>,
-    /// Sequence numbers of the seats visited.
+    makes: Option<Object>,
+    /// Sequence numbers of the seats it has gone to.
     visited: Vec<u64>,
+    /// Those of them that it is done with: a newer instance on such a seat would not be told.
+    passed: Vec<u64>,
     /// Only seats up to this one; for Remove.
     until: u64,
 }
@@ -126,8 +126,9 @@ struct Book {
     last_seq: u64,
     flights: BTreeMap<u64, Flight>,
     last_flight: u64,
-    /// Objects whose Remove has begun.
-    gone: BTreeSet<Object>,
+    /// What plugins may be told of in a list: its Run or Create hook is done, or it was there when
+    /// we started; and its Remove has not begun.
+    made: BTreeSet<Object>,
 }
 
 /// The list of plugins and what is under way.
@@ -151,6 +152,15 @@ impl Roster {
         }
     }
 
+    /// Takes what the runtime has now as made, whoever made it: for the start.
+    pub(crate) fn adopt(&self) {
+        let mut book = lock(&self.book);
+        let all = self.source.snapshot();
+        let pods = all.pods.into_iter().map(|p| Object::Pod(p.id));
+        let containers = all.containers.into_iter().map(|c| Object::Container(c.id));
+        book.made.extend(pods.chain(containers));
+    }
+
     /// Runs `change` under the mutex of the cut: what it changes in the runtime's snapshot is seen
     /// by a joining plugin wholly or not at all.
     pub(crate) fn cut<T>(&self, change: impl FnOnce() -> T) -> T {
@@ -168,7 +178,7 @@ impl Roster {
         let book = lock(&self.book);
         book.flights
             .values()
-            .any(|f| matches!(&f.hides, Some(Object::Container(id)) if id == container))
+            .any(|f| matches!(&f.makes, Some(Object::Container(id)) if id == container))
     }
 
     /// The cut: enters plugins as joining and takes the list they are to be told, in one.
@@ -214,11 +224,11 @@ impl Roster {
             let mut landed = std::pin::pin!(landed);
             landed.as_mut().enable();
             {
-                let mut book = lock(&self.book);
+                let book = lock(&self.book);
                 let Seat::Active(old) = slot.seat() else {
                     return None;
                 };
-                let busy = book.flights.values().any(|f| f.visited.contains(&slot.seq));
+                let busy = book.flights.values().any(|f| f.passed.contains(&slot.seq));
                 if !busy {
                     let snapshot = book.snapshot(&*self.source);
                     let joining = Joining {
@@ -260,23 +270,24 @@ impl Roster {
             _ => None,
         };
         let mut until = u64::MAX;
-        let mut hides = None;
+        let mut makes = None;
         match (event, object) {
-            (Event::RunPodSandbox | Event::CreateContainer, object) => hides = object,
+            (Event::RunPodSandbox | Event::CreateContainer, object) => makes = object,
             (_, Some(object)) => {
                 until = book.last_seq;
-                book.remember_gone(object, &*self.source);
+                book.made.remove(&object);
             }
             _ => {}
         }
         book.last_flight += 1;
         let id = book.last_flight;
-        let visited = Vec::new();
+        let (visited, passed) = (Vec::new(), Vec::new());
         book.flights.insert(
             id,
             Flight {
-                hides,
+                makes,
                 visited,
+                passed,
                 until,
             },
         );
@@ -290,38 +301,13 @@ impl Roster {
 
 impl Book {
     /// What the runtime has, without what is being made and what is being removed.
-    fn snapshot(&mut self, source: &dyn Source) -> Snapshot {
+    fn snapshot(&self, source: &dyn Source) -> Snapshot {
         let mut all = source.snapshot();
-        let hidden: BTreeSet<&Object> = self
-            .flights
-            .values()
-            .filter_map(|f| f.hides.as_ref())
-            .collect();
-        let gone = &mut self.gone;
-        let mut seen = BTreeSet::new();
-        let mut keep = |object: Object| {
-            let keep = !gone.contains(&object) && !hidden.contains(&object);
-            seen.insert(object);
-            keep
-        };
-        all.pods.retain(|p| keep(Object::Pod(p.id.clone())));
+        let made = |object: Object| self.made.contains(&object);
+        all.pods.retain(|p| made(Object::Pod(p.id.clone())));
         all.containers
-            .retain(|c| keep(Object::Container(c.id.clone())));
-        // What the runtime has forgotten need not be remembered here; ids are never used again.
-        gone.retain(|object| seen.contains(object));
+            .retain(|c| made(Object::Container(c.id.clone())));
         all
-    }
-
-    fn remember_gone(&mut self, object: Object, source: &dyn Source) {
-        if self.gone.len() >= MAX_GONE {
-            let all = source.snapshot();
-            let pods = all.pods.into_iter().map(|p| Object::Pod(p.id));
-            let there: BTreeSet<Object> = pods
-                .chain(all.containers.into_iter().map(|c| Object::Container(c.id)))
-                .collect();
-            self.gone.retain(|object| there.contains(object));
-        }
-        self.gone.insert(object);
     }
 }
 
@@ -370,7 +356,12 @@ impl Walk {
     /// The next plugin; when there is none left, the dispatch has landed.
     pub(crate) fn next(&mut self) -> Option<Arc<Slot>> {
         let mut book = lock(&self.roster.book);
-        let Book { slots, flights, .. } = &mut *book;
+        let Book {
+            slots,
+            flights,
+            made,
+            ..
+        } = &mut *book;
         let flight = flights.get_mut(&self.id)?;
         let fresh = |s: &&Arc<Slot>| s.seq <= flight.until && !flight.visited.contains(&s.seq);
         let after = |s: &&Arc<Slot>| match &self.cursor {
@@ -390,11 +381,25 @@ impl Walk {
                 Some(slot)
             }
             None => {
-                flights.remove(&self.id);
+                let flight = flights.remove(&self.id);
+                made.extend(flight.and_then(|flight| flight.makes));
                 drop(book);
                 self.roster.landed.notify_waiters();
                 None
             }
+        }
+    }
+}
+
+impl Walk {
+    /// The dispatch is done with a seat whose lane it still holds, or which it has only passed
+    /// because nobody there is `subscribed`; that matters for what is being made.
+    pub(crate) fn passed(&self, slot: &Slot, subscribed: bool) {
+        let mut book = lock(&self.roster.book);
+        if let Some(flight) = book.flights.get_mut(&self.id)
+            && (subscribed || flight.makes.is_some())
+        {
+            flight.passed.push(slot.seq);
         }
     }
 }

@@ -87,7 +87,9 @@ fn settings(id: &str, change: impl FnOnce(&mut PluginSettings)) -> Settings {
 
 fn outcome<'a>(deliveries: &'a [Delivery], plugin: &str) -> &'a Outcome {
     let found = deliveries.iter().find(|d| d.plugin.to_string() == plugin);
-    &found.unwrap_or_else(|| panic!("{plugin} is not in {deliveries:?}")).outcome
+    &found
+        .unwrap_or_else(|| panic!("{plugin} is not in {deliveries:?}"))
+        .outcome
 }
 
 fn annotate(key: &'static str, value: &'static str) -> ContainerAdjustment {

@@ -15,5 +15,6 @@ pub mod monitor;
 pub mod oci;
 pub mod pod;
 pub mod services;
+pub mod stats;
 pub mod store;
 pub mod trace;

@@ -196,7 +196,7 @@ impl Plugin {
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.borrow().clone()
     }
-    /// All events so far, one line each: "Event pod container".
+    /// All events so far, one line each: "Event pod" or "Event pod container".
     pub fn list(&self) -> Vec<String> {
         self.seen().iter().map(line).collect()
     }
@@ -241,14 +241,13 @@ impl Plugin {
     }
 }
 
-/// "Event pod container", with "-" where there is none: the words of the Go plugin.
+/// The words of the Go plugin: "Event pod" or "Event pod container".
 fn line(seen: &Seen) -> String {
-    let container = seen.container.as_ref().map_or("-", |c| c.name.as_str());
-    format!(
-        "{} {} {container}",
-        nri::mask::event_name(seen.event),
-        seen.pod.name
-    )
+    let event = nri::mask::event_name(seen.event);
+    match &seen.container {
+        Some(container) => format!("{event} {} {}", seen.pod.name, container.name),
+        None => format!("{event} {}", seen.pod.name),
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

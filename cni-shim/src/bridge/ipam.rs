@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::link::Cidr;
+use crate::addr::Cidr;
 
 /// No address is left, or the subnet cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

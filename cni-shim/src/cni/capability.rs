@@ -11,6 +11,8 @@ pub const PORT_MAPPINGS: &str = "portMappings";
 const BANDWIDTH: &str = "bandwidth";
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
+/// The annotations that limit a pod's bandwidth.
+pub const LIMIT_ANNOTATIONS: [&str; 2] = [INGRESS, EGRESS];
 /// Limits outside of 1k to 1P bits per second are refused, as by peers.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
 

@@ -113,6 +113,10 @@ impl ConfDir {
         if list.plugins.is_empty() {
             return Err("no plugins".into());
         }
+        // Some distributions install such a file beside the real one.
+        if list.plugins.iter().all(|plugin| plugin.kind == "loopback") {
+            return Err("gives no address: only loopback".into());
+        }
         Ok(list)
     }
 
@@ -208,6 +212,21 @@ mod tests {
         fs::create_dir(dir.path().join("net")).expect("makes");
         fs::write(dir.path().join("net/10-x.conf"), r#"{"type":"ptp"}"#).expect("writes");
         assert!(matches!(conf.look(), Found::List { list, .. } if list.plugins[0].kind == "ptp"));
+    }
+
+    #[test]
+    fn a_list_that_only_makes_the_loopback_is_passed_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let conf = ConfDir::new(dir.path().to_owned());
+        let only = r#"{"cniVersion":"0.4.0","name":"lo","type":"loopback"}"#;
+        fs::write(dir.path().join("00-lo.conf"), only).expect("writes");
+        assert!(matches!(conf.look(), Found::Invalid(_)));
+        fs::write(
+            dir.path().join("99-net.conflist"),
+            GOOD.replace("NAME", "net"),
+        )
+        .expect("writes");
+        assert_eq!(name(&conf.look()).as_deref(), Some("net"));
     }
 
     #[test]

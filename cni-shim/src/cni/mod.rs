@@ -14,6 +14,7 @@ mod confdir;
 mod conflist;
 mod invoke;
 mod result;
+mod target;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,20 +27,19 @@ use tokio::time::Instant;
 use crate::record::OnCni;
 use crate::types::{Attach, Attachment, Config, INTERFACE, NotReady};
 use cache::{Cache, Entry};
+pub use capability::LIMIT_ANNOTATIONS;
 use confdir::ConfDir;
 pub use confdir::Found;
 pub use conflist::ConfList;
 use conflist::{Plugin, Version};
 use invoke::{Call, Verb, find_plugin};
+use target::{Target, is_namespace};
 
 const DEL_TIMEOUT: Duration = Duration::from_secs(60);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// A STATUS answer is good for this long (CRI-503).
 const READY_FOR: Duration = Duration::from_secs(5);
 const UNREADY_FOR: Duration = Duration::from_millis(500);
-/// File-system types that a network namespace's file has: nsfs, and proc for `/proc/<pid>/ns/net`.
-const NAMESPACE_MAGIC: [i128; 2] = [0x6e73_6673, 0x9fa0];
-
 /// Why a network by plugins was not made, checked or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum CniError {
@@ -90,14 +90,6 @@ struct StatusSeen {
     of: Arc<ConfList>,
     until: Instant,
     answer: Result<(), NotReady>,
-}
-
-/// One sandbox as plugins see it.
-struct Target<'a> {
-    sandbox_id: &'a str,
-    netns: String,
-    held: &'a OnCni,
-    list: ConfList,
 }
 
 impl Cni {
@@ -382,94 +374,6 @@ impl Cni {
     }
 }
 
-impl<'a> Target<'a> {
-    fn new(sandbox_id: &'a str, netns: &Path, held: &'a OnCni) -> Result<Self, CniError> {
-        let list = ConfList::from_value(&held.config).map_err(|reason| CniError::Network {
-            network: held.network.clone(),
-            reason,
-        })?;
-        // Plugins take an empty path for "gone", but fail on a path that is no namespace (any more).
-        let netns = if is_namespace(netns) {
-            netns.display().to_string()
-        } else {
-            String::new()
-        };
-        Ok(Self {
-            sandbox_id,
-            netns,
-            held,
-            list,
-        })
-    }
-
-    fn environment(&self) -> [(&'static str, String); 4] {
-        let args: Vec<String> = self
-            .held
-            .args
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        [
-            ("CNI_CONTAINERID", self.sandbox_id.to_owned()),
-            ("CNI_NETNS", self.netns.clone()),
-            ("CNI_IFNAME", self.held.interface.clone()),
-            ("CNI_ARGS", args.join(";")),
-        ]
-    }
-
-    fn attachment(&self, result: &Value) -> Result<Attachment, String> {
-        let found = result::addresses(result, &self.held.interface)?;
-        let mut warnings = Vec::new();
-        let wants_ports = self
-            .held
-            .capability_args
-            .contains_key(capability::PORT_MAPPINGS);
-        if wants_ports && !self.list.takes(capability::PORT_MAPPINGS) {
-            let network = &self.list.name;
-            warnings.push(format!(
-                "host ports are not open: no plugin of network {network} takes portMappings"
-            ));
-        }
-        Ok(Attachment {
-            ips: found.ips,
-            mac: found.mac,
-            interface: self.held.interface.clone(),
-            gateways: found.gateways,
-            network: self.list.name.clone(),
-            result: result.clone(),
-            warnings,
-        })
-    }
-
-    fn entry(&self, result: Value) -> Entry {
-        Entry {
-            kind: Entry::kind(),
-            container_id: self.sandbox_id.to_owned(),
-            config: Entry::encode_config(&self.held.config),
-            if_name: self.held.interface.clone(),
-            network_name: self.held.network.clone(),
-            netns: self.netns.clone(),
-            cni_args: Some(self.held.args.clone()),
-            capability_args: Some(self.held.capability_args.clone()),
-            result,
-        }
-    }
-
-    fn wrong(&self, reason: String) -> CniError {
-        CniError::Network {
-            network: self.held.network.clone(),
-            reason,
-        }
-    }
-
-    fn cache_error(&self, cause: io::Error) -> CniError {
-        CniError::Cache {
-            network: self.held.network.clone(),
-            cause,
-        }
-    }
-}
-
 /// A plugin's stdin: its configuration with the list's keys, and what this call adds.
 fn input(list: &ConfList, plugin: &Plugin, extra: Map<String, Value>) -> Vec<u8> {
     let mut config = plugin.config.clone();
@@ -497,12 +401,6 @@ fn held_from(entry: Entry) -> Option<OnCni> {
         args: entry.cni_args.unwrap_or_default(),
         capability_args: entry.capability_args.unwrap_or_default(),
     })
-}
-
-fn is_namespace(path: &Path) -> bool {
-    !path.as_os_str().is_empty()
-        && rustix::fs::statfs(path)
-            .is_ok_and(|stat| NAMESPACE_MAGIC.contains(&i128::from(stat.f_type)))
 }
 
 fn not_ready(why: &str) -> NotReady {

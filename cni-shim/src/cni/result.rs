@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value};
 
 use super::conflist::Version;
-use crate::link::Cidr;
+use crate::addr::Cidr;
 
 /// An error in a plugin's own words.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -27,9 +27,11 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 pub use helper::{HelperCommand, helper_main};
 
-use crate::link;
+use crate::link::{self, Link};
 use crate::netlink::{Family, NetlinkError, Socket};
 
+/// Files under a pin directory; the links in `/proc/<pid>/ns` have the same names.
+const NAMES: [&str; 4] = ["net", "ipc", "uts", "user"];
 /// Longest hostname the kernel takes (CRI-205).
 const HOSTNAME_MAX: usize = 64;
 
@@ -41,7 +43,8 @@ pub struct PinSpec {
     pub uts: bool,
     /// Set in the new UTS namespace; needs `uts` (CRI-205).
     pub hostname: Option<String>,
-    /// Names with dots. Only those of a namespace made here are taken (CRI-206).
+    /// Names with dots. Only those of a namespace made here are taken (CRI-206). Those of the pod's interface wait
+    /// until it exists: see [`set_interface_sysctls`].
     pub sysctls: Vec<(String, String)>,
     /// A user namespace that owns the others.
     pub userns: Option<Mappings>,
@@ -127,16 +130,13 @@ impl PinSpec {
         flags
     }
 
-    /// File name under the pin directory, and the link in `/proc/<pid>/ns` that has the same name.
+    /// Those of [`NAMES`] that are asked for.
     fn wanted(&self) -> impl Iterator<Item = &'static str> {
-        let all = [
-            ("net", self.net),
-            ("ipc", self.ipc),
-            ("uts", self.uts),
-            ("user", self.userns.is_some()),
-        ];
-        all.into_iter()
-            .filter_map(|(name, wanted)| wanted.then_some(name))
+        let asked = [self.net, self.ipc, self.uts, self.userns.is_some()];
+        NAMES
+            .into_iter()
+            .zip(asked)
+            .filter_map(|(name, asked)| asked.then_some(name))
     }
 
     /// The last steps inside the new namespaces, by whoever unshared them.
@@ -148,8 +148,11 @@ impl PinSpec {
         if self.net {
             Socket::open(Family::Route)?.run(&[link::loopback_up()])?;
         }
-        self.sysctls
+        let now = self
+            .sysctls
             .iter()
+            .filter(|(name, _)| !sysctl::is_of_interface(name));
+        now.into_iter()
             .try_for_each(|(name, value)| sysctl::write(name, value))
     }
 }
@@ -197,12 +200,44 @@ pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
             }
         }
     }
-    match fs::remove_dir_all(dir) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(NamespaceError::io(format!("remove {}", dir.display()))(e))
-        }
-        _ => Ok(()),
+    // By name, so that a wrong path cannot cost more than these.
+    for file in NAMES.map(|name| dir.join(name)) {
+        gone(fs::remove_file(&file))
+            .map_err(NamespaceError::io(format!("remove {}", file.display())))?;
     }
+    gone(fs::remove_dir(dir)).map_err(NamespaceError::io(format!("remove {}", dir.display())))
+}
+
+/// What is not there counts as removed.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Sets, in an attached pod, those of its parameters that belong to its interface. The names were checked by
+/// [`PinSpec::validate`].
+pub fn set_interface_sysctls(
+    netns: &Path,
+    sysctls: &[(String, String)],
+) -> Result<(), NamespaceError> {
+    let late: Vec<_> = sysctls
+        .iter()
+        .filter(|(name, _)| sysctl::is_of_interface(name))
+        .collect();
+    if late.is_empty() {
+        return Ok(());
+    }
+    in_netns(netns, || {
+        late.iter()
+            .try_for_each(|(name, value)| sysctl::write(name, value))
+    })?
+}
+
+/// The interfaces in a network namespace with their traffic, loopback included. Blocks for some 0.1 ms.
+pub fn interfaces(netns: &Path) -> Result<Vec<Link>, NamespaceError> {
+    in_netns(netns, || Ok(link::list(&mut Socket::open(Family::Route)?)?))?
 }
 
 /// Runs `work` on a thread of its own that has entered the network namespace pinned at `netns`. Sockets it opens

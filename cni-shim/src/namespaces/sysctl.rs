@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::{NamespaceError, PinSpec};
+use crate::types::INTERFACE;
 
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 4096;
@@ -41,6 +42,13 @@ pub fn check(spec: &PinSpec, name: &str, value: &str) -> Result<(), NamespaceErr
     }
 }
 
+/// Whether a parameter is the pod's interface's, which exists only once the network is attached.
+pub fn is_of_interface(name: &str) -> bool {
+    let mut words = name.split('.');
+    let (net, _family, kind, of) = (words.next(), words.next(), words.next(), words.next());
+    net == Some("net") && matches!(kind, Some("conf" | "neigh")) && of == Some(INTERFACE)
+}
+
 /// Writes a checked parameter in the calling thread's namespaces.
 pub fn write(name: &str, value: &str) -> Result<(), NamespaceError> {
     let path: PathBuf = ["/proc/sys", &name.replace('.', "/")].iter().collect();
@@ -76,6 +84,19 @@ mod tests {
             ("kernel.core_pattern", true, true, false),
         ] {
             assert_eq!(check(&own(net, ipc), name, "1").is_ok(), taken, "{name}");
+        }
+    }
+
+    #[test]
+    fn parameters_of_the_pods_interface_are_told_from_others() {
+        for (name, of_interface) in [
+            ("net.ipv4.conf.eth0.rp_filter", true),
+            ("net.ipv6.neigh.eth0.base_reachable_time_ms", true),
+            ("net.ipv4.conf.all.rp_filter", false),
+            ("net.ipv4.ip_forward", false),
+            ("kernel.conf.conf.eth0", false),
+        ] {
+            assert_eq!(is_of_interface(name), of_interface, "{name}");
         }
     }
 

@@ -24,7 +24,7 @@ use std::net::IpAddr;
 
 use rustix::io::Errno;
 
-use crate::link::{Cidr, ip_bytes};
+use crate::addr::{Cidr, ip_bytes};
 use crate::netlink::{Attrs, Family, Message, NLM_F_APPEND, NLM_F_CREATE, NetlinkError, Socket};
 use crate::record::OnBridge;
 use crate::types::{BridgeConfig, PortMapping, Protocol};
@@ -151,15 +151,29 @@ impl Firewall {
         Ok(())
     }
 
-    /// Opens a pod's host ports: all or none.
+    /// Removes the tables, with all host ports.
+    pub fn uninstall(&mut self) -> Result<(), NetlinkError> {
+        let table = |subnet: &Cidr, kind| {
+            self.message(family_of(subnet.ip), kind, NLM_F_CREATE, "table", |a| {
+                a.put_str(1, &self.table);
+            })
+        };
+        // Created first so that the deletion of a missing one cannot fail.
+        let steps: Vec<Message> = self
+            .subnets
+            .iter()
+            .flat_map(|subnet| [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE].map(|kind| table(subnet, kind)))
+            .collect();
+        self.transact(&steps)
+    }
+
+    /// Opens a pod's host ports. On failure the caller closes those that were opened.
     pub fn add_ports(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
         let added = elements(held);
-        let step = |element| self.element_step(NFT_MSG_NEWSETELEM, element);
-        let steps: Vec<Message> = added.iter().map(step).collect();
-        match self.transact(&steps) {
+        match self.change(NFT_MSG_NEWSETELEM, &added) {
             Err(error) if error.errno == Errno::NOENT => {
                 self.heal()?;
-                self.transact(&steps)?;
+                self.change(NFT_MSG_NEWSETELEM, &added)?;
             }
             other => other?,
         }
@@ -169,15 +183,30 @@ impl Firewall {
 
     /// Closes a pod's host ports. Those that are closed already are skipped.
     pub fn remove_ports(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        for element in elements(held) {
-            // One transaction each: a missing one would undo the others.
-            let step = self
-                .element_step(NFT_MSG_DELSETELEM, &element)
-                .tolerate(Errno::NOENT);
-            self.transact(&[step])?;
-            self.elements.retain(|known| *known != element);
+        let removed = elements(held);
+        if let Err(error) = self.change(NFT_MSG_DELSETELEM, &removed) {
+            if error.errno != Errno::NOENT {
+                return Err(error);
+            }
+            // One that is missing undid the others: now one by one.
+            for element in &removed {
+                let step = self.element_step(NFT_MSG_DELSETELEM, element);
+                self.transact(&[step.tolerate(Errno::NOENT)])?;
+            }
         }
+        self.elements.retain(|known| !removed.contains(known));
         conntrack::forget_udp(&mut self.socket, held)
+    }
+
+    /// Adds or deletes elements, as many at a time as a datagram holds.
+    fn change(&mut self, kind: u16, elements: &[Element]) -> Result<(), NetlinkError> {
+        elements.chunks(TRANSACTION_MAX).try_for_each(|chunk| {
+            let steps: Vec<Message> = chunk
+                .iter()
+                .map(|element| self.element_step(kind, element))
+                .collect();
+            self.transact(&steps)
+        })
     }
 
     fn transact(&mut self, steps: &[Message]) -> Result<(), NetlinkError> {

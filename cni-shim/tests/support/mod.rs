@@ -17,31 +17,29 @@ const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
 /// Runs `body` isolated. `name` is the test's own name, by which the child finds it again. Needs root; without it
 /// the test says so and does nothing.
 pub fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(PathBuf) -> F) {
-    if std::env::var_os(INSIDE).is_some() {
+    if let Some(dir) = std::env::var_os(INSIDE).map(PathBuf::from) {
         shell("ip link set lo up");
         // Named namespaces and lock files of the tools go here, and away with the mount namespace.
         shell("mount -t tmpfs none /run");
-        let dir = tempfile::tempdir().expect("a directory");
-        // A state directory is often on a shared mount; a private tmpfs shows that pins do not need more.
-        shell(&format!("mount -t tmpfs none {}", dir.path().display()));
+        shell(&format!("mount -t tmpfs none {}", dir.display()));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .expect("a runtime");
-        runtime.block_on(body(dir.path().to_owned()));
-        shell(&format!("umount -l {}", dir.path().display()));
-        return;
+        return runtime.block_on(body(dir));
     }
-    if !rustix_is_root() {
+    if !is_root() {
         eprintln!("{name}: needs root, skipped");
         return;
     }
+    // Made and removed out here: inside it is a mount point until the end.
+    let dir = tempfile::tempdir().expect("a directory");
     let this = std::env::current_exe().expect("the test program");
     let output = Command::new("unshare")
         .args(["--net", "--mount", "--propagation", "private"])
         .arg(this)
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
+        .env(INSIDE, dir.path())
         .output()
         .expect("unshare starts");
     let text = [output.stdout, output.stderr]
@@ -56,7 +54,7 @@ pub fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(PathBuf) -
     print!("{text}");
 }
 
-fn rustix_is_root() -> bool {
+fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 

@@ -393,6 +393,10 @@ impl Server {
         let Some(result) = creation.started() else {
             return;
         };
+        if self.phase == Phase::Creating {
+            // Init is dead; the helper is about to say why.
+            return;
+        }
         self.creation = None;
         if result.is_err() {
             self.started = false;

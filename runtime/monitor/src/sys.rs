@@ -145,6 +145,28 @@ pub fn prctl(option: c_int, value: u64) -> io::Result<()> {
     check(unsafe { libc::prctl(option, value, 0u64, 0u64, 0u64) }).map(drop)
 }
 
+/// Blocks these signals and waits for one of them.
+pub fn wait_signal(signals: &[i32]) -> io::Result<i32> {
+    // SAFETY: `set` is a plain value that sigemptyset initialises before anything reads it; the other calls get
+    // pointers to it and to `signal`, both alive throughout.
+    #[allow(unsafe_code)]
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut signal = 0;
+        match libc::sigwait(&set, &mut signal) {
+            0 => Ok(signal),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
 /// Blocks SIGCHLD and returns a descriptor that tells of it.
 pub fn child_signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before use and outlives the calls.
@@ -166,16 +188,32 @@ pub fn child_signal_fd() -> io::Result<OwnedFd> {
     }
 }
 
-/// Nothing blocked, nothing ignored or handled: what a new program expects.
+/// Nothing blocked, nothing ignored or handled: what a new program expects. By raw calls: libc keeps signals 32 and 33
+/// to itself, and a daemon may have inherited them ignored.
 pub fn default_signals() {
-    // SAFETY: SIG_DFL is no function of ours; signals that cannot be changed fail harmlessly.
+    /// The kernel's sigaction: handler (0 is SIG_DFL), flags, restorer, mask. Larger than any architecture's.
+    const DEFAULT: [u64; 8] = [0; 8];
+    const SET: usize = 8;
+    // SAFETY: SIG_DFL is no function of ours; the kernel reads at most what is there; signals that cannot be changed
+    // fail harmlessly.
     unsafe {
         for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                DEFAULT.as_ptr(),
+                std::ptr::null::<c_void>(),
+                SET,
+            );
         }
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+        let none = 0u64;
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            std::ptr::null::<c_void>(),
+            SET,
+        );
     }
 }
 

@@ -120,6 +120,22 @@ impl Host {
         self.place(controller).is_some()
     }
 
+    /// Whether this kernel counts swap per cgroup, so that a swap limit means something. A v2 root
+    /// has no limits itself: the first cgroup below it that has a memory controller tells.
+    pub fn counts_swap(&self) -> bool {
+        match self.place("memory") {
+            None => false,
+            Some(Place::V1(mount)) => mount.join("memory.memsw.limit_in_bytes").exists(),
+            Some(Place::V2(mount)) => std::fs::read_dir(mount)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .find(|dir| dir.join("memory.max").exists())
+                .is_none_or(|dir| dir.join("memory.swap.max").exists()),
+        }
+    }
+
     /// The cgroup at `path`; nothing is touched.
     pub fn cgroup(&self, path: CgroupPath) -> Cgroup {
         Cgroup::new(self.clone(), path)

@@ -124,6 +124,23 @@ fn on_hybrid_the_unified_tree_has_what_v1_has_not() {
 }
 
 #[test]
+fn swap_counts_where_the_kernel_keeps_a_file_for_it() {
+    let tree = v2();
+    assert!(
+        tree.host.counts_swap(),
+        "nothing below the root says otherwise"
+    );
+    std::fs::write(tree.below("kubepods/memory.max"), "max").unwrap();
+    assert!(!tree.host.counts_swap());
+    std::fs::write(tree.below("kubepods/memory.swap.max"), "max").unwrap();
+    assert!(tree.host.counts_swap());
+    let tree = v1();
+    assert!(!tree.host.counts_swap());
+    std::fs::write(tree.below("memory/memory.memsw.limit_in_bytes"), "1").unwrap();
+    assert!(tree.host.counts_swap());
+}
+
+#[test]
 fn the_pod_level_cgroup_is_the_kubelets_or_one_below_the_default() {
     let tree = v2();
     let given = tree.host.pod("/kubepods/pod1", "/cairn", "p").unwrap();

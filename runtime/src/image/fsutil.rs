@@ -1,12 +1,15 @@
 //! Small file-system steps: atomic replace, and removal of trees somebody else has shaped.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat, renameat, statat, unlinkat,
+};
 
 /// Replaces `path` by these bytes so that a reader, or a crash, sees the old or the new file whole.
 /// The bytes and the name are on stable storage when this returns.
@@ -17,6 +20,52 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     sync_parent(path)
+}
+
+/// Bytes that may be written below `path`: never more than leaves the disk a tenth of what is free.
+pub fn room(path: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(path)?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    Ok(free - free / 10)
+}
+
+/// What a tree takes on disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+/// Counts a tree that a container may be changing meanwhile: nothing is followed out of it, what
+/// vanishes is passed over, and what lies deeper than a path can say is not counted.
+pub fn usage(root: &Path) -> io::Result<Usage> {
+    let root: OwnedFd = File::open(root)?.into();
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut linked = HashSet::new();
+    let mut used = Usage {
+        bytes: 0,
+        inodes: 1,
+    };
+    let mut todo = vec![Vec::from(b".")];
+    while let Some(path) = todo.pop() {
+        let Ok(dir) = rustix::fs::openat2(&root, &path[..], flags, Mode::empty(), resolve) else {
+            continue;
+        };
+        for (name, is_dir) in children(dir.as_fd()).unwrap_or_default() {
+            let Ok(stat) = statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            if is_dir {
+                todo.push([&path[..], b"/", name.as_bytes()].concat());
+            } else if stat.st_nlink > 1 && !linked.insert(stat.st_ino) {
+                continue;
+            }
+            used.inodes += 1;
+            used.bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+        }
+    }
+    Ok(used)
 }
 
 /// Removes a file, durably; one that is not there is removed already.
@@ -151,6 +200,22 @@ mod tests {
         assert!(!top.exists());
         assert!(tmp.path().join("kept").exists());
         remove_tree_at(&top).unwrap();
+    }
+
+    #[test]
+    fn usage_counts_a_linked_file_once_and_follows_nothing() {
+        let tmp = tempfile::tempdir().unwrap();
+        let tree = tmp.path().join("tree");
+        fs::create_dir_all(tree.join("d")).unwrap();
+        fs::write(tree.join("d/f"), vec![1; 100_000]).unwrap();
+        let before = usage(&tree).unwrap();
+        assert_eq!(before.inodes, 3);
+        assert!((100_000..200_000).contains(&before.bytes), "{before:?}");
+        fs::hard_link(tree.join("d/f"), tree.join("again")).unwrap();
+        assert_eq!(usage(&tree).unwrap(), before);
+        fs::write(tmp.path().join("outside"), vec![1; 1_000_000]).unwrap();
+        std::os::unix::fs::symlink(tmp.path(), tree.join("out")).unwrap();
+        assert!(usage(&tree).unwrap().bytes < 200_000);
     }
 
     #[test]

@@ -23,11 +23,10 @@ use super::store::TempDir;
 use super::unpack::decode;
 use super::unpack::path::CleanPath;
 use super::unpack::tarball::{Kind, Reader};
-use super::{Error, Progress, Shared, blocking, manifest};
+use super::{Error, Progress, Shared, blocking, fsutil, manifest};
 
-/// Files in one archive, and bytes spooled from it.
+/// Files in one archive.
 const FILES_MAX: usize = 100_000;
-const SPOOL_MAX: u64 = 256 << 30;
 /// Links from name to name in a `docker save` archive.
 const LINKS_MAX: usize = 8;
 const CHUNK: usize = 256 * 1024;
@@ -146,7 +145,8 @@ async fn open(shared: &Arc<Shared>, from: ImportFrom) -> Result<Archive, Error> 
 fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
     let (input, went_in) = decode::Counted::new(input);
     let plain = decode::decoder(input).map_err(bad)?;
-    let mut tar = Reader::new(decode::Bounded::new(plain, went_in, SPOOL_MAX));
+    let room = fsutil::room(&dir.path).map_err(Error::io("image archive", "spool", &dir.path))?;
+    let mut tar = Reader::new(decode::Bounded::new(plain, went_in, room));
     let mut by_path = HashMap::new();
     let mut by_digest = HashMap::new();
     while let Some(entry) = tar.next_entry().map_err(bad)? {

@@ -7,6 +7,7 @@
 //!
 //! Nothing counts before the rename. A dropped future kills the helper and removes `tmp/<n>`.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
@@ -28,6 +29,7 @@ use super::manifest::Descriptor;
 use super::store::{LayerInfo, Store, TempDir};
 use super::unpack::path::CleanPath;
 use super::unpack::{REPORT_MAX, Report};
+use super::view::View;
 use super::{Error, Progress};
 
 /// A helper's last words.
@@ -107,13 +109,11 @@ impl Unpacker {
             .helper
             .split_first()
             .ok_or(std::io::Error::from(std::io::ErrorKind::NotFound))?;
-        // Never more than leaves the disk a tenth of what is free now.
-        let disk = rustix::fs::statvfs(fs)?;
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let room = super::fsutil::room(fs)?;
         Command::new(program)
             .args(args)
             .arg(fs)
-            .arg((free - free / 10).min(BYTES_MAX).to_string())
+            .arg(room.min(BYTES_MAX).to_string())
             .arg(ENTRIES_MAX.to_string())
             .env_clear()
             .current_dir("/")
@@ -227,6 +227,8 @@ impl Unpacked {
         let opaque = self.report.opaque().map_err(fail("report"))?;
         let implied = self.report.implied().map_err(fail("report"))?;
         mark_opaque(&root, &opaque).map_err(fail("mark opaque directories"))?;
+        let whiteouts = self.report.whiteouts().map_err(fail("report"))?;
+        drop_idle_whiteouts(&root, lowers, &whiteouts, &opaque).map_err(fail("whiteouts"))?;
         let lowers: Vec<OwnedFd> = lowers
             .iter()
             .map(|lower| {
@@ -267,6 +269,35 @@ fn mark_opaque(root: &OwnedFd, dirs: &[CleanPath]) -> Result<(), String> {
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
             Err(e) => return Err(e.to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// Removes whiteouts that hide nothing. Overlayfs filters whiteouts only where directories are
+/// merged; elsewhere such a one would be listed as a name that nothing can be done with.
+fn drop_idle_whiteouts(
+    root: &OwnedFd,
+    lowers: &[PathBuf],
+    whiteouts: &[CleanPath],
+    opaque: &[CleanPath],
+) -> Result<(), String> {
+    if whiteouts.is_empty() {
+        return Ok(());
+    }
+    let below = View::open(lowers).map_err(|e| e.to_string())?;
+    let opaque: HashSet<_> = opaque.iter().collect();
+    for path in whiteouts {
+        let Some((dir, name)) = path.split() else {
+            continue;
+        };
+        let cut_off = opaque.contains(&CleanPath::default())
+            || dir.prefixes().any(|parent| opaque.contains(&parent));
+        if !cut_off && below.has(path.as_bytes()).map_err(|e| e.to_string())? {
+            continue;
+        }
+        if let Ok(dir) = open_dir(root, &dir, ResolveFlags::empty()) {
+            rustix::fs::unlinkat(&dir, name, AtFlags::empty()).map_err(|e| e.to_string())?;
         }
     }
     Ok(())

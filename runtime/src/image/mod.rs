@@ -11,15 +11,19 @@
 //! are names for it. `Images` is a cheap handle; all work it starts ends with the future that
 //! asked for it, but for a pull that several wait for, which ends with the last of them.
 
+mod auth;
 mod digest;
 mod fsutil;
+mod hosts;
 mod import;
 mod ingest;
 mod layer;
 mod manifest;
 mod mount;
+mod pull;
 mod record;
 mod reference;
+mod registry;
 mod store;
 mod sys;
 pub mod unpack;
@@ -33,9 +37,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub use auth::Auth;
 pub use digest::Digest;
+pub use fsutil::Usage;
 pub use import::{ImportFrom, Imported};
 pub use mount::{ImageMount, Rootfs, Userns};
+pub use pull::PullError;
 pub use record::{ImageRecord, ImageUser, Named};
 pub use reference::{BadReference, Reference};
 
@@ -173,6 +180,8 @@ struct Shared {
     store: Arc<Store>,
     unpacker: Arc<Unpacker>,
     options: Options,
+    clients: registry::Clients,
+    flights: pull::Flights,
 }
 
 impl Images {
@@ -189,6 +198,8 @@ impl Images {
             store,
             unpacker,
             options,
+            clients: Default::default(),
+            flights: Default::default(),
         }));
         mount::find_uses(&images.0.store, &images.0.options.containers_dir)?;
         images.0.store.collect();

@@ -28,6 +28,7 @@ use rustix::mount::{
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
+use super::fsutil::{Usage, usage};
 use super::layer::copy_attributes;
 use super::record::ImageRecord;
 use super::store::Store;
@@ -106,6 +107,13 @@ impl Images {
         .await
     }
 
+    /// Whether trees of this store can be shown shifted into a user namespace (CRI-452): the kernel
+    /// and the file system must both know how.
+    pub fn can_idmap(&self, userns: &Userns) -> bool {
+        let tree = self.0.store.root().join("empty");
+        shifted(&tree, userns).is_ok()
+    }
+
     /// The root of a container that was prepared earlier, also before a restart.
     pub fn find_rootfs(&self, container_id: &str) -> Result<Option<Rootfs>, Error> {
         let dir = self.rootfs_dir(container_id)?;
@@ -118,6 +126,12 @@ impl Images {
             upper: dir.join("upper"),
             work: dir.join("work"),
         }))
+    }
+
+    /// What the container has written so far. Walks the tree: not for the hot path.
+    pub async fn rootfs_usage(&self, container_id: &str) -> Result<Usage, Error> {
+        let upper = self.rootfs_dir(container_id)?.join("upper");
+        blocking(move || usage(&upper).map_err(Error::io("container root", "count", &upper))).await
     }
 
     /// The text of a file in the container's root, such as `/etc/passwd`, resolved as overlayfs
@@ -433,12 +447,7 @@ impl Overlay<'_> {
                 OFlags::PATH | OFlags::CLOEXEC,
                 Mode::empty(),
             )?),
-            Some(userns) => {
-                let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-                let tree = rustix::mount::open_tree(CWD, path, flags)?;
-                sys::idmap(tree.as_fd(), userns.as_fd())?;
-                Ok(tree)
-            }
+            Some(userns) => shifted(path, userns),
         };
         self.lowers.iter().map(open).collect()
     }
@@ -476,6 +485,11 @@ impl Overlay<'_> {
             }
         }
         set("index", "off")?;
+        if self.upper.is_some() {
+            // Without it every unmount flushes the whole file system below (tens of milliseconds and
+            // more), for a tree that is thrown away. Kernels before 5.10 do not know it.
+            let _ = rustix::mount::fsconfig_set_flag(fs.as_fd(), "volatile");
+        }
         rustix::mount::fsconfig_create(fs.as_fd())
             .map_err(|e| Step::Failed("create", explain(&fs, e)))?;
         let attributes = match self.upper {
@@ -525,6 +539,14 @@ fn by_descriptor(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
+/// A detached copy of a tree, its owners shifted.
+fn shifted(path: &Path, userns: &Userns) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = rustix::mount::open_tree(CWD, path, flags)?;
+    sys::idmap(tree.as_fd(), userns.as_fd())?;
+    Ok(tree)
+}
+
 /// The kernel's own words on a failed step, which it leaves in the descriptor.
 fn explain(fs: &OwnedFd, e: Errno) -> io::Error {
     let cause = io::Error::from(e);
@@ -537,4 +559,49 @@ fn explain(fs: &OwnedFd, e: Errno) -> io::Error {
     };
     let words = String::from_utf8_lossy(&words[..n]);
     io::Error::new(cause.kind(), format!("{cause} ({})", words.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_without_lowerdir_plus_get_one_string_whatever_the_paths_are_called() {
+        let tmp = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = tmp.path().join(name);
+            fs::create_dir_all(&path).unwrap();
+            path
+        };
+        let lowers = vec![make(&format!("a:b,{}", "x".repeat(200))), make("c")];
+        fs::write(lowers[0].join("f"), "top").unwrap();
+        fs::write(lowers[1].join("f"), "low").unwrap();
+        let (upper, work, merged) = (make("upper"), make("work"), make("merged"));
+        let overlay = Overlay {
+            lowers,
+            upper: Some((&upper, &work)),
+            userns: None,
+        };
+        overlay
+            .old_api(&overlay.open_lowers().unwrap(), &merged)
+            .unwrap();
+        let shown = fs::read_to_string(merged.join("f"));
+        rustix::mount::unmount(&merged, UnmountFlags::DETACH).unwrap();
+        assert_eq!(shown.unwrap(), "top");
+    }
+
+    #[test]
+    fn a_failed_mount_says_why_in_the_kernels_words() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (lower, file) = (tmp.path().join("lower"), tmp.path().join("file"));
+        fs::create_dir(&lower).unwrap();
+        fs::write(&file, "no directory").unwrap();
+        let overlay = Overlay {
+            lowers: vec![lower, file],
+            upper: None,
+            userns: None,
+        };
+        let e = overlay.mount_at(tmp.path()).unwrap_err().to_string();
+        assert!(e.contains("overlay") && e.contains("director"), "{e}");
+    }
 }

@@ -150,6 +150,16 @@ impl ImageRecord {
         next
     }
 
+    /// Whether all these names are the image's already.
+    pub fn has_names(&self, names: &Names) -> bool {
+        fn all<T: PartialEq>(have: &[T], want: &[T]) -> bool {
+            want.iter().all(|name| have.contains(name))
+        }
+        all(&self.repo_tags, &names.repo_tags)
+            && all(&self.repo_digests, &names.repo_digests)
+            && all(&self.manifests, &names.manifests)
+    }
+
     /// The same image without this tag.
     pub fn without_tag(&self, tag: &str) -> Self {
         let mut next = self.clone();

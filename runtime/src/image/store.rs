@@ -60,6 +60,8 @@ struct Inner {
     uses: HashMap<PathBuf, Vec<Digest>>,
     /// Layers that work in progress counts on.
     holds: HashMap<Digest, usize>,
+    /// Images whose file could not be brought up to date.
+    behind: HashSet<Digest>,
 }
 
 pub struct Store {
@@ -110,8 +112,8 @@ impl Store {
             layer_locks: Mutex::default(),
             next: AtomicU64::new(last + 1),
         });
-        store.empty_dir("tmp")?;
-        store.empty_dir("trash")?;
+        store.sweep_trash()?;
+        store.sweep_tmp()?;
         if damaged > 0 {
             tracing::warn!(
                 damaged,
@@ -238,12 +240,21 @@ impl Store {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let path = self.root.join("records").join(format!("{}.json", id.hex()));
-        let now = self.get(id);
-        match now {
+        let written = match self.get(id) {
             Some(record) => fsutil::write_durably(&path, &record.to_json()),
             None => fsutil::remove_durably(&path),
-        }
-        .map_err(Error::io("image record", "write", &path))
+        };
+        let mut inner = self.lock();
+        match &written {
+            Ok(()) => inner.behind.remove(id),
+            Err(_) => inner.behind.insert(id.clone()),
+        };
+        written.map_err(Error::io("image record", "write", &path))
+    }
+
+    /// Whether the image is on disk as it is in memory.
+    pub fn is_durable(&self, id: &Digest) -> bool {
+        !self.lock().behind.contains(id)
     }
 
     /// The one lock of this layer: whoever holds it may unpack it.
@@ -373,15 +384,7 @@ impl Store {
             }
             return;
         }
-        let remove = move || {
-            if let Err(e) = fsutil::remove_tree_at(&trash) {
-                tracing::warn!(dir = %trash.display(), "cannot empty the trash: {e}");
-            }
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-            Err(_) => remove(),
-        }
+        remove_in_background(trash);
     }
 
     pub fn temp_dir(self: &Arc<Self>) -> Result<TempDir, Error> {
@@ -403,19 +406,36 @@ impl Store {
         &self.root
     }
 
-    fn empty_dir(&self, name: &str) -> Result<(), Error> {
-        let dir = self.root.join(name);
-        let failed = || Error::io("image store", "sweep", &dir);
-        for entry in fs::read_dir(&dir).map_err(failed())? {
-            let path = entry.map_err(failed())?.path();
-            if name == "trash" {
-                // Not waited for, and not moved: it is trash already.
-                fsutil::remove_tree_at(&path).map_err(failed())?;
-            } else {
-                self.discard(&path);
-            }
+    /// Discards what a crash left in `tmp/`.
+    fn sweep_tmp(&self) -> Result<(), Error> {
+        let dir = self.root.join("tmp");
+        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
+        for entry in entries.flatten() {
+            self.discard(&entry.path());
         }
         Ok(())
+    }
+
+    /// Goes on with removals a crash cut short, in the background.
+    fn sweep_trash(&self) -> Result<(), Error> {
+        let dir = self.root.join("trash");
+        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
+        for entry in entries.flatten() {
+            remove_in_background(entry.path());
+        }
+        Ok(())
+    }
+}
+
+fn remove_in_background(path: PathBuf) {
+    let remove = move || {
+        if let Err(e) = fsutil::remove_tree_at(&path) {
+            tracing::warn!(dir = %path.display(), "cannot empty the trash: {e}");
+        }
+    };
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+        Err(_) => remove(),
     }
 }
 

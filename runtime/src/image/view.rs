@@ -113,6 +113,21 @@ impl View {
         Ok(())
     }
 
+    /// Whether the view has something at exactly this path, no symlink followed.
+    pub fn has(&self, path: &[u8]) -> io::Result<bool> {
+        let mut here = self.root.clone();
+        let mut parts = components(path).peekable();
+        while let Some(name) = parts.next() {
+            let name = CString::new(name).map_err(io::Error::other)?;
+            match step(&here, &name)? {
+                None => return Ok(false),
+                Some(Found::Dir(dir)) => here = dir,
+                Some(Found::Other { .. }) => return Ok(parts.peek().is_none()),
+            }
+        }
+        Ok(true)
+    }
+
     fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
         let mut todo: VecDeque<Vec<u8>> = components(path).collect();
         let mut stack: Vec<Merged> = vec![self.root.clone()];

@@ -1,5 +1,9 @@
 //! Images against real disks, real overlay mounts and real registries. Needs root.
 
+mod confine;
+mod model;
+mod pull;
+mod registry;
 mod store;
 mod support;
 mod unpack;

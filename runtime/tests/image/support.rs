@@ -185,7 +185,6 @@ pub struct Image {
     pub manifest: Digest,
     pub id: Digest,
     pub name: String,
-    pub media_type: &'static str,
 }
 
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -237,7 +236,6 @@ impl Image {
             manifest,
             id,
             name: name.to_owned(),
-            media_type: OCI_MANIFEST,
         }
     }
 

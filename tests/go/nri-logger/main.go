@@ -1,7 +1,7 @@
 // Command nri-logger is an NRI plugin on the Go stub: an independent peer for our own logger.
 //
-// It prints one line per event, "EVENT pod-name container-name" ("-" where there is none),
-// and nothing else on standard output, so that two lists can be compared with diff.
+// It prints one line per event, "EVENT pod-name" or "EVENT pod-name container-name", and nothing
+// else on standard output, so that two lists can be compared with diff.
 package main
 
 import (
@@ -17,14 +17,11 @@ import (
 type logger struct{}
 
 func say(event string, pod *api.PodSandbox, container *api.Container) error {
-	p, c := pod.GetName(), container.GetName()
-	if p == "" {
-		p = "-"
+	line := event + " " + pod.GetName()
+	if container != nil {
+		line += " " + container.GetName()
 	}
-	if c == "" {
-		c = "-"
-	}
-	_, err := fmt.Println(event, p, c)
+	_, err := fmt.Println(line)
 	return err
 }
 

@@ -319,14 +319,14 @@ async fn contract_1118_a_veto_fails_the_pod_cleans_up_and_a_retry_works() {
         let own: Vec<_> = plugin
             .list()
             .into_iter()
-            .filter(|l| l.contains(" veto "))
+            .filter(|l| l.contains(" veto"))
             .collect();
         assert_eq!(
             own,
             [
-                "RunPodSandbox veto -",
-                "StopPodSandbox veto -",
-                "RemovePodSandbox veto -"
+                "RunPodSandbox veto",
+                "StopPodSandbox veto",
+                "RemovePodSandbox veto"
             ]
         );
     }
@@ -510,7 +510,7 @@ async fn contract_1135_stop_is_told_once_also_over_a_restart() {
     let pod = daemon.cri().pod_by_id(&pod.id, "once");
     pod.stop().await.expect("StopPodSandbox");
     pod.remove().await.expect("RemovePodSandbox");
-    assert_eq!(again.list(), ["RemovePodSandbox once -"]);
+    assert_eq!(again.list(), ["RemovePodSandbox once"]);
 }
 
 #[tokio::test]
@@ -529,9 +529,9 @@ async fn contract_1135_a_pod_older_than_the_daemon_gets_its_stop_and_remove() {
     daemon.cri().pod_by_id(&pod.id, "older").end().await;
     let expected = [
         "StopContainer older c",
-        "StopPodSandbox older -",
+        "StopPodSandbox older",
         "RemoveContainer older c",
-        "RemovePodSandbox older -",
+        "RemovePodSandbox older",
     ];
     assert_eq!(plugin.list(), expected);
 }
@@ -578,15 +578,15 @@ async fn contract_1141_remove_of_a_running_pod_stops_it_first() {
     pod.sleeper("c").await;
     let (gate, call, _) = in_remove(&pod, &plugin).await;
     let expected = [
-        "RunPodSandbox running -",
+        "RunPodSandbox running",
         "CreateContainer running c",
         "PostCreateContainer running c",
         "StartContainer running c",
         "PostStartContainer running c",
         "StopContainer running c",
-        "StopPodSandbox running -",
+        "StopPodSandbox running",
         "RemoveContainer running c",
-        "RemovePodSandbox running -",
+        "RemovePodSandbox running",
     ];
     assert_eq!(plugin.list(), expected);
     let listed = daemon.cri().pods().await;
@@ -659,7 +659,7 @@ async fn contract_1144_an_error_or_a_hang_never_prevents_removal() {
     assert!(daemon.cri().pods().await.is_empty());
     assert_eq!(
         last.list().last().map(String::as_str),
-        Some("RemovePodSandbox goes -")
+        Some("RemovePodSandbox goes")
     );
     assert_eq!(first.list(), last.list(), "an error costs nobody an event");
     assert!(
@@ -724,15 +724,15 @@ async fn contract_an_exit_is_told_once_before_the_pods_stop() {
     container.remove().await.expect("RemoveContainer");
     pod.end().await;
     let expected = [
-        "RunPodSandbox exit -",
+        "RunPodSandbox exit",
         "CreateContainer exit c",
         "PostCreateContainer exit c",
         "StartContainer exit c",
         "PostStartContainer exit c",
         "StopContainer exit c",
         "RemoveContainer exit c",
-        "StopPodSandbox exit -",
-        "RemovePodSandbox exit -",
+        "StopPodSandbox exit",
+        "RemovePodSandbox exit",
     ];
     assert_eq!(plugin.list(), expected);
 }

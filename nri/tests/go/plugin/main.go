@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
@@ -52,6 +53,14 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, ctrs []*
 
 // update sends many updates at once: none may be refused for its stream id.
 func (p *plugin) update() {
+	// Not active yet: the runtime says so until it has taken Synchronize in.
+	for {
+		_, err := p.stub.UpdateContainers(nil)
+		if err == nil || !strings.Contains(err.Error(), "not synchronised") {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 	var failed atomic.Int32
 	var first atomic.Value
 	var wg sync.WaitGroup
@@ -62,17 +71,9 @@ func (p *plugin) update() {
 			u := &api.ContainerUpdate{}
 			u.SetContainerId(fmt.Sprintf("c%d", i))
 			u.SetLinuxCPUShares(uint64(i + 2))
-			for {
-				_, err := p.stub.UpdateContainers([]*api.ContainerUpdate{u})
-				if err == nil {
-					return
-				}
-				// Not active yet: the runtime says so until Synchronize has been taken in.
-				if !strings.Contains(err.Error(), "not synchronised") {
-					failed.Add(1)
-					first.CompareAndSwap(nil, err.Error())
-					return
-				}
+			if _, err := p.stub.UpdateContainers([]*api.ContainerUpdate{u}); err != nil {
+				failed.Add(1)
+				first.CompareAndSwap(nil, err.Error())
 			}
 		}()
 	}

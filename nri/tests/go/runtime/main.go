@@ -53,6 +53,8 @@ func main() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		var n int
+		// Holds joining plugins back, and waits for the one that is half in.
+		block := r.BlockPluginSync()
 		switch line := in.Text(); {
 		case line == "life":
 			fmt.Println("life", life(ctx, r, pod, ctr))
@@ -68,6 +70,7 @@ func main() {
 			r.Stop()
 			return
 		}
+		block.Unblock()
 	}
 }
 

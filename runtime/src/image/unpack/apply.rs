@@ -33,6 +33,8 @@ pub struct Applied {
     pub implied: BTreeSet<CleanPath>,
     /// Directories that hide what lower layers have in them.
     pub opaque: BTreeSet<CleanPath>,
+    /// Whiteouts, except where an entry of the layer has taken the name again.
+    pub whiteouts: HashSet<CleanPath>,
     pub inodes: u64,
     pub disk_bytes: u64,
 }
@@ -44,8 +46,6 @@ pub struct Applier {
     /// Times of directories, set last because making entries changes them.
     dir_times: Vec<(CleanPath, Timestamps)>,
     entries_left: u64,
-    /// Whiteouts this layer has made, so that an entry of its own may replace them.
-    hidden: HashSet<CleanPath>,
     pub applied: Applied,
 }
 
@@ -71,7 +71,6 @@ impl Applier {
             last: None,
             dir_times: Vec::new(),
             entries_left: max_entries,
-            hidden: HashSet::new(),
             applied,
         }
     }
@@ -142,7 +141,7 @@ impl Applier {
         let none = rustix::fs::makedev(0, 0);
         self.mknod(&name, FileType::CharacterDevice, 0, none)
             .map_err(failed("make a whiteout"))?;
-        self.hidden.insert(path);
+        self.applied.whiteouts.insert(path);
         self.applied.inodes += 1;
         Ok(())
     }
@@ -274,7 +273,7 @@ impl Applier {
         let Some(there) = there else {
             return Ok(());
         };
-        if self.hidden.remove(path) {
+        if self.applied.whiteouts.remove(path) {
             // The name of lower layers stays hidden: a file covers it, a directory must say so.
             self.applied.opaque.insert(path.clone());
         }
@@ -332,7 +331,7 @@ impl Applier {
                     self.make_parents(&target.map_err(io::Error::other)?, links)?;
                     continue;
                 }
-                Ok(_) if self.hidden.remove(&path) => {
+                Ok(_) if self.applied.whiteouts.remove(&path) => {
                     let name = CString::new(name).map_err(io::Error::other)?;
                     fsutil::remove_tree(parent_fd.as_fd(), &name).map_err(failed("replace"))?;
                     self.applied.opaque.insert(path.clone());

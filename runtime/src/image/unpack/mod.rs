@@ -15,7 +15,6 @@ pub mod decode;
 pub mod path;
 pub mod tarball;
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -49,6 +48,7 @@ pub struct Report {
     pub disk_bytes: u64,
     implied: String,
     opaque: String,
+    whiteouts: String,
 }
 
 impl Report {
@@ -57,13 +57,18 @@ impl Report {
         paths(&self.implied)
     }
 
+    /// Whiteouts that were made.
+    pub fn whiteouts(&self) -> Result<Vec<CleanPath>, String> {
+        paths(&self.whiteouts)
+    }
+
     /// Directories to be marked opaque.
     pub fn opaque(&self) -> Result<Vec<CleanPath>, String> {
         paths(&self.opaque)
     }
 }
 
-fn list(paths: &BTreeSet<CleanPath>) -> String {
+fn list<'a>(paths: impl IntoIterator<Item = &'a CleanPath>) -> String {
     let mut bytes = Vec::new();
     for path in paths {
         bytes.extend(path.as_bytes());
@@ -152,6 +157,7 @@ fn unpack(input: impl io::Read, root: OwnedFd, limits: Limits) -> io::Result<Rep
         disk_bytes: applied.disk_bytes,
         implied: list(&applied.implied),
         opaque: list(&applied.opaque),
+        whiteouts: list(&applied.whiteouts),
     })
 }
 
