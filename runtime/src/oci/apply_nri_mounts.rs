@@ -11,6 +11,9 @@ use super::{
     mounts::check_propagation,
 };
 
+/// Options that other runtimes know, and that the create helper would hand to the file system.
+const UNKNOWN: [&str; 3] = ["tmpcopyup", "idmap", "ridmap"];
+
 /// Removes, replaces and appends in the order given; then, if anything was asked for, sorts the whole
 /// list so that parents come first. Propagation is judged for each mount on its own (NRI-722).
 pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Result<(), SpecError> {
@@ -36,6 +39,12 @@ pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Resu
         }
         if remove {
             continue;
+        }
+        if let Some(option) = entry.options.iter().find(|o| UNKNOWN.contains(&o.as_str())) {
+            return Err(SpecError::unsupported(
+                field(path),
+                format!("the mount option {option:?} is not known to the create helper"),
+            ));
         }
         let propagation = propagation(entry, view)?;
         if strongest != Propagation::Shared && propagation != Propagation::Private {

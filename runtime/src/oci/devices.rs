@@ -60,17 +60,17 @@ pub fn default_rules() -> Vec<LinuxDeviceCgroup> {
     rules
 }
 
-/// The devices of a container: those it asks for, or all of the host for a privileged one.
+/// The devices of a container: those it asks for, and with `all` every one of the host.
 /// `owner` overrides the host's owner of each node (a policy of CRI-226).
 pub fn build(
     asked: &[Device],
-    privileged: bool,
+    all: bool,
     of_host: &[HostDevice],
     owner: Option<(u32, u32)>,
     view: &dyn HostView,
 ) -> Result<Devices, SpecError> {
     let mut devices = Devices::default();
-    if privileged {
+    if all {
         devices.rules.push(rule(true, None, None, None, "rwm"));
         for device in of_host {
             devices.nodes.push(node(device, device.path.clone(), None)?);
@@ -215,7 +215,7 @@ mod tests {
         fn devices(&self, host_path: &str) -> Vec<HostDevice> {
             let host_path = host_path.replace("dirlink", "snd");
             let matches =
-                |d: &&HostDevice| d.path.starts_with(host_path) || host_path == "/dev/link";
+                |d: &&HostDevice| d.path.starts_with(&host_path) || host_path == "/dev/link";
             self.0.iter().filter(matches).cloned().collect()
         }
     }

@@ -29,7 +29,8 @@ pub struct SandboxNamespaces {
     pub user: Option<PathBuf>,
 }
 
-/// Host paths of the files that every container of the pod gets (CRI-202, CRI-204).
+/// Host paths of the files that every container of the pod gets (CRI-202, CRI-204). They are bound as
+/// they are: in a pod with a user namespace they belong to the id that its root is mapped to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxFiles {
     pub hostname: PathBuf,
@@ -227,6 +228,7 @@ pub struct Policy {
     pub ignore_image_volumes: bool,
     /// Devices belong to the container's user instead of the host's owner (CRI-226).
     pub device_ownership_from_user: bool,
+    /// A privileged container gets no device of the host, and no rule that would let it make one.
     pub privileged_without_host_devices: bool,
 }
 

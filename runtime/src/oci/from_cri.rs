@@ -49,7 +49,8 @@ pub struct Inputs<'a> {
     pub seccomp_profile: Option<&'a str>,
     /// The PID namespace of the target container, if it runs in this pod.
     pub target_pid_namespace: Option<&'a Path>,
-    /// Prepared directories for [`image_volumes`], by container path.
+    /// Prepared directories for [`image_volumes`], by container path. Their content has the image's
+    /// owners, also in a pod with a user namespace: there the mount is mapped.
     pub volumes: &'a BTreeMap<String, PathBuf>,
     /// Prepared trees of image mounts, by container path as configured.
     pub image_mounts: &'a BTreeMap<String, PathBuf>,
@@ -374,7 +375,7 @@ fn linux_section(
     let all_devices = context.privileged && !policy.privileged_without_host_devices;
     let devices = devices::build(
         &inputs.config.devices,
-        context.privileged,
+        all_devices,
         if all_devices { &host.devices } else { &[] },
         policy
             .device_ownership_from_user

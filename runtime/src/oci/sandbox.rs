@@ -79,6 +79,12 @@ pub fn plan(
             "a user namespace cannot be had with the host's PID or IPC namespace",
         ));
     }
+    if user_mapping.is_some() && !host.idmapped_mounts {
+        return Err(SpecError::unsupported(
+            "linux.security_context.namespace_options.userns_options",
+            "a user namespace needs idmapped mounts, which this kernel has not",
+        ));
+    }
     if context.run_as_group.is_some() && context.run_as_user.is_none() {
         return Err(SpecError::invalid(
             "linux.security_context.run_as_group",
@@ -206,7 +212,7 @@ pub(super) fn check_sysctl(
 
 #[cfg(test)]
 mod tests {
-    use proto_cri::v1::{LinuxPodSandboxConfig, WindowsPodSandboxConfig};
+    use proto_cri::v1::{IdMapping, LinuxPodSandboxConfig, UserNamespace, WindowsPodSandboxConfig};
 
     use super::*;
 
@@ -269,6 +275,36 @@ mod tests {
         );
         assert_eq!(host.hostname, None);
         assert!(host.sysctls.is_empty());
+    }
+
+    #[test]
+    fn a_user_namespace_needs_idmapped_mounts_and_namespaces_of_its_own() {
+        use NamespaceMode::{Container, Node, Pod};
+        let map = IdMapping {
+            host_id: 65536,
+            container_id: 0,
+            length: 65536,
+        };
+        let with_user = |mut options: NamespaceOption| {
+            options.userns_options = Some(UserNamespace {
+                mode: Pod as i32,
+                uids: vec![map],
+                gids: vec![map],
+            });
+            config(options, &[])
+        };
+        let host = HostFacts {
+            idmapped_mounts: true,
+            ..HostFacts::default()
+        };
+        let plan_on =
+            |host: &HostFacts, options| plan(&with_user(options), host, &Policy::default());
+        let good = plan_on(&host, options(Pod, Container, Pod)).expect("valid");
+        assert_eq!(good.user_mapping.map(|m| m.host_id), Some(65536));
+        assert_eq!(good.sysctls.len(), 1, "ping_group_range has no ids there");
+        assert!(plan_on(&host, options(Pod, Node, Pod)).is_err());
+        assert!(plan_on(&host, options(Pod, Container, Node)).is_err());
+        assert!(plan_on(&HostFacts::default(), options(Pod, Container, Pod)).is_err());
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub struct NriContainerFacts<'a> {
     pub name: &'a str,
     pub state: nri::ContainerState,
     pub labels: Option<&'a BTreeMap<String, String>>,
-    /// Of CRI; they lie over those of the spec.
+    /// Of CRI. Those of the spec lie over them: what we and the plugins set cannot be forged.
     pub annotations: Option<&'a BTreeMap<String, String>>,
     /// 0 where there is no process.
     pub pid: u32,
@@ -100,13 +100,13 @@ pub struct NriContainerFacts<'a> {
 
 /// The container as it stands, from its spec and the rest.
 pub fn nri_container(facts: &NriContainerFacts<'_>, spec: &Spec) -> nri::Container {
-    let mut annotations: BTreeMap<String, String> = spec
-        .annotations()
-        .iter()
-        .flatten()
-        .map(|(k, v)| (k.clone(), v.clone()))
-        .collect();
-    annotations.extend(facts.annotations.cloned().unwrap_or_default());
+    let mut annotations = facts.annotations.cloned().unwrap_or_default();
+    annotations.extend(
+        spec.annotations()
+            .iter()
+            .flatten()
+            .map(|(key, value)| (key.clone(), value.clone())),
+    );
     let process = spec.process().as_ref();
     nri::Container {
         id: facts.id.to_owned(),

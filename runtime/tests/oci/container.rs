@@ -90,6 +90,37 @@ fn privilege_clears_paths_and_profiles() {
 }
 
 #[test]
+fn a_privileged_container_has_the_hosts_devices_unless_the_policy_says_no() {
+    let mut f = Fixture::default();
+    f.sandbox.privileged = true;
+    f.context().privileged = true;
+    f.host.devices = vec![cairn::oci::HostDevice {
+        path: "/dev/sda".into(),
+        kind: 'b',
+        major: 8,
+        minor: 0,
+        mode: 0o660,
+        uid: 0,
+        gid: 6,
+    }];
+    let devices = |f: &Fixture| {
+        let linux = f.spec().spec.linux().clone().expect("linux");
+        let rules = linux
+            .resources()
+            .as_ref()
+            .and_then(|r| r.devices().clone())
+            .expect("rules");
+        (
+            linux.devices().as_ref().map_or(0, Vec::len),
+            rules[0].allow(),
+        )
+    };
+    assert_eq!(devices(&f), (1, true));
+    f.policy.privileged_without_host_devices = true;
+    assert_eq!(devices(&f), (0, false));
+}
+
+#[test]
 fn masked_and_readonly_paths_are_exactly_those_given() {
     let mut f = Fixture::default();
     let linux = f.spec().spec.linux().clone().expect("linux");

@@ -4,7 +4,9 @@
 mod cdi;
 mod container;
 mod golden;
+mod hostile;
 mod limits;
+mod matters;
 mod mounts;
 mod nri_apply;
 mod nri_messages;

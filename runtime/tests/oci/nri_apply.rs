@@ -249,6 +249,23 @@ fn one_value_of_every_kind() {
 }
 
 #[test]
+fn a_spec_is_the_same_after_it_was_on_disk() {
+    let mut adjust = everything();
+    let scheduler = adjust
+        .linux
+        .as_mut()
+        .and_then(|l| l.scheduler.as_mut())
+        .expect("set");
+    scheduler.flags = (0..=6).collect();
+    let spec = applied(&adjust);
+    let text = serde_json::to_vec(&spec).expect("serialisable");
+    assert_eq!(
+        serde_json::from_slice::<Spec>(&text).expect("readable"),
+        spec
+    );
+}
+
+#[test]
 fn annotations_are_removed_first_and_set_then() {
     let mut f = host();
     f.policy.annotation_prefixes = vec!["a/".to_owned()];
@@ -985,6 +1002,14 @@ fn mounts_are_removed_replaced_and_sorted_so_that_parents_come_first() {
             refused(&mounts(vec![mount(bad, "/x", &[])])).contains("adjust.mounts"),
             "{bad}"
         );
+    }
+}
+
+#[test]
+fn mount_options_that_the_create_helper_does_not_know_are_refused() {
+    for option in ["tmpcopyup", "idmap", "ridmap"] {
+        let text = refused(&mounts(vec![mount("/x", "/private/x", &["bind", option])]));
+        assert!(text.contains(option), "{text}");
     }
 }
 

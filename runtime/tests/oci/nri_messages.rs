@@ -76,7 +76,15 @@ fn a_container_shows_everything_that_its_spec_and_the_record_say() {
     let mut spec = f.spec().spec;
     apply_adjustment(&mut spec, &everything(), &context(&f)).expect("valid");
     let labels = [("app".to_owned(), "web".to_owned())].into();
-    let annotations = [("note".to_owned(), "x".to_owned())].into();
+    let annotations = [
+        ("note".to_owned(), "x".to_owned()),
+        (
+            "io.kubernetes.cri.sandbox-id".to_owned(),
+            "forged".to_owned(),
+        ),
+        ("plugin".to_owned(), "was not here".to_owned()),
+    ]
+    .into();
     let facts = NriContainerFacts {
         id: "c1",
         sandbox_id: "pod1",

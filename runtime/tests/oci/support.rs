@@ -203,6 +203,12 @@ pub fn assert_golden(name: &str, value: &impl serde::Serialize) {
     );
 }
 
+/// The text of a spec, the same for the same spec.
+pub fn sorted(mut value: Value) -> String {
+    sort_sets(&mut value);
+    value.to_string()
+}
+
 /// Capability sets come in no order.
 fn sort_sets(value: &mut Value) {
     match value {

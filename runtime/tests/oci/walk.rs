@@ -7,7 +7,7 @@ use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
 
 /// Fields of CRI that a module of `oci/` reads.
-const CRI_HANDLED: &[&str] = &[
+pub const CRI_HANDLED: &[&str] = &[
     "Capability.add_ambient_capabilities",
     "Capability.add_capabilities",
     "Capability.drop_capabilities",
@@ -161,7 +161,7 @@ const CRI_REFUSED: &[&str] = &[
 ];
 
 /// Messages whose fields are refused as a whole.
-const CRI_OPAQUE: &[&str] = &["WindowsContainerConfig", "WindowsPodSandboxConfig"];
+pub const CRI_OPAQUE: &[&str] = &["WindowsContainerConfig", "WindowsPodSandboxConfig"];
 
 const NRI_HANDLED: &[&str] = &[
     "CDIDevice.name",
@@ -329,7 +329,7 @@ fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: &[&[&str]])
     assert!(stale.is_empty(), "no such fields any more: {stale:#?}");
 }
 
-fn fields(descriptors: &[u8], roots: &[&str], opaque: &[&str]) -> BTreeSet<String> {
+pub fn fields(descriptors: &[u8], roots: &[&str], opaque: &[&str]) -> BTreeSet<String> {
     let set = FileDescriptorSet::decode(descriptors).expect("a descriptor set");
     let messages: BTreeMap<&str, &DescriptorProto> = set
         .file
