@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use nri::adjust::{Adjust, SetResources, Strip};
-//! use proto_nri::ContainerAdjustment;
+//! use nri::proto::ContainerAdjustment;
 //!
 //! let mut adjust = ContainerAdjustment::default();
 //! adjust.set_env("MODE", "fast").remove_mount("/old").memory_limit(1 << 30);

@@ -177,17 +177,22 @@ impl ContainerOwners {
     }
 
     /// Says who stands in the way if `plugin` were to claim a simple field.
-    pub fn check(&self, plugin: &PluginId, field: Field) -> Result<(), Conflict> {
+    pub fn check(&self, plugin: &PluginId, field: Field) -> Result<(), Box<Conflict>> {
         self.refuses(plugin, field, None, self.owner(field))
     }
 
     /// Says who stands in the way if `plugin` were to claim one key of a compound field.
-    pub fn check_key(&self, plugin: &PluginId, field: Field, key: &str) -> Result<(), Conflict> {
+    pub fn check_key(
+        &self,
+        plugin: &PluginId,
+        field: Field,
+        key: &str,
+    ) -> Result<(), Box<Conflict>> {
         self.refuses(plugin, field, Some(key), self.owner_of(field, key))
     }
 
     /// Takes a simple field for `plugin`, or says who has it.
-    pub fn claim(&mut self, plugin: &PluginId, field: Field) -> Result<(), Conflict> {
+    pub fn claim(&mut self, plugin: &PluginId, field: Field) -> Result<(), Box<Conflict>> {
         self.check(plugin, field)?;
         self.simple.insert(field, Owner::Set(plugin.clone()));
         Ok(())
@@ -199,7 +204,7 @@ impl ContainerOwners {
         plugin: &PluginId,
         field: Field,
         key: &str,
-    ) -> Result<(), Conflict> {
+    ) -> Result<(), Box<Conflict>> {
         self.check_key(plugin, field, key)?;
         let keys = self.compound.entry(field).or_default();
         keys.insert(key.to_owned(), Owner::Set(plugin.clone()));
@@ -250,8 +255,8 @@ impl ContainerOwners {
     }
 
     /// The conflict of a plugin that sets one key twice in one answer (NRI-501).
-    pub(crate) fn set_twice(&self, plugin: &PluginId, field: Field, key: &str) -> Conflict {
-        self.conflict(plugin, plugin, field, Some(key))
+    pub(crate) fn set_twice(&self, plugin: &PluginId, field: Field, key: &str) -> Box<Conflict> {
+        Box::new(self.conflict(plugin, plugin, field, Some(key)))
     }
 
     fn refuses(
@@ -260,17 +265,17 @@ impl ContainerOwners {
         field: Field,
         key: Option<&str>,
         owner: Option<&Owner>,
-    ) -> Result<(), Conflict> {
+    ) -> Result<(), Box<Conflict>> {
         let (earlier, removed) = match owner {
             Some(Owner::Cleared(by)) if by != plugin => (by, true),
             Some(Owner::Set(by)) => (by, false),
             // Hooks are shared, never claimed.
             Some(Owner::Cleared(_) | Owner::Shared(_)) | None => return Ok(()),
         };
-        Err(Conflict {
+        Err(Box::new(Conflict {
             removed,
             ..self.conflict(plugin, earlier, field, key)
-        })
+        }))
     }
 
     fn conflict(

@@ -324,6 +324,7 @@ fn scalar(text: &str) -> Option<String> {
     }
     let plain =
         !text.is_empty() && !text.contains(['[', ']', '{', '}', ':', '#', '&', '*', '!', '|', '>']);
-    let is_null = matches!(text, "~" | "null");
-    (plain && !is_null).then(|| text.to_owned())
+    let nested = text == "-" || text.starts_with("- ");
+    let null = matches!(text, "~" | "null");
+    (plain && !nested && !null).then(|| text.to_owned())
 }

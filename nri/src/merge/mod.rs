@@ -28,7 +28,7 @@ use crate::owners::{Conflict, PluginId};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     #[error(transparent)]
-    Conflict(#[from] Conflict),
+    Conflict(#[from] Box<Conflict>),
     /// NRI-540.
     #[error("plugin {plugin} updates container {container}, which is still being created")]
     UpdatesCreated { plugin: PluginId, container: String },

@@ -25,7 +25,7 @@ pub(super) fn update(
     entry: &mut Entry,
     plugin: &PluginId,
     wanted: LinuxResources,
-) -> Result<(), Conflict> {
+) -> Result<(), Box<Conflict>> {
     claim(&mut entry.owners, plugin, &wanted)?;
     let wanted = LinuxResources {
         devices: Vec::new(),
@@ -40,7 +40,7 @@ pub(super) fn claim(
     owners: &mut ContainerOwners,
     plugin: &PluginId,
     wanted: &LinuxResources,
-) -> Result<(), Conflict> {
+) -> Result<(), Box<Conflict>> {
     let fields = simple_fields(wanted);
     let mut keys = BTreeSet::new();
     for field in &fields {

@@ -46,7 +46,7 @@ impl UpdateSet {
         &mut self,
         plugin: &PluginId,
         update: ContainerUpdate,
-    ) -> Result<(), Conflict> {
+    ) -> Result<(), Box<Conflict>> {
         let mut fresh;
         let known = self.by_id.get(&update.container_id).copied();
         let entry = match known {
@@ -222,7 +222,7 @@ impl StopMerge {
     pub fn apply(&mut self, plugin: &PluginId, answer: StopContainerResponse) -> Vec<Conflict> {
         let updates = answer.update.into_iter();
         updates
-            .filter_map(|update| self.updates.add(plugin, update).err())
+            .filter_map(|update| self.updates.add(plugin, update).err().map(|c| *c))
             .collect()
     }
 
