@@ -2,6 +2,7 @@
 //! fails (CRI-405, CRI-406). Digest and size are checked by whoever reads it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -16,10 +17,35 @@ use super::manifest::Descriptor;
 use super::pull::PullError;
 use super::registry::{Remote, TRIES, backoff};
 
+/// Slower than this over a whole progress timeout is no progress: a trickle would hold a pull up
+/// for ever. Only time spent waiting for the host counts.
+const RATE_MIN: u64 = 1024;
+
 struct Body {
     chunks: BoxStream<'static, reqwest::Result<Bytes>>,
     /// Bytes had already.
     skip: u64,
+    /// Time waited for bytes, and bytes that came, since the rate was looked at last.
+    waited: Duration,
+    came: u64,
+}
+
+impl Body {
+    async fn next(&mut self, stall: Duration) -> Option<Option<reqwest::Result<Bytes>>> {
+        let from = Instant::now();
+        let chunk = tokio::time::timeout(stall, self.chunks.next()).await.ok()?;
+        self.waited += from.elapsed();
+        self.came += chunk
+            .as_ref()
+            .and_then(|c| c.as_ref().ok())
+            .map_or(0, |c| c.len() as u64);
+        if self.waited >= stall {
+            let enough = self.came >= RATE_MIN.saturating_mul(stall.as_secs().max(1));
+            (self.waited, self.came) = (Duration::ZERO, 0);
+            return enough.then_some(chunk);
+        }
+        Some(chunk)
+    }
 }
 
 /// A blob on its way, over as many connections and hosts as it takes.
@@ -69,12 +95,12 @@ impl Transfer {
             return Ok(None);
         };
         loop {
-            let mut chunk = match tokio::time::timeout(remote.stall, body.chunks.next()).await {
-                Err(_) => return Err(Trouble::Transient(host.stalled())),
-                Ok(Some(Err(e))) => return Err(host.trouble(&e)),
-                Ok(Some(Ok(chunk))) => chunk,
-                Ok(None) if self.size.is_none() => return Ok(None),
-                Ok(None) => return Err(Trouble::Transient(host.error("ended the blob early"))),
+            let mut chunk = match body.next(remote.stall).await {
+                None => return Err(Trouble::Transient(host.stalled())),
+                Some(Some(Err(e))) => return Err(host.trouble(&e)),
+                Some(Some(Ok(chunk))) => chunk,
+                Some(None) if self.size.is_none() => return Ok(None),
+                Some(None) => return Err(Trouble::Transient(host.error("ended the blob early"))),
             };
             let skip = body.skip.min(chunk.len() as u64);
             body.skip -= skip;
@@ -152,9 +178,12 @@ impl Remote {
         } else {
             offset
         };
+        let chunks = response.bytes_stream().boxed();
         Ok(Body {
-            chunks: response.bytes_stream().boxed(),
+            chunks,
             skip,
+            waited: Duration::ZERO,
+            came: 0,
         })
     }
 }
