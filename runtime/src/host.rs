@@ -37,7 +37,7 @@ pub fn facts(cgroups: &cgroup::Host) -> io::Result<HostFacts> {
         capabilities: own_capabilities(&fs::read_to_string("/proc/self/status")?),
         cgroup: mode,
         hugetlb: cgroups.has("hugetlb"),
-        swap: swap_is_counted(cgroups),
+        swap: cgroups.counts_swap(),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         apparmor: None,
         selinux: Path::new("/sys/fs/selinux/enforce").exists(),
@@ -65,16 +65,6 @@ fn own_capabilities(status: &str) -> u64 {
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0)
-}
-
-fn swap_is_counted(cgroups: &cgroup::Host) -> bool {
-    let root = cgroup::CgroupPath::parse("/").map(|path| cgroups.cgroup(path));
-    match root.ok().and_then(|root| root.dir_of("memory")) {
-        // v2 has no memory.swap.max in its root; /proc says whether there is swap at all.
-        Some(_) if cgroups.mode() == cgroup::Mode::V2 => true,
-        Some(dir) => dir.join("memory.memsw.limit_in_bytes").exists(),
-        None => false,
-    }
 }
 
 /// Device nodes at and below a path, bounded; symbolic links inside are not followed.

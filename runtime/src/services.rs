@@ -185,6 +185,13 @@ impl Services {
         namespaces::unpin(&self.pins(id))
     }
 
+    /// The host's user and group of a user namespace's root.
+    #[allow(clippy::unused_self, reason = "a fact of the pod, asked like the others")]
+    pub fn mapped_root(&self, record: &PodRecord) -> Option<(u32, u32)> {
+        let mapping = crate::oci::namespaces::user_mapping(&record.namespace_options());
+        mapping.ok().flatten().map(|map| (map.host_id, map.host_id))
+    }
+
     /// The hostname containers see: the pod's, or the node's on the node's network (CRI-205).
     pub fn hostname_of(&self, record: &PodRecord) -> String {
         if record.host_network() || record.config.hostname.is_empty() {
@@ -215,6 +222,7 @@ impl Services {
                 .map(port_mapping)
                 .collect::<Result<_>>()?,
             cgroup_parent: Some(record.cgroup_parent.clone()),
+            sysctls: record.linux().sysctls.into_iter().collect(),
             dns: record.config.dns_config.as_ref().map(|dns| cni_shim::Dns {
                 servers: dns.servers.clone(),
                 searches: dns.searches.clone(),

@@ -126,7 +126,7 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>, request: &Request) -> R
     let image = find_image(services, &request.config)?;
     let rootfs = services
         .images
-        .prepare_rootfs(&container.id, &image, None)
+        .prepare_rootfs(&container.id, &image, services.mapped_root(&pod.cell.get()))
         .await
         .step("root file system")?;
     fault::pass("container.create.spec")

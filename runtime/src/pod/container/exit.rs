@@ -8,8 +8,9 @@ use super::{
         error::Result,
         record::{ContainerPhase, Exit, Mark},
     },
-    cgroup, dir,
+    cgroup, dir, rootfs_path,
     start::CGROUP_GONE,
+    unmount_root,
 };
 use crate::{
     clock,
@@ -127,10 +128,7 @@ pub async fn give_back(pod: &Pod, container: &Container) {
         }
         Err(error) => tracing::warn!(container = %container.id, %error, "no cgroup to remove"),
     }
-    let _ = rustix::mount::unmount(
-        &super::rootfs_path(services, &container.id),
-        rustix::mount::UnmountFlags::DETACH,
-    );
+    unmount_root(&rootfs_path(services, &container.id));
     if let Err(error) = tokio::fs::remove_dir_all(&dir).await
         && error.kind() != std::io::ErrorKind::NotFound
     {

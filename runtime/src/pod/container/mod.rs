@@ -9,7 +9,10 @@ pub mod start;
 pub mod stop;
 pub mod update;
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use super::error::{Result, Step as _};
 use crate::{cgroup, services::Services};
@@ -22,6 +25,14 @@ pub fn dir(services: &Services, id: &str) -> PathBuf {
 /// Where the root is mounted, in the mount namespace of the create helper.
 pub fn rootfs_path(services: &Services, id: &str) -> PathBuf {
     dir(services, id).join("rootfs")
+}
+
+/// Takes the root's mount off the host's mount table: once a container is made, its own mount
+/// namespace keeps it. Nothing mounted is fine.
+pub fn unmount_root(path: &Path) {
+    use rustix::mount::{UnmountFlags, unmount};
+    // What cannot be unmounted shows when the directory is removed.
+    let _ = unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
 }
 
 /// What the image declares as VOLUME lies here; on disk, and gone with the container.

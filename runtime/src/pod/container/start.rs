@@ -12,7 +12,7 @@ use super::{
         error::{Error, Result, Step as _},
         record::{ContainerPhase, Exit, Mark, Process},
     },
-    cgroup, dir, exit, rootfs_path,
+    cgroup, dir, exit, rootfs_path, unmount_root,
 };
 use crate::{
     clock, fault,
@@ -75,15 +75,19 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<Monitor> {
         .find_rootfs(&container.id)
         .step("root file system")?
         .ok_or_else(|| Error::failed("root file system: it is gone"))?;
+    let at = root.clone();
+    let user = pod.cell.get().namespaces.user.clone();
     crate::store::blocking(move || {
-        std::fs::create_dir_all(&root).map_err(|error| error.to_string())?;
+        std::fs::create_dir_all(&at).map_err(|error| error.to_string())?;
+        let userns = user.map(std::fs::File::open).transpose();
+        let userns = userns.map_err(|error| error.to_string())?;
         rootfs
-            .mount_at(&root, None)
+            .mount_at(&at, userns.map(|file| Arc::new(file.into())))
             .map_err(|error| error.to_string())
     })
     .await
     .step("root file system")?;
-    let (monitor, created) = services
+    let launched = services
         .launcher
         .launch(LaunchSpec {
             id: container.id.clone(),
@@ -96,8 +100,9 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<Monitor> {
             log_path: record.log_path.clone(),
             max_log_line: services.config.container.max_log_line,
         })
-        .await
-        .map_err(|error| Error::failed(error.to_string()))?;
+        .await;
+    crate::store::blocking(move || unmount_root(&root)).await;
+    let (monitor, created) = launched.map_err(|error| Error::failed(error.to_string()))?;
     container.set_monitor(Some(monitor.clone()));
     let process = Process {
         pid: created.pid.unsigned_abs(),
