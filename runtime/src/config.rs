@@ -528,7 +528,7 @@ mod tests {
             judge("version = 1\nrooot = \"/x\"\n")
                 .split(", expected")
                 .next(),
-            Some("cairn.toml: line 2: unknown field `rooot`")
+            Some("cairn.toml: line 2: rooot: unknown field `rooot`")
         );
         assert!(judge("[nri.plugin.\"10-x\"]\nfoo = 1\n").contains("unknown field `foo`"));
     }

@@ -342,7 +342,11 @@ fn image_options(config: &Config, program: &Path) -> crate::image::Options {
         registry_config_dir: Some(config.image.registry_config_dir.clone()),
         max_parallel_layers: config.image.max_parallel_layers,
         progress_timeout: config.image.progress_timeout,
-        ..crate::image::Options::new(config.root.join("roots"), unpack)
+        ..crate::image::Options::new(
+            config.root.join("roots"),
+            config.state.join("image-volumes"),
+            unpack,
+        )
     }
 }
 

@@ -93,6 +93,11 @@ async fn release(pod: &Arc<Pod>) -> Result<()> {
     pause::stop(pod).await?;
     fault::pass("pod.stop.network").await.step("network")?;
     release_network(pod).await?;
+    pod.services
+        .images
+        .release_image_volumes(&pod.id)
+        .await
+        .step("image volumes")?;
     fault::pass("pod.stop.namespaces")
         .await
         .step("namespaces")?;
