@@ -20,6 +20,7 @@ type plugin struct {
 	stub    stub.Stub
 	pad     int
 	updates int
+	noop    bool
 }
 
 var out sync.Mutex
@@ -115,6 +116,9 @@ func (p *plugin) CreateContainer(_ context.Context, pod *api.PodSandbox, ctr *ap
 	if ctr.GetName() == "veto" {
 		return nil, nil, fmt.Errorf("vetoed on demand")
 	}
+	if p.noop {
+		return nil, nil, nil
+	}
 	a := &api.ContainerAdjustment{}
 	a.AddAnnotation("go", "was here")
 	a.AddAnnotation("bytes", fmt.Sprint(len(ctr.GetAnnotations()["pad"])))
@@ -168,6 +172,7 @@ func main() {
 	idx := flag.String("idx", "", "plugin index")
 	socket := flag.String("socket", "", "where to connect")
 	p := &plugin{}
+	flag.BoolVar(&p.noop, "noop", false, "adjust nothing")
 	flag.IntVar(&p.pad, "pad", 0, "bytes to put into each adjustment")
 	flag.IntVar(&p.updates, "updates", 0, "unsolicited updates to send at once")
 	flag.Parse()
