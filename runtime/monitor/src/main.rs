@@ -1,7 +1,7 @@
 //! The keeper process of one container: parent of its init, holder of its streams, writer of its log.
 //!
 //! `cairn-monitor <dir>`, stdin a connected socket to the daemon; or `cairn-monitor --cleanup <dir>` after a monitor
-//! was lost. One thread, one poll loop, no JSON, no runtime. It outlives the daemon; a new one connects to
+//! was lost. Called as `pause` it is the pause process of a pod instead (`pause.rs`). One thread, one poll loop, no JSON, no runtime. It outlives the daemon; a new one connects to
 //! `<dir>/ctl.sock`.
 //!
 //! ```text
@@ -13,6 +13,7 @@
 
 mod create;
 mod output;
+mod pause;
 mod peer;
 mod request;
 mod server;
@@ -29,8 +30,10 @@ use cairn_monitor::report::{CONSOLE, STATE};
 use cairn_monitor::sys;
 
 fn main() -> std::process::ExitCode {
-    let mut args = std::env::args_os().skip(1);
+    let mut args = std::env::args_os();
+    let is_pause = args.next().is_some_and(|name| Path::new(&name).ends_with("pause"));
     let result = match (args.next(), args.next()) {
+        (None, None) if is_pause => pause::run(),
         (Some(flag), Some(dir)) if flag == "--cleanup" => cleanup(Path::new(&dir)),
         (Some(dir), None) => keep(Path::new(&dir)),
         _ => Err(io::Error::other(

@@ -145,6 +145,28 @@ pub fn prctl(option: c_int, value: u64) -> io::Result<()> {
     check(unsafe { libc::prctl(option, value, 0u64, 0u64, 0u64) }).map(drop)
 }
 
+/// Blocks these signals and waits for one of them.
+pub fn wait_signal(signals: &[i32]) -> io::Result<i32> {
+    // SAFETY: `set` is a plain value that sigemptyset initialises before anything reads it; the other calls get
+    // pointers to it and to `signal`, both alive throughout.
+    #[allow(unsafe_code)]
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut signal = 0;
+        match libc::sigwait(&set, &mut signal) {
+            0 => Ok(signal),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
 /// Blocks SIGCHLD and returns a descriptor that tells of it.
 pub fn child_signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before use and outlives the calls.

@@ -1,0 +1,402 @@
+//! Import of images from a file (CRI-456): OCI layouts, as a tar or a directory, and the archives
+//! of `docker save`. Blobs of other platforms may be missing.
+//!
+//! A tar is first spooled: its blobs come in any order, the index often last. Spooled files are
+//! named by number, so no name of the archive ever reaches the file system.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use serde::Deserialize;
+
+use super::digest::{Digest, Hasher};
+use super::ingest::{Opened, Source, ingest};
+use super::manifest::{CONFIG_MAX, Descriptor, Document, ImageManifest, IndexEntry, MANIFEST_MAX};
+use super::record::Names;
+use super::reference::Reference;
+use super::store::TempDir;
+use super::unpack::decode;
+use super::unpack::path::CleanPath;
+use super::unpack::tarball::{Kind, Reader};
+use super::{Error, Progress, Shared, blocking, fsutil, manifest};
+
+/// Files in one archive.
+const FILES_MAX: usize = 100_000;
+/// Links from name to name in a `docker save` archive.
+const LINKS_MAX: usize = 8;
+const CHUNK: usize = 256 * 1024;
+
+/// Where an import reads from.
+pub enum ImportFrom {
+    /// A tar: OCI layout or `docker save`, plain or compressed. It is read in a blocking thread.
+    Reader(Box<dyn Read + Send>),
+    /// Such a tar, or the directory of an OCI layout.
+    Path(PathBuf),
+}
+
+/// An image that was imported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    pub id: Digest,
+    pub tags: Vec<String>,
+}
+
+/// The files of an archive, ready to be read in any order.
+enum Archive {
+    Spooled {
+        by_path: HashMap<CleanPath, Spooled>,
+        by_digest: HashMap<Digest, PathBuf>,
+        _dir: TempDir,
+    },
+    Layout(PathBuf),
+}
+
+enum Spooled {
+    File(PathBuf),
+    Link(CleanPath),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct SavedImage {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+fn bad(why: impl ToString) -> Error {
+    Error::Archive(why.to_string())
+}
+
+pub async fn import(
+    shared: &Arc<Shared>,
+    from: ImportFrom,
+    name: Option<Reference>,
+    progress: &Progress,
+) -> Result<Vec<Imported>, Error> {
+    let archive = open(shared, from).await?;
+    let archive = Arc::new(archive);
+    let reading = archive.clone();
+    let found = blocking(move || reading.images()).await?;
+    if found.is_empty() {
+        return Err(bad("no image for this machine in it"));
+    }
+    if name.is_some() && found.len() > 1 {
+        return Err(bad(format!(
+            "a name is given, but {} images are in it",
+            found.len()
+        )));
+    }
+    let mut imported = Vec::new();
+    for mut image in found {
+        if let Some(name) = &name {
+            image.names = vec![name.clone()];
+        }
+        let names = Names {
+            repo_tags: image.names.iter().filter_map(Reference::repo_tag).collect(),
+            repo_digests: image
+                .manifests
+                .first()
+                .map(|digest| image.names.iter().map(|n| n.repo_digest(digest)).collect())
+                .unwrap_or_default(),
+            manifests: image.manifests,
+        };
+        let record = ingest(
+            &shared.store,
+            &shared.unpacker,
+            &image.manifest,
+            image.config,
+            &names,
+            &archive,
+            progress,
+        )
+        .await?;
+        imported.push(Imported {
+            id: record.id.clone(),
+            tags: names.repo_tags,
+        });
+    }
+    Ok(imported)
+}
+
+async fn open(shared: &Arc<Shared>, from: ImportFrom) -> Result<Archive, Error> {
+    let shared = shared.clone();
+    blocking(move || {
+        let reader: Box<dyn Read + Send> = match from {
+            ImportFrom::Reader(reader) => reader,
+            ImportFrom::Path(path) if path.is_dir() => return Ok(Archive::Layout(path)),
+            ImportFrom::Path(path) => {
+                Box::new(File::open(&path).map_err(Error::io("image archive", "open", &path))?)
+            }
+        };
+        let dir = shared.store.temp_dir()?;
+        spool(reader, dir)
+    })
+    .await
+}
+
+/// Copies the archive's files to numbered ones. Blocking.
+fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
+    let (input, went_in) = decode::Counted::new(input);
+    let plain = decode::decoder(input).map_err(bad)?;
+    let room = fsutil::room(&dir.path).map_err(Error::io("image archive", "spool", &dir.path))?;
+    let mut tar = Reader::new(decode::Bounded::new(plain, went_in, room));
+    let mut by_path = HashMap::new();
+    let mut by_digest = HashMap::new();
+    while let Some(entry) = tar.next_entry().map_err(bad)? {
+        if by_path.len() >= FILES_MAX {
+            return Err(bad("more files than an image archive has"));
+        }
+        let path = CleanPath::new(&entry.path).map_err(bad)?;
+        match entry.kind {
+            Kind::File => {
+                let file = dir.path.join(by_path.len().to_string());
+                let digest =
+                    copy(&mut tar, &file).map_err(Error::io("image archive", "spool", &file))?;
+                by_digest.insert(digest, file.clone());
+                by_path.insert(path, Spooled::File(file));
+            }
+            Kind::Symlink | Kind::Hardlink => {
+                let base = match (entry.kind, path.split()) {
+                    (Kind::Symlink, Some((dir, _))) => dir,
+                    _ => CleanPath::default(),
+                };
+                let target = [base.as_bytes(), b"/", &entry.link].concat();
+                by_path.insert(path, Spooled::Link(CleanPath::new(&target).map_err(bad)?));
+            }
+            _ => {}
+        }
+    }
+    Ok(Archive::Spooled {
+        by_path,
+        by_digest,
+        _dir: dir,
+    })
+}
+
+fn copy(from: &mut impl Read, to: &Path) -> io::Result<Digest> {
+    let mut file = File::create_new(to)?;
+    let mut hasher = Hasher::new();
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(hasher.finish()),
+            n => {
+                hasher.update(&buffer[..n]);
+                file.write_all(&buffer[..n])?;
+            }
+        }
+    }
+}
+
+/// An image as the archive describes it.
+struct Found {
+    manifest: ImageManifest,
+    config: String,
+    names: Vec<Reference>,
+    /// The document the archive names first, then the manifest.
+    manifests: Vec<Digest>,
+}
+
+impl Archive {
+    /// The images in it that this machine can run. Blocking.
+    fn images(&self) -> Result<Vec<Found>, Error> {
+        if let Some(index) = self.named("index.json", MANIFEST_MAX as u64)? {
+            let Document::Index(entries) = manifest::parse("index.json", &index)? else {
+                return Err(bad("index.json is not an index"));
+            };
+            let mut found = Vec::new();
+            for entry in entries.iter().filter(|e| !e.artifact) {
+                found.extend(self.image_of(entry, entries.len() == 1)?);
+            }
+            return Ok(found);
+        }
+        match self.named("manifest.json", MANIFEST_MAX as u64)? {
+            Some(list) => self.saved_images(&list),
+            None => Err(bad("neither index.json nor manifest.json in it")),
+        }
+    }
+
+    /// The image an entry of `index.json` leads to; none if it is for other machines only.
+    fn image_of(&self, entry: &IndexEntry, only: bool) -> Result<Option<Found>, Error> {
+        if !only
+            && entry.platform.is_some()
+            && manifest::choose("index.json", std::slice::from_ref(entry)).is_err()
+        {
+            return Ok(None);
+        }
+        let mut manifests = vec![entry.digest.clone()];
+        let mut document = self.document(&entry.digest, entry.size)?;
+        if let Document::Index(inner) = &document {
+            let chosen = manifest::choose(entry.digest.as_str(), inner)?;
+            manifests.push(chosen.digest.clone());
+            document = self.document(&chosen.digest, chosen.size)?;
+        }
+        let Document::Image(manifest) = document else {
+            return Err(bad("an index in an index in an index"));
+        };
+        let config = self.blob(&manifest.config, CONFIG_MAX)?;
+        let config = String::from_utf8(config).map_err(|_| manifest.config.fault("is not text"))?;
+        // A bare word is a tag without a name: of no use here.
+        let named = |n: &&String| n.contains(['/', ':']);
+        let names = entry
+            .names
+            .iter()
+            .filter(named)
+            .map(|n| n.parse())
+            .collect::<Result<_, _>>()?;
+        Ok(Some(Found {
+            manifest,
+            config,
+            names,
+            manifests,
+        }))
+    }
+
+    fn document(&self, digest: &Digest, size: u64) -> Result<Document, Error> {
+        let name = digest.to_string();
+        let blob = Descriptor {
+            digest: Some(digest.clone()),
+            size: Some(size),
+            name,
+        };
+        manifest::parse(digest.as_str(), &self.blob(&blob, MANIFEST_MAX as u64)?)
+    }
+
+    /// Images of a `docker save` archive.
+    fn saved_images(&self, list: &[u8]) -> Result<Vec<Found>, Error> {
+        let list: Vec<SavedImage> = serde_json::from_slice(list).map_err(bad)?;
+        let mut found = Vec::new();
+        for image in list {
+            let part = |name: &String| Descriptor {
+                digest: None,
+                size: None,
+                name: name.clone(),
+            };
+            let config = self
+                .named(&image.config, CONFIG_MAX)?
+                .and_then(|bytes| String::from_utf8(bytes).ok())
+                .ok_or_else(|| bad(format!("config {} is missing or not text", image.config)))?;
+            let mut layers: Vec<_> = image.layers.iter().map(part).collect();
+            for layer in &mut layers {
+                let path = self.path_of(layer)?;
+                let meta = path
+                    .metadata()
+                    .map_err(Error::io("image archive", "read", &path))?;
+                layer.size = Some(meta.len());
+            }
+            let names = image.repo_tags.unwrap_or_default();
+            found.push(Found {
+                manifest: ImageManifest {
+                    config: part(&image.config),
+                    layers,
+                },
+                config,
+                names: names.iter().map(|n| n.parse()).collect::<Result<_, _>>()?,
+                manifests: Vec::new(),
+            });
+        }
+        Ok(found)
+    }
+
+    /// A file by its name in the archive, if it is there.
+    fn named(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
+        let path = match self {
+            Archive::Layout(root) if name == "index.json" => root.join(name),
+            Archive::Layout(_) => return Ok(None),
+            Archive::Spooled { by_path, .. } => match follow(by_path, name)? {
+                Some(path) => path.to_owned(),
+                None => return Ok(None),
+            },
+        };
+        read_bounded(&path, max).map(Some)
+    }
+
+    fn path_of(&self, blob: &Descriptor) -> Result<PathBuf, Error> {
+        match (self, &blob.digest) {
+            (Archive::Layout(root), Some(digest)) => {
+                Ok(root.join("blobs/sha256").join(digest.hex()))
+            }
+            (Archive::Spooled { by_digest, .. }, Some(digest)) => by_digest
+                .get(digest)
+                .cloned()
+                .ok_or_else(|| blob.fault("is not in the archive")),
+            (Archive::Layout(_), None) => Err(blob.fault("has no digest")),
+            (Archive::Spooled { by_path, .. }, None) => {
+                let path = follow(by_path, &blob.name)?;
+                path.map(Path::to_owned)
+                    .ok_or_else(|| blob.fault("is not in the archive"))
+            }
+        }
+    }
+
+    /// A small blob, checked.
+    fn blob(&self, blob: &Descriptor, max: u64) -> Result<Vec<u8>, Error> {
+        let bytes = read_bounded(&self.path_of(blob)?, max)?;
+        if blob
+            .digest
+            .as_ref()
+            .is_some_and(|d| *d != Digest::of(&bytes))
+        {
+            return Err(blob.fault("does not have its digest"));
+        }
+        Ok(bytes)
+    }
+}
+
+/// The spooled file behind a name, links followed.
+fn follow<'a>(
+    files: &'a HashMap<CleanPath, Spooled>,
+    name: &str,
+) -> Result<Option<&'a Path>, Error> {
+    let mut name = CleanPath::new(name.as_bytes()).map_err(bad)?;
+    for _ in 0..LINKS_MAX {
+        match files.get(&name) {
+            None => return Ok(None),
+            Some(Spooled::File(path)) => return Ok(Some(path)),
+            Some(Spooled::Link(target)) => name = target.clone(),
+        }
+    }
+    Err(bad("a ring of links"))
+}
+
+fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>, Error> {
+    let failed = Error::io("image archive", "read", path);
+    let mut bytes = Vec::new();
+    File::open(path)
+        .map_err(&failed)?
+        .take(max + 1)
+        .read_to_end(&mut bytes)
+        .map_err(&failed)?;
+    if bytes.len() as u64 > max {
+        return Err(bad(format!("a document of more than {max} bytes")));
+    }
+    Ok(bytes)
+}
+
+impl Source for Archive {
+    type Error = Error;
+
+    async fn open(&self, blob: &Descriptor) -> Opened<Error> {
+        let path = self.path_of(blob)?;
+        let file = tokio::fs::File::open(&path)
+            .await
+            .map_err(Error::io("blob", "open", &path))?;
+        let chunks = stream::try_unfold(file, move |mut file| {
+            let failed = Error::io("blob", "read", &path);
+            async move {
+                use tokio::io::AsyncReadExt;
+                let mut buffer = bytes::BytesMut::with_capacity(CHUNK);
+                let n = file.read_buf(&mut buffer).await.map_err(failed)?;
+                Ok((n > 0).then(|| (buffer.freeze(), file)))
+            }
+        });
+        Ok(chunks.map(|c: Result<Bytes, Error>| c).boxed())
+    }
+}

@@ -1,0 +1,407 @@
+//! Manifests and indexes of OCI and Docker (CRI-401 to CRI-403): parsed leniently, chosen strictly.
+//! Pure.
+
+use serde::Deserialize;
+
+use super::Error;
+use super::digest::Digest;
+use super::record::LAYERS_MAX;
+
+/// Bytes of a manifest or index taken.
+pub const MANIFEST_MAX: usize = 4 << 20;
+/// Bytes of an image config taken.
+pub const CONFIG_MAX: u64 = 8 << 20;
+const INDEX_ENTRIES_MAX: usize = 1000;
+
+/// What a registry is asked for, best first.
+pub const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json, \
+     application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.v2+json";
+
+/// A blob as a manifest names it. Those of a `docker save` archive come without digest and size.
+#[derive(Debug, Clone)]
+pub struct Descriptor {
+    pub digest: Option<Digest>,
+    pub size: Option<u64>,
+    /// Media type, or the file's name in an archive: what an error calls it by.
+    pub name: String,
+}
+
+impl Descriptor {
+    /// An error about this blob.
+    pub fn fault(&self, why: &str) -> Error {
+        let blob = self
+            .digest
+            .as_ref()
+            .map_or(self.name.as_str(), Digest::as_str)
+            .to_owned();
+        Error::Blob {
+            blob,
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// What a document at a manifest's place says.
+#[derive(Debug)]
+pub enum Document {
+    Image(ImageManifest),
+    /// Manifests to choose from.
+    Index(Vec<IndexEntry>),
+}
+
+#[derive(Debug)]
+pub struct ImageManifest {
+    pub config: Descriptor,
+    /// Lowest first.
+    pub layers: Vec<Descriptor>,
+}
+
+#[derive(Debug, Clone)]
+pub struct IndexEntry {
+    pub digest: Digest,
+    pub size: u64,
+    pub platform: Option<Platform>,
+    /// An artifact's or attestation's entry, not an image's.
+    pub artifact: bool,
+    /// Names given by annotations (CRI-456).
+    pub names: Vec<String>,
+}
+
+#[derive(Debug, Clone, Deserialize, Default, PartialEq, Eq)]
+pub struct Platform {
+    #[serde(default)]
+    pub os: String,
+    #[serde(default)]
+    pub architecture: String,
+    #[serde(default)]
+    pub variant: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDescriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: Digest,
+    size: u64,
+    #[serde(default)]
+    platform: Option<Platform>,
+    #[serde(default)]
+    artifact_type: Option<String>,
+    #[serde(default)]
+    annotations: Option<std::collections::HashMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raw {
+    schema_version: u32,
+    #[serde(default)]
+    config: Option<RawDescriptor>,
+    #[serde(default)]
+    layers: Option<Vec<RawDescriptor>>,
+    #[serde(default)]
+    manifests: Option<Vec<RawDescriptor>>,
+    #[serde(default)]
+    artifact_type: Option<String>,
+}
+
+impl From<RawDescriptor> for Descriptor {
+    fn from(raw: RawDescriptor) -> Self {
+        Self {
+            digest: Some(raw.digest),
+            size: Some(raw.size),
+            name: raw.media_type,
+        }
+    }
+}
+
+/// Parses a manifest or an index; `what` names it in an error.
+pub fn parse(what: &str, bytes: &[u8]) -> Result<Document, Error> {
+    let fault = |why: String| Error::Manifest {
+        manifest: what.to_owned(),
+        why,
+    };
+    let raw: Raw = serde_json::from_slice(bytes).map_err(|e| fault(e.to_string()))?;
+    if raw.schema_version != 2 {
+        return Err(fault(format!(
+            "schema {} is not supported, only 2",
+            raw.schema_version
+        )));
+    }
+    if let Some(manifests) = raw.manifests {
+        if manifests.len() > INDEX_ENTRIES_MAX {
+            return Err(fault(format!("lists {} manifests", manifests.len())));
+        }
+        return Ok(Document::Index(
+            manifests.into_iter().map(index_entry).collect(),
+        ));
+    }
+    let (Some(config), Some(layers)) = (raw.config, raw.layers) else {
+        return Err(fault("has neither manifests nor config and layers".into()));
+    };
+    let is_image = config.media_type.is_empty()
+        || config
+            .media_type
+            .starts_with("application/vnd.oci.image.config.")
+        || config.media_type == "application/vnd.docker.container.image.v1+json";
+    if !is_image
+        || raw
+            .artifact_type
+            .is_some_and(|t| !t.is_empty() && t != config.media_type)
+    {
+        return Err(fault(format!(
+            "is an artifact ({}), not an image",
+            config.media_type
+        )));
+    }
+    if config.size > CONFIG_MAX {
+        return Err(fault(format!("a config of {} bytes", config.size)));
+    }
+    if layers.len() > LAYERS_MAX {
+        return Err(fault(format!("lists {} layers", layers.len())));
+    }
+    if let Some(layer) = layers.iter().find(|l| l.media_type.ends_with("+encrypted")) {
+        return Err(fault(format!(
+            "layer {} is encrypted, which is not supported",
+            layer.digest
+        )));
+    }
+    Ok(Document::Image(ImageManifest {
+        config: config.into(),
+        layers: layers.into_iter().map(Descriptor::from).collect(),
+    }))
+}
+
+fn index_entry(raw: RawDescriptor) -> IndexEntry {
+    let annotations = raw.annotations.unwrap_or_default();
+    let attestation = annotations
+        .get("vnd.docker.reference.type")
+        .is_some_and(|kind| kind == "attestation-manifest");
+    let names = [
+        "io.containerd.image.name",
+        "org.opencontainers.image.ref.name",
+    ]
+    .iter()
+    .filter_map(|key| annotations.get(*key).cloned())
+    .take(1)
+    .collect();
+    IndexEntry {
+        digest: raw.digest,
+        size: raw.size,
+        artifact: attestation || raw.artifact_type.is_some(),
+        platform: raw.platform,
+        names,
+    }
+}
+
+/// The entry for this host (CRI-402): exact variant first, then lesser ones it can run.
+pub fn choose<'a>(what: &str, entries: &'a [IndexEntry]) -> Result<&'a IndexEntry, Error> {
+    choose_for(what, entries, &host_platform())
+}
+
+fn choose_for<'a>(
+    what: &str,
+    entries: &'a [IndexEntry],
+    host: &Platform,
+) -> Result<&'a IndexEntry, Error> {
+    let images = || entries.iter().filter(|e| !e.artifact);
+    let known = images().filter_map(|e| Some((rank(e.platform.as_ref()?, host)?, e)));
+    if let Some((_, best)) = known.min_by_key(|(rank, _)| *rank) {
+        return Ok(best);
+    }
+    // An index of one image without a platform, as layouts of single images are.
+    let mut unmarked = images().filter(|e| e.platform.is_none());
+    if let (Some(only), None) = (unmarked.next(), unmarked.next()) {
+        return Ok(only);
+    }
+    let offered: Vec<_> = entries
+        .iter()
+        .filter_map(|e| e.platform.as_ref())
+        .take(20)
+        .map(|p| format!("{}/{}{}", p.os, p.architecture, p.variant))
+        .collect();
+    let (os, architecture) = (&host.os, &host.architecture);
+    let why = format!(
+        "nothing for {os}/{architecture}; it offers {}",
+        offered.join(", ")
+    );
+    Err(Error::Manifest {
+        manifest: what.to_owned(),
+        why,
+    })
+}
+
+/// How well an entry fits; 0 is best, none is not at all.
+fn rank(offered: &Platform, host: &Platform) -> Option<usize> {
+    if offered.os != host.os || offered.architecture != host.architecture {
+        return None;
+    }
+    let usable: &[&str] = match (host.architecture.as_str(), host.variant.as_str()) {
+        ("arm", "v7") => &["v7", "v6", "v5", ""],
+        ("arm", _) => &["v6", "v5", ""],
+        ("arm64", _) => &["v8", ""],
+        ("amd64", "v4") => &["v4", "v3", "v2", "v1", ""],
+        ("amd64", "v3") => &["v3", "v2", "v1", ""],
+        ("amd64", "v2") => &["v2", "v1", ""],
+        ("amd64", _) => &["v1", ""],
+        _ => &[""],
+    };
+    usable
+        .iter()
+        .position(|variant| *variant == offered.variant)
+}
+
+/// This machine as an index names it.
+fn host_platform() -> Platform {
+    let (architecture, variant) = match std::env::consts::ARCH {
+        "x86_64" => ("amd64", x86_level()),
+        "x86" => ("386", ""),
+        "aarch64" => ("arm64", "v8"),
+        "arm" => ("arm", "v7"),
+        "powerpc64" if cfg!(target_endian = "little") => ("ppc64le", ""),
+        "riscv64" => ("riscv64", ""),
+        other => (other, ""),
+    };
+    Platform {
+        os: "linux".into(),
+        architecture: architecture.into(),
+        variant: variant.into(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn x86_level() -> &'static str {
+    let v2 = is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("popcnt");
+    let v3 = v2
+        && is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("movbe");
+    let v4 = v3
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512cd");
+    match (v2, v3, v4) {
+        (_, _, true) => "v4",
+        (_, true, _) => "v3",
+        (true, ..) => "v2",
+        _ => "v1",
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn x86_level() -> &'static str {
+    ""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn platform(text: &str) -> Platform {
+        let mut parts = text.split('/').map(str::to_owned);
+        let mut next = || parts.next().unwrap_or_default();
+        Platform {
+            os: next(),
+            architecture: next(),
+            variant: next(),
+        }
+    }
+
+    fn entries(platforms: &[&str]) -> Vec<IndexEntry> {
+        let entry = |(n, p): (usize, &&str)| IndexEntry {
+            digest: Digest::of(&[u8::try_from(n).unwrap()]),
+            size: 1,
+            platform: (!p.is_empty()).then(|| platform(p)),
+            artifact: false,
+            names: vec![],
+        };
+        platforms.iter().enumerate().map(entry).collect()
+    }
+
+    fn chosen(host: &str, offered: &[&str]) -> Option<usize> {
+        let entries = entries(offered);
+        let best = choose_for("x", &entries, &platform(host))
+            .ok()?
+            .digest
+            .clone();
+        entries.iter().position(|e| e.digest == best)
+    }
+
+    #[test]
+    fn the_best_variant_the_host_can_run_is_chosen() {
+        assert_eq!(
+            chosen("linux/arm64/v8", &["linux/amd64", "linux/arm64/v8"]),
+            Some(1)
+        );
+        assert_eq!(chosen("linux/arm64/v8", &["linux/arm64"]), Some(0));
+        assert_eq!(
+            chosen("linux/arm/v7", &["linux/arm/v5", "linux/arm/v6"]),
+            Some(1)
+        );
+        assert_eq!(
+            chosen(
+                "linux/amd64/v3",
+                &["linux/amd64", "linux/amd64/v2", "linux/amd64/v4"]
+            ),
+            Some(1)
+        );
+        assert_eq!(
+            chosen("linux/amd64/v3", &["unknown/unknown", "linux/amd64"]),
+            Some(1)
+        );
+        assert_eq!(chosen("linux/amd64/v3", &[""]), Some(0));
+        assert_eq!(chosen("linux/amd64/v3", &["", ""]), None);
+        assert_eq!(
+            chosen("linux/amd64/v1", &["linux/amd64/v2", "windows/amd64"]),
+            None
+        );
+    }
+
+    #[test]
+    fn without_a_match_the_error_says_what_is_offered() {
+        let e = choose_for("x", &entries(&["linux/s390x"]), &platform("linux/amd64")).unwrap_err();
+        assert!(e.to_string().contains("linux/s390x"), "{e}");
+    }
+
+    #[test]
+    fn old_schemas_artifacts_and_encrypted_layers_are_refused_by_name() {
+        let d = Digest::of(b"");
+        let manifest = |config: &str, layer: &str| {
+            format!(
+                r#"{{"schemaVersion":2,"config":{{"mediaType":"{config}","digest":"{d}","size":1}},
+                "layers":[{{"mediaType":"{layer}","digest":"{d}","size":1}}]}}"#
+            )
+        };
+        let image = "application/vnd.oci.image.config.v1+json";
+        let layer = "application/vnd.oci.image.layer.v1.tar+gzip";
+        assert!(matches!(
+            parse("x", manifest(image, layer).as_bytes()),
+            Ok(Document::Image(_))
+        ));
+        for (bytes, word) in [
+            (r#"{"schemaVersion":1}"#.to_owned(), "schema 1"),
+            (
+                manifest("application/vnd.cncf.helm.config.v1+json", layer),
+                "artifact",
+            ),
+            (
+                manifest(
+                    image,
+                    "application/vnd.oci.image.layer.v1.tar+gzip+encrypted",
+                ),
+                "encrypted",
+            ),
+            (r#"{"schemaVersion":2}"#.to_owned(), "neither"),
+            ("<html>".to_owned(), "expected"),
+        ] {
+            let e = parse("x", bytes.as_bytes()).unwrap_err().to_string();
+            assert!(e.contains(word), "{e}");
+        }
+    }
+}

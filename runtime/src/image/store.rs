@@ -1,0 +1,485 @@
+//! What is on disk, and what of it is known: records, layers, and who uses which layer.
+//!
+//! ```text
+//! <root>/records/<id hex>.json     one image; a file here means all its layers are here (CRI-445)
+//! <root>/layers/<n>/fs             one layer's tree; layers/<n>/layer.json says which
+//! <root>/tmp/<n>/                  being made; swept when the store is opened
+//! <root>/trash/<n>                 being removed; swept when the store is opened
+//! <root>/aside/                    records that could not be read: kept for people to look at
+//! ```
+//!
+//! A layer is *committed* by the rename of its directory into `layers/`; it goes when no image, use
+//! (container root or image volume), or hold (a pull in progress) names it. The one mutex guards
+//! memory only: no disk or network work is done under it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use super::digest::Digest;
+use super::fsutil;
+use super::record::{ImageRecord, Names};
+use super::recover::{drop_stolen_tags, load_layers, load_records};
+
+/// Of `layer.json`.
+pub(super) const SCHEMA: u32 = 1;
+/// Locks for the writing of records; two images seldom share one.
+const WRITERS: usize = 16;
+
+/// What is known of a committed layer; `layer.json` beside its tree.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LayerInfo {
+    pub schema: u32,
+    pub chain_id: Digest,
+    pub diff_id: Digest,
+    /// Bytes and inodes its tree takes on disk, as counted when it was unpacked.
+    pub disk_bytes: u64,
+    pub inodes: u64,
+    /// It hides everything below it (an opaque marker at its root).
+    pub opaque: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Layer {
+    pub dir: PathBuf,
+    pub info: LayerInfo,
+}
+
+#[derive(Default)]
+struct Inner {
+    images: HashMap<Digest, Arc<ImageRecord>>,
+    /// `name:tag` to the one image that has it.
+    tags: HashMap<String, Digest>,
+    layers: HashMap<Digest, Layer>,
+    /// Directory of a use to the chain ids it needs.
+    uses: HashMap<PathBuf, Vec<Digest>>,
+    /// Layers that work in progress counts on.
+    holds: HashMap<Digest, usize>,
+    /// Images whose file could not be brought up to date.
+    behind: HashSet<Digest>,
+}
+
+pub struct Store {
+    root: PathBuf,
+    inner: Mutex<Inner>,
+    writers: [Mutex<()>; WRITERS],
+    /// One unpacks a layer, others wait for it.
+    layer_locks: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    next: AtomicU64,
+}
+
+/// Keeps a set of layers from removal while it lives.
+pub struct Hold {
+    store: Arc<Store>,
+    layers: Vec<Digest>,
+}
+
+/// A directory under `tmp/`, removed when dropped unless it was renamed away.
+pub struct TempDir {
+    store: Arc<Store>,
+    pub path: PathBuf,
+}
+
+impl Store {
+    /// Opens, or makes, the store at `root`. The caller holds the lock that keeps others out.
+    pub fn open(root: &Path) -> Result<Arc<Self>, Error> {
+        for dir in ["records", "layers", "tmp", "trash", "aside", "empty"] {
+            let dir = root.join(dir);
+            fs::create_dir_all(&dir).map_err(Error::io("image store", "create", &dir))?;
+        }
+        let (layers, last) = load_layers(root)?;
+        let (images, damaged) = load_records(root, &layers)?;
+        let mut inner = Inner {
+            layers,
+            ..Inner::default()
+        };
+        for image in images {
+            for tag in &image.repo_tags {
+                inner.tags.insert(tag.clone(), image.id.clone());
+            }
+            inner.images.insert(image.id.clone(), image);
+        }
+        drop_stolen_tags(&mut inner.images, &inner.tags);
+        let store = Arc::new(Self {
+            root: root.to_owned(),
+            inner: Mutex::new(inner),
+            writers: Default::default(),
+            layer_locks: Mutex::default(),
+            next: AtomicU64::new(last + 1),
+        });
+        store.sweep_trash()?;
+        store.sweep_tmp()?;
+        if damaged > 0 {
+            tracing::warn!(
+                damaged,
+                "image records set aside; unused layers are kept meanwhile"
+            );
+        }
+        Ok(store)
+    }
+
+    /// Removes what no image and no use names. Called once, when the uses are known. While a record
+    /// is set aside nothing is removed, so that whoever repairs it finds its layers.
+    pub fn collect(self: &Arc<Self>) {
+        let all: Vec<_> = self.lock().layers.keys().cloned().collect();
+        let aside = fs::read_dir(self.root.join("aside")).is_ok_and(|mut d| d.next().is_some());
+        if !aside {
+            self.sweep(&all);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // The maps are valid between any two statements, so a panic elsewhere does not spoil them.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn get(&self, id: &Digest) -> Option<Arc<ImageRecord>> {
+        self.lock().images.get(id).cloned()
+    }
+
+    pub fn by_tag(&self, tag: &str) -> Option<Arc<ImageRecord>> {
+        let inner = self.lock();
+        inner
+            .tags
+            .get(tag)
+            .and_then(|id| inner.images.get(id))
+            .cloned()
+    }
+
+    /// All images, by id.
+    pub fn list(&self) -> Vec<Arc<ImageRecord>> {
+        let mut all: Vec<_> = self.lock().images.values().cloned().collect();
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all
+    }
+
+    /// Adds an image, or names to one that is known. Tags move here from the image that had them.
+    /// On disk when this returns. The caller holds the image's layers.
+    pub fn put(&self, record: &ImageRecord, names: &Names) -> Result<Arc<ImageRecord>, Error> {
+        let (now, losers) = {
+            let mut inner = self.lock();
+            let known = inner.images.get(&record.id).cloned();
+            let base = known.as_deref().unwrap_or(record);
+            let mut now = base.with_names(names);
+            now.pinned |= record.pinned;
+            let mut losers = HashSet::new();
+            for tag in &names.repo_tags {
+                let before = inner.tags.insert(tag.clone(), record.id.clone());
+                if let Some(id) = before.filter(|id| *id != record.id)
+                    && let Some(other) = inner.images.get_mut(&id)
+                {
+                    *other = Arc::new(other.without_tag(tag));
+                    losers.insert(id);
+                }
+            }
+            let now = Arc::new(now);
+            inner.images.insert(record.id.clone(), now.clone());
+            (now, losers)
+        };
+        // A tag is taken from its old owner first: a crash between leaves no tag with two owners.
+        for id in losers {
+            self.flush(&id)?;
+        }
+        self.flush(&record.id)?;
+        Ok(now)
+    }
+
+    /// Marks an image as not to be collected by others (CRI-178).
+    pub fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
+        {
+            let mut inner = self.lock();
+            let Some(image) = inner.images.get_mut(id) else {
+                return Ok(());
+            };
+            if image.pinned == pinned {
+                return Ok(());
+            }
+            *image = Arc::new(ImageRecord {
+                pinned,
+                ..(**image).clone()
+            });
+        }
+        self.flush(id)
+    }
+
+    /// Forgets an image under all its names (CRI-175); layers in use stay until the use ends.
+    pub fn remove(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
+        let gone = {
+            let mut inner = self.lock();
+            let gone = inner.images.remove(id);
+            inner.tags.retain(|_, owner| owner != id);
+            gone
+        };
+        let Some(gone) = gone else {
+            return Ok(());
+        };
+        let result = self.flush(id);
+        if result.is_err() {
+            // Still on disk, so still listed: the caller may try again.
+            let mut inner = self.lock();
+            for tag in &gone.repo_tags {
+                inner.tags.entry(tag.clone()).or_insert_with(|| id.clone());
+            }
+            inner.images.entry(id.clone()).or_insert(gone);
+            return result;
+        }
+        self.sweep(&gone.layers);
+        Ok(())
+    }
+
+    /// Brings the record's file to what memory says *now*. Several changes may end in one write, and
+    /// the last write always has the last word.
+    fn flush(&self, id: &Digest) -> Result<(), Error> {
+        let stripe = usize::from(id.hex().as_bytes()[0] ^ id.hex().as_bytes()[1]) % WRITERS;
+        let _writer = self.writers[stripe]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let path = self.root.join("records").join(format!("{}.json", id.hex()));
+        let written = match self.get(id) {
+            Some(record) => fsutil::write_durably(&path, &record.to_json()),
+            None => fsutil::remove_durably(&path),
+        };
+        let mut inner = self.lock();
+        match &written {
+            Ok(()) => inner.behind.remove(id),
+            Err(_) => inner.behind.insert(id.clone()),
+        };
+        written.map_err(Error::io("image record", "write", &path))
+    }
+
+    /// Whether the image is on disk as it is in memory.
+    pub fn is_durable(&self, id: &Digest) -> bool {
+        !self.lock().behind.contains(id)
+    }
+
+    /// The one lock of this layer: whoever holds it may unpack it.
+    pub fn layer_lock(&self, chain_id: &Digest) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self
+            .layer_locks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = locks.get(chain_id).and_then(Weak::upgrade) {
+            return lock;
+        }
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        locks.insert(chain_id.clone(), Arc::downgrade(&lock));
+        lock
+    }
+
+    /// Keeps these layers, present or to come, from removal.
+    pub fn hold(self: &Arc<Self>, layers: &[Digest]) -> Hold {
+        let mut inner = self.lock();
+        for layer in layers {
+            *inner.holds.entry(layer.clone()).or_default() += 1;
+        }
+        Hold {
+            store: self.clone(),
+            layers: layers.to_vec(),
+        }
+    }
+
+    pub fn has_layer(&self, chain_id: &Digest) -> bool {
+        self.lock().layers.contains_key(chain_id)
+    }
+
+    /// Trees of these layers, topmost first, down to the first that hides all below.
+    /// An image without layers has one empty tree.
+    pub fn lowers(&self, layers: &[Digest]) -> Result<Vec<PathBuf>, Error> {
+        let inner = self.lock();
+        let mut trees = Vec::with_capacity(layers.len());
+        for chain_id in layers.iter().rev() {
+            let layer = inner
+                .layers
+                .get(chain_id)
+                .ok_or_else(|| Error::NoLayer(chain_id.clone()))?;
+            trees.push(layer.dir.join("fs"));
+            if layer.info.opaque {
+                break;
+            }
+        }
+        if trees.is_empty() {
+            trees.push(self.root.join("empty"));
+        }
+        Ok(trees)
+    }
+
+    /// Commits an unpacked layer: `tmp` holds `fs/`, whose files are on stable storage.
+    pub fn commit_layer(&self, tmp: &TempDir, info: LayerInfo) -> Result<(), Error> {
+        let failed = |step| Error::io("layer", step, &tmp.path);
+        let json = serde_json::to_vec(&info).map_err(|e| failed("describe")(e.into()))?;
+        fsutil::write_durably(&tmp.path.join("layer.json"), &json).map_err(failed("describe"))?;
+        let dir = self.fresh("layers");
+        fs::rename(&tmp.path, &dir).map_err(failed("commit"))?;
+        let synced = File::open(self.root.join("layers")).and_then(|d| d.sync_all());
+        synced.map_err(failed("commit"))?;
+        self.lock()
+            .layers
+            .insert(info.chain_id.clone(), Layer { dir, info });
+        Ok(())
+    }
+
+    /// Registers a use by its directory, before anything is mounted there.
+    pub fn add_use(&self, dir: &Path, layers: &[Digest]) {
+        self.lock().uses.insert(dir.to_owned(), layers.to_vec());
+    }
+
+    /// The layers a use needs, lowest first.
+    pub fn layers_of_use(&self, dir: &Path) -> Option<Vec<Digest>> {
+        self.lock().uses.get(dir).cloned()
+    }
+
+    /// Ends a use; layers that only it kept go.
+    pub fn end_use(self: &Arc<Self>, dir: &Path) {
+        let ended = self.lock().uses.remove(dir);
+        if let Some(layers) = ended {
+            self.sweep(&layers);
+        }
+    }
+
+    /// Bytes and inodes of all layers, from memory.
+    pub fn usage(&self) -> (u64, u64) {
+        let inner = self.lock();
+        inner
+            .layers
+            .values()
+            .fold((0, 0), |(bytes, inodes), layer| {
+                (bytes + layer.info.disk_bytes, inodes + layer.info.inodes)
+            })
+    }
+
+    /// Removes those of `candidates` that nothing names any more.
+    fn sweep(self: &Arc<Self>, candidates: &[Digest]) {
+        let mut dirs = Vec::new();
+        {
+            let mut inner = self.lock();
+            let mut needed: HashSet<&Digest> = inner.holds.keys().collect();
+            needed.extend(inner.images.values().flat_map(|image| &image.layers));
+            needed.extend(inner.uses.values().flatten());
+            let unneeded: Vec<_> = candidates
+                .iter()
+                .filter(|c| !needed.contains(c))
+                .cloned()
+                .collect();
+            for chain_id in unneeded {
+                dirs.extend(inner.layers.remove(&chain_id).map(|layer| layer.dir));
+            }
+        }
+        for dir in dirs {
+            self.discard(&dir);
+        }
+    }
+
+    /// Moves a directory out of sight now and removes it in the background (CRI-454).
+    pub fn discard(&self, dir: &Path) {
+        let trash = self.fresh("trash");
+        if let Err(e) = fs::rename(dir, &trash) {
+            let removed = match e.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                // Image volumes may be elsewhere; little is in them.
+                io::ErrorKind::CrossesDevices => fsutil::remove_tree_at(dir),
+                _ => Err(e),
+            };
+            if let Err(e) = removed {
+                tracing::warn!(dir = %dir.display(), "cannot discard: {e}");
+            }
+            return;
+        }
+        remove_in_background(trash);
+    }
+
+    pub fn temp_dir(self: &Arc<Self>) -> Result<TempDir, Error> {
+        let path = self.fresh("tmp");
+        fs::create_dir(&path).map_err(Error::io("image store", "create", &path))?;
+        Ok(TempDir {
+            store: self.clone(),
+            path,
+        })
+    }
+
+    /// A name not used before in this directory.
+    fn fresh(&self, dir: &str) -> PathBuf {
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        self.root.join(dir).join(n.to_string())
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Discards what a crash left in `tmp/`.
+    fn sweep_tmp(&self) -> Result<(), Error> {
+        let dir = self.root.join("tmp");
+        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
+        for entry in entries.flatten() {
+            self.discard(&entry.path());
+        }
+        Ok(())
+    }
+
+    /// Goes on with removals a crash cut short, in the background.
+    fn sweep_trash(&self) -> Result<(), Error> {
+        let dir = self.root.join("trash");
+        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
+        for entry in entries.flatten() {
+            remove_in_background(entry.path());
+        }
+        Ok(())
+    }
+}
+
+fn remove_in_background(path: PathBuf) {
+    let remove = move || {
+        if let Err(e) = fsutil::remove_tree_at(&path) {
+            tracing::warn!(dir = %path.display(), "cannot empty the trash: {e}");
+        }
+    };
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+        Err(_) => remove(),
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        {
+            let mut inner = self.store.lock();
+            for layer in &self.layers {
+                if let Some(count) = inner.holds.get_mut(layer) {
+                    *count -= 1;
+                    if *count == 0 {
+                        inner.holds.remove(layer);
+                    }
+                }
+            }
+        }
+        self.store.sweep(&self.layers);
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if self.path.exists() {
+            self.store.discard(&self.path);
+        }
+    }
+}
+
+impl LayerInfo {
+    pub fn new(chain_id: Digest, diff_id: Digest) -> Self {
+        Self {
+            schema: SCHEMA,
+            chain_id,
+            diff_id,
+            disk_bytes: 0,
+            inodes: 0,
+            opaque: false,
+        }
+    }
+}

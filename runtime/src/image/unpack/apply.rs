@@ -1,0 +1,397 @@
+//! Makes the entries of one layer in a directory (CRI-441 to CRI-444).
+//!
+//! Runs in the unpack helper only: one thread, in a chroot whose root is the layer. Every path is
+//! resolved from the root's descriptor with `RESOLVE_IN_ROOT` as well, so that neither of the two
+//! walls has to hold alone. Lower layers are not to be seen here; what depends on them (attributes
+//! of directories the archive implies, opaque marks, which need a capability not held here) goes
+//! into the report.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Dev, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timestamps, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+
+use super::metadata::{copy_sparsely, is_applied, is_dir, metadata, owner, times, tolerate};
+use super::path::{CleanPath, Meaning, meaning};
+use super::tarball::{Entry, Kind};
+use crate::image::fsutil;
+
+/// Symlinks followed while a parent directory is made; the kernel's own limit.
+const LINKS_MAX: u32 = 40;
+pub const PAGE: u64 = 4096;
+
+/// What was made, and what is left for the daemon to do.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Directories the archive only implies, and the root unless it has an entry.
+    pub implied: BTreeSet<CleanPath>,
+    /// Directories that hide what lower layers have in them.
+    pub opaque: BTreeSet<CleanPath>,
+    /// Whiteouts, except where an entry of the layer has taken the name again.
+    pub whiteouts: HashSet<CleanPath>,
+    pub inodes: u64,
+    pub disk_bytes: u64,
+}
+
+pub struct Applier {
+    root: OwnedFd,
+    /// The directory the last entry was made in; entries come in order of directories.
+    last: Option<(CleanPath, OwnedFd)>,
+    /// Times of directories, set last because making entries changes them.
+    dir_times: Vec<(CleanPath, Timestamps)>,
+    entries_left: u64,
+    pub applied: Applied,
+}
+
+pub type Result<T> = std::result::Result<T, io::Error>;
+
+pub fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
+    move |e| {
+        let cause = io::Error::from(e);
+        io::Error::new(cause.kind(), format!("{step}: {cause}"))
+    }
+}
+
+impl Applier {
+    pub fn new(root: OwnedFd, max_entries: u64) -> Self {
+        let mut applied = Applied {
+            inodes: 1,
+            disk_bytes: PAGE,
+            ..Applied::default()
+        };
+        applied.implied.insert(CleanPath::default());
+        Self {
+            root,
+            last: None,
+            dir_times: Vec::new(),
+            entries_left: max_entries,
+            applied,
+        }
+    }
+
+    /// Makes one entry; `data` gives a file's content.
+    pub fn apply(&mut self, entry: &Entry, data: &mut impl Read) -> Result<()> {
+        self.entries_left = self
+            .entries_left
+            .checked_sub(1)
+            .ok_or_else(|| io::Error::other("more entries than are allowed in a layer"))?;
+        let path = CleanPath::new(&entry.path).map_err(io::Error::other)?;
+        let Some((dir, name)) = path.split() else {
+            return self.root_entry(entry);
+        };
+        match meaning(name).map_err(io::Error::other)? {
+            Meaning::Ignored => Ok(()),
+            Meaning::Opaque => {
+                self.enter(&dir)?;
+                self.applied.opaque.insert(dir);
+                Ok(())
+            }
+            Meaning::Whiteout(hidden) => self.whiteout(&dir, hidden),
+            Meaning::Entry => {
+                let name = CString::new(name).map_err(io::Error::other)?;
+                self.enter(&dir)?;
+                self.make(entry, &path, &name, data)
+            }
+        }
+    }
+
+    /// Sets the directories' times and hands over what is left to do.
+    pub fn finish(mut self) -> Result<Applied> {
+        self.last = None;
+        for (path, times) in self.dir_times.iter().rev() {
+            // It may have been replaced by a later entry of the same layer.
+            if let Ok(dir) = self.open_dir(path) {
+                rustix::fs::futimens(&dir, times).map_err(failed("set a directory's times"))?;
+            }
+        }
+        Ok(self.applied)
+    }
+
+    fn root_entry(&mut self, entry: &Entry) -> Result<()> {
+        if entry.kind != Kind::Dir {
+            return Err(io::Error::other(
+                "the root of a layer can only be a directory",
+            ));
+        }
+        self.applied.implied.remove(&CleanPath::default());
+        let root = self.open_dir(&CleanPath::default())?;
+        self.dir_metadata(entry, root, CleanPath::default())
+    }
+
+    /// Hides `name` of lower layers. What this layer has there itself stays: a whiteout speaks of
+    /// lower layers only.
+    fn whiteout(&mut self, dir: &CleanPath, name: &[u8]) -> Result<()> {
+        let path = dir.join(name);
+        let name = CString::new(name).map_err(io::Error::other)?;
+        self.enter(dir)?;
+        match self.stat(&name)? {
+            Some(stat) if is_dir(&stat) => {
+                self.applied.opaque.insert(path);
+                return Ok(());
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        let none = rustix::fs::makedev(0, 0);
+        self.mknod(&name, FileType::CharacterDevice, 0, none)
+            .map_err(failed("make a whiteout"))?;
+        self.applied.whiteouts.insert(path);
+        self.applied.inodes += 1;
+        Ok(())
+    }
+
+    fn make(
+        &mut self,
+        entry: &Entry,
+        path: &CleanPath,
+        name: &CString,
+        data: &mut impl Read,
+    ) -> Result<()> {
+        let there = self.stat(name)?;
+        if entry.kind == Kind::Dir {
+            return self.make_dir(entry, path, name, there);
+        }
+        if entry.kind == Kind::Hardlink {
+            return self.make_hardlink(entry, path, name, there);
+        }
+        self.clear(path, name, there)?;
+        self.applied.inodes += 1;
+        let mode = Mode::from_raw_mode(entry.mode);
+        match entry.kind {
+            Kind::File => return self.make_file(entry, name, data),
+            Kind::Symlink => {
+                if entry.link.is_empty() {
+                    return Err(io::Error::other("a symlink without a target"));
+                }
+                rustix::fs::symlinkat(&entry.link[..], self.here(), name)
+                    .map_err(failed("make a symlink"))?;
+            }
+            Kind::Fifo => self
+                .mknod(name, FileType::Fifo, entry.mode, 0)
+                .map_err(failed("make a fifo"))?,
+            Kind::Char | Kind::Block => {
+                let kind = if entry.kind == Kind::Char {
+                    FileType::CharacterDevice
+                } else {
+                    FileType::BlockDevice
+                };
+                let device = rustix::fs::makedev(entry.device.0, entry.device.1);
+                self.mknod(name, kind, entry.mode, device)
+                    .map_err(failed("make a device"))?;
+            }
+            Kind::Dir | Kind::Hardlink => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        // No descriptor can be had of these: by name, in a directory nobody else changes.
+        let here = self.here();
+        rustix::fs::chownat(
+            here,
+            name,
+            owner(entry).0,
+            owner(entry).1,
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .map_err(failed("set the owner"))?;
+        self.special_xattrs(entry, name)?;
+        if entry.kind != Kind::Symlink {
+            rustix::fs::chmodat(here, name, mode, AtFlags::empty())
+                .map_err(failed("set the mode"))?;
+        }
+        rustix::fs::utimensat(here, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(failed("set the times"))
+    }
+
+    fn make_dir(
+        &mut self,
+        entry: &Entry,
+        path: &CleanPath,
+        name: &CString,
+        there: Option<Stat>,
+    ) -> Result<()> {
+        // Two directories are merged; anything else gives way (CRI-442).
+        if !there.as_ref().is_some_and(is_dir) {
+            self.clear(path, name, there)?;
+            rustix::fs::mkdirat(self.here(), name, Mode::RWXU)
+                .map_err(failed("make a directory"))?;
+            self.applied.inodes += 1;
+            self.applied.disk_bytes += PAGE;
+        }
+        self.applied.implied.remove(path);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(self.here(), name, flags, Mode::empty())
+            .map_err(failed("open a directory"))?;
+        self.dir_metadata(entry, dir, path.clone())
+    }
+
+    fn dir_metadata(&mut self, entry: &Entry, dir: OwnedFd, path: CleanPath) -> Result<()> {
+        metadata(entry, &dir)?;
+        self.dir_times.push((path, times(entry)));
+        Ok(())
+    }
+
+    fn make_file(&mut self, entry: &Entry, name: &CString, data: &mut impl Read) -> Result<()> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(self.here(), name, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(failed("make a file"))?;
+        let mut file = File::from(fd);
+        self.applied.disk_bytes += copy_sparsely(data, &mut file, entry.size)?;
+        metadata(entry, &file)?;
+        rustix::fs::futimens(&file, &times(entry)).map_err(failed("set the times"))
+    }
+
+    /// Links to an entry this layer has made. The last component of the target is not followed.
+    fn make_hardlink(
+        &mut self,
+        entry: &Entry,
+        path: &CleanPath,
+        name: &CString,
+        there: Option<Stat>,
+    ) -> Result<()> {
+        let target = CleanPath::new(&entry.link).map_err(io::Error::other)?;
+        if target == *path {
+            return Err(io::Error::other("a hard link to itself"));
+        }
+        let (dir, target) = target
+            .split()
+            .ok_or_else(|| io::Error::other("a hard link to the root"))?;
+        let dir = self
+            .open_dir(&dir)
+            .map_err(|e| io::Error::new(e.kind(), format!("link target: {e}")))?;
+        self.clear(path, name, there)?;
+        rustix::fs::linkat(&dir, target, self.here(), name, AtFlags::empty())
+            .map_err(failed("make a hard link"))
+    }
+
+    /// Takes away what is in the way of a new entry.
+    fn clear(&mut self, path: &CleanPath, name: &CString, there: Option<Stat>) -> Result<()> {
+        let Some(there) = there else {
+            return Ok(());
+        };
+        if self.applied.whiteouts.remove(path) {
+            // The name of lower layers stays hidden: a file covers it, a directory must say so.
+            self.applied.opaque.insert(path.clone());
+        }
+        if is_dir(&there) {
+            // A cached directory might be inside; the current one is its parent and stays.
+            self.applied.implied.remove(path);
+            self.applied.opaque.insert(path.clone());
+        }
+        fsutil::remove_tree(self.here(), name).map_err(failed("replace an entry"))
+    }
+
+    /// Makes `dir` the current directory, with all that leads to it.
+    fn enter(&mut self, dir: &CleanPath) -> Result<()> {
+        if self.last.as_ref().is_some_and(|(last, _)| last == dir) {
+            return Ok(());
+        }
+        self.last = None;
+        let fd = match self.open_dir(dir) {
+            Ok(fd) => fd,
+            Err(_) => {
+                let mut links = LINKS_MAX;
+                self.make_parents(dir, &mut links)?;
+                self.open_dir(dir)?
+            }
+        };
+        rustix::process::fchdir(&fd).map_err(failed("enter a directory"))?;
+        self.last = Some((dir.clone(), fd));
+        Ok(())
+    }
+
+    /// Makes the missing directories of a path, following symlinks of this layer inside it.
+    fn make_parents(&mut self, dir: &CleanPath, links: &mut u32) -> Result<()> {
+        for path in dir.prefixes() {
+            if self.open_dir(&path).is_ok() {
+                continue;
+            }
+            let Some((parent, name)) = path.split() else {
+                continue;
+            };
+            let parent_fd = self.open_dir(&parent)?;
+            let there = rustix::fs::statat(&parent_fd, name, AtFlags::SYMLINK_NOFOLLOW);
+            match there.map(|s| FileType::from_raw_mode(s.st_mode)) {
+                Ok(FileType::Symlink) => {
+                    *links = links
+                        .checked_sub(1)
+                        .ok_or_else(|| failed("follow")(Errno::LOOP))?;
+                    let target = rustix::fs::readlinkat(&parent_fd, name, Vec::new())
+                        .map_err(failed("follow"))?;
+                    let target = target.as_bytes();
+                    let target = if target.starts_with(b"/") {
+                        CleanPath::new(target)
+                    } else {
+                        CleanPath::new(&[parent.as_bytes(), b"/", target].concat())
+                    };
+                    self.make_parents(&target.map_err(io::Error::other)?, links)?;
+                    continue;
+                }
+                Ok(_) if self.applied.whiteouts.remove(&path) => {
+                    let name = CString::new(name).map_err(io::Error::other)?;
+                    fsutil::remove_tree(parent_fd.as_fd(), &name).map_err(failed("replace"))?;
+                    self.applied.opaque.insert(path.clone());
+                }
+                Ok(_) => return Err(failed("make a parent directory")(Errno::NOTDIR)),
+                Err(_) => {}
+            }
+            let mode = Mode::from_raw_mode(0o755);
+            rustix::fs::mkdirat(&parent_fd, name, mode).map_err(failed("make a parent"))?;
+            self.set_root_owner(&parent_fd, name)?;
+            self.applied.inodes += 1;
+            self.applied.disk_bytes += PAGE;
+            self.applied.implied.insert(path);
+        }
+        Ok(())
+    }
+
+    fn set_root_owner(&self, parent: &OwnedFd, name: &[u8]) -> Result<()> {
+        let root = (Some(Uid::ROOT), Some(Gid::ROOT));
+        rustix::fs::chownat(parent, name, root.0, root.1, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(failed("set the owner"))
+    }
+
+    fn open_dir(&self, path: &CleanPath) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.root, path.for_open(), flags, Mode::empty(), resolve)
+            .map_err(failed("open a directory"))
+    }
+
+    fn here(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.last
+            .as_ref()
+            .map_or(self.root.as_fd(), |(_, fd)| fd.as_fd())
+    }
+
+    fn stat(&self, name: &CString) -> Result<Option<Stat>> {
+        match rustix::fs::statat(self.here(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(failed("look at an entry")(e)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        name: &CString,
+        kind: FileType,
+        mode: u32,
+        device: Dev,
+    ) -> rustix::io::Result<()> {
+        rustix::fs::mknodat(self.here(), name, kind, Mode::from_raw_mode(mode), device)
+    }
+
+    /// Attributes of what has no descriptor: by name in the current directory, which is `here()`.
+    fn special_xattrs(&self, entry: &Entry, name: &CString) -> Result<()> {
+        for (key, value) in entry.xattrs.iter().filter(|(key, _)| is_applied(key)) {
+            let set = rustix::fs::lsetxattr(name, &key[..], value, XattrFlags::empty());
+            tolerate(key, set, true)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Decompression by what the bytes are, not by what a registry calls them (CRI-403), with a bound
+//! on how much a small blob may become.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use flate2::bufread::MultiGzDecoder;
+
+const BUFFER: usize = 64 * 1024;
+/// Largest window a zstd frame may ask for, as a power of two (128 MiB, zstd's own limit).
+const ZSTD_WINDOW_LOG: u32 = 27;
+/// Below this size any ratio is fine.
+const RATIO_FREE: u64 = 1 << 30;
+/// Beyond it: a little more than the best that gzip can do, so only crafted zstd exceeds it.
+const RATIO_MAX: u64 = 1100;
+
+/// The plain bytes of a stream that is gzip, zstd or plain.
+pub fn decoder<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut input = BufReader::with_capacity(BUFFER, input);
+    // A pipe may give its first bytes singly; the first buffer decides only with four of them.
+    let mut head = [0; 4];
+    let mut have = 0;
+    while have < head.len() {
+        match input.read(&mut head[have..])? {
+            0 => break,
+            n => have += n,
+        }
+    }
+    let whole =
+        BufReader::with_capacity(BUFFER, io::Cursor::new(head).take(have as u64).chain(input));
+    Ok(match head {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd] => zstd_decoder(whole)?,
+        // A skippable frame, as chunked zstd images may begin with.
+        [0x50..=0x5f, 0x2a, 0x4d, 0x18] => zstd_decoder(whole)?,
+        [0xfd, b'7', b'z', b'X'] => return Err(unsupported("xz")),
+        [b'B', b'Z', b'h', _] => return Err(unsupported("bzip2")),
+        _ => Box::new(whole),
+    })
+}
+
+fn zstd_decoder<'a>(input: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
+    decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+    Ok(Box::new(decoder))
+}
+
+fn unsupported(what: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        format!("{what} compression is not supported"),
+    )
+}
+
+/// Counts bytes that pass.
+pub struct Counted<R> {
+    inner: R,
+    count: std::rc::Rc<std::cell::Cell<u64>>,
+}
+
+impl<R> Counted<R> {
+    pub fn new(inner: R) -> (Self, std::rc::Rc<std::cell::Cell<u64>>) {
+        let count = std::rc::Rc::default();
+        (
+            Self {
+                inner,
+                count: std::rc::Rc::clone(&count),
+            },
+            count,
+        )
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.count.set(self.count.get() + n as u64);
+        Ok(n)
+    }
+}
+
+/// Fails when more comes out than `max`, or out of all proportion to what went in (CRI-444).
+pub struct Bounded<R> {
+    inner: R,
+    went_in: std::rc::Rc<std::cell::Cell<u64>>,
+    came_out: u64,
+    max: u64,
+}
+
+impl<R> Bounded<R> {
+    pub fn new(inner: R, went_in: std::rc::Rc<std::cell::Cell<u64>>, max: u64) -> Self {
+        Self {
+            inner,
+            went_in,
+            came_out: 0,
+            max,
+        }
+    }
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.came_out += n as u64;
+        let ratio = self.went_in.get().saturating_mul(RATIO_MAX);
+        if self.came_out > self.max {
+            return Err(io::Error::other(format!(
+                "more than {} bytes unpacked",
+                self.max
+            )));
+        }
+        if self.came_out > RATIO_FREE && self.came_out > ratio {
+            return Err(io::Error::other(format!(
+                "more than {RATIO_MAX} times its size unpacked"
+            )));
+        }
+        Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn plain(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        decoder(bytes)?.read_to_end(&mut out)?;
+        Ok(out)
+    }
+
+    #[test]
+    fn gzip_zstd_and_plain_are_told_apart_by_their_bytes() {
+        let text = b"the same bytes".repeat(1000);
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(&text).unwrap();
+        let gz = gz.finish().unwrap();
+        let twice = [gz.clone(), gz.clone()].concat();
+        assert_eq!(plain(&gz).unwrap(), text);
+        assert_eq!(plain(&twice).unwrap(), text.repeat(2));
+        assert_eq!(
+            plain(&zstd::encode_all(&text[..], 1).unwrap()).unwrap(),
+            text
+        );
+        assert_eq!(plain(&text).unwrap(), text);
+        assert_eq!(plain(b"").unwrap(), b"");
+        assert_eq!(plain(b"ab").unwrap(), b"ab");
+        assert!(plain(&gz[..gz.len() / 2]).is_err());
+        assert!(plain(b"\xfd7zXZ\0").is_err());
+    }
+
+    #[test]
+    fn what_unpacks_to_more_than_the_bound_is_an_error() {
+        let bomb = zstd::encode_all(io::repeat(0).take(3 << 20), 1).unwrap();
+        let (input, count) = Counted::new(&bomb[..]);
+        let mut bounded = Bounded::new(decoder(input).unwrap(), count, 1 << 20);
+        assert!(io::copy(&mut bounded, &mut io::sink()).is_err());
+    }
+
+    #[test]
+    fn what_unpacks_out_of_all_proportion_is_an_error() {
+        let (input, count) = Counted::new(&b"12345678"[..]);
+        let mut input = input;
+        io::copy(&mut input, &mut io::sink()).unwrap();
+        let mut bounded = Bounded::new(io::repeat(0).take(2 << 30), count, u64::MAX);
+        let copied = io::copy(&mut bounded, &mut io::sink());
+        assert!(copied.is_err());
+    }
+}

@@ -1,0 +1,442 @@
+//! Looks into a container's root without mounting it: resolves paths through upper and lower trees
+//! as overlayfs would show them, whiteouts and opaque directories respected, symlinks kept inside.
+//!
+//! A directory of the view is a stack of directories, topmost first; a name is looked up from the
+//! top until something hides what is below.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use super::layer::copy_attributes;
+
+/// Symlinks followed in one look-up; the kernel's own limit.
+const LINKS_MAX: usize = 40;
+/// Components walked in one look-up, those of symlinks included.
+const STEPS_MAX: usize = 4096;
+/// Entries copied up into one volume.
+const COPY_MAX: usize = 1_000_000;
+
+/// Directories shown as one, topmost first.
+type Merged = Rc<Vec<OwnedFd>>;
+
+/// What stands at a path.
+enum Found {
+    Dir(Merged),
+    /// Anything else, by name in the directory that shows it.
+    Other {
+        dir: Merged,
+        at: usize,
+        name: CString,
+        stat: Stat,
+    },
+}
+
+/// The trees of a container's root, topmost (the upper one) first.
+pub struct View {
+    root: Merged,
+}
+
+impl View {
+    pub fn open(trees: &[PathBuf]) -> io::Result<Self> {
+        let mut root = Vec::new();
+        for tree in trees {
+            root.push(OwnedFd::from(File::open(tree)?));
+        }
+        Ok(Self {
+            root: Rc::new(root),
+        })
+    }
+
+    /// The text of a regular file, symlinks followed inside the view. None if there is no such file;
+    /// an error if it is something else, longer than `max`, or not UTF-8.
+    pub fn text(&self, path: &Path, max: u64) -> io::Result<Option<String>> {
+        let (dir, at, name) = match self.find(path.as_os_str().as_encoded_bytes())? {
+            None => return Ok(None),
+            Some(Found::Other {
+                dir,
+                at,
+                name,
+                stat,
+            }) if is(&stat, FileType::RegularFile) => (dir, at, name),
+            Some(_) => return Err(io::Error::other("is not a regular file")),
+        };
+        let file = File::from(open_file(dir[at].as_fd(), &name)?);
+        let mut bytes = Vec::new();
+        file.take(max + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > max {
+            return Err(io::Error::other(format!("is longer than {max} bytes")));
+        }
+        String::from_utf8(bytes)
+            .map(Some)
+            .map_err(|_| io::Error::other("is not UTF-8"))
+    }
+
+    /// Copies what the view has in the directory at `path` into `into`, which exists and is empty,
+    /// with owners, modes, attributes and times. Nothing there, or no directory, is fine.
+    pub fn copy_up(&self, path: &Path, into: &Path) -> io::Result<()> {
+        let Some(Found::Dir(dir)) = self.find(path.as_os_str().as_encoded_bytes())? else {
+            return Ok(());
+        };
+        let into: OwnedFd = File::open(into)?.into();
+        let mut left = COPY_MAX;
+        let mut queue = VecDeque::from([(dir, into)]);
+        while let Some((from, to)) = queue.pop_front() {
+            for (name, found) in list(&from)? {
+                left = left
+                    .checked_sub(1)
+                    .ok_or_else(|| io::Error::other("too many entries"))?;
+                match found {
+                    Found::Dir(dir) => {
+                        rustix::fs::mkdirat(&to, &name, Mode::RWXU)?;
+                        let made = open_dir(to.as_fd(), &name)?;
+                        queue.push_back((dir, made));
+                    }
+                    Found::Other { dir, at, stat, .. } => {
+                        copy_entry(dir[at].as_fd(), &stat, to.as_fd(), &name)?;
+                    }
+                }
+            }
+            if let Some(top) = from.first() {
+                // After its entries, for the time's sake; those of directories in it come later,
+                // but only make them newer inside themselves.
+                copy_attributes(top, &to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the view has something at exactly this path, no symlink followed.
+    pub fn has(&self, path: &[u8]) -> io::Result<bool> {
+        let mut here = self.root.clone();
+        let mut parts = components(path).peekable();
+        while let Some(name) = parts.next() {
+            let name = CString::new(name).map_err(io::Error::other)?;
+            match step(&here, &name)? {
+                None => return Ok(false),
+                Some(Found::Dir(dir)) => here = dir,
+                Some(Found::Other { .. }) => return Ok(parts.peek().is_none()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
+        let mut todo: VecDeque<Vec<u8>> = components(path).collect();
+        let mut stack: Vec<Merged> = vec![self.root.clone()];
+        let mut links = 0;
+        let mut steps = 0;
+        while let Some(name) = todo.pop_front() {
+            steps += 1;
+            if steps > STEPS_MAX {
+                return Err(Errno::NAMETOOLONG.into());
+            }
+            if name == b".." {
+                stack.truncate(stack.len().saturating_sub(1).max(1));
+                continue;
+            }
+            let here = stack.last().unwrap_or(&self.root).clone();
+            let name = CString::new(name).map_err(io::Error::other)?;
+            match step(&here, &name)? {
+                None => return Ok(None),
+                Some(Found::Dir(dir)) => stack.push(dir),
+                Some(Found::Other {
+                    dir,
+                    at,
+                    name,
+                    stat,
+                }) if is(&stat, FileType::Symlink) => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Errno::LOOP.into());
+                    }
+                    let target = rustix::fs::readlinkat(&dir[at], &name, Vec::new())?;
+                    if target.as_bytes().starts_with(b"/") {
+                        stack.truncate(1);
+                    }
+                    for part in components(target.as_bytes()).rev() {
+                        todo.push_front(part);
+                    }
+                }
+                Some(other) if todo.is_empty() => return Ok(Some(other)),
+                Some(_) => return Ok(None),
+            }
+        }
+        Ok(stack.pop().map(Found::Dir))
+    }
+}
+
+fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
+    path.split(|b| *b == b'/')
+        .filter(|c| !c.is_empty() && *c != b".")
+        .map(<[u8]>::to_vec)
+}
+
+/// Looks `name` up in a merged directory.
+fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
+    let mut dirs = Vec::new();
+    for (at, dir) in here.iter().enumerate() {
+        let stat = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => continue,
+            other => other?,
+        };
+        if is(&stat, FileType::Directory) {
+            let fd = open_dir(dir.as_fd(), name)?;
+            let opaque = is_opaque(&fd)?;
+            dirs.push(fd);
+            if opaque {
+                break;
+            }
+        } else if dirs.is_empty() && !is_whiteout(&stat) {
+            let (dir, name) = (here.clone(), name.to_owned());
+            return Ok(Some(Found::Other {
+                dir,
+                at,
+                name,
+                stat,
+            }));
+        } else {
+            break;
+        }
+    }
+    Ok((!dirs.is_empty()).then(|| Found::Dir(Rc::new(dirs))))
+}
+
+/// All names of a merged directory with what stands there.
+fn list(here: &Merged) -> io::Result<HashMap<CString, Found>> {
+    let mut names = HashSet::new();
+    for dir in here.iter() {
+        for entry in Dir::read_from(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name != c"." && name != c".." {
+                names.insert(name.to_owned());
+            }
+        }
+    }
+    let mut found = HashMap::new();
+    for name in names {
+        if let Some(what) = step(here, &name)? {
+            found.insert(name, what);
+        }
+    }
+    Ok(found)
+}
+
+fn copy_entry(
+    from: BorrowedFd<'_>,
+    stat: &Stat,
+    to: BorrowedFd<'_>,
+    name: &CStr,
+) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => return copy_file(from, to, name),
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(from, name, Vec::new())?;
+            rustix::fs::symlinkat(&target, to, name)?;
+        }
+        FileType::Socket | FileType::Unknown => return Ok(()),
+        kind => rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev)?,
+    }
+    let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+    rustix::fs::chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    if !is(stat, FileType::Symlink) {
+        rustix::fs::chmodat(to, name, mode, AtFlags::empty())?;
+    }
+    Ok(rustix::fs::utimensat(
+        to,
+        name,
+        &times(stat),
+        AtFlags::SYMLINK_NOFOLLOW,
+    )?)
+}
+
+fn copy_file(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    let source = open_file(from, name)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let target = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
+    // In the kernel where the file system can; sharing blocks where it can do that.
+    io::copy(
+        &mut File::from(source.try_clone()?),
+        &mut File::from(target.try_clone()?),
+    )?;
+    Ok(copy_attributes(&source, &target)?)
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    let time = |sec, nsec: u64| Timespec {
+        tv_sec: sec,
+        tv_nsec: nsec.try_into().unwrap_or(0),
+    };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+fn is(stat: &Stat, kind: FileType) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == kind
+}
+
+fn is_whiteout(stat: &Stat) -> bool {
+    is(stat, FileType::CharacterDevice) && stat.st_rdev == 0
+}
+
+fn is_opaque(dir: &OwnedFd) -> io::Result<bool> {
+    let mut value = [0u8; 1];
+    match rustix::fs::fgetxattr(dir, "trusted.overlay.opaque", &mut value) {
+        Ok(n) => Ok(n == 1 && value == *b"y"),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+}
+
+/// Never waits for the writer of a fifo put there meanwhile.
+fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+}
+
+/// For tests that build trees by hand.
+#[cfg(test)]
+fn make_opaque(dir: &Path) {
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(dir, "trusted.overlay.opaque", b"y", none).unwrap();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    struct Trees {
+        tmp: tempfile::TempDir,
+    }
+
+    impl Trees {
+        fn new() -> Self {
+            Self {
+                tmp: tempfile::tempdir().unwrap(),
+            }
+        }
+
+        fn path(&self, tree: &str, path: &str) -> PathBuf {
+            let path = self.tmp.path().join(tree).join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            path
+        }
+
+        fn file(&self, tree: &str, path: &str, text: &str) {
+            fs::write(self.path(tree, path), text).unwrap();
+        }
+
+        fn whiteout(&self, tree: &str, path: &str) {
+            let path = self.path(tree, path);
+            let kind = FileType::CharacterDevice;
+            rustix::fs::mknodat(rustix::fs::CWD, path, kind, Mode::empty(), 0).unwrap();
+        }
+
+        fn view(&self, trees: &[&str]) -> View {
+            let trees: Vec<_> = trees.iter().map(|t| self.tmp.path().join(t)).collect();
+            trees.iter().for_each(|t| fs::create_dir_all(t).unwrap());
+            View::open(&trees).unwrap()
+        }
+    }
+
+    fn text(view: &View, path: &str) -> Option<String> {
+        view.text(Path::new(path), 100).unwrap()
+    }
+
+    #[test]
+    fn the_topmost_file_is_shown_and_whiteouts_hide_what_is_below() {
+        let t = Trees::new();
+        t.file("low", "etc/passwd", "low");
+        t.file("low", "etc/group", "low");
+        t.file("mid", "etc/passwd", "mid");
+        t.whiteout("top", "etc/group");
+        let view = t.view(&["top", "mid", "low"]);
+        assert_eq!(text(&view, "/etc/passwd").as_deref(), Some("mid"));
+        assert_eq!(text(&view, "/etc/group"), None);
+        assert_eq!(text(&view, "/etc/shadow"), None);
+    }
+
+    #[test]
+    fn an_opaque_directory_and_a_file_in_its_place_hide_the_lower_one() {
+        let t = Trees::new();
+        t.file("low", "a/x", "low");
+        t.file("low", "b/x", "low");
+        t.file("top", "a/y", "top");
+        make_opaque(&t.path("top", "a"));
+        t.file("top", "b", "now a file");
+        let view = t.view(&["top", "low"]);
+        assert_eq!(text(&view, "/a/x"), None);
+        assert_eq!(text(&view, "/a/y").as_deref(), Some("top"));
+        assert_eq!(text(&view, "/b/x"), None);
+    }
+
+    #[test]
+    fn symlinks_are_followed_across_layers_but_never_out_of_the_view() {
+        let t = Trees::new();
+        t.file("low", "usr/etc/passwd", "inside");
+        symlink("/usr/etc", t.path("top", "etc")).unwrap();
+        symlink("../../../../etc/passwd", t.path("top", "up")).unwrap();
+        symlink("loop", t.path("top", "loop")).unwrap();
+        let view = t.view(&["top", "low"]);
+        assert_eq!(text(&view, "/etc/passwd").as_deref(), Some("inside"));
+        assert_eq!(text(&view, "/up").as_deref(), Some("inside"));
+        assert!(view.text(Path::new("/loop"), 100).is_err());
+    }
+
+    #[test]
+    fn what_is_no_short_text_file_is_an_error_and_a_fifo_does_not_block() {
+        let t = Trees::new();
+        t.file("top", "long", &"x".repeat(101));
+        let fifo = t.path("top", "fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let view = t.view(&["top"]);
+        for path in ["/long", "/fifo", "/"] {
+            assert!(view.text(Path::new(path), 100).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_volume_gets_the_merged_content_with_owner_mode_and_links() {
+        let t = Trees::new();
+        t.file("low", "data/sub/old", "old");
+        t.file("low", "data/sub/gone", "gone");
+        t.whiteout("top", "data/sub/gone");
+        t.file("top", "data/sub/new", "new");
+        symlink("/elsewhere", t.path("top", "data/link")).unwrap();
+        std::os::unix::fs::chown(t.path("top", "data/sub/new"), Some(12), Some(34)).unwrap();
+        std::os::unix::fs::chown(t.path("top", "data"), Some(7), Some(8)).unwrap();
+        let into = t.path("volume", "x");
+        fs::create_dir(&into).unwrap();
+        let view = t.view(&["top", "low"]);
+        view.copy_up(Path::new("/data"), &into).unwrap();
+        assert_eq!(fs::read_to_string(into.join("sub/old")).unwrap(), "old");
+        assert!(!into.join("sub/gone").exists());
+        assert_eq!(
+            fs::read_link(into.join("link")).unwrap(),
+            Path::new("/elsewhere")
+        );
+        let new = fs::metadata(into.join("sub/new")).unwrap();
+        assert_eq!((new.uid(), new.gid()), (12, 34));
+        assert_eq!(fs::metadata(&into).unwrap().uid(), 7);
+        view.copy_up(Path::new("/absent"), &into).unwrap();
+    }
+}

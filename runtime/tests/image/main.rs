@@ -1,0 +1,10 @@
+//! Images against real disks, real overlay mounts and real registries. Needs root.
+
+mod confine;
+mod crash;
+mod model;
+mod pull;
+mod registry;
+mod store;
+mod support;
+mod unpack;
