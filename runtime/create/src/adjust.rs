@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_monitor::record::CgroupDir;
 use oci_spec::runtime::{
-    LinuxIdMapping, LinuxNamespaceType as Ns, Mount, MountBuilder, ProcessBuilder, Spec,
-    UserBuilder,
+    LinuxIdMapping, LinuxNamespaceType as Ns, Mount, ProcessBuilder, Spec, UserBuilder,
 };
 
 /// Set on a mount of the finished container.
@@ -20,17 +19,30 @@ pub struct Propagation {
     pub flags: u64,
 }
 
+/// What the container shall see of its own cgroups. Attached as one tree at the very end: as a dozen binds it would be
+/// the larger half of libcontainer's system calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupView {
+    pub destination: PathBuf,
+    /// MOUNT_ATTR_* bits.
+    pub attributes: u64,
+    /// With v2 its directory alone; with v1 a frame of directories, a name each.
+    pub hierarchies: Hierarchies,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hierarchies {
+    V2(PathBuf),
+    V1 {
+        directories: Vec<(String, PathBuf)>,
+        /// For hierarchies that hold several controllers: link, directory.
+        links: Vec<(String, String)>,
+    },
+}
+
 /// A mount made before libcontainer's, to be bound by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staged {
-    /// An empty directory with these names in it: the frame of a v1 cgroup mount.
-    Frame {
-        at: PathBuf,
-        directories: Vec<String>,
-        links: Vec<(String, String)>,
-    },
-    /// A cgroup directory.
-    Cgroup { at: PathBuf, source: PathBuf },
     /// A copy of `source` with shifted owners.
     Idmapped {
         at: PathBuf,
@@ -48,6 +60,7 @@ pub struct Plan {
     pub rootfs: PathBuf,
     pub propagation: Vec<Propagation>,
     pub stage: Vec<Staged>,
+    pub cgroup_view: Option<CgroupView>,
     /// Stay in the host's mount namespace, with libcontainer's slower way through cgroups: OCI hooks run there, a
     /// shared mount must reach it, or a bind takes the host's cgroup hierarchies along.
     pub host_mounts: bool,
@@ -75,6 +88,7 @@ pub fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
         rootfs: root,
         propagation: Vec::new(),
         stage: Vec::new(),
+        cgroup_view: None,
         host_mounts,
     };
     let mounts = plan.spec.mounts().clone().unwrap_or_default();
@@ -134,7 +148,7 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
         builder = builder.apparmor_profile(profile);
     }
     if let Some(priority) = process.io_priority() {
-        builder = builder.io_priority(priority.clone());
+        builder = builder.io_priority(*priority);
     }
     if let Some(scheduler) = process.scheduler() {
         builder = builder.scheduler(scheduler.clone());
@@ -215,7 +229,8 @@ impl Plan {
             options.retain(|o| propagation(o).is_none());
         }
         if matches!(mount.typ().as_deref(), Some("cgroup" | "cgroup2")) && !self.host_mounts {
-            return self.cgroup_mount(&destination, &options, cgroups, kept);
+            self.cgroup_view = cgroup_view(&destination, &options, cgroups);
+            return Ok(());
         }
         if mount.source().is_none() {
             // libcontainer wants one; the kernel does not care.
@@ -274,58 +289,45 @@ impl Plan {
     fn place(&self) -> PathBuf {
         Path::new(STAGE).join(format!("s{}", self.stage.len()))
     }
+}
 
-    /// The container sees its own cgroups: with v2 its directory; with v1 a frame with one bind per hierarchy.
-    fn cgroup_mount(
-        &mut self,
-        destination: &Path,
-        options: &[String],
-        cgroups: &[CgroupDir],
-        kept: &mut Vec<Mount>,
-    ) -> Result<(), String> {
-        let mut bound = vec!["bind".to_owned()];
-        bound.extend(
-            options
-                .iter()
-                .filter(|o| *o != "rw" && *o != "bind" && *o != "rbind")
-                .cloned(),
-        );
-        let only_v2 = cgroups.iter().all(CgroupDir::unified);
-        if only_v2 {
-            if let Some(dir) = cgroups.first() {
-                let at = self.place();
-                self.stage.push(Staged::Cgroup {
-                    at: at.clone(),
-                    source: PathBuf::from(&dir.path),
-                });
-                kept.push(bind(&at, destination, bound)?);
-            }
-            return Ok(());
-        }
-        let names: Vec<(String, PathBuf)> = cgroups
+fn cgroup_view(
+    destination: &Path,
+    options: &[String],
+    cgroups: &[CgroupDir],
+) -> Option<CgroupView> {
+    let bits = options.iter().map(|o| match o.as_str() {
+        "ro" => libc::MOUNT_ATTR_RDONLY,
+        "nosuid" => libc::MOUNT_ATTR_NOSUID,
+        "nodev" => libc::MOUNT_ATTR_NODEV,
+        "noexec" => libc::MOUNT_ATTR_NOEXEC,
+        // Access times of cgroup files mean nothing.
+        _ => 0,
+    });
+    let only_v2 = cgroups.iter().all(CgroupDir::unified);
+    let hierarchies = if only_v2 {
+        Hierarchies::V2(PathBuf::from(&cgroups.first()?.path))
+    } else {
+        let directories = cgroups
             .iter()
-            .map(|c| (directory_name(c), PathBuf::from(&c.path)))
-            .collect();
-        let links = names.iter().filter(|(n, _)| n.contains(','));
-        let links =
-            links.flat_map(|(n, _)| n.split(',').map(move |part| (part.to_owned(), n.clone())));
-        let at = self.place();
-        self.stage.push(Staged::Frame {
-            at: at.clone(),
-            directories: names.iter().map(|(n, _)| n.clone()).collect(),
-            links: links.collect(),
+            .map(|c| (directory_name(c), PathBuf::from(&c.path)));
+        let directories: Vec<(String, PathBuf)> = directories.collect();
+        let several = directories.iter().filter(|(name, _)| name.contains(','));
+        let links = several.flat_map(|(name, _)| {
+            name.split(',')
+                .map(move |part| (part.to_owned(), name.clone()))
         });
-        kept.push(bind(&at, destination, bound.clone())?);
-        for (name, source) in names {
-            let at = self.place();
-            self.stage.push(Staged::Cgroup {
-                at: at.clone(),
-                source,
-            });
-            kept.push(bind(&at, &destination.join(name), bound.clone())?);
+        Hierarchies::V1 {
+            links: links.collect(),
+            directories,
         }
-        Ok(())
-    }
+    };
+    let attributes = bits.fold(0, |all, bit| all | bit);
+    Some(CgroupView {
+        destination: destination.to_owned(),
+        attributes,
+        hierarchies,
+    })
 }
 
 /// Under /sys/fs/cgroup in the container.
@@ -337,16 +339,6 @@ fn directory_name(dir: &CgroupDir) -> String {
         .strip_prefix("name=")
         .unwrap_or(&dir.controller)
         .to_owned()
-}
-
-fn bind(source: &Path, destination: &Path, options: Vec<String>) -> Result<Mount, String> {
-    MountBuilder::default()
-        .destination(destination)
-        .typ("bind")
-        .source(source)
-        .options(options)
-        .build()
-        .map_err(|e| e.to_string())
 }
 
 fn propagation(option: &str) -> Option<u64> {

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use cairn_monitor::report::{REACHED, STATUS_FD};
@@ -26,17 +26,28 @@ use crate::place;
 pub struct Init {
     tail: Rc<Tail>,
     propagation: Rc<Vec<Propagation>>,
+    /// The container's view of its cgroups, and where it belongs.
+    cgroups: Option<Rc<(OwnedFd, PathBuf)>>,
 }
 
 impl Init {
-    pub fn new(tail: Tail, propagation: Vec<Propagation>) -> Init {
+    pub fn new(
+        tail: Tail,
+        propagation: Vec<Propagation>,
+        cgroups: Option<(OwnedFd, PathBuf)>,
+    ) -> Init {
         Init {
             tail: Rc::new(tail),
             propagation: Rc::new(propagation),
+            cgroups: cgroups.map(Rc::new),
         }
     }
 
     fn prepare(&self) -> Result<(), String> {
+        if let Some((tree, at)) = self.cgroups.as_deref() {
+            place::attach(tree, at)
+                .map_err(|e| format!("mount the cgroups at {}: {e}", at.display()))?;
+        }
         for p in self.propagation.iter() {
             place::set_propagation(&p.destination, p.flags).map_err(|e| {
                 format!(
@@ -105,6 +116,8 @@ impl Executor for Init {
         // SAFETY: descriptor 7 is the monitor's pipe, open until execve; nobody in this process closes it.
         #[allow(unsafe_code)]
         let status = unsafe { BorrowedFd::borrow_raw(STATUS_FD) };
+        // This helper ignores SIGPIPE (a hook need not read its stdin); the program must not inherit that.
+        sys::default_signals();
         let _nobody_listens = sys::write(status, &[REACHED]);
         let error = self.tail.describe(&self.tail.run());
         let _nobody_listens = sys::write(status, error.as_bytes());

@@ -36,8 +36,6 @@ fn main() -> std::process::ExitCode {
         eprintln!("cairn-create: started by cairn-monitor only");
         return std::process::ExitCode::FAILURE;
     }
-    // Rust ignores SIGPIPE, and the container would inherit that.
-    sys::default_signals();
     say::install();
     let report = match create() {
         Ok(pid) => Report::Created(pid),
@@ -65,12 +63,14 @@ fn create() -> Result<i32, String> {
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }
+    let mut cgroups = None;
     if !plan.host_mounts {
-        place::private_mounts(&plan.stage)?;
+        let tree = place::private_mounts(&plan.stage, plan.cgroup_view.as_ref())?;
+        cgroups = tree.zip(plan.cgroup_view.map(|v| v.destination));
     }
     let tail = Tail::new(process, filter.as_ref())?;
     write_bundle(&plan.spec)?;
-    build(&launch, tail, plan.propagation)
+    build(&launch, init::Init::new(tail, plan.propagation, cgroups))
 }
 
 /// Compiled once per profile; a copy lies in the container's directory for its execs.
@@ -136,11 +136,7 @@ fn write_bundle(spec: &Spec) -> Result<(), String> {
     file.and_then(|mut f: File| f.write_all(&bytes)).map_err(at)
 }
 
-fn build(
-    launch: &Launch,
-    tail: Tail,
-    propagation: Vec<adjust::Propagation>,
-) -> Result<i32, String> {
+fn build(launch: &Launch, init: init::Init) -> Result<i32, String> {
     let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
     let one_line = |e: &dyn std::error::Error| say::chain(e);
     let mut builder = ContainerBuilder::new(launch.id.clone(), SyscallType::default())
@@ -148,7 +144,7 @@ fn build(
         .map_err(|e| one_line(&e))?
         .validate_id()
         .map_err(|e| one_line(&e))?
-        .with_executor(init::Init::new(tail, propagation));
+        .with_executor(init);
     if launch.tty {
         builder = builder.with_console_socket(Some(directory.join(CONSOLE)));
     } else {

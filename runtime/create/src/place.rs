@@ -15,7 +15,7 @@ use std::path::Path;
 use cairn_monitor::sys::{self, Fork};
 use oci_spec::runtime::LinuxIdMapping;
 
-use crate::adjust::{STAGE, Staged};
+use crate::adjust::{CgroupView, Hierarchies, STAGE, Staged};
 
 /// Stdin, stdout, stderr of the container as the monitor handed them over.
 pub fn inherited_stdio() -> [OwnedFd; 3] {
@@ -28,8 +28,12 @@ pub fn set_propagation(destination: &Path, flags: u64) -> io::Result<()> {
     mount(None, destination, None, flags, None)
 }
 
-/// A mount namespace of our own without cgroup hierarchies, and the staged mounts in their place.
-pub fn private_mounts(stage: &[Staged]) -> Result<(), String> {
+/// A mount namespace of our own without cgroup hierarchies, and the staged mounts in their place. Returns the tree that
+/// init shall attach as the container's view of its cgroups.
+pub fn private_mounts(
+    stage: &[Staged],
+    view: Option<&CgroupView>,
+) -> Result<Option<OwnedFd>, String> {
     let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
     sys::unshare(libc::CLONE_NEWNS).map_err(at("make a mount namespace"))?;
     mount(
@@ -42,6 +46,19 @@ pub fn private_mounts(stage: &[Staged]) -> Result<(), String> {
     .map_err(at("make our mounts slaves of the host's"))?;
     // Taken hold of while their sources can be seen.
     let trees = stage.iter().map(open).collect::<Result<Vec<_>, String>>()?;
+    let directories = match view.map(|v| &v.hierarchies) {
+        None => Vec::new(),
+        Some(Hierarchies::V2(path)) => vec![path.as_path()],
+        Some(Hierarchies::V1 { directories, .. }) => {
+            directories.iter().map(|(_, p)| p.as_path()).collect()
+        }
+    };
+    let cgroups = directories
+        .into_iter()
+        .map(|path| {
+            open_tree(path, false).map_err(|e| format!("bind cgroup {}: {e}", path.display()))
+        })
+        .collect::<Result<Vec<_>, String>>()?;
     match unmount(Path::new(STAGE)) {
         // No mount point (a plain directory of /sys).
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
@@ -55,57 +72,75 @@ pub fn private_mounts(stage: &[Staged]) -> Result<(), String> {
         Some("mode=755,size=1m"),
     )
     .map_err(at("mount a tmpfs over the cgroup hierarchies"))?;
+    let tree = view
+        .map(|v| assemble(v, cgroups))
+        .transpose()
+        .map_err(at("assemble the cgroup mount"))?;
     stage
         .iter()
         .zip(trees)
-        .try_for_each(|(staged, tree)| settle(staged, tree))
+        .try_for_each(|(staged, tree)| settle(staged, &tree))?;
+    Ok(tree)
 }
 
-fn open(staged: &Staged) -> Result<Option<OwnedFd>, String> {
-    match staged {
-        Staged::Frame { .. } => Ok(None),
-        Staged::Cgroup { source, .. } => open_tree(source, false)
-            .map(Some)
-            .map_err(|e| format!("bind cgroup {}: {e}", source.display())),
-        Staged::Idmapped {
-            source,
-            recursive,
-            uids,
-            gids,
-            ..
-        } => idmapped(source, *recursive, uids, gids).map(Some),
-    }
-}
-
-fn settle(staged: &Staged, tree: Option<OwnedFd>) -> Result<(), String> {
-    let (at, is_dir) = match staged {
-        Staged::Frame {
-            at,
-            directories,
-            links,
-        } => {
-            let made = fs::create_dir(at)
-                .and_then(|()| {
-                    directories
-                        .iter()
-                        .try_for_each(|d| fs::create_dir(at.join(d)))
-                })
-                .and_then(|()| {
-                    links
-                        .iter()
-                        .try_for_each(|(link, to)| std::os::unix::fs::symlink(to, at.join(link)))
-                });
-            return made.map_err(|e| format!("stage {}: {e}", at.display()));
+/// One detached tree of all hierarchies. Put together on the stage and taken off again, so that libcgroups does not find
+/// them there by name.
+fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd> {
+    let tree = match &view.hierarchies {
+        Hierarchies::V2(_) => cgroups.pop().ok_or_else(|| io::Error::other("no cgroup"))?,
+        Hierarchies::V1 { directories, links } => {
+            let frame = Path::new(STAGE).join("frame");
+            fs::create_dir(&frame)?;
+            mount(
+                Some("cgroup"),
+                &frame,
+                Some("tmpfs"),
+                0,
+                Some("mode=755,size=64k"),
+            )?;
+            for ((name, _), tree) in directories.iter().zip(&cgroups) {
+                fs::create_dir(frame.join(name))?;
+                move_mount(tree, &frame.join(name))?;
+            }
+            for (link, to) in links {
+                std::os::unix::fs::symlink(to, frame.join(link))?;
+            }
+            let tree = open_tree(&frame, true)?;
+            unmount(&frame)?;
+            tree
         }
-        Staged::Cgroup { at, .. } => (at, true),
-        Staged::Idmapped { at, .. } => (at, tree.as_ref().is_some_and(is_directory)),
     };
-    let made = if is_dir {
+    set_attributes(&tree, true, view.attributes, None)?;
+    Ok(tree)
+}
+
+/// Attaches the view inside the container, after everything libcontainer has mounted.
+pub fn attach(tree: &OwnedFd, destination: &Path) -> io::Result<()> {
+    if !destination.is_dir() {
+        fs::create_dir_all(destination)?;
+    }
+    move_mount(tree, destination)
+}
+
+fn open(staged: &Staged) -> Result<OwnedFd, String> {
+    let Staged::Idmapped {
+        source,
+        recursive,
+        uids,
+        gids,
+        ..
+    } = staged;
+    idmapped(source, *recursive, uids, gids)
+}
+
+fn settle(staged: &Staged, tree: &OwnedFd) -> Result<(), String> {
+    let Staged::Idmapped { at, .. } = staged;
+    let made = if is_directory(tree) {
         fs::create_dir(at)
     } else {
         File::create(at).map(drop)
     };
-    made.and_then(|()| tree.map_or(Ok(()), |t| move_mount(&t, at)))
+    made.and_then(|()| move_mount(tree, at))
         .map_err(|e| format!("stage {}: {e}", at.display()))
 }
 
@@ -125,11 +160,27 @@ fn idmapped(
     };
     let tree = open_tree(source, recursive).map_err(at("open"))?;
     let namespace = user_namespace(uids, gids).map_err(at("make a user namespace"))?;
+    set_attributes(&tree, recursive, libc::MOUNT_ATTR_IDMAP, Some(&namespace)).map_err(|e| {
+        let kind = filesystem(&tree);
+        format!(
+            "idmapped mount of {}: its filesystem ({kind}) refuses: {e}",
+            source.display()
+        )
+    })?;
+    Ok(tree)
+}
+
+fn set_attributes(
+    tree: &OwnedFd,
+    recursive: bool,
+    set: u64,
+    userns: Option<&File>,
+) -> io::Result<()> {
     let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_IDMAP,
+        attr_set: set,
         attr_clr: 0,
         propagation: 0,
-        userns_fd: namespace.as_raw_fd() as u64,
+        userns_fd: userns.map_or(0, |f| f.as_raw_fd() as u64),
     };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a C string, the attributes are valid for their size.
@@ -144,14 +195,10 @@ fn idmapped(
         )
     };
     if ret < 0 {
-        let error = io::Error::last_os_error();
-        let kind = filesystem(&tree);
-        return Err(format!(
-            "idmapped mount of {}: its filesystem ({kind}) refuses: {error}",
-            source.display()
-        ));
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
     }
-    Ok(tree)
 }
 
 /// A user namespace with these mappings; nobody lives in it.
