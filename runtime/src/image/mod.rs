@@ -45,7 +45,7 @@ pub use auth::Auth;
 pub use digest::Digest;
 pub use fsutil::Usage;
 pub use import::{ImportFrom, Imported};
-pub use mount::{ImageMount, Rootfs};
+pub use mount::{ImageMount, InUse, Rootfs};
 pub use overlay::Userns;
 pub use pull::PullError;
 pub use record::{ImageRecord, ImageUser, Named};
@@ -220,6 +220,14 @@ impl Images {
             &options.volumes_dir,
         )?;
         images.0.store.collect();
+        for reference in &options.pinned {
+            if let Some(image) = reference
+                .repo_tag()
+                .and_then(|tag| images.0.store.by_tag(&tag))
+            {
+                images.0.store.pin(&image.id, true)?;
+            }
+        }
         Ok(images)
     }
 

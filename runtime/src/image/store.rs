@@ -330,6 +330,11 @@ impl Store {
         self.lock().uses.insert(dir.to_owned(), layers.to_vec());
     }
 
+    /// Directories of all uses.
+    pub fn uses(&self) -> Vec<PathBuf> {
+        self.lock().uses.keys().cloned().collect()
+    }
+
     /// The layers a use needs, lowest first.
     pub fn layers_of_use(&self, dir: &Path) -> Option<Vec<Digest>> {
         self.lock().uses.get(dir).cloned()
