@@ -12,6 +12,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = prost_types::FileDescriptorSet::decode(bytes.as_slice())?;
     prost_build::Config::new()
         .btree_map(["."])
+        // Records on disk hold adjustments as JSON.
+        .message_attribute(
+            ".",
+            "#[derive(serde::Serialize, serde::Deserialize)] #[serde(default)]",
+        )
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,6 +1,20 @@
 //! cairn: a small CRI runtime with NRI built in. ARCHITECTURE.md is the map.
 
+pub mod app;
+pub mod args;
+pub mod cairn_service;
 pub mod cgroup;
+pub mod client;
+pub mod clock;
+pub mod config;
+pub mod cri;
+pub mod fault;
+pub mod host;
 pub mod image;
 pub mod monitor;
 pub mod oci;
+pub mod pod;
+pub mod services;
+pub mod stats;
+pub mod store;
+pub mod trace;

@@ -1,1 +1,27 @@
-//! End-to-end tests.
+//! The harness of the end-to-end tests: what every test stands on, and nothing of the daemon.
+//!
+//! ```text
+//! test ── Daemon ── Yard (mount, network and pid namespace of its own; cairn-yard is pid 1)
+//!            │         └── cairn serve ── cairn-monitor ── the container …
+//!            ├── CRI client (crate k8s-cri) on the daemon's socket
+//!            └── directories under one temporary directory, cgroups under one parent
+//! ```
+//! Dropping a [`Daemon`] ends the yard's pid 1, and with it every process, mount and network
+//! device that was made inside; the cgroups and the directory are removed after that. The harness
+//! knows the daemon only by its command line, its sockets and the kernel's view of what it made.
+
+pub mod bins;
+pub mod client;
+pub mod criclog;
+pub mod daemon;
+pub mod image;
+pub mod look;
+pub mod machine;
+pub mod plugin;
+pub mod pod;
+pub mod until;
+pub mod yard;
+
+pub use daemon::{Daemon, Setup};
+pub use k8s_cri::v1 as cri;
+pub use until::until;

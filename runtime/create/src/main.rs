@@ -1,3 +1,170 @@
-//! Builds one container by libcontainer, and exits.
+//! Builds one container by libcontainer, and exits. The only program that knows libcontainer.
+//!
+//! Spawned by the monitor in the container's directory, with the descriptors that `cairn_monitor::report` lists. Init
+//! is made as our sibling, so the monitor is its parent from birth. One thread, always: libcontainer forks by raw
+//! `clone3` and runs allocating code in the child.
+//!
+//! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before anything is forked) → own mount namespace
+//! without cgroup hierarchies → what libcontainer cannot do (`adjust.rs`, `place.rs`) → libcontainer → in its init,
+//! as its last step, the same tail as every exec's (`init.rs`).
 
-fn main() {}
+mod adjust;
+mod init;
+mod place;
+mod profile;
+mod say;
+
+use std::fs::{self, DirBuilder, File};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use cairn_monitor::cgroup::Cgroups;
+use cairn_monitor::process::Process;
+use cairn_monitor::record::{CONFIG, LAUNCH, Launch, SECCOMP};
+use cairn_monitor::report::{CONSOLE, Report, STATE};
+use cairn_monitor::tail::{self, Tail};
+use cairn_monitor::{filter::Filter, from_spec, sys};
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::syscall::syscall::SyscallType;
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
+
+fn main() -> std::process::ExitCode {
+    // A container in whose pid namespace we show up may execute this image (`/proc/<pid>/exe`): it shall do nothing
+    // there. Only the monitor gives us the report socket.
+    if std::process::id() == 1 || !say::has_socket() {
+        eprintln!("cairn-create: started by cairn-monitor only");
+        return std::process::ExitCode::FAILURE;
+    }
+    // Rust ignores SIGPIPE, and the container would inherit that.
+    sys::default_signals();
+    say::install();
+    let report = match create() {
+        Ok(pid) => Report::Created(pid),
+        Err(text) => Report::Failed(text),
+    };
+    say::send(&report);
+    // Nothing is unwound: what is open belongs to init now, or goes with us.
+    sys::exit_now(0)
+}
+
+fn create() -> Result<i32, String> {
+    let launch = fs::read(LAUNCH).map_err(|e| format!("read {LAUNCH}: {e}"))?;
+    let launch = Launch::decode(&launch).map_err(|e| e.to_string())?;
+    let config = fs::read(CONFIG).map_err(|e| format!("read {CONFIG}: {e}"))?;
+    let spec: Spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
+    let mut process = from_spec::process(&spec)?;
+    let filter = compile_filter(&spec, &launch)?;
+    join_cgroups(&launch)?;
+    sys::set_groups(&[]).map_err(|e| format!("drop our groups: {e}"))?;
+    tail::raise_limits(&process).map_err(|e| format!("raise resource limits: {e}"))?;
+    if !launch.tty {
+        give_stdio(&spec, &process);
+    }
+    let plan = adjust::plan(spec, &launch.cgroups)?;
+    if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
+        process.env.push(place::home(&plan.rootfs, process.uid));
+    }
+    if !plan.host_mounts {
+        place::private_mounts(&plan.stage)?;
+    }
+    let tail = Tail::new(process, filter.as_ref())?;
+    write_bundle(&plan.spec)?;
+    build(&launch, tail, plan.propagation)
+}
+
+/// Compiled once per profile; a copy lies in the container's directory for its execs.
+fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String> {
+    let Some(profile) = spec.linux().as_ref().and_then(|l| l.seccomp().as_ref()) else {
+        return Ok(None);
+    };
+    let (filter, cached) = profile::filter(profile, Path::new(&launch.seccomp_cache))?;
+    let linked = fs::hard_link(&cached, SECCOMP).or_else(|_| fs::write(SECCOMP, filter.encode()));
+    linked.map_err(|e| format!("save the seccomp filter: {e}"))?;
+    Ok(Some(filter))
+}
+
+fn join_cgroups(launch: &Launch) -> Result<(), String> {
+    let at = |e| format!("join the container's cgroups: {e}");
+    for mut tasks in Cgroups::new(&launch.cgroups).tasks().map_err(at)? {
+        tasks.write_all(b"0").map_err(at)?;
+    }
+    Ok(())
+}
+
+/// In a user namespace only the host's root can give the pipes to the container's user (others: `tail.rs` does it).
+fn give_stdio(spec: &Spec, process: &Process) {
+    let Some(linux) = spec.linux() else { return };
+    let has_user = linux
+        .namespaces()
+        .iter()
+        .flatten()
+        .any(|n| n.typ() == LinuxNamespaceType::User);
+    let maps = linux.uid_mappings().iter().flatten().filter(|_| has_user);
+    let mapped = maps.filter_map(|m| {
+        let offset = process.uid.checked_sub(m.container_id())?;
+        (offset < m.size()).then(|| m.host_id().checked_add(offset))?
+    });
+    if let Some(uid) = mapped.into_iter().next() {
+        for fd in 3..6 {
+            if sys::stat_fd(fd).is_ok_and(|(_, device)| device.is_none()) {
+                let _stays_roots = sys::chown_fd(fd, uid);
+            }
+        }
+    }
+}
+
+fn bundle() -> String {
+    format!("{STATE}/bundle")
+}
+
+fn write_bundle(spec: &Spec) -> Result<(), String> {
+    let at = |e: std::io::Error| format!("write the bundle: {e}");
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(bundle())
+        .map_err(at)?;
+    let bytes = serde_json::to_vec(spec).map_err(|e| format!("write the bundle: {e}"))?;
+    let path = format!("{}/config.json", bundle());
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path);
+    file.and_then(|mut f: File| f.write_all(&bytes)).map_err(at)
+}
+
+fn build(
+    launch: &Launch,
+    tail: Tail,
+    propagation: Vec<adjust::Propagation>,
+) -> Result<i32, String> {
+    let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
+    let one_line = |e: &dyn std::error::Error| say::chain(e);
+    let mut builder = ContainerBuilder::new(launch.id.clone(), SyscallType::default())
+        .with_root_path(directory.join(STATE))
+        .map_err(|e| one_line(&e))?
+        .validate_id()
+        .map_err(|e| one_line(&e))?
+        .with_executor(init::Init::new(tail, propagation));
+    if launch.tty {
+        builder = builder.with_console_socket(Some(directory.join(CONSOLE)));
+    } else {
+        let [stdin, stdout, stderr] = place::inherited_stdio();
+        builder = builder
+            .with_stdin(stdin)
+            .with_stdout(stdout)
+            .with_stderr(stderr);
+    }
+    let container = builder
+        .as_init(directory.join(bundle()))
+        .with_systemd(false)
+        .with_detach(true)
+        .as_sibling(true)
+        .build()
+        .map_err(|e| one_line(&e))?;
+    let pid = container.pid().ok_or("libcontainer reports no pid")?;
+    Ok(pid.as_raw())
+}

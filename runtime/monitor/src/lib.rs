@@ -1,1 +1,17 @@
-//! The protocol of the monitor.
+//! The monitor's protocol and the parts it shares with `cairn-create` and the daemon.
+//!
+//! Pure: `codec`, `wire`, `record`, `process`, `filter`, `log`, `from_spec`. With system calls, for single-threaded
+//! processes only: `sys`, `cgroup`, `tail`.
+
+pub mod cgroup;
+pub mod codec;
+pub mod filter;
+#[cfg(feature = "spec")]
+pub mod from_spec;
+pub mod log;
+pub mod process;
+pub mod record;
+pub mod report;
+pub mod sys;
+pub mod tail;
+pub mod wire;

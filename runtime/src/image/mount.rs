@@ -361,6 +361,10 @@ fn release(store: &Arc<Store>, dir: &Path) -> Result<(), Error> {
         store.discard(dir);
     }
     store.end_use(dir);
+    // The container's own directory, once nothing else of it is there.
+    if let Some(own) = dir.parent() {
+        let _ = fs::remove_dir(own);
+    }
     Ok(())
 }
 

@@ -1,1 +1,24 @@
 //! The daemon's side of the monitor: spawns it, speaks its protocol, finds it again after a restart.
+//!
+//! ```text
+//! Launcher::new ──launch──► Monitor ──start──► running ──► wait() = Ending::Exited(Exit) ──► delete()
+//!                    │         ▲                       └─► Ending::Lost (the monitor itself died) ──► Launcher::cleanup
+//!                    │         └──────────────── Launcher::reattach (after a daemon restart)
+//!                    └─► LaunchError: nothing is left, except what the caller made (cgroups, rootfs, dir)
+//! ```
+//! A [`Monitor`] is a cheap handle (clone it freely); the state it shows is the monitor's, it changes none itself.
+//! Nothing here knows CRI. Cgroup directories are the caller's: made before [`Launcher::launch`], removed after `delete`.
+
+mod client;
+mod error;
+mod exec;
+mod launcher;
+mod stream;
+
+pub use cairn_monitor::process::{Capabilities, Limit, Process};
+pub use cairn_monitor::record::{CgroupDir, Exit};
+pub use client::{AttachSession, AttachSpec, Ending, Monitor};
+pub use error::MonitorError;
+pub use exec::{ExecEnd, ExecOutput, ExecSession, ExecSpec, process_of};
+pub use launcher::{Created, LaunchSpec, Launcher, LauncherConfig, Reattached};
+pub use stream::{Pty, StreamIn, StreamOut};

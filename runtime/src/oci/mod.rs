@@ -1,1 +1,64 @@
 //! Pure: CRI values, image configuration and NRI adjustments in, an OCI runtime spec out. No I/O, no clock.
+//!
+//! ```text
+//!  PodSandboxConfig ──sandbox::plan──► SandboxPlan          (what the pod asks of its sandbox)
+//!  ContainerConfig, SandboxFacts, HostFacts, ImageFacts
+//!        │ container_spec                 pause_spec         (only where a PID namespace is shared)
+//!        ▼
+//!  ContainerSpec { spec, user, seccomp, stop signal, ... }
+//!        │ nri_container ──► plugins ──► ContainerAdjustment
+//!        ▼ apply_adjustment
+//!  Spec ──► the create helper;  apply_update / apply_nri_resources for a change later
+//! ```
+//!
+//! What must be looked up (a bind source, a device node, the mount a path lies in) comes through
+//! [`HostView`], which the caller implements; this module itself opens nothing (invariant 5).
+//! A value that cannot be honoured is refused with an error that names its field.
+//! No environment value ever enters an error or a `Debug` output of this module.
+
+pub mod annotations;
+pub mod apparmor;
+pub mod apply_nri;
+mod apply_nri_linux;
+mod apply_nri_mounts;
+mod apply_nri_process;
+pub mod base;
+pub mod capabilities;
+pub mod cdi;
+mod cdi_apply;
+pub mod cgroups_path;
+pub mod devices;
+pub mod error;
+pub mod facts;
+pub mod from_cri;
+pub mod mounts;
+pub mod namespaces;
+pub mod nri_resources;
+pub mod pause;
+pub mod process;
+pub mod resources;
+pub mod sandbox;
+pub mod seccomp;
+mod seccomp_profile;
+pub mod selinux;
+pub mod signal;
+pub mod to_nri;
+pub mod user;
+
+pub use apply_nri::{ApplyContext, CdiResolver, apply_adjustment};
+pub use cdi::{CdiFile, CdiRegistry, cdi_names};
+pub use cdi_apply::CdiInjector;
+pub use error::{ErrorKind, SpecError};
+pub use facts::{
+    AppArmorFacts, BindSource, CgroupDriver, CgroupMode, HostDevice, HostFacts, HostView, IdMap,
+    ImageFacts, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces,
+};
+pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
+pub use nri_resources::{BlockIoClasses, apply_nri_update, cri_to_nri, resources_to_nri};
+pub use pause::{PauseInputs, pause_spec};
+pub use resources::{apply_update, resources_from_cri, resources_to_cri};
+pub use sandbox::{PidSharing, SandboxPlan, plan};
+pub use seccomp::SeccompKind;
+pub use signal::StopSignal;
+pub use to_nri::{NriContainerFacts, nri_container, nri_pod};
+pub use user::{ResolvedUser, UserRequest};

@@ -1,0 +1,10 @@
+//! The helper process of [`cni_shim::namespaces`] as a program of its own, for the tests; cairn's is `cairn sandbox`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cni_shim::namespaces::helper_main() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,227 @@
+//! Which addresses of a subnet are in use. Pure: what survives a crash is the attachments' records, from which a pool
+//! is filled again at start ([`Pool::claim`]); so no address can leak that no record holds.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::addr::Cidr;
+
+/// No address is left, or the subnet cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    #[error("subnet {subnet}: all {in_use} addresses are in use")]
+    Exhausted { subnet: Cidr, in_use: usize },
+    #[error("subnet {0}: no room for a gateway and a pod")]
+    TooSmall(Cidr),
+    #[error("address {ip} is not a pod address of subnet {subnet}")]
+    Foreign { ip: IpAddr, subnet: Cidr },
+    #[error("address {0} is in use already")]
+    Taken(IpAddr),
+}
+
+/// The addresses of one subnet. The first is the gateway's; pods get the others in turn, so that an address rests as
+/// long as possible before it is used again.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    subnet: Cidr,
+    /// Offsets from the network address.
+    used: HashSet<u128>,
+    next: u128,
+    last: u128,
+}
+
+const GATEWAY: u128 = 1;
+const FIRST: u128 = 2;
+
+impl Pool {
+    pub fn new(subnet: Cidr) -> Result<Self, PoolError> {
+        let (bits, reserved_end) = if subnet.ip.is_ipv4() {
+            (32, 1)
+        } else {
+            (128, 0)
+        };
+        let host_bits = bits - u32::from(subnet.prefix);
+        let size_less_one = if host_bits == 128 {
+            u128::MAX
+        } else {
+            (1u128 << host_bits) - 1
+        };
+        let last = size_less_one.saturating_sub(reserved_end);
+        if last < FIRST {
+            return Err(PoolError::TooSmall(subnet));
+        }
+        Ok(Self {
+            subnet,
+            used: HashSet::new(),
+            next: FIRST,
+            last,
+        })
+    }
+
+    pub fn gateway(&self) -> Cidr {
+        Cidr {
+            ip: self.at(GATEWAY),
+            prefix: self.subnet.prefix,
+        }
+    }
+
+    /// Hands out the next free address, with the subnet's prefix length.
+    pub fn take(&mut self) -> Result<Cidr, PoolError> {
+        let room = self.last - FIRST + 1;
+        if self.used.len() as u128 >= room {
+            return Err(PoolError::Exhausted {
+                subnet: self.subnet,
+                in_use: self.used.len(),
+            });
+        }
+        // Ends after at most `used.len() + 1` steps, since one offset is free.
+        while self.used.contains(&self.next) {
+            self.advance();
+        }
+        let offset = self.next;
+        self.used.insert(offset);
+        self.advance();
+        Ok(Cidr {
+            ip: self.at(offset),
+            prefix: self.subnet.prefix,
+        })
+    }
+
+    /// Marks an address as in use: a record of an earlier run holds it.
+    pub fn claim(&mut self, ip: IpAddr) -> Result<(), PoolError> {
+        let offset = self.offset(ip).ok_or(PoolError::Foreign {
+            ip,
+            subnet: self.subnet,
+        })?;
+        if !self.used.insert(offset) {
+            return Err(PoolError::Taken(ip));
+        }
+        if offset >= self.next {
+            self.next = offset;
+            self.advance();
+        }
+        Ok(())
+    }
+
+    /// Gives an address back; one that is not in use, or of another subnet, changes nothing.
+    pub fn release(&mut self, ip: IpAddr) {
+        if let Some(offset) = self.offset(ip) {
+            self.used.remove(&offset);
+        }
+    }
+
+    #[cfg(test)]
+    fn in_use(&self) -> usize {
+        self.used.len()
+    }
+
+    fn advance(&mut self) {
+        self.next = if self.next >= self.last {
+            FIRST
+        } else {
+            self.next + 1
+        };
+    }
+
+    fn at(&self, offset: u128) -> IpAddr {
+        match self.subnet.network() {
+            IpAddr::V4(base) => Ipv4Addr::from(u32::from(base).wrapping_add(offset as u32)).into(),
+            IpAddr::V6(base) => Ipv6Addr::from(u128::from(base).wrapping_add(offset)).into(),
+        }
+    }
+
+    fn offset(&self, ip: IpAddr) -> Option<u128> {
+        if !self.subnet.contains(ip) {
+            return None;
+        }
+        let offset = match (ip, self.subnet.network()) {
+            (IpAddr::V4(ip), IpAddr::V4(base)) => u128::from(u32::from(ip) - u32::from(base)),
+            (IpAddr::V6(ip), IpAddr::V6(base)) => u128::from(ip) - u128::from(base),
+            _ => return None,
+        };
+        (FIRST..=self.last).contains(&offset).then_some(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pool(subnet: &str) -> Pool {
+        Pool::new(subnet.parse().expect("a subnet")).expect("a pool")
+    }
+
+    #[test]
+    fn a_full_subnet_is_named_in_the_error_and_a_release_makes_room() {
+        let mut pool = pool("10.1.2.0/30");
+        let only = pool.take().expect("one address fits");
+        assert_eq!(only.to_string(), "10.1.2.2/30");
+        let error = pool.take().expect_err("the subnet is full").to_string();
+        assert_eq!(error, "subnet 10.1.2.0/30: all 1 addresses are in use");
+        pool.release(only.ip);
+        assert_eq!(pool.take(), Ok(only));
+    }
+
+    #[test]
+    fn an_address_just_released_is_the_last_to_be_used_again() {
+        let mut pool = pool("10.1.2.0/24");
+        let first = pool.take().expect("free");
+        pool.release(first.ip);
+        for _ in 0..252 {
+            assert_ne!(pool.take().expect("free"), first);
+        }
+        assert_eq!(pool.take(), Ok(first));
+    }
+
+    #[test]
+    fn subnets_without_room_for_a_pod_are_refused() {
+        for small in ["10.0.0.0/31", "10.0.0.1/32", "fd00::/127", "fd00::/128"] {
+            assert!(
+                Pool::new(small.parse().expect("a subnet")).is_err(),
+                "{small}"
+            );
+        }
+        assert!(Pool::new("::/0".parse().expect("a subnet")).is_ok());
+        assert!(Pool::new("0.0.0.0/0".parse().expect("a subnet")).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_address_is_ever_held_twice(prefix in 24u8..=30, steps in prop::collection::vec(any::<(bool, u8)>(), 1..400)) {
+            let subnet = Cidr::new("192.168.7.99".parse().expect("an address"), prefix).expect("a subnet");
+            let mut pool = Pool::new(subnet).expect("room for a pod");
+            let mut held: Vec<IpAddr> = Vec::new();
+            for (take, which) in steps {
+                if take {
+                    match pool.take() {
+                        Ok(got) => {
+                            prop_assert!(!held.contains(&got.ip));
+                            prop_assert!(subnet.contains(got.ip));
+                            prop_assert!(got.ip != pool.gateway().ip && got.ip != subnet.network());
+                            held.push(got.ip);
+                        }
+                        Err(_) => prop_assert_eq!(held.len(), (1usize << (32 - prefix)) - 3),
+                    }
+                } else if !held.is_empty() {
+                    let ip = held.swap_remove(usize::from(which) % held.len());
+                    pool.release(ip);
+                }
+                prop_assert_eq!(pool.in_use(), held.len());
+            }
+        }
+
+        #[test]
+        fn a_pool_filled_from_records_hands_out_none_of_them(held in prop::collection::hash_set(2u32..254, 0..200)) {
+            let mut pool = pool("10.9.8.0/24");
+            for offset in &held {
+                pool.claim(Ipv4Addr::from(0x0a09_0800 + offset).into()).expect("in the subnet");
+            }
+            for _ in held.len()..253 {
+                let IpAddr::V4(got) = pool.take().expect("free").ip else { unreachable!() };
+                prop_assert!(!held.contains(&(u32::from(got) & 0xff)));
+            }
+            prop_assert!(pool.take().is_err());
+        }
+    }
+}

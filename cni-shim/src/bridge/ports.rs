@@ -1,0 +1,119 @@
+//! Which sandbox holds which host port. Pure; filled from the records at start.
+
+use std::net::IpAddr;
+
+use crate::types::{NetworkError, PortMapping};
+
+/// The host ports of all sandboxes.
+#[derive(Debug, Default)]
+pub struct Ports {
+    held: Vec<(String, PortMapping)>,
+}
+
+impl Ports {
+    /// Takes all of a sandbox's ports or none.
+    pub fn reserve(&mut self, sandbox_id: &str, ports: &[PortMapping]) -> Result<(), NetworkError> {
+        for (position, port) in ports.iter().enumerate() {
+            let others = self
+                .held
+                .iter()
+                .map(|(_, held)| held)
+                .chain(&ports[..position]);
+            if others.clone().any(|held| clash(held, port)) {
+                return Err(NetworkError::HostPortTaken(describe(port)));
+            }
+        }
+        self.claim(sandbox_id, ports);
+        Ok(())
+    }
+
+    /// Takes ports that a record says are held.
+    pub fn claim(&mut self, sandbox_id: &str, ports: &[PortMapping]) {
+        self.held
+            .extend(ports.iter().map(|port| (sandbox_id.to_owned(), *port)));
+    }
+
+    pub fn release(&mut self, sandbox_id: &str) {
+        self.held.retain(|(holder, _)| holder != sandbox_id);
+    }
+}
+
+/// Whether one packet could match both.
+fn clash(one: &PortMapping, other: &PortMapping) -> bool {
+    let overlap = match (one.host_ip, other.host_ip) {
+        (None, _) | (_, None) => true,
+        (Some(a), Some(b)) if a.is_ipv4() != b.is_ipv4() => false,
+        (Some(a), Some(b)) => a == b || a.is_unspecified() || b.is_unspecified(),
+    };
+    one.protocol == other.protocol && one.host_port == other.host_port && overlap
+}
+
+fn describe(port: &PortMapping) -> String {
+    let at = |ip: IpAddr| format!(" at {ip}");
+    format!(
+        "{}/{:?}{}",
+        port.host_port,
+        port.protocol,
+        port.host_ip.map(at).unwrap_or_default()
+    )
+    .to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Protocol;
+
+    fn port(host_port: u16, protocol: Protocol, ip: Option<&str>) -> PortMapping {
+        let host_ip = ip.map(|ip| ip.parse().expect("an address"));
+        PortMapping {
+            host_port,
+            container_port: 80,
+            protocol,
+            host_ip,
+        }
+    }
+
+    #[test]
+    fn a_host_port_belongs_to_one_sandbox_until_it_is_released() {
+        let mut ports = Ports::default();
+        let web = port(8080, Protocol::Tcp, None);
+        ports.reserve("a", &[web]).expect("free");
+        let error = ports
+            .reserve("b", &[port(8080, Protocol::Tcp, Some("127.0.0.1"))])
+            .expect_err("is taken");
+        assert_eq!(
+            error.to_string(),
+            "host port 8080/tcp at 127.0.0.1 is taken by another sandbox"
+        );
+        ports
+            .reserve("b", &[port(8080, Protocol::Udp, None)])
+            .expect("another protocol");
+        ports.release("a");
+        ports.reserve("c", &[web]).expect("free again");
+    }
+
+    #[test]
+    fn addresses_of_one_family_do_not_clash_with_the_others() {
+        let mut ports = Ports::default();
+        ports
+            .reserve("a", &[port(53, Protocol::Udp, Some("0.0.0.0"))])
+            .expect("free");
+        ports
+            .reserve("b", &[port(53, Protocol::Udp, Some("::"))])
+            .expect("the other family");
+        assert!(
+            ports
+                .reserve("c", &[port(53, Protocol::Udp, Some("::1"))])
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn one_request_with_the_same_port_twice_takes_none() {
+        let mut ports = Ports::default();
+        let web = port(80, Protocol::Tcp, None);
+        assert!(ports.reserve("a", &[web, web]).is_err());
+        ports.reserve("b", &[web]).expect("nothing was taken");
+    }
+}

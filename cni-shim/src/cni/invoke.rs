@@ -1,0 +1,241 @@
+//! Runs one plugin: environment and configuration in, result or error out (CRI-510, CRI-511).
+//!
+//! A plugin is a process group of its own. It ends with its time, with too much output, or with the future that
+//! waits for it: no plugin outlives the operation it belongs to.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::CniError;
+use super::result::{PluginError, parse_error};
+
+/// A result larger than this is refused.
+const STDOUT_MAX: u64 = 4 << 20;
+/// Of what a plugin logs, this much is kept.
+const STDERR_MAX: u64 = 64 << 10;
+const BUSY_RETRIES: usize = 5;
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+const VARIABLES: [&str; 6] = [
+    "CNI_COMMAND",
+    "CNI_CONTAINERID",
+    "CNI_NETNS",
+    "CNI_IFNAME",
+    "CNI_ARGS",
+    "CNI_PATH",
+];
+
+/// What a plugin is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Add,
+    Check,
+    Del,
+    Status,
+    Gc,
+}
+
+impl Verb {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Add => "ADD",
+            Verb::Check => "CHECK",
+            Verb::Del => "DEL",
+            Verb::Status => "STATUS",
+            Verb::Gc => "GC",
+        }
+    }
+}
+
+/// One call of one plugin.
+#[derive(Debug)]
+pub struct Call<'a> {
+    pub verb: Verb,
+    /// The plugin's type: a file name, checked by the configuration's parser.
+    pub kind: &'a str,
+    pub bin_dirs: &'a [PathBuf],
+    /// Variables beyond `CNI_COMMAND` and `CNI_PATH`.
+    pub environment: &'a [(&'static str, String)],
+    /// What goes to its stdin.
+    pub input: Vec<u8>,
+    pub deadline: Instant,
+}
+
+/// The program of a plugin: the first of that name in the directories.
+pub fn find_plugin(kind: &str, bin_dirs: &[PathBuf]) -> Result<PathBuf, CniError> {
+    let found = bin_dirs
+        .iter()
+        .map(|dir| dir.join(kind))
+        .find(|path| path.is_file());
+    found.ok_or_else(|| CniError::PluginMissing {
+        kind: kind.to_owned(),
+        dirs: join(bin_dirs, ", "),
+    })
+}
+
+impl Call<'_> {
+    /// Runs the plugin and returns what it wrote to stdout.
+    pub async fn run(self) -> Result<Vec<u8>, CniError> {
+        let path = find_plugin(self.kind, self.bin_dirs)?;
+        let mut child = self.spawn(&path).await?;
+        let group = Group::of(&child);
+        let talk = self.talk(&mut child);
+        let finished = tokio::time::timeout_at(self.deadline, talk).await;
+        let (status, stdout, stderr) = match finished {
+            Ok(Ok(said)) => said,
+            Ok(Err(cause)) => {
+                return Err(CniError::Talk {
+                    kind: self.kind.to_owned(),
+                    verb: self.verb.as_str(),
+                    cause,
+                });
+            }
+            Err(_) => {
+                return Err(CniError::TimedOut {
+                    kind: self.kind.to_owned(),
+                    verb: self.verb.as_str(),
+                });
+            }
+        };
+        group.ended();
+        if !stderr.is_empty() {
+            let text = String::from_utf8_lossy(&stderr);
+            tracing::info!(
+                plugin = self.kind,
+                verb = self.verb.as_str(),
+                "network plugin says: {}",
+                text.trim()
+            );
+        }
+        if status.success() {
+            return Ok(stdout);
+        }
+        let PluginError { code, message } = parse_error(&stdout, &stderr);
+        let (kind, verb) = (self.kind.to_owned(), self.verb.as_str());
+        Err(CniError::Plugin {
+            kind,
+            verb,
+            code,
+            message,
+        })
+    }
+
+    /// Starts the program; one that is being written by an installer is tried again.
+    async fn spawn(&self, path: &Path) -> Result<Child, CniError> {
+        let mut command = Command::new(path);
+        for variable in VARIABLES {
+            command.env_remove(variable);
+        }
+        command
+            .env("CNI_COMMAND", self.verb.as_str())
+            .env("CNI_PATH", join(self.bin_dirs, ":"))
+            .envs(self.environment.iter().map(|(key, value)| (key, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        for _ in 0..BUSY_RETRIES {
+            match command.spawn() {
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                    tokio::time::sleep(BUSY_PAUSE).await;
+                }
+                other => return other.map_err(|cause| self.not_started(path, cause)),
+            }
+        }
+        command
+            .spawn()
+            .map_err(|cause| self.not_started(path, cause))
+    }
+
+    fn not_started(&self, path: &Path, cause: io::Error) -> CniError {
+        CniError::NotStarted {
+            path: path.to_owned(),
+            verb: self.verb.as_str(),
+            cause,
+        }
+    }
+
+    /// Feeds the plugin and listens to it until it has ended and closed its outputs.
+    async fn talk(&self, child: &mut Child) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let feed = async {
+            if let Some(mut stdin) = stdin {
+                // A plugin need not read it all; whether it did its work it says by its result.
+                let _ = stdin.write_all(&self.input).await;
+            }
+            Ok(())
+        };
+        let ((), stdout, stderr) = tokio::try_join!(
+            feed,
+            read_strictly(stdout, STDOUT_MAX),
+            read_some(stderr, STDERR_MAX)
+        )?;
+        Ok((child.wait().await?, stdout, stderr))
+    }
+}
+
+/// All of a stream, which must not be longer than `most`.
+async fn read_strictly(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(most + 1).read_to_end(&mut bytes).await?;
+    }
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("wrote more than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// The start of a stream; the rest is read and thrown away, so that the writer does not block.
+async fn read_some(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(mut from) = from {
+        (&mut from).take(most).read_to_end(&mut bytes).await?;
+        tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
+    }
+    Ok(bytes)
+}
+
+fn join(dirs: &[PathBuf], separator: &str) -> String {
+    dirs.iter()
+        .map(|dir| dir.display().to_string())
+        .collect::<Vec<_>>()
+        .join(separator)
+}
+
+/// Kills the plugin's process group when dropped before [`Group::ended`]. It must be dropped before the child handle
+/// it was made from: until that has reaped the process, its number names no other group.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        Self(
+            child
+                .id()
+                .and_then(|id| i32::try_from(id).ok())
+                .and_then(Pid::from_raw),
+        )
+    }
+
+    /// The plugin has been reaped: its number may be somebody else's now.
+    fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // It may have ended this very moment.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}

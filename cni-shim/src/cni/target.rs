@@ -1,0 +1,118 @@
+//! One sandbox as plugins see it: their environment, and what becomes of the last one's result.
+
+use std::io;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::cache::Entry;
+use super::conflist::ConfList;
+use super::{CniError, capability, result};
+use crate::record::OnCni;
+use crate::types::Attachment;
+
+/// File-system types that a network namespace's file has: nsfs, and proc for `/proc/<pid>/ns/net`.
+const NAMESPACE_MAGIC: [i128; 2] = [0x6e73_6673, 0x9fa0];
+
+/// One sandbox as plugins see it.
+pub struct Target<'a> {
+    pub sandbox_id: &'a str,
+    netns: String,
+    pub held: &'a OnCni,
+    pub list: ConfList,
+}
+
+impl<'a> Target<'a> {
+    pub fn new(sandbox_id: &'a str, netns: &Path, held: &'a OnCni) -> Result<Self, CniError> {
+        let list = ConfList::from_value(&held.config).map_err(|reason| CniError::Network {
+            network: held.network.clone(),
+            reason,
+        })?;
+        // Plugins take an empty path for "gone", but fail on a path that is no namespace (any more).
+        let netns = if is_namespace(netns) {
+            netns.display().to_string()
+        } else {
+            String::new()
+        };
+        Ok(Self {
+            sandbox_id,
+            netns,
+            held,
+            list,
+        })
+    }
+
+    pub fn environment(&self) -> [(&'static str, String); 4] {
+        let args: Vec<String> = self
+            .held
+            .args
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        [
+            ("CNI_CONTAINERID", self.sandbox_id.to_owned()),
+            ("CNI_NETNS", self.netns.clone()),
+            ("CNI_IFNAME", self.held.interface.clone()),
+            ("CNI_ARGS", args.join(";")),
+        ]
+    }
+
+    pub fn attachment(&self, result: &Value) -> Result<Attachment, String> {
+        let found = result::addresses(result, &self.held.interface)?;
+        let mut warnings = Vec::new();
+        let wants_ports = self
+            .held
+            .capability_args
+            .contains_key(capability::PORT_MAPPINGS);
+        if wants_ports && !self.list.takes(capability::PORT_MAPPINGS) {
+            let network = &self.list.name;
+            warnings.push(format!(
+                "host ports are not open: no plugin of network {network} takes portMappings"
+            ));
+        }
+        Ok(Attachment {
+            ips: found.ips,
+            mac: found.mac,
+            interface: self.held.interface.clone(),
+            gateways: found.gateways,
+            network: self.list.name.clone(),
+            result: result.clone(),
+            warnings,
+        })
+    }
+
+    pub fn entry(&self, result: Value) -> Entry {
+        Entry {
+            kind: Entry::kind(),
+            container_id: self.sandbox_id.to_owned(),
+            config: Entry::encode_config(&self.held.config),
+            if_name: self.held.interface.clone(),
+            network_name: self.held.network.clone(),
+            netns: self.netns.clone(),
+            cni_args: Some(self.held.args.clone()),
+            capability_args: Some(self.held.capability_args.clone()),
+            result,
+        }
+    }
+
+    pub fn wrong(&self, reason: String) -> CniError {
+        CniError::Network {
+            network: self.held.network.clone(),
+            reason,
+        }
+    }
+
+    pub fn cache_error(&self, cause: io::Error) -> CniError {
+        CniError::Cache {
+            network: self.held.network.clone(),
+            cause,
+        }
+    }
+}
+
+/// Whether a path is (still) a network namespace's file.
+pub fn is_namespace(path: &Path) -> bool {
+    !path.as_os_str().is_empty()
+        && rustix::fs::statfs(path)
+            .is_ok_and(|stat| NAMESPACE_MAGIC.contains(&i128::from(stat.f_type)))
+}

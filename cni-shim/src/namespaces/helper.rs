@@ -1,0 +1,198 @@
+//! Namespaces owned by a user namespace: made by a short single-threaded process, since the kernel lets no thread of
+//! a larger one unshare its user namespace.
+//!
+//! ```text
+//!   daemon                                  helper (`cairn sandbox`)
+//!   spec as one line of JSON  ───────────►  unshare(user, net, ipc, uts)
+//!   write uid_map, gid_map    ◄──"made"───
+//!   "mapped"                  ───────────►  become its root; hostname, lo, sysctls
+//!   bind-mount /proc/<pid>/ns ◄──"ready"──
+//!   close stdin, reap         ───────────►  exit
+//! ```
+//! A word other than the expected one is the helper's error, in one line.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use super::{IdMap, Mappings, NamespaceError, PinSpec};
+
+/// A spec or an answer longer than this is refused.
+const LINE_MAX: u64 = 1 << 20;
+/// The kernel takes at most this many ranges.
+const RANGES_MAX: usize = 340;
+
+/// The program that runs [`helper_main`], with its arguments; nothing is passed beyond them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HelperCommand {
+    pub program: PathBuf,
+    pub args: Vec<OsString>,
+}
+
+impl Mappings {
+    pub(super) fn validate(&self) -> Result<(), NamespaceError> {
+        for (side, ranges) in [("uid", &self.uids), ("gid", &self.gids)] {
+            let bad = |why: &str| Err(NamespaceError::Invalid(format!("{side} mappings: {why}")));
+            if ranges.len() > RANGES_MAX {
+                return bad("more than 340 ranges");
+            }
+            if ranges
+                .iter()
+                .any(|r| r.size == 0 || r.container.checked_add(r.size - 1).is_none())
+            {
+                return bad("an empty range, or one past the last id");
+            }
+            if ranges
+                .iter()
+                .any(|r| r.host.checked_add(r.size - 1).is_none())
+            {
+                return bad("a range past the last id of the host");
+            }
+            if !ranges.iter().any(|r| r.container == 0) {
+                return bad("container id 0 is not mapped");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Has the helper make the namespaces, and pins them while it holds them.
+pub(super) fn pin_by_process(
+    spec: &PinSpec,
+    mappings: &Mappings,
+    dir: &Path,
+    helper: &HelperCommand,
+) -> Result<(), NamespaceError> {
+    let mut process = Process::start(helper)?;
+    let line = serde_json::to_string(spec).map_err(|e| NamespaceError::Helper(e.to_string()))?;
+    process.say(&line)?;
+    process.expect("made")?;
+    let proc_dir = PathBuf::from(format!("/proc/{}", process.child.id()));
+    for (file, ranges) in [("uid_map", &mappings.uids), ("gid_map", &mappings.gids)] {
+        let path = proc_dir.join(file);
+        fs::write(&path, map_lines(ranges))
+            .map_err(NamespaceError::io(format!("write {file} of the sandbox")))?;
+    }
+    process.say("mapped")?;
+    process.expect("ready")?;
+    super::bind_all(spec, &proc_dir.join("ns"), dir)
+}
+
+fn map_lines(ranges: &[IdMap]) -> String {
+    ranges
+        .iter()
+        .map(|r| format!("{} {} {}\n", r.container, r.host, r.size))
+        .collect()
+}
+
+/// The helper process; killed and reaped when dropped.
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(helper: &HelperCommand) -> Result<Self, NamespaceError> {
+        let step = || format!("start {}", helper.program.display());
+        let mut child = Command::new(&helper.program)
+            .args(&helper.args)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(NamespaceError::io(step()))?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(input), Some(output)) => Ok(Self {
+                child,
+                input,
+                output: BufReader::new(output),
+            }),
+            _ => Err(NamespaceError::Helper("started without pipes".into())),
+        }
+    }
+
+    fn say(&mut self, line: &str) -> Result<(), NamespaceError> {
+        writeln!(self.input, "{line}").map_err(NamespaceError::io("write to the sandbox helper"))
+    }
+
+    fn expect(&mut self, word: &str) -> Result<(), NamespaceError> {
+        let answer = read_line(&mut self.output)
+            .map_err(NamespaceError::io("read from the sandbox helper"))?;
+        if answer == word {
+            return Ok(());
+        }
+        let said = if answer.is_empty() {
+            "ended without an answer".to_owned()
+        } else {
+            answer
+        };
+        Err(NamespaceError::Helper(said))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It holds nothing but the namespaces, which are pinned or unwanted by now. It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The whole of the helper process: call it first thing in `main`, before any thread is started. Returns the exit
+/// code. Speaks the protocol above on stdin and stdout.
+pub fn helper_main() -> i32 {
+    let mut input = BufReader::new(io::stdin());
+    let mut output = io::stdout();
+    match helper_steps(&mut input, &mut output) {
+        Ok(()) => 0,
+        Err(error) => {
+            // A daemon that is gone reads nothing; there is nobody else to tell.
+            let _ = writeln!(output, "{}", error.to_string().replace('\n', " "));
+            1
+        }
+    }
+}
+
+fn helper_steps(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), NamespaceError> {
+    let mut tell = |word: &str| {
+        writeln!(output, "{word}")
+            .and_then(|()| output.flush())
+            .map_err(NamespaceError::io("answer the daemon"))
+    };
+    let line = read_line(input).map_err(NamespaceError::io("read the request"))?;
+    let spec: PinSpec = serde_json::from_str(&line)
+        .map_err(|e| NamespaceError::Invalid(format!("unreadable request: {e}")))?;
+    spec.validate()?;
+    super::unshare(spec.flags()).map_err(NamespaceError::io("unshare"))?;
+    tell("made")?;
+    if read_line(input).map_err(NamespaceError::io("wait for the mappings"))? != "mapped" {
+        return Err(NamespaceError::Helper("the daemon gave up".into()));
+    }
+    become_root()?;
+    spec.prepare()?;
+    tell("ready")?;
+    // The namespaces must live until the daemon has pinned them: it says so by closing the pipe.
+    read_line(input)
+        .map(drop)
+        .map_err(NamespaceError::io("wait for the daemon"))
+}
+
+/// The kernel lets only the namespace's own root write its IPC parameters, whatever capabilities others have.
+fn become_root() -> Result<(), NamespaceError> {
+    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    use rustix::{fs::Gid, fs::Uid};
+    set_thread_groups(&[])
+        .and_then(|()| set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT))
+        .and_then(|()| set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT))
+        .map_err(|e| NamespaceError::io("become root of the user namespace")(e.into()))
+}
+
+fn read_line(from: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    from.take(LINE_MAX).read_line(&mut line)?;
+    line.truncate(line.trim_end_matches('\n').len());
+    Ok(line)
+}

@@ -1,0 +1,442 @@
+//! A netlink socket, and messages to send through it: the one encoder for rtnetlink (links, addresses, routes) and
+//! nfnetlink (nftables).
+//!
+//! Why no crate: the work per pod is six fixed messages, sent as **one** datagram per network namespace and answered
+//! synchronously by the kernel, and the nftables crates shell out or are GPL. What is here is the wire format and no
+//! policy: lengths, padding, acknowledgements.
+//!
+//! A socket belongs for ever to the network namespace of the thread that opened it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+
+pub const NLM_F_REQUEST: u16 = 0x1;
+pub const NLM_F_ACK: u16 = 0x4;
+pub const NLM_F_DUMP: u16 = 0x300;
+pub const NLM_F_REPLACE: u16 = 0x100;
+pub const NLM_F_EXCL: u16 = 0x200;
+pub const NLM_F_CREATE: u16 = 0x400;
+pub const NLM_F_APPEND: u16 = 0x800;
+
+const NLMSG_NOOP: u16 = 1;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLA_F_NESTED: u16 = 0x8000;
+const NLA_TYPE_MASK: u16 = 0x3fff;
+const HEADER: usize = 16;
+/// The kernel answers while it handles the request; this bounds a kernel that does not.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A dump of more than this many datagrams is refused: nothing here asks for so much.
+const MAX_DATAGRAMS: usize = 4096;
+
+/// A request the kernel refused, or could not be sent.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {errno}")]
+pub struct NetlinkError {
+    /// What was asked, in words.
+    pub step: String,
+    pub errno: Errno,
+}
+
+/// A list of netlink attributes under construction.
+#[derive(Debug, Default, Clone)]
+pub struct Attrs(Vec<u8>);
+
+impl Attrs {
+    pub fn put(&mut self, kind: u16, value: &[u8]) -> &mut Self {
+        let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
+        self.0.extend_from_slice(&length.to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(&value[..usize::from(length) - 4]);
+        self.pad();
+        self
+    }
+
+    /// An integer in host order (rtnetlink).
+    pub fn put_u32(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.put(kind, &value.to_ne_bytes())
+    }
+
+    /// An integer in network order (nfnetlink).
+    pub fn put_be32(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.put(kind, &value.to_be_bytes())
+    }
+
+    /// A string with its final NUL.
+    pub fn put_str(&mut self, kind: u16, value: &str) -> &mut Self {
+        let mut bytes = value.as_bytes().to_vec();
+        bytes.push(0);
+        self.put(kind, &bytes)
+    }
+
+    pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Attrs)) -> &mut Self {
+        self.nest_after(kind, &[], fill)
+    }
+
+    /// A nest that starts with a fixed structure (the peer of a veth pair starts with `ifinfomsg`).
+    pub fn nest_after(
+        &mut self,
+        kind: u16,
+        prefix: &[u8],
+        fill: impl FnOnce(&mut Attrs),
+    ) -> &mut Self {
+        let mut inner = Attrs(prefix.to_vec());
+        fill(&mut inner);
+        self.put(kind | NLA_F_NESTED, &inner.0)
+    }
+
+    fn pad(&mut self) {
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+}
+
+/// One request: type, flags, fixed structure, attributes, and the words an error of it starts with.
+#[derive(Debug, Clone)]
+pub struct Message {
+    kind: u16,
+    flags: u16,
+    body: Vec<u8>,
+    step: String,
+    tolerated: Option<Errno>,
+}
+
+impl Message {
+    /// `step` names the object and what is done to it, for the error.
+    pub fn new(
+        kind: u16,
+        flags: u16,
+        step: impl Into<String>,
+        fixed: &[u8],
+        fill: impl FnOnce(&mut Attrs),
+    ) -> Self {
+        let mut attrs = Attrs(fixed.to_vec());
+        attrs.pad();
+        fill(&mut attrs);
+        Self {
+            kind,
+            flags: flags | NLM_F_REQUEST,
+            body: attrs.0,
+            step: step.into(),
+            tolerated: None,
+        }
+    }
+
+    /// Takes this answer for success: what was asked is already so.
+    pub fn tolerate(mut self, errno: Errno) -> Self {
+        self.tolerated = Some(errno);
+        self
+    }
+
+    fn error(&self, errno: Errno) -> NetlinkError {
+        NetlinkError {
+            step: self.step.clone(),
+            errno,
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>, sequence: u32, more_flags: u16) {
+        let length = u32::try_from(HEADER + self.body.len()).unwrap_or(u32::MAX);
+        out.extend_from_slice(&length.to_ne_bytes());
+        out.extend_from_slice(&self.kind.to_ne_bytes());
+        out.extend_from_slice(&(self.flags | more_flags).to_ne_bytes());
+        out.extend_from_slice(&sequence.to_ne_bytes());
+        out.extend_from_slice(&0u32.to_ne_bytes());
+        out.extend_from_slice(&self.body);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+}
+
+/// One message the kernel sent: its type and what follows the header.
+#[derive(Debug)]
+pub struct Reply {
+    pub kind: u16,
+    sequence: u32,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// The attributes after a fixed structure of `fixed` bytes.
+    pub fn attributes(&self, fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
+        attributes(self.body.get(fixed..).unwrap_or_default())
+    }
+
+    fn errno(&self) -> Option<Errno> {
+        let code = i32::from_ne_bytes(self.body.get(..4)?.try_into().ok()?);
+        (code != 0).then(|| Errno::from_raw_os_error(code.saturating_neg()))
+    }
+}
+
+/// Walks attributes; stops at the first that does not fit.
+pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?) & NLA_TYPE_MASK;
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// Which half of netlink a socket speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    Route,
+    Netfilter,
+}
+
+/// A netlink socket of the network namespace it was opened in.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    sequence: u32,
+}
+
+impl Socket {
+    /// Opens a socket in the calling thread's network namespace.
+    pub fn open(family: Family) -> Result<Self, NetlinkError> {
+        Self::open_with_groups(family, 0)
+    }
+
+    /// Opens a socket that also hears of what others change: see [`Socket::next_events`].
+    pub fn listen(family: Family, groups: u32) -> Result<Self, NetlinkError> {
+        Self::open_with_groups(family, groups)
+    }
+
+    fn open_with_groups(family: Family, groups: u32) -> Result<Self, NetlinkError> {
+        let protocol = match family {
+            Family::Route => None,
+            Family::Netfilter => Some(netlink::NETFILTER),
+        };
+        let open = || {
+            let fd = net::socket_with(
+                AddressFamily::NETLINK,
+                SocketType::RAW,
+                SocketFlags::CLOEXEC,
+                protocol,
+            )?;
+            net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+            net::sockopt::set_socket_timeout(
+                &fd,
+                net::sockopt::Timeout::Recv,
+                Some(ANSWER_TIMEOUT),
+            )?;
+            Ok(Self { fd, sequence: 0 })
+        };
+        open().map_err(|errno| NetlinkError {
+            step: "open a netlink socket".into(),
+            errno,
+        })
+    }
+
+    /// Sends all messages as one datagram and waits for an acknowledgement of each. They are carried out in order; a
+    /// refused one does not stop the later ones. The first refusal is the error.
+    pub fn run(&mut self, messages: &[Message]) -> Result<(), NetlinkError> {
+        let first = self.send(messages)?;
+        let mut waiting = messages.len();
+        let mut refused: Option<(usize, NetlinkError)> = None;
+        while waiting > 0 {
+            for reply in self.receive(&messages[0])? {
+                let position = reply.sequence.wrapping_sub(first) as usize;
+                let Some(message) = messages.get(position).filter(|_| reply.kind == NLMSG_ERROR)
+                else {
+                    continue; // an answer to an earlier, abandoned request
+                };
+                waiting = waiting.saturating_sub(1);
+                let Some(errno) = reply
+                    .errno()
+                    .filter(|errno| Some(*errno) != message.tolerated)
+                else {
+                    continue;
+                };
+                if refused
+                    .as_ref()
+                    .is_none_or(|(earlier, _)| position < *earlier)
+                {
+                    refused = Some((position, message.error(errno)));
+                }
+            }
+        }
+        refused.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Sends one message and collects what the kernel answers, dumps included.
+    pub fn ask(&mut self, message: &Message) -> Result<Vec<Reply>, NetlinkError> {
+        let sequence = self.send(std::slice::from_ref(message))?;
+        let mut answers = Vec::new();
+        for _ in 0..MAX_DATAGRAMS {
+            for reply in self.receive(message)? {
+                match reply.kind {
+                    _ if reply.sequence != sequence => {}
+                    NLMSG_NOOP => {}
+                    NLMSG_ERROR | NLMSG_DONE => {
+                        return match reply.errno() {
+                            Some(errno) => Err(message.error(errno)),
+                            None => Ok(answers),
+                        };
+                    }
+                    _ => answers.push(reply),
+                }
+            }
+        }
+        Err(message.error(Errno::MSGSIZE))
+    }
+
+    /// Sends a transaction of nftables: it is carried out as a whole or not at all. `begin` and `end` frame it.
+    ///
+    /// Refusals are answered without being asked for and in order, so only the last step asks for an answer: a
+    /// thousand acknowledgements would not fit the receive buffer.
+    pub fn transact(
+        &mut self,
+        begin: &Message,
+        steps: &[Message],
+        end: &Message,
+    ) -> Result<(), NetlinkError> {
+        let Some(last) = steps.len().checked_sub(1) else {
+            return Ok(());
+        };
+        let mut datagram = Vec::with_capacity(4096);
+        let first = self.next_sequence();
+        begin.write(&mut datagram, first, 0);
+        for (position, step) in steps.iter().enumerate() {
+            let flags = if position == last { NLM_F_ACK } else { 0 };
+            step.write(&mut datagram, self.next_sequence(), flags);
+        }
+        end.write(&mut datagram, self.next_sequence(), 0);
+        self.send_bytes(&datagram)
+            .map_err(|errno| begin.error(errno))?;
+
+        let mut refused = Ok(());
+        loop {
+            for reply in self.receive(begin)? {
+                let position = reply.sequence.wrapping_sub(first) as usize;
+                if reply.kind != NLMSG_ERROR || position > last + 1 {
+                    continue; // an answer to an earlier, abandoned request
+                }
+                let errno = reply.errno();
+                if position == 0 {
+                    // The frame was refused, or the commit failed.
+                    return Err(begin.error(errno.unwrap_or(Errno::IO)));
+                }
+                let step = &steps[position - 1];
+                if let Some(errno) = errno.filter(|errno| Some(*errno) != step.tolerated) {
+                    refused = refused.and(Err(step.error(errno)));
+                }
+                if position == last + 1 {
+                    return refused;
+                }
+            }
+        }
+    }
+
+    /// The next datagram of events; call it when the socket is readable.
+    pub fn next_events(&self) -> Result<Vec<Reply>, NetlinkError> {
+        let asked = Message::new(NLMSG_NOOP, 0, "listen for changes", &[], |_| {});
+        self.receive(&asked)
+    }
+
+    /// Sends messages, asking for an answer to each; returns the first one's number.
+    fn send(&mut self, messages: &[Message]) -> Result<u32, NetlinkError> {
+        let mut datagram = Vec::with_capacity(1024);
+        let first = self.sequence.wrapping_add(1);
+        for message in messages {
+            message.write(&mut datagram, self.next_sequence(), NLM_F_ACK);
+        }
+        let Some(named) = messages.first() else {
+            return Ok(first);
+        };
+        self.send_bytes(&datagram)
+            .map_err(|errno| named.error(errno))?;
+        Ok(first)
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+
+    fn send_bytes(&self, datagram: &[u8]) -> Result<(), Errno> {
+        let kernel = SocketAddrNetlink::new(0, 0);
+        rustix::io::retry_on_intr(|| net::sendto(&self.fd, datagram, SendFlags::empty(), &kernel))
+            .map(drop)
+    }
+
+    fn receive(&self, asked: &Message) -> Result<Vec<Reply>, NetlinkError> {
+        let mut buffer = vec![0u8; 64 * 1024];
+        let (_, length) =
+            rustix::io::retry_on_intr(|| net::recv(&self.fd, &mut buffer[..], RecvFlags::TRUNC))
+                .map_err(|errno| asked.error(errno))?;
+        let datagram = buffer
+            .get(..length)
+            .ok_or_else(|| asked.error(Errno::MSGSIZE))?;
+        Ok(split(datagram))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Cuts a datagram into messages; stops at the first whose length is impossible.
+fn split(mut rest: &[u8]) -> Vec<Reply> {
+    let mut replies = Vec::new();
+    while let Some(header) = rest.get(..HEADER) {
+        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let Some(body) = rest.get(HEADER..length) else {
+            break;
+        };
+        replies.push(Reply {
+            kind: u16::from_ne_bytes([header[4], header[5]]),
+            sequence: u32::from_ne_bytes([header[8], header[9], header[10], header[11]]),
+            body: body.to_vec(),
+        });
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    replies
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn attributes_are_padded_and_nested_ones_keep_their_own_length() {
+        let mut attrs = Attrs::default();
+        attrs.put(1, b"abc").nest(2, |inner| {
+            inner.put_str(3, "x");
+        });
+        let seen: Vec<_> = attributes(&attrs.0).collect();
+        assert_eq!(seen[0], (1, &b"abc"[..]));
+        assert_eq!((seen[1].0, attrs.0.len()), (2, 8 + 12));
+        assert_eq!(
+            attributes(seen[1].1).collect::<Vec<_>>(),
+            [(3, &b"x\0"[..])]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_datagram_panics_or_loops(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for reply in split(&bytes) {
+                prop_assert!(reply.attributes(16).count() <= bytes.len());
+                let _ = reply.errno();
+            }
+        }
+
+        #[test]
+        fn what_is_put_is_found_again(values in prop::collection::vec((1u16..0x3fff, prop::collection::vec(any::<u8>(), 0..40)), 0..20)) {
+            let mut attrs = Attrs::default();
+            for (kind, value) in &values {
+                attrs.put(*kind, value);
+            }
+            let found: Vec<_> = attributes(&attrs.0).map(|(kind, value)| (kind, value.to_vec())).collect();
+            prop_assert_eq!(found, values);
+        }
+    }
+}

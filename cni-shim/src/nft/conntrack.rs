@@ -1,0 +1,56 @@
+//! Connection tracking: a UDP flow that began before a host port was opened or closed keeps its old way as long as
+//! packets flow (CRI-537), so flows to the port are forgotten and find their way anew.
+
+use rustix::io::Errno;
+
+use super::{family_of, nfgenmsg, protocol_number};
+use crate::netlink::{Message, NetlinkError, Socket};
+use crate::record::OnBridge;
+use crate::types::Protocol;
+
+const NFNL_SUBSYS_CTNETLINK: u16 = 1;
+const IPCTNL_MSG_CT_DELETE: u16 = 2;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_FILTER: u16 = 25;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+const CTA_FILTER_REPLY_FLAGS: u16 = 2;
+/// Only the tuple's protocol and destination port count.
+const BY_PROTOCOL_AND_PORT: u32 = 1 << 3 | 1 << 5;
+
+/// Forgets the flows to a pod's UDP host ports. Kernels before 6.8 cannot select flows so; there old flows stay until
+/// they time out, and a line in the log says so.
+pub fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), NetlinkError> {
+    let udp = held
+        .ports
+        .iter()
+        .filter(|port| port.protocol == Protocol::Udp);
+    for (port, address) in
+        udp.flat_map(|port| held.addresses.iter().map(move |address| (port, address)))
+    {
+        let step = format!("forget flows to UDP port {}", port.host_port);
+        let fixed = nfgenmsg(family_of(address.ip).nfproto(), 0);
+        let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE;
+        let request = Message::new(kind, 0, step, &fixed, |a| {
+            a.nest(CTA_TUPLE_ORIG, |tuple| {
+                tuple.nest(CTA_TUPLE_PROTO, |proto| {
+                    proto.put(CTA_PROTO_NUM, &[protocol_number(Protocol::Udp)]);
+                    proto.put(CTA_PROTO_DST_PORT, &port.host_port.to_be_bytes());
+                });
+            });
+            a.nest(CTA_FILTER, |filter| {
+                filter.put_u32(CTA_FILTER_ORIG_FLAGS, BY_PROTOCOL_AND_PORT);
+                filter.put_u32(CTA_FILTER_REPLY_FLAGS, 0);
+            });
+        });
+        match socket.run(&[request.tolerate(Errno::NOENT)]) {
+            Err(error) if matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP) => {
+                tracing::warn!(%error, "flows that are under way keep their way");
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! One nftables rule as a list of expressions, in the kernel's wire format: only the kinds our tables need.
+//!
+//! Registers: values are loaded into the 32-bit registers from [`R0`] on; a match uses the first ones and frees them,
+//! a map's key is laid over several in a row, and its data overwrites them.
+
+use crate::netlink::Attrs;
+
+const NFTA_LIST_ELEM: u16 = 1;
+const NFTA_EXPR_NAME: u16 = 1;
+const NFTA_EXPR_DATA: u16 = 2;
+const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CODE: u16 = 1;
+const NFTA_VERDICT_CHAIN: u16 = 2;
+const NFT_REG_VERDICT: u32 = 0;
+const NFT_JUMP: i32 = -3;
+const NF_DROP: i32 = 0;
+const NFT_CMP_EQ: u32 = 0;
+const NFT_CMP_NEQ: u32 = 1;
+const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
+const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
+const NFT_META_IIFNAME: u32 = 6;
+const NFT_META_OIFNAME: u32 = 7;
+const NFT_META_L4PROTO: u32 = 16;
+const NFT_CT_STATUS: u32 = 2;
+const IPS_DST_NAT: u32 = 1 << 5;
+const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
+const NFTA_FIB_F_DADDR: u32 = 1 << 1;
+const RTN_LOCAL: u32 = 2;
+const NFT_NAT_DNAT: u32 = 1;
+const IFNAMSIZ: usize = 16;
+
+/// The first 32-bit register.
+const R0: u32 = 8;
+
+/// Which interface of a packet a rule looks at.
+#[derive(Debug, Clone, Copy)]
+pub enum Interface {
+    In,
+    Out,
+}
+
+/// An address family as nftables sees it: where addresses are in the header, and how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ip {
+    V4,
+    V6,
+}
+
+impl Ip {
+    pub fn nfproto(self) -> u8 {
+        match self {
+            Ip::V4 => 2,
+            Ip::V6 => 10,
+        }
+    }
+
+    pub fn length(self) -> u32 {
+        match self {
+            Ip::V4 => 4,
+            Ip::V6 => 16,
+        }
+    }
+
+    fn source(self) -> u32 {
+        match self {
+            Ip::V4 => 12,
+            Ip::V6 => 8,
+        }
+    }
+
+    fn destination(self) -> u32 {
+        match self {
+            Ip::V4 => 16,
+            Ip::V6 => 24,
+        }
+    }
+}
+
+/// Source or destination address of a packet.
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    Source,
+    Destination,
+}
+
+/// A rule under construction: matches first, a verdict last.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    ip: Ip,
+    expressions: Attrs,
+}
+
+impl Rule {
+    pub fn new(ip: Ip) -> Self {
+        Self {
+            ip,
+            expressions: Attrs::default(),
+        }
+    }
+
+    pub fn ip(&self) -> Ip {
+        self.ip
+    }
+
+    pub fn into_expressions(self) -> Attrs {
+        self.expressions
+    }
+
+    /// Only packets that came in by, or go out by, an interface; or, with `!is`, by any other.
+    pub fn interface(self, which: Interface, is: bool, name: &str) -> Self {
+        let key = match which {
+            Interface::In => NFT_META_IIFNAME,
+            Interface::Out => NFT_META_OIFNAME,
+        };
+        let mut padded = [0u8; IFNAMSIZ];
+        let length = name.len().min(IFNAMSIZ - 1);
+        padded[..length].copy_from_slice(&name.as_bytes()[..length]);
+        self.load_meta(key, R0).compare(is, &padded)
+    }
+
+    /// Only packets one of whose addresses is in a network; or, with `!is`, is not. `network` has the family's length.
+    pub fn address(self, end: End, is: bool, network: &[u8], prefix: u8) -> Self {
+        let offset = match end {
+            End::Source => self.ip.source(),
+            End::Destination => self.ip.destination(),
+        };
+        let length = self.ip.length();
+        let mask: Vec<u8> = (0..length)
+            .map(|byte| mask_byte(u32::from(prefix).saturating_sub(byte * 8)))
+            .collect();
+        self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, offset, length, R0)
+            .expression("bitwise", |a| {
+                a.put_be32(1, R0).put_be32(2, R0).put_be32(3, length);
+                a.nest(4, |mask_data| {
+                    mask_data.put(NFTA_DATA_VALUE, &mask);
+                });
+                a.nest(5, |xor| {
+                    xor.put(NFTA_DATA_VALUE, &vec![0u8; mask.len()]);
+                });
+            })
+            .compare(is, network)
+    }
+
+    /// Only packets to an address of this node.
+    pub fn towards_node(self) -> Self {
+        self.expression("fib", |a| {
+            a.put_be32(1, R0)
+                .put_be32(2, NFT_FIB_RESULT_ADDRTYPE)
+                .put_be32(3, NFTA_FIB_F_DADDR);
+        })
+        .compare(true, &RTN_LOCAL.to_ne_bytes())
+    }
+
+    /// Only packets of connections whose destination was rewritten.
+    pub fn was_dnated(self) -> Self {
+        self.expression("ct", |a| {
+            a.put_be32(1, R0).put_be32(2, NFT_CT_STATUS);
+        })
+        .expression("bitwise", |a| {
+            a.put_be32(1, R0).put_be32(2, R0).put_be32(3, 4);
+            a.nest(4, |mask| {
+                mask.put(NFTA_DATA_VALUE, &IPS_DST_NAT.to_ne_bytes());
+            });
+            a.nest(5, |xor| {
+                xor.put(NFTA_DATA_VALUE, &[0u8; 4]);
+            });
+        })
+        .compare(false, &[0u8; 4])
+    }
+
+    pub fn masquerade(self) -> Self {
+        self.expression("masq", |_| {})
+    }
+
+    pub fn drop_packet(self) -> Self {
+        self.verdict(NF_DROP, None)
+    }
+
+    pub fn jump(self, chain: &str) -> Self {
+        self.verdict(NFT_JUMP, Some(chain))
+    }
+
+    /// Rewrites the destination to what `map` holds for (destination address, if `by_address`,) protocol and port; a
+    /// packet without an entry goes on to the next rule. See [`super::Element`] for key and data.
+    pub fn dnat_by_map(self, map: &str, by_address: bool) -> Self {
+        let (family, length) = (self.ip.nfproto(), self.ip.length());
+        let words = length / 4;
+        let (rule, key) = if by_address {
+            let offset = self.ip.destination();
+            (
+                self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, offset, length, R0),
+                R0 + words,
+            )
+        } else {
+            (self, R0)
+        };
+        rule.load_meta(NFT_META_L4PROTO, key)
+            .load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key + 1)
+            .expression("lookup", |a| {
+                a.put_str(1, map).put_be32(2, R0).put_be32(3, R0);
+            })
+            .expression("nat", |a| {
+                a.put_be32(1, NFT_NAT_DNAT).put_be32(2, u32::from(family));
+                a.put_be32(3, R0).put_be32(5, R0 + words);
+            })
+    }
+
+    fn load_meta(self, key: u32, register: u32) -> Self {
+        self.expression("meta", |a| {
+            a.put_be32(1, register).put_be32(2, key);
+        })
+    }
+
+    fn load_payload(self, base: u32, offset: u32, length: u32, register: u32) -> Self {
+        self.expression("payload", |a| {
+            a.put_be32(1, register)
+                .put_be32(2, base)
+                .put_be32(3, offset)
+                .put_be32(4, length);
+        })
+    }
+
+    fn compare(self, equal: bool, value: &[u8]) -> Self {
+        let operator = if equal { NFT_CMP_EQ } else { NFT_CMP_NEQ };
+        self.expression("cmp", |a| {
+            a.put_be32(1, R0).put_be32(2, operator);
+            a.nest(3, |data| {
+                data.put(NFTA_DATA_VALUE, value);
+            });
+        })
+    }
+
+    fn verdict(self, code: i32, chain: Option<&str>) -> Self {
+        self.expression("immediate", |a| {
+            a.put_be32(1, NFT_REG_VERDICT).nest(2, |data| {
+                data.nest(NFTA_DATA_VERDICT, |verdict| {
+                    verdict.put(NFTA_VERDICT_CODE, &code.to_be_bytes());
+                    if let Some(chain) = chain {
+                        verdict.put_str(NFTA_VERDICT_CHAIN, chain);
+                    }
+                });
+            });
+        })
+    }
+
+    fn expression(mut self, name: &str, fill: impl FnOnce(&mut Attrs)) -> Self {
+        self.expressions.nest(NFTA_LIST_ELEM, |element| {
+            element
+                .put_str(NFTA_EXPR_NAME, name)
+                .nest(NFTA_EXPR_DATA, fill);
+        });
+        self
+    }
+}
+
+/// The mask of one byte of which `bits` lead to the prefix.
+fn mask_byte(bits: u32) -> u8 {
+    u8::MAX.checked_shl(8 - bits.min(8)).unwrap_or(0)
+}

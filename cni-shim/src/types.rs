@@ -1,0 +1,161 @@
+//! What goes into and comes out of a [`crate::Network`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::addr::Cidr;
+use crate::bridge::ipam::PoolError;
+use crate::cni::CniError;
+use crate::namespaces::NamespaceError;
+use crate::netlink::NetlinkError;
+
+/// The interface of a pod's network (CRI-510).
+pub const INTERFACE: &str = "eth0";
+
+/// Where the network's parts are. Two daemons on one machine need different `state_dir`s and bridges.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where CNI configurations are looked for (CRI-500).
+    pub conf_dir: PathBuf,
+    /// Where CNI plugins are looked for, in order.
+    pub bin_dirs: Vec<PathBuf>,
+    /// Parent of the result cache shared with other runtimes: `<cache_dir>/results` (CRI-530).
+    pub cache_dir: PathBuf,
+    /// Ours alone: one record per attached sandbox.
+    pub state_dir: PathBuf,
+    /// Used while `conf_dir` holds no configuration; `None`: no network then.
+    pub bridge: Option<BridgeConfig>,
+    /// Longest a CNI ADD may take; a DEL gets one minute (CRI-518).
+    pub add_timeout: Duration,
+    /// CNI operations at a time, over all sandboxes.
+    pub parallel: usize,
+}
+
+/// The built-in network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BridgeConfig {
+    /// The bridge, at most 15 bytes. Made when missing.
+    pub name: String,
+    /// The name of our nftables tables (`ip` and, with an IPv6 subnet, `ip6`). They are replaced at start.
+    pub table: String,
+    /// One IPv4 and at most one IPv6 subnet, or one of either; the first gives the primary address.
+    pub subnets: Vec<Cidr>,
+    /// Whether pods reach the outside under the node's address.
+    pub masquerade: bool,
+    /// MTU of the bridge and the pods; the kernel's default (1500) when `None`.
+    pub mtu: Option<u32>,
+}
+
+/// What a sandbox needs from its network.
+#[derive(Debug, Clone, Default)]
+pub struct Attach {
+    pub sandbox_id: String,
+    /// The pinned network namespace.
+    pub netns: PathBuf,
+    pub pod_name: String,
+    pub pod_namespace: String,
+    pub pod_uid: String,
+    /// The pod's; bandwidth limits are read from them (CRI-520).
+    pub annotations: BTreeMap<String, String>,
+    /// Entries without a host port are dropped.
+    pub port_mappings: Vec<PortMapping>,
+    /// For plugins that ask for `cgroupPath`.
+    pub cgroup_parent: Option<String>,
+    pub dns: Option<Dns>,
+    /// The pod's kernel parameters, as given to [`crate::namespaces::pin`]: those of the interface are set here.
+    pub sysctls: Vec<(String, String)>,
+}
+
+/// A host port that leads to a port of the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortMapping {
+    pub host_port: u16,
+    pub container_port: u16,
+    pub protocol: Protocol,
+    /// Only at this address of the node; at all when `None`. An unspecified address means all of its family.
+    #[serde(rename = "hostIP", default, skip_serializing_if = "Option::is_none")]
+    pub host_ip: Option<IpAddr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+/// Name servers for plugins that ask for them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dns {
+    pub servers: Vec<String>,
+    pub searches: Vec<String>,
+    pub options: Vec<String>,
+}
+
+/// A sandbox's network as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The primary address first (CRI-117); never empty.
+    pub ips: Vec<IpAddr>,
+    pub mac: Option<String>,
+    /// Inside the pod.
+    pub interface: String,
+    pub gateways: Vec<IpAddr>,
+    /// Name of the CNI network, or of the bridge.
+    pub network: String,
+    /// The CNI result, also for the built-in bridge (for `info.cniResult`, CRI-123).
+    pub result: serde_json::Value,
+    /// What was asked for and is not so, one line each (CRI-537).
+    pub warnings: Vec<String>,
+}
+
+/// Why no pod can get a network now (CRI-503).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct NotReady {
+    /// One CamelCase word.
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// Why a sandbox was not attached or not detached.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
+    #[error("sandbox id {0:?} is not a word of at most 128 letters, digits, '_', '.', '-'")]
+    SandboxId(String),
+    #[error("sandbox {0} is attached already")]
+    AlreadyAttached(String),
+    #[error("host port {0} is taken by another sandbox")]
+    HostPortTaken(String),
+    #[error("{0} sandboxes are attached to the bridge")]
+    BridgeInUse(usize),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    #[error(transparent)]
+    Cni(#[from] CniError),
+    #[error("{step}: {cause}")]
+    Io { step: String, cause: io::Error },
+    /// The blocking worker was lost: the process is ending.
+    #[error("network worker: {0}")]
+    Worker(String),
+}
+
+impl NetworkError {
+    pub(crate) fn io(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let step = step.into();
+        move |cause| Self::Io { step, cause }
+    }
+}

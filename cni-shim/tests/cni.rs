@@ -1,0 +1,601 @@
+//! CNI against the programs of containernetworking/plugins, and against programs that misbehave.
+
+mod support;
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cni_shim::namespaces::{in_netns, unpin};
+use cni_shim::{Config, Network, PortMapping, Protocol};
+use serde_json::{Value, json};
+use support::{
+    config, echo_in_pod, in_pod, isolated, pin_dir, ping, real_plugins, sandbox, say, shell,
+};
+
+/// bridge, host-local, portmap and firewall, as a node has them.
+fn real_list(dir: &Path, version: &str) -> Value {
+    let mut list = json!({
+        "cniVersion": version,
+        "name": "real",
+        "plugins": [
+            {
+                "type": "bridge", "bridge": "cnibr0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local", "dataDir": dir.join("host-local"),
+                    "ranges": [[{"subnet": "10.66.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]
+                }
+            },
+            { "type": "portmap", "capabilities": {"portMappings": true}, "snat": true, "backend": "nftables" },
+        ]
+    });
+    if version != "0.3.1" {
+        // This plugin knows no older version.
+        list["plugins"]
+            .as_array_mut()
+            .expect("a list")
+            .push(json!({ "type": "firewall" }));
+    }
+    list
+}
+
+fn write_list(config: &Config, list: &Value) {
+    fs::create_dir_all(&config.conf_dir).expect("makes");
+    fs::write(config.conf_dir.join("10-test.conflist"), list.to_string()).expect("writes");
+}
+
+/// A plugin that is a shell script.
+fn script(config: &Config, name: &str, body: &str) {
+    fs::create_dir_all(&config.bin_dirs[0]).expect("makes");
+    let path = config.bin_dirs[0].join(name);
+    fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("writes");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("sets");
+}
+
+fn files(dir: &Path) -> usize {
+    fs::read_dir(dir).map_or(0, Iterator::count)
+}
+
+#[test]
+fn real_plugins_of_every_version_give_an_address_and_a_host_port_and_take_them_back() {
+    isolated(
+        "real_plugins_of_every_version_give_an_address_and_a_host_port_and_take_them_back",
+        async |dir| {
+            let Some(plugins) = real_plugins() else {
+                return;
+            };
+            for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+                let config = Config {
+                    bin_dirs: vec![plugins.clone()],
+                    ..config(&dir, &[])
+                };
+                let config = Config {
+                    bridge: None,
+                    ..config
+                };
+                write_list(&config, &real_list(&dir, version));
+                let network = Network::new(config).expect("opens");
+                network.status().await.expect("is ready");
+                let (pod, mut attach) = sandbox(&dir, "one");
+                let web = PortMapping {
+                    host_port: 8080,
+                    container_port: 80,
+                    protocol: Protocol::Tcp,
+                    host_ip: None,
+                };
+                attach.port_mappings = vec![web];
+
+                let attached = network.attach(attach).await.expect("attaches");
+                assert_eq!(attached.result["cniVersion"], version);
+                assert!(attached.mac.is_some() && attached.warnings.is_empty());
+                assert!(ping(attached.ips[0]), "{version}");
+                let echo = echo_in_pod(&pod, "0.0.0.0:80");
+                assert!(
+                    say("127.0.0.1:8080", "hello")
+                        .expect("is answered")
+                        .starts_with("hello")
+                );
+                echo.join().expect("ends");
+                network.check("one").await.expect("is as it was made");
+                let cached = fs::read(dir.join("cache/results/real-one-eth0")).expect("is cached");
+                let cached: Value = serde_json::from_slice(&cached).expect("is JSON");
+                assert_eq!(cached["kind"], "cniCacheV1");
+                assert_eq!(cached["result"], attached.result);
+
+                in_pod(&pod, "ip addr flush dev eth0");
+                if version != "0.3.1" {
+                    network.check("one").await.expect_err("the address is gone");
+                }
+                network.detach("one").await.expect("detaches");
+                network.detach("one").await.expect("again is no error");
+                unpin(&pin_dir(&dir, "one")).expect("unpins");
+                let leases = fs::read_dir(dir.join("host-local/real")).expect("lists");
+                let leases = leases.filter(|file| {
+                    file.as_ref()
+                        .is_ok_and(|f| f.file_name().to_string_lossy().starts_with("10."))
+                });
+                assert_eq!(leases.count(), 0, "{version}: a lease was left");
+                assert_eq!(
+                    files(&dir.join("cache/results")) + files(&dir.join("state/attachments")),
+                    0
+                );
+                assert!(!shell("nft list ruleset").contains("10.66.0."));
+            }
+        },
+    );
+}
+
+#[test]
+fn a_sandbox_whose_namespace_and_record_are_gone_is_still_taken_off_the_network() {
+    isolated(
+        "a_sandbox_whose_namespace_and_record_are_gone_is_still_taken_off_the_network",
+        async |dir| {
+            let Some(plugins) = real_plugins() else {
+                return;
+            };
+            let config = Config {
+                bin_dirs: vec![plugins],
+                bridge: None,
+                ..config(&dir, &[])
+            };
+            write_list(&config, &real_list(&dir, "1.1.0"));
+            let network = Network::new(config.clone()).expect("opens");
+            for id in ["rebooted", "orphan", "kept"] {
+                let (_pod, attach) = sandbox(&dir, id);
+                network.attach(attach).await.expect("attaches");
+            }
+            let leases = || {
+                let all = fs::read_dir(dir.join("host-local/real")).expect("lists");
+                all.filter(|file| {
+                    file.as_ref()
+                        .is_ok_and(|f| f.file_name().to_string_lossy().starts_with("10."))
+                })
+                .count()
+            };
+            assert_eq!(leases(), 3);
+            // A reboot: namespaces and the volatile state are gone, a plain file may remain; the configuration has changed.
+            drop(network);
+            for id in ["rebooted", "orphan"] {
+                unpin(&pin_dir(&dir, id)).expect("unpins");
+                fs::remove_file(dir.join(format!("state/attachments/{id}.json"))).expect("removes");
+            }
+            fs::create_dir_all(pin_dir(&dir, "rebooted")).expect("makes");
+            fs::write(pin_dir(&dir, "rebooted").join("net"), "").expect("writes");
+            let network = Network::new(config).expect("opens");
+            network
+                .detach("rebooted")
+                .await
+                .expect("detaches from the cache");
+            assert_eq!(leases(), 2);
+            network
+                .gc(&HashSet::from(["kept".to_owned()]))
+                .await
+                .expect("collects");
+            assert_eq!(leases(), 1);
+            assert!(dir.join("cache/results/real-kept-eth0").exists());
+        },
+    );
+}
+
+#[test]
+fn a_failing_plugin_is_named_and_the_ones_before_it_are_undone() {
+    isolated(
+        "a_failing_plugin_is_named_and_the_ones_before_it_are_undone",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let log = dir.join("log");
+            let note = format!("echo $CNI_COMMAND $0 >> {}; ", log.display());
+            let result = r#"{"cniVersion":"1.0.0","ips":[{"address":"10.5.0.2/24"}]}"#;
+            script(
+                &config,
+                "first",
+                &format!("{note} [ $CNI_COMMAND = ADD ] && echo '{result}'; exit 0"),
+            );
+            let error = r#"{"cniVersion":"1.0.0","code":11,"msg":"busy","details":"come back"}"#;
+            script(
+                &config,
+                "second",
+                &format!("{note} [ $CNI_COMMAND = DEL ] && exit 0; echo '{error}'; exit 1"),
+            );
+            let plugins = json!([{"type": "first"}, {"type": "second"}]);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": plugins}),
+            );
+            let network = Network::new(config).expect("opens");
+            let (_pod, attach) = sandbox(&dir, "one");
+
+            let error = network.attach(attach).await.expect_err("fails");
+
+            assert_eq!(
+                error.to_string(),
+                "CNI plugin second ADD: code 11: busy; come back"
+            );
+            let calls: Vec<String> = fs::read_to_string(&log)
+                .expect("was called")
+                .lines()
+                .map(|line| line.replace(&format!("{}/bin/", dir.display()), ""))
+                .collect();
+            assert_eq!(
+                calls,
+                ["ADD first", "ADD second", "DEL second", "DEL first"]
+            );
+            assert_eq!(files(&dir.join("state/attachments")), 0);
+        },
+    );
+}
+
+#[test]
+fn a_plugin_gets_the_environment_the_previous_result_and_only_its_capabilities() {
+    isolated(
+        "a_plugin_gets_the_environment_the_previous_result_and_only_its_capabilities",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let seen = dir.join("seen");
+            let result = r#"{"ips":[{"address":"10.5.0.2/24"}]}"#;
+            script(
+                &config,
+                "first",
+                &format!(
+                    "cat > {0}.1; env > {0}.env; echo '{result}'",
+                    seen.display()
+                ),
+            );
+            script(
+                &config,
+                "second",
+                &format!("cat > {}.2; echo '{result}'", seen.display()),
+            );
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": [
+                    {"type": "first", "x": {"kept": [1]}, "capabilities": {"bandwidth": true, "dns": false}},
+                    {"type": "second", "capabilities": {"io.kubernetes.cri.pod-annotations": true}},
+                ]}),
+            );
+            let network = Network::new(config).expect("opens");
+            let (_pod, mut attach) = sandbox(&dir, "one");
+            attach
+                .annotations
+                .insert("kubernetes.io/ingress-bandwidth".into(), "10M".into());
+            attach.dns = Some(cni_shim::Dns::default());
+            attach.port_mappings = vec![PortMapping {
+                host_port: 1,
+                container_port: 1,
+                protocol: Protocol::Udp,
+                host_ip: None,
+            }];
+            let netns = attach.netns.display().to_string();
+
+            let attached = network.attach(attach).await.expect("attaches");
+
+            let read =
+                |end: &str| fs::read(format!("{}{end}", seen.display())).expect("was called");
+            let input = |end: &str| serde_json::from_slice::<Value>(&read(end)).expect("is JSON");
+            assert_eq!(
+                input(".1"),
+                json!({"cniVersion": "1.0.0", "name": "n", "type": "first", "x": {"kept": [1]},
+                "runtimeConfig": {"bandwidth": {"ingressRate": 10_000_000, "ingressBurst": u32::MAX}}})
+            );
+            let second = input(".2");
+            assert_eq!(second["prevResult"]["ips"][0]["address"], "10.5.0.2/24");
+            assert_eq!(
+                second["runtimeConfig"]
+                    .as_object()
+                    .map(serde_json::Map::len),
+                Some(1)
+            );
+            let env = String::from_utf8(read(".env")).expect("is text");
+            for expected in [
+                "CNI_COMMAND=ADD".to_owned(),
+                "CNI_CONTAINERID=one".to_owned(),
+                format!("CNI_NETNS={netns}"),
+                "CNI_IFNAME=eth0".to_owned(),
+                "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-one;\
+             K8S_POD_INFRA_CONTAINER_ID=one;K8S_POD_UID=uid-one"
+                    .to_owned(),
+            ] {
+                assert!(
+                    env.lines().any(|line| line == expected),
+                    "{expected} in {env}"
+                );
+            }
+            assert_eq!(attached.warnings.len(), 1, "no plugin opens the host port");
+        },
+    );
+}
+
+#[test]
+fn a_plugin_that_hangs_is_killed_with_its_children() {
+    isolated(
+        "a_plugin_that_hangs_is_killed_with_its_children",
+        async |dir| {
+            let config = Config {
+                add_timeout: Duration::from_millis(300),
+                ..config(&dir, &["10.77.0.0/24"])
+            };
+            let pids = dir.join("pids");
+            let hang = format!(
+                "[ $CNI_COMMAND = DEL ] && exit 0; sleep 1000 & echo $$ $! > {}; wait",
+                pids.display()
+            );
+            script(&config, "hang", &hang);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "hang"}]}),
+            );
+            let network = Network::new(config).expect("opens");
+            let (_pod, attach) = sandbox(&dir, "one");
+            let start = Instant::now();
+            let error = network.attach(attach).await.expect_err("fails").to_string();
+            assert_eq!(
+                error,
+                "CNI plugin hang ADD: did not end in time and was killed"
+            );
+            assert!(start.elapsed() < Duration::from_secs(5));
+            let pids = fs::read_to_string(pids).expect("it ran");
+            support::eventually("both processes are gone", || {
+                let alive = |pid: &str| {
+                    fs::read_to_string(format!("/proc/{pid}/stat"))
+                        .is_ok_and(|stat| !stat.contains(") Z "))
+                };
+                !pids.split_whitespace().any(alive)
+            })
+            .await;
+        },
+    );
+}
+
+#[test]
+fn output_without_end_and_results_that_are_none_are_refused() {
+    isolated(
+        "output_without_end_and_results_that_are_none_are_refused",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let network = Network::new(config.clone()).expect("opens");
+            let add_only = |body: &str| format!("[ $CNI_COMMAND = DEL ] && exit 0; {body}");
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "bad"}]}),
+            );
+            for (body, expected) in [
+                ("exec yes", "wrote more than"),
+                ("true", "not JSON"),
+                ("echo []", "not a JSON object"),
+                ("echo '{}'", "no address for eth0"),
+                ("echo oops >&2; exit 3", "code 999: oops"),
+                ("kill -9 $$", "no reason given"),
+            ] {
+                script(&config, "bad", &add_only(body));
+                let (_pod, attach) = sandbox(&dir, "one");
+                let error = network.attach(attach).await.expect_err(body).to_string();
+                assert!(error.contains(expected), "{body}: {error}");
+                unpin(&pin_dir(&dir, "one")).expect("unpins");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_pod_keeps_the_configuration_it_was_added_with() {
+    isolated(
+        "a_pod_keeps_the_configuration_it_was_added_with",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let deleted = dir.join("deleted");
+            let result = r#"{"ips":[{"address":"10.5.0.2/24"}]}"#;
+            let old = format!(
+                "[ $CNI_COMMAND = DEL ] && cat > {}; echo '{result}'",
+                deleted.display()
+            );
+            script(&config, "old", &old);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "old", "plugins": [{"type": "old", "k": 1}]}),
+            );
+            let network = Network::new(config.clone()).expect("opens");
+            let (_pod, attach) = sandbox(&dir, "one");
+            assert_eq!(
+                network.attach(attach).await.expect("attaches").network,
+                "old"
+            );
+
+            // The configuration goes away: the built-in bridge serves the next pod at once.
+            fs::remove_dir_all(&config.conf_dir).expect("removes");
+            let (_pod, attach) = sandbox(&dir, "two");
+            assert_eq!(
+                network.attach(attach).await.expect("attaches").network,
+                "cairn0"
+            );
+
+            network.detach("one").await.expect("detaches");
+            let input: Value =
+                serde_json::from_slice(&fs::read(deleted).expect("was called")).expect("is JSON");
+            assert_eq!((&input["name"], &input["k"]), (&json!("old"), &json!(1)));
+            assert_eq!(input["prevResult"]["ips"][0]["address"], "10.5.0.2/24");
+        },
+    );
+}
+
+#[test]
+fn readiness_follows_the_configuration_the_programs_and_their_status() {
+    isolated(
+        "readiness_follows_the_configuration_the_programs_and_their_status",
+        async |dir| {
+            let config = Config {
+                bridge: None,
+                ..config(&dir, &[])
+            };
+            let network = Network::new(config.clone()).expect("opens");
+            let reason = async || {
+                network
+                    .status()
+                    .await
+                    .map_err(|why| (why.reason, why.message))
+            };
+            assert_eq!(
+                reason().await.expect_err("nothing is there").0,
+                "NetworkNotConfigured"
+            );
+
+            fs::create_dir_all(&config.conf_dir).expect("makes");
+            fs::write(config.conf_dir.join("10-a.conflist"), "{").expect("writes");
+            let (word, message) = reason().await.expect_err("invalid");
+            assert!(
+                word == "InvalidCniConfiguration" && message.contains("10-a.conflist"),
+                "{message}"
+            );
+
+            let plugins = json!([{"type": "p", "ipam": {"type": "pool"}}]);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.1.0", "name": "n", "plugins": plugins}),
+            );
+            script(
+                &config,
+                "p",
+                r#"[ -e "$0.sick" ] || exit 0; echo '{"code":50,"msg":"no daemon"}'; exit 1"#,
+            );
+            let (_, message) = reason().await.expect_err("a program is missing");
+            assert!(
+                message.starts_with("Network plugin returns error: CNI plugin pool is in none of"),
+                "{message}"
+            );
+
+            script(&config, "pool", "exit 0");
+            let sick = config.bin_dirs[0].join("p.sick");
+            fs::write(&sick, "").expect("writes");
+            let (_, message) = reason().await.expect_err("STATUS fails");
+            assert!(message.contains("code 50: no daemon"), "{message}");
+
+            let waiting = tokio::spawn({
+                let network = network.clone();
+                async move { network.wait_ready(Duration::from_secs(10)).await }
+            });
+            fs::remove_file(&sick).expect("removes");
+            waiting.await.expect("no panic").expect("becomes ready");
+            assert!(
+                network.describe().contains("skipped"),
+                "{}",
+                network.describe()
+            );
+        },
+    );
+}
+
+#[test]
+fn sockets_opened_in_a_pods_namespace_stay_there() {
+    isolated(
+        "sockets_opened_in_a_pods_namespace_stay_there",
+        async |dir| {
+            let (pod, attach) = sandbox(&dir, "one");
+            let listener = in_netns(&attach.netns, || std::net::TcpListener::bind("127.0.0.1:0"));
+            let address = listener
+                .expect("enters")
+                .expect("listens")
+                .local_addr()
+                .expect("an address");
+            assert!(std::net::TcpStream::connect(address).is_err());
+            assert!(in_pod(&pod, "cat /proc/net/dev").contains("lo:"));
+        },
+    );
+}
+
+#[test]
+fn an_abandoned_attach_kills_its_plugin_and_is_undone_by_detach() {
+    isolated(
+        "an_abandoned_attach_kills_its_plugin_and_is_undone_by_detach",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let (pid, deleted) = (dir.join("pid"), dir.join("deleted"));
+            let body = format!(
+                "if [ $CNI_COMMAND = DEL ]; then echo $CNI_CONTAINERID > {}; exit 0; fi; echo $$ > {}; exec sleep 1000",
+                deleted.display(),
+                pid.display()
+            );
+            script(&config, "slow", &body);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "slow"}]}),
+            );
+            let network = Network::new(config.clone()).expect("opens");
+            let (_pod, attach) = sandbox(&dir, "one");
+            let task = tokio::spawn({
+                let network = network.clone();
+                async move { network.attach(attach).await }
+            });
+            let started = || fs::read_to_string(&pid).is_ok_and(|pid| pid.ends_with('\n'));
+            support::eventually("the plugin runs", started).await;
+            task.abort();
+            assert!(task.await.is_err());
+            let pid = fs::read_to_string(&pid).expect("it ran");
+            let gone = || !Path::new(&format!("/proc/{}", pid.trim())).exists();
+            support::eventually("the plugin is gone and reaped", gone).await;
+
+            // As a new daemon finds it.
+            drop(network);
+            let network = Network::new(config).expect("opens");
+            network.detach("one").await.expect("detaches");
+            assert_eq!(
+                fs::read_to_string(&deleted).expect("DEL was called").trim(),
+                "one"
+            );
+            assert_eq!(files(&dir.join("state/attachments")), 0);
+        },
+    );
+}
+
+#[test]
+fn one_sandbox_has_one_operation_at_a_time_and_others_do_not_wait_for_it() {
+    isolated(
+        "one_sandbox_has_one_operation_at_a_time_and_others_do_not_wait_for_it",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let (log, gate) = (dir.join("log"), dir.join("gate"));
+            let result = r#"{"ips":[{"address":"10.5.0.2/24"}]}"#;
+            // The plugin of "held" ends only when the gate is there.
+            let body = format!(
+                "cat > /dev/null; echo start $CNI_CONTAINERID >> {log}; \
+             while [ $CNI_CONTAINERID = held ] && [ ! -e {gate} ]; do busybox usleep 5000; done; \
+             echo end $CNI_CONTAINERID >> {log}; [ $CNI_COMMAND = DEL ] || echo '{result}'",
+                log = log.display(),
+                gate = gate.display()
+            );
+            script(&config, "slow", &body);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "slow"}]}),
+            );
+            let network = Network::new(config).expect("opens");
+            let (_pod, held) = sandbox(&dir, "held");
+            let attach = tokio::spawn({
+                let network = network.clone();
+                async move { network.attach(held).await }
+            });
+            support::eventually("the plugin runs", || log.exists()).await;
+            let detaches: Vec<_> = (0..3)
+                .map(|_| {
+                    let network = network.clone();
+                    tokio::spawn(async move { network.detach("held").await })
+                })
+                .collect();
+            let (_pod, other) = sandbox(&dir, "other");
+            network
+                .attach(other)
+                .await
+                .expect("does not wait for the held one");
+
+            fs::write(&gate, "").expect("writes");
+            attach.await.expect("no panic").expect("attaches");
+            for detach in detaches {
+                detach.await.expect("no panic").expect("detaches");
+            }
+            let log = fs::read_to_string(&log).expect("was called");
+            let held: Vec<&str> = log.lines().filter(|line| line.ends_with("held")).collect();
+            // One ADD and one DEL: the later detaches find nothing left to do.
+            assert_eq!(held, ["start held", "end held", "start held", "end held"]);
+        },
+    );
+}

@@ -1,0 +1,217 @@
+//! Runs a test in a network and mount namespace of its own, as a child process: whatever it makes ends with it.
+
+#![allow(dead_code)] // each test program uses a part
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use cni_shim::namespaces::{HelperCommand, PinSpec, Pinned, in_netns, pin};
+use cni_shim::{Attach, BridgeConfig, Config};
+
+const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
+
+/// Runs `body` isolated. `name` is the test's own name, by which the child finds it again. Needs root; without it
+/// the test says so and does nothing.
+pub fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(PathBuf) -> F) {
+    if let Some(dir) = std::env::var_os(INSIDE).map(PathBuf::from) {
+        shell("ip link set lo up");
+        // Named namespaces and lock files of the tools go here, and away with the mount namespace.
+        shell("mount -t tmpfs none /run");
+        shell(&format!("mount -t tmpfs none {}", dir.display()));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        return runtime.block_on(body(dir));
+    }
+    if !is_root() {
+        eprintln!("{name}: needs root, skipped");
+        return;
+    }
+    // Made and removed out here: inside it is a mount point until the end.
+    let dir = tempfile::tempdir().expect("a directory");
+    let this = std::env::current_exe().expect("the test program");
+    let output = Command::new("unshare")
+        .args(["--net", "--mount", "--propagation", "private"])
+        .arg(this)
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(INSIDE, dir.path())
+        .output()
+        .expect("unshare starts");
+    let text = [output.stdout, output.stderr]
+        .map(|out| String::from_utf8_lossy(&out).into_owned())
+        .concat();
+    assert!(
+        output.status.success(),
+        "signal {:?}\n{text}",
+        output.status.signal()
+    );
+    assert!(text.contains("1 passed"), "the child ran no test: {text}");
+    print!("{text}");
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Runs a command that must succeed, and returns what it wrote.
+pub fn shell(command: &str) -> String {
+    let (ok, text) = try_shell(command);
+    assert!(ok, "{command}: {text}");
+    text
+}
+
+pub fn try_shell(command: &str) -> (bool, String) {
+    let output = Command::new("sh")
+        .args(["-c", command])
+        .output()
+        .expect("sh starts");
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+pub fn ping(ip: IpAddr) -> bool {
+    try_shell(&format!("busybox ping -c 1 -W 2 {ip}")).0
+}
+
+/// Waits until `condition` holds, for at most five seconds.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never: {what}");
+}
+
+pub fn helper() -> HelperCommand {
+    let this = std::env::current_exe().expect("the test program");
+    let target = this
+        .parent()
+        .and_then(Path::parent)
+        .expect("the target directory");
+    HelperCommand {
+        program: target.join("examples/sandbox-helper"),
+        args: Vec::new(),
+    }
+}
+
+pub fn config(dir: &Path, subnets: &[&str]) -> Config {
+    let subnets = subnets
+        .iter()
+        .map(|subnet| subnet.parse().expect("a subnet"))
+        .collect();
+    let bridge = BridgeConfig {
+        name: "cairn0".into(),
+        table: "cairn0".into(),
+        subnets,
+        masquerade: true,
+        mtu: None,
+    };
+    Config {
+        conf_dir: dir.join("net.d"),
+        bin_dirs: vec![dir.join("bin")],
+        cache_dir: dir.join("cache"),
+        state_dir: dir.join("state"),
+        bridge: Some(bridge),
+        add_timeout: Duration::from_secs(30),
+        parallel: 16,
+    }
+}
+
+/// A sandbox's namespaces, and the request to attach it.
+pub fn sandbox(dir: &Path, id: &str) -> (Pinned, Attach) {
+    let spec = PinSpec {
+        net: true,
+        ipc: true,
+        uts: true,
+        hostname: Some(id.into()),
+        ..PinSpec::default()
+    };
+    let pinned = pin(&spec, &pin_dir(dir, id), &helper()).expect("namespaces are made");
+    let attach = Attach {
+        sandbox_id: id.into(),
+        netns: pinned.net.clone().expect("a network namespace"),
+        pod_name: format!("pod-{id}"),
+        pod_namespace: "default".into(),
+        pod_uid: format!("uid-{id}"),
+        ..Attach::default()
+    };
+    (pinned, attach)
+}
+
+pub fn pin_dir(dir: &Path, id: &str) -> PathBuf {
+    dir.join("netns").join(id)
+}
+
+/// Runs a command in a pod's network namespace.
+pub fn in_pod(pinned: &Pinned, command: &str) -> String {
+    let netns = pinned
+        .net
+        .as_ref()
+        .expect("a network namespace")
+        .display()
+        .to_string();
+    shell(&format!("nsenter --net={netns} {command}"))
+}
+
+/// Answers one connection to `port` in a pod: reads until the end, writes back what was read and the peer's address.
+pub fn echo_in_pod(pinned: &Pinned, address: &str) -> std::thread::JoinHandle<()> {
+    let netns = pinned.net.clone().expect("a network namespace");
+    let listener = in_netns(&netns, || TcpListener::bind(address))
+        .expect("enters")
+        .expect("listens");
+    std::thread::spawn(move || {
+        let (mut stream, peer) = listener.accept().expect("accepts");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("reads");
+        write!(stream, "{text} from {}", peer.ip()).expect("writes");
+    })
+}
+
+/// Says `text` to an echo and returns its answer.
+pub fn say(address: &str, text: &str) -> std::io::Result<String> {
+    let address = address.parse().expect("an address with a port");
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
+    stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+    stream.write_all(text.as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// The programs of github.com/containernetworking/plugins: at `$CNI_SHIM_PLUGINS`, else built beside the tests by
+/// `tests/build-plugins.sh` (once; needs Go). `None`, said aloud, when they cannot be had.
+pub fn real_plugins() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("CNI_SHIM_PLUGINS") {
+        return Some(dir.into());
+    }
+    let this = std::env::current_exe().expect("the test program");
+    let target = this
+        .ancestors()
+        .nth(3)
+        .expect("the target directory")
+        .to_owned();
+    let dir = target.join("cni-bin");
+    if !dir.join("ptp").exists() {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/build-plugins.sh");
+        let built = Command::new(script)
+            .arg(&target)
+            .output()
+            .expect("the script starts");
+        if !built.status.success() {
+            eprintln!("skipped: {}", String::from_utf8_lossy(&built.stderr));
+            return None;
+        }
+    }
+    Some(dir)
+}

@@ -1,0 +1,45 @@
+//! Usage of `differ`:
+//!
+//! ```text
+//! differ                                  # connects as 00 and 99: what do all others change?
+//! differ -indices 10,20,30 -yaml          # step by step, as YAML
+//! differ -verbose-level 3 -log-file PATH  # the objects as well, and Synchronize
+//! ```
+
+use std::process::ExitCode;
+
+use nri_plugins::{
+    differ::{self, Differ},
+    log::Log,
+    plugin::{self, Identity},
+};
+use tokio::task::JoinSet;
+
+fn main() -> ExitCode {
+    match plugin::arguments(differ::NAME, differ::ABOUT, differ::FLAGS) {
+        Err(code) => code,
+        Ok(args) => {
+            let log = Log::new(differ::NAME, args.is("verbose"));
+            let served = Differ::new(&args, log.clone()).and_then(|differ| {
+                plugin::run(async {
+                    let mut all = JoinSet::new();
+                    for (at, index) in differ.indices().iter().enumerate() {
+                        let who = Identity {
+                            index: Some(index.clone()),
+                            name: Some(args.get("name").unwrap_or(differ::NAME).to_owned()),
+                            ..Identity::new(differ::NAME, &args)
+                        };
+                        all.spawn(plugin::serve(who, differ.handlers(at)));
+                    }
+                    // One lost connection makes the comparison meaningless: end them all.
+                    match all.join_next().await {
+                        Some(Ok(ended)) => ended,
+                        Some(Err(e)) => Err(e.to_string()),
+                        None => Ok(()),
+                    }
+                })
+            });
+            plugin::end(&log, served)
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Flags in the style of the Go samples: `-idx 10`, `--idx=10`, `-verbose`, `-verbose=false`.
+//!
+//! A flag may be given more than once; the last counts where only one can.
+
+use std::fmt::Write as _;
+
+/// One flag of a plugin.
+#[derive(Debug, Clone, Copy)]
+pub struct Flag {
+    /// Without dashes.
+    pub name: &'static str,
+    /// What its value stands for; empty: it is a switch.
+    pub value: &'static str,
+    pub help: &'static str,
+}
+
+impl Flag {
+    /// A flag that takes a value.
+    pub const fn value(name: &'static str, value: &'static str, help: &'static str) -> Self {
+        Self { name, value, help }
+    }
+
+    /// A switch, off unless given.
+    pub const fn switch(name: &'static str, help: &'static str) -> Self {
+        Self {
+            name,
+            value: "",
+            help,
+        }
+    }
+}
+
+/// The flags that every plugin has.
+pub const COMMON: &[Flag] = &[
+    Flag::value(
+        "name",
+        "NAME",
+        "name to register with (default: that of the program)",
+    ),
+    Flag::value(
+        "idx",
+        "NN",
+        "two-digit index; without it the program must be called NN-name",
+    ),
+    Flag::value(
+        "socket-path",
+        "PATH",
+        "NRI socket of the runtime (also: -socket)",
+    ),
+    Flag::switch("reconnect", "connect again when the connection is lost"),
+    Flag::switch("verbose", "say more"),
+    Flag::switch("help", "print this text"),
+];
+
+/// Why there are no arguments to go on with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// The user asked for this text.
+    Help(String),
+    /// The command line is wrong, for this reason.
+    Bad(String),
+}
+
+/// A parsed command line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Args(Vec<(&'static str, String)>);
+
+impl Args {
+    /// Reads the arguments after the name of the program. `about`: one line for the help text.
+    pub fn parse(
+        name: &str,
+        about: &str,
+        flags: &[Flag],
+        args: impl IntoIterator<Item = String>,
+    ) -> Result<Self, Stop> {
+        let mut parsed = Vec::new();
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            let bare = match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
+                Some(bare) if !bare.is_empty() => bare,
+                _ => return Err(Stop::Bad(format!("unexpected argument {arg:?}"))),
+            };
+            let (key, value) = match bare.split_once('=') {
+                Some((key, value)) => (key, Some(value.to_owned())),
+                None => (bare, None),
+            };
+            let key = match key {
+                "socket" => "socket-path",
+                "h" => "help",
+                key => key,
+            };
+            let mut known = flags.iter().chain(COMMON);
+            let flag = known
+                .find(|flag| flag.name == key)
+                .ok_or_else(|| Stop::Bad(format!("unknown flag -{key}")))?;
+            let value = match value {
+                Some(value) => value,
+                None if flag.value.is_empty() => "true".to_owned(),
+                None => args
+                    .next()
+                    .ok_or_else(|| Stop::Bad(format!("flag -{key} needs a value")))?,
+            };
+            if flag.value.is_empty() && go_bool(&value).is_none() {
+                return Err(Stop::Bad(format!("flag -{key}: {value:?} is no boolean")));
+            }
+            parsed.push((flag.name, value));
+        }
+        let args = Self(parsed);
+        match args.is("help") {
+            true => Err(Stop::Help(usage(name, about, flags))),
+            false => Ok(args),
+        }
+    }
+
+    /// The value of a flag; the last, if it was given more than once.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.all(name).last()
+    }
+
+    /// All values of a flag, in order.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        let given = self.0.iter().filter(move |(flag, _)| *flag == name);
+        given.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a switch is on.
+    pub fn is(&self, name: &str) -> bool {
+        self.get(name).and_then(go_bool).unwrap_or(false)
+    }
+}
+
+/// A boolean as Go writes it.
+pub fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+fn usage(name: &str, about: &str, flags: &[Flag]) -> String {
+    let mut text = format!("{about}\n\nUsage: {name} [flags]\n\n");
+    for flag in flags.iter().chain(COMMON) {
+        let left = format!("-{} {}", flag.name, flag.value);
+        let _ = writeln!(text, "  {left:<28} {}", flag.help);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLAGS: &[Flag] = &[Flag::value("events", "LIST", "which events")];
+
+    fn parse(args: &[&str]) -> Result<Args, Stop> {
+        Args::parse("x", "An x.", FLAGS, args.iter().map(|a| a.to_string()))
+    }
+
+    #[test]
+    fn one_dash_two_dashes_blank_and_equals_sign_are_all_the_same() {
+        for args in [
+            ["-idx", "10"].as_slice(),
+            &["--idx", "10"],
+            &["-idx=10"],
+            &["--idx=10"],
+        ] {
+            assert_eq!(parse(args).map(|a| a.get("idx") == Some("10")), Ok(true));
+        }
+        let args = parse(&["-socket", "/a", "-socket-path=/b=c", "-verbose=false"]);
+        let args = args.expect("all known");
+        assert_eq!(args.get("socket-path"), Some("/b=c"));
+        assert_eq!(args.all("socket-path").count(), 2);
+        assert!(!args.is("verbose"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        for (args, told) in [
+            (["-evnts", "x"].as_slice(), "-evnts"),
+            (&["-events"], "-events"),
+            (&["events"], "events"),
+            (&["-"], "\"-\""),
+            (&["-verbose=maybe"], "maybe"),
+        ] {
+            match parse(args) {
+                Err(Stop::Bad(reason)) => assert!(reason.contains(told), "{reason}"),
+                other => panic!("{args:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn help_names_every_flag() {
+        let Err(Stop::Help(text)) = parse(&["-h"]) else {
+            panic!("no help")
+        };
+        for flag in FLAGS.iter().chain(COMMON) {
+            assert!(text.contains(&format!("-{}", flag.name)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The default validator as a plugin of its own: the rules of [`nri::validate::DefaultValidator`],
+//! configured by the runtime (YAML or JSON), or by a file until then.
+
+use std::{
+    fs,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use nri::{EventMask, Handlers, validate::DefaultValidator as Rules};
+
+use crate::{
+    cli::{Args, Flag},
+    log::Log,
+    plugin::Plugin,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct DefaultValidator {
+    rules: Arc<RwLock<Rules>>,
+    log: Log,
+}
+
+impl Plugin for DefaultValidator {
+    const NAME: &'static str = "default-validator";
+    const ABOUT: &'static str = "Rejects adjustments of containers that its rules forbid.";
+    const FLAGS: &'static [Flag] = &[Flag::value(
+        "config",
+        "PATH",
+        "YAML file with rules; those that the runtime sends replace them",
+    )];
+
+    fn new(args: &Args, log: Log) -> Result<Self, String> {
+        let rules = match args.get("config") {
+            None => Rules::default(),
+            Some(path) => {
+                let text = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+                serde_yaml_ng::from_str(&text).map_err(|e| format!("{path}: {e}"))?
+            }
+        };
+        Ok(Self {
+            rules: Arc::new(RwLock::new(rules)),
+            log,
+        })
+    }
+
+    fn handlers(self) -> Handlers {
+        let Self { rules, log } = self;
+        let configured = rules.clone();
+        Handlers::new()
+            .configure(move |request| {
+                let (rules, log) = (configured.clone(), log.clone());
+                async move {
+                    if !request.config.is_empty() {
+                        let new: Rules = serde_yaml_ng::from_str(&request.config)?;
+                        log.info(format_args!("{new:?}"));
+                        *rules.write().unwrap_or_else(PoisonError::into_inner) = new;
+                    }
+                    Ok(EventMask::NONE)
+                }
+            })
+            .validate_container_adjustment(move |request| {
+                let rules = rules.read().unwrap_or_else(PoisonError::into_inner);
+                let verdict = rules.check(&request).map_err(Into::into);
+                async move { verdict }
+            })
+    }
+}

@@ -1,0 +1,68 @@
+//! Where a plugin writes its lines: standard error, or a file. A launched plugin has no standard
+//! error; give it a file.
+
+use std::{
+    fmt::Display,
+    fs::OpenOptions,
+    io::{self, Write},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// A log that can be cloned and pointed elsewhere. A line that cannot be written is lost.
+#[derive(Clone)]
+pub struct Log {
+    name: &'static str,
+    verbose: bool,
+    sink: Arc<Mutex<Box<dyn Write + Send>>>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Log({})", self.name)
+    }
+}
+
+impl Log {
+    /// A log to standard error.
+    pub fn new(name: &'static str, verbose: bool) -> Self {
+        Self::to(name, verbose, Box::new(io::stderr()))
+    }
+
+    /// A log to anything.
+    pub fn to(name: &'static str, verbose: bool, sink: Box<dyn Write + Send>) -> Self {
+        Self {
+            name,
+            verbose,
+            sink: Arc::new(Mutex::new(sink)),
+        }
+    }
+
+    /// Goes on in a file, to whose end it writes; all clones with it.
+    pub fn to_file(&self, path: impl AsRef<Path>) -> Result<(), String> {
+        let path = path.as_ref();
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        let file = file.map_err(|e| format!("log file {}: {e}", path.display()))?;
+        *self.sink.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(file);
+        Ok(())
+    }
+
+    /// A line under the plugin's name.
+    pub fn info(&self, line: impl Display) {
+        self.raw(format_args!("{}: {line}", self.name));
+    }
+
+    /// A line under the plugin's name, if it was told to say more.
+    pub fn debug(&self, line: impl Display) {
+        if self.verbose {
+            self.info(line);
+        }
+    }
+
+    /// A line as it is.
+    pub fn raw(&self, line: impl Display) {
+        let text = format!("{line}\n");
+        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = sink.write_all(text.as_bytes()).and_then(|()| sink.flush());
+    }
+}

@@ -1,0 +1,237 @@
+//! Logs every event with what it is about, as YAML; or one line for each, to compare runtimes by.
+//! On CreateContainer it can leave a mark: an annotation or a variable, added or overriding.
+//!
+//! It prints what it is sent, values of variables included: a tool for looking, not for a node.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use nri::{
+    Error, EventMask, Handlers, HookRequest,
+    adjust::{Adjust, Strip},
+    proto::*,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cli::{Args, Flag},
+    dump,
+    log::Log,
+    plugin::Plugin,
+};
+
+/// What it does; from flags, then from the runtime's configuration.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+struct Config {
+    log_file: String,
+    events: Vec<String>,
+    add_annotation: String,
+    set_annotation: String,
+    add_env: String,
+    set_env: String,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Logger {
+    config: Arc<RwLock<Config>>,
+    events_only: bool,
+    log: Log,
+}
+
+impl Plugin for Logger {
+    const NAME: &'static str = "logger";
+    const ABOUT: &'static str = "Logs every event, and can mark containers.";
+    const FLAGS: &'static [Flag] = &[
+        Flag::value("events", "LIST", "events to subscribe to (default: all)"),
+        Flag::switch(
+            "events-only",
+            "print one line per event: EVENT pod container",
+        ),
+        Flag::value("log-file", "PATH", "where to log (default: standard error)"),
+        Flag::value("add-annotation", "KEY", "add this annotation to containers"),
+        Flag::value(
+            "set-annotation",
+            "KEY",
+            "the same, overriding other plugins",
+        ),
+        Flag::value("add-env", "NAME", "add this variable to containers"),
+        Flag::value("set-env", "NAME", "the same, overriding other plugins"),
+    ];
+
+    fn new(args: &Args, log: Log) -> Result<Self, String> {
+        let text = |flag| args.get(flag).unwrap_or_default().to_owned();
+        let config = Config {
+            log_file: text("log-file"),
+            events: args.all("events").map(str::to_owned).collect(),
+            add_annotation: text("add-annotation"),
+            set_annotation: text("set-annotation"),
+            add_env: text("add-env"),
+            set_env: text("set-env"),
+        };
+        events(&config)?;
+        let logger = Self {
+            config: Arc::new(RwLock::new(config.clone())),
+            events_only: args.is("events-only"),
+            log,
+        };
+        logger.open_log(&config)?;
+        Ok(logger)
+    }
+
+    fn handlers(self) -> Handlers {
+        let handlers = self.pod_handlers(self.control_handlers(Handlers::new()));
+        let this = self.clone();
+        self.container_handlers(handlers)
+            .on(move |request: CreateContainerRequest| {
+                this.tell(&request);
+                let adjust = this.mark();
+                async move {
+                    Ok(CreateContainerResponse {
+                        adjust,
+                        ..Default::default()
+                    })
+                }
+            })
+    }
+}
+
+impl Logger {
+    fn control_handlers(&self, handlers: Handlers) -> Handlers {
+        let (configure, synchronize, shutdown) = (self.clone(), self.clone(), self.clone());
+        handlers
+            .configure(move |request| {
+                let events = configure.configure(&request);
+                async move { events.map_err(Error::from) }
+            })
+            .synchronize(move |pods, containers| {
+                synchronize.tell_all(&pods, &containers);
+                async { Ok(Vec::new()) }
+            })
+            .shutdown(move |reason| {
+                shutdown.log.raw(format_args!("Shutdown {reason}"));
+                async {}
+            })
+    }
+
+    fn pod_handlers(&self, handlers: Handlers) -> Handlers {
+        handlers
+            .on(self.teller::<RunPodSandboxRequest>())
+            .on(self.teller::<UpdatePodSandboxRequest>())
+            .on(self.teller::<PostUpdatePodSandboxRequest>())
+            .on(self.teller::<StopPodSandboxRequest>())
+            .on(self.teller::<RemovePodSandboxRequest>())
+    }
+
+    /// All but CreateContainer.
+    fn container_handlers(&self, handlers: Handlers) -> Handlers {
+        handlers
+            .on(self.teller::<PostCreateContainerRequest>())
+            .on(self.teller::<StartContainerRequest>())
+            .on(self.teller::<PostStartContainerRequest>())
+            .on(self.teller::<UpdateContainerRequest>())
+            .on(self.teller::<PostUpdateContainerRequest>())
+            .on(self.teller::<StopContainerRequest>())
+            .on(self.teller::<RemoveContainerRequest>())
+            .on(self.teller::<ValidateContainerAdjustmentRequest>())
+    }
+
+    /// A handler that logs the request and answers nothing.
+    fn teller<R: HookRequest + Serialize>(
+        &self,
+    ) -> impl Fn(R) -> std::future::Ready<nri::Result<R::Reply>> + Send + Sync + 'static {
+        let this = self.clone();
+        move |request| {
+            this.tell(&request);
+            std::future::ready(Ok(R::Reply::default()))
+        }
+    }
+
+    fn configure(&self, request: &ConfigureRequest) -> Result<EventMask, String> {
+        let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        if !request.config.is_empty() {
+            *config = serde_yaml_ng::from_str(&request.config)
+                .map_err(|e| format!("configuration: {e}"))?;
+            self.open_log(&config)?;
+        }
+        events(&config)
+    }
+
+    fn open_log(&self, config: &Config) -> Result<(), String> {
+        match config.log_file.as_str() {
+            "" => Ok(()),
+            path => self.log.to_file(path),
+        }
+    }
+
+    fn tell<R: HookRequest + Serialize>(&self, request: &R) {
+        let event = nri::mask::event_name(R::EVENT);
+        if !self.events_only {
+            return self.dump(event, request);
+        }
+        let pod = request.pod().map_or("", |pod| &pod.name);
+        match request.container() {
+            Some(container) => self
+                .log
+                .raw(format_args!("{event} {pod} {}", container.name)),
+            None => self.log.raw(format_args!("{event} {pod}")),
+        }
+    }
+
+    fn tell_all(&self, pods: &[PodSandbox], containers: &[Container]) {
+        if !self.events_only {
+            for pod in pods {
+                self.dump("Synchronize", &BTreeMap::from([("pod", pod)]));
+            }
+            for container in containers {
+                self.dump("Synchronize", &BTreeMap::from([("container", container)]));
+            }
+            return;
+        }
+        let (pods, containers) = (pods.len(), containers.len());
+        let line = format_args!("Synchronize {pods} pods {containers} containers");
+        self.log.raw(line);
+    }
+
+    fn dump(&self, event: &str, message: &impl Serialize) {
+        for line in dump::yaml(message).lines() {
+            self.log.raw(format_args!("{event}: {line}"));
+        }
+    }
+
+    /// What to change about a container being created.
+    fn mark(&self) -> Option<ContainerAdjustment> {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let value = format!("logger-pid-{}", std::process::id());
+        let mut adjust = ContainerAdjustment::default();
+        if !config.add_annotation.is_empty() {
+            adjust.add_annotation(&config.add_annotation, &value);
+        }
+        if !config.set_annotation.is_empty() {
+            adjust.set_annotation(&config.set_annotation, &value);
+        }
+        if !config.add_env.is_empty() {
+            adjust.add_env(&config.add_env, &value);
+        }
+        if !config.set_env.is_empty() {
+            adjust.set_env(&config.set_env, &value);
+        }
+        adjust.strip()
+    }
+}
+
+/// No names, or only empty ones: all events.
+fn events(config: &Config) -> Result<EventMask, String> {
+    let named: Vec<&String> = config
+        .events
+        .iter()
+        .filter(|e| !e.trim().is_empty())
+        .collect();
+    match named.is_empty() {
+        true => Ok(EventMask::ALL),
+        false => EventMask::parse(named).map_err(|e| format!("events: {e}")),
+    }
+}

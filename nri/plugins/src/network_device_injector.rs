@@ -1,0 +1,452 @@
+//! Moves network interfaces of the host into pods, and back when the pod stops.
+//!
+//! Annotation `netdevice.noderesource.dev`, or the older `netdevices.nri.containerd.io`, of the pod: a
+//! list of {name, new_name, address, prefix, mtu}. `new_name` is `name` unless given; with an `address`,
+//! `prefix` is that of one host unless given.
+//!
+//! ```text
+//!   host: down ─► temp_<index> ─► move ─► pod: alias = host name ─► new name, mtu, address ─► up
+//!   pod:  down ─► temp_<index> ─► move ─► host: named as its alias says (left down)
+//! ```
+//!
+//! If one interface fails at RunPodSandbox those already moved are moved back, and the pod is vetoed.
+//! Teardown takes what is there: an interface that is not in the pod is left out.
+
+use std::{fs::File, net::IpAddr, os::fd::OwnedFd, sync::Arc};
+
+use nri::{Handlers, proto::PodSandbox};
+use serde::Deserialize;
+
+use crate::{
+    annotations,
+    cli::{Args, Flag},
+    links::{clone, message, name_of, within},
+    log::Log,
+    network_logger::netns,
+    plugin::Plugin,
+};
+
+const KEYS: [&str; 2] = ["netdevice.noderesource.dev", "netdevices.nri.containerd.io"];
+/// Bytes of an interface's name, without the end mark.
+const LONGEST: usize = 15;
+
+/// One interface, as the annotation says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    /// On the host.
+    pub name: String,
+    /// In the pod; that on the host if empty.
+    pub new_name: String,
+    pub address: String,
+    pub prefix: Option<u8>,
+    pub mtu: Option<u32>,
+}
+
+/// One interface, checked and complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Move {
+    name: String,
+    new_name: String,
+    address: Option<(IpAddr, u8)>,
+    mtu: Option<u32>,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct NetworkDeviceInjector {
+    /// The host's network namespace: where the plugin was started.
+    host: Arc<OwnedFd>,
+    log: Log,
+}
+
+impl Plugin for NetworkDeviceInjector {
+    const NAME: &'static str = "network-device-injector";
+    const ABOUT: &'static str = "Moves network interfaces of the host into pods.";
+    const FLAGS: &'static [Flag] = &[];
+
+    fn new(_: &Args, log: Log) -> Result<Self, String> {
+        let host = open("/proc/thread-self/ns/net")?;
+        Ok(Self {
+            host: Arc::new(host),
+            log,
+        })
+    }
+
+    fn handlers(self) -> Handlers {
+        let (run, stop) = (self.clone(), self);
+        Handlers::new()
+            .run_pod_sandbox(move |pod| {
+                let this = run.clone();
+                async move { Ok(this.run(&pod).await?) }
+            })
+            .stop_pod_sandbox(move |pod| {
+                let this = stop.clone();
+                async move { Ok(this.stop(&pod).await?) }
+            })
+    }
+}
+
+impl NetworkDeviceInjector {
+    async fn run(&self, pod: &PodSandbox) -> Result<(), String> {
+        let Some(found) = annotations::for_pod(pod, &KEYS) else {
+            return Ok(());
+        };
+        let key = found.0.clone();
+        let moves =
+            check(annotations::read(found)?).map_err(|e| format!("annotation {key}: {e}"))?;
+        let path = netns(pod)
+            .ok_or_else(|| format!("annotation {key}: the pod shares the network of the host"))?;
+        inject(&self.host, &open(path)?, &moves).await?;
+        for Move { name, new_name, .. } in moves {
+            let pod = &pod.name;
+            self.log.info(format_args!(
+                "{name} of the host is {new_name} in pod {pod}"
+            ));
+        }
+        Ok(())
+    }
+
+    async fn stop(&self, pod: &PodSandbox) -> Result<(), String> {
+        let (Some(found), Some(path)) = (annotations::for_pod(pod, &KEYS), netns(pod)) else {
+            return Ok(());
+        };
+        let Ok(pod_netns) = open(path) else {
+            // Gone with all that was in it; the kernel gives hardware back to the host.
+            return Ok(());
+        };
+        let Ok(moves) = annotations::read(found).and_then(check) else {
+            // Run had to refuse it.
+            return Ok(());
+        };
+        release(&self.host, &pod_netns, &moves).await
+    }
+}
+
+fn open(path: &str) -> Result<OwnedFd, String> {
+    File::open(path)
+        .map(OwnedFd::from)
+        .map_err(|e| format!("{path}: {e}"))
+}
+
+/// Completes what is left out, and refuses what cannot be done before anything is touched.
+fn check(devices: Vec<Device>) -> Result<Vec<Move>, String> {
+    let mut moves: Vec<Move> = Vec::new();
+    for device in devices {
+        let Device {
+            name,
+            new_name,
+            address,
+            prefix,
+            mtu,
+        } = device;
+        let new_name = if new_name.is_empty() {
+            name.clone()
+        } else {
+            new_name
+        };
+        for name in [&name, &new_name] {
+            let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
+            if name.is_empty()
+                || name.len() > LONGEST
+                || name.contains(odd)
+                || name.starts_with('.')
+            {
+                return Err(format!("{name:?} is no name of an interface"));
+            }
+        }
+        if moves
+            .iter()
+            .any(|m| m.name == name || m.new_name == new_name)
+        {
+            return Err(format!("interface {name} or {new_name} is there twice"));
+        }
+        let address = match address.is_empty() {
+            true => None,
+            false => Some(checked_address(&address, prefix)?),
+        };
+        moves.push(Move {
+            name,
+            new_name,
+            address,
+            mtu,
+        });
+    }
+    Ok(moves)
+}
+
+fn checked_address(address: &str, prefix: Option<u8>) -> Result<(IpAddr, u8), String> {
+    let parsed: IpAddr = address
+        .parse()
+        .map_err(|_| format!("{address:?} is no address"))?;
+    let longest = if parsed.is_ipv4() { 32 } else { 128 };
+    match prefix.unwrap_or(longest) {
+        prefix if prefix <= longest => Ok((parsed, prefix)),
+        prefix => Err(format!(
+            "address {address}: prefix {prefix} is longer than {longest}"
+        )),
+    }
+}
+
+/// Moves the interfaces into the pod, or none of them.
+async fn inject(host: &OwnedFd, pod: &OwnedFd, moves: &[Move]) -> Result<(), String> {
+    for (n, one) in moves.iter().enumerate() {
+        if let Err(cause) = inject_one(host, pod, one).await {
+            let mut error = format!("interface {}: {cause}", one.name);
+            if let Err(cause) = release(host, pod, &moves[..=n]).await {
+                error = format!("{error}; not all could be moved back: {cause}");
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+async fn inject_one(host: &OwnedFd, pod: &OwnedFd, one: &Move) -> Result<(), String> {
+    let (name, target) = (one.name.clone(), clone(pod)?);
+    let temporary = within(host, async move |links| {
+        let link = links
+            .find(&name)
+            .await?
+            .ok_or("the host has no such interface")?;
+        links.send_away(&link, &name, &target).await
+    })
+    .await?;
+    let one = one.clone();
+    within(pod, async move |links| {
+        let link = links
+            .find(&temporary)
+            .await?
+            .ok_or("it did not arrive in the pod")?;
+        let index = link.header.index;
+        // First of all, so that whatever fails next can be undone.
+        links.set(message(index).alias(&one.name)).await?;
+        links.set(message(index).name(&one.new_name)).await?;
+        if let Some(mtu) = one.mtu {
+            links.set(message(index).mtu(mtu)).await?;
+        }
+        if let Some((address, prefix)) = one.address {
+            let added = links
+                .0
+                .address()
+                .add(index, address, prefix)
+                .execute()
+                .await;
+            added.map_err(|e| format!("address {address}/{prefix}: {e}"))?;
+        }
+        links.set(message(index).up()).await
+    })
+    .await
+}
+
+/// Moves back what is there; tries all, then tells the errors.
+async fn release(host: &OwnedFd, pod: &OwnedFd, moves: &[Move]) -> Result<(), String> {
+    let mut errors = Vec::new();
+    for one in moves {
+        if let Err(cause) = release_one(host, pod, one).await {
+            errors.push(format!("interface {}: {cause}", one.name));
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(errors.join("; ")),
+    }
+}
+
+/// It is known by its alias: the pod may have renamed it.
+async fn release_one(host: &OwnedFd, pod: &OwnedFd, one: &Move) -> Result<(), String> {
+    let (name, target) = (one.name.clone(), clone(host)?);
+    let moved = within(pod, async move |links| {
+        let Some(link) = links.find_alias(&name).await? else {
+            return Ok(None);
+        };
+        let now = name_of(&link).unwrap_or_default();
+        links.send_away(&link, &now, &target).await.map(Some)
+    })
+    .await?;
+    let Some(temporary) = moved else {
+        return Ok(());
+    };
+    let name = one.name.clone();
+    within(host, async move |links| {
+        let link = links
+            .find(&temporary)
+            .await?
+            .ok_or("it did not arrive on the host")?;
+        links.set(message(link.header.index).name(name)).await
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Read,
+        process::{Child, Command, Stdio},
+    };
+
+    use futures_util::TryStreamExt;
+
+    use super::*;
+
+    fn device(name: &str, new_name: &str, address: &str, prefix: Option<u8>) -> Device {
+        Device {
+            name: name.into(),
+            new_name: new_name.into(),
+            address: address.into(),
+            prefix,
+            mtu: None,
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_completed_and_nonsense_is_refused() {
+        let moves = check(vec![
+            device("eth7", "", "10.0.0.1", None),
+            device("eth8", "net0", "fd00::1", Some(64)),
+        ]);
+        let moves = moves.expect("both are fine");
+        assert_eq!(moves[0].new_name, "eth7");
+        assert_eq!(moves[0].address.map(|(_, prefix)| prefix), Some(32));
+        assert_eq!(moves[1].address.map(|(_, prefix)| prefix), Some(64));
+        for bad in [
+            device("", "", "", None),
+            device("a/b", "", "", None),
+            device("..", "", "", None),
+            device("eth0", "a-name-that-is-too-long", "", None),
+            device("eth0", "", "10.0.0", None),
+            device("eth0", "", "10.0.0.1", Some(33)),
+        ] {
+            assert!(check(vec![bad.clone()]).is_err(), "{bad:?}");
+        }
+        let twice = vec![device("a", "x", "", None), device("b", "x", "", None)];
+        assert!(check(twice).is_err());
+    }
+
+    /// A network namespace that lives as long as this.
+    struct Netns(Child, OwnedFd);
+
+    impl Netns {
+        /// `None` where the test may not make one.
+        fn new() -> Option<Self> {
+            let mut child = Command::new("unshare")
+                .args(["--net", "sh", "-c", "echo; exec cat"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .ok()?;
+            let mut ready = [0];
+            let stdout = child.stdout.as_mut().expect("piped");
+            if stdout.read_exact(&mut ready).is_err() {
+                let _ = child.wait();
+                return None;
+            }
+            let fd = open(&format!("/proc/{}/ns/net", child.id())).expect("it is there");
+            Some(Self(child, fd))
+        }
+    }
+
+    impl Drop for Netns {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// One end of a pair; the other, `p<name>`, stays where it is.
+    async fn add_link(netns: &OwnedFd, name: &'static str) {
+        let added = within(netns, async move |links| {
+            let pair = rtnetlink::LinkVeth::new(name, &format!("p{name}")).build();
+            let added = links.0.link().add(pair).execute().await;
+            added.map_err(|e| e.to_string())
+        });
+        added.await.expect("a pair of interfaces");
+    }
+
+    async fn names(netns: &OwnedFd) -> Vec<String> {
+        let names = within(netns, async |links| {
+            let all = links.0.link().get().execute().try_collect::<Vec<_>>().await;
+            let all = all.map_err(|e| e.to_string())?;
+            Ok(all
+                .iter()
+                .filter_map(name_of)
+                .filter(|name| name != "lo" && !name.starts_with('p'))
+                .collect())
+        });
+        names.await.expect("a list")
+    }
+
+    /// Needs to be root; elsewhere there is nothing to see.
+    #[tokio::test]
+    async fn interfaces_move_into_the_pod_and_back() {
+        let (Some(host), Some(pod)) = (Netns::new(), Netns::new()) else {
+            return;
+        };
+        add_link(&host.1, "nritest0").await;
+        add_link(&host.1, "nritest1").await;
+        let moves = check(vec![
+            Device {
+                mtu: Some(1300),
+                ..device("nritest0", "net0", "10.9.8.7", Some(24))
+            },
+            device("nritest1", "", "fd00::7", None),
+        ]);
+        let moves = moves.expect("both are fine");
+        inject(&host.1, &pod.1, &moves)
+            .await
+            .expect("both are there");
+        assert_eq!(names(&host.1).await, Vec::<String>::new());
+        assert_eq!(names(&pod.1).await, ["net0", "nritest1"]);
+        let seen = within(&pod.1, async |links| {
+            let link = links.find("net0").await?.ok_or("it is there")?;
+            let addresses = links
+                .0
+                .address()
+                .get()
+                .set_link_index_filter(link.header.index);
+            let addresses = addresses.execute().try_collect::<Vec<_>>().await;
+            let addresses = addresses.map_err(|e| e.to_string())?;
+            Ok((format!("{:?}", link.attributes), format!("{addresses:?}")))
+        });
+        let (link, addresses) = seen.await.expect("it is there");
+        assert!(
+            link.contains("Mtu(1300)") && link.contains("IfAlias(\"nritest0\")"),
+            "{link}"
+        );
+        assert!(addresses.contains("10.9.8.7"), "{addresses}");
+
+        release(&host.1, &pod.1, &moves)
+            .await
+            .expect("both come back");
+        let mut back = names(&host.1).await;
+        back.sort();
+        assert_eq!(back, ["nritest0", "nritest1"]);
+        assert_eq!(names(&pod.1).await, Vec::<String>::new());
+        release(&host.1, &pod.1, &moves)
+            .await
+            .expect("a second time finds nothing");
+    }
+
+    /// Needs to be root; elsewhere there is nothing to see.
+    #[tokio::test]
+    async fn if_one_interface_fails_all_are_moved_back() {
+        let (Some(host), Some(pod)) = (Netns::new(), Netns::new()) else {
+            return;
+        };
+        add_link(&host.1, "nritest0").await;
+        add_link(&host.1, "nritest1").await;
+        add_link(&pod.1, "taken").await;
+        let moves = check(vec![
+            device("nritest0", "", "", None),
+            device("nritest1", "taken", "", None),
+        ]);
+        let error = inject(&host.1, &pod.1, &moves.expect("both are fine")).await;
+        let error = error.expect_err("the name is taken");
+        assert!(error.contains("interface nritest1"), "{error}");
+        let mut back = names(&host.1).await;
+        back.sort();
+        assert_eq!(back, ["nritest0", "nritest1"]);
+        assert_eq!(names(&pod.1).await, ["taken"]);
+    }
+}

@@ -1,0 +1,138 @@
+//! What the binaries share: from the command line to a plugin that serves.
+
+use std::{env, io::Write, process::ExitCode};
+
+use nri::{
+    Error, Handlers,
+    proto::{Container, ContainerAdjustment, PodSandbox},
+    stub::Stub,
+};
+
+use crate::{
+    cli::{Args, Flag, Stop},
+    log::Log,
+};
+
+/// A sample plugin.
+pub trait Plugin: Sized {
+    /// Of the program, and to register with.
+    const NAME: &'static str;
+    /// One line for the help text.
+    const ABOUT: &'static str;
+    /// Beside those that all have.
+    const FLAGS: &'static [Flag];
+
+    /// From the command line; an error ends the program with this line.
+    fn new(args: &Args, log: Log) -> Result<Self, String>;
+
+    /// What it does.
+    fn handlers(self) -> Handlers;
+}
+
+/// Runs a plugin until its connection is lost: exit 0 for help, 2 for a wrong command line, 1 else.
+pub fn main<P: Plugin>() -> ExitCode {
+    match arguments(P::NAME, P::ABOUT, P::FLAGS) {
+        Err(code) => code,
+        Ok(args) => {
+            let log = Log::new(P::NAME, args.is("verbose"));
+            let served = P::new(&args, log.clone()).and_then(|plugin| {
+                let who = Identity::new(P::NAME, &args);
+                run(serve(who, plugin.handlers()))
+            });
+            end(&log, served)
+        }
+    }
+}
+
+/// Reads the command line, or prints what there is to say and gives the code to exit with.
+pub fn arguments(name: &str, about: &str, flags: &[Flag]) -> Result<Args, ExitCode> {
+    match Args::parse(name, about, flags, env::args().skip(1)) {
+        Ok(args) => Ok(args),
+        Err(Stop::Help(text)) => {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            Err(ExitCode::SUCCESS)
+        }
+        Err(Stop::Bad(reason)) => {
+            let _ = writeln!(std::io::stderr(), "{name}: {reason}; -help lists the flags");
+            Err(ExitCode::from(2))
+        }
+    }
+}
+
+/// Says why the plugin ended.
+pub fn end(log: &Log, served: Result<(), String>) -> ExitCode {
+    let Err(reason) = served else {
+        return ExitCode::SUCCESS;
+    };
+    log.info(reason);
+    ExitCode::FAILURE
+}
+
+/// Runs a future on one thread.
+pub fn run(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .map_err(|e| format!("no runtime: {e}"))?
+        .block_on(work)
+}
+
+/// Who a plugin is and where it connects to.
+#[derive(Debug, Clone, Default)]
+pub struct Identity {
+    pub name: Option<String>,
+    pub index: Option<String>,
+    pub socket: Option<String>,
+    /// Connects again when the connection is lost.
+    pub reconnect: bool,
+}
+
+/// Serves the handlers until the connection is lost; says why.
+pub async fn serve(who: Identity, handlers: Handlers) -> Result<(), String> {
+    let mut stub = Stub::builder(handlers).reconnect(who.reconnect);
+    if let Some(name) = who.name {
+        stub = stub.name(name);
+    }
+    if let Some(index) = who.index {
+        stub = stub.index(index);
+    }
+    if let Some(socket) = who.socket {
+        stub = stub.socket(socket);
+    }
+    stub.run().await.map_err(|e| e.to_string())
+}
+
+impl Identity {
+    /// From the common flags. The name is that of the program unless the stub can take it, and the
+    /// index, from how the program was called (NRI-900).
+    pub fn new(name: &str, args: &Args) -> Self {
+        let index = args.get("idx").map(str::to_owned);
+        let fallback = index.is_some().then_some(name);
+        Self {
+            name: args.get("name").or(fallback).map(str::to_owned),
+            index,
+            socket: args.get("socket-path").map(str::to_owned),
+            reconnect: args.is("reconnect"),
+        }
+    }
+}
+
+/// A plugin whose only event is CreateContainer, and whose only answer an adjustment.
+pub fn on_create<F>(adjust: F) -> Handlers
+where
+    F: Fn(&PodSandbox, &Container) -> Result<Option<ContainerAdjustment>, Error>
+        + Send
+        + Sync
+        + 'static,
+{
+    Handlers::new().create_container(move |pod, container| {
+        let answer = adjust(&pod, &container).map(|adjust| (adjust, Vec::new()));
+        async move { answer }
+    })
+}
+
+/// How logs name a container.
+pub fn display(pod: &PodSandbox, container: &Container) -> String {
+    format!("{}/{}/{}", pod.namespace, pod.name, container.name)
+}

@@ -1,0 +1,69 @@
+//! Sets RDT (cache and memory bandwidth control) of containers from annotations of their pods:
+//! `closid`, `schemata` and `enablemonitoring`, each as `<what>.rdt.noderesource.dev/container.<name>`.
+//!
+//! `schemata` is a list of lines with commas between; a line that has commas itself cannot be said.
+
+use nri::{
+    Error, Handlers,
+    adjust::Adjust,
+    proto::{Container, ContainerAdjustment, PodSandbox},
+};
+
+use crate::{
+    cli::{Args, Flag, go_bool},
+    log::Log,
+    plugin::{Plugin, display, on_create},
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Rdt {
+    log: Log,
+}
+
+impl Plugin for Rdt {
+    const NAME: &'static str = "rdt";
+    const ABOUT: &'static str = "Sets RDT of containers from annotations of their pods.";
+    const FLAGS: &'static [Flag] = &[];
+
+    fn new(_: &Args, log: Log) -> Result<Self, String> {
+        Ok(Self { log })
+    }
+
+    fn handlers(self) -> Handlers {
+        on_create(move |pod, container| self.adjust(pod, container))
+    }
+}
+
+impl Rdt {
+    fn adjust(
+        &self,
+        pod: &PodSandbox,
+        container: &Container,
+    ) -> Result<Option<ContainerAdjustment>, Error> {
+        let suffix = format!(".rdt.noderesource.dev/container.{}", container.name);
+        let mut adjust = ContainerAdjustment::default();
+        for (key, value) in &pod.annotations {
+            match key.strip_suffix(&suffix) {
+                None => {}
+                Some("closid") => {
+                    adjust.rdt_clos_id(value);
+                }
+                Some("schemata") => {
+                    adjust.rdt_schemata(value.split(','));
+                }
+                Some("enablemonitoring") => {
+                    let enable = go_bool(value)
+                        .ok_or_else(|| format!("annotation {key}: {value:?} is no boolean"))?;
+                    adjust.rdt_enable_monitoring(enable);
+                }
+                Some(other) => {
+                    let container = display(pod, container);
+                    self.log
+                        .info(format_args!("{container}: {other}: not known"));
+                }
+            }
+        }
+        Ok((adjust != ContainerAdjustment::default()).then_some(adjust))
+    }
+}

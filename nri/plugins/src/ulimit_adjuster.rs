@@ -1,0 +1,100 @@
+//! Sets rlimits that a pod's annotations ask for.
+//!
+//! Annotation `ulimits.noderesource.dev/container.<name>`, or the older
+//! `ulimits.nri.containerd.io/container.<name>`: a list of {type, hard, soft}. The type is `NOFILE`
+//! or `RLIMIT_NOFILE`, in any case. An unknown type, or a hard limit below the soft one, fails the
+//! creation.
+
+use nri::{
+    Error, Handlers,
+    adjust::Adjust,
+    proto::{Container, ContainerAdjustment, PodSandbox},
+};
+use serde::Deserialize;
+
+use crate::{
+    annotations,
+    cli::{Args, Flag},
+    log::Log,
+    plugin::{Plugin, display, on_create},
+};
+
+const KEYS: [&str; 2] = ["ulimits.noderesource.dev", "ulimits.nri.containerd.io"];
+
+const TYPES: [&str; 16] = [
+    "AS",
+    "CORE",
+    "CPU",
+    "DATA",
+    "FSIZE",
+    "LOCKS",
+    "MEMLOCK",
+    "MSGQUEUE",
+    "NICE",
+    "NOFILE",
+    "NPROC",
+    "RSS",
+    "RTPRIO",
+    "RTTIME",
+    "SIGPENDING",
+    "STACK",
+];
+
+#[derive(Debug, Deserialize)]
+struct Ulimit {
+    r#type: String,
+    hard: u64,
+    soft: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct UlimitAdjuster {
+    log: Log,
+}
+
+impl Plugin for UlimitAdjuster {
+    const NAME: &'static str = "ulimit-adjuster";
+    const ABOUT: &'static str = "Sets rlimits of containers from annotations of their pods.";
+    const FLAGS: &'static [Flag] = &[];
+
+    fn new(_: &Args, log: Log) -> Result<Self, String> {
+        Ok(Self { log })
+    }
+
+    fn handlers(self) -> Handlers {
+        on_create(move |pod, container| self.adjust(pod, container))
+    }
+}
+
+impl UlimitAdjuster {
+    fn adjust(
+        &self,
+        pod: &PodSandbox,
+        container: &Container,
+    ) -> Result<Option<ContainerAdjustment>, Error> {
+        let Some(found) = annotations::of_container(pod, &KEYS, &container.name) else {
+            return Ok(None);
+        };
+        let mut adjust = ContainerAdjustment::default();
+        for ulimit in annotations::read::<Vec<Ulimit>>(found)? {
+            let kind = canonical(&ulimit.r#type)
+                .ok_or_else(|| format!("ulimit type {:?} is not known", ulimit.r#type))?;
+            if ulimit.hard < ulimit.soft {
+                let Ulimit { hard, soft, .. } = ulimit;
+                return Err(format!("ulimit {kind}: hard {hard} is below soft {soft}").into());
+            }
+            self.log
+                .debug(format_args!("{}: {kind}", display(pod, container)));
+            adjust.add_rlimit(kind, ulimit.hard, ulimit.soft);
+        }
+        Ok(Some(adjust))
+    }
+}
+
+/// `RLIMIT_NOFILE` for each of `nofile`, `Rlimit_NoFile`, `RLIMIT_NOFILE`.
+fn canonical(kind: &str) -> Option<String> {
+    let upper = kind.to_ascii_uppercase();
+    let bare = upper.strip_prefix("RLIMIT_").unwrap_or(&upper);
+    TYPES.contains(&bare).then(|| format!("RLIMIT_{bare}"))
+}

@@ -1,0 +1,353 @@
+//! Serves plugins of NRI 0.1, which are programs run once per event: JSON in, JSON out.
+//!
+//! | event | state they are told |
+//! |---|---|
+//! | RunPodSandbox | `create` |
+//! | StopPodSandbox | `delete` |
+//! | StartContainer | `create` |
+//! | StopContainer | `delete`, errors are only logged |
+//!
+//! `/etc/nri/conf.json` lists them: {version, plugins: [{type, conf}]}. Each is run as `<type> invoke`,
+//! in order, and gets the results of those before it. A program that fails, says an error or answers
+//! what is no JSON fails the event. It is killed when the runtime no longer waits for it.
+
+use std::{collections::BTreeMap, env, fs, io, process::Stdio, sync::Arc};
+
+use nri::{Handlers, proto::*};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::Command,
+};
+
+use crate::{
+    cli::{Args, Flag},
+    log::Log,
+    plugin::Plugin,
+};
+
+const CONFIG: &str = "/etc/nri/conf.json";
+const BINARIES: &str = "/opt/nri/bin";
+/// Bytes of one answer.
+const LARGEST: u64 = 4 << 20;
+
+#[derive(Debug, Clone, Deserialize)]
+struct Config {
+    #[serde(default = "version")]
+    version: String,
+    #[serde(default)]
+    plugins: Vec<Program>,
+}
+
+fn version() -> String {
+    "0.1".to_owned()
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            version: version(),
+            plugins: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Program {
+    r#type: String,
+    conf: Option<Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct Request<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conf: Option<&'a Value>,
+    version: &'a str,
+    state: &'a str,
+    id: &'a str,
+    #[serde(rename = "sandboxID", skip_serializing_if = "str::is_empty")]
+    sandbox_id: &'a str,
+    #[serde(skip_serializing_if = "is_zero")]
+    pid: u32,
+    spec: &'a Spec,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    results: &'a [Answer],
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    resources: Value,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    namespaces: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    cgroups_path: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Answer {
+    plugin: String,
+    version: String,
+    error: String,
+    metadata: BTreeMap<String, String>,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct V010Adapter {
+    config: Arc<Config>,
+    log: Log,
+}
+
+impl Plugin for V010Adapter {
+    const NAME: &'static str = "v010-adapter";
+    const ABOUT: &'static str = "Serves plugins of NRI 0.1.";
+    const FLAGS: &'static [Flag] = &[Flag::value(
+        "config",
+        "PATH",
+        "list of plugins (default: /etc/nri/conf.json)",
+    )];
+
+    fn new(args: &Args, log: Log) -> Result<Self, String> {
+        let path = args.get("config").unwrap_or(CONFIG);
+        let config = match fs::read_to_string(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Config::default(),
+            text => {
+                let text = text.map_err(|e| format!("{path}: {e}"))?;
+                serde_json::from_str(&text).map_err(|e| format!("{path}: {e}"))?
+            }
+        };
+        Ok(Self {
+            config: Arc::new(config),
+            log,
+        })
+    }
+
+    fn handlers(self) -> Handlers {
+        let (run, stop_pod, start, stop) = (self.clone(), self.clone(), self.clone(), self);
+        Handlers::new()
+            .run_pod_sandbox(move |pod| {
+                let this = run.clone();
+                async move { Ok(this.invoke("create", &pod, None).await?) }
+            })
+            .stop_pod_sandbox(move |pod| {
+                let this = stop_pod.clone();
+                async move { Ok(this.invoke("delete", &pod, None).await?) }
+            })
+            .start_container(move |pod, container| {
+                let this = start.clone();
+                async move { Ok(this.invoke("create", &pod, Some(&container)).await?) }
+            })
+            .stop_container(move |pod, container| {
+                let this = stop.clone();
+                async move {
+                    if let Err(e) = this.invoke("delete", &pod, Some(&container)).await {
+                        this.log
+                            .info(format_args!("StopContainer {}: {e}", container.id));
+                    }
+                    Ok(Vec::new())
+                }
+            })
+    }
+}
+
+impl V010Adapter {
+    /// Runs all programs in order; the first that fails ends it.
+    async fn invoke(
+        &self,
+        state: &str,
+        pod: &PodSandbox,
+        container: Option<&Container>,
+    ) -> Result<(), String> {
+        let spec = spec(pod, container);
+        let mut results: Vec<Answer> = Vec::new();
+        for program in &self.config.plugins {
+            let request = Request {
+                conf: program.conf.as_ref(),
+                version: &self.config.version,
+                state,
+                id: container.map_or(&pod.id, |c| &c.id),
+                sandbox_id: &pod.id,
+                pid: container.map_or(pod.pid, |c| c.pid),
+                spec: &spec,
+                labels: &pod.labels,
+                results: &results,
+            };
+            let name = &program.r#type;
+            let input = serde_json::to_vec(&request).map_err(|e| format!("{name}: {e}"))?;
+            let answer = invoke(name, &input)
+                .await
+                .map_err(|e| format!("{name}: {e}"))?;
+            if !answer.error.is_empty() {
+                return Err(format!("{name}: {}", answer.error));
+            }
+            results.push(answer);
+        }
+        Ok(())
+    }
+}
+
+/// Runs one program: what it prints counts, also if it exits with an error.
+async fn invoke(program: &str, input: &[u8]) -> Result<Answer, String> {
+    let path = env::var("PATH").unwrap_or_default();
+    let mut child = Command::new(program)
+        .arg("invoke")
+        .env("PATH", format!("{path}:{BINARIES}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| format!("cannot be run: {e}"))?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let write = async {
+        if let Some(mut stdin) = stdin {
+            // One that does not read its input may still answer.
+            let _ = stdin.write_all(input).await;
+        }
+    };
+    let mut output = Vec::new();
+    let read = async {
+        match stdout {
+            Some(stdout) => stdout.take(LARGEST).read_to_end(&mut output).await,
+            None => Ok(0),
+        }
+    };
+    let ((), read) = tokio::join!(write, read);
+    read.map_err(|e| format!("its answer cannot be read: {e}"))?;
+    let status = child.wait().await.map_err(|e| format!("lost: {e}"))?;
+    match serde_json::from_slice(&output) {
+        Ok(answer) => Ok(answer),
+        Err(_) if !status.success() => Err(format!("ended with {status}")),
+        Err(e) => Err(format!("its answer is no result: {e}")),
+    }
+}
+
+fn spec(pod: &PodSandbox, container: Option<&Container>) -> Spec {
+    let empty = LinuxResources::default();
+    let by_type = |namespaces: &[LinuxNamespace]| {
+        let each = namespaces.iter();
+        each.map(|n| (n.r#type.clone(), n.path.clone())).collect()
+    };
+    match container {
+        Some(container) => {
+            let linux = container.linux.clone().unwrap_or_default();
+            Spec {
+                resources: resources(linux.resources.as_ref().unwrap_or(&empty)),
+                namespaces: by_type(&linux.namespaces),
+                cgroups_path: linux.cgroups_path,
+                annotations: container.annotations.clone(),
+            }
+        }
+        None => {
+            let linux = pod.linux.clone().unwrap_or_default();
+            Spec {
+                resources: resources(linux.resources.as_ref().unwrap_or(&empty)),
+                namespaces: by_type(&linux.namespaces),
+                cgroups_path: linux.cgroups_path,
+                annotations: pod.annotations.clone(),
+            }
+        }
+    }
+}
+
+/// As the OCI runtime specification writes `linux.resources`.
+fn resources(resources: &LinuxResources) -> Value {
+    let mut all = Map::new();
+    let mut put = |key: &str, value: Value| {
+        let empty = match &value {
+            Value::Object(map) => map.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            value => value.is_null(),
+        };
+        if !empty {
+            all.insert(key.to_owned(), value);
+        }
+    };
+    put(
+        "memory",
+        resources.memory.as_ref().map_or(Value::Null, memory),
+    );
+    put("cpu", resources.cpu.as_ref().map_or(Value::Null, cpu));
+    put(
+        "pids",
+        resources
+            .pids
+            .as_ref()
+            .map_or(Value::Null, |p| json!({"limit": p.limit})),
+    );
+    let pages = resources.hugepage_limits.iter();
+    let pages = pages.map(|p| json!({"pageSize": p.page_size, "limit": p.limit}));
+    put("hugepageLimits", pages.collect());
+    let devices = resources.devices.iter().map(|d| {
+        let numbers = [("major", d.major.as_ref()), ("minor", d.minor.as_ref())];
+        let mut rule = json!({"allow": d.allow, "type": d.r#type, "access": d.access});
+        for (key, number) in numbers {
+            if let Some(number) = number {
+                rule[key] = json!(number.value);
+            }
+        }
+        rule
+    });
+    put("devices", devices.collect());
+    put("unified", json!(resources.unified));
+    Value::Object(all)
+}
+
+fn memory(m: &LinuxMemory) -> Value {
+    present([
+        ("limit", m.limit.as_ref().map(|v| json!(v.value))),
+        (
+            "reservation",
+            m.reservation.as_ref().map(|v| json!(v.value)),
+        ),
+        ("swap", m.swap.as_ref().map(|v| json!(v.value))),
+        ("kernel", m.kernel.as_ref().map(|v| json!(v.value))),
+        ("kernelTCP", m.kernel_tcp.as_ref().map(|v| json!(v.value))),
+        ("swappiness", m.swappiness.as_ref().map(|v| json!(v.value))),
+        (
+            "disableOOMKiller",
+            m.disable_oom_killer.as_ref().map(|v| json!(v.value)),
+        ),
+        (
+            "useHierarchy",
+            m.use_hierarchy.as_ref().map(|v| json!(v.value)),
+        ),
+    ])
+}
+
+fn cpu(c: &LinuxCpu) -> Value {
+    let text = |text: &String| (!text.is_empty()).then(|| json!(text));
+    present([
+        ("shares", c.shares.as_ref().map(|v| json!(v.value))),
+        ("quota", c.quota.as_ref().map(|v| json!(v.value))),
+        ("period", c.period.as_ref().map(|v| json!(v.value))),
+        (
+            "realtimeRuntime",
+            c.realtime_runtime.as_ref().map(|v| json!(v.value)),
+        ),
+        (
+            "realtimePeriod",
+            c.realtime_period.as_ref().map(|v| json!(v.value)),
+        ),
+        ("cpus", text(&c.cpus)),
+        ("mems", text(&c.mems)),
+    ])
+}
+
+fn present<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    let fields = fields.into_iter();
+    fields
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect()
+}

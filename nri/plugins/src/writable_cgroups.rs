@@ -1,0 +1,114 @@
+//! Mounts `/sys/fs/cgroup` writable in containers whose pods ask for it with
+//! `writable-cgroups.noderesource.dev: "true"`, where the host delegates cgroups safely: its cgroup v2
+//! mount must have `nsdelegate`. Elsewhere requests are ignored with a warning.
+
+use std::{fs, path::Path};
+
+use nri::{
+    Error, Handlers,
+    adjust::Adjust,
+    proto::{Container, ContainerAdjustment, Mount, PodSandbox},
+};
+
+use crate::{
+    annotations,
+    cli::{Args, Flag},
+    log::Log,
+    plugin::{Plugin, display, on_create},
+};
+
+const KEY: &str = "writable-cgroups.noderesource.dev";
+const CGROUP: &str = "/sys/fs/cgroup";
+const DEFAULT_MOUNTS: &str = "/host/proc/1/mountinfo";
+
+/// See the module.
+#[derive(Debug)]
+pub struct WritableCgroups {
+    delegates: bool,
+    log: Log,
+}
+
+impl Plugin for WritableCgroups {
+    const NAME: &'static str = "writable-cgroups";
+    const ABOUT: &'static str = "Mounts /sys/fs/cgroup writable in containers that ask for it.";
+    const FLAGS: &'static [Flag] = &[Flag::value(
+        "host-mount-file",
+        "PATH",
+        "mountinfo of the host (default: /host/proc/1/mountinfo)",
+    )];
+
+    fn new(args: &Args, log: Log) -> Result<Self, String> {
+        let path = Path::new(args.get("host-mount-file").unwrap_or(DEFAULT_MOUNTS));
+        let mounts = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let delegates = delegates(&mounts);
+        if !delegates {
+            log.info("the host's cgroup2 mount lacks nsdelegate: requests will be ignored");
+        }
+        Ok(Self { delegates, log })
+    }
+
+    fn handlers(self) -> Handlers {
+        on_create(move |pod, container| self.adjust(pod, container))
+    }
+}
+
+impl WritableCgroups {
+    fn adjust(
+        &self,
+        pod: &PodSandbox,
+        container: &Container,
+    ) -> Result<Option<ContainerAdjustment>, Error> {
+        let asked = annotations::for_container(pod, &[KEY], &container.name);
+        if asked.is_none_or(|(_, value)| value != "true") {
+            return Ok(None);
+        }
+        if !self.delegates {
+            let container = display(pod, container);
+            let line = format_args!("{container}: ignored, the host does not delegate cgroups");
+            self.log.info(line);
+            return Ok(None);
+        }
+        let mut mounts = container.mounts.iter();
+        let mount = mounts
+            .find(|mount| mount.destination == CGROUP)
+            .ok_or_else(|| format!("the container has no mount at {CGROUP}"))?;
+        Ok(writable(mount).map(|mount| {
+            let mut adjust = ContainerAdjustment::default();
+            adjust.set_mount(mount);
+            adjust
+        }))
+    }
+}
+
+/// The same mount, writable; `None` if it is already.
+fn writable(mount: &Mount) -> Option<Mount> {
+    let has = |option: &str| mount.options.iter().any(|o| o == option);
+    if has("rw") && !has("ro") {
+        return None;
+    }
+    let mut options = mount.options.clone();
+    options.retain(|option| option != "ro");
+    if !has("rw") {
+        options.push("rw".into());
+    }
+    Some(Mount {
+        options,
+        ..mount.clone()
+    })
+}
+
+/// Whether a mountinfo has a cgroup2 mount at a usual place with `nsdelegate` among the options of
+/// its superblock.
+pub fn delegates(mountinfo: &str) -> bool {
+    mountinfo.lines().any(|line| {
+        let Some((left, right)) = line.split_once(" - ") else {
+            return false;
+        };
+        let place = left.split_whitespace().nth(4);
+        let mut right = right.split_whitespace();
+        let (kind, _source, options) = (right.next(), right.next(), right.next());
+        kind == Some("cgroup2")
+            && matches!(place, Some("/sys/fs/cgroup" | "/sys/fs/cgroup/unified"))
+            && options.is_some_and(|options| options.split(',').any(|o| o == "nsdelegate"))
+    })
+}

@@ -1,0 +1,11 @@
+//! Each sample plugin, run as the program it is, against the runtime side of the crate over a real
+//! socket.
+
+mod differ;
+mod go;
+mod hooks;
+mod injectors;
+mod loggers;
+mod programs;
+mod validators;
+mod world;

@@ -1,0 +1,143 @@
+//! v010-adapter with a program of its own; and what every program does with its command line.
+
+use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+
+use crate::world::{World, container, pod};
+
+const ALL: [(&str, &str); 13] = [
+    ("logger", env!("CARGO_BIN_EXE_logger")),
+    ("differ", env!("CARGO_BIN_EXE_differ")),
+    ("device-injector", env!("CARGO_BIN_EXE_device-injector")),
+    ("hook-injector", env!("CARGO_BIN_EXE_hook-injector")),
+    (
+        "network-device-injector",
+        env!("CARGO_BIN_EXE_network-device-injector"),
+    ),
+    ("network-logger", env!("CARGO_BIN_EXE_network-logger")),
+    ("ulimit-adjuster", env!("CARGO_BIN_EXE_ulimit-adjuster")),
+    ("rdt", env!("CARGO_BIN_EXE_rdt")),
+    ("writable-cgroups", env!("CARGO_BIN_EXE_writable-cgroups")),
+    ("template", env!("CARGO_BIN_EXE_template")),
+    ("v010-adapter", env!("CARGO_BIN_EXE_v010-adapter")),
+    ("default-validator", env!("CARGO_BIN_EXE_default-validator")),
+    ("demo-adjuster", env!("CARGO_BIN_EXE_demo-adjuster")),
+];
+
+#[test]
+fn every_program_explains_itself_and_refuses_unknown_flags() {
+    for (name, program) in ALL {
+        let help = Command::new(program)
+            .arg("--help")
+            .output()
+            .expect("it runs");
+        assert_eq!(help.status.code(), Some(0), "{name}");
+        let text = String::from_utf8_lossy(&help.stdout);
+        assert!(
+            text.contains(&format!("Usage: {name} ")) && text.contains("-socket-path"),
+            "{text}"
+        );
+        let wrong = Command::new(program)
+            .arg("-nosuch")
+            .output()
+            .expect("it runs");
+        assert_eq!(wrong.status.code(), Some(2), "{name}");
+        let text = String::from_utf8_lossy(&wrong.stderr);
+        assert!(text.contains("-nosuch"), "{text}");
+    }
+}
+
+#[test]
+fn a_program_without_a_runtime_or_an_index_says_so_and_exits_1() {
+    let program = env!("CARGO_BIN_EXE_rdt");
+    let nobody = Command::new(program)
+        .args(["-idx", "10", "-socket", "/nosuch/nri.sock"])
+        .output();
+    let nobody = nobody.expect("it runs");
+    assert_eq!(nobody.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&nobody.stderr);
+    assert!(text.contains("/nosuch/nri.sock"), "{text}");
+    let nameless = Command::new(program).output().expect("it runs");
+    assert_eq!(nameless.status.code(), Some(1));
+    assert!(!nameless.stderr.is_empty());
+}
+
+/// Appends its input to a file and answers with the first line of another.
+const PROGRAM: &str =
+    "#!/bin/sh\nhere=$(dirname \"$0\")\n{ cat; echo; } >>\"$here/asked\"\ncat \"$here/answer\"\n";
+
+#[tokio::test]
+async fn programs_of_nri_0_1_are_told_and_can_veto() {
+    let mut world = World::start().await;
+    let program = world.write("old-plugin", PROGRAM);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let list = format!(
+        r#"{{"plugins": [{{"type": "{program}", "conf": {{"k": 1}}}}, {{"type": "{program}"}}]}}"#
+    );
+    let config = world.write("conf.json", &list);
+    let answer = r#"{"plugin": "old", "version": "0.1", "error": "", "metadata": {"m": "1"}}"#;
+    world.write("answer", answer);
+    let adapter = env!("CARGO_BIN_EXE_v010-adapter");
+    let flags = ["-idx", "10", "-config", &config];
+    world.run(adapter, &flags, &["10-v010-adapter"]).await;
+
+    world
+        .nri
+        .run_pod_sandbox(pod(&[("a", "1")]))
+        .await
+        .expect("no veto");
+    let asked = world.read("asked");
+    let asked: Vec<serde_json::Value> = asked
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(asked.len(), 2);
+    assert_eq!(asked[0]["state"], "create");
+    assert_eq!(asked[0]["version"], "0.1");
+    assert_eq!(asked[0]["conf"]["k"], 1);
+    assert_eq!(
+        (&asked[0]["id"], &asked[0]["sandboxID"]),
+        (&"pod0-id".into(), &"pod0-id".into())
+    );
+    assert_eq!(asked[0]["spec"]["namespaces"]["network"], "/run/netns/pod0");
+    assert_eq!(asked[0]["spec"]["annotations"]["a"], "1");
+    assert!(asked[0].get("results").is_none());
+    assert_eq!(asked[1]["results"][0]["metadata"]["m"], "1");
+    assert!(asked[1].get("conf").is_none());
+
+    world.write("answer", r#"{"plugin": "old", "error": "no room"}"#);
+    let mut ctr = container();
+    ctr.pid = 77;
+    let refused = world
+        .nri
+        .start_container(pod(&[]), ctr.clone())
+        .await
+        .expect_err("a veto");
+    assert!(refused.to_string().contains("no room"), "{refused}");
+    let last = world.read("asked");
+    let last: serde_json::Value =
+        serde_json::from_str(last.lines().last().expect("asked")).expect("JSON");
+    assert_eq!((&last["id"], &last["pid"]), (&"ctr0-id".into(), &77.into()));
+    world.write("answer", "junk");
+    let refused = world
+        .nri
+        .start_container(pod(&[]), ctr.clone())
+        .await
+        .expect_err("no result");
+    assert!(refused.to_string().contains("no result"), "{refused}");
+    let turn = world.nri.turn().await;
+    let stopped = world.nri.stop_container(&turn, pod(&[]), ctr).await;
+    assert_eq!(
+        stopped.deliveries[0].outcome,
+        nri::Outcome::Answered,
+        "only logged"
+    );
+}
+
+#[tokio::test]
+async fn a_program_exits_1_when_its_connection_is_lost() {
+    let mut world = World::start().await;
+    let program = env!("CARGO_BIN_EXE_rdt");
+    world.run(program, &["-idx", "10"], &["10-rdt"]).await;
+    world.nri.shutdown("the test ends").await;
+    assert_eq!(world.exit_code().await, Some(1));
+}

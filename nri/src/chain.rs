@@ -1,0 +1,676 @@
+//! Ordered dispatch: one event to all plugins, one after the other (NRI-402…415).
+//!
+//! [`visit`] gets one plugin's outcome, `policy.rs` says what it means, [`settle`] carries that out.
+//! Setup events stop at the first refusal; teardown and notifications reach everyone and never fail.
+//! No lock is held while a plugin is called but its own lane.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use proto_nri::{
+    ContainerUpdate, CreateContainerRequest, CreateContainerResponse, Event,
+    RemoveContainerRequest, StopContainerRequest, StopContainerResponse, UpdateContainerRequest,
+    UpdateContainerResponse, ValidateContainerAdjustmentRequest,
+};
+use tokio::{sync::oneshot, time::Instant};
+
+use crate::{
+    Refused, Shared,
+    call::{Delivered, Limit, is_unknown_to_plugin},
+    event::{HookRequest, container_id, pod_id},
+    handlers::method,
+    journal::Kept,
+    mask::FieldMask,
+    merge::{CreateMerge, MergedCreate, StopMerge, UpdateMerge},
+    observe::{Delivery, PluginEvent, describe},
+    owners::PluginId,
+    permit::Restrict,
+    policy::{
+        self, Case, Class, CloseReason, Flow, Late, OnDenied, OnTimeout, Outcome, PluginPolicy,
+        Verdict,
+    },
+    rpc::CallError,
+    session::Session,
+    sync::{Seat, Slot, Walk},
+    validate,
+};
+
+/// How long an overdue answer is waited for where `on_timeout = "skip"`.
+const LATE_WINDOW: Duration = Duration::from_secs(60);
+
+/// What an answer carried.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Weight {
+    adjusted: bool,
+    updates: usize,
+    evictions: usize,
+}
+
+/// One operation: what the next plugin is asked, and what becomes of its answer.
+pub(crate) trait Step: Send {
+    type Request: HookRequest;
+
+    fn request(&self) -> &Self::Request;
+
+    /// Takes an answer in, or says why it cannot stand.
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        reply: <Self::Request as HookRequest>::Reply,
+    ) -> Result<Weight, Outcome>;
+}
+
+/// The same request for everyone, and nothing in the answers.
+pub(crate) struct Plain<R>(pub(crate) R);
+
+impl<R: HookRequest> Step for Plain<R> {
+    type Request = R;
+
+    fn request(&self) -> &R {
+        &self.0
+    }
+
+    fn take(&mut self, _: &PluginId, _: &PluginPolicy, _: R::Reply) -> Result<Weight, Outcome> {
+        Ok(Weight::default())
+    }
+}
+
+fn permit<A: Restrict>(
+    plugin: &PluginId,
+    policy: &PluginPolicy,
+    answer: &mut A,
+) -> Result<(), Outcome> {
+    if policy.fields == FieldMask::ALL {
+        return Ok(());
+    }
+    let denied = answer.restrict(policy.fields);
+    if denied.is_empty() {
+        return Ok(());
+    }
+    match policy.on_denied {
+        OnDenied::Fail => Err(Outcome::Denied(format!("it may not touch {denied}"))),
+        OnDenied::Drop => {
+            tracing::warn!(%plugin, %denied, "dropped what the plugin may not touch");
+            Ok(())
+        }
+    }
+}
+
+impl Step for CreateMerge {
+    type Request = CreateContainerRequest;
+
+    fn request(&self) -> &CreateContainerRequest {
+        Self::request(self)
+    }
+
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        mut reply: CreateContainerResponse,
+    ) -> Result<Weight, Outcome> {
+        permit(plugin, policy, &mut reply)?;
+        let weight = Weight {
+            adjusted: reply.adjust.is_some(),
+            updates: reply.update.len(),
+            evictions: reply.evict.len(),
+        };
+        let taken = self.apply(plugin, reply);
+        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        Ok(weight)
+    }
+}
+
+impl Step for UpdateMerge {
+    type Request = UpdateContainerRequest;
+
+    fn request(&self) -> &UpdateContainerRequest {
+        Self::request(self)
+    }
+
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        mut reply: UpdateContainerResponse,
+    ) -> Result<Weight, Outcome> {
+        permit(plugin, policy, &mut reply)?;
+        let weight = Weight {
+            updates: reply.update.len(),
+            evictions: reply.evict.len(),
+            ..Weight::default()
+        };
+        let taken = self.apply(plugin, reply);
+        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        Ok(weight)
+    }
+}
+
+/// StopContainer: its request, and the updates it brings.
+pub(crate) struct Stop {
+    pub(crate) request: StopContainerRequest,
+    pub(crate) merge: StopMerge,
+}
+
+impl Step for Stop {
+    type Request = StopContainerRequest;
+
+    fn request(&self) -> &StopContainerRequest {
+        &self.request
+    }
+
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        mut reply: StopContainerResponse,
+    ) -> Result<Weight, Outcome> {
+        permit(plugin, policy, &mut reply)?;
+        let weight = Weight {
+            updates: reply.update.len(),
+            ..Weight::default()
+        };
+        for conflict in self.merge.apply(plugin, reply) {
+            tracing::warn!(%plugin, %conflict, "left an update out of StopContainer");
+        }
+        Ok(weight)
+    }
+}
+
+/// Delivers one event to all plugins that are or become subscribed while it is under way.
+pub(crate) async fn dispatch<S: Step>(
+    shared: &Arc<Shared>,
+    step: &mut S,
+) -> Result<Vec<Delivery>, Refused> {
+    let event = S::Request::EVENT;
+    let exempt = shared.is_exempt(step.request());
+    let mut told = Told::default();
+    if policy::needs_required(event) {
+        // Nobody is asked for what cannot come about.
+        absent(shared, step.request(), exempt, &mut told)?;
+    }
+    let (pod, container) = (pod_id(step.request()), container_id(step.request()));
+    let mut walk = shared.roster.depart(event, pod, container);
+    while let Some(slot) = walk.next() {
+        let flow = visit(shared, (&walk, &slot), step, exempt, &mut told).await;
+        if let Flow::Abort(reason) = flow {
+            return Err(told.refused(event, reason));
+        }
+    }
+    absent(shared, step.request(), exempt, &mut told)?;
+    Ok(told.deliveries)
+}
+
+#[derive(Default)]
+struct Told {
+    deliveries: Vec<Delivery>,
+}
+
+impl Told {
+    fn refused(&mut self, event: Event, reason: String) -> Refused {
+        Refused {
+            event,
+            reason,
+            deliveries: std::mem::take(&mut self.deliveries),
+        }
+    }
+}
+
+/// Settles the event for plugins that the configuration names and that are not there.
+fn absent<R: HookRequest>(
+    shared: &Arc<Shared>,
+    request: &R,
+    exempt: bool,
+    told: &mut Told,
+) -> Result<(), Refused> {
+    let slots = shared.roster.slots();
+    let named = shared.settings.plugins.iter();
+    for (id, settings) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
+        let seen = |d: &Delivery| d.plugin == *id;
+        if slots.iter().any(|s| s.id == *id) || told.deliveries.iter().any(seen) {
+            continue;
+        }
+        if !settings.policy.events.has(R::EVENT) {
+            continue;
+        }
+        let case = Case {
+            plugin: id,
+            event: R::EVENT,
+            policy: &settings.policy,
+            misses: 0,
+            exempt,
+        };
+        let verdict = policy::decide(case, &Outcome::Absent);
+        let delivery = delivery(
+            request,
+            id,
+            Outcome::Absent,
+            Duration::ZERO,
+            Weight::default(),
+        );
+        let flow = settle(shared, None, request, delivery, verdict, told);
+        if let Flow::Abort(reason) = flow {
+            return Err(told.refused(R::EVENT, reason));
+        }
+    }
+    Ok(())
+}
+
+fn delivery<R: HookRequest>(
+    request: &R,
+    plugin: &PluginId,
+    outcome: Outcome,
+    took: Duration,
+    weight: Weight,
+) -> Delivery {
+    Delivery {
+        event: R::EVENT,
+        plugin: plugin.clone(),
+        pod: pod_id(request).to_owned(),
+        container: container_id(request).to_owned(),
+        outcome,
+        took,
+        adjusted: weight.adjusted,
+        updates: weight.updates,
+        evictions: weight.evictions,
+    }
+}
+
+/// One plugin's turn.
+async fn visit<S: Step>(
+    shared: &Arc<Shared>,
+    (walk, slot): (&Walk, &Arc<Slot>),
+    step: &mut S,
+    exempt: bool,
+    told: &mut Told,
+) -> Flow {
+    let event = S::Request::EVENT;
+    if let Seat::Joining(session) | Seat::Active(session) = slot.seat()
+        && !session.events().has(event)
+    {
+        walk.passed(slot, false);
+        let outcome = Outcome::NotSubscribed;
+        let took = Duration::ZERO;
+        let skipped = delivery(step.request(), &slot.id, outcome, took, Weight::default());
+        shared.observer.delivered(&skipped);
+        told.deliveries.push(skipped);
+        return Flow::Proceed;
+    }
+    if let Seat::Joining(session) = slot.seat()
+        && needs_no_answer(event)
+    {
+        send_later(shared, slot, &session, step.request().clone(), told);
+        return Flow::Proceed;
+    }
+    let _lane = slot.take_place().wait().await;
+    walk.passed(slot, true);
+    let begun = Instant::now();
+    let settings = shared.settings.plugin(&slot.id);
+    let session = match slot.seat() {
+        Seat::Active(session) => Some(session),
+        Seat::Joining(_) | Seat::Gone => None,
+    };
+    let mut weight = Weight::default();
+    let outcome = match &session {
+        None => Outcome::Absent,
+        Some(session) if session.overdue.load(Ordering::SeqCst) => Outcome::Skipped,
+        Some(session) => match call(shared, session, step.request()).await {
+            (outcome, None) => outcome,
+            (outcome, Some(reply)) => match step.take(&slot.id, &settings.policy, reply) {
+                Ok(carried) => {
+                    weight = carried;
+                    outcome
+                }
+                Err(cannot_stand) => cannot_stand,
+            },
+        },
+    };
+    let case = Case {
+        plugin: &slot.id,
+        event,
+        policy: &settings.policy,
+        misses: session
+            .as_ref()
+            .map_or(0, |s| s.misses.load(Ordering::SeqCst)),
+        exempt,
+    };
+    let verdict = policy::decide(case, &outcome);
+    let delivery = delivery(step.request(), &slot.id, outcome, begun.elapsed(), weight);
+    settle(
+        shared,
+        session.as_ref(),
+        step.request(),
+        delivery,
+        verdict,
+        told,
+    )
+}
+
+/// Events that a joining plugin gets when it is ready, without anyone waiting for it.
+fn needs_no_answer(event: Event) -> bool {
+    match Class::of(event) {
+        Class::Notification => true,
+        // Its answer carries updates.
+        Class::Teardown => event != Event::StopContainer,
+        Class::Setup | Class::Validation => false,
+    }
+}
+
+/// Keeps the event for a joining plugin, in its order.
+fn send_later<R: HookRequest>(
+    shared: &Arc<Shared>,
+    slot: &Arc<Slot>,
+    session: &Arc<Session>,
+    request: R,
+    told: &mut Told,
+) {
+    let Some(queued) = slot.queue() else {
+        let reason = "synchronize-failed: too many events waited for it";
+        session.close(shared, reason.to_owned());
+        return;
+    };
+    let waits = Outcome::Joining;
+    let waits = delivery(&request, &slot.id, waits, Duration::ZERO, Weight::default());
+    shared.observer.delivered(&waits);
+    told.deliveries.push(waits);
+    let place = slot.take_place();
+    let (shared, slot) = (shared.clone(), slot.clone());
+    tokio::spawn(async move {
+        let _queued = queued;
+        let _lane = place.wait().await;
+        let begun = Instant::now();
+        let session = match slot.seat() {
+            Seat::Active(session) => Some(session),
+            Seat::Joining(_) | Seat::Gone => None,
+        };
+        let outcome = match &session {
+            Some(session) => call(&shared, session, &request).await.0,
+            None => Outcome::Absent,
+        };
+        let settings = shared.settings.plugin(&slot.id);
+        let case = Case {
+            plugin: &slot.id,
+            event: R::EVENT,
+            policy: &settings.policy,
+            misses: session
+                .as_ref()
+                .map_or(0, |s| s.misses.load(Ordering::SeqCst)),
+            exempt: true,
+        };
+        let verdict = policy::decide(case, &outcome);
+        let took = begun.elapsed();
+        let delivery = delivery(&request, &slot.id, outcome, took, Weight::default());
+        let mut told = Told::default();
+        settle(
+            &shared,
+            session.as_ref(),
+            &request,
+            delivery,
+            verdict,
+            &mut told,
+        );
+    });
+}
+
+/// Carries a verdict out, and tells whoever observes.
+fn settle<R: HookRequest>(
+    shared: &Arc<Shared>,
+    session: Option<&Arc<Session>>,
+    request: &R,
+    delivery: Delivery,
+    verdict: Verdict,
+    told: &mut Told,
+) -> Flow {
+    if let Some(session) = session {
+        session.misses.store(verdict.misses, Ordering::SeqCst);
+        session.stats.record(delivery.took, verdict.log.as_deref());
+        if let Some(close) = verdict.close {
+            let what = verdict.log.clone().unwrap_or_default();
+            let token = match close {
+                CloseReason::RequestTimeout => "request-timeout",
+                CloseReason::ConnectionLost => "connection-lost",
+                CloseReason::ProtocolError => "protocol-error",
+            };
+            session.close(shared, format!("{token}: {what}"));
+        }
+    }
+    if let Some(line) = &verdict.log {
+        tracing::warn!(pod = delivery.pod, container = delivery.container, "{line}");
+    } else {
+        tracing::debug!("{}", describe(&delivery));
+    }
+    if verdict.journal
+        && let Some(kept) = Kept::of(request)
+    {
+        let id = &delivery.plugin;
+        for event in shared.journal.keep(id, kept) {
+            shared.tell_of(id, &PluginEvent::Dropped { event });
+        }
+    }
+    shared.metrics.record(method(delivery.event), &delivery);
+    shared.observer.delivered(&delivery);
+    told.deliveries.push(delivery);
+    verdict.flow
+}
+
+/// Calls one plugin, and says what came of it.
+async fn call<R: HookRequest>(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+    request: &R,
+) -> (Outcome, Option<R::Reply>) {
+    let policy = &session.settings.policy;
+    let limit = shared.settings.request_timeout(policy);
+    let delivered = match policy.on_timeout {
+        OnTimeout::Close => {
+            let limit = Limit::of(limit);
+            session.peer.deliver(&session.style, request, limit).await
+        }
+        OnTimeout::Skip => call_with_late_window(session, request, limit, shared).await,
+    };
+    if delivered.as_state_change && delivered.answer.is_ok() && session.note_deprecated(R::EVENT) {
+        let event = R::EVENT;
+        shared.tell(&session.name(), &PluginEvent::Deprecated { event });
+    }
+    match delivered.answer {
+        Ok(reply) => (Outcome::Answered, Some(reply)),
+        Err(e) if session.implicit && is_unknown_to_plugin(R::EVENT, &e) => {
+            session.unsubscribe(R::EVENT);
+            (Outcome::NotSubscribed, None)
+        }
+        Err(CallError::Status(status)) => (Outcome::Refused(status.message), None),
+        Err(CallError::TimedOut(_)) => (Outcome::TimedOut, None),
+        Err(CallError::Lost(why)) => (Outcome::Lost(why), None),
+        Err(CallError::BadReply(why)) => (Outcome::Garbled(why), None),
+        Err(e @ CallError::TooLong { .. }) => (Outcome::Refused(e.to_string()), None),
+    }
+}
+
+/// Gives up after `limit` but goes on listening: while the answer is overdue the plugin is skipped.
+async fn call_with_late_window<R: HookRequest>(
+    session: &Arc<Session>,
+    request: &R,
+    limit: Duration,
+    shared: &Arc<Shared>,
+) -> Delivered<R::Reply> {
+    // Whoever sets it first decides whether the answer was in time.
+    let decided = Arc::new(AtomicBool::new(false));
+    let (tx, mut rx) = oneshot::channel();
+    let task = {
+        let (session, request, decided) = (session.clone(), request.clone(), decided.clone());
+        let shared = shared.clone();
+        async move {
+            let window = Limit::of(LATE_WINDOW.max(limit));
+            let delivered = session.peer.deliver(&session.style, &request, window).await;
+            if decided.swap(true, Ordering::SeqCst) {
+                let ok = delivered.answer.is_ok();
+                if policy::late(R::EVENT, ok) == Late::Undo {
+                    undo(&shared, &session, &request).await;
+                }
+                session.overdue.store(false, Ordering::SeqCst);
+            } else {
+                let _ = tx.send(delivered);
+            }
+        }
+    };
+    tokio::spawn(task);
+    let lost = |e: oneshot::error::RecvError| Delivered {
+        answer: Err(CallError::Lost(e.to_string())),
+        as_state_change: false,
+    };
+    if let Ok(delivered) = tokio::time::timeout(limit, &mut rx).await {
+        return delivered.unwrap_or_else(lost);
+    }
+    session.overdue.store(true, Ordering::SeqCst);
+    if decided.swap(true, Ordering::SeqCst) {
+        session.overdue.store(false, Ordering::SeqCst);
+        return rx.await.unwrap_or_else(lost);
+    }
+    Delivered {
+        answer: Err(CallError::TimedOut(limit)),
+        as_state_change: false,
+    }
+}
+
+/// The plugin believes in a container whose adjustments were never made: takes it back.
+async fn undo<R: HookRequest>(shared: &Shared, session: &Session, request: &R) {
+    let limit = Limit::of(shared.settings.request_timeout(&session.settings.policy));
+    let (pod, container) = (request.pod().cloned(), request.container().cloned());
+    let stop = StopContainerRequest {
+        pod: pod.clone(),
+        container: container.clone(),
+    };
+    let remove = RemoveContainerRequest { pod, container };
+    if session.events().has(Event::StopContainer) {
+        let _ = session.peer.deliver(&session.style, &stop, limit).await;
+    }
+    if session.events().has(Event::RemoveContainer) {
+        let _ = session.peer.deliver(&session.style, &remove, limit).await;
+    }
+}
+
+/// Asks all validators at once (NRI-600…606). A failure to answer rejects too.
+pub(crate) async fn validate(
+    shared: &Arc<Shared>,
+    merged: &MergedCreate,
+    told: &mut Vec<Delivery>,
+) -> Result<(), Refused> {
+    let slots = shared.roster.slots();
+    let active = slots.iter().filter_map(|slot| match slot.seat() {
+        Seat::Active(session) => Some((slot, session)),
+        Seat::Joining(_) | Seat::Gone => None,
+    });
+    let mut parts = Vec::new();
+    let mut validators = Vec::new();
+    for (slot, session) in active {
+        let events = session.events();
+        let answered = |d: &Delivery| d.plugin == slot.id && d.outcome == Outcome::Answered;
+        parts.push(validate::Part {
+            plugin: slot.id.clone(),
+            subscribed: events.has(Event::CreateContainer),
+            answered: told.iter().any(answered),
+        });
+        if events.has(Event::ValidateContainerAdjustment) {
+            validators.push(slot.clone());
+        }
+    }
+    if validators.is_empty() {
+        return Ok(());
+    }
+    let request = Arc::new(validate::request(merged, &parts));
+    let asked: Vec<_> = validators
+        .into_iter()
+        .map(|slot| tokio::spawn(ask_validator(shared.clone(), slot, request.clone())))
+        .collect();
+    let mut answers = Vec::new();
+    for one in asked {
+        match one.await {
+            Ok((answer, deliveries)) => {
+                told.extend(deliveries);
+                answers.extend(answer);
+            }
+            Err(e) => tracing::error!("a validator's task ended: {e}"),
+        }
+    }
+    validate::verdict(answers).map_err(|rejected| Refused {
+        event: Event::CreateContainer,
+        reason: rejected.to_string(),
+        deliveries: std::mem::take(told),
+    })
+}
+
+type Verdicts = Option<(
+    PluginId,
+    Result<proto_nri::ValidateContainerAdjustmentResponse, String>,
+)>;
+
+async fn ask_validator(
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    request: Arc<ValidateContainerAdjustmentRequest>,
+) -> (Verdicts, Vec<Delivery>) {
+    let _lane = slot.take_place().wait().await;
+    let begun = Instant::now();
+    let Seat::Active(session) = slot.seat() else {
+        // It was there when the container was merged, and cannot speak any more.
+        let gone = Err("it has gone".to_owned());
+        return (Some((slot.id.clone(), gone)), Vec::new());
+    };
+    let (outcome, reply) = if session.overdue.load(Ordering::SeqCst) {
+        (Outcome::Skipped, None)
+    } else {
+        call(&shared, &session, &*request).await
+    };
+    let case = Case {
+        plugin: &slot.id,
+        event: Event::ValidateContainerAdjustment,
+        policy: &session.settings.policy,
+        misses: session.misses.load(Ordering::SeqCst),
+        exempt: false,
+    };
+    let verdict = policy::decide(case, &outcome);
+    let answer = match (reply, &verdict.flow) {
+        (Some(reply), _) => Some(Ok(reply)),
+        (None, Flow::Abort(reason)) => Some(Err(reason.clone())),
+        (None, Flow::Proceed) => None,
+    };
+    let took = begun.elapsed();
+    let delivery = delivery(&*request, &slot.id, outcome, took, Weight::default());
+    let mut told = Told::default();
+    settle(
+        &shared,
+        Some(&session),
+        &*request,
+        delivery,
+        verdict,
+        &mut told,
+    );
+    (answer.map(|a| (slot.id.clone(), a)), told.deliveries)
+}
+
+/// Cuts updates that came without a request down to what the plugin may do; the rest has failed.
+pub(crate) fn permitted_updates(
+    plugin: &PluginId,
+    policy: &PluginPolicy,
+    updates: Vec<ContainerUpdate>,
+) -> (Vec<ContainerUpdate>, Vec<ContainerUpdate>) {
+    let mut failed = Vec::new();
+    let mut granted = Vec::new();
+    for mut update in updates {
+        let asked = update.clone();
+        match permit(plugin, policy, &mut update) {
+            Ok(()) => granted.push(update),
+            Err(denied) => {
+                tracing::warn!(%plugin, container = asked.container_id, ?denied, "refused an update");
+                failed.push(asked);
+            }
+        }
+    }
+    (granted, failed)
+}

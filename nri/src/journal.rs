@@ -1,0 +1,155 @@
+//! What must-run plugins have missed: Stop and Remove events they have not acknowledged, kept until
+//! they have, or ten minutes (O-1).
+//!
+//! An event is kept by `chain.rs` when `policy.rs` says so, and taken out when the plugin joins
+//! again, after its Synchronize and before its next event.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use proto_nri::{
+    Event, RemoveContainerRequest, RemovePodSandboxRequest, StopContainerRequest,
+    StopPodSandboxRequest,
+};
+use tokio::time::Instant;
+
+use crate::{event::HookRequest, owners::PluginId};
+
+/// How long an event is kept.
+pub(crate) const KEEP: Duration = Duration::from_secs(600);
+/// How many are kept for one plugin; the oldest goes first.
+pub(crate) const MAX_KEPT: usize = 4096;
+
+/// A teardown event.
+#[derive(Debug, Clone)]
+pub(crate) enum Kept {
+    StopPod(StopPodSandboxRequest),
+    RemovePod(RemovePodSandboxRequest),
+    StopContainer(StopContainerRequest),
+    RemoveContainer(RemoveContainerRequest),
+}
+
+impl Kept {
+    /// `None` if it is no teardown event.
+    pub(crate) fn of<R: HookRequest>(request: &R) -> Option<Self> {
+        let pod = request.pod().cloned();
+        let container = request.container().cloned();
+        match R::EVENT {
+            Event::StopPodSandbox => Some(Self::StopPod(StopPodSandboxRequest { pod })),
+            Event::RemovePodSandbox => Some(Self::RemovePod(RemovePodSandboxRequest { pod })),
+            Event::StopContainer => {
+                Some(Self::StopContainer(StopContainerRequest { pod, container }))
+            }
+            Event::RemoveContainer => Some(Self::RemoveContainer(RemoveContainerRequest {
+                pod,
+                container,
+            })),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn event(&self) -> Event {
+        match self {
+            Self::StopPod(_) => Event::StopPodSandbox,
+            Self::RemovePod(_) => Event::RemovePodSandbox,
+            Self::StopContainer(_) => Event::StopContainer,
+            Self::RemoveContainer(_) => Event::RemoveContainer,
+        }
+    }
+}
+
+/// The events kept, per plugin, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Journal(Mutex<BTreeMap<PluginId, VecDeque<(Instant, Kept)>>>);
+
+impl Journal {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PluginId, VecDeque<(Instant, Kept)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an event for a plugin; gives those that had to be given up for it.
+    pub(crate) fn keep(&self, plugin: &PluginId, event: Kept) -> Vec<Event> {
+        let mut all = self.lock();
+        let kept = all.entry(plugin.clone()).or_default();
+        let mut given_up = expire(kept);
+        if kept.len() >= MAX_KEPT {
+            given_up.extend(kept.pop_front().map(|(_, event)| event.event()));
+        }
+        kept.push_back((Instant::now(), event));
+        given_up
+    }
+
+    /// The oldest event that is not too old; it stays until [`Journal::acknowledged`].
+    pub(crate) fn oldest(&self, plugin: &PluginId) -> Option<Kept> {
+        let mut all = self.lock();
+        let kept = all.get_mut(plugin)?;
+        expire(kept);
+        kept.front().map(|(_, event)| event.clone())
+    }
+
+    /// The oldest event has arrived.
+    pub(crate) fn acknowledged(&self, plugin: &PluginId) {
+        if let Some(kept) = self.lock().get_mut(plugin) {
+            kept.pop_front();
+        }
+    }
+
+    /// How many are kept for a plugin.
+    pub(crate) fn backlog(&self, plugin: &PluginId) -> usize {
+        let mut all = self.lock();
+        all.get_mut(plugin).map_or(0, |kept| {
+            expire(kept);
+            kept.len()
+        })
+    }
+}
+
+fn expire(kept: &mut VecDeque<(Instant, Kept)>) -> Vec<Event> {
+    let mut given_up = Vec::new();
+    while kept.front().is_some_and(|(at, _)| at.elapsed() >= KEEP) {
+        given_up.extend(kept.pop_front().map(|(_, event)| event.event()));
+    }
+    given_up
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(pod: &str) -> Kept {
+        let pod = proto_nri::PodSandbox {
+            id: pod.into(),
+            ..Default::default()
+        };
+        Kept::StopPod(StopPodSandboxRequest { pod: Some(pod) })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_are_kept_in_order_for_ten_minutes() {
+        let (journal, plugin) = (Journal::default(), "10-a".parse().unwrap());
+        assert!(journal.keep(&plugin, stop("p")).is_empty());
+        tokio::time::advance(KEEP - Duration::from_secs(1)).await;
+        journal.keep(&plugin, stop("q"));
+        assert_eq!(journal.backlog(&plugin), 2);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let Some(Kept::StopPod(oldest)) = journal.oldest(&plugin) else {
+            panic!("the younger one is gone too");
+        };
+        assert_eq!(oldest.pod.unwrap().id, "q");
+        journal.acknowledged(&plugin);
+        assert_eq!(journal.backlog(&plugin), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_journal_gives_up_the_oldest_and_says_so() {
+        let (journal, plugin) = (Journal::default(), "10-a".parse().unwrap());
+        for n in 0..MAX_KEPT {
+            assert!(journal.keep(&plugin, stop(&n.to_string())).is_empty());
+        }
+        assert_eq!(journal.keep(&plugin, stop("new")), [Event::StopPodSandbox]);
+        assert_eq!(journal.backlog(&plugin), MAX_KEPT);
+    }
+}

@@ -1,0 +1,306 @@
+//! Sets of events and of fields: what a plugin subscribes to (NRI-310, NRI-400, NRI-401) and
+//! what it is permitted to touch.
+//!
+//! Both print as a comma separated list in numeric order that their parser takes back.
+
+use std::{
+    fmt,
+    ops::{BitAnd, BitOr, Sub},
+    str::FromStr,
+};
+
+use proto_nri::{Event, Field};
+
+/// A set of events. Bit `n - 1` stands for event number `n` (NRI-310).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct EventMask(u32);
+
+/// The events a plugin can subscribe to, with their RPC names, in order of their numbers.
+pub const EVENTS: [(Event, &str); 14] = [
+    (Event::RunPodSandbox, "RunPodSandbox"),
+    (Event::StopPodSandbox, "StopPodSandbox"),
+    (Event::RemovePodSandbox, "RemovePodSandbox"),
+    (Event::CreateContainer, "CreateContainer"),
+    (Event::PostCreateContainer, "PostCreateContainer"),
+    (Event::StartContainer, "StartContainer"),
+    (Event::PostStartContainer, "PostStartContainer"),
+    (Event::UpdateContainer, "UpdateContainer"),
+    (Event::PostUpdateContainer, "PostUpdateContainer"),
+    (Event::StopContainer, "StopContainer"),
+    (Event::RemoveContainer, "RemoveContainer"),
+    (Event::UpdatePodSandbox, "UpdatePodSandbox"),
+    (Event::PostUpdatePodSandbox, "PostUpdatePodSandbox"),
+    (
+        Event::ValidateContainerAdjustment,
+        "ValidateContainerAdjustment",
+    ),
+];
+
+/// The RPC name of an event, as metrics and logs have it (NRI-401).
+pub fn event_name(event: Event) -> &'static str {
+    let known = EVENTS.iter().find(|(e, _)| *e == event);
+    known.map_or_else(|| event.as_str_name(), |(_, name)| name)
+}
+
+/// A text that names no set of events or fields.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadMask {
+    #[error("a list of names has an empty element")]
+    Empty,
+    #[error("{0:?} is no event and no group of events")]
+    Event(String),
+    #[error("{0:?} is no field and no group of fields")]
+    Field(String),
+    #[error("events {0:#x}: bits outside {all:#x} name no event", all = EventMask::ALL.0)]
+    Bits(u32),
+}
+
+impl EventMask {
+    /// No event.
+    pub const NONE: Self = Self(0);
+    /// All fourteen, validation included.
+    pub const ALL: Self = Self(0x3fff);
+    /// The five events of pods; groups `pod` and `podsandbox`.
+    pub const POD: Self = Self(0x1807);
+    /// All events with "container" in their name, validation included.
+    pub const CONTAINER: Self = Self(0x27f8);
+
+    /// The set of one event; empty for `Unknown` and `Last`.
+    pub fn of(event: Event) -> Self {
+        match event {
+            Event::Unknown | Event::Last => Self::NONE,
+            event => Self(1 << (event as u32 - 1)),
+        }
+    }
+
+    /// Reads ConfigureResponse.events: 0 means all; a bit beyond the known ones is an error,
+    /// which names it (NRI-310, NRI-313).
+    pub fn from_wire(events: i32) -> Result<Self, BadMask> {
+        match events.cast_unsigned() {
+            0 => Ok(Self::ALL),
+            bits if bits & !Self::ALL.0 != 0 => Err(BadMask::Bits(bits)),
+            bits => Ok(Self(bits)),
+        }
+    }
+
+    /// The number for ConfigureResponse.events. The empty set reads as "all" there.
+    pub fn to_wire(self) -> i32 {
+        self.0.cast_signed()
+    }
+
+    /// Any bits, also such as name no event: for printing what a peer sent.
+    pub fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn has(self, event: Event) -> bool {
+        let bit = Self::of(event).0;
+        bit != 0 && self.0 & bit == bit
+    }
+
+    /// This set and one more event.
+    pub fn with(self, event: Event) -> Self {
+        self | Self::of(event)
+    }
+
+    /// This set without one event.
+    pub fn without(self, event: Event) -> Self {
+        self - Self::of(event)
+    }
+
+    /// The known events of the set, in order of their numbers.
+    pub fn iter(self) -> impl Iterator<Item = Event> {
+        let events = EVENTS.iter().map(|(event, _)| *event);
+        events.filter(move |event| self.has(*event))
+    }
+
+    /// Reads several texts, each a comma separated list (NRI-400).
+    pub fn parse<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Result<Self, BadMask> {
+        let mut mask = Self::NONE;
+        for text in texts {
+            mask = mask | text.as_ref().parse()?;
+        }
+        Ok(mask)
+    }
+
+    fn parse_one(name: &str) -> Result<Self, BadMask> {
+        match name.to_ascii_lowercase().as_str() {
+            "" => Err(BadMask::Empty),
+            "all" => Ok(Self::ALL),
+            "pod" | "podsandbox" => Ok(Self::POD),
+            "container" => Ok(Self::CONTAINER),
+            _ => {
+                let mut events = EVENTS.iter();
+                let known = events.find(|(_, known)| known.eq_ignore_ascii_case(name));
+                let (event, _) = known.ok_or_else(|| BadMask::Event(name.to_owned()))?;
+                Ok(Self::of(*event))
+            }
+        }
+    }
+}
+
+impl FromStr for EventMask {
+    type Err = BadMask;
+
+    /// Takes names of events and the groups `all`, `pod`, `podsandbox` and `container`, comma
+    /// separated, in any case, blanks around them allowed (NRI-400).
+    fn from_str(s: &str) -> Result<Self, BadMask> {
+        s.split(',').try_fold(Self::NONE, |mask, name| {
+            Ok(mask | Self::parse_one(name.trim())?)
+        })
+    }
+}
+
+impl fmt::Display for EventMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names: Vec<String> = self.iter().map(|e| event_name(e).to_owned()).collect();
+        let unknown = self.0 & !Self::ALL.0;
+        if unknown != 0 {
+            names.push(format!("unknown({unknown:#x})"));
+        }
+        f.write_str(&names.join(","))
+    }
+}
+
+impl BitOr for EventMask {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitAnd for EventMask {
+    type Output = Self;
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+impl Sub for EventMask {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+/// A set of the fields that plugins own (appendix B), and `Evict`: the right to evict containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct FieldMask(u64);
+
+const LAST_FIELD: u32 = Field::MemoryPolicy as u32;
+const EVICT_BIT: u64 = 1 << (LAST_FIELD + 1);
+
+impl FieldMask {
+    /// No field.
+    pub const NONE: Self = Self(0);
+    /// Every field, and eviction.
+    pub const ALL: Self = Self(((EVICT_BIT << 1) - 1) & !1);
+    /// Evicting a container; not a field, but permitted or not like one.
+    pub const EVICT: Self = Self(EVICT_BIT);
+    /// Everything an update of a container can carry: group `resources`.
+    pub const RESOURCES: Self = Self::range(Field::MemLimit, Field::CgroupsUnified);
+    /// The eight memory fields: group `memory`.
+    pub const MEMORY: Self = Self::range(Field::MemLimit, Field::MemUseHierarchy);
+    /// The seven CPU fields: group `cpu`.
+    pub const CPU: Self = Self::range(Field::CpuShares, Field::CpuSetMems);
+    /// The three fields of `LinuxRdt`: group `rdt`.
+    pub const RDT: Self = Self::range(Field::RdtClosId, Field::RdtEnableMonitoring);
+
+    const fn range(first: Field, last: Field) -> Self {
+        Self((1 << (last as u32 + 1)) - (1 << first as u32))
+    }
+
+    /// The set of one field; empty for `None`.
+    pub fn of(field: Field) -> Self {
+        Self((1u64 << field as u32) & Self::ALL.0)
+    }
+
+    pub fn has(self, field: Field) -> bool {
+        let bit = Self::of(field).0;
+        bit != 0 && self.0 & bit == bit
+    }
+
+    pub fn may_evict(self) -> bool {
+        self.0 & EVICT_BIT != 0
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The fields of the set, in order of their numbers; eviction is not among them.
+    pub fn iter(self) -> impl Iterator<Item = Field> {
+        let fields = (1..=LAST_FIELD.cast_signed()).filter_map(|n| Field::try_from(n).ok());
+        fields.filter(move |field| self.has(*field))
+    }
+
+    fn parse_one(name: &str) -> Result<Self, BadMask> {
+        match name.to_ascii_lowercase().as_str() {
+            "" => Err(BadMask::Empty),
+            "all" => Ok(Self::ALL),
+            "evict" => Ok(Self::EVICT),
+            "resources" => Ok(Self::RESOURCES),
+            "memory" => Ok(Self::MEMORY),
+            "cpu" => Ok(Self::CPU),
+            "rdt" => Ok(Self::RDT),
+            _ => {
+                let mut fields = Self::ALL.iter();
+                let known = fields.find(|f| f.as_str_name().eq_ignore_ascii_case(name));
+                known
+                    .map(Self::of)
+                    .ok_or_else(|| BadMask::Field(name.to_owned()))
+            }
+        }
+    }
+}
+
+impl FromStr for FieldMask {
+    type Err = BadMask;
+
+    /// Takes field names of appendix B, `Evict`, and the groups `all`, `resources`, `memory`,
+    /// `cpu` and `rdt`, comma separated, in any case.
+    fn from_str(s: &str) -> Result<Self, BadMask> {
+        s.split(',').try_fold(Self::NONE, |mask, name| {
+            Ok(mask | Self::parse_one(name.trim())?)
+        })
+    }
+}
+
+impl fmt::Display for FieldMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names: Vec<&str> = self.iter().map(|field| field.as_str_name()).collect();
+        if self.may_evict() {
+            names.push("Evict");
+        }
+        f.write_str(&names.join(","))
+    }
+}
+
+impl BitOr for FieldMask {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl Sub for FieldMask {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+impl FromIterator<Field> for FieldMask {
+    fn from_iter<I: IntoIterator<Item = Field>>(fields: I) -> Self {
+        let masks = fields.into_iter().map(Self::of);
+        masks.fold(Self::NONE, BitOr::bitor)
+    }
+}

@@ -1,0 +1,206 @@
+//! The two shapes of adjustment that can remove: a list of keyed entries (mounts, env, devices)
+//! and a map (annotations, sysctl, net devices). Rows of table 5.2.
+//!
+//! Work is linear in the answer and in what is there already, whatever a plugin sends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto_nri::{Field, KeyValue, LinuxDevice, Mount};
+
+use super::MergeError;
+use crate::owners::{ContainerOwners, PluginId, removal};
+
+/// An entry of a list that is owned and removed by a key.
+pub(super) trait Keyed: Sized {
+    const FIELD: Field;
+    /// The key, with the marker if it is one for removal.
+    fn key(&self) -> &str;
+    fn set_key(&mut self, key: String);
+    /// The key under which it is owned and matched (NRI-518).
+    fn canonical(key: &str) -> String;
+    /// What is wrong with the key, marker taken off.
+    fn fault(key: &str) -> Option<&'static str>;
+}
+
+impl Keyed for Mount {
+    const FIELD: Field = Field::Mounts;
+    fn key(&self) -> &str {
+        &self.destination
+    }
+    fn set_key(&mut self, key: String) {
+        self.destination = key;
+    }
+    fn canonical(key: &str) -> String {
+        clean_path(key)
+    }
+    fn fault(key: &str) -> Option<&'static str> {
+        key.is_empty().then_some("a mount needs a destination")
+    }
+}
+
+impl Keyed for LinuxDevice {
+    const FIELD: Field = Field::Devices;
+    fn key(&self) -> &str {
+        &self.path
+    }
+    fn set_key(&mut self, key: String) {
+        self.path = key;
+    }
+    fn canonical(key: &str) -> String {
+        clean_path(key)
+    }
+    fn fault(key: &str) -> Option<&'static str> {
+        key.is_empty().then_some("a device needs a path")
+    }
+}
+
+impl Keyed for KeyValue {
+    const FIELD: Field = Field::Env;
+    fn key(&self) -> &str {
+        &self.key
+    }
+    fn set_key(&mut self, key: String) {
+        self.key = key;
+    }
+    fn canonical(key: &str) -> String {
+        key.to_owned()
+    }
+    /// `A=B` would be owned as `A=B` but set `A`.
+    fn fault(key: &str) -> Option<&'static str> {
+        key.contains('=')
+            .then_some("the name of a variable has no '='")
+    }
+}
+
+/// What one plugin's entries come to, once claimed.
+pub(super) struct Taken<T> {
+    /// Keys that the plugin removed or set: whatever else has one of them must go.
+    pub(super) keys: BTreeSet<String>,
+    /// What the reply gets, in order of appearance (NRI-514): entries set, and markers of keys
+    /// only removed (NRI-512).
+    pub(super) reply: Vec<T>,
+}
+
+impl<T: Keyed> Taken<T> {
+    /// The entries set, without markers: what later plugins get to see.
+    pub(super) fn set(&self) -> impl Iterator<Item = &T> {
+        self.reply.iter().filter(|e| removal(e.key()).is_none())
+    }
+}
+
+/// Claims for `plugin` what its entries set, and clears what they remove.
+///
+/// A key only removed becomes owned (`-P`) if an earlier plugin had touched it; the removal of an
+/// original entry has no owner, so that a later plugin may add it anew (NRI-513).
+pub(super) fn take<T: Keyed>(
+    owners: &mut ContainerOwners,
+    plugin: &PluginId,
+    entries: Vec<T>,
+) -> Result<Taken<T>, MergeError> {
+    let mut removed = BTreeSet::new();
+    let mut set = BTreeSet::new();
+    for entry in &entries {
+        let bare = removal(entry.key()).unwrap_or(entry.key());
+        if let Some(why) = T::fault(bare) {
+            return Err(bad_key::<T>(plugin, entry.key(), why));
+        }
+        let side = match removal(entry.key()) {
+            Some(_) => &mut removed,
+            None => &mut set,
+        };
+        side.insert(T::canonical(bare));
+    }
+    for key in &removed {
+        if set.contains(key) || owners.owner_of(T::FIELD, key).is_some() {
+            owners.clear_key(plugin, T::FIELD, key);
+        }
+    }
+    let mut marked = BTreeSet::new();
+    let mut reply = Vec::with_capacity(entries.len());
+    for mut entry in entries {
+        match removal(entry.key()).map(T::canonical) {
+            None => {
+                let key = T::canonical(entry.key());
+                owners.claim_key(plugin, T::FIELD, &key)?;
+                entry.set_key(key);
+                reply.push(entry);
+            }
+            Some(key) if set.contains(&key) || !marked.insert(key.clone()) => {}
+            Some(key) => {
+                entry.set_key(format!("-{key}"));
+                reply.push(entry);
+            }
+        }
+    }
+    removed.append(&mut set);
+    Ok(Taken {
+        keys: removed,
+        reply,
+    })
+}
+
+/// Drops from a list what has one of the keys, marker or not.
+pub(super) fn drop_keys<T: Keyed>(list: &mut Vec<T>, keys: &BTreeSet<String>) {
+    list.retain(|entry| {
+        let bare = removal(entry.key()).unwrap_or(entry.key());
+        !keys.contains(&T::canonical(bare))
+    });
+}
+
+fn bad_key<T: Keyed>(plugin: &PluginId, key: &str, why: &'static str) -> MergeError {
+    MergeError::BadKey {
+        plugin: plugin.clone(),
+        field: T::FIELD,
+        key: key.to_owned(),
+        why,
+    }
+}
+
+/// Claims, clears and applies a map whose keys may be marked. A removal is always owned, and
+/// reaches the reply as `-key`, beside `key` if the plugin sets it too (NRI-510, NRI-511).
+pub(super) fn take_map<V: Clone + Default>(
+    owners: &mut ContainerOwners,
+    plugin: &PluginId,
+    field: Field,
+    entries: BTreeMap<String, V>,
+    request: &mut BTreeMap<String, V>,
+    reply: &mut BTreeMap<String, V>,
+) -> Result<(), MergeError> {
+    for key in entries.keys().filter_map(|key| removal(key)) {
+        owners.clear_key(plugin, field, key);
+        request.remove(key);
+        reply.remove(key);
+        reply.insert(format!("-{key}"), V::default());
+    }
+    for (key, value) in entries {
+        if removal(&key).is_some() {
+            continue;
+        }
+        owners.claim_key(plugin, field, &key)?;
+        request.insert(key.clone(), value.clone());
+        reply.insert(key, value);
+    }
+    Ok(())
+}
+
+/// The shortest path that means the same, without looking at a file system: one slash between
+/// names, no `.`, each `..` resolved as far as it can be.
+pub(super) fn clean_path(path: &str) -> String {
+    let rooted = path.starts_with('/');
+    let mut names: Vec<&str> = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." if names.last().is_some_and(|last| *last != "..") => {
+                names.pop();
+            }
+            ".." if rooted => {}
+            name => names.push(name),
+        }
+    }
+    match (rooted, names.join("/")) {
+        (true, path) => format!("/{path}"),
+        (false, path) if path.is_empty() => ".".to_owned(),
+        (false, path) => path,
+    }
+}

@@ -1,0 +1,257 @@
+//! Merging updates of existing containers and evictions (5.3, 5.5).
+
+use std::collections::BTreeMap;
+
+use proto_nri::{
+    ContainerEviction, ContainerUpdate, LinuxContainerUpdate, LinuxResources,
+    StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+};
+
+use super::{MergeError, resources};
+use crate::owners::{Conflict, ContainerOwners, Owners, PluginId};
+
+/// Updates of any number of containers, one entry each, in order of first mention (NRI-541).
+#[derive(Debug, Default)]
+pub(super) struct UpdateSet {
+    entries: Vec<Entry>,
+    by_id: BTreeMap<String, usize>,
+}
+
+/// One container's updates so far.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub(super) owners: ContainerOwners,
+    pub(super) resources: LinuxResources,
+    /// AND over all plugins (NRI-543).
+    ignore_failure: bool,
+    /// A plugin mentioned it.
+    touched: bool,
+}
+
+impl Entry {
+    fn new(id: &str, resources: LinuxResources) -> Self {
+        Self {
+            owners: ContainerOwners::new(id),
+            resources,
+            ignore_failure: true,
+            touched: false,
+        }
+    }
+}
+
+impl UpdateSet {
+    /// Takes one update in, or nothing of it. A conflict of an update that says
+    /// `ignore_failure` is no error: the update is left out, its claims with it (NRI-543).
+    pub(super) fn add(
+        &mut self,
+        plugin: &PluginId,
+        update: ContainerUpdate,
+    ) -> Result<(), Box<Conflict>> {
+        let mut fresh;
+        let known = self.by_id.get(&update.container_id).copied();
+        let entry = match known {
+            Some(n) => &mut self.entries[n],
+            None => {
+                fresh = Entry::new(&update.container_id, LinuxResources::default());
+                &mut fresh
+            }
+        };
+        let wanted = update.linux.and_then(|linux| linux.resources);
+        match resources::update(entry, plugin, wanted.unwrap_or_default()) {
+            Err(_) if update.ignore_failure => return Ok(()),
+            taken => taken?,
+        }
+        entry.ignore_failure &= update.ignore_failure;
+        entry.touched = true;
+        if known.is_none() {
+            let entry = std::mem::take(entry);
+            self.push(entry);
+        }
+        Ok(())
+    }
+
+    /// Adds the entry of a container that has none yet.
+    fn push(&mut self, entry: Entry) {
+        let id = entry.owners.id.clone();
+        self.by_id.insert(id, self.entries.len());
+        self.entries.push(entry);
+    }
+
+    /// The merged updates in order of first mention; their owners go into the table.
+    pub(super) fn finish(self, owners: &mut Owners) -> Vec<ContainerUpdate> {
+        let touched = self.entries.into_iter().filter(|entry| entry.touched);
+        let updates = touched.map(|entry| {
+            let container_id = entry.owners.id.clone();
+            owners.put(entry.owners);
+            ContainerUpdate {
+                container_id,
+                linux: Some(LinuxContainerUpdate {
+                    resources: Some(entry.resources),
+                }),
+                ignore_failure: entry.ignore_failure,
+            }
+        });
+        updates.collect()
+    }
+}
+
+/// Evictions, one for each container: the first reason, later ones joined with `; ` (NRI-570).
+#[derive(Debug, Default)]
+pub(super) struct EvictSet {
+    entries: Vec<ContainerEviction>,
+    by_id: BTreeMap<String, usize>,
+}
+
+impl EvictSet {
+    pub(super) fn add(&mut self, eviction: ContainerEviction) {
+        let Some(n) = self.by_id.get(&eviction.container_id) else {
+            let id = eviction.container_id.clone();
+            self.by_id.insert(id, self.entries.len());
+            self.entries.push(eviction);
+            return;
+        };
+        let reason = &mut self.entries[*n].reason;
+        if !reason.is_empty() && !eviction.reason.is_empty() {
+            reason.push_str("; ");
+        }
+        reason.push_str(&eviction.reason);
+    }
+
+    pub(super) fn finish(self) -> Vec<ContainerEviction> {
+        self.entries
+    }
+}
+
+/// The merge of one UpdateContainer.
+#[derive(Debug)]
+pub struct UpdateMerge {
+    request: UpdateContainerRequest,
+    updates: UpdateSet,
+    evict: EvictSet,
+}
+
+/// What the plugins made of one UpdateContainer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MergedUpdate {
+    /// For the container of the request: its resources with the plugins' values in them. `None`
+    /// if no plugin touched it: then the request's stand (NRI-545, mended).
+    pub target: Option<LinuxResources>,
+    /// For other containers, to be applied before the target.
+    pub others: Vec<ContainerUpdate>,
+    pub evict: Vec<ContainerEviction>,
+    pub owners: Owners,
+}
+
+impl UpdateMerge {
+    /// Fills in what is always present on the wire: linux_resources, its memory and cpu (NRI-407).
+    pub fn new(mut request: UpdateContainerRequest) -> Self {
+        resources::normalise(request.linux_resources.get_or_insert_default());
+        let mut updates = UpdateSet::default();
+        let wanted = request.linux_resources.clone().unwrap_or_default();
+        updates.push(Entry::new(target_id(&request), wanted));
+        Self {
+            request,
+            updates,
+            evict: EvictSet::default(),
+        }
+    }
+
+    /// What the next plugin is to see.
+    pub fn request(&self) -> &UpdateContainerRequest {
+        &self.request
+    }
+
+    /// Takes in the answer of `plugin`.
+    pub fn apply(
+        &mut self,
+        plugin: &PluginId,
+        answer: UpdateContainerResponse,
+    ) -> Result<(), MergeError> {
+        let UpdateContainerResponse { update, evict } = answer;
+        for update in update {
+            self.updates.add(plugin, update)?;
+        }
+        evict.into_iter().for_each(|e| self.evict.add(e));
+        if let Some(target) = self.updates.entries.first() {
+            self.request.linux_resources = Some(target.resources.clone());
+        }
+        Ok(())
+    }
+
+    /// The merged answer.
+    pub fn finish(self) -> MergedUpdate {
+        let mut owners = Owners::default();
+        let id = target_id(&self.request).to_owned();
+        let updates = self.updates.finish(&mut owners);
+        let (target, others): (Vec<_>, Vec<_>) =
+            updates.into_iter().partition(|u| u.container_id == id);
+        let target = target.into_iter().next().and_then(|u| u.linux);
+        MergedUpdate {
+            target: target.and_then(|linux| linux.resources),
+            others,
+            evict: self.evict.finish(),
+            owners,
+        }
+    }
+}
+
+fn target_id(request: &UpdateContainerRequest) -> &str {
+    request.container.as_ref().map_or("", |c| c.id.as_str())
+}
+
+/// The merge of one StopContainer. A conflict cannot fail it: the earlier update stays, the later
+/// one is left out and reported (NRI-410).
+#[derive(Debug, Default)]
+pub struct StopMerge {
+    updates: UpdateSet,
+}
+
+/// What the plugins made of one StopContainer, or of their start-up.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MergedStop {
+    pub update: Vec<ContainerUpdate>,
+    pub owners: Owners,
+}
+
+impl StopMerge {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes in the answer of `plugin`; returns the conflicts of the updates left out.
+    pub fn apply(&mut self, plugin: &PluginId, answer: StopContainerResponse) -> Vec<Conflict> {
+        let updates = answer.update.into_iter();
+        updates
+            .filter_map(|update| self.updates.add(plugin, update).err().map(|c| *c))
+            .collect()
+    }
+
+    /// The merged answer.
+    pub fn finish(self) -> MergedStop {
+        let mut owners = Owners::default();
+        let update = self.updates.finish(&mut owners);
+        MergedStop { update, owners }
+    }
+}
+
+/// The merge of the updates that several plugins ask for when they are synchronised together at
+/// start-up: as for a stop, the first wins (NRI-317).
+#[derive(Debug, Default)]
+pub struct SyncMerge(StopMerge);
+
+impl SyncMerge {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes in what `plugin` asked for; returns the conflicts of the updates left out.
+    pub fn apply(&mut self, plugin: &PluginId, updates: Vec<ContainerUpdate>) -> Vec<Conflict> {
+        self.0
+            .apply(plugin, StopContainerResponse { update: updates })
+    }
+
+    /// The merged updates.
+    pub fn finish(self) -> MergedStop {
+        self.0.finish()
+    }
+}

@@ -1,0 +1,394 @@
+//! What can be seen from outside: outcomes, connects and disconnects, counts and latencies.
+//!
+//! Everything here is a name, an id, a number or an error text; no environment value, annotation or
+//! message body ever reaches it.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use proto_nri::Event;
+
+use crate::{
+    mask::{EventMask, event_name},
+    owners::PluginId,
+    policy::Outcome,
+    version::Version,
+};
+
+/// One event at one plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub event: Event,
+    pub plugin: PluginId,
+    /// Id of the pod.
+    pub pod: String,
+    /// Id of the container; empty for events of pods.
+    pub container: String,
+    pub outcome: Outcome,
+    /// From the moment it was the plugin's turn until its answer was there.
+    pub took: Duration,
+    /// The answer carried an adjustment.
+    pub adjusted: bool,
+    /// Updates of containers in the answer.
+    pub updates: usize,
+    /// Evictions in the answer.
+    pub evictions: usize,
+}
+
+/// A step in the life of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PluginEvent {
+    /// Started from the plugin directory.
+    Launched,
+    /// It said who it is.
+    Registered {
+        version: Version,
+        nri_version: String,
+    },
+    /// It said what it wants.
+    Configured { events: EventMask },
+    /// It knows what there is, and gets events from now on.
+    Synchronized {
+        pods: usize,
+        containers: usize,
+        took: Duration,
+    },
+    /// It takes this event as a `StateChange` only (NRI-334); once per plugin and event.
+    Deprecated { event: Event },
+    /// It sent updates of its own accord.
+    Unsolicited {
+        updates: usize,
+        failed: usize,
+        evictions: usize,
+    },
+    /// It was refused, or failed before it was synchronised.
+    Rejected { reason: String },
+    /// It gets no more events.
+    Closed { reason: String },
+    /// It will be started again (`restart = "on-failure"`).
+    Restarting { after: Duration },
+    /// An event it missed was given up: too old, or too many.
+    Dropped { event: Event },
+}
+
+/// Who wants to know. Called on the dispatching task: return quickly, never block.
+pub trait Observer: Send + Sync {
+    /// An event was delivered to a plugin, or was not.
+    fn delivered(&self, delivery: &Delivery) {
+        let _ = delivery;
+    }
+
+    /// Something happened to a plugin. `plugin` is `??-plugin` while it is not known (NRI-214).
+    fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
+        let _ = (plugin, event);
+    }
+}
+
+/// Who a plugin is, as far as it is known.
+#[derive(Debug, Clone, Copy)]
+pub struct PluginName<'a> {
+    pub id: Option<&'a PluginId>,
+    pub kind: Kind,
+    pub pid: Option<u32>,
+}
+
+impl std::fmt::Display for PluginName<'_> {
+    /// `external:10-foo[1234]` (NRI-214).
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:", self.kind.as_str())?;
+        match self.id {
+            Some(id) => write!(f, "{id}")?,
+            None => f.write_str("??-plugin")?,
+        }
+        match self.pid {
+            Some(pid) => write!(f, "[{pid}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where a plugin comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// An object of the runtime's own process.
+    InProcess,
+    /// Started by the runtime from the plugin directory.
+    Launched,
+    /// Connected to the socket by itself.
+    External,
+}
+
+impl Kind {
+    /// As logs have it (NRI-214).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InProcess => "builtin",
+            Self::Launched => "pre-connected",
+            Self::External => "external",
+        }
+    }
+}
+
+/// Where a plugin is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PluginState {
+    /// It is being told what there is.
+    Joining,
+    /// It gets events.
+    Active,
+    /// Required or must-run, and not there.
+    Absent,
+}
+
+/// What [`Adaptation::plugins`](crate::Adaptation::plugins) tells of one plugin.
+#[derive(Debug, Clone)]
+pub struct PluginInfo {
+    pub id: PluginId,
+    pub state: PluginState,
+    /// `None` while it is absent, like the next four.
+    pub kind: Option<Kind>,
+    pub pid: Option<u32>,
+    pub version: Option<Version>,
+    /// It takes plain events as `StateChange`.
+    pub old_style: bool,
+    pub events: EventMask,
+    pub required: bool,
+    pub must_run: bool,
+    /// Events it was called for since it connected.
+    pub calls: u64,
+    /// Calls that failed, in whatever way.
+    pub errors: u64,
+    /// Over its last 256 calls.
+    pub p50: Duration,
+    pub p99: Duration,
+    /// Stop and Remove events kept for it.
+    pub backlog: usize,
+    pub last_error: Option<String>,
+}
+
+const RECENT: usize = 256;
+
+/// Counts of one connected plugin.
+#[derive(Debug, Default)]
+pub(crate) struct Stats(Mutex<StatsInner>);
+
+#[derive(Debug, Default)]
+struct StatsInner {
+    calls: u64,
+    errors: u64,
+    last_error: Option<String>,
+    recent: Vec<Duration>,
+}
+
+impl Stats {
+    pub(crate) fn record(&self, took: Duration, error: Option<&str>) {
+        let mut s = lock(&self.0);
+        let at = usize::try_from(s.calls).unwrap_or(0) % RECENT;
+        s.calls += 1;
+        if s.recent.len() < RECENT {
+            s.recent.push(took);
+        } else {
+            s.recent[at] = took;
+        }
+        if let Some(error) = error {
+            s.errors += 1;
+            s.last_error = Some(error.to_owned());
+        }
+    }
+
+    pub(crate) fn fill(&self, info: &mut PluginInfo) {
+        let s = lock(&self.0);
+        let mut recent = s.recent.clone();
+        recent.sort_unstable();
+        info.calls = s.calls;
+        info.errors = s.errors;
+        info.last_error.clone_from(&s.last_error);
+        info.p50 = percentile(&recent, 50);
+        info.p99 = percentile(&recent, 99);
+    }
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(at).copied().unwrap_or_default()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Upper bounds of the latency histogram, in seconds.
+const BUCKETS: [f64; 8] = [0.0001, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 2.0];
+
+#[derive(Debug, Default)]
+struct Operation {
+    /// Error label ("" for success) → count.
+    outcomes: BTreeMap<&'static str, u64>,
+    buckets: [u64; BUCKETS.len()],
+    count: u64,
+    sum: f64,
+    updates: u64,
+    evictions: u64,
+    adjustments: u64,
+}
+
+/// All counts since the start, kept also for plugins that have gone (NRI-450).
+#[derive(Debug, Default)]
+pub(crate) struct Metrics(Mutex<MetricsInner>);
+
+#[derive(Debug, Default)]
+struct MetricsInner {
+    operations: BTreeMap<(PluginId, &'static str), Operation>,
+    timeouts: BTreeMap<PluginId, u64>,
+}
+
+/// Plugins counted by name; what comes from more is left out, so that a hostile plugin that
+/// reconnects under ever new names cannot grow the table without end.
+const MAX_OPERATIONS: usize = 4096;
+
+impl Metrics {
+    /// Counts one call, by the name of the call.
+    pub(crate) fn record(&self, operation: &'static str, delivery: &Delivery) {
+        let Some(error) = error_label(&delivery.outcome) else {
+            return;
+        };
+        let mut inner = lock(&self.0);
+        let key = (delivery.plugin.clone(), operation);
+        if inner.operations.len() >= MAX_OPERATIONS && !inner.operations.contains_key(&key) {
+            return;
+        }
+        if delivery.outcome == Outcome::TimedOut {
+            *inner.timeouts.entry(delivery.plugin.clone()).or_default() += 1;
+        }
+        let op = inner.operations.entry(key).or_default();
+        let seconds = delivery.took.as_secs_f64();
+        *op.outcomes.entry(error).or_default() += 1;
+        for (bucket, bound) in op.buckets.iter_mut().zip(BUCKETS) {
+            *bucket += u64::from(seconds <= bound);
+        }
+        op.count += 1;
+        op.sum += seconds;
+        op.updates += delivery.updates as u64;
+        op.evictions += delivery.evictions as u64;
+        op.adjustments += u64::from(delivery.adjusted);
+    }
+
+    /// The families of containerd (NRI-451) and ours, as Prometheus text. `prefix` stands before
+    /// each name: `containerd_nri` there.
+    pub(crate) fn render(&self, prefix: &str, plugins: &[PluginInfo]) -> String {
+        let mut text = String::new();
+        let inner = lock(&self.0);
+        render_operations(&mut text, prefix, &inner.operations);
+        family(&mut text, prefix, "plugin_timeouts_total", "counter");
+        for (plugin, count) in &inner.timeouts {
+            let _ = writeln!(
+                text,
+                "{prefix}_plugin_timeouts_total{{plugin=\"{plugin}\"}} {count}"
+            );
+        }
+        drop(inner);
+        render_plugins(&mut text, prefix, plugins);
+        text
+    }
+}
+
+fn family(text: &mut String, prefix: &str, name: &str, kind: &str) {
+    let _ = writeln!(text, "# TYPE {prefix}_{name} {kind}");
+}
+
+fn render_operations(
+    text: &mut String,
+    prefix: &str,
+    operations: &BTreeMap<(PluginId, &'static str), Operation>,
+) {
+    family(text, prefix, "plugin_invocations_total", "counter");
+    for ((plugin, operation), op) in operations {
+        for (error, count) in &op.outcomes {
+            let status = if error.is_empty() { "success" } else { "error" };
+            let _ = writeln!(
+                text,
+                "{prefix}_plugin_invocations_total{{plugin=\"{plugin}\",operation=\"{operation}\",status=\"{status}\",error=\"{error}\"}} {count}"
+            );
+        }
+    }
+    family(text, prefix, "plugin_latency_seconds", "histogram");
+    for ((plugin, operation), op) in operations {
+        let name = format!("{prefix}_plugin_latency_seconds");
+        let labels = format!("plugin=\"{plugin}\",operation=\"{operation}\"");
+        for (count, bound) in op.buckets.iter().zip(BUCKETS) {
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
+        }
+        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", op.count);
+        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", op.sum);
+        let _ = writeln!(text, "{name}_count{{{labels}}} {}", op.count);
+    }
+    family(text, prefix, "plugin_adjustments_total", "counter");
+    for ((plugin, operation), op) in operations {
+        let kinds = [
+            ("adjust", op.adjustments),
+            ("update", op.updates),
+            ("evict", op.evictions),
+        ];
+        for (kind, count) in kinds.into_iter().filter(|(_, count)| *count > 0) {
+            let _ = writeln!(
+                text,
+                "{prefix}_plugin_adjustments_total{{plugin=\"{plugin}\",operation=\"{operation}\",type=\"{kind}\"}} {count}"
+            );
+        }
+    }
+}
+
+fn render_plugins(text: &mut String, prefix: &str, plugins: &[PluginInfo]) {
+    let active = plugins
+        .iter()
+        .filter(|p| p.state == PluginState::Active)
+        .count();
+    family(text, prefix, "active_plugins_total", "gauge");
+    let _ = writeln!(text, "{prefix}_active_plugins_total {active}");
+    let missing = |p: &&PluginInfo| p.required && p.state == PluginState::Absent;
+    family(text, prefix, "missing_required_plugins", "gauge");
+    let _ = writeln!(
+        text,
+        "{prefix}_missing_required_plugins {}",
+        plugins.iter().filter(missing).count()
+    );
+    family(text, prefix, "plugin_backlog", "gauge");
+    for p in plugins.iter().filter(|p| p.must_run) {
+        let _ = writeln!(
+            text,
+            "{prefix}_plugin_backlog{{plugin=\"{}\"}} {}",
+            p.id, p.backlog
+        );
+    }
+}
+
+/// The `error` label; "" for success, `None` if the plugin was not called (NRI-403, NRI-451).
+fn error_label(outcome: &Outcome) -> Option<&'static str> {
+    Some(match outcome {
+        Outcome::Answered => "",
+        Outcome::TimedOut => "deadline_exceeded",
+        Outcome::Cancelled => "canceled",
+        Outcome::Lost(_) => "unavailable",
+        Outcome::Refused(_) | Outcome::Panicked(_) => "unknown",
+        Outcome::Garbled(_) => "internal",
+        Outcome::Conflict(_) | Outcome::Denied(_) => "other",
+        Outcome::Skipped | Outcome::NotSubscribed | Outcome::Joining | Outcome::Absent => {
+            return None;
+        }
+    })
+}
+
+/// One line for the log about a delivery that went wrong.
+pub(crate) fn describe(delivery: &Delivery) -> String {
+    format!(
+        "{} at {}: {:?} after {:?}",
+        event_name(delivery.event),
+        delivery.plugin,
+        delivery.outcome,
+        delivery.took
+    )
+}

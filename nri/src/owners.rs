@@ -1,0 +1,372 @@
+//! Who set what: the ownership table of one operation (NRI-500…505), and the identity of a plugin.
+//!
+//! ```text
+//!            claim by P                 clear by any R
+//!   free ───────────────► P ─────────────────────────────► -R ──claim by R──► R
+//!                         └─claim by anyone: conflict        └─claim by S≠R: conflict with R
+//! ```
+//!
+//! Pure: no I/O, no clock. The table belongs to the merge that fills it; validators get a copy.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use proto_nri::{CompoundFieldOwners, Field, FieldOwners, OwningPlugins};
+
+/// The identity of a plugin: `10-foo` in logs, owner tables and metrics.
+///
+/// Ordered by index, then name; plugins are called in order of the index alone (NRI-402).
+/// Identities need not be unique among v1alpha1 plugins (NRI-303).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PluginId {
+    /// Two ASCII digits.
+    pub index: String,
+    /// One or more of `A-Z a-z 0-9 _ . + -`.
+    pub name: String,
+}
+
+/// An index or name that no plugin may have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadPluginId {
+    #[error("plugin name {0:?}: only letters, digits, '_', '.', '+' and '-' may stand in it")]
+    Name(String),
+    #[error("plugin index {0:?}: must be exactly two digits")]
+    Index(String),
+    #[error("plugin id {0:?}: must be two digits, a dash and a name")]
+    Form(String),
+}
+
+impl PluginId {
+    /// Checks the name, then the index (NRI-301, NRI-302).
+    pub fn new(index: impl Into<String>, name: impl Into<String>) -> Result<Self, BadPluginId> {
+        let (index, name) = (index.into(), name.into());
+        let in_name = |b: u8| b.is_ascii_alphanumeric() || b"_.+-".contains(&b);
+        if name.is_empty() || !name.bytes().all(in_name) {
+            return Err(BadPluginId::Name(name));
+        }
+        if index.len() != 2 || !index.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(BadPluginId::Index(index));
+        }
+        Ok(Self { index, name })
+    }
+}
+
+impl fmt::Display for PluginId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.index, self.name)
+    }
+}
+
+impl FromStr for PluginId {
+    type Err = BadPluginId;
+
+    /// Takes `NN-name`, as file names of plugins and owner entries have it.
+    fn from_str(s: &str) -> Result<Self, BadPluginId> {
+        let (index, name) = s
+            .split_once('-')
+            .ok_or_else(|| BadPluginId::Form(s.to_owned()))?;
+        Self::new(index, name)
+    }
+}
+
+/// Splits a removal marker off a key: `-key` means "remove `key`" (NRI-505). There is no escape.
+pub fn removal(key: &str) -> Option<&str> {
+    key.strip_prefix('-')
+}
+
+/// Two plugins want the same thing (NRI-503). `later` is the one whose answer failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("plugin {later} sets {}, which {}", self.what(), self.deed())]
+pub struct Conflict {
+    pub later: PluginId,
+    pub earlier: PluginId,
+    /// The container whose field it is.
+    pub container: String,
+    pub field: Field,
+    /// `None` for a simple field.
+    pub key: Option<String>,
+    /// `earlier` had removed the key rather than set it.
+    pub removed: bool,
+}
+
+impl Conflict {
+    fn deed(&self) -> String {
+        match (self.removed, self.later == self.earlier) {
+            (true, _) => format!("plugin {} removed", self.earlier),
+            (false, true) => "it had set before".to_owned(),
+            (false, false) => format!("plugin {} had set before", self.earlier),
+        }
+    }
+
+    fn what(&self) -> String {
+        let field = self.field.as_str_name();
+        match &self.key {
+            Some(key) => format!("{field} {key:?} of container {}", self.container),
+            None => format!("{field} of container {}", self.container),
+        }
+    }
+}
+
+/// What the table says of one field or key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// Set by this plugin.
+    Set(PluginId),
+    /// Removed by this plugin; on the wire `-NN-name`. Only it may claim the entry (NRI-501).
+    Cleared(PluginId),
+    /// Added to by each of these, in call order: OCI hooks only (NRI-504).
+    Shared(Vec<PluginId>),
+}
+
+impl fmt::Display for Owner {
+    /// As it stands on the wire: `10-foo`, `-10-foo` or `10-foo,20-bar`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set(id) => write!(f, "{id}"),
+            Self::Cleared(id) => write!(f, "-{id}"),
+            Self::Shared(ids) => {
+                for (n, id) in ids.iter().enumerate() {
+                    write!(f, "{}{id}", if n == 0 { "" } else { "," })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl FromStr for Owner {
+    type Err = BadPluginId;
+
+    fn from_str(s: &str) -> Result<Self, BadPluginId> {
+        if let Some(id) = s.strip_prefix('-') {
+            return Ok(Self::Cleared(id.parse()?));
+        }
+        if s.contains(',') {
+            return Ok(Self::Shared(
+                s.split(',').map(str::parse).collect::<Result<_, _>>()?,
+            ));
+        }
+        Ok(Self::Set(s.parse()?))
+    }
+}
+
+impl Owner {
+    /// The plugins that set, removed or added to the entry; for an audit they all count.
+    pub fn plugins(&self) -> &[PluginId] {
+        match self {
+            Self::Set(id) | Self::Cleared(id) => std::slice::from_ref(id),
+            Self::Shared(ids) => ids,
+        }
+    }
+}
+
+/// Who owns the fields of one container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerOwners {
+    pub(crate) id: String,
+    simple: BTreeMap<Field, Owner>,
+    compound: BTreeMap<Field, BTreeMap<String, Owner>>,
+}
+
+impl ContainerOwners {
+    /// An empty table for the container with this id.
+    pub fn new(id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Says who stands in the way if `plugin` were to claim a simple field.
+    pub fn check(&self, plugin: &PluginId, field: Field) -> Result<(), Box<Conflict>> {
+        self.refuses(plugin, field, None, self.owner(field))
+    }
+
+    /// Says who stands in the way if `plugin` were to claim one key of a compound field.
+    pub fn check_key(
+        &self,
+        plugin: &PluginId,
+        field: Field,
+        key: &str,
+    ) -> Result<(), Box<Conflict>> {
+        self.refuses(plugin, field, Some(key), self.owner_of(field, key))
+    }
+
+    /// Takes a simple field for `plugin`, or says who has it.
+    pub fn claim(&mut self, plugin: &PluginId, field: Field) -> Result<(), Box<Conflict>> {
+        self.check(plugin, field)?;
+        self.simple.insert(field, Owner::Set(plugin.clone()));
+        Ok(())
+    }
+
+    /// Takes one key of a compound field for `plugin`, or says who has it.
+    pub fn claim_key(
+        &mut self,
+        plugin: &PluginId,
+        field: Field,
+        key: &str,
+    ) -> Result<(), Box<Conflict>> {
+        self.check_key(plugin, field, key)?;
+        let keys = self.compound.entry(field).or_default();
+        keys.insert(key.to_owned(), Owner::Set(plugin.clone()));
+        Ok(())
+    }
+
+    /// Frees a simple field for `plugin`, whoever had it (NRI-502).
+    pub fn clear(&mut self, plugin: &PluginId, field: Field) {
+        self.simple.insert(field, Owner::Cleared(plugin.clone()));
+    }
+
+    /// Frees one key for `plugin`, whoever had it (NRI-502).
+    pub fn clear_key(&mut self, plugin: &PluginId, field: Field, key: &str) {
+        let keys = self.compound.entry(field).or_default();
+        keys.insert(key.to_owned(), Owner::Cleared(plugin.clone()));
+    }
+
+    /// Adds `plugin` to those that share a simple field (NRI-504). Never a conflict.
+    pub fn share(&mut self, plugin: &PluginId, field: Field) {
+        let owner = self
+            .simple
+            .entry(field)
+            .or_insert_with(|| Owner::Shared(Vec::new()));
+        let mut ids = owner.plugins().to_vec();
+        ids.push(plugin.clone());
+        *owner = Owner::Shared(ids);
+    }
+
+    /// Who has a simple field.
+    pub fn owner(&self, field: Field) -> Option<&Owner> {
+        self.simple.get(&field)
+    }
+
+    /// Who has one key of a compound field.
+    pub fn owner_of(&self, field: Field, key: &str) -> Option<&Owner> {
+        self.compound.get(&field)?.get(key)
+    }
+
+    /// The keys of a compound field and who has them, in order of the keys.
+    pub fn keys(&self, field: Field) -> impl Iterator<Item = (&str, &Owner)> {
+        let keys = self.compound.get(&field).into_iter().flatten();
+        keys.map(|(key, owner)| (key.as_str(), owner))
+    }
+
+    /// True while no plugin has touched the container.
+    pub fn is_empty(&self) -> bool {
+        self.simple.is_empty() && self.compound.is_empty()
+    }
+
+    /// The conflict of a plugin that sets one key twice in one answer (NRI-501).
+    pub(crate) fn set_twice(&self, plugin: &PluginId, field: Field, key: &str) -> Box<Conflict> {
+        Box::new(self.conflict(plugin, plugin, field, Some(key)))
+    }
+
+    fn refuses(
+        &self,
+        plugin: &PluginId,
+        field: Field,
+        key: Option<&str>,
+        owner: Option<&Owner>,
+    ) -> Result<(), Box<Conflict>> {
+        let (earlier, removed) = match owner {
+            Some(Owner::Cleared(by)) if by != plugin => (by, true),
+            Some(Owner::Set(by)) => (by, false),
+            // Hooks are shared, never claimed.
+            Some(Owner::Cleared(_) | Owner::Shared(_)) | None => return Ok(()),
+        };
+        Err(Box::new(Conflict {
+            removed,
+            ..self.conflict(plugin, earlier, field, key)
+        }))
+    }
+
+    fn conflict(
+        &self,
+        later: &PluginId,
+        earlier: &PluginId,
+        field: Field,
+        key: Option<&str>,
+    ) -> Conflict {
+        Conflict {
+            later: later.clone(),
+            earlier: earlier.clone(),
+            container: self.id.clone(),
+            field,
+            key: key.map(str::to_owned),
+            removed: false,
+        }
+    }
+}
+
+/// The ownership table of one operation: container id → who owns its fields (NRI-500).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owners(BTreeMap<String, ContainerOwners>);
+
+impl Owners {
+    /// The table of one container, if a plugin touched it.
+    pub fn container(&self, id: &str) -> Option<&ContainerOwners> {
+        self.0.get(id)
+    }
+
+    /// All tables, in order of the container ids.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &ContainerOwners)> {
+        self.0.iter().map(|(id, owners)| (id.as_str(), owners))
+    }
+
+    /// Puts one container's table in, unless it is empty.
+    pub(crate) fn put(&mut self, owners: ContainerOwners) {
+        if !owners.is_empty() {
+            self.0.insert(owners.id.clone(), owners);
+        }
+    }
+}
+
+impl From<&Owners> for OwningPlugins {
+    fn from(owners: &Owners) -> Self {
+        let owners = owners.iter().map(|(id, o)| (id.to_owned(), o.into()));
+        Self {
+            owners: owners.collect(),
+        }
+    }
+}
+
+impl From<&ContainerOwners> for FieldOwners {
+    fn from(table: &ContainerOwners) -> Self {
+        let simple = table.simple.iter();
+        let compound = table.compound.iter().map(|(field, keys)| {
+            let owners = keys.iter().map(|(k, o)| (k.clone(), o.to_string()));
+            let owners = owners.collect();
+            (*field as i32, CompoundFieldOwners { owners })
+        });
+        Self {
+            simple: simple.map(|(f, o)| (*f as i32, o.to_string())).collect(),
+            compound: compound.collect(),
+        }
+    }
+}
+
+impl TryFrom<&OwningPlugins> for Owners {
+    type Error = BadPluginId;
+
+    /// Reads the table a validator was sent. Fields of a newer NRI are left out.
+    fn try_from(wire: &OwningPlugins) -> Result<Self, BadPluginId> {
+        let mut owners = Self::default();
+        for (id, fields) in &wire.owners {
+            let mut table = ContainerOwners::new(id.as_str());
+            for (field, owner) in &fields.simple {
+                if let Ok(field) = Field::try_from(*field) {
+                    table.simple.insert(field, owner.parse()?);
+                }
+            }
+            for (field, keys) in &fields.compound {
+                let Ok(field) = Field::try_from(*field) else {
+                    continue;
+                };
+                for (key, owner) in &keys.owners {
+                    let entry = table.compound.entry(field).or_default();
+                    entry.insert(key.clone(), owner.parse()?);
+                }
+            }
+            owners.put(table);
+        }
+        Ok(owners)
+    }
+}

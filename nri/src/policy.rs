@@ -1,0 +1,321 @@
+//! What one plugin's outcome means for the operation and for the plugin (table 4.3, NRI-410…415).
+//!
+//! ```text
+//!  outcome ×               setup          teardown       notification    validation
+//!  Answered                proceed        proceed        proceed         proceed
+//!  NotSubscribed           proceed        proceed        proceed         proceed
+//!  Refused, Panicked,      ABORT          proceed, log   proceed, log    ABORT
+//!    Conflict, Denied
+//!  TimedOut                proceed (1)    proceed (2)    proceed         ABORT        + close or count
+//!  Lost, Garbled           proceed (1)    proceed (2)    proceed         ABORT        + close
+//!  Skipped                 proceed (1)    proceed (2)    proceed         ABORT        + count
+//!  Absent, Joining         proceed (1)    proceed (2)    proceed         proceed (1)
+//!  Cancelled               ABORT          proceed        proceed         ABORT        never its fault
+//!
+//!  (1) a required plugin: ABORT, for RunPodSandbox, CreateContainer and validation (NRI-412)
+//!  (2) a must-run plugin: the event is journalled
+//! ```
+//!
+//! Pure: no I/O, no clock. The dispatcher keeps the count of misses in a row and carries out what
+//! the verdict says.
+
+use std::time::Duration;
+
+use proto_nri::Event;
+
+use crate::{
+    mask::{EventMask, FieldMask, event_name},
+    owners::PluginId,
+};
+
+/// What kind of event it is: the class column of table 4.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// A plugin may veto it.
+    Setup,
+    /// Every plugin is told, none can stop it.
+    Teardown,
+    /// Post events: told, nothing more.
+    Notification,
+    /// ValidateContainerAdjustment.
+    Validation,
+}
+
+impl Class {
+    /// The class of an event. `Unknown` and `Last` are never sent and count as notifications.
+    pub fn of(event: Event) -> Self {
+        match event {
+            Event::RunPodSandbox
+            | Event::UpdatePodSandbox
+            | Event::CreateContainer
+            | Event::StartContainer
+            | Event::UpdateContainer => Self::Setup,
+            Event::StopPodSandbox
+            | Event::RemovePodSandbox
+            | Event::StopContainer
+            | Event::RemoveContainer => Self::Teardown,
+            Event::ValidateContainerAdjustment => Self::Validation,
+            Event::PostCreateContainer
+            | Event::PostStartContainer
+            | Event::PostUpdateContainer
+            | Event::PostUpdatePodSandbox
+            | Event::Unknown
+            | Event::Last => Self::Notification,
+        }
+    }
+}
+
+/// What came of one plugin at one event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It answered OK.
+    Answered,
+    /// It answered an error status, which says this.
+    Refused(String),
+    /// A local deadline, or a status DEADLINE_EXCEEDED from its side: the same (NRI-137).
+    TimedOut,
+    /// The connection went, or ttrpc was violated.
+    Lost(String),
+    /// The reply does not parse.
+    Garbled(String),
+    /// An in-process plugin panicked.
+    Panicked(String),
+    /// The answer conflicts with an earlier one or breaks a rule of merging.
+    Conflict(String),
+    /// The answer touches a field this plugin may not.
+    Denied(String),
+    /// It was not called: an answer is overdue since an earlier event (`on_timeout = "skip"`).
+    Skipped,
+    /// It is not subscribed to this event.
+    NotSubscribed,
+    /// Not yet synchronised, also not by the end of the wait for it.
+    Joining,
+    /// Not connected. Asked only of plugins the configuration names.
+    Absent,
+    /// The caller's own cancellation or deadline ended the call (NRI-137).
+    Cancelled,
+}
+
+/// What happens to a plugin that does not answer in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnTimeout {
+    /// It is closed at once, as Go does (NRI-411).
+    #[default]
+    Close,
+    /// It gets no event until its late answer came; `breaker` misses in a row close it.
+    Skip,
+}
+
+/// What happens to an adjustment outside the permitted fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDenied {
+    /// The operation fails, naming plugin and field.
+    #[default]
+    Fail,
+    /// What is not permitted is dropped and logged.
+    Drop,
+}
+
+/// How one plugin is treated. The default is Go's behaviour.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginPolicy {
+    /// Pods and containers are not created without its answer.
+    pub required: bool,
+    /// Stop and Remove events it has not acknowledged are kept and sent again.
+    pub must_run: bool,
+    pub on_timeout: OnTimeout,
+    /// With `Skip`: so many misses in a row close it; 0 never does.
+    pub breaker: u32,
+    /// `None`: that of the runtime (2 s).
+    pub request_timeout: Option<Duration>,
+    /// For one chunk of Synchronize. `None`: that of the runtime (10 s).
+    pub sync_timeout: Option<Duration>,
+    /// Events it is told of, whatever it subscribes to.
+    pub events: EventMask,
+    /// Fields it may adjust or update.
+    pub fields: FieldMask,
+    pub on_denied: OnDenied,
+}
+
+impl Default for PluginPolicy {
+    fn default() -> Self {
+        Self {
+            required: false,
+            must_run: false,
+            on_timeout: OnTimeout::Close,
+            breaker: 3,
+            request_timeout: None,
+            sync_timeout: None,
+            events: EventMask::ALL,
+            fields: FieldMask::ALL,
+            on_denied: OnDenied::Fail,
+        }
+    }
+}
+
+/// Whether the operation goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Flow {
+    Proceed,
+    /// It fails with this text, which names the plugin and the event (NRI-415).
+    Abort(String),
+}
+
+/// Why a plugin is closed: the reason given in `Shutdown` (NRI-1050).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloseReason {
+    RequestTimeout,
+    ConnectionLost,
+    ProtocolError,
+}
+
+/// What follows from one outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    pub flow: Flow,
+    /// The plugin is closed and gets nothing more.
+    pub close: Option<CloseReason>,
+    /// The event is kept for this plugin until it has acknowledged it.
+    pub journal: bool,
+    /// Misses in a row after this event; the dispatcher hands it in at the next.
+    pub misses: u32,
+    /// One line for the log, also where the operation goes on.
+    pub log: Option<String>,
+}
+
+/// One plugin at one event.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    pub plugin: &'a PluginId,
+    pub event: Event,
+    pub policy: &'a PluginPolicy,
+    /// Misses in a row before this event.
+    pub misses: u32,
+    /// The pod carries the annotation that lets it through without required plugins.
+    pub exempt: bool,
+}
+
+/// Decides. See the table in the module header.
+pub fn decide(case: Case<'_>, outcome: &Outcome) -> Verdict {
+    let log = trouble(case.plugin, case.event, outcome);
+    let misses = match outcome {
+        Outcome::TimedOut | Outcome::Skipped => case.misses.saturating_add(1),
+        Outcome::NotSubscribed | Outcome::Cancelled | Outcome::Joining | Outcome::Absent => {
+            case.misses
+        }
+        _ => 0,
+    };
+    let flow = match &log {
+        Some(reason) if aborts(case, outcome) => Flow::Abort(reason.clone()),
+        _ => Flow::Proceed,
+    };
+    Verdict {
+        flow,
+        close: close(case.policy, outcome, misses),
+        journal: case.policy.must_run
+            && Class::of(case.event) == Class::Teardown
+            && unacknowledged(outcome),
+        misses,
+        log,
+    }
+}
+
+/// What to do with an answer that came after its deadline, from a plugin that was not closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Late {
+    /// Drop it; the plugin gets events again.
+    Drop,
+    /// Drop it, and send this plugin StopContainer and RemoveContainer: it believes in a
+    /// container whose adjustments were never made.
+    Undo,
+}
+
+/// Decides on a late answer to `event`; `ok` if it carries no error status.
+pub fn late(event: Event, ok: bool) -> Late {
+    match event {
+        Event::CreateContainer if ok => Late::Undo,
+        _ => Late::Drop,
+    }
+}
+
+/// Whether the operation cannot do without a required plugin's answer to this event.
+pub fn needs_required(event: Event) -> bool {
+    matches!(
+        event,
+        Event::RunPodSandbox | Event::CreateContainer | Event::ValidateContainerAdjustment
+    )
+}
+
+fn trouble(plugin: &PluginId, event: Event, outcome: &Outcome) -> Option<String> {
+    let event = event_name(event);
+    Some(match outcome {
+        Outcome::Answered | Outcome::NotSubscribed => return None,
+        Outcome::Refused(why) => format!("plugin {plugin} refused {event}: {why}"),
+        Outcome::TimedOut => format!("plugin {plugin} did not answer {event} in time"),
+        Outcome::Lost(why) => format!("plugin {plugin} was lost during {event}: {why}"),
+        Outcome::Garbled(why) => {
+            format!("plugin {plugin} answered {event} with what is no reply: {why}")
+        }
+        Outcome::Panicked(why) => format!("plugin {plugin} panicked at {event}: {why}"),
+        Outcome::Conflict(why) | Outcome::Denied(why) => {
+            format!("the answer of plugin {plugin} to {event} cannot stand: {why}")
+        }
+        Outcome::Skipped => {
+            format!("plugin {plugin} was not told of {event}: it still owes an answer")
+        }
+        Outcome::Joining => format!("plugin {plugin} was not yet synchronised at {event}"),
+        Outcome::Absent => format!("plugin {plugin} was not connected at {event}"),
+        Outcome::Cancelled => format!("{event} was cancelled while plugin {plugin} handled it"),
+    })
+}
+
+fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
+    let class = Class::of(case.event);
+    let missed = || case.policy.required && !case.exempt && needs_required(case.event);
+    match outcome {
+        Outcome::Answered | Outcome::NotSubscribed => false,
+        Outcome::Refused(_)
+        | Outcome::Panicked(_)
+        | Outcome::Conflict(_)
+        | Outcome::Denied(_)
+        | Outcome::Cancelled => matches!(class, Class::Setup | Class::Validation),
+        Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Skipped => {
+            class == Class::Validation || missed()
+        }
+        Outcome::Joining | Outcome::Absent => missed(),
+    }
+}
+
+fn close(policy: &PluginPolicy, outcome: &Outcome, misses: u32) -> Option<CloseReason> {
+    match outcome {
+        Outcome::Lost(_) => Some(CloseReason::ConnectionLost),
+        Outcome::Garbled(_) => Some(CloseReason::ProtocolError),
+        Outcome::TimedOut | Outcome::Skipped => {
+            let due = match policy.on_timeout {
+                OnTimeout::Close => true,
+                OnTimeout::Skip => policy.breaker != 0 && misses >= policy.breaker,
+            };
+            due.then_some(CloseReason::RequestTimeout)
+        }
+        _ => None,
+    }
+}
+
+/// A refusal is an acknowledgement too: the plugin was told and answered.
+fn unacknowledged(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::TimedOut
+        | Outcome::Lost(_)
+        | Outcome::Garbled(_)
+        | Outcome::Skipped
+        | Outcome::Joining
+        | Outcome::Absent
+        | Outcome::Cancelled => true,
+        Outcome::Answered
+        | Outcome::Refused(_)
+        | Outcome::Panicked(_)
+        | Outcome::Conflict(_)
+        | Outcome::Denied(_)
+        | Outcome::NotSubscribed => false,
+    }
+}

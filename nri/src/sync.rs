@@ -1,0 +1,555 @@
+//! Who is in, who is joining, and what each of them knows: the roster, and the cut.
+//!
+//! ```text
+//!   connect ─► configured ─► [cut] joining ──Synchronize answered──► active ──► gone
+//!                              │      └── failed ──────────────────────────────► gone
+//!                              └ under one short mutex: snapshot the runtime's objects, enter the list
+//! ```
+//!
+//! Every dispatch departs, takes its next plugin and lands under the same mutex. So for each object
+//! and each plugin: the object is in the plugin's list, or its Run/Create event goes to the plugin;
+//! never both, never neither. For that,
+//! - an object is left out of the snapshot until its Run or Create dispatch has landed, and that
+//!   dispatch also visits plugins that joined meanwhile, if need be after those of higher index;
+//! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
+//!   that were in when it began.
+//!
+//! Each seat in the list has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining
+//! plugin holds its own lane until it is synchronised; its events wait there in order.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use prost::Message;
+use proto_nri::{Event, SynchronizeRequest};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
+
+use crate::{Snapshot, Source, owners::PluginId, session::Session};
+
+/// Events that may wait for a joining plugin without anyone waiting for them.
+const MAX_QUEUED: usize = 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Object {
+    Pod(String),
+    Container(String),
+}
+
+/// Who sits on a seat.
+#[derive(Clone)]
+pub(crate) enum Seat {
+    /// Not synchronised yet; events wait in the lane.
+    Joining(Arc<Session>),
+    Active(Arc<Session>),
+    Gone,
+}
+
+/// A place in the order of plugins. It outlives an instance that is replaced (NRI-1070).
+pub(crate) struct Slot {
+    pub(crate) id: PluginId,
+    /// Order of joining; breaks ties between equal indices (NRI-402).
+    pub(crate) seq: u64,
+    lane: Arc<AsyncMutex<()>>,
+    queued: AtomicUsize,
+    seat: Mutex<Seat>,
+}
+
+/// The right to call the plugin on a seat.
+pub(crate) type Lane = OwnedMutexGuard<()>;
+
+/// A place in the queue for a lane, held from the moment it was taken.
+pub(crate) struct LanePlace(std::pin::Pin<Box<dyn Future<Output = Lane> + Send>>);
+
+impl LanePlace {
+    pub(crate) async fn wait(self) -> Lane {
+        self.0.await
+    }
+}
+
+impl Slot {
+    pub(crate) fn seat(&self) -> Seat {
+        lock(&self.seat).clone()
+    }
+
+    fn sit(&self, seat: Seat) {
+        *lock(&self.seat) = seat;
+    }
+
+    /// Takes a place in the queue now; whoever takes one later is served later.
+    pub(crate) fn take_place(&self) -> LanePlace {
+        let mut place = Box::pin(tokio::task::coop::unconstrained(
+            self.lane.clone().lock_owned(),
+        ));
+        match place.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(lane) => LanePlace(Box::pin(std::future::ready(lane))),
+            Poll::Pending => LanePlace(place),
+        }
+    }
+
+    /// Counts an event that waits in the lane on its own. False: too many already.
+    pub(crate) fn queue(self: &Arc<Self>) -> Option<Queued> {
+        let before = self.queued.fetch_add(1, Ordering::SeqCst);
+        let queued = Queued(self.clone());
+        (before < MAX_QUEUED).then_some(queued)
+    }
+}
+
+/// One event that waits for a joining plugin.
+pub(crate) struct Queued(Arc<Slot>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.queued.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct Flight {
+    makes: Option<Object>,
+    /// Sequence numbers of the seats it has gone to.
+    visited: Vec<u64>,
+    /// Those of them that it is done with: a newer instance on such a seat would not be told.
+    passed: Vec<u64>,
+    /// Only seats up to this one; for Remove.
+    until: u64,
+}
+
+#[derive(Default)]
+struct Book {
+    /// By index, then order of joining.
+    slots: Vec<Arc<Slot>>,
+    last_seq: u64,
+    flights: BTreeMap<u64, Flight>,
+    last_flight: u64,
+    /// What plugins may be told of in a list: its Run or Create hook is done, or it was there when
+    /// we started; and its Remove has not begun.
+    made: BTreeSet<Object>,
+}
+
+/// The list of plugins and what is under way.
+pub(crate) struct Roster {
+    book: Mutex<Book>,
+    /// A dispatch ended.
+    landed: Notify,
+    source: Arc<dyn Source>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Roster {
+    pub(crate) fn new(source: Arc<dyn Source>) -> Self {
+        Self {
+            book: Mutex::default(),
+            landed: Notify::new(),
+            source,
+        }
+    }
+
+    /// Takes what the runtime has now as made, whoever made it: for the start.
+    pub(crate) fn adopt(&self) {
+        let mut book = lock(&self.book);
+        let all = self.source.snapshot();
+        let pods = all.pods.into_iter().map(|p| Object::Pod(p.id));
+        let containers = all.containers.into_iter().map(|c| Object::Container(c.id));
+        book.made.extend(pods.chain(containers));
+    }
+
+    /// Runs `change` under the mutex of the cut: what it changes in the runtime's snapshot is seen
+    /// by a joining plugin wholly or not at all.
+    pub(crate) fn cut<T>(&self, change: impl FnOnce() -> T) -> T {
+        let _book = lock(&self.book);
+        change()
+    }
+
+    /// All seats, in order.
+    pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
+        lock(&self.book).slots.clone()
+    }
+
+    /// True while the container's CreateContainer is under way.
+    pub(crate) fn is_being_created(&self, container: &str) -> bool {
+        let book = lock(&self.book);
+        book.flights
+            .values()
+            .any(|f| matches!(&f.makes, Some(Object::Container(id)) if id == container))
+    }
+
+    /// The cut: enters plugins as joining and takes the list they are to be told, in one.
+    pub(crate) fn join(self: &Arc<Self>, sessions: &[Arc<Session>]) -> (Vec<Joining>, Snapshot) {
+        let mut book = lock(&self.book);
+        let snapshot = book.snapshot(&*self.source);
+        let joining = sessions.iter().map(|session| {
+            book.last_seq += 1;
+            let slot = Arc::new(Slot {
+                id: session.id.clone(),
+                seq: book.last_seq,
+                lane: Arc::default(),
+                queued: AtomicUsize::new(0),
+                seat: Mutex::new(Seat::Joining(session.clone())),
+            });
+            let lane = slot.lane.clone().try_lock_owned().ok();
+            let key = (slot.id.index.clone(), slot.seq);
+            let at = book
+                .slots
+                .partition_point(|s| (s.id.index.as_str(), s.seq) < (key.0.as_str(), key.1));
+            book.slots.insert(at, slot.clone());
+            Joining {
+                roster: self.clone(),
+                slot,
+                lane,
+                session: session.clone(),
+                replaces: None,
+            }
+        });
+        (joining.collect(), snapshot)
+    }
+
+    /// The cut for an instance that replaces another on its seat (NRI-1070): events wait from now
+    /// on, those the old one has begun are finished first, and no event goes to both.
+    pub(crate) async fn join_as(
+        self: &Arc<Self>,
+        slot: Arc<Slot>,
+        session: Arc<Session>,
+    ) -> Option<(Joining, Snapshot)> {
+        let lane = slot.take_place().wait().await;
+        loop {
+            let landed = self.landed.notified();
+            let mut landed = std::pin::pin!(landed);
+            landed.as_mut().enable();
+            {
+                let book = lock(&self.book);
+                let Seat::Active(old) = slot.seat() else {
+                    return None;
+                };
+                let busy = book.flights.values().any(|f| f.passed.contains(&slot.seq));
+                if !busy {
+                    let snapshot = book.snapshot(&*self.source);
+                    let joining = Joining {
+                        roster: self.clone(),
+                        slot: slot.clone(),
+                        lane: Some(lane),
+                        session,
+                        replaces: Some(old),
+                    };
+                    return Some((joining, snapshot));
+                }
+            }
+            landed.await;
+        }
+    }
+
+    /// Takes a plugin off the list, if it is still the one on the seat.
+    pub(crate) fn leave(&self, session: &Arc<Session>) {
+        let mut book = lock(&self.book);
+        book.slots.retain(|slot| {
+            let mut seat = lock(&slot.seat);
+            let here =
+                matches!(&*seat, Seat::Joining(s) | Seat::Active(s) if Arc::ptr_eq(s, session));
+            if here {
+                *seat = Seat::Gone;
+            }
+            !here
+        });
+    }
+
+    /// Begins a dispatch.
+    pub(crate) fn depart(self: &Arc<Self>, event: Event, pod: &str, container: &str) -> Walk {
+        let mut book = lock(&self.book);
+        let object = match event {
+            Event::RunPodSandbox | Event::RemovePodSandbox => Some(Object::Pod(pod.to_owned())),
+            Event::CreateContainer | Event::RemoveContainer => {
+                Some(Object::Container(container.to_owned()))
+            }
+            _ => None,
+        };
+        let mut until = u64::MAX;
+        let mut makes = None;
+        match (event, object) {
+            (Event::RunPodSandbox | Event::CreateContainer, object) => makes = object,
+            (_, Some(object)) => {
+                until = book.last_seq;
+                book.made.remove(&object);
+            }
+            _ => {}
+        }
+        book.last_flight += 1;
+        let id = book.last_flight;
+        let (visited, passed) = (Vec::new(), Vec::new());
+        book.flights.insert(
+            id,
+            Flight {
+                makes,
+                visited,
+                passed,
+                until,
+            },
+        );
+        Walk {
+            roster: self.clone(),
+            id,
+            cursor: None,
+        }
+    }
+}
+
+impl Book {
+    /// What the runtime has, without what is being made and what is being removed.
+    fn snapshot(&self, source: &dyn Source) -> Snapshot {
+        let mut all = source.snapshot();
+        let made = |object: Object| self.made.contains(&object);
+        all.pods.retain(|p| made(Object::Pod(p.id.clone())));
+        all.containers
+            .retain(|c| made(Object::Container(c.id.clone())));
+        all
+    }
+}
+
+/// A plugin between the cut and its first event. Dropped before [`Joining::complete`]: it is off the
+/// list again, and what waited for it goes on without it.
+pub(crate) struct Joining {
+    roster: Arc<Roster>,
+    pub(crate) slot: Arc<Slot>,
+    lane: Option<Lane>,
+    session: Arc<Session>,
+    replaces: Option<Arc<Session>>,
+}
+
+impl Joining {
+    /// The plugin is synchronised: its events begin. Gives the instance it has replaced.
+    pub(crate) fn complete(mut self) -> Option<Arc<Session>> {
+        {
+            let _book = lock(&self.roster.book);
+            // It may have been taken off the list in the meantime.
+            if !matches!(self.slot.seat(), Seat::Gone) {
+                self.slot.sit(Seat::Active(self.session.clone()));
+            }
+        }
+        self.lane = None;
+        self.replaces.take()
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        if self.lane.is_some() && self.replaces.is_none() {
+            self.roster.leave(&self.session);
+        }
+    }
+}
+
+/// One dispatch on its way from plugin to plugin. Dropped: it has landed.
+pub(crate) struct Walk {
+    roster: Arc<Roster>,
+    id: u64,
+    /// Index and sequence number of the last plugin in order.
+    cursor: Option<(String, u64)>,
+}
+
+impl Walk {
+    /// The next plugin; when there is none left, the dispatch has landed.
+    pub(crate) fn next(&mut self) -> Option<Arc<Slot>> {
+        let mut book = lock(&self.roster.book);
+        let Book {
+            slots,
+            flights,
+            made,
+            ..
+        } = &mut *book;
+        let flight = flights.get_mut(&self.id)?;
+        let fresh = |s: &&Arc<Slot>| s.seq <= flight.until && !flight.visited.contains(&s.seq);
+        let after = |s: &&Arc<Slot>| match &self.cursor {
+            Some((index, seq)) => (s.id.index.as_str(), s.seq) > (index.as_str(), *seq),
+            None => true,
+        };
+        // In order; then those that joined behind our back.
+        let next = slots.iter().filter(fresh).find(after);
+        let next = next.or_else(|| slots.iter().find(fresh)).cloned();
+        match next {
+            Some(slot) => {
+                flight.visited.push(slot.seq);
+                let key = (slot.id.index.clone(), slot.seq);
+                if self.cursor.as_ref().is_none_or(|cursor| *cursor < key) {
+                    self.cursor = Some(key);
+                }
+                Some(slot)
+            }
+            None => {
+                let flight = flights.remove(&self.id);
+                made.extend(flight.and_then(|flight| flight.makes));
+                drop(book);
+                self.roster.landed.notify_waiters();
+                None
+            }
+        }
+    }
+}
+
+impl Walk {
+    /// The dispatch is done with a seat whose lane it still holds, or which it has only passed
+    /// because nobody there is `subscribed`; that matters for what is being made.
+    pub(crate) fn passed(&self, slot: &Slot, subscribed: bool) {
+        let mut book = lock(&self.roster.book);
+        if let Some(flight) = book.flights.get_mut(&self.id)
+            && (subscribed || flight.makes.is_some())
+        {
+            flight.passed.push(slot.seq);
+        }
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        let flight = lock(&self.roster.book).flights.remove(&self.id);
+        if flight.is_some() {
+            self.roster.landed.notify_waiters();
+        }
+    }
+}
+
+/// A list cut into messages that fit (NRI-320, NRI-323).
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Chunks {
+    /// In order; all but the last have `more`. At least one.
+    pub(crate) messages: Vec<SynchronizeRequest>,
+    /// Objects too big for any message.
+    pub(crate) too_big: Vec<String>,
+}
+
+/// Packs greedily: pods, then containers, until a message would be longer than `max` bytes.
+pub(crate) fn chunks(all: Snapshot, max: usize) -> Chunks {
+    let mut out = Chunks::default();
+    let mut current = SynchronizeRequest::default();
+    let mut len = 0;
+    let Snapshot { pods, containers } = all;
+    let room = |len: &mut usize,
+                size: usize,
+                id: String,
+                current: &mut SynchronizeRequest,
+                out: &mut Chunks| {
+        if size > max {
+            out.too_big.push(id);
+            return false;
+        }
+        if *len + size > max {
+            current.more = true;
+            out.messages.push(std::mem::take(current));
+            *len = 0;
+        }
+        *len += size;
+        true
+    };
+    for pod in pods {
+        let size = field_len(&pod);
+        let name = format!("pod {}", pod.id);
+        if room(&mut len, size, name, &mut current, &mut out) {
+            current.pods.push(pod);
+        }
+    }
+    for container in containers {
+        let size = field_len(&container);
+        let name = format!("container {}", container.id);
+        if room(&mut len, size, name, &mut current, &mut out) {
+            current.containers.push(container);
+        }
+    }
+    out.messages.push(current);
+    out
+}
+
+/// Bytes of a message as an element of a repeated field: tag, length and itself.
+fn field_len<M: Message>(message: &M) -> usize {
+    let len = message.encoded_len();
+    1 + prost::length_delimiter_len(len) + len
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proto_nri::{Container, PodSandbox};
+
+    use super::*;
+
+    fn pod(n: usize, size: usize) -> PodSandbox {
+        PodSandbox {
+            id: format!("p{n}"),
+            name: "x".repeat(size),
+            ..Default::default()
+        }
+    }
+
+    fn container(n: usize, size: usize) -> Container {
+        Container {
+            id: format!("c{n}"),
+            name: "x".repeat(size),
+            ..Default::default()
+        }
+    }
+
+    fn list(pods: &[usize], containers: &[usize]) -> Snapshot {
+        Snapshot {
+            pods: pods.iter().enumerate().map(|(n, s)| pod(n, *s)).collect(),
+            containers: containers
+                .iter()
+                .enumerate()
+                .map(|(n, s)| container(n, *s))
+                .collect(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_fit_carry_everything_in_order_and_are_never_empty(
+            pods in prop::collection::vec(0usize..1500, 0..40),
+            containers in prop::collection::vec(0usize..1500, 0..40),
+        ) {
+            let max = 1000;
+            let all = list(&pods, &containers);
+            let out = chunks(all.clone(), max);
+            let last = out.messages.len() - 1;
+            for (n, message) in out.messages.iter().enumerate() {
+                prop_assert!(message.encoded_len() <= max + 2);
+                prop_assert_eq!(message.more, n < last);
+                let objects = message.pods.len() + message.containers.len();
+                prop_assert!(objects > 0 || out.messages.len() == 1);
+            }
+            let fits_pod = |p: &PodSandbox| field_len(p) <= max;
+            let fits = |c: &Container| field_len(c) <= max;
+            let sent: Vec<_> = out.messages.iter().flat_map(|m| m.pods.clone()).collect();
+            let expected: Vec<_> = all.pods.iter().filter(|p| fits_pod(p)).cloned().collect();
+            prop_assert_eq!(sent, expected);
+            let sent: Vec<_> = out.messages.iter().flat_map(|m| m.containers.clone()).collect();
+            let expected: Vec<_> = all.containers.iter().filter(|c| fits(c)).cloned().collect();
+            let left_out = all.pods.len() + all.containers.len()
+                - out.messages.iter().map(|m| m.pods.len() + m.containers.len()).sum::<usize>();
+            prop_assert_eq!(sent, expected);
+            prop_assert_eq!(left_out, out.too_big.len());
+        }
+    }
+
+    #[test]
+    fn the_shapes_that_break_go_are_sent() {
+        // 2 pods and 10 big containers; 1 pod and 30 containers: in Go a panic and an endless loop.
+        for (pods, containers) in [(vec![10; 2], vec![900; 10]), (vec![10], vec![300; 30])] {
+            let out = chunks(list(&pods, &containers), 1000);
+            let sent: usize = out.messages.iter().map(|m| m.containers.len()).sum();
+            assert_eq!(sent, containers.len());
+            assert!(out.too_big.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_empty_list_is_one_message_and_a_too_big_object_is_named() {
+        let empty = chunks(Snapshot::default(), 1000);
+        assert_eq!(empty.messages, [SynchronizeRequest::default()]);
+        let huge = chunks(list(&[5000], &[10]), 1000);
+        assert_eq!(huge.too_big, ["pod p0"]);
+        assert_eq!(huge.messages.len(), 1);
+    }
+}

@@ -1,0 +1,330 @@
+//! Validation of a merged CreateContainer (NRI-600…644): the request for the validators, the sum
+//! of their verdicts, and the default validator.
+//!
+//! Pure: no I/O, no clock. The dispatcher calls the validators in parallel and hands the answers
+//! in; an error, a timeout and a lost connection are rejections too (NRI-602).
+
+use std::{collections::BTreeSet, fmt};
+
+use proto_nri::{
+    Field, OwningPlugins, PluginInstance, PodSandbox, ValidateContainerAdjustmentRequest,
+    ValidateContainerAdjustmentResponse, security_profile::ProfileType,
+};
+
+use crate::{
+    merge::MergedCreate,
+    owners::{ContainerOwners, Owners, PluginId},
+};
+
+/// How one active plugin took part in the CreateContainer that is being validated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    pub plugin: PluginId,
+    /// It is subscribed to CreateContainer.
+    pub subscribed: bool,
+    /// It answered this very request, and its answer was taken.
+    pub answered: bool,
+}
+
+impl Part {
+    /// Whether validators are told of the plugin: one that should have answered and did not is
+    /// not there in effect (NRI-603, mended).
+    pub fn present(&self) -> bool {
+        self.answered || !self.subscribed
+    }
+}
+
+/// The request for the validators (NRI-601). `parts`: every active plugin, in call order.
+pub fn request(merged: &MergedCreate, parts: &[Part]) -> ValidateContainerAdjustmentRequest {
+    let present = parts.iter().filter(|part| part.present());
+    let instance = |part: &Part| PluginInstance {
+        name: part.plugin.name.clone(),
+        index: part.plugin.index.clone(),
+    };
+    ValidateContainerAdjustmentRequest {
+        pod: merged.pod.clone(),
+        container: Some(merged.container.clone()),
+        adjust: Some(merged.adjust.clone()),
+        update: merged.update.clone(),
+        owners: Some(OwningPlugins::from(&merged.owners)),
+        plugins: present.map(instance).collect(),
+    }
+}
+
+/// Why validators would not have the container: all of them, in order of their ids (NRI-602).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// Never empty.
+    pub by: Vec<(PluginId, String)>,
+}
+
+impl std::error::Error for Rejected {}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, (validator, reason)) in self.by.iter().enumerate() {
+            let and = if n == 0 { "" } else { "; " };
+            write!(f, "{and}validator {validator} rejected it: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Sums up the verdicts of all validators. `Err` is a call that failed, with its cause.
+pub fn verdict(
+    answers: impl IntoIterator<
+        Item = (
+            PluginId,
+            Result<ValidateContainerAdjustmentResponse, String>,
+        ),
+    >,
+) -> Result<(), Rejected> {
+    let mut by: Vec<_> = answers
+        .into_iter()
+        .filter_map(|(validator, answer)| match answer {
+            Ok(answer) if !answer.reject => None,
+            Ok(answer) if answer.reason.is_empty() => {
+                Some((validator, "it gave no reason".to_owned()))
+            }
+            Ok(answer) => Some((validator, answer.reason)),
+            Err(cause) => Some((validator, format!("no verdict: {cause}"))),
+        })
+        .collect();
+    by.sort();
+    match by.is_empty() {
+        true => Ok(()),
+        false => Err(Rejected { by }),
+    }
+}
+
+/// Pod annotation with more plugins that a container must not be created without (NRI-640).
+pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
+
+/// The annotation that holds for a container: `KEY/container.<name>`, else `KEY/pod`, else `KEY`,
+/// of its pod; the first there is, also if it is empty (NRI-642).
+pub fn effective_annotation<'a>(
+    pod: &'a PodSandbox,
+    key: &str,
+    container: &str,
+) -> Option<&'a str> {
+    let of = |key: String| pod.annotations.get(&key);
+    of(format!("{key}/container.{container}"))
+        .or_else(|| of(format!("{key}/pod")))
+        .or_else(|| of(key.to_owned()))
+        .map(String::as_str)
+}
+
+/// The default validator and its configuration (6.1): the names of containerd's TOML, or those of
+/// the stand-alone plugin's YAML. By default everything passes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DefaultValidator {
+    /// Off: there is no default validator. Whoever sets it up looks at this; [`Self::check`] does not.
+    pub enable: bool,
+    #[serde(alias = "rejectOCIHookAdjustment")]
+    pub reject_oci_hook_adjustment: bool,
+    #[serde(alias = "rejectRuntimeDefaultSeccompAdjustment")]
+    pub reject_runtime_default_seccomp_adjustment: bool,
+    #[serde(alias = "rejectUnconfinedSeccompAdjustment")]
+    pub reject_unconfined_seccomp_adjustment: bool,
+    #[serde(alias = "rejectCustomSeccompAdjustment")]
+    pub reject_custom_seccomp_adjustment: bool,
+    #[serde(alias = "rejectNamespaceAdjustment")]
+    pub reject_namespace_adjustment: bool,
+    #[serde(alias = "rejectSysctlAdjustment")]
+    pub reject_sysctl_adjustment: bool,
+    /// Bare names or `NN-name`.
+    #[serde(alias = "requiredPlugins")]
+    pub required_plugins: Vec<String>,
+    /// Key of the annotation that lets a container through without required plugins; empty: none.
+    #[serde(alias = "tolerateMissingPluginsAnnotation")]
+    pub tolerate_missing_plugins_annotation: String,
+}
+
+impl DefaultValidator {
+    /// Accepts, or says why not. Hooks, seccomp, namespaces, required plugins, sysctl; the first
+    /// failure decides (NRI-630).
+    pub fn check(&self, request: &ValidateContainerAdjustmentRequest) -> Result<(), String> {
+        let container = request.container.as_ref();
+        let wire = request.owners.clone().unwrap_or_default();
+        let owners = Owners::try_from(&wire).map_err(|e| format!("owners: {e}"))?;
+        let owners = owners.container(container.map_or("", |c| c.id.as_str()));
+        if let Some(owners) = owners {
+            self.check_hooks(owners)?;
+            self.check_seccomp(request, owners)?;
+            let on = self.reject_namespace_adjustment;
+            check_keys(on, owners, Field::Namespace, "namespaces")?;
+        }
+        self.check_required(request)?;
+        match owners {
+            Some(owners) => {
+                let on = self.reject_sysctl_adjustment;
+                check_keys(on, owners, Field::Sysctl, "sysctls")
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_hooks(&self, owners: &ContainerOwners) -> Result<(), String> {
+        match owners.owner(Field::OciHooks) {
+            Some(owner) if self.reject_oci_hook_adjustment => Err(format!(
+                "plugin(s) {} may not adjust OCI hooks",
+                names(owner.plugins())
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Which switch holds depends on the profile the container had before (NRI-631).
+    fn check_seccomp(
+        &self,
+        request: &ValidateContainerAdjustmentRequest,
+        owners: &ContainerOwners,
+    ) -> Result<(), String> {
+        let Some(owner) = owners.owner(Field::SeccompPolicy) else {
+            return Ok(());
+        };
+        let linux = request.container.as_ref().and_then(|c| c.linux.as_ref());
+        let profile = linux.and_then(|l| l.seccomp_profile.as_ref());
+        let (rejects, kind) = match profile.map(|p| p.profile_type()) {
+            None | Some(ProfileType::Unconfined) => {
+                (self.reject_unconfined_seccomp_adjustment, "unconfined")
+            }
+            Some(ProfileType::RuntimeDefault) => (
+                self.reject_runtime_default_seccomp_adjustment,
+                "runtime default",
+            ),
+            Some(ProfileType::Localhost) => (self.reject_custom_seccomp_adjustment, "custom"),
+        };
+        match rejects {
+            true => Err(format!(
+                "plugin(s) {} may not adjust the {kind} seccomp policy",
+                names(owner.plugins())
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// NRI-640, NRI-641.
+    fn check_required(&self, request: &ValidateContainerAdjustmentRequest) -> Result<(), String> {
+        let none = PodSandbox::default();
+        let pod = request.pod.as_ref().unwrap_or(&none);
+        let container = request.container.as_ref().map_or("", |c| c.name.as_str());
+        if self.tolerates_missing(pod, container)? {
+            return Ok(());
+        }
+        let mut required: BTreeSet<String> = self.required_plugins.iter().cloned().collect();
+        if let Some(text) = effective_annotation(pod, REQUIRED_PLUGINS, container) {
+            let more = string_list(text)
+                .ok_or_else(|| format!("annotation {REQUIRED_PLUGINS}: no list of names"))?;
+            required.extend(more);
+        }
+        let present = |name: &str| {
+            request
+                .plugins
+                .iter()
+                .any(|p| p.name == name || format!("{}-{}", p.index, p.name) == name)
+        };
+        required.retain(|name| !present(name));
+        match required.is_empty() {
+            true => Ok(()),
+            false => {
+                let missing: Vec<_> = required.into_iter().collect();
+                Err(format!(
+                    "required plugin(s) missing: {}",
+                    missing.join(", ")
+                ))
+            }
+        }
+    }
+
+    fn tolerates_missing(&self, pod: &PodSandbox, container: &str) -> Result<bool, String> {
+        let key = &self.tolerate_missing_plugins_annotation;
+        if key.is_empty() {
+            return Ok(false);
+        }
+        match effective_annotation(pod, key, container) {
+            None => Ok(false),
+            Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Ok(true),
+            Some("0" | "f" | "F" | "FALSE" | "false" | "False") => Ok(false),
+            Some(other) => Err(format!("annotation {key}: {other:?} is no boolean")),
+        }
+    }
+}
+
+/// Removals count: `-P` is owned by P (NRI-632).
+fn check_keys(
+    rejects: bool,
+    owners: &ContainerOwners,
+    field: Field,
+    what: &str,
+) -> Result<(), String> {
+    let plugins: BTreeSet<&PluginId> = owners.keys(field).flat_map(|(_, o)| o.plugins()).collect();
+    if !rejects || plugins.is_empty() {
+        return Ok(());
+    }
+    let plugins = names(plugins);
+    Err(format!("plugin(s) {plugins} may not adjust {what}"))
+}
+
+fn names<'a>(plugins: impl IntoIterator<Item = &'a PluginId>) -> String {
+    let mut plugins: Vec<String> = plugins.into_iter().map(ToString::to_string).collect();
+    plugins.sort();
+    plugins.dedup();
+    plugins.join(", ")
+}
+
+/// Reads a YAML or JSON list of strings: `["a", b]`, or a line `- a` for each. `None` if it is
+/// anything else; anchors, tags, block scalars and nested lists are anything else here.
+fn string_list(text: &str) -> Option<Vec<String>> {
+    let text = text.trim();
+    if let Some(inner) = text.strip_prefix('[') {
+        return flow_items(inner.strip_suffix(']')?);
+    }
+    let lines = text.lines().map(str::trim).filter(|line| {
+        let document_marks = ["", "---", "..."];
+        !document_marks.contains(line) && !line.starts_with('#')
+    });
+    let items: Option<Vec<String>> = lines
+        .map(|line| scalar(line.strip_prefix("- ")?.trim()))
+        .collect();
+    items.filter(|items| !items.is_empty())
+}
+
+/// The items between the brackets; a comma may follow the last.
+fn flow_items(inner: &str) -> Option<Vec<String>> {
+    let mut items = Vec::new();
+    let mut rest = inner.trim();
+    while !rest.is_empty() {
+        let end = item_end(rest)?;
+        items.push(scalar(rest[..end].trim())?);
+        rest = rest[end..].strip_prefix(',').unwrap_or("").trim();
+    }
+    Some(items)
+}
+
+/// Where the first item of a flow list ends: at its comma or at the end of the text.
+fn item_end(text: &str) -> Option<usize> {
+    let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
+    let quoted = match quote {
+        Some(quote) => 2 + text[1..].find(quote)?,
+        None => 0,
+    };
+    Some(text[quoted..].find(',').map_or(text.len(), |n| quoted + n))
+}
+
+/// A string, plain or quoted. Names of plugins need no escape, so there is none.
+fn scalar(text: &str) -> Option<String> {
+    for quote in ['"', '\''] {
+        if let Some(inner) = text.strip_prefix(quote) {
+            let inner = inner.strip_suffix(quote)?;
+            let plain = !inner.contains([quote, '\\']);
+            return plain.then(|| inner.to_owned());
+        }
+    }
+    let plain =
+        !text.is_empty() && !text.contains(['[', ']', '{', '}', ':', '#', '&', '*', '!', '|', '>']);
+    let nested = text == "-" || text.starts_with("- ");
+    let null = matches!(text, "~" | "null");
+    (plain && !nested && !null).then(|| text.to_owned())
+}

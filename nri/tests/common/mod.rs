@@ -1,0 +1,225 @@
+//! What the suites share: a runtime made of memory, a plugin that writes down what it is told, and
+//! waiting with a deadline.
+#![allow(dead_code, reason = "each suite uses a part of it")]
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use nri::{
+    Adaptation, BoxFuture, Builder, Delivery, Handlers, Observer, PluginEvent, PluginName,
+    Snapshot, Source, proto::*,
+};
+
+/// A runtime without containers: lists, updates asked for, evictions asked for.
+#[derive(Default)]
+pub struct Runtime {
+    pub all: Mutex<Snapshot>,
+    pub updates: Mutex<Vec<ContainerUpdate>>,
+    pub evictions: Mutex<Vec<(String, String)>>,
+    /// Updates of this container fail.
+    pub fails_for: Mutex<Option<String>>,
+}
+
+impl Source for Runtime {
+    fn snapshot(&self) -> Snapshot {
+        self.all.lock().unwrap().clone()
+    }
+
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
+        Box::pin(async move {
+            let fails = self.fails_for.lock().unwrap().clone();
+            let (failed, done) = updates
+                .into_iter()
+                .partition(|u| Some(&u.container_id) == fails.as_ref());
+            self.updates.lock().unwrap().extend::<Vec<_>>(done);
+            failed
+        })
+    }
+
+    fn evict(&self, container: String, reason: String) -> BoxFuture<'_, Result<(), String>> {
+        self.evictions.lock().unwrap().push((container, reason));
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Everything the adaptation told its observer.
+#[derive(Default)]
+pub struct Seen {
+    pub deliveries: Mutex<Vec<Delivery>>,
+    pub plugins: Mutex<Vec<(String, PluginEvent)>>,
+}
+
+impl Observer for Seen {
+    fn delivered(&self, delivery: &Delivery) {
+        self.deliveries.lock().unwrap().push(delivery.clone());
+    }
+
+    fn plugin(&self, name: &PluginName<'_>, event: &PluginEvent) {
+        let name = name.id.map_or_else(|| "??".to_owned(), ToString::to_string);
+        self.plugins.lock().unwrap().push((name, event.clone()));
+    }
+}
+
+impl Seen {
+    pub fn saw(&self, plugin: &str, what: impl Fn(&PluginEvent) -> bool) -> bool {
+        let all = self.plugins.lock().unwrap();
+        all.iter()
+            .any(|(name, event)| name == plugin && what(event))
+    }
+}
+
+/// A place of its own with a runtime, before it is started.
+pub struct Place {
+    pub dir: tempfile::TempDir,
+    pub runtime: Arc<Runtime>,
+    pub seen: Arc<Seen>,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            runtime: Arc::default(),
+            seen: Arc::default(),
+        }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("nri.sock")
+    }
+
+    pub fn builder(&self) -> Builder {
+        Adaptation::builder("test", "v1.2.3")
+            .socket(self.socket())
+            .plugin_dir(self.dir.path().join("plugins"))
+            .plugin_config_dir(self.dir.path().join("conf.d"))
+            .request_timeout(Duration::from_millis(700))
+            .source(self.runtime.clone())
+            .observer(self.seen.clone())
+    }
+}
+
+pub fn pod(id: &str) -> PodSandbox {
+    PodSandbox {
+        id: id.into(),
+        name: format!("name-of-{id}"),
+        uid: format!("uid-of-{id}"),
+        namespace: "default".into(),
+        annotations: BTreeMap::from([("a".into(), "b".into())]),
+        ..Default::default()
+    }
+}
+
+pub fn container(id: &str, pod: &str) -> Container {
+    Container {
+        id: id.into(),
+        pod_sandbox_id: pod.into(),
+        name: format!("name-of-{id}"),
+        state: ContainerState::ContainerCreated as i32,
+        args: vec!["sleep".into(), "1".into()],
+        env: vec!["A=1".into()],
+        ..Default::default()
+    }
+}
+
+/// What a recording plugin was told, as `Event pod container`.
+#[derive(Clone, Default)]
+pub struct Record(pub Arc<Mutex<Vec<String>>>);
+
+impl Record {
+    pub fn add(&self, event: &str, pod: &str, container: &str) {
+        let line = format!("{event} {pod} {container}");
+        self.0.lock().unwrap().push(line.trim_end().to_owned());
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Handlers for all thirteen events and Synchronize that write down and agree.
+    pub fn handlers(&self) -> Handlers {
+        macro_rules! pods {
+            ($handlers:expr, $($name:ident $event:literal),*) => {{
+                let handlers = $handlers;
+                $(let handlers = {
+                    let record = self.clone();
+                    handlers.$name(move |pod: PodSandbox| {
+                        record.add($event, &pod.id, "");
+                        async { Ok(()) }
+                    })
+                };)*
+                handlers
+            }};
+        }
+        macro_rules! containers {
+            ($handlers:expr, $($name:ident $event:literal $ok:expr),*) => {{
+                let handlers = $handlers;
+                $(let handlers = {
+                    let record = self.clone();
+                    handlers.$name(move |pod: PodSandbox, c: Container| {
+                        record.add($event, &pod.id, &c.id);
+                        async { Ok($ok) }
+                    })
+                };)*
+                handlers
+            }};
+        }
+        let handlers = pods!(
+            Handlers::new(),
+            run_pod_sandbox "RunPodSandbox",
+            post_update_pod_sandbox "PostUpdatePodSandbox",
+            stop_pod_sandbox "StopPodSandbox",
+            remove_pod_sandbox "RemovePodSandbox"
+        );
+        let handlers = containers!(
+            handlers,
+            create_container "CreateContainer" (None, Vec::new()),
+            post_create_container "PostCreateContainer" (),
+            start_container "StartContainer" (),
+            post_start_container "PostStartContainer" (),
+            post_update_container "PostUpdateContainer" (),
+            stop_container "StopContainer" Vec::new(),
+            remove_container "RemoveContainer" ()
+        );
+        let (a, b, c) = (self.clone(), self.clone(), self.clone());
+        handlers
+            .update_pod_sandbox(move |pod, _, _| {
+                a.add("UpdatePodSandbox", &pod.id, "");
+                async { Ok(()) }
+            })
+            .update_container(move |pod, container, _| {
+                b.add("UpdateContainer", &pod.id, &container.id);
+                async { Ok(Vec::new()) }
+            })
+            .synchronize(move |pods, containers| {
+                let pods: Vec<_> = pods.into_iter().map(|p| p.id).collect();
+                let containers: Vec<_> = containers.into_iter().map(|c| c.id).collect();
+                c.add("Synchronize", &pods.join(","), &containers.join(","));
+                async { Ok(Vec::new()) }
+            })
+    }
+}
+
+/// Polls a condition until it holds; fails after five seconds.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within 5 s: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Waits until the plugin gets events.
+pub async fn until_active(nri: &Adaptation, id: &str) {
+    until(&format!("{id} is active"), || {
+        let plugins = nri.plugins();
+        plugins
+            .iter()
+            .any(|p| p.id.to_string() == id && p.state == nri::PluginState::Active)
+    })
+    .await;
+}

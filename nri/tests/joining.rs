@@ -1,0 +1,613 @@
+//! Plugins that connect while things happen: the cut, the waiting, the list in parts, replacement,
+//! required and must-run plugins, and what plugins ask for of their own accord.
+
+mod common;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::{Place, Record, container, pod, until, until_active};
+use nri::{
+    Adaptation, Handlers, Outcome, PluginEvent, PluginSettings, Snapshot,
+    proto::*,
+    stub::{Protocol, Stub, StubBuilder},
+};
+use proptest::prelude::*;
+
+fn plugin(place: &Place, id: &str, handlers: Handlers) -> StubBuilder {
+    let (index, name) = id.split_once('-').unwrap();
+    Stub::builder(handlers)
+        .index(index)
+        .name(name)
+        .socket(place.socket())
+}
+
+fn update(container: &str) -> ContainerUpdate {
+    ContainerUpdate {
+        container_id: container.into(),
+        ..Default::default()
+    }
+}
+
+/// A plugin whose Synchronize waits until it is released.
+struct Gate {
+    entered: Arc<AtomicUsize>,
+    release: Arc<tokio::sync::Semaphore>,
+}
+
+impl Gate {
+    fn new() -> Self {
+        Self {
+            entered: Arc::default(),
+            release: Arc::new(tokio::sync::Semaphore::new(0)),
+        }
+    }
+
+    /// Adds a Synchronize that writes the list down, then waits.
+    fn on(&self, record: &Record, handlers: Handlers) -> Handlers {
+        let (entered, release, record) =
+            (self.entered.clone(), self.release.clone(), record.clone());
+        handlers.synchronize(move |pods, containers| {
+            let (release, record) = (release.clone(), record.clone());
+            entered.fetch_add(1, Ordering::SeqCst);
+            let pods: Vec<_> = pods.into_iter().map(|p| p.id).collect();
+            let containers: Vec<_> = containers.into_iter().map(|c| c.id).collect();
+            record.add("Synchronize", &pods.join(","), &containers.join(","));
+            async move {
+                release.acquire().await.unwrap().forget();
+                Ok(Vec::new())
+            }
+        })
+    }
+
+    async fn entered(&self) {
+        until("the plugin is being synchronised", || {
+            self.entered.load(Ordering::SeqCst) > 0
+        })
+        .await;
+    }
+
+    fn open(&self) {
+        self.release.add_permits(1);
+    }
+}
+
+#[tokio::test]
+async fn events_wait_for_a_joining_plugin_in_their_order() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let (gate, record) = (Gate::new(), Record::default());
+    let mut builder = plugin(&place, "10-joins", gate.on(&record, record.handlers()));
+    let stub = tokio::spawn(async move { builder.start().await.unwrap() });
+    gate.entered().await;
+
+    // What needs no answer does not wait; what does, waits until the plugin is in.
+    let told = nri.stop_pod_sandbox(pod("old")).await;
+    assert_eq!(told.deliveries[0].outcome, Outcome::Joining);
+    let create = {
+        let nri = nri.clone();
+        tokio::spawn(async move {
+            let turn = nri.turn().await;
+            nri.create_container(&turn, pod("p"), container("c", "p"))
+                .await
+                .unwrap()
+        })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!create.is_finished());
+    assert_eq!(record.lines(), ["Synchronize"]);
+    gate.open();
+    let created = create.await.unwrap();
+    assert_eq!(created.deliveries[0].outcome, Outcome::Answered);
+    until("all is told", || record.lines().len() == 3).await;
+    assert_eq!(
+        record.lines(),
+        ["Synchronize", "StopPodSandbox old", "CreateContainer p c"]
+    );
+    drop(stub.await);
+}
+
+#[tokio::test]
+async fn a_plugin_that_hangs_in_synchronize_holds_operations_no_longer_than_the_sync_timeout() {
+    let place = Place::new();
+    let nri = place
+        .builder()
+        .sync_timeout(Duration::from_millis(300))
+        .start()
+        .await
+        .unwrap();
+    let (gate, record) = (Gate::new(), Record::default());
+    let mut builder = plugin(&place, "10-hangs", gate.on(&record, record.handlers()));
+    let _stub = builder.start().await.unwrap();
+    gate.entered().await;
+    let begun = Instant::now();
+    nri.run_pod_sandbox(pod("p")).await.unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    until("it is closed", || nri.plugins().is_empty()).await;
+    assert_eq!(record.lines(), ["Synchronize"]);
+}
+
+#[tokio::test]
+async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    // 50 holds the hook; meanwhile 10 joins, whose place in the order is past.
+    let hold = Arc::new(tokio::sync::Semaphore::new(0));
+    let held = hold.clone();
+    let slow = Handlers::new().run_pod_sandbox(move |_| {
+        let held = held.clone();
+        async move {
+            held.acquire().await.unwrap().forget();
+            Ok(())
+        }
+    });
+    let _slow = plugin(&place, "50-slow", slow).start().await.unwrap();
+    until_active(&nri, "50-slow").await;
+    place.runtime.all.lock().unwrap().pods.push(pod("p"));
+    let run = {
+        let nri = nri.clone();
+        tokio::spawn(async move { nri.run_pod_sandbox(pod("p")).await.unwrap() })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let record = Record::default();
+    let _late = plugin(&place, "10-late", record.handlers())
+        .start()
+        .await
+        .unwrap();
+    until_active(&nri, "10-late").await;
+    assert_eq!(
+        record.lines(),
+        ["Synchronize"],
+        "the pod is not in the list: its hook is not done"
+    );
+    hold.add_permits(1);
+    run.await.unwrap();
+    assert_eq!(record.lines(), ["Synchronize", "RunPodSandbox p"]);
+}
+
+#[tokio::test]
+async fn an_object_being_removed_is_neither_listed_nor_told_of() {
+    let place = Place::new();
+    *place.runtime.all.lock().unwrap() = Snapshot {
+        pods: vec![pod("p")],
+        containers: vec![container("c", "p")],
+    };
+    let nri = place.builder().start().await.unwrap();
+    nri.remove_container(pod("p"), container("c", "p")).await;
+    // The runtime still has it, for a moment.
+    let record = Record::default();
+    let _stub = plugin(&place, "10-a", record.handlers())
+        .start()
+        .await
+        .unwrap();
+    until_active(&nri, "10-a").await;
+    assert_eq!(record.lines(), ["Synchronize p"]);
+}
+
+#[tokio::test]
+async fn a_join_during_a_long_grace_period_is_through_at_once() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    // The grace period is the runtime's business; the turn is not held in it, and nothing else.
+    let begun = Instant::now();
+    let _stub = plugin(&place, "10-a", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
+    until_active(&nri, "10-a").await;
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn block_plugin_sync_keeps_a_plugin_out_until_it_is_dropped() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let block = nri.block_plugin_sync().await;
+    let nested = block.clone();
+    let _stub = plugin(&place, "10-a", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(nri.plugins().is_empty());
+    drop(block);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(nri.plugins().is_empty());
+    drop(nested);
+    until_active(&nri, "10-a").await;
+}
+
+#[tokio::test]
+async fn a_long_list_comes_in_parts_and_updates_with_the_last() {
+    let place = Place::new();
+    let big = |n: usize| PodSandbox {
+        annotations: BTreeMap::from([("pad".into(), "x".repeat(300_000))]),
+        ..pod(&format!("p{n}"))
+    };
+    let huge = PodSandbox {
+        annotations: BTreeMap::from([("pad".into(), "x".repeat(5 << 20))]),
+        ..pod("huge")
+    };
+    let mut pods: Vec<_> = (0..30).map(big).collect();
+    pods.push(huge);
+    *place.runtime.all.lock().unwrap() = Snapshot {
+        pods,
+        containers: vec![container("c", "p1")],
+    };
+    let nri = place.builder().start().await.unwrap();
+    let listed = Arc::new(Mutex::new(Vec::new()));
+    let into = listed.clone();
+    let handlers = Handlers::new()
+        .run_pod_sandbox(|_| async { Ok(()) })
+        .synchronize(move |pods, containers| {
+            into.lock().unwrap().push((pods.len(), containers.len()));
+            async { Ok(vec![update("c")]) }
+        });
+    let _stub = plugin(&place, "10-a", handlers).start().await.unwrap();
+    until_active(&nri, "10-a").await;
+    // One call of the handler; what fits no message is left out.
+    assert_eq!(*listed.lock().unwrap(), [(30, 1)]);
+    assert_eq!(place.runtime.updates.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neither() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let connect = |record: &Record| {
+        let handlers = record.handlers();
+        let mut builder = plugin(&place, "10-a", handlers).protocol(Protocol::V1Beta1);
+        async move { builder.start().await.unwrap() }
+    };
+    let (old, new) = (Record::default(), Record::default());
+    let old_stub = connect(&old).await;
+    until_active(&nri, "10-a").await;
+
+    // Events all the time, while the instance changes.
+    let stop = Arc::new(AtomicUsize::new(0));
+    let events = {
+        let (nri, stop) = (nri.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut n = 0;
+            while stop.load(Ordering::SeqCst) == 0 || n < 50 {
+                nri.post_start_container(pod("p"), container(&format!("c{n}"), "p"))
+                    .await;
+                n += 1;
+            }
+            n
+        })
+    };
+    let _new_stub = connect(&new).await;
+    let why = old_stub.wait().await.to_string();
+    assert!(why.contains("instance-replaced"), "{why}");
+    stop.store(1, Ordering::SeqCst);
+    let sent = events.await.unwrap();
+    let all: Vec<String> = [old.lines(), new.lines()].concat();
+    let told: Vec<_> = all.iter().filter(|l| l.starts_with("PostStart")).collect();
+    let once: BTreeSet<_> = told.iter().collect();
+    assert_eq!((told.len(), once.len()), (sent, sent));
+    assert_eq!(nri.plugins().len(), 1);
+}
+
+#[tokio::test]
+async fn two_v1alpha1_plugins_may_have_the_same_id() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let (a, b) = (Record::default(), Record::default());
+    let _a = plugin(&place, "10-a", a.handlers()).start().await.unwrap();
+    let _b = plugin(&place, "10-a", b.handlers()).start().await.unwrap();
+    until("both are in", || nri.plugins().len() == 2).await;
+    until_active(&nri, "10-a").await;
+    nri.run_pod_sandbox(pod("p")).await.unwrap();
+    assert_eq!((a.lines().len(), b.lines().len()), (2, 2));
+}
+
+fn settings(
+    id: &str,
+    change: impl FnOnce(&mut PluginSettings),
+) -> BTreeMap<nri::PluginId, PluginSettings> {
+    let mut settings = PluginSettings::default();
+    change(&mut settings);
+    BTreeMap::from([(id.parse().unwrap(), settings)])
+}
+
+#[tokio::test]
+async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annotated() {
+    let place = Place::new();
+    let mut all = nri::Settings {
+        socket: Some(place.socket()),
+        plugin_dir: None,
+        tolerate_missing_annotation: Some("let-me-in".into()),
+        ..Default::default()
+    };
+    all.plugins = settings("10-must", |s| s.policy.required = true);
+    let nri = place.builder().settings(all).start().await.unwrap();
+    let refused = nri.run_pod_sandbox(pod("p")).await.unwrap_err();
+    assert!(refused.to_string().contains("10-must"), "{refused}");
+    let turn = nri.turn().await;
+    nri.create_container(&turn, pod("p"), container("c", "p"))
+        .await
+        .unwrap_err();
+    // Everything else goes on, teardown above all.
+    nri.start_container(pod("p"), container("c", "p"))
+        .await
+        .unwrap();
+    nri.stop_pod_sandbox(pod("p")).await;
+    let bootstrap = PodSandbox {
+        annotations: BTreeMap::from([("let-me-in".into(), "true".into())]),
+        ..pod("b")
+    };
+    nri.run_pod_sandbox(bootstrap.clone()).await.unwrap();
+    nri.create_container(&turn, bootstrap, container("c", "b"))
+        .await
+        .unwrap();
+    // Once it is there, all is well.
+    let _stub = plugin(&place, "10-must", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
+    until_active(&nri, "10-must").await;
+    nri.run_pod_sandbox(pod("p")).await.unwrap();
+    assert!(nri.metrics("x").contains("x_missing_required_plugins 0"));
+}
+
+#[tokio::test]
+async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
+    let place = Place::new();
+    let must_run = settings("10-keeps", |s| s.policy.must_run = true);
+    let nri = place.builder().plugins(must_run).start().await.unwrap();
+    let record = Record::default();
+    let stub = plugin(&place, "10-keeps", record.handlers())
+        .start()
+        .await
+        .unwrap();
+    until_active(&nri, "10-keeps").await;
+    drop(stub);
+    until("it is gone", || nri.plugins()[0].kind.is_none()).await;
+    let turn = nri.turn().await;
+    nri.post_start_container(pod("p"), container("c", "p"))
+        .await;
+    nri.stop_container(&turn, pod("p"), container("c", "p"))
+        .await;
+    nri.remove_container(pod("p"), container("c", "p")).await;
+    nri.stop_pod_sandbox(pod("p")).await;
+    assert_eq!(nri.plugins()[0].backlog, 3);
+    let again = Record::default();
+    let _stub = plugin(&place, "10-keeps", again.handlers())
+        .start()
+        .await
+        .unwrap();
+    until_active(&nri, "10-keeps").await;
+    nri.remove_pod_sandbox(pod("p")).await;
+    assert_eq!(
+        again.lines(),
+        [
+            "Synchronize",
+            "StopContainer p c",
+            "RemoveContainer p c",
+            "StopPodSandbox p",
+            "RemovePodSandbox p"
+        ]
+    );
+    assert_eq!(nri.plugins()[0].backlog, 0);
+}
+
+#[tokio::test]
+async fn unsolicited_updates_are_applied_and_what_fails_is_named() {
+    let place = Place::new();
+    *place.runtime.fails_for.lock().unwrap() = Some("bad".into());
+    let nri = place.builder().start().await.unwrap();
+    let stub = plugin(&place, "10-a", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
+    until_active(&nri, "10-a").await;
+    let evict = ContainerEviction {
+        container_id: "e".into(),
+        reason: "too loud".into(),
+    };
+    let runtime = stub.runtime();
+    let failed = runtime
+        .update_containers(vec![update("good"), update("bad")], vec![evict])
+        .await
+        .unwrap();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0].container_id, "bad");
+    assert_eq!(
+        place.runtime.updates.lock().unwrap()[0].container_id,
+        "good"
+    );
+    assert_eq!(
+        place.runtime.evictions.lock().unwrap()[0],
+        ("e".into(), "too loud".into())
+    );
+    assert!(place.seen.saw("10-a", |e| matches!(
+        e,
+        PluginEvent::Unsolicited { failed: 1, .. }
+    )));
+}
+
+#[tokio::test]
+async fn a_plugin_that_asks_for_updates_inside_its_handler_is_answered() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let runtime: Arc<Mutex<Option<nri::stub::Runtime>>> = Arc::default();
+    let slot = runtime.clone();
+    let handlers = Handlers::new().create_container(move |_, c| {
+        let runtime = slot.lock().unwrap().clone().unwrap();
+        async move {
+            // Another container is updated at once; the one being created is refused.
+            let failed = runtime
+                .update_containers(vec![update("other"), update(&c.id)], vec![])
+                .await?;
+            assert_eq!(failed.len(), 1);
+            Ok((None, Vec::new()))
+        }
+    });
+    let stub = plugin(&place, "10-a", handlers).start().await.unwrap();
+    *runtime.lock().unwrap() = Some(stub.runtime());
+    until_active(&nri, "10-a").await;
+    let turn = nri.turn().await;
+    nri.create_container(&turn, pod("p"), container("c", "p"))
+        .await
+        .unwrap();
+    assert_eq!(place.runtime.updates.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_updates_at_once_all_arrive() {
+    let place = Place::new();
+    let nri = place
+        .builder()
+        .request_timeout(Duration::from_secs(5))
+        .start()
+        .await
+        .unwrap();
+    let stub = plugin(&place, "10-a", Record::default().handlers())
+        .start()
+        .await
+        .unwrap();
+    // From the very start: those that come too early are refused, and asked again.
+    let calls: Vec<_> = (0..500)
+        .map(|n| {
+            let runtime = stub.runtime();
+            tokio::spawn(async move {
+                loop {
+                    let done = runtime
+                        .update_containers(vec![update(&n.to_string())], vec![])
+                        .await;
+                    match done {
+                        Ok(_) => return Ok(()),
+                        Err(e) if e.to_string().contains("not synchronised") => {}
+                        Err(e) => return Err(e.to_string()),
+                    }
+                }
+            })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(place.runtime.updates.lock().unwrap().len(), 500);
+    assert_eq!(nri.plugins().len(), 1);
+}
+
+#[tokio::test]
+async fn a_plugin_that_reconnects_is_synchronised_again() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let record = Record::default();
+    let builder = plugin(&place, "10-a", record.handlers()).reconnect(true);
+    let running = tokio::spawn(builder.run());
+    until_active(&nri, "10-a").await;
+    nri.shutdown("restart").await;
+    drop(nri);
+    until("the socket is gone", || !place.socket().exists()).await;
+    let nri = place.builder().start().await.unwrap();
+    // It was told that the runtime stops, so it takes its time.
+    let deadline = Instant::now() + Duration::from_secs(8);
+    while record.lines().len() < 2 {
+        assert!(Instant::now() < deadline, "it has not come back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    running.abort();
+    drop(nri);
+}
+
+/// Creates containers in parallel while plugins join; each container must be in a plugin's list or
+/// its CreateContainer event must have gone to it, and its RemoveContainer must come exactly if it
+/// was learnt.
+async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let all: BTreeSet<String> = (0..delays.len()).map(|n| format!("c{n}")).collect();
+    let creations: Vec<_> = delays
+        .into_iter()
+        .enumerate()
+        .map(|(n, delay)| {
+            let (nri, runtime) = (nri.clone(), place.runtime.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_micros(delay)).await;
+                create(&nri, &runtime, &format!("c{n}")).await;
+            })
+        })
+        .collect();
+    let mut plugins = Vec::new();
+    for (n, delay) in joins.into_iter().enumerate() {
+        tokio::time::sleep(Duration::from_micros(delay)).await;
+        let record = Record::default();
+        // Before and after each other in the order.
+        let id = format!("{}-p", 90 - n * 10);
+        let stub = plugin(&place, &id, record.handlers())
+            .start()
+            .await
+            .unwrap();
+        plugins.push((id, record, stub));
+    }
+    for creation in creations {
+        creation.await.unwrap();
+    }
+    for (id, record, _stub) in &plugins {
+        until_active(&nri, id).await;
+        let mut learnt = Vec::new();
+        for line in record.lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            match words.as_slice() {
+                ["Synchronize", "", containers] => {
+                    learnt.extend(containers.split(',').map(str::to_owned))
+                }
+                ["CreateContainer", _, container] => learnt.push((*container).to_owned()),
+                _ => {}
+            }
+        }
+        let once: BTreeSet<_> = learnt.iter().cloned().collect();
+        assert_eq!(
+            learnt.len(),
+            once.len(),
+            "{id} learnt of one twice: {:?}",
+            record.lines()
+        );
+        assert_eq!(once, all, "{id} never learnt of one");
+    }
+}
+
+async fn create(nri: &Adaptation, runtime: &common::Runtime, id: &str) {
+    // Into the list first, then the hook: the library leaves it out until the hook is done.
+    runtime
+        .all
+        .lock()
+        .unwrap()
+        .containers
+        .push(container(id, "p"));
+    let turn = nri.turn().await;
+    nri.create_container(&turn, pod("p"), container(id, "p"))
+        .await
+        .unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_container_is_in_exactly_one_of_list_and_event(
+        delays in prop::collection::vec(0u64..20_000, 100),
+        joins in prop::collection::vec(0u64..8_000, 1..4),
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(each_container_is_learnt_once(delays, joins));
+    }
+}

@@ -1,0 +1,174 @@
+//! Event masks (NRI-310, NRI-400, NRI-401), field masks, and cutting answers down to them.
+
+use nri::{
+    adjust::{Adjust, SetResources, Strip},
+    mask::{BadMask, EventMask, FieldMask},
+    owners::{BadPluginId, Owner, Owners, PluginId},
+    permit::Restrict,
+};
+use proto_nri::{
+    ContainerAdjustment, ContainerEviction, CreateContainerResponse, Event, Field, Hooks,
+};
+
+use crate::support::{adjust, device, plugin};
+
+fn events(text: &str) -> Result<EventMask, BadMask> {
+    text.parse()
+}
+
+#[test]
+fn names_and_groups_of_events_parse_in_any_case_and_with_blanks() {
+    assert_eq!(events("all").map(EventMask::bits), Ok(0x3fff));
+    assert_eq!(events("pod").map(EventMask::bits), Ok(0x1807));
+    assert_eq!(events(" PodSandbox ").map(EventMask::bits), Ok(0x1807));
+    assert_eq!(events("container").map(EventMask::bits), Ok(0x27f8));
+    assert_eq!(
+        events("runpodsandbox, STOPCONTAINER").map(EventMask::bits),
+        Ok(0x201)
+    );
+    assert_eq!(
+        EventMask::parse(["pod", "CreateContainer"]).map(EventMask::bits),
+        Ok(0x180f)
+    );
+    assert_eq!(events(""), Err(BadMask::Empty));
+    assert_eq!(events("pod,,container"), Err(BadMask::Empty));
+    assert_eq!(events("pods"), Err(BadMask::Event("pods".into())));
+}
+
+#[test]
+fn masks_print_in_numeric_order_and_parse_back() {
+    let mask = EventMask::of(Event::StopContainer).with(Event::RunPodSandbox);
+    assert_eq!(mask.to_string(), "RunPodSandbox,StopContainer");
+    for bits in [1, 0x3fff, 0x1807, 0x2000] {
+        let mask = EventMask::from_bits(bits);
+        assert_eq!(events(&mask.to_string()), Ok(mask));
+    }
+    assert_eq!(
+        EventMask::from_bits(0x8001).to_string(),
+        "RunPodSandbox,unknown(0x8000)"
+    );
+    let fields = FieldMask::of(Field::Mounts) | FieldMask::EVICT;
+    assert_eq!(fields.to_string(), "Mounts,Evict");
+    assert_eq!(FieldMask::ALL.to_string().parse(), Ok(FieldMask::ALL));
+}
+
+#[test]
+fn the_mask_of_a_plugin_reads_zero_as_all_and_refuses_unknown_bits() {
+    assert_eq!(EventMask::from_wire(0), Ok(EventMask::ALL));
+    for n in 0..14 {
+        assert_eq!(
+            EventMask::from_wire(1 << n).map(EventMask::to_wire),
+            Ok(1 << n)
+        );
+    }
+    for bad in [1 << 14, i32::MIN, -1] {
+        let error = EventMask::from_wire(bad).expect_err("an unknown bit");
+        assert!(
+            error.to_string().contains(&format!("{:#x}", bad)),
+            "{error}"
+        );
+    }
+    assert!(!EventMask::ALL.has(Event::Unknown) && !EventMask::ALL.has(Event::Last));
+}
+
+#[test]
+fn fields_parse_by_name_and_group() {
+    let fields = |text: &str| text.parse::<FieldMask>();
+    assert_eq!(
+        fields("memory"),
+        Ok((8..=15).filter_map(|n| Field::try_from(n).ok()).collect())
+    );
+    assert_eq!(fields("cpu , rdt").map(|m| m.iter().count()), Ok(10));
+    assert_eq!(
+        fields("env,OCIHOOKS").map(|m| m.has(Field::OciHooks)),
+        Ok(true)
+    );
+    assert_eq!(
+        fields("none"),
+        Err(BadMask::Field("none".into())),
+        "a number, not a field"
+    );
+    assert_eq!(FieldMask::ALL.iter().count(), 40);
+}
+
+#[test]
+fn identities_of_plugins_are_checked_name_first() {
+    assert!(PluginId::new("00", "abcd-0123+EFGH_4567.ijkl").is_ok());
+    let name = |name: &str| BadPluginId::Name(name.into());
+    assert_eq!(PluginId::new("1", "foo,bar"), Err(name("foo,bar")));
+    assert_eq!(PluginId::new("10", ""), Err(name("")));
+    for index in ["", "1", "1a", "100", "-1", "٣٤"] {
+        let error = PluginId::new(index, "foo");
+        assert_eq!(error, Err(BadPluginId::Index(index.into())));
+    }
+    assert_eq!("10-a-b".parse(), PluginId::new("10", "a-b"));
+    assert!("10".parse::<PluginId>().is_err());
+}
+
+#[test]
+fn owners_read_back_as_they_were_written() {
+    let a = plugin("10-a");
+    let b = plugin("20--b");
+    for owner in [
+        Owner::Set(a.clone()),
+        Owner::Cleared(b.clone()),
+        Owner::Shared(vec![a.clone(), b, a]),
+    ] {
+        assert_eq!(owner.to_string().parse(), Ok(owner));
+    }
+}
+
+#[test]
+fn an_answer_within_its_permission_is_left_as_it_is() {
+    let mut answer = adjust(|a| a.add_env("A", "1").memory_limit(5).remove_rdt());
+    let before = answer.clone();
+    let permitted = "env,memory,rdt".parse().expect("three names");
+    assert_eq!(answer.restrict(permitted), FieldMask::NONE);
+    assert_eq!(answer, before);
+}
+
+#[test]
+fn what_is_not_permitted_is_named_and_dropped() {
+    let mut answer = adjust(|a| {
+        a.add_env("A", "1")
+            .add_device(device("/dev/x", 1))
+            .oom_score_adj(0);
+        a.memory_limit(5).cpu_shares(2).remove_rdt()
+    });
+    answer.evict.push(ContainerEviction::default());
+    let permitted = "env,MemLimit,RdtClosID".parse().expect("three names");
+    let denied = answer.restrict(permitted);
+    assert_eq!(
+        denied.to_string(),
+        "Devices,CPUShares,OomScoreAdj,RdtSchemata,RdtEnableMonitoring,Evict"
+    );
+    let expected = adjust(|a| a.add_env("A", "1").memory_limit(5));
+    let left = answer.adjust.and_then(Strip::strip);
+    assert_eq!(left, expected.adjust);
+    assert_eq!(answer.evict, []);
+}
+
+#[test]
+fn empty_messages_need_no_permission() {
+    let mut answer = CreateContainerResponse {
+        adjust: Some(ContainerAdjustment {
+            hooks: Some(Hooks::default()),
+            linux: Some(Default::default()),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    assert_eq!(answer.restrict(FieldMask::NONE), FieldMask::NONE);
+}
+
+#[test]
+fn a_table_survives_the_wire() {
+    let merged = crate::support::merge(vec![adjust(|a| {
+        a.add_env("A", "1").remove_annotation("old").memory_limit(1)
+    })]);
+    let owners = merged.expect("one plugin").answer.owners;
+    let wire = proto_nri::OwningPlugins::from(&owners);
+    assert_eq!(wire.owners["ctr"].simple[&8], "10-a");
+    assert_eq!(wire.owners["ctr"].compound[&1].owners["old"], "-10-a");
+    assert_eq!(Owners::try_from(&wire), Ok(owners));
+}

@@ -1,0 +1,167 @@
+//! What the tests of this folder share: plugins by id, a container to adjust, a merge in one call.
+
+use nri::{
+    merge::{CreateMerge, MergeError, MergedCreate},
+    owners::{Owner, PluginId},
+};
+use proto_nri::{
+    Container, ContainerAdjustment, ContainerUpdate, CreateContainerRequest,
+    CreateContainerResponse, Field, Hook, LinuxContainer, LinuxDevice, LinuxNamespace,
+    LinuxNetDevice, Mount, PodSandbox,
+};
+
+pub fn plugin(id: &str) -> PluginId {
+    id.parse().expect("a valid plugin id")
+}
+
+/// A container with one thing of each kind that can be removed: key `/old`, `OLD`, `old`.
+pub fn container() -> Container {
+    Container {
+        id: "ctr".into(),
+        name: "main".into(),
+        annotations: [("old".into(), "original".into())].into(),
+        args: vec!["sh".into(), "-c".into()],
+        env: vec!["OLD=original".into(), "ODD".into()],
+        mounts: vec![mount("/old", "original")],
+        linux: Some(LinuxContainer {
+            devices: vec![device("/dev/old", 1)],
+            namespaces: vec![namespace("network", "/original"), namespace("pid", "")],
+            sysctl: [("old".into(), "original".into())].into(),
+            net_devices: [("old".into(), net_device("original"))].into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+pub fn mount(destination: &str, source: &str) -> Mount {
+    Mount {
+        destination: destination.into(),
+        source: source.into(),
+        ..Default::default()
+    }
+}
+
+pub fn device(path: &str, minor: i64) -> LinuxDevice {
+    LinuxDevice {
+        path: path.into(),
+        r#type: "c".into(),
+        minor,
+        ..Default::default()
+    }
+}
+
+pub fn namespace(kind: &str, path: &str) -> LinuxNamespace {
+    LinuxNamespace {
+        r#type: kind.into(),
+        path: path.into(),
+    }
+}
+
+pub fn net_device(name: &str) -> LinuxNetDevice {
+    LinuxNetDevice { name: name.into() }
+}
+
+pub fn hook(path: &str) -> Hook {
+    Hook {
+        path: path.into(),
+        ..Default::default()
+    }
+}
+
+/// An adjustment, written by a closure on an empty one.
+pub fn adjust(
+    write: impl FnOnce(&mut ContainerAdjustment) -> &mut ContainerAdjustment,
+) -> CreateContainerResponse {
+    let mut adjust = ContainerAdjustment::default();
+    write(&mut adjust);
+    CreateContainerResponse {
+        adjust: Some(adjust),
+        ..Default::default()
+    }
+}
+
+pub fn updates(update: Vec<ContainerUpdate>) -> CreateContainerResponse {
+    CreateContainerResponse {
+        update,
+        ..Default::default()
+    }
+}
+
+/// What a merge came to: what a next plugin would be shown, and the merged answer.
+#[derive(Debug)]
+pub struct Merged {
+    pub seen: Container,
+    pub answer: MergedCreate,
+}
+
+impl Merged {
+    pub fn owner(&self, field: Field) -> Option<String> {
+        let owners = self.answer.owners.container("ctr")?;
+        owners.owner(field).map(Owner::to_string)
+    }
+
+    pub fn owner_of(&self, field: Field, key: &str) -> Option<String> {
+        let owners = self.answer.owners.container("ctr")?;
+        owners.owner_of(field, key).map(Owner::to_string)
+    }
+
+    pub fn reply(&self) -> &ContainerAdjustment {
+        &self.answer.adjust
+    }
+
+    pub fn linux(&self) -> &proto_nri::LinuxContainerAdjustment {
+        self.reply().linux.as_ref().expect("always present")
+    }
+
+    pub fn seen_linux(&self) -> &LinuxContainer {
+        self.seen.linux.as_ref().expect("always present")
+    }
+}
+
+/// Merges the answers of plugins `10-a`, `20-b`, `30-c`, … in this order.
+pub fn merge(answers: Vec<CreateContainerResponse>) -> Result<Merged, MergeError> {
+    let ids = ["10-a", "20-b", "30-c", "40-d"];
+    merge_as(ids.into_iter().zip(answers))
+}
+
+pub fn merge_as<'a>(
+    answers: impl IntoIterator<Item = (&'a str, CreateContainerResponse)>,
+) -> Result<Merged, MergeError> {
+    let mut merge = CreateMerge::new(CreateContainerRequest {
+        pod: Some(PodSandbox::default()),
+        container: Some(container()),
+    });
+    for (id, answer) in answers {
+        merge.apply(&plugin(id), answer)?;
+    }
+    let seen = merge.request().container.clone().expect("always present");
+    Ok(Merged {
+        seen,
+        answer: merge.finish(),
+    })
+}
+
+/// Asserts that plugin `later` conflicts with `earlier` over this field and key.
+#[track_caller]
+pub fn assert_conflict(
+    result: Result<Merged, MergeError>,
+    later: &str,
+    earlier: &str,
+    field: Field,
+    key: Option<&str>,
+) {
+    match result {
+        Err(MergeError::Conflict(conflict)) => {
+            let told = conflict.to_string();
+            for part in [later, earlier, field.as_str_name(), key.unwrap_or("")] {
+                assert!(told.contains(part), "{told:?} does not name {part:?}");
+            }
+            assert_eq!(conflict.later, plugin(later));
+            assert_eq!(conflict.earlier, plugin(earlier));
+            assert_eq!(conflict.field, field);
+            assert_eq!(conflict.key.as_deref(), key);
+        }
+        other => panic!("expected a conflict over {field:?}, got {other:?}"),
+    }
+}

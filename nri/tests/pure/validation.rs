@@ -1,0 +1,272 @@
+//! Section 6: what validators are shown, the sum of their verdicts, the default validator.
+
+use nri::{
+    adjust::{Adjust, HookKind},
+    validate::{DefaultValidator, Part, Rejected, request, verdict},
+};
+use proto_nri::{
+    CreateContainerResponse, LinuxSeccomp, PluginInstance, SecurityProfile,
+    ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
+    security_profile::ProfileType,
+};
+
+use crate::support::*;
+
+fn asked(answers: Vec<CreateContainerResponse>) -> ValidateContainerAdjustmentRequest {
+    let parts = ["10-a", "20-b"].map(|id| part(id, true, true));
+    request(&merge(answers).expect("no conflict").answer, &parts)
+}
+
+fn part(id: &str, subscribed: bool, answered: bool) -> Part {
+    Part {
+        plugin: plugin(id),
+        subscribed,
+        answered,
+    }
+}
+
+fn annotate(request: &mut ValidateContainerAdjustmentRequest, key: &str, value: &str) {
+    let pod = request.pod.get_or_insert_default();
+    pod.annotations.insert(key.into(), value.into());
+}
+
+#[test]
+fn validators_see_the_container_as_it_was_and_all_that_was_asked_of_it() {
+    let asked = asked(vec![
+        adjust(|a| a.add_env("NEW", "1")),
+        updates(vec![nri::adjust::update("other", false)]),
+    ]);
+    assert_eq!(asked.container.expect("set").env, ["OLD=original", "ODD"]);
+    assert_eq!(asked.adjust.expect("set").env.len(), 1);
+    assert_eq!(asked.update.len(), 1);
+    let owners = asked.owners.expect("set").owners;
+    assert_eq!(owners["ctr"].compound[&6].owners["NEW"], "10-a");
+}
+
+#[test]
+fn a_plugin_that_failed_in_this_very_request_is_not_present() {
+    let parts = [
+        part("00-answered", true, true),
+        part("10-timed-out", true, false),
+        part("20-elsewhere", false, false),
+    ];
+    let asked = request(&merge(vec![]).expect("no plugin").answer, &parts);
+    let names: Vec<_> = asked.plugins.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["answered", "elsewhere"], "NRI-603");
+    let validator = DefaultValidator {
+        required_plugins: vec!["timed-out".into()],
+        ..Default::default()
+    };
+    let reason = validator
+        .check(&asked)
+        .expect_err("it is missing in effect");
+    assert!(reason.contains("timed-out"), "{reason}");
+}
+
+#[test]
+fn all_rejections_are_reported_in_order_of_the_validators() {
+    let answer = |reject, reason: &str| {
+        Ok(ValidateContainerAdjustmentResponse {
+            reject,
+            reason: reason.into(),
+        })
+    };
+    assert_eq!(
+        verdict([(plugin("10-a"), answer(false, "ignored"))]),
+        Ok(())
+    );
+    assert_eq!(verdict([]), Ok(()));
+    let rejected = verdict([
+        (plugin("90-z"), answer(true, "")),
+        (plugin("10-a"), answer(false, "")),
+        (plugin("20-b"), Err("it did not answer in time".into())),
+        (plugin("00-c"), answer(true, "no hooks here")),
+    ]);
+    let rejected: Rejected = rejected.expect_err("three of four");
+    assert_eq!(
+        rejected.to_string(),
+        "validator 00-c rejected it: no hooks here; \
+         validator 20-b rejected it: no verdict: it did not answer in time; \
+         validator 90-z rejected it: it gave no reason"
+    );
+}
+
+#[test]
+fn the_default_validator_accepts_everything_unless_told() {
+    let all = asked(vec![adjust(|a| {
+        a.add_hook(HookKind::Prestart, hook("/h"));
+        a.seccomp_policy(LinuxSeccomp::default());
+        a.remove_namespace("pid").add_sysctl("k", "v")
+    })]);
+    assert_eq!(DefaultValidator::default().check(&all), Ok(()));
+}
+
+#[test]
+fn hooks_namespaces_and_sysctls_are_rejected_by_their_switches() {
+    let hooks = DefaultValidator {
+        reject_oci_hook_adjustment: true,
+        ..Default::default()
+    };
+    let namespaces = DefaultValidator {
+        reject_namespace_adjustment: true,
+        ..Default::default()
+    };
+    let sysctls = DefaultValidator {
+        reject_sysctl_adjustment: true,
+        ..Default::default()
+    };
+    let with_hook = || adjust(|a| a.add_hook(HookKind::Poststop, hook("/h")));
+    let reason = hooks.check(&asked(vec![with_hook(), with_hook()]));
+    let reason = reason.expect_err("two plugins add hooks");
+    assert_eq!(reason, "plugin(s) 10-a, 20-b may not adjust OCI hooks");
+    let without = asked(vec![adjust(|a| a.add_env("A", "1"))]);
+    for validator in [&hooks, &namespaces, &sysctls] {
+        assert_eq!(validator.check(&without), Ok(()));
+    }
+    let removed = asked(vec![adjust(|a| a.remove_namespace("pid"))]);
+    assert!(namespaces.check(&removed).is_err());
+    let removed = asked(vec![adjust(|a| a.remove_sysctl("old"))]);
+    assert!(sysctls.check(&removed).is_err(), "NRI-632: removal counts");
+}
+
+#[test]
+fn the_seccomp_switch_is_that_of_the_profile_the_container_had() {
+    let validator = |profile: Option<ProfileType>| DefaultValidator {
+        reject_runtime_default_seccomp_adjustment: profile == Some(ProfileType::RuntimeDefault),
+        reject_unconfined_seccomp_adjustment: profile == Some(ProfileType::Unconfined),
+        reject_custom_seccomp_adjustment: profile == Some(ProfileType::Localhost),
+        ..Default::default()
+    };
+    let kinds = [
+        ProfileType::RuntimeDefault,
+        ProfileType::Unconfined,
+        ProfileType::Localhost,
+    ];
+    for had in kinds {
+        let mut asked = asked(vec![adjust(|a| a.seccomp_policy(LinuxSeccomp::default()))]);
+        let linux = asked.container.as_mut().and_then(|c| c.linux.as_mut());
+        linux.expect("always present").seccomp_profile = Some(SecurityProfile {
+            profile_type: had.into(),
+            ..Default::default()
+        });
+        for switch in kinds {
+            let rejects = validator(Some(switch)).check(&asked).is_err();
+            assert_eq!(rejects, switch == had, "had {had:?}, switch {switch:?}");
+        }
+    }
+    let none = asked(vec![adjust(|a| a.seccomp_policy(LinuxSeccomp::default()))]);
+    assert!(
+        validator(Some(ProfileType::Unconfined))
+            .check(&none)
+            .is_err()
+    );
+    assert!(validator(None).check(&none).is_ok());
+    let untouched = asked(vec![]);
+    assert!(
+        validator(Some(ProfileType::Unconfined))
+            .check(&untouched)
+            .is_ok()
+    );
+}
+
+#[test]
+fn required_plugins_come_from_configuration_and_annotation_and_match_by_name_or_id() {
+    let validator = DefaultValidator {
+        required_plugins: vec!["a".into(), "20-b".into()],
+        ..Default::default()
+    };
+    assert_eq!(validator.check(&asked(vec![])), Ok(()));
+    let validator = DefaultValidator {
+        required_plugins: vec!["foo".into(), "10-b".into(), "a".into(), "foo".into()],
+        ..Default::default()
+    };
+    let reason = validator
+        .check(&asked(vec![]))
+        .expect_err("two are missing");
+    assert_eq!(reason, "required plugin(s) missing: 10-b, foo");
+
+    let key = "required-plugins.noderesource.dev";
+    let with = |suffix: &str, value: &str| {
+        let mut asked = asked(vec![]);
+        annotate(&mut asked, &format!("{key}{suffix}"), value);
+        DefaultValidator::default().check(&asked)
+    };
+    for list in [
+        "[ \"xyzzy\" ]",
+        "[a, 'xyzzy',]",
+        "- a\n- xyzzy\n",
+        "---\n# why\n- \"xyzzy\"\n",
+    ] {
+        let reason = with("/container.main", list).expect_err(list);
+        assert_eq!(reason, "required plugin(s) missing: xyzzy");
+    }
+    assert_eq!(
+        with("/container.other", "[xyzzy]"),
+        Ok(()),
+        "another container's"
+    );
+    assert_eq!(with("", "[a, b]"), Ok(()));
+    assert_eq!(with("/pod", "[]"), Ok(()));
+    for bad in [
+        "", "xyzzy", "[", "[[a]]", "{a: b}", "- a\n-b", "[\"a]", "- - a", "[a,,b]", "[~]",
+    ] {
+        let reason = with("", bad).expect_err(bad);
+        assert!(reason.contains("no list of names"), "{bad:?}: {reason}");
+    }
+}
+
+#[test]
+fn the_nearest_annotation_wins_also_when_it_is_empty() {
+    let key = "required-plugins.noderesource.dev";
+    let mut asked = asked(vec![]);
+    annotate(&mut asked, key, "[xyzzy]");
+    annotate(&mut asked, &format!("{key}/pod"), "[a]");
+    assert_eq!(DefaultValidator::default().check(&asked), Ok(()));
+    annotate(&mut asked, &format!("{key}/container.main"), "");
+    assert!(DefaultValidator::default().check(&asked).is_err());
+}
+
+#[test]
+fn a_toleration_lets_the_container_through_and_must_be_a_boolean() {
+    let validator = DefaultValidator {
+        required_plugins: vec!["foo".into()],
+        tolerate_missing_plugins_annotation: "tolerate.example".into(),
+        ..Default::default()
+    };
+    let with = |value: &str| {
+        let mut asked = asked(vec![]);
+        annotate(&mut asked, "tolerate.example/container.main", value);
+        annotate(&mut asked, "required-plugins.noderesource.dev", "junk");
+        validator.check(&asked)
+    };
+    for yes in ["1", "t", "T", "TRUE", "true", "True"] {
+        assert_eq!(with(yes), Ok(()), "also what the annotation requires");
+    }
+    for no in ["0", "f", "F", "FALSE", "false", "False"] {
+        assert!(with(no).is_err());
+    }
+    let reason = with("yes").expect_err("Go has no such boolean");
+    assert!(reason.contains("no boolean"), "{reason}");
+    let mut foo = asked(vec![]);
+    foo.plugins.push(PluginInstance {
+        name: "foo".into(),
+        index: "00".into(),
+    });
+    assert_eq!(validator.check(&foo), Ok(()));
+}
+
+#[test]
+fn the_configuration_reads_both_spellings_and_refuses_others() {
+    let parse = |text: &str| serde_json::from_str::<DefaultValidator>(text);
+    let toml_names =
+        parse(r#"{"enable": true, "reject_oci_hook_adjustment": true, "required_plugins": ["a"]}"#);
+    let yaml_names =
+        parse(r#"{"enable": true, "rejectOCIHookAdjustment": true, "requiredPlugins": ["a"]}"#);
+    let toml_names = toml_names.expect("containerd's names");
+    assert_eq!(toml_names, yaml_names.expect("the plugin's names"));
+    assert!(toml_names.enable && toml_names.reject_oci_hook_adjustment);
+    assert!(
+        parse(r#"{"rejectOciHooks": true}"#).is_err(),
+        "a typo must not switch a rule off"
+    );
+}

@@ -1,0 +1,209 @@
+//! `cairn-create`: spawned once, tells what it did, gone. And start, by libcontainer's notify socket.
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use cairn_monitor::cgroup::Cgroups;
+use cairn_monitor::log::Stream;
+use cairn_monitor::record::Launch;
+use cairn_monitor::report::{self, CONSOLE, REACHED, REPORT_FD, Report, STATE, STATUS_FD};
+use cairn_monitor::sys::{self, ExecVector, Fork};
+
+use crate::output::Output;
+
+/// The helper at work, and what stays of it until init has executed its program.
+pub struct Creation {
+    pub helper: i32,
+    /// Messages of the helper and of what it forked.
+    report: Option<OwnedFd>,
+    /// The exec status pipe.
+    status: Option<OwnedFd>,
+    said: Vec<u8>,
+    console: Option<UnixListener>,
+    errors: Vec<String>,
+    failed: Option<String>,
+    pub pid: Option<i32>,
+}
+
+/// Our ends of the container's streams.
+pub struct Streams {
+    /// The write end of its stdin pipe.
+    pub stdin: Option<OwnedFd>,
+}
+
+impl Creation {
+    /// Spawns the helper. The container's output is `output`'s from now on.
+    pub fn spawn(
+        launch: &Launch,
+        cgroups: &Cgroups,
+        output: &mut Output,
+    ) -> io::Result<(Creation, Streams)> {
+        let (report, their_report) = sys::seqpacket_pair()?;
+        let (status, their_status) = sys::pipe()?;
+        sys::set_nonblocking(report.as_fd())?;
+        sys::set_nonblocking(status.as_fd())?;
+        let mut streams = Streams { stdin: None };
+        let mut inherited = vec![(their_report, REPORT_FD), (their_status, STATUS_FD)];
+        let mut console = None;
+        if launch.tty {
+            console = Some(UnixListener::bind(CONSOLE)?);
+        } else {
+            let stdin = if launch.stdin {
+                let (read, write) = sys::pipe()?;
+                sys::set_nonblocking(write.as_fd())?;
+                streams.stdin = Some(write);
+                read
+            } else {
+                File::open("/dev/null")?.into()
+            };
+            let (out_read, out_write) = sys::pipe()?;
+            let (err_read, err_write) = sys::pipe()?;
+            output.add(Stream::Stdout, out_read, false)?;
+            output.add(Stream::Stderr, err_read, false)?;
+            inherited.extend([(stdin, 3), (out_write, 4), (err_write, 5)]);
+        }
+        let helper = spawn(launch, cgroups, inherited)?;
+        let creation = Creation {
+            helper,
+            report: Some(report),
+            status: Some(status),
+            said: Vec::new(),
+            console,
+            errors: Vec::new(),
+            failed: None,
+            pid: None,
+        };
+        Ok((creation, streams))
+    }
+
+    pub fn report_fd(&self) -> Option<i32> {
+        self.report.as_ref().map(|fd| fd.as_raw_fd())
+    }
+
+    pub fn status_fd(&self) -> Option<i32> {
+        self.status.as_ref().map(|fd| fd.as_raw_fd())
+    }
+
+    /// Reads what the helper said so far.
+    pub fn read_report(&mut self) {
+        let mut buf = [0; report::MAX];
+        while let Some(fd) = &self.report {
+            match sys::read(fd.as_fd(), &mut buf) {
+                Ok(0) => self.report = None,
+                Ok(n) => match Report::decode(&buf[..n]) {
+                    // Bounded: the first lines tell what happened.
+                    Some(Report::Error(text)) if self.errors.len() < 16 => self.errors.push(text),
+                    Some(Report::Created(pid)) => self.pid = Some(pid),
+                    Some(Report::Failed(text)) => self.failed = Some(text),
+                    _ => {}
+                },
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.report = None,
+            }
+        }
+    }
+
+    /// The status pipe: none while init has not come to its program or failed. `Ok` is a running program.
+    pub fn started(&mut self) -> Option<Result<(), String>> {
+        let fd = self.status.as_ref()?;
+        let mut buf = [0; 512];
+        loop {
+            match sys::read(fd.as_fd(), &mut buf) {
+                Ok(0) => break,
+                Ok(n) => self.said.extend_from_slice(&buf[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(_) => break,
+            }
+        }
+        self.status = None;
+        self.read_report();
+        Some(match self.said.split_first() {
+            Some((&REACHED, [])) => Ok(()),
+            Some((&REACHED, text)) => Err(String::from_utf8_lossy(text).into_owned()),
+            _ => Err(self.why("init ended before its program")),
+        })
+    }
+
+    /// The first ERROR line tells most; the error returned is often shallow. When one of the helper's processes ends,
+    /// the others complain about their channel: that is never the cause.
+    pub fn why(&self, otherwise: &str) -> String {
+        let cause = self
+            .errors
+            .iter()
+            .find(|e| !e.contains("BrokenChannel"))
+            .or(self.errors.first());
+        match (cause, &self.failed) {
+            (Some(first), Some(last)) if first != last => format!("{first} ({last})"),
+            (Some(text), _) | (None, Some(text)) => text.clone(),
+            (None, None) => otherwise.to_owned(),
+        }
+    }
+
+    /// The terminal's master, sent by init before it reported ready.
+    pub fn take_terminal(&mut self) -> io::Result<Option<OwnedFd>> {
+        let Some(listener) = self.console.take() else {
+            return Ok(None);
+        };
+        listener.set_nonblocking(true)?;
+        let (socket, _) = listener.accept()?;
+        let (_, master) = sys::receive_fd(socket.as_fd(), &mut [0; 64])?;
+        fs::remove_file(CONSOLE)?;
+        master
+            .map(Some)
+            .ok_or_else(|| io::Error::other("the terminal did not arrive"))
+    }
+}
+
+/// Lets init run: it waits in accept on this socket, and reads to its end.
+pub fn notify(id: &str) -> io::Result<()> {
+    UnixStream::connect(format!("{STATE}/{id}/notify.sock"))?.write_all(b"start container")
+}
+
+/// Starts the helper with exactly these descriptors, in the container's cgroup v2 directory if it has one (the v1
+/// directories it joins itself).
+fn spawn(launch: &Launch, cgroups: &Cgroups, inherited: Vec<(OwnedFd, i32)>) -> io::Result<i32> {
+    let nul = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    let path = CString::new(launch.create.as_str()).map_err(nul)?;
+    let argv = ExecVector::new(&[b"cairn-create".to_vec()]).map_err(nul)?;
+    let env = ExecVector::new(&[]).map_err(nul)?;
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    let directory = cgroups.unified().map(File::open).transpose()?;
+    // Out of the way of the numbers they get.
+    let inherited = inherited
+        .into_iter()
+        .map(|(fd, number)| Ok((sys::dup_above(fd.as_fd(), 64)?, number)))
+        .collect::<io::Result<Vec<_>>>()?;
+    let null = sys::dup_above(null.as_fd(), 64)?;
+    // SAFETY: the monitor has one thread; the child only execs.
+    #[allow(unsafe_code)]
+    let forked = unsafe { sys::fork_into(directory.as_ref().map(|d| d.as_fd()))? };
+    match forked {
+        Fork::Parent(pid) => Ok(pid),
+        Fork::Child => {
+            sys::default_signals();
+            let mut keep: Vec<i32> = inherited.iter().map(|(_, number)| *number).collect();
+            let numbers = (0..3).map(|n| (null.as_raw_fd(), n));
+            for (fd, number) in numbers.chain(inherited.iter().map(|(fd, n)| (fd.as_raw_fd(), *n)))
+            {
+                if sys::dup_to(fd, number).is_err() {
+                    sys::exit_now(126);
+                }
+            }
+            // SAFETY: only execve and `exit_now` follow.
+            #[allow(unsafe_code)]
+            unsafe {
+                sys::close_all_but(&mut keep);
+            }
+            let _not_executed = sys::execve(&path, &argv, &env);
+            sys::exit_now(127)
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A compiled seccomp filter as a file: `cairn-create` writes it once per profile, init and every exec load it.
+//!
+//! Pure. The file holds the profile's own text too: whoever takes a filter from the cache compares the text, so that
+//! a name clash cannot hand out a foreign filter.
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::wire::VERSION;
+
+/// The kernel's own bound on instructions.
+const MAX_INSTRUCTIONS: usize = 4096;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// Flags for seccomp(2).
+    pub flags: u32,
+    /// The profile it was compiled from, as JSON.
+    pub profile: Vec<u8>,
+    /// Instructions, eight bytes each, in the machine's own byte order.
+    pub program: Vec<u8>,
+}
+
+impl Filter {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u16(VERSION)
+            .u32(self.flags)
+            .bytes(&self.profile)
+            .bytes(&self.program);
+        w.finish()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Filter, DecodeError> {
+        let mut r = Reader::new(bytes);
+        if r.u16()? != VERSION {
+            return Err(DecodeError("the seccomp filter has another version"));
+        }
+        let filter = Filter {
+            flags: r.u32()?,
+            profile: r.bytes()?,
+            program: r.bytes()?,
+        };
+        r.end()?;
+        let n = filter.program.len();
+        if n == 0 || !n.is_multiple_of(8) || n / 8 > MAX_INSTRUCTIONS {
+            return Err(DecodeError("the seccomp filter has a wrong size"));
+        }
+        Ok(filter)
+    }
+
+    /// As the kernel takes it.
+    pub fn instructions(&self) -> Vec<libc::sock_filter> {
+        let word = |c: &[u8]| u32::from_ne_bytes([c[4], c[5], c[6], c[7]]);
+        self.program
+            .chunks_exact(8)
+            .map(|c| libc::sock_filter {
+                code: u16::from_ne_bytes([c[0], c[1]]),
+                jt: c[2],
+                jf: c[3],
+                k: word(c),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,136 @@
+//! An OCI spec's `process` (and the seccomp question of its `linux`) as a [`Process`].
+//!
+//! Pure. The one place where the two languages meet: `cairn-create` uses it for init, the daemon as the base of an
+//! exec, so both are the same process by construction (CRI-141).
+
+use oci_spec::runtime::{Capability, PosixRlimit, PosixRlimitType, Spec};
+
+use crate::process::{Capabilities, Limit, Process};
+
+/// Fails, in one line, on what cannot be carried over.
+pub fn process(spec: &Spec) -> Result<Process, String> {
+    let p = spec.process().as_ref().ok_or("the spec has no process")?;
+    if p.selinux_label().as_deref().is_some_and(|l| !l.is_empty()) {
+        return Err("SELinux labels are not supported".to_owned());
+    }
+    let user = p.user();
+    let bytes = |list: &Option<Vec<String>>| -> Vec<Vec<u8>> {
+        list.iter()
+            .flatten()
+            .map(|s| s.clone().into_bytes())
+            .collect()
+    };
+    let set = |caps: &Option<std::collections::HashSet<Capability>>| -> u64 {
+        caps.iter()
+            .flatten()
+            .fold(0, |mask, cap| mask | 1 << bit(*cap))
+    };
+    let capabilities = p
+        .capabilities()
+        .as_ref()
+        .map_or(Capabilities::default(), |c| Capabilities {
+            bounding: set(c.bounding()),
+            effective: set(c.effective()),
+            permitted: set(c.permitted()),
+            inheritable: set(c.inheritable()),
+            ambient: set(c.ambient()),
+        });
+    Ok(Process {
+        argv: bytes(p.args()),
+        env: bytes(p.env()),
+        cwd: p.cwd().as_os_str().as_encoded_bytes().to_vec(),
+        uid: user.uid(),
+        gid: user.gid(),
+        groups: user.additional_gids().clone().unwrap_or_default(),
+        umask: user.umask().unwrap_or(0o022),
+        capabilities,
+        no_new_privileges: p.no_new_privileges().unwrap_or(false),
+        seccomp: spec.linux().as_ref().is_some_and(|l| l.seccomp().is_some()),
+        limits: p.rlimits().iter().flatten().map(limit).collect(),
+        oom_score_adj: p.oom_score_adj().unwrap_or(0),
+        apparmor: p
+            .apparmor_profile()
+            .clone()
+            .filter(|a| !a.is_empty())
+            .map(String::into_bytes),
+    })
+}
+
+fn limit(l: &PosixRlimit) -> Limit {
+    Limit {
+        resource: resource(l.typ()),
+        soft: l.soft(),
+        hard: l.hard(),
+    }
+}
+
+/// Kernel number of a limit.
+fn resource(typ: PosixRlimitType) -> u32 {
+    use PosixRlimitType as T;
+    match typ {
+        T::RlimitCpu => libc::RLIMIT_CPU,
+        T::RlimitFsize => libc::RLIMIT_FSIZE,
+        T::RlimitData => libc::RLIMIT_DATA,
+        T::RlimitStack => libc::RLIMIT_STACK,
+        T::RlimitCore => libc::RLIMIT_CORE,
+        T::RlimitRss => libc::RLIMIT_RSS,
+        T::RlimitNproc => libc::RLIMIT_NPROC,
+        T::RlimitNofile => libc::RLIMIT_NOFILE,
+        T::RlimitMemlock => libc::RLIMIT_MEMLOCK,
+        T::RlimitAs => libc::RLIMIT_AS,
+        T::RlimitLocks => libc::RLIMIT_LOCKS,
+        T::RlimitSigpending => libc::RLIMIT_SIGPENDING,
+        T::RlimitMsgqueue => libc::RLIMIT_MSGQUEUE,
+        T::RlimitNice => libc::RLIMIT_NICE,
+        T::RlimitRtprio => libc::RLIMIT_RTPRIO,
+        T::RlimitRttime => libc::RLIMIT_RTTIME,
+    }
+}
+
+/// Kernel number of a capability.
+pub fn bit(cap: Capability) -> u32 {
+    use Capability as C;
+    match cap {
+        C::Chown => 0,
+        C::DacOverride => 1,
+        C::DacReadSearch => 2,
+        C::Fowner => 3,
+        C::Fsetid => 4,
+        C::Kill => 5,
+        C::Setgid => 6,
+        C::Setuid => 7,
+        C::Setpcap => 8,
+        C::LinuxImmutable => 9,
+        C::NetBindService => 10,
+        C::NetBroadcast => 11,
+        C::NetAdmin => 12,
+        C::NetRaw => 13,
+        C::IpcLock => 14,
+        C::IpcOwner => 15,
+        C::SysModule => 16,
+        C::SysRawio => 17,
+        C::SysChroot => 18,
+        C::SysPtrace => 19,
+        C::SysPacct => 20,
+        C::SysAdmin => 21,
+        C::SysBoot => 22,
+        C::SysNice => 23,
+        C::SysResource => 24,
+        C::SysTime => 25,
+        C::SysTtyConfig => 26,
+        C::Mknod => 27,
+        C::Lease => 28,
+        C::AuditWrite => 29,
+        C::AuditControl => 30,
+        C::Setfcap => 31,
+        C::MacOverride => 32,
+        C::MacAdmin => 33,
+        C::Syslog => 34,
+        C::WakeAlarm => 35,
+        C::BlockSuspend => 36,
+        C::AuditRead => 37,
+        C::Perfmon => 38,
+        C::Bpf => 39,
+        C::CheckpointRestore => 40,
+    }
+}

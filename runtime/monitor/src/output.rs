@@ -1,0 +1,344 @@
+//! The container's output: read from its pipes or terminal, written to the log, copied to who is attached.
+//!
+//! Nothing is dropped: while an attached client's pipe is full, the container's output is not read (it waits in
+//! its own pipe). A client that takes nothing for [`STUCK`] is let go. A log that cannot be written (disk full) never
+//! stops the container: what is lost is counted.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use cairn_monitor::log::{Encoder, Stream};
+use cairn_monitor::sys;
+
+/// How long an attached client may take nothing before it is let go.
+const STUCK: Duration = Duration::from_secs(10);
+/// Bytes read at once.
+const CHUNK: usize = 32 << 10;
+
+/// The log file. None: the container has no log.
+struct Log {
+    file: Option<File>,
+    path: Option<String>,
+    encoder: Encoder,
+    /// The last write ended inside a record.
+    torn: bool,
+    lost: u64,
+}
+
+/// One attached stream: the write end of a pipe whose read end the client has.
+struct Copy {
+    attach_id: u32,
+    stream: Stream,
+    pipe: OwnedFd,
+    /// What the pipe did not take, and since when.
+    waiting: Vec<u8>,
+    since: Instant,
+}
+
+struct Source {
+    stream: Stream,
+    fd: OwnedFd,
+    tty: bool,
+    /// A terminal without a process on the other side, which may come back: looked at again at this time.
+    asleep: Option<Instant>,
+}
+
+/// Owns the container's output until its end.
+pub struct Output {
+    log: Log,
+    sources: Vec<Source>,
+    copies: Vec<Copy>,
+    chunk: Vec<u8>,
+}
+
+/// Nanoseconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Output {
+    pub fn new(log_path: Option<&str>, max_line: u32) -> io::Result<Output> {
+        let file = log_path.map(open_log).transpose()?;
+        let encoder = Encoder::new(max_line as usize);
+        let log = Log {
+            file,
+            path: log_path.map(str::to_owned),
+            encoder,
+            torn: false,
+            lost: 0,
+        };
+        Ok(Output {
+            log,
+            sources: Vec::new(),
+            copies: Vec::new(),
+            chunk: Vec::new(),
+        })
+    }
+
+    /// Reads this from now on.
+    pub fn add(&mut self, stream: Stream, fd: OwnedFd, tty: bool) -> io::Result<()> {
+        sys::set_nonblocking(fd.as_fd())?;
+        self.sources.push(Source {
+            stream,
+            fd,
+            tty,
+            asleep: None,
+        });
+        Ok(())
+    }
+
+    /// Every source has ended.
+    pub fn ended(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// What to poll for reading: nothing while a client is behind.
+    pub fn readable(&self) -> Vec<RawFd> {
+        if self.copies.iter().any(|c| !c.waiting.is_empty()) {
+            return Vec::new();
+        }
+        self.sources
+            .iter()
+            .filter(|s| s.asleep.is_none())
+            .map(|s| s.fd.as_raw_fd())
+            .collect()
+    }
+
+    /// What to poll for writing. The others are polled for hang-up by the caller's wish only at the next write.
+    pub fn writable(&self) -> Vec<RawFd> {
+        self.copies
+            .iter()
+            .filter(|c| !c.waiting.is_empty())
+            .map(|c| c.pipe.as_raw_fd())
+            .collect()
+    }
+
+    /// When `tick` is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        let stuck = self
+            .copies
+            .iter()
+            .filter(|c| !c.waiting.is_empty())
+            .map(|c| c.since + STUCK);
+        stuck
+            .chain(self.sources.iter().filter_map(|s| s.asleep))
+            .min()
+    }
+
+    /// Wakes what slept, lets go what is stuck.
+    pub fn tick(&mut self) {
+        let now = Instant::now();
+        for source in &mut self.sources {
+            source.asleep = source.asleep.filter(|t| *t > now);
+        }
+        self.copies
+            .retain(|c| c.waiting.is_empty() || c.since + STUCK > now);
+    }
+
+    /// A descriptor of `readable` has something. `dying`: init has exited, a terminal will not come back.
+    pub fn read(&mut self, fd: RawFd, dying: bool) {
+        let Some(at) = self.sources.iter().position(|s| s.fd.as_raw_fd() == fd) else {
+            return;
+        };
+        if self.chunk.is_empty() {
+            self.chunk = vec![0; CHUNK];
+        }
+        let source = &mut self.sources[at];
+        let n = match sys::read(source.fd.as_fd(), &mut self.chunk) {
+            Ok(n) => n,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                return;
+            }
+            Err(_) if source.tty && !dying => {
+                source.asleep = Some(Instant::now() + Duration::from_millis(100));
+                return;
+            }
+            Err(_) => 0,
+        };
+        let stream = source.stream;
+        if n == 0 {
+            self.end(at);
+            return;
+        }
+        self.log.write(stream, &self.chunk[..n]);
+        for copy in self.copies.iter_mut().filter(|c| c.stream == stream) {
+            copy.push(&self.chunk[..n]);
+        }
+        self.sweep();
+    }
+
+    /// A descriptor of `writable` takes more.
+    pub fn write(&mut self, fd: RawFd) {
+        if let Some(copy) = self.copies.iter_mut().find(|c| c.pipe.as_raw_fd() == fd) {
+            let waiting = std::mem::take(&mut copy.waiting);
+            copy.push(&waiting);
+        }
+        self.sweep();
+    }
+
+    fn end(&mut self, at: usize) {
+        let stream = self.sources.remove(at).stream;
+        self.log.finish(stream);
+        self.sweep();
+    }
+
+    /// The container is over: writes what is left, closes everything. Returns the bytes the log lost.
+    pub fn close(&mut self) -> u64 {
+        while !self.sources.is_empty() {
+            self.end(0);
+        }
+        self.chunk = Vec::new();
+        self.log.lost
+    }
+
+    /// Closes copies whose client is gone, or whose stream has ended and that have caught up.
+    fn sweep(&mut self) {
+        let Output {
+            sources, copies, ..
+        } = self;
+        copies.retain(|c| {
+            !c.dead() && (!c.waiting.is_empty() || sources.iter().any(|s| s.stream == c.stream))
+        });
+    }
+
+    /// A new copy of a stream; the read end is the client's.
+    pub fn attach(&mut self, attach_id: u32, stream: Stream) -> io::Result<OwnedFd> {
+        let (read, write) = sys::pipe()?;
+        if self.sources.iter().any(|s| s.stream == stream) {
+            sys::set_nonblocking(write.as_fd())?;
+            self.copies.push(Copy {
+                attach_id,
+                stream,
+                pipe: write,
+                waiting: Vec::new(),
+                since: Instant::now(),
+            });
+        }
+        Ok(read)
+    }
+
+    pub fn detach(&mut self, attach_id: u32) {
+        self.copies.retain(|c| c.attach_id != attach_id);
+    }
+
+    /// CRI-138: when this returns, the new file exists and the old one gets nothing more. On failure nothing changed.
+    pub fn reopen(&mut self) -> io::Result<()> {
+        let path = self
+            .log
+            .path
+            .as_deref()
+            .ok_or_else(|| io::Error::other("the container has no log"))?;
+        self.log.file = Some(open_log(path)?);
+        self.log.torn = false;
+        Ok(())
+    }
+}
+
+impl Copy {
+    /// Writes what the pipe takes and keeps the rest.
+    fn push(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match sys::write(self.pipe.as_fd(), bytes) {
+                Ok(n) => {
+                    bytes = &bytes[n..];
+                    self.since = Instant::now();
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.since = if self.waiting.is_empty() {
+                        Instant::now()
+                    } else {
+                        self.since
+                    };
+                    self.waiting.extend_from_slice(bytes);
+                    return;
+                }
+                Err(_) => {
+                    self.attach_id = DEAD;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn dead(&self) -> bool {
+        self.attach_id == DEAD
+    }
+}
+
+/// No attach session has this id: the client has closed its end.
+const DEAD: u32 = 0;
+
+/// 0640, root's (CRI-254).
+fn open_log(path: &str) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .open(path)
+}
+
+impl Log {
+    fn write(&mut self, stream: Stream, data: &[u8]) {
+        let Log {
+            file,
+            encoder,
+            torn,
+            lost,
+            ..
+        } = self;
+        encoder.push(stream, data, now(), &mut |records| {
+            append(file, torn, lost, records)
+        });
+    }
+
+    fn finish(&mut self, stream: Stream) {
+        let Log {
+            file,
+            encoder,
+            torn,
+            lost,
+            ..
+        } = self;
+        encoder.finish(stream, now(), &mut |records| {
+            append(file, torn, lost, records)
+        });
+    }
+}
+
+/// One write(2) for whole records, unless the disk takes less; the rest then is lost and counted. A record that was
+/// torn so is ended by a newline before the next.
+fn append(file: &mut Option<File>, torn: &mut bool, lost: &mut u64, records: &[u8]) {
+    let Some(file) = file else { return };
+    if *torn {
+        if file.write_all(b"\n").is_err() {
+            *lost += records.len() as u64;
+            return;
+        }
+        *torn = false;
+    }
+    let mut rest = records;
+    while !rest.is_empty() {
+        match file.write(rest) {
+            Ok(n @ 1..) => {
+                *torn = rest[n - 1] != b'\n';
+                rest = &rest[n..];
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => {
+                *lost += rest.len() as u64;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What a process in the container is to be: plain values, resolved by the daemon, carried over the wire.
+//!
+//! Pure. The same value drives init's last steps (in `cairn-create`) and an exec's (in the monitor), so that both end
+//! up equally confined; `tail.rs` applies it.
+
+use crate::codec::{DecodeError, Reader, Writer};
+
+/// A process, ready to run: nothing in here needs another look-up, except the program in its PATH.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Process {
+    /// `argv[0]` is searched in the PATH of `env` if it has no slash.
+    pub argv: Vec<Vec<u8>>,
+    /// `KEY=value`, the whole environment.
+    pub env: Vec<Vec<u8>>,
+    pub cwd: Vec<u8>,
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub umask: u32,
+    pub capabilities: Capabilities,
+    pub no_new_privileges: bool,
+    /// Load the container's compiled filter (`seccomp.bpf` in its directory).
+    pub seccomp: bool,
+    pub limits: Vec<Limit>,
+    /// Always set: what is not set would be inherited from the monitor.
+    pub oom_score_adj: i32,
+    /// AppArmor profile for the next execve.
+    pub apparmor: Option<Vec<u8>>,
+}
+
+/// The five sets as bit masks (bit n = capability n). What the caller does not hold itself is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    pub bounding: u64,
+    pub effective: u64,
+    pub permitted: u64,
+    pub inheritable: u64,
+    pub ambient: u64,
+}
+
+/// One resource limit; `resource` is the kernel's RLIMIT number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    pub resource: u32,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+impl std::fmt::Debug for Process {
+    /// Without arguments and environment: both may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Process")
+            .field("argv", &format_args!("{} words", self.argv.len()))
+            .field("env", &format_args!("{} variables", self.env.len()))
+            .field("uid", &self.uid)
+            .field("gid", &self.gid)
+            .field("no_new_privileges", &self.no_new_privileges)
+            .field("seccomp", &self.seccomp)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Process {
+    pub fn encode(&self, w: &mut Writer) {
+        w.list(&self.argv, |w, a| {
+            w.bytes(a);
+        });
+        w.list(&self.env, |w, e| {
+            w.bytes(e);
+        });
+        w.bytes(&self.cwd).u32(self.uid).u32(self.gid);
+        w.list(&self.groups, |w, g| {
+            w.u32(*g);
+        });
+        w.u32(self.umask);
+        let c = self.capabilities;
+        w.u64(c.bounding)
+            .u64(c.effective)
+            .u64(c.permitted)
+            .u64(c.inheritable)
+            .u64(c.ambient);
+        w.bool(self.no_new_privileges).bool(self.seccomp);
+        w.list(&self.limits, |w, l| l.encode(w));
+        w.i32(self.oom_score_adj);
+        w.option(self.apparmor.as_ref(), |w, p| {
+            w.bytes(p);
+        });
+    }
+
+    pub fn decode(r: &mut Reader<'_>) -> Result<Process, DecodeError> {
+        Ok(Process {
+            argv: r.list(Reader::bytes)?,
+            env: r.list(Reader::bytes)?,
+            cwd: r.bytes()?,
+            uid: r.u32()?,
+            gid: r.u32()?,
+            groups: r.list(Reader::u32)?,
+            umask: r.u32()?,
+            capabilities: Capabilities {
+                bounding: r.u64()?,
+                effective: r.u64()?,
+                permitted: r.u64()?,
+                inheritable: r.u64()?,
+                ambient: r.u64()?,
+            },
+            no_new_privileges: r.bool()?,
+            seccomp: r.bool()?,
+            limits: r.list(Limit::decode)?,
+            oom_score_adj: r.i32()?,
+            apparmor: r.option(Reader::bytes)?,
+        })
+    }
+}

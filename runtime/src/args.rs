@@ -1,0 +1,168 @@
+//! The command line. Flags of `serve` override keys of `cairn.toml` and nothing else.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, File, Format, Level};
+
+/// Where commands find the daemon unless told otherwise.
+pub const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
+
+/// A small CRI runtime with NRI built in.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cairn",
+    version,
+    propagate_version = true,
+    subcommand_required = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the daemon: CRI v1 and NRI on their sockets.
+    Serve(Serve),
+    /// Print or check a configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Work with the images of a running daemon.
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Draw what happened to a pod: contract points, plugins' answers, the runtime's steps.
+    Timeline(Timeline),
+    /// Print a completion script for a shell.
+    Completion { shell: clap_complete::Shell },
+    /// Helper process: unpack one layer. Started by the daemon only.
+    #[command(hide = true)]
+    Unpack {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// Helper process: make the namespaces of one pod. Started by the daemon only.
+    #[command(hide = true)]
+    Sandbox,
+}
+
+/// Each flag overrides the key of the same meaning in the configuration file.
+#[derive(Debug, Default, Args)]
+pub struct Serve {
+    /// The configuration file; without it the defaults hold (`cairn config default`).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Records, images and layers.
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Sockets, namespaces and monitors.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The CRI endpoint, unix:///path.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub listen: Option<String>,
+    /// The NRI socket.
+    #[arg(long, value_name = "PATH")]
+    pub nri_socket: Option<PathBuf>,
+    /// Where plugins to launch lie.
+    #[arg(long, value_name = "DIR")]
+    pub nri_plugin_dir: Option<PathBuf>,
+    /// Where their configurations lie.
+    #[arg(long, value_name = "DIR")]
+    pub nri_plugin_config_dir: Option<PathBuf>,
+    /// CNI configurations.
+    #[arg(long, value_name = "DIR")]
+    pub cni_conf_dir: Option<PathBuf>,
+    /// CNI programs.
+    #[arg(long, value_name = "DIR")]
+    pub cni_bin_dir: Option<PathBuf>,
+    /// hosts.toml files by registry.
+    #[arg(long, value_name = "DIR")]
+    pub registry_config_dir: Option<PathBuf>,
+    /// How much to log.
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<Level>,
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
+}
+
+impl Serve {
+    /// The configuration file, if any, with these flags laid over it.
+    ///
+    /// # Errors
+    /// See [`config::read`].
+    pub fn over_file(self) -> Result<File, config::Error> {
+        let mut file = match &self.config {
+            Some(path) => config::read(path)?,
+            None => File::default(),
+        };
+        fn set<T>(target: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *target = value;
+            }
+        }
+        set(&mut file.root, self.root);
+        set(&mut file.state, self.state);
+        set(&mut file.listen, self.listen);
+        set(&mut file.nri.socket, self.nri_socket);
+        set(&mut file.nri.plugin_dir, self.nri_plugin_dir);
+        set(&mut file.nri.plugin_config_dir, self.nri_plugin_config_dir);
+        set(&mut file.network.cni_conf_dir, self.cni_conf_dir);
+        set(
+            &mut file.network.cni_bin_dirs,
+            self.cni_bin_dir.map(|dir| vec![dir]),
+        );
+        set(
+            &mut file.image.registry_config_dir,
+            self.registry_config_dir,
+        );
+        set(&mut file.log.level, self.log_level);
+        set(&mut file.log.format, self.log_format);
+        Ok(file)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print the commented default configuration.
+    Default,
+    /// Judge a configuration file; exit 0 if the daemon would start with it.
+    Check { file: PathBuf },
+}
+
+/// How a command finds the daemon.
+#[derive(Debug, Args)]
+pub struct Connect {
+    /// The daemon's endpoint.
+    #[arg(long, value_name = "ENDPOINT", default_value = DEFAULT_CONNECT)]
+    pub connect: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Import an OCI layout tar ("-" reads standard input).
+    Import {
+        file: PathBuf,
+        /// A name for an image that the archive does not name.
+        #[arg(long, default_value = "")]
+        name: String,
+        #[command(flatten)]
+        connect: Connect,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Timeline {
+    /// A pod's id, unique prefix of it, or name; all pods without it.
+    pub pod: Option<String>,
+    /// Go on with events as they happen.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// One JSON object a line, as in the event log.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connect: Connect,
+}

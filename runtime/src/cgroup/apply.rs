@@ -1,0 +1,214 @@
+//! Writes a plan to a cgroup, all or nothing: if the kernel refuses one value, the earlier ones of
+//! the same call are put back (CRI-137).
+
+use super::host::Place;
+use super::plan::{Change, Layout, View, plan};
+use super::{Cgroup, Error, Mode, Result, devices, group, io};
+use oci_spec::runtime::LinuxResources;
+use std::path::PathBuf;
+
+impl Cgroup {
+    /// Limits and device rules of a container that is being created.
+    ///
+    /// Device rules are applied last, when nothing after them can fail. `devices: None` leaves the
+    /// cgroup's rules alone; a list is the whole truth, with everything not listed denied on v2.
+    ///
+    /// # Errors
+    /// See [`Error`]; the limits are then as before. `DeviceFilter` means that the container must not
+    /// be started: it could make device nodes of the host.
+    pub fn apply(&self, resources: &LinuxResources) -> Result<()> {
+        let written = self.write_limits(resources)?;
+        match resources.devices() {
+            Some(rules) => devices::apply(self, rules).inspect_err(|_| {
+                self.put_back(&written);
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Limits of an existing container or pod (CRI-137): only what is given changes. Device rules in
+    /// `resources` are not looked at. May block while the kernel reclaims memory to get below a
+    /// lowered limit.
+    pub fn update(&self, resources: &LinuxResources) -> Result<()> {
+        self.write_limits(resources).map(|_| ())
+    }
+
+    /// Writes the plan; returns what restores the former values, in order of writing.
+    fn write_limits(&self, resources: &LinuxResources) -> Result<Vec<Change>> {
+        let changes = plan(self, resources)?;
+        let mut undo: Vec<Change> = Vec::with_capacity(changes.len());
+        for change in changes {
+            let former = self.write_one(&change).map_err(|error| match error {
+                Error::Write {
+                    cgroup,
+                    file,
+                    value,
+                    source,
+                    ..
+                } => Error::Write {
+                    cgroup,
+                    file,
+                    value,
+                    source,
+                    restore: self.put_back(&undo),
+                },
+                other => {
+                    self.put_back(&undo);
+                    other
+                }
+            })?;
+            undo.extend(former);
+        }
+        Ok(undo)
+    }
+
+    /// Writes one value unless it is there already; returns the change that undoes it.
+    fn write_one(&self, change: &Change) -> Result<Option<Change>> {
+        let file = self.file(change)?;
+        let mut former = io::read_if_there(&file)?;
+        if former.is_none() && self.delegate_for(&change.controller)? {
+            former = io::read_if_there(&file)?;
+        }
+        if former.as_deref() == Some(change.value.as_str()) {
+            return Ok(None);
+        }
+        io::write(&file, &change.value).map_err(|source| self.refused(change, source))?;
+        let value = former.and_then(|former| former_value(change, &former));
+        Ok(value.map(|value| Change {
+            value,
+            ..change.clone()
+        }))
+    }
+
+    fn file(&self, change: &Change) -> Result<PathBuf> {
+        let dir = self.dir_of(&change.controller);
+        let dir = dir.ok_or_else(|| Error::NoController {
+            cgroup: self.path.to_string(),
+            setting: change.file.clone(),
+            controller: change.controller.clone(),
+        })?;
+        Ok(dir.join(&change.file))
+    }
+
+    /// A file that is not there is a controller that was not handed down to this cgroup.
+    fn refused(&self, change: &Change, source: std::io::Error) -> Error {
+        if source.kind() == std::io::ErrorKind::NotFound {
+            return Error::NoController {
+                cgroup: self.path.to_string(),
+                setting: change.file.clone(),
+                controller: change.controller.clone(),
+            };
+        }
+        Error::Write {
+            cgroup: self.path.to_string(),
+            file: change.file.clone(),
+            value: change.value.clone(),
+            source,
+            restore: None,
+        }
+    }
+
+    /// Hybrid: the unified tree's few controllers are handed down when a limit first needs one.
+    fn delegate_for(&self, controller: &str) -> Result<bool> {
+        let (Mode::Hybrid, Some(Place::V2(_))) = (self.host.mode(), self.host.place(controller))
+        else {
+            return Ok(false);
+        };
+        let Some(unified) = self.host.unified() else {
+            return Ok(false);
+        };
+        group::delegate(unified, &self.path, &[controller.to_owned()])?;
+        Ok(true)
+    }
+
+    /// Restores in reverse order. Goes on after a failure and reports the first one, for the error
+    /// text of the failure that caused this.
+    fn put_back(&self, undo: &[Change]) -> Option<String> {
+        let mut failed = None;
+        for change in undo.iter().rev() {
+            let Ok(file) = self.file(change) else {
+                continue;
+            };
+            if let Err(e) = io::write(&file, &change.value) {
+                failed.get_or_insert_with(|| format!("; restoring {} failed: {e}", change.file));
+            }
+        }
+        failed
+    }
+}
+
+/// What to write to `change.file` so that it reads `former` again. Files that read as a table take
+/// one line at a time; `None` where nothing needs to be written.
+fn former_value(change: &Change, former: &str) -> Option<String> {
+    let by_device = change.file == "io.max" || change.file.ends_with("_device");
+    if by_device {
+        let (device, _) = change.value.split_once(' ')?;
+        let same = |line: &&str| line.split(' ').next() == Some(device);
+        let old = former.lines().find(same).map(str::to_owned);
+        let none = match change.file.as_str() {
+            "io.max" => format!("{device} rbps=max wbps=max riops=max wiops=max"),
+            _ => format!("{device} 0"),
+        };
+        return Some(old.unwrap_or(none));
+    }
+    match change.file.as_str() {
+        "memory.oom_control" => {
+            let line = former.lines().next()?;
+            Some(line.strip_prefix("oom_kill_disable ")?.to_owned())
+        }
+        _ => Some(former.to_owned()),
+    }
+}
+
+impl View for Cgroup {
+    fn name(&self) -> &str {
+        self.path.as_str()
+    }
+
+    fn layout(&self, controller: &str) -> Option<Layout> {
+        self.host.place(controller).map(|place| match place {
+            Place::V1(_) => Layout::V1,
+            Place::V2(_) => Layout::V2,
+        })
+    }
+
+    fn current(&self, controller: &str, file: &str) -> Result<Option<String>> {
+        match self.dir_of(controller) {
+            Some(dir) => io::read_if_there(&dir.join(file)),
+            None => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(file: &str, value: &str) -> Change {
+        Change {
+            controller: "x".to_owned(),
+            file: file.to_owned(),
+            value: value.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_table_is_restored_line_by_line() {
+        let io_max = change("io.max", "8:0 rbps=5");
+        let former = "7:0 rbps=1 wbps=max\n8:0 rbps=9 wbps=max";
+        let line = former_value(&io_max, former);
+        assert_eq!(line.as_deref(), Some("8:0 rbps=9 wbps=max"));
+        let reset = former_value(&io_max, "");
+        let all_max = "8:0 rbps=max wbps=max riops=max wiops=max";
+        assert_eq!(reset.as_deref(), Some(all_max));
+        let throttle = change("blkio.throttle.read_bps_device", "8:0 5");
+        assert_eq!(former_value(&throttle, "").as_deref(), Some("8:0 0"));
+    }
+
+    #[test]
+    fn the_oom_switch_is_restored_from_its_first_line() {
+        let switch = change("memory.oom_control", "1");
+        let former = "oom_kill_disable 0\nunder_oom 0\noom_kill 3";
+        assert_eq!(former_value(&switch, former).as_deref(), Some("0"));
+    }
+}

@@ -1,0 +1,229 @@
+//! One cgroup: its directories in all hierarchies, making them, and joining them.
+
+use super::host::{Place, Unified};
+use super::{CgroupPath, Error, Host, Mode, Result, io};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Marks a directory in the unified tree that cairn made as a parent, so that `remove` may take it
+/// away again when it is empty, also after a restart, and never takes the kubelet's.
+pub(super) const MADE_BY_US: &str = "trusted.cairn.made";
+/// How often `create` starts again when someone removes a parent under its hands.
+const CREATE_ATTEMPTS: usize = 8;
+
+/// A path below all hierarchies of a host. Holds no file open and owns nothing: the pod's driver
+/// decides who may call what.
+#[derive(Debug, Clone)]
+pub struct Cgroup {
+    pub(super) host: Host,
+    pub(super) path: CgroupPath,
+}
+
+/// What a process needs to enter a cgroup without the RCU wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinPaths {
+    /// v1: the process itself writes `0` to each of these while it has one thread.
+    pub tasks: Vec<PathBuf>,
+    /// v2 and hybrid: directory for `clone3` with `CLONE_INTO_CGROUP`.
+    pub unified: Option<PathBuf>,
+}
+
+impl Cgroup {
+    pub(super) fn new(host: Host, path: CgroupPath) -> Self {
+        Self { host, path }
+    }
+
+    pub fn path(&self) -> &CgroupPath {
+        &self.path
+    }
+
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The cgroup `name` inside this one.
+    pub fn child(&self, name: &str) -> Result<Self> {
+        Ok(Self::new(self.host.clone(), self.path.child(name)?))
+    }
+
+    /// The directory in the unified tree, if there is one.
+    pub fn unified_dir(&self) -> Option<PathBuf> {
+        self.host.unified().map(|u| self.path.below(&u.mount))
+    }
+
+    /// The directory that holds `controller`'s files, in whichever tree.
+    pub fn dir_of(&self, controller: &str) -> Option<PathBuf> {
+        self.host.place(controller).map(|place| match place {
+            Place::V1(mount) | Place::V2(mount) => self.path.below(mount),
+        })
+    }
+
+    /// Every directory of this cgroup, v1 hierarchies first.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        let v1 = self.host.v1().iter().map(|h| self.path.below(&h.mount));
+        v1.chain(self.unified_dir()).collect()
+    }
+
+    /// Where the monitor and each exec enter.
+    pub fn join_paths(&self) -> JoinPaths {
+        let v1 = self.host.v1().iter();
+        JoinPaths {
+            tasks: v1
+                .map(|h| self.path.below(&h.mount).join("tasks"))
+                .collect(),
+            unified: self.unified_dir(),
+        }
+    }
+
+    /// True if the cgroup is there in every hierarchy (NRI-1110).
+    pub fn exists(&self) -> bool {
+        self.dirs().iter().all(|dir| dir.is_dir())
+    }
+
+    /// Makes the cgroup in every hierarchy, with all missing parents; what exists is kept. On v1 the
+    /// cpuset of each new directory is copied from above, on v2 controllers are handed down.
+    ///
+    /// # Errors
+    /// On failure everything this call made is removed again.
+    pub fn create(&self) -> Result<()> {
+        let mut made = Vec::new();
+        self.create_all(&mut made).inspect_err(|_| {
+            // Children were pushed after their parents. What is in use meanwhile stays.
+            for dir in made.iter().rev() {
+                let _ = std::fs::remove_dir(dir);
+            }
+        })
+    }
+
+    fn create_all(&self, made: &mut Vec<PathBuf>) -> Result<()> {
+        for hierarchy in self.host.v1() {
+            let from = made.len();
+            make_dirs(&hierarchy.mount, &self.path, made)?;
+            if hierarchy.controllers.iter().any(|c| c == "cpuset") {
+                made[from..]
+                    .iter()
+                    .try_for_each(|dir| inherit_cpuset(dir))?;
+            }
+        }
+        if let Some(unified) = self.host.unified() {
+            let from = made.len();
+            make_dirs(&unified.mount, &self.path, made)?;
+            made[from..]
+                .iter()
+                .filter(|dir| !dir.ends_with(self.path.below(&unified.mount)))
+                .for_each(|dir| mark(dir));
+            // On hybrid the few controllers there are handed down only when a limit asks for one.
+            if self.host.mode() == Mode::V2 {
+                delegate(unified, &self.path, &unified.controllers)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes `path` below `mount`, deepest first: usually only the leaf is missing.
+fn make_dirs(mount: &Path, path: &CgroupPath, made: &mut Vec<PathBuf>) -> Result<()> {
+    let mut last = None;
+    for _ in 0..CREATE_ATTEMPTS {
+        match make_below(mount, path, made) {
+            Ok(()) => return Ok(()),
+            // A parent vanished between two steps: another pod removed what was empty.
+            Err(e) if e.kind() == ErrorKind::NotFound && mount.is_dir() => last = Some(e),
+            Err(e) => {
+                last = Some(e);
+                break;
+            }
+        }
+    }
+    Err(Error::Io {
+        path: path.below(mount),
+        step: "make the directory",
+        source: last.unwrap_or_else(|| ErrorKind::NotFound.into()),
+    })
+}
+
+fn make_below(mount: &Path, path: &CgroupPath, made: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    let dir = path.below(mount);
+    match std::fs::create_dir(&dir) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let Some(parent) = path.parent() else {
+                return Err(e);
+            };
+            make_below(mount, &parent, made)?;
+            match std::fs::create_dir(&dir) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+                result => result.map(|()| made.push(dir)),
+            }
+        }
+        result => result.map(|()| made.push(dir)),
+    }
+}
+
+/// v1: a new cpuset is empty and takes no task before it has cpus and mems.
+fn inherit_cpuset(dir: &Path) -> Result<()> {
+    let parent = dir.parent().unwrap_or(dir);
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let own = io::read_if_there(&dir.join(file))?;
+        if own.is_some_and(|value| !value.is_empty()) {
+            continue;
+        }
+        let value = io::read_if_there(&parent.join(file))?.unwrap_or_default();
+        io::write(&dir.join(file), &value).map_err(|source| Error::Io {
+            path: dir.join(file),
+            step: "copy the cpuset from above",
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Enables `wanted` in every directory above the cgroup at `path`, from the root down. A controller
+/// that cannot be enabled there is left out: the limit that needs it will name it.
+///
+/// # Errors
+/// If a directory on the way has processes of its own, nothing can be handed down through it.
+pub(super) fn delegate(unified: &Unified, path: &CgroupPath, wanted: &[String]) -> Result<()> {
+    let mut above: Vec<PathBuf> = std::iter::successors(path.parent(), CgroupPath::parent)
+        .map(|p| p.below(&unified.mount))
+        .collect();
+    above.push(unified.mount.clone());
+    for dir in above.iter().rev() {
+        let control = dir.join("cgroup.subtree_control");
+        let enabled = io::read_if_there(&control)?.unwrap_or_default();
+        let offered = io::read_if_there(&dir.join("cgroup.controllers"))?.unwrap_or_default();
+        let has = |list: &str, name: &str| list.split_whitespace().any(|word| word == name);
+        let missing: Vec<String> = wanted
+            .iter()
+            .filter(|c| has(&offered, c) && !has(&enabled, c))
+            .map(|c| format!("+{c}"))
+            .collect();
+        if missing.is_empty() || io::write(&control, &missing.join(" ")).is_ok() {
+            continue;
+        }
+        // All at once was refused: one at a time shows which, and lets the others through.
+        for one in &missing {
+            match io::write(&control, one) {
+                Err(source) if source.raw_os_error() == Some(libc::EBUSY) => {
+                    return Err(Error::Io {
+                        path: control,
+                        step: "hand controllers down (it has processes of its own)",
+                        source,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Best effort: without the mark an empty parent stays behind, which harms nobody.
+fn mark(dir: &Path) {
+    let _ = rustix::fs::lsetxattr(dir, MADE_BY_US, b"1", rustix::fs::XattrFlags::empty());
+}
+
+pub(super) fn is_marked(dir: &Path) -> bool {
+    let mut buffer = [0_u8; 8];
+    rustix::fs::lgetxattr(dir, MADE_BY_US, &mut buffer).is_ok()
+}

@@ -1,0 +1,261 @@
+//! Which hierarchies this machine has, read from `/proc/self/mountinfo` once.
+
+use super::{Cgroup, CgroupPath, Error, Result, io};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How the hierarchies are laid out. What a controller's files are called follows from where that
+/// controller lives ([`Host::place`]), not from this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Only v1 hierarchies.
+    V1,
+    /// v1 hierarchies, and a unified tree beside them with the controllers that are left, if any.
+    Hybrid,
+    /// Only the unified tree.
+    V2,
+}
+
+/// A v1 hierarchy: one mount with one or more controllers, or a named one (`name=systemd`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    pub controllers: Vec<String>,
+    pub mount: PathBuf,
+}
+
+/// The v2 tree and the controllers its root offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unified {
+    pub controllers: Vec<String>,
+    pub mount: PathBuf,
+}
+
+/// In which kind of tree a controller lives, and where that tree is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place<'a> {
+    V1(&'a Path),
+    V2(&'a Path),
+}
+
+/// The cgroup hierarchies of this machine. Cheap to clone; never changes after detection.
+#[derive(Debug, Clone)]
+pub struct Host(Arc<Trees>);
+
+#[derive(Debug)]
+struct Trees {
+    mode: Mode,
+    v1: Vec<Hierarchy>,
+    unified: Option<Unified>,
+}
+
+impl Host {
+    /// Reads the machine's mount table.
+    ///
+    /// # Errors
+    /// `NoHierarchy` if no cgroup filesystem is mounted, `Io` if the table cannot be read.
+    pub fn detect() -> Result<Self> {
+        Self::detect_at(Path::new("/"))
+    }
+
+    /// The same below another root, for recorded trees: `root/proc/self/mountinfo` is read and each
+    /// mount point in it is taken relative to `root`.
+    pub fn detect_at(root: &Path) -> Result<Self> {
+        let table = root.join("proc/self/mountinfo");
+        let text = io::read(&table).map_err(|source| Error::Io {
+            path: table,
+            step: "read the mount table",
+            source,
+        })?;
+        let (v1, unified) = parse_mountinfo(&text);
+        let v1: Vec<Hierarchy> = v1
+            .into_iter()
+            .map(|h| Hierarchy {
+                mount: reroot(root, &h.mount),
+                ..h
+            })
+            .collect();
+        let unified = unified
+            .map(|mount| reroot(root, &mount))
+            .map(|mount| -> Result<Unified> {
+                let offered = io::read_if_there(&mount.join("cgroup.controllers"))?;
+                Ok(Unified {
+                    controllers: words(&offered.unwrap_or_default()),
+                    mount,
+                })
+            })
+            .transpose()?;
+        let mode = match (v1.is_empty(), &unified) {
+            (true, None) => return Err(Error::NoHierarchy),
+            (true, Some(_)) => Mode::V2,
+            (false, None) => Mode::V1,
+            (false, Some(_)) => Mode::Hybrid,
+        };
+        Ok(Self(Arc::new(Trees { mode, v1, unified })))
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// The v1 hierarchies, in the order of the mount table.
+    pub fn v1(&self) -> &[Hierarchy] {
+        &self.0.v1
+    }
+
+    pub fn unified(&self) -> Option<&Unified> {
+        self.0.unified.as_ref()
+    }
+
+    /// Where `controller` lives; `None` if this host does not have it.
+    pub fn place(&self, controller: &str) -> Option<Place<'_>> {
+        let has = |list: &[String]| list.iter().any(|c| c == controller);
+        let v1 = self.0.v1.iter().find(|h| has(&h.controllers));
+        v1.map(|h| Place::V1(&h.mount)).or_else(|| {
+            let unified = self.0.unified.as_ref()?;
+            has(&unified.controllers).then_some(Place::V2(&unified.mount))
+        })
+    }
+
+    pub fn has(&self, controller: &str) -> bool {
+        self.place(controller).is_some()
+    }
+
+    /// Whether this kernel counts swap per cgroup, so that a swap limit means something. A v2 root
+    /// has no limits itself: the first cgroup below it that has a memory controller tells.
+    pub fn counts_swap(&self) -> bool {
+        match self.place("memory") {
+            None => false,
+            Some(Place::V1(mount)) => mount.join("memory.memsw.limit_in_bytes").exists(),
+            Some(Place::V2(mount)) => std::fs::read_dir(mount)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .find(|dir| dir.join("memory.max").exists())
+                .is_none_or(|dir| dir.join("memory.swap.max").exists()),
+        }
+    }
+
+    /// The cgroup at `path`; nothing is touched.
+    pub fn cgroup(&self, path: CgroupPath) -> Cgroup {
+        Cgroup::new(self.clone(), path)
+    }
+
+    /// The pod level cgroup: the kubelet's `cgroup_parent` itself, or, where the request names none,
+    /// `<default_parent>/<pod_id>` (CRI-210, CRI-710).
+    pub fn pod(&self, cgroup_parent: &str, default_parent: &str, pod_id: &str) -> Result<Cgroup> {
+        let path = if cgroup_parent.is_empty() {
+            CgroupPath::parse(default_parent)?.child(pod_id)?
+        } else {
+            CgroupPath::parse(cgroup_parent)?
+        };
+        Ok(self.cgroup(path))
+    }
+
+    /// `<parent>/<name>`: a container's, or the pause's, own leaf.
+    pub fn container(&self, parent: &str, name: &str) -> Result<Cgroup> {
+        Ok(self.cgroup(CgroupPath::parse(parent)?.child(name)?))
+    }
+}
+
+fn reroot(root: &Path, mount: &Path) -> PathBuf {
+    root.join(mount.strip_prefix("/").unwrap_or(mount))
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// One line of the mount table that is a cgroup filesystem.
+struct CgroupMount {
+    root: String,
+    mount: PathBuf,
+    /// `None` for cgroup2, else the controllers in the super block's options.
+    controllers: Option<Vec<String>>,
+}
+
+/// The v1 hierarchies and the mount point of the unified one. Of several mounts of the same
+/// hierarchy (bind mounts in containers) the first that shows the hierarchy's root counts.
+fn parse_mountinfo(text: &str) -> (Vec<Hierarchy>, Option<PathBuf>) {
+    let mut mounts: Vec<CgroupMount> = text.lines().filter_map(parse_line).collect();
+    // Stable: among equals the order of the table stays.
+    mounts.sort_by_key(|m| m.root != "/");
+    let mut v1: Vec<Hierarchy> = Vec::new();
+    let mut unified = None;
+    for CgroupMount {
+        mount, controllers, ..
+    } in mounts
+    {
+        match controllers {
+            None => unified = unified.or(Some(mount)),
+            Some(controllers) => {
+                let known = |h: &Hierarchy| controllers.iter().any(|c| h.controllers.contains(c));
+                if !controllers.is_empty() && !v1.iter().any(known) {
+                    v1.push(Hierarchy { controllers, mount });
+                }
+            }
+        }
+    }
+    (v1, unified)
+}
+
+/// `id parent major:minor root mount options [optional…] - type source super-options`
+fn parse_line(line: &str) -> Option<CgroupMount> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut left = left.split(' ').skip(3);
+    let (root, mount) = (unescape(left.next()?), unescape(left.next()?));
+    let mut right = right.split(' ');
+    let kind = right.next()?;
+    let options = right.nth(1)?;
+    let controllers = match kind {
+        "cgroup2" => None,
+        "cgroup" => Some(
+            options
+                .split(',')
+                .filter(|option| !MOUNT_OPTIONS.contains(option))
+                .filter(|option| !option.contains('=') || option.starts_with("name="))
+                .map(str::to_owned)
+                .collect(),
+        ),
+        _ => return None,
+    };
+    Some(CgroupMount {
+        root,
+        mount: PathBuf::from(mount),
+        controllers,
+    })
+}
+
+/// Super block options of a v1 mount that are not controllers.
+const MOUNT_OPTIONS: [&str; 9] = [
+    "rw",
+    "ro",
+    "none",
+    "clone_children",
+    "noprefix",
+    "xattr",
+    "cpuset_v2_mode",
+    "seclabel",
+    "favordynmods",
+];
+
+/// The table writes space, tab, newline and backslash as `\` and three octal digits.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let digits = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok());
+        let octal = digits.and_then(|d| u8::from_str_radix(d, 8).ok());
+        match (first, octal) {
+            (b'\\', Some(byte)) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,62 @@
+//! Small reads and single writes on cgroup files. A read is bounded, a write is one `write(2)`:
+//! the kernel takes a cgroup value whole or not at all.
+
+use super::{Error, Result};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Longest cgroup file that is read. `cgroup.procs` of a full pid space is below this.
+const READ_LIMIT: usize = 32 << 20;
+
+/// Enough for nearly every cgroup file in one read.
+const CHUNK: usize = 8 << 10;
+
+/// The whole text of a cgroup file.
+pub fn read(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut chunk = [0_u8; CHUNK];
+    let mut bytes = Vec::new();
+    // Until the end is seen: a long listing comes in pieces that are shorter than asked for.
+    loop {
+        match file.read(&mut chunk)? {
+            0 => break,
+            _ if bytes.len() > READ_LIMIT => return Err(io::ErrorKind::FileTooLarge.into()),
+            length => bytes.extend_from_slice(&chunk[..length]),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// The trimmed text, or `None` where the file (or its cgroup) does not exist.
+pub fn read_if_there(path: &Path) -> Result<Option<String>> {
+    match read(path) {
+        Ok(text) => Ok(Some(text.trim_end().to_owned())),
+        Err(e) if is_gone(&e) => Ok(None),
+        Err(source) => Err(Error::Io {
+            path: path.to_owned(),
+            step: "read",
+            source,
+        }),
+    }
+}
+
+/// Writes `value` to an existing file. Never creates one: a missing file is a missing controller.
+pub fn write(path: &Path, value: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+    file.write_all(value.as_bytes())
+}
+
+/// True for the two errors by which a cgroup says that it was removed: no such file, and no such
+/// device when the file was opened before the removal.
+pub fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// The pids of one `cgroup.procs` text. Pid 0 (a process outside our pid namespace) is left out.
+pub fn parse_pids(text: &str) -> Vec<u32> {
+    text.lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .filter(|pid| *pid != 0)
+        .collect()
+}

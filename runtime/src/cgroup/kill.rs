@@ -1,0 +1,313 @@
+//! Freeze, thaw and kill everything in a cgroup (CRI-258), and wait for what the kernel announces.
+//!
+//! Killing needs no loop where the unified tree is: `cgroup.kill` reaches every descendant at once,
+//! also forks under way. On v1, and for processes that left the unified cgroup, it is: freeze, kill
+//! each through a pidfd, thaw, until nothing is left or the time is up.
+
+use super::{Cgroup, Error, Result, io};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// First and longest pause where the kernel announces nothing.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// How long one round of killing waits for the v1 freezer. It only narrows the race with forks, the
+/// rounds close it.
+const FREEZE_ROUND: Duration = Duration::from_millis(100);
+/// Deepest nesting whose processes are listed.
+const MAX_DEPTH: usize = 32;
+
+impl Cgroup {
+    /// Pids of all processes in this cgroup and below, sorted, as this pid namespace sees them.
+    /// Zombies are not among them. A cgroup that does not exist has none.
+    pub fn procs(&self) -> Result<Vec<u32>> {
+        let dirs = self.unified_dir().into_iter().chain(self.v1_dir());
+        let mut pids = BTreeSet::new();
+        for dir in dirs {
+            collect_pids(&dir, 0, &mut pids)?;
+        }
+        Ok(pids.into_iter().collect())
+    }
+
+    /// True while a live process is in this cgroup or below.
+    pub fn populated(&self) -> Result<bool> {
+        Ok(!self.procs()?.is_empty())
+    }
+
+    /// The v1 directory that tells best who is in the cgroup.
+    fn v1_dir(&self) -> Option<PathBuf> {
+        let hierarchies = self.host.v1();
+        let with = |name: &str| {
+            let has = |list: &[String]| list.iter().any(|c| c == name);
+            hierarchies.iter().find(|h| has(&h.controllers))
+        };
+        let chosen = with("freezer").or_else(|| with("pids"));
+        let chosen = chosen.or_else(|| hierarchies.first())?;
+        Some(self.path.below(&chosen.mount))
+    }
+
+    /// Kills every process in this cgroup and below and returns when none is left alive. They are
+    /// then dead but perhaps not reaped: that is their parent's part. Idempotent.
+    ///
+    /// # Errors
+    /// `TimedOut` after `wait`, with the number of processes left (such as those in D state).
+    pub async fn kill_all(&self, wait: Duration) -> Result<()> {
+        let deadline = Instant::now() + wait;
+        let mut backoff = Backoff::new(deadline);
+        loop {
+            self.kill_unified(deadline).await?;
+            if !self.populated()? {
+                return Ok(());
+            }
+            self.kill_each(deadline).await?;
+            let left = self.procs()?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            if !backoff.pause().await {
+                return Err(self.timed_out("kill", wait, format!("{} processes left", left.len())));
+            }
+        }
+    }
+
+    /// `cgroup.kill`, then the wait for "populated 0". Does nothing where there is no such file.
+    async fn kill_unified(&self, deadline: Instant) -> Result<()> {
+        let Some(dir) = self.unified_dir() else {
+            return Ok(());
+        };
+        match io::write(&dir.join("cgroup.kill"), "1") {
+            Ok(()) => {}
+            Err(e) if io::is_gone(&e) => return Ok(()),
+            Err(source) => {
+                return Err(Error::Io {
+                    path: dir.join("cgroup.kill"),
+                    step: "kill",
+                    source,
+                });
+            }
+        }
+        // A task frozen by v1 does not die before it is thawed.
+        self.thaw_v1();
+        wait_unpopulated(&dir, deadline).await;
+        Ok(())
+    }
+
+    async fn kill_each(&self, deadline: Instant) -> Result<()> {
+        let round = deadline.min(Instant::now() + FREEZE_ROUND);
+        self.freeze_v1(round).await;
+        let sent = self.signal_all(Signal::KILL);
+        self.thaw_v1();
+        sent
+    }
+
+    /// One signal to each process now in the cgroup. A pid may be reused between the listing and
+    /// the kill, so a pidfd is opened first and used only if the pid is then still listed.
+    fn signal_all(&self, signal: Signal) -> Result<()> {
+        let open = |pid: u32| -> Option<(u32, OwnedFd)> {
+            let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
+            Some((pid, pidfd_open(raw, PidfdFlags::empty()).ok()?))
+        };
+        // In pieces, so that a fork bomb does not use up our descriptors.
+        for piece in self.procs()?.chunks(256) {
+            let held: Vec<_> = piece.iter().filter_map(|pid| open(*pid)).collect();
+            let still: BTreeSet<u32> = self.procs()?.into_iter().collect();
+            for (_, process) in held.iter().filter(|(pid, _)| still.contains(pid)) {
+                // ESRCH: it died meanwhile, which is what is wanted.
+                let _ = pidfd_send_signal(process, signal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops every process in the cgroup and returns when all stand still.
+    ///
+    /// # Errors
+    /// `TimedOut` after `wait`; the cgroup is thawed again then.
+    pub async fn freeze(&self, wait: Duration) -> Result<()> {
+        let deadline = Instant::now() + wait;
+        let frozen = match self.freezer_v2() {
+            Some(dir) => {
+                self.write_state(&dir.join("cgroup.freeze"), "1")?;
+                wait_event(&dir, "frozen 1", deadline).await
+            }
+            None if self.host.has("freezer") => self.freeze_v1(deadline).await,
+            None => {
+                return Err(Error::NoController {
+                    cgroup: self.path.to_string(),
+                    setting: "freeze".to_owned(),
+                    controller: "freezer".to_owned(),
+                });
+            }
+        };
+        if frozen {
+            return Ok(());
+        }
+        self.thaw()?;
+        Err(self.timed_out("freeze", wait, "some processes still run".to_owned()))
+    }
+
+    /// Lets the processes run again.
+    pub fn thaw(&self) -> Result<()> {
+        if let Some(dir) = self.freezer_v2() {
+            self.write_state(&dir.join("cgroup.freeze"), "0")?;
+        }
+        self.thaw_v1();
+        Ok(())
+    }
+
+    /// The unified directory, if it can freeze (Linux 5.2).
+    fn freezer_v2(&self) -> Option<PathBuf> {
+        self.unified_dir()
+            .filter(|dir| dir.join("cgroup.freeze").exists())
+    }
+
+    fn write_state(&self, file: &Path, value: &str) -> Result<()> {
+        io::write(file, value).map_err(|source| Error::Io {
+            path: file.to_owned(),
+            step: "freeze or thaw",
+            source,
+        })
+    }
+
+    /// True when all is frozen. v1 announces nothing, and may need to be told again.
+    async fn freeze_v1(&self, deadline: Instant) -> bool {
+        let Some(dir) = self.dir_of("freezer") else {
+            return false;
+        };
+        let state = dir.join("freezer.state");
+        let mut backoff = Backoff::new(deadline);
+        loop {
+            if io::write(&state, "FROZEN").is_err() {
+                return false;
+            }
+            if io::read(&state).is_ok_and(|text| text.trim() == "FROZEN") {
+                return true;
+            }
+            if !backoff.pause().await {
+                return false;
+            }
+        }
+    }
+
+    /// Best effort: an error means that the cgroup is gone or that there is no v1 freezer.
+    fn thaw_v1(&self) {
+        if let Some(dir) = self.dir_of("freezer") {
+            let _ = io::write(&dir.join("freezer.state"), "THAWED");
+        }
+    }
+
+    fn timed_out(&self, step: &'static str, after: Duration, left: String) -> Error {
+        Error::TimedOut {
+            cgroup: self.path.to_string(),
+            step,
+            after,
+            left,
+        }
+    }
+}
+
+fn collect_pids(dir: &Path, depth: usize, into: &mut BTreeSet<u32>) -> Result<()> {
+    let file = dir.join("cgroup.procs");
+    match io::read(&file) {
+        Ok(text) => into.extend(io::parse_pids(&text)),
+        Err(e) if io::is_gone(&e) => return Ok(()),
+        // A threaded cgroup of the container's own does not list processes; its domain does.
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+        Err(source) => {
+            return Err(Error::Io {
+                path: file,
+                step: "list processes",
+                source,
+            });
+        }
+    }
+    if depth >= MAX_DEPTH {
+        return Ok(());
+    }
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Ok(());
+    };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
+        .try_for_each(|entry| collect_pids(&entry.path(), depth + 1, into))
+}
+
+/// Waits until the unified cgroup at `dir` has no live process, or is gone. False at the deadline.
+pub(super) async fn wait_unpopulated(dir: &Path, deadline: Instant) -> bool {
+    wait_event(dir, "populated 0", deadline).await
+}
+
+/// Waits until `cgroup.events` has `line`, woken by the kernel's notification (POLLPRI). True also
+/// when the cgroup is gone. On a file that cannot be polled (a recorded tree) it looks just once.
+async fn wait_event(dir: &Path, line: &str, deadline: Instant) -> bool {
+    let path = dir.join("cgroup.events");
+    let there = || match io::read(&path) {
+        Ok(text) => text.lines().any(|l| l == line),
+        Err(e) => io::is_gone(&e),
+    };
+    let Ok(file) = File::open(&path) else {
+        return there();
+    };
+    #[expect(
+        deprecated,
+        reason = "the successor is unsafe for the sake of other types; a File owns its descriptor"
+    )]
+    let watched = AsyncFd::with_interest(file, Interest::PRIORITY);
+    let Ok(events) = watched else {
+        return there();
+    };
+    loop {
+        // Reading through the polled file itself re-arms its notification.
+        let text = read_again(events.get_ref());
+        match text {
+            Err(e) => return io::is_gone(&e),
+            Ok(text) if text.lines().any(|l| l == line) => return true,
+            Ok(_) => {}
+        }
+        match timeout_at(deadline, events.ready(Interest::PRIORITY)).await {
+            Ok(Ok(mut guard)) => guard.clear_ready(),
+            Ok(Err(_)) | Err(_) => return there(),
+        }
+    }
+}
+
+fn read_again(file: &File) -> std::io::Result<String> {
+    use std::os::unix::fs::FileExt;
+    let mut buffer = [0_u8; 256];
+    let length = file.read_at(&mut buffer, 0)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+/// A doubling pause with an end.
+pub(super) struct Backoff {
+    pause: Duration,
+    deadline: Instant,
+}
+
+impl Backoff {
+    pub(super) fn new(deadline: Instant) -> Self {
+        Self {
+            pause: FIRST_PAUSE,
+            deadline,
+        }
+    }
+
+    /// Sleeps; false if the deadline has passed instead.
+    pub(super) async fn pause(&mut self) -> bool {
+        let now = Instant::now();
+        if now >= self.deadline {
+            return false;
+        }
+        sleep_until(self.deadline.min(now + self.pause)).await;
+        self.pause = LONGEST_PAUSE.min(self.pause * 2);
+        true
+    }
+}

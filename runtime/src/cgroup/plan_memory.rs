@@ -1,0 +1,139 @@
+//! Pure: the memory part of a plan, in the order in which the kernel takes limit and swap.
+
+use super::Result;
+use super::plan::{Layout, Plan};
+use super::values::max_or;
+use oci_spec::runtime::LinuxMemory;
+
+impl Plan<'_> {
+    pub(super) fn memory(&mut self, memory: &LinuxMemory) -> Result<()> {
+        if *memory == LinuxMemory::default() {
+            return Ok(());
+        }
+        let layout = self.layout("memory", "memory limit")?;
+        if memory.check_before_update() == Some(true)
+            && let Some(limit) = memory.limit().filter(|l| *l >= 0)
+        {
+            self.refuse_below_usage(layout, limit.unsigned_abs())?;
+        }
+        if memory.use_hierarchy() == Some(false) {
+            return self.unsupported("memory without hierarchy", "kernels no longer have it");
+        }
+        match layout {
+            Layout::V1 => self.memory_v1(memory),
+            Layout::V2 => self.memory_v2(memory),
+        }
+    }
+
+    fn refuse_below_usage(&self, layout: Layout, limit: u64) -> Result<()> {
+        let file = match layout {
+            Layout::V1 => "memory.usage_in_bytes",
+            Layout::V2 => "memory.current",
+        };
+        match self.current_number("memory", file)? {
+            Some(used) if used > limit => self.bad("memory limit below what is in use", &limit),
+            _ => Ok(()),
+        }
+    }
+
+    /// The kernel holds `memsw >= limit` at each single write, so the order follows from where the
+    /// new limit lies relative to today's memsw. Without swap accounting there is no memsw file and
+    /// the swap part is left out.
+    fn memory_v1(&mut self, memory: &LinuxMemory) -> Result<()> {
+        const LIMIT: &str = "memory.limit_in_bytes";
+        const MEMSW: &str = "memory.memsw.limit_in_bytes";
+        let has_memsw = self.view.current("memory", MEMSW)?.is_some();
+        let limit_now = self.current_number("memory", LIMIT)?;
+        let memsw_now = self.current_number("memory", MEMSW)?;
+        let limit = memory.limit();
+        let no_room = |limit: i64| above(limit, memsw_now);
+        let swap = match (memory.swap(), limit) {
+            _ if !has_memsw => None,
+            (Some(swap), Some(limit)) if above(limit, swap_bytes(swap)) => {
+                return self.bad("memory+swap limit below the memory limit", &swap);
+            }
+            (Some(swap), _) => Some(swap),
+            // Only the limit was given: "no swap" stays so, and memsw is never below the limit.
+            (None, Some(limit)) => {
+                let no_swap = limit_now.is_some() && memsw_now == limit_now;
+                (no_swap || no_room(limit)).then_some(limit)
+            }
+            (None, None) => None,
+        };
+        let swap_first = limit.is_some_and(no_room);
+        if let Some(swap) = swap.filter(|_| swap_first) {
+            self.set("memory", MEMSW, swap);
+        }
+        if let Some(limit) = limit {
+            self.set("memory", LIMIT, limit);
+        }
+        if let Some(swap) = swap.filter(|_| !swap_first) {
+            self.set("memory", MEMSW, swap);
+        }
+        if let Some(reservation) = memory.reservation() {
+            self.set("memory", "memory.soft_limit_in_bytes", reservation);
+        }
+        if let Some(tcp) = memory.kernel_tcp() {
+            self.set("memory", "memory.kmem.tcp.limit_in_bytes", tcp);
+        }
+        if let Some(swappiness) = memory.swappiness() {
+            self.set("memory", "memory.swappiness", swappiness);
+        }
+        if let Some(disabled) = memory.disable_oom_killer() {
+            self.set("memory", "memory.oom_control", u8::from(disabled));
+        }
+        Ok(())
+    }
+
+    /// OCI's swap is memory plus swap; v2 wants the swap alone.
+    fn memory_v2(&mut self, memory: &LinuxMemory) -> Result<()> {
+        const SWAP: &str = "memory.swap.max";
+        if memory.disable_oom_killer() == Some(true) {
+            return self.unsupported("disabled OOM killer", "cgroup v2 has no such switch");
+        }
+        if memory.swappiness().is_some() {
+            return self.unsupported("memory swappiness", "cgroup v2 has none per cgroup");
+        }
+        let swap = match (memory.swap(), memory.limit()) {
+            (None, _) => None,
+            (Some(swap), _) if swap < 0 => Some("max".to_owned()),
+            (Some(swap), limit) => {
+                let limit = match limit {
+                    Some(limit) => swap_bytes(limit),
+                    None => self.current_number("memory", "memory.max")?,
+                };
+                match limit.and_then(|limit| swap.unsigned_abs().checked_sub(limit)) {
+                    Some(alone) => Some(alone.to_string()),
+                    None => return self.bad("memory+swap limit below the memory limit", &swap),
+                }
+            }
+        };
+        if let Some(limit) = memory.limit() {
+            self.set("memory", "memory.max", max_or(limit));
+        }
+        // A host without swap accounting has nothing to limit.
+        if let Some(swap) = swap
+            && self.view.current("memory", SWAP)?.is_some()
+        {
+            self.set("memory", SWAP, swap);
+        }
+        if let Some(reservation) = memory.reservation() {
+            self.set("memory", "memory.low", max_or(reservation));
+        }
+        Ok(())
+    }
+}
+
+/// A limit in bytes, `None` if negative, that is unlimited.
+fn swap_bytes(limit: i64) -> Option<u64> {
+    u64::try_from(limit).ok()
+}
+
+/// Whether `limit` (negative: unlimited) lies above `bound` (`None`: unlimited).
+fn above(limit: i64, bound: Option<u64>) -> bool {
+    match (u64::try_from(limit), bound) {
+        (_, None) => false,
+        (Err(_), Some(_)) => true,
+        (Ok(limit), Some(bound)) => limit > bound,
+    }
+}

@@ -1,0 +1,131 @@
+//! Removing a cgroup from all hierarchies, with the nested ones an exec or a container made.
+//!
+//! rmdir fails with EBUSY while a process is in it that is killed but not yet reaped. The unified
+//! tree announces when it is empty; where there is none, the wait is a short doubling backoff.
+
+use super::kill::{Backoff, wait_unpopulated};
+use super::{Cgroup, CgroupPath, Error, Result, group, io};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Deepest and widest nesting that is removed; a container may have made cgroups of its own.
+const MAX_DEPTH: usize = 32;
+const MAX_DIRS: usize = 65_536;
+
+impl Cgroup {
+    /// Removes the cgroup and everything nested in it from every hierarchy, then the parents that
+    /// cairn itself made, as far as they are empty. Idempotent: what is not there is removed.
+    ///
+    /// # Errors
+    /// `TimedOut` if a process is still in it after `wait`; kill first ([`Cgroup::kill_all`]).
+    pub async fn remove(&self, wait: Duration) -> Result<()> {
+        let deadline = Instant::now() + wait;
+        let mut backoff = Backoff::new(deadline);
+        loop {
+            let mut busy = Vec::new();
+            for dir in self.dirs() {
+                match remove_tree(&dir) {
+                    Ok(()) => {}
+                    Err(e) if retryable(&e) => busy.push(dir),
+                    Err(source) => {
+                        return Err(Error::Io {
+                            path: dir,
+                            step: "remove",
+                            source,
+                        });
+                    }
+                }
+            }
+            if busy.is_empty() {
+                self.remove_made_parents();
+                return Ok(());
+            }
+            if let Some(unified) = self.unified_dir() {
+                // Woken at once when the last process is gone; a zombie of v1 only is not seen here.
+                let _ = wait_unpopulated(&unified, deadline).await;
+            }
+            if !backoff.pause().await {
+                return Err(self.still_busy(wait, &busy));
+            }
+        }
+    }
+
+    fn still_busy(&self, after: Duration, busy: &[PathBuf]) -> Error {
+        let first = busy.first().cloned().unwrap_or_default();
+        let pids = io::read(&first.join("cgroup.procs")).unwrap_or_default();
+        Error::TimedOut {
+            cgroup: self.path.to_string(),
+            step: "remove",
+            after,
+            left: format!(
+                "{} is busy with {} processes",
+                first.display(),
+                io::parse_pids(&pids).len()
+            ),
+        }
+    }
+
+    /// Climbs up while the parent carries our mark in the unified tree and is empty everywhere.
+    fn remove_made_parents(&self) {
+        let Some(unified) = self.host.unified() else {
+            return;
+        };
+        for parent in std::iter::successors(self.path.parent(), CgroupPath::parent) {
+            let marked = parent.below(&unified.mount);
+            if !group::is_marked(&marked) {
+                return;
+            }
+            // The marked directory first: while it stands, nobody else's cgroup below it is hit.
+            if std::fs::remove_dir(&marked).is_err() {
+                return;
+            }
+            for hierarchy in self.host.v1() {
+                let _ = std::fs::remove_dir(parent.below(&hierarchy.mount));
+            }
+        }
+    }
+}
+
+/// EBUSY: a process or a child cgroup is still there. ENOTEMPTY is what other filesystems say.
+fn retryable(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ResourceBusy | ErrorKind::DirectoryNotEmpty
+    )
+}
+
+/// rmdir of `dir` and all below, deepest first. Usually `dir` has no children and one call is enough.
+fn remove_tree(dir: &Path) -> std::io::Result<()> {
+    let first = std::fs::remove_dir(dir);
+    match first {
+        Ok(()) => return Ok(()),
+        Err(e) if io::is_gone(&e) => return Ok(()),
+        Err(e) if !retryable(&e) => return Err(e),
+        Err(_) => {}
+    }
+    let mut found = vec![dir.to_owned()];
+    let mut at = 0;
+    while at < found.len() && found.len() < MAX_DIRS {
+        let here = found[at].clone();
+        at += 1;
+        let depth = here.components().count() - dir.components().count();
+        let Ok(entries) = std::fs::read_dir(&here) else {
+            continue;
+        };
+        if depth >= MAX_DEPTH {
+            continue;
+        }
+        let is_dir = |e: &std::fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
+        found.extend(entries.flatten().filter(is_dir).map(|e| e.path()));
+    }
+    let mut failed = None;
+    for dir in found.iter().rev() {
+        match std::fs::remove_dir(dir) {
+            Err(e) if !io::is_gone(&e) => failed = Some(e),
+            _ => {}
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}

@@ -1,0 +1,559 @@
+//! `cairn.toml`: every key, its default, and the check that turns a file plus flags into a
+//! [`Config`] before anything on the machine is touched.
+//!
+//! An error is one line that names the key (CRI has no say here; design.md, "Arguments →
+//! checked configuration → bind").
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, Deserializer};
+
+/// The commented default configuration, as `cairn config default` prints it. A test holds it
+/// equal to [`File::default`].
+pub const DEFAULT_TEXT: &str = include_str!("default.toml");
+
+/// What can be wrong with a configuration; each text is one line that names the key.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{}: {message}", path.display())]
+    Parse { path: PathBuf, message: String },
+    #[error("{key}: {message}")]
+    Value { key: &'static str, message: String },
+}
+
+/// The file as it stands, every key optional.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub version: u32,
+    pub root: PathBuf,
+    pub state: PathBuf,
+    pub listen: String,
+    pub log: Log,
+    pub cgroup: Cgroup,
+    pub container: Container,
+    pub network: Network,
+    pub image: Image,
+    pub nri: Nri,
+    pub trace: Trace,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    pub level: Level,
+    pub format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    Human,
+    Json,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cgroup {
+    /// Parent for pods that name none (CRI-210).
+    pub parent: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Container {
+    pub max_log_line: u32,
+    /// Clamp `oom_score_adj` to the daemon's own where the kernel would refuse (CRI-233).
+    pub restrict_oom_score_adj: bool,
+    /// How long ExecSync waits for background children that keep its pipes open (CRI-140).
+    #[serde(deserialize_with = "duration")]
+    pub exec_drain: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    pub cni_conf_dir: PathBuf,
+    pub cni_bin_dirs: Vec<PathBuf>,
+    pub bridge: String,
+    pub subnet: String,
+    /// Empty: no IPv6.
+    pub subnet6: String,
+    pub masquerade: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Image {
+    pub registry_config_dir: PathBuf,
+    pub max_parallel_layers: usize,
+    #[serde(deserialize_with = "duration")]
+    pub progress_timeout: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nri {
+    pub enable: bool,
+    pub socket: PathBuf,
+    pub plugin_dir: PathBuf,
+    pub plugin_config_dir: PathBuf,
+    /// Only launched plugins; the socket is not opened.
+    pub disable_connections: bool,
+    #[serde(deserialize_with = "duration")]
+    pub registration_timeout: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub request_timeout: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub sync_timeout: Duration,
+    /// Users whose plugins may connect, by number.
+    pub allowed_uids: Vec<u32>,
+    /// Settings of single plugins by `"10-name"`.
+    pub plugin: BTreeMap<String, NriPlugin>,
+}
+
+/// `[nri.plugin."10-name"]`; what is absent follows `[nri]`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NriPlugin {
+    #[serde(deserialize_with = "duration_option")]
+    pub request_timeout: Option<Duration>,
+    #[serde(deserialize_with = "duration_option")]
+    pub sync_timeout: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Trace {
+    /// Events kept in memory for `cairn timeline`.
+    pub ring: usize,
+    pub file_bytes: u64,
+    pub files: usize,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            version: 1,
+            root: "/var/lib/cairn".into(),
+            state: "/run/cairn".into(),
+            listen: "unix:///run/cairn/cairn.sock".into(),
+            log: Log::default(),
+            cgroup: Cgroup::default(),
+            container: Container::default(),
+            network: Network::default(),
+            image: Image::default(),
+            nri: Nri::default(),
+            trace: Trace::default(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: Level::Info,
+            format: Format::Human,
+        }
+    }
+}
+
+impl Default for Cgroup {
+    fn default() -> Self {
+        Self {
+            parent: "/cairn".into(),
+        }
+    }
+}
+
+impl Default for Container {
+    fn default() -> Self {
+        Self {
+            max_log_line: 16384,
+            restrict_oom_score_adj: true,
+            exec_drain: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            cni_conf_dir: "/etc/cni/net.d".into(),
+            cni_bin_dirs: vec!["/opt/cni/bin".into()],
+            bridge: "cairn0".into(),
+            subnet: "10.88.0.0/16".into(),
+            subnet6: String::new(),
+            masquerade: true,
+        }
+    }
+}
+
+impl Default for Image {
+    fn default() -> Self {
+        Self {
+            registry_config_dir: "/etc/cairn/certs.d".into(),
+            max_parallel_layers: 2,
+            progress_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+impl Default for Nri {
+    fn default() -> Self {
+        Self {
+            enable: true,
+            socket: "/var/run/nri/nri.sock".into(),
+            plugin_dir: "/opt/nri/plugins".into(),
+            plugin_config_dir: "/etc/nri/conf.d".into(),
+            disable_connections: false,
+            registration_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(2),
+            sync_timeout: Duration::from_secs(10),
+            allowed_uids: vec![0],
+            plugin: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self {
+            ring: 8192,
+            file_bytes: 16 << 20,
+            files: 4,
+        }
+    }
+}
+
+/// A configuration that was checked: the only kind the daemon is built from.
+#[derive(Debug, Clone)]
+pub struct Config {
+    file: File,
+    socket: PathBuf,
+}
+
+impl std::ops::Deref for Config {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Config {
+    /// The path behind `listen`.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// NRI's part, as the library takes it.
+    pub fn nri_settings(&self) -> nri::Settings {
+        let nri = &self.nri;
+        let plugins = nri.plugin.iter().filter_map(|(name, plugin)| {
+            let policy = nri::policy::PluginPolicy {
+                request_timeout: plugin.request_timeout,
+                sync_timeout: plugin.sync_timeout,
+                ..Default::default()
+            };
+            let settings = nri::PluginSettings {
+                policy,
+                ..Default::default()
+            };
+            Some((name.parse().ok()?, settings))
+        });
+        nri::Settings {
+            socket: (!nri.disable_connections).then(|| nri.socket.clone()),
+            allowed_uids: nri.allowed_uids.clone(),
+            plugin_dir: Some(nri.plugin_dir.clone()),
+            plugin_config_dir: Some(nri.plugin_config_dir.clone()),
+            registration_timeout: nri.registration_timeout,
+            request_timeout: nri.request_timeout,
+            sync_timeout: nri.sync_timeout,
+            plugins: plugins.collect(),
+            ..nri::Settings::default()
+        }
+    }
+
+    /// Judges every value; touches nothing.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be served.
+    pub fn check(file: File) -> Result<Self, Error> {
+        let refuse = |key, message: &str| {
+            Err(Error::Value {
+                key,
+                message: message.to_owned(),
+            })
+        };
+        if file.version != 1 {
+            return refuse("version", "this cairn reads version = 1 only");
+        }
+        for (key, path) in [
+            ("root", &file.root),
+            ("state", &file.state),
+            ("network.cni_conf_dir", &file.network.cni_conf_dir),
+            ("image.registry_config_dir", &file.image.registry_config_dir),
+            ("nri.socket", &file.nri.socket),
+            ("nri.plugin_dir", &file.nri.plugin_dir),
+            ("nri.plugin_config_dir", &file.nri.plugin_config_dir),
+        ] {
+            if !path.is_absolute() {
+                return refuse(key, &format!("{} is not an absolute path", path.display()));
+            }
+        }
+        if file.root == file.state {
+            return refuse(
+                "state",
+                "must differ from root: it is lost at a reboot, root is not",
+            );
+        }
+        let socket = socket_path("listen", &file.listen)?;
+        if file.nri.socket.as_os_str().len() > MAX_SOCKET_PATH {
+            return refuse("nri.socket", "a socket path may have 107 bytes at most");
+        }
+        if !file.cgroup.parent.starts_with('/') || file.cgroup.parent.contains("..") {
+            return refuse("cgroup.parent", "must be an absolute path without '..'");
+        }
+        check_network(&file.network)?;
+        if file.container.max_log_line < 256 {
+            return refuse("container.max_log_line", "must be 256 bytes or more");
+        }
+        if !(1..=16).contains(&file.image.max_parallel_layers) {
+            return refuse("image.max_parallel_layers", "must be from 1 to 16");
+        }
+        for (key, value) in [
+            ("nri.registration_timeout", file.nri.registration_timeout),
+            ("nri.request_timeout", file.nri.request_timeout),
+            ("nri.sync_timeout", file.nri.sync_timeout),
+            ("image.progress_timeout", file.image.progress_timeout),
+        ] {
+            if value.is_zero() {
+                return refuse(key, "must be longer than zero");
+            }
+        }
+        if !(64..=1 << 20).contains(&file.trace.ring) {
+            return refuse("trace.ring", "must be from 64 to 1048576 events");
+        }
+        for name in file.nri.plugin.keys() {
+            let index = name.split_once('-').map(|(index, _)| index);
+            if !index.is_some_and(|i| i.len() == 2 && i.bytes().all(|b| b.is_ascii_digit())) {
+                return refuse(
+                    "nri.plugin",
+                    &format!("\"{name}\" is not of the form \"10-name\""),
+                );
+            }
+        }
+        Ok(Self { file, socket })
+    }
+}
+
+/// `sun_path` holds 108 bytes with the final NUL.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// The path of a `unix:///path` endpoint.
+///
+/// # Errors
+/// Another scheme, a relative path, or one too long for a socket address.
+pub fn socket_path(key: &'static str, endpoint: &str) -> Result<PathBuf, Error> {
+    let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
+    let message = if path.contains("://") {
+        format!("{endpoint}: only unix:// endpoints are served")
+    } else if !path.starts_with('/') {
+        format!("{endpoint}: the path of a unix:// endpoint must be absolute")
+    } else if path.len() > MAX_SOCKET_PATH {
+        format!("{endpoint}: a socket path may have {MAX_SOCKET_PATH} bytes at most")
+    } else {
+        return Ok(path.into());
+    };
+    Err(Error::Value { key, message })
+}
+
+fn check_network(network: &Network) -> Result<(), Error> {
+    let refuse = |key, message: String| Err(Error::Value { key, message });
+    let name = &network.bridge;
+    if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
+        return refuse(
+            "network.bridge",
+            format!("\"{name}\" is no interface name (1 to 15 bytes, no slash, no blank)"),
+        );
+    }
+    let subnet = network
+        .subnet
+        .split_once('/')
+        .and_then(|(addr, bits)| Some((addr.parse::<Ipv4Addr>().ok()?, bits.parse::<u8>().ok()?)));
+    match subnet {
+        Some((_, 8..=29)) => {}
+        _ => {
+            return refuse(
+                "network.subnet",
+                format!("\"{}\" is no IPv4 subnet of /8 to /29", network.subnet),
+            );
+        }
+    }
+    if !network.subnet6.is_empty() {
+        let ok = network.subnet6.split_once('/').is_some_and(|(addr, bits)| {
+            addr.parse::<std::net::Ipv6Addr>().is_ok()
+                && bits.parse::<u8>().is_ok_and(|b| (48..=124).contains(&b))
+        });
+        if !ok {
+            return refuse(
+                "network.subnet6",
+                format!("\"{}\" is no IPv6 subnet of /48 to /124", network.subnet6),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Reads a file and refuses unknown keys; the values are judged by [`Config::check`].
+///
+/// # Errors
+/// A file that cannot be read, or the first line that is no TOML of ours.
+pub fn read(path: &Path) -> Result<File, Error> {
+    let text = fs::read_to_string(path).map_err(|source| Error::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    parse(path, &text)
+}
+
+fn parse(path: &Path, text: &str) -> Result<File, Error> {
+    let refuse = |key: &str, error: &toml::de::Error| Error::Parse {
+        path: path.to_owned(),
+        message: one_line(text, key, error),
+    };
+    let document = toml::Deserializer::parse(text).map_err(|error| refuse("", &error))?;
+    serde_path_to_error::deserialize(document)
+        .map_err(|error| refuse(&error.path().to_string(), error.inner()))
+}
+
+fn one_line(text: &str, key: &str, error: &toml::de::Error) -> String {
+    let mut message = error.message().replace('\n', " ");
+    // The path of an unknown key ends at its table, which the message completes.
+    if !key.is_empty() && key != "." {
+        message = format!("{key}: {message}");
+    }
+    match error.span() {
+        Some(span) => {
+            let line = text[..span.start].matches('\n').count() + 1;
+            format!("line {line}: {message}")
+        }
+        None => message,
+    }
+}
+
+/// Durations are written as in Go: `500ms`, `2s`, `5m`, `1h`.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let at = text.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = text[..at].parse().ok()?;
+    match &text[at..] {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" => number.checked_mul(60).map(Duration::from_secs),
+        "h" => number.checked_mul(3600).map(Duration::from_secs),
+        _ => None,
+    }
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).ok_or_else(|| {
+        serde::de::Error::custom(format!(
+            "\"{text}\" is no duration; write a whole number and ms, s, m or h"
+        ))
+    })
+}
+
+fn duration_option<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    duration(deserializer).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(text: &str) -> String {
+        match parse(Path::new("cairn.toml"), text).and_then(Config::check) {
+            Ok(_) => "fine".into(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_printed_default_is_the_default() {
+        let printed = parse(Path::new("default"), DEFAULT_TEXT).expect("parses");
+        assert_eq!(printed, File::default());
+        Config::check(printed).expect("is valid");
+    }
+
+    #[test]
+    fn every_key_of_the_default_is_printed() {
+        let keys: toml::Table = toml::from_str(DEFAULT_TEXT).expect("parses");
+        for (table, expected) in [("network", 6), ("nri", 9), ("image", 3), ("trace", 3)] {
+            assert_eq!(
+                keys[table].as_table().expect("a table").len(),
+                expected,
+                "{table}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_name_and_line() {
+        assert_eq!(
+            judge("version = 1\nrooot = \"/x\"\n")
+                .split(", expected")
+                .next(),
+            Some("cairn.toml: line 2: unknown field `rooot`")
+        );
+        assert!(judge("[nri.plugin.\"10-x\"]\nfoo = 1\n").contains("unknown field `foo`"));
+    }
+
+    #[test]
+    fn a_bad_value_is_refused_by_key() {
+        assert_eq!(
+            judge("version = 2"),
+            "version: this cairn reads version = 1 only"
+        );
+        assert_eq!(judge("root = \"x\""), "root: x is not an absolute path");
+        assert!(judge("listen = \"tcp://1\"").starts_with("listen: tcp://1: only unix://"));
+        assert!(judge("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));
+        assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("no duration"));
+        assert!(judge("[nri]\nrequest_timeout = \"0s\"").starts_with("nri.request_timeout: "));
+        assert!(judge("[nri.plugin.x]\n").starts_with("nri.plugin: \"x\""));
+        assert!(judge("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
+    }
+
+    #[test]
+    fn durations_are_written_as_in_go() {
+        assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(parse_duration("5m"), Some(Duration::from_secs(300)));
+        for bad in ["", "5", "ms", "5 s", "-1s", "99999999999999999999h"] {
+            assert_eq!(parse_duration(bad), None, "{bad}");
+        }
+    }
+}

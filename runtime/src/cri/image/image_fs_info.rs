@@ -1,0 +1,25 @@
+//! ImageFsInfo (CRI-176): also the probe of every client at connect (CRI-004).
+
+use proto_cri::v1 as cri;
+
+use crate::{clock, services::Services};
+
+pub fn image_fs_info(services: &Services) -> cri::ImageFsInfoResponse {
+    let info = services.images.fs_info();
+    let usage = cri::FilesystemUsage {
+        timestamp: clock::now_ns(),
+        fs_id: Some(cri::FilesystemIdentifier {
+            mountpoint: info.mountpoint.display().to_string(),
+        }),
+        used_bytes: Some(cri::UInt64Value {
+            value: info.used_bytes,
+        }),
+        inodes_used: Some(cri::UInt64Value {
+            value: info.inodes_used,
+        }),
+    };
+    cri::ImageFsInfoResponse {
+        image_filesystems: vec![usage.clone()],
+        container_filesystems: vec![usage],
+    }
+}

@@ -1,0 +1,72 @@
+//! PullImage (CRI-170).
+
+use proto_cri::v1 as cri;
+
+use crate::{
+    image::{Auth, Progress, PullError},
+    pod::error::{Error, Kind, Result},
+    services::Services,
+};
+
+pub async fn pull_image(
+    services: &Services,
+    request: cri::PullImageRequest,
+) -> Result<cri::PullImageResponse> {
+    let wanted = request.image.map(|image| image.image).unwrap_or_default();
+    if wanted.is_empty() {
+        return Err(Error::invalid("PullImage: image is missing"));
+    }
+    let auth = request.auth.map(|auth| Auth {
+        username: auth.username,
+        password: auth.password,
+        auth: auth.auth,
+        server_address: auth.server_address,
+        identity_token: auth.identity_token,
+        registry_token: auth.registry_token,
+    });
+    let pulled = services
+        .images
+        .pull(&wanted, auth, &Progress::default())
+        .await;
+    match pulled {
+        Ok(id) => Ok(cri::PullImageResponse {
+            image_ref: id.to_string(),
+        }),
+        Err(error) => Err(refusal(&wanted, &error)),
+    }
+}
+
+/// Kubelet reads the prefix of an unavailable registry from the first byte, and only under the
+/// code UNKNOWN (CRI-007).
+fn refusal(wanted: &str, error: &PullError) -> Error {
+    let kind = match error {
+        PullError::Reference(_) | PullError::Credentials(_) => Kind::Invalid,
+        PullError::NotFound { .. } => Kind::NotFound,
+        PullError::Unavailable { .. } | PullError::Stalled { .. } => {
+            return Error::new(Kind::Verbatim, error.to_string());
+        }
+        PullError::Hosts(_)
+        | PullError::Unauthenticated { .. }
+        | PullError::Denied { .. }
+        | PullError::Registry { .. }
+        | PullError::Store(_)
+        | PullError::CutShort => Kind::Failed,
+    };
+    Error::new(kind, format!("image \"{wanted}\": pull: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unavailable_registry_is_told_in_kubelets_words() {
+        let error = PullError::Unavailable {
+            host: "r.example".into(),
+            why: "connection refused".into(),
+        };
+        let error = refusal("r.example/x", &error);
+        assert_eq!(error.kind, Kind::Verbatim);
+        assert!(error.text.starts_with("RegistryUnavailable: "));
+    }
+}

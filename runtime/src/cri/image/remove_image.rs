@@ -1,0 +1,24 @@
+//! RemoveImage (CRI-175): not present is removed.
+
+use proto_cri::v1 as cri;
+
+use crate::{
+    pod::error::{Error, Result},
+    services::Services,
+};
+
+pub async fn remove_image(
+    services: &Services,
+    request: cri::RemoveImageRequest,
+) -> Result<cri::RemoveImageResponse> {
+    let wanted = request.image.map(|image| image.image).unwrap_or_default();
+    if wanted.is_empty() {
+        return Err(Error::invalid("RemoveImage: image is missing"));
+    }
+    services
+        .images
+        .remove(&wanted)
+        .await
+        .map_err(|error| Error::failed(format!("image \"{wanted}\": remove: {error}")))?;
+    Ok(cri::RemoveImageResponse {})
+}

@@ -1,0 +1,26 @@
+//! RemoveContainer (CRI-134): a missing container is removed.
+
+use proto_cri::v1 as cri;
+
+use crate::{
+    pod::{
+        driver::ContainerWork,
+        error::{Kind, Result},
+    },
+    services::Services,
+};
+
+pub async fn remove_container(
+    services: &Services,
+    request: cri::RemoveContainerRequest,
+) -> Result<cri::RemoveContainerResponse> {
+    match services.registry.container(&request.container_id) {
+        Ok((pod, container)) => {
+            pod.ask_container(&container.id, ContainerWork::Remove)
+                .await?;
+        }
+        Err(error) if error.kind == Kind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok(cri::RemoveContainerResponse {})
+}

@@ -1,0 +1,30 @@
+//! StopContainer (CRI-132): a missing container is stopped.
+
+use std::time::Duration;
+
+use proto_cri::v1 as cri;
+
+use crate::{
+    pod::{
+        driver::ContainerWork,
+        error::{Kind, Result},
+    },
+    services::Services,
+};
+
+pub async fn stop_container(
+    services: &Services,
+    request: cri::StopContainerRequest,
+) -> Result<cri::StopContainerResponse> {
+    // Zero and less: kill at once.
+    let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
+    match services.registry.container(&request.container_id) {
+        Ok((pod, container)) => {
+            pod.ask_container(&container.id, ContainerWork::Stop { grace })
+                .await?;
+        }
+        Err(error) if error.kind == Kind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok(cri::StopContainerResponse {})
+}

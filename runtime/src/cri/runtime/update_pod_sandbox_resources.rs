@@ -1,0 +1,18 @@
+//! UpdatePodSandboxResources (CRI-121, NRI-1240).
+
+use proto_cri::v1 as cri;
+
+use crate::{
+    pod::{driver::Message, error::Result},
+    services::Services,
+};
+
+pub async fn update_pod_sandbox_resources(
+    services: &Services,
+    request: cri::UpdatePodSandboxResourcesRequest,
+) -> Result<cri::UpdatePodSandboxResourcesResponse> {
+    let pod = services.registry.pod(&request.pod_sandbox_id)?;
+    pod.ask(|reply| Message::UpdatePod(Box::new(request), reply))
+        .await?;
+    Ok(cri::UpdatePodSandboxResourcesResponse {})
+}

@@ -1,0 +1,18 @@
+//! UpdateRuntimeConfig (CRI-109): kubelet tells the node's pod CIDR. The built-in bridge has
+//! its own subnet and a CNI configuration names its own, so the value is noted and not used.
+
+use proto_cri::v1 as cri;
+
+pub fn update_runtime_config(
+    request: &cri::UpdateRuntimeConfigRequest,
+) -> cri::UpdateRuntimeConfigResponse {
+    let cidr = request
+        .runtime_config
+        .as_ref()
+        .and_then(|config| config.network_config.as_ref())
+        .map_or("", |network| network.pod_cidr.as_str());
+    if !cidr.is_empty() {
+        tracing::info!(%cidr, "told the node's pod CIDR; the network configuration decides");
+    }
+    cri::UpdateRuntimeConfigResponse {}
+}

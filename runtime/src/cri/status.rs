@@ -1,0 +1,48 @@
+//! The only place that turns an error into a gRPC code (CRI-006).
+
+use tonic::{Code, Status};
+
+use crate::pod::error::{Error, Kind};
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let code = match error.kind {
+            Kind::NotFound => Code::NotFound,
+            Kind::Invalid => Code::InvalidArgument,
+            Kind::WrongState => Code::FailedPrecondition,
+            Kind::Exists => Code::AlreadyExists,
+            Kind::Exhausted => Code::ResourceExhausted,
+            Kind::TimedOut => Code::DeadlineExceeded,
+            Kind::Unavailable => Code::Unavailable,
+            Kind::Unsupported => Code::Unimplemented,
+            Kind::Failed => Code::Internal,
+            // Kubelet reads these texts from their first byte, and only under this code.
+            Kind::Verbatim => Code::Unknown,
+        };
+        Self::new(code, error.text)
+    }
+}
+
+/// An RPC, or a kind of request to it, that this cairn does not serve.
+pub fn unserved(what: &str) -> Status {
+    Status::new(Code::Unimplemented, format!("{what}: not served by cairn"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_object_is_not_found_and_a_wrong_moment_a_failed_precondition() {
+        let code = |kind| Status::from(Error::new(kind, "x")).code();
+        assert_eq!(code(Kind::NotFound), Code::NotFound);
+        assert_eq!(code(Kind::WrongState), Code::FailedPrecondition);
+        assert_eq!(code(Kind::TimedOut), Code::DeadlineExceeded);
+    }
+
+    #[test]
+    fn a_message_is_one_line() {
+        let status = Status::from(Error::failed("first\nsecond"));
+        assert_eq!(status.message(), "first second");
+    }
+}

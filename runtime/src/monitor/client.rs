@@ -1,0 +1,504 @@
+//! One monitor as the daemon sees it: requests out, answers and the exit in.
+//!
+//! Two tasks own the connection's two directions. Callers hand a frame to the writer and wait on a one-shot channel
+//! that the reader fills; no lock is held while anybody waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use cairn_monitor::record::Exit;
+use cairn_monitor::wire::{self, Event, Phase, Request};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::error::MonitorError;
+use super::stream::{Pty, StreamIn, StreamOut, pipe_in, pipe_out};
+
+/// How a container's life ended, as far as the daemon can know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    Exited(Exit),
+    /// The monitor died without leaving an exit: `Launcher::cleanup` next, reason "MonitorLost".
+    Lost,
+}
+
+/// A handle on one container's monitor. Clones share the connection; it ends with the last of them.
+#[derive(Clone)]
+pub struct Monitor {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: String,
+    dir: PathBuf,
+    next: AtomicU32,
+    frames: mpsc::Sender<Vec<u8>>,
+    shared: Arc<Shared>,
+    reader: tokio::task::AbortHandle,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+type Answer = (Event, Vec<OwnedFd>);
+
+struct Shared {
+    waiting: Mutex<Waiting>,
+    ending: watch::Sender<Option<Ending>>,
+    init: watch::Sender<(i32, u64)>,
+}
+
+/// Who waits for which request id. `closed` forbids new entries once the reader is gone.
+#[derive(Default)]
+struct Waiting {
+    answers: HashMap<u32, oneshot::Sender<Answer>>,
+    exec_ends: HashMap<u32, oneshot::Sender<Event>>,
+    closed: bool,
+}
+
+impl Shared {
+    /// A panic while this was held leaves plain maps behind: still usable.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Which streams an attach session wants.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AttachSpec {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+}
+
+/// A live copy of the container's output from now on, and its stdin. With a terminal, `stderr` is none.
+/// Call [`Monitor::detach`] at the end, so that `stdin_once` closes the container's stdin.
+pub struct AttachSession {
+    pub attach_id: u32,
+    pub stdin: Option<StreamIn>,
+    pub stdout: Option<StreamOut>,
+    pub stderr: Option<StreamOut>,
+}
+
+impl Monitor {
+    /// Takes over a fresh connection: waits for the monitor's greeting, checks its version.
+    pub(super) async fn connect(
+        id: String,
+        dir: PathBuf,
+        stream: std::os::unix::net::UnixStream,
+    ) -> Result<(Monitor, Phase), MonitorError> {
+        let step = "connect to the monitor";
+        stream
+            .set_nonblocking(true)
+            .map_err(|e| MonitorError::file(step, &dir, e))?;
+        let stream =
+            Arc::new(UnixStream::from_std(stream).map_err(|e| MonitorError::file(step, &dir, e))?);
+        let mut incoming = Incoming::new(stream.clone());
+        let hello = tokio::time::timeout(ANSWER, incoming.next())
+            .await
+            .map_err(|_| MonitorError::Silent {
+                id: id.clone(),
+                step,
+                seconds: ANSWER.as_secs(),
+            })?;
+        let (phase, pid, start_time, exit) = match hello {
+            Ok(Some((
+                0,
+                Event::Hello {
+                    version,
+                    phase,
+                    pid,
+                    start_time,
+                    exit,
+                },
+                _,
+            ))) => {
+                if version != wire::VERSION {
+                    return Err(MonitorError::Version {
+                        id,
+                        step,
+                        version,
+                        ours: wire::VERSION,
+                    });
+                }
+                (phase, pid, start_time, exit)
+            }
+            Ok(None) | Err(_) => return Err(MonitorError::Lost { id, step }),
+            Ok(Some(_)) => return Err(MonitorError::Protocol { id, step }),
+        };
+        let (frames, queue) = mpsc::channel(16);
+        let shared = Arc::new(Shared {
+            waiting: Mutex::default(),
+            ending: watch::Sender::new(exit.map(Ending::Exited)),
+            init: watch::Sender::new((pid, start_time)),
+        });
+        tokio::spawn(write_frames(stream, queue));
+        let reader = tokio::spawn(read_events(incoming, shared.clone())).abort_handle();
+        let inner = Inner {
+            id,
+            dir,
+            next: AtomicU32::new(1),
+            frames,
+            shared,
+            reader,
+        };
+        Ok((
+            Monitor {
+                inner: Arc::new(inner),
+            },
+            phase,
+        ))
+    }
+
+    pub fn id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// The container's directory (`config.json`, `ctl.sock`, `exit`, ...).
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// Init's pid in the daemon's pid namespace, and its start time (`/proc/<pid>/stat`, field 22).
+    pub fn init(&self) -> (i32, u64) {
+        *self.inner.shared.init.borrow()
+    }
+
+    /// Lets init run its program. Fails with the kernel's words if it cannot (no such file, not executable, ...).
+    pub async fn start(&self) -> Result<(), MonitorError> {
+        self.done("start", Request::Start, START).await
+    }
+
+    /// Signals init (kernel number), or with `all` every process in the container's cgroups (CRI-258).
+    /// Fails if init has exited; `all` works even then.
+    pub async fn kill(&self, signal: i32, all: bool) -> Result<(), MonitorError> {
+        self.done("kill", Request::Kill { signal, all }, ANSWER)
+            .await
+    }
+
+    /// Window size of the container's own terminal.
+    pub async fn resize(&self, columns: u16, rows: u16) -> Result<(), MonitorError> {
+        self.done("resize", Request::Resize { columns, rows }, ANSWER)
+            .await
+    }
+
+    /// Opens the log path again; when this returns, the new file exists and the old one gets nothing more (CRI-138).
+    pub async fn reopen_log(&self) -> Result<(), MonitorError> {
+        self.done("reopen the log", Request::ReopenLog, ANSWER)
+            .await
+    }
+
+    /// Joins the container's streams (CRI-142, 255).
+    pub async fn attach(&self, spec: AttachSpec) -> Result<AttachSession, MonitorError> {
+        let AttachSpec {
+            stdin,
+            stdout,
+            stderr,
+        } = spec;
+        let step = "attach";
+        let (event, fds) = self
+            .ask(
+                step,
+                Request::Attach {
+                    stdin,
+                    stdout,
+                    stderr,
+                },
+                ANSWER,
+            )
+            .await?;
+        let Event::Attached { attach_id, streams } = event else {
+            return Err(self.unexpected(step, event));
+        };
+        let mut fds = fds.into_iter();
+        let mut session = AttachSession {
+            attach_id,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+        };
+        let bad = |e| MonitorError::file(step, self.dir(), e);
+        if streams.stdin {
+            session.stdin = fds.next().map(pipe_in).transpose().map_err(bad)?;
+        }
+        if streams.stdout {
+            session.stdout = fds.next().map(pipe_out).transpose().map_err(bad)?;
+        }
+        if streams.stderr {
+            session.stderr = fds.next().map(pipe_out).transpose().map_err(bad)?;
+        }
+        if streams.master {
+            // Only to write to: the monitor alone reads a terminal.
+            let pty = fds.next().map(Pty::new).transpose().map_err(bad)?;
+            session.stdin = pty.map(|p| Box::new(p) as StreamIn);
+        }
+        Ok(session)
+    }
+
+    /// Ends an attach session.
+    pub async fn detach(&self, attach_id: u32) -> Result<(), MonitorError> {
+        self.done("detach", Request::Detach { attach_id }, ANSWER)
+            .await
+    }
+
+    /// Waits for the end; at once if it is over.
+    pub async fn wait(&self) -> Ending {
+        let mut ending = self.inner.shared.ending.subscribe();
+        match ending.wait_for(Option::is_some).await.map(|e| *e) {
+            Ok(Some(ending)) => ending,
+            _ => Ending::Lost,
+        }
+    }
+
+    /// The end, if it has come.
+    pub fn ending(&self) -> Option<Ending> {
+        *self.inner.shared.ending.borrow()
+    }
+
+    /// Lets the monitor go, after the exit: its processes, sub-cgroups and state are gone then; the caller removes
+    /// the container's cgroups and directory.
+    pub async fn delete(&self) -> Result<(), MonitorError> {
+        self.done("delete", Request::Delete, START).await
+    }
+
+    pub(super) async fn create(&self) -> Result<(i32, u64), MonitorError> {
+        match self.ask("create", Request::Create, START).await? {
+            (Event::Created { pid, start_time }, _) => {
+                self.inner.shared.init.send_replace((pid, start_time));
+                Ok((pid, start_time))
+            }
+            (event, _) => Err(self.unexpected("create", event)),
+        }
+    }
+
+    async fn done(
+        &self,
+        step: &'static str,
+        request: Request,
+        limit: Duration,
+    ) -> Result<(), MonitorError> {
+        match self.ask(step, request, limit).await? {
+            (Event::Done, _) => Ok(()),
+            (event, _) => Err(self.unexpected(step, event)),
+        }
+    }
+
+    pub(super) fn unexpected(&self, step: &'static str, event: Event) -> MonitorError {
+        let id = self.inner.id.clone();
+        match event {
+            Event::Failed { text } => MonitorError::Refused { id, step, text },
+            _ => MonitorError::Protocol { id, step },
+        }
+    }
+
+    pub(super) async fn ask(
+        &self,
+        step: &'static str,
+        request: Request,
+        limit: Duration,
+    ) -> Result<Answer, MonitorError> {
+        self.ask_with_end(step, request, limit, None).await
+    }
+
+    /// Sends a request and waits for its answer. `end` is what an exec's end will be sent to.
+    pub(super) async fn ask_with_end(
+        &self,
+        step: &'static str,
+        request: Request,
+        limit: Duration,
+        end: Option<oneshot::Sender<Event>>,
+    ) -> Result<Answer, MonitorError> {
+        let lost = || MonitorError::Lost {
+            id: self.inner.id.clone(),
+            step,
+        };
+        let id = self.inner.next.fetch_add(1, Ordering::Relaxed).max(1);
+        let frame = request.encode(id);
+        if frame.len() > wire::MAX_FRAME {
+            let text = format!(
+                "the request has {} bytes, the limit is {}",
+                frame.len(),
+                wire::MAX_FRAME
+            );
+            return Err(MonitorError::Refused {
+                id: self.inner.id.clone(),
+                step,
+                text,
+            });
+        }
+        let (tx, rx) = oneshot::channel();
+        {
+            let mut waiting = self.inner.shared.waiting();
+            if waiting.closed {
+                return Err(lost());
+            }
+            waiting.answers.insert(id, tx);
+            if let Some(end) = end {
+                waiting.exec_ends.insert(id, end);
+            }
+        }
+        let answer = tokio::time::timeout(limit, async {
+            self.inner.frames.send(frame).await.ok()?;
+            rx.await.ok()
+        })
+        .await;
+        if let Ok(Some(answer)) = answer {
+            return Ok(answer);
+        }
+        let mut waiting = self.inner.shared.waiting();
+        waiting.answers.remove(&id);
+        waiting.exec_ends.remove(&id);
+        match answer {
+            Err(_) => Err(MonitorError::Silent {
+                id: self.inner.id.clone(),
+                step,
+                seconds: limit.as_secs(),
+            }),
+            Ok(_) => Err(lost()),
+        }
+    }
+}
+
+/// For what the monitor answers by itself.
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
+/// For what waits for `cairn-create`, OCI hooks or many processes to die.
+const START: Duration = Duration::from_secs(180);
+
+async fn write_frames(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Vec<u8>>) {
+    while let Some(frame) = queue.recv().await {
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            let sent = stream
+                .async_io(Interest::WRITABLE, || {
+                    Ok(rustix::io::write(&*stream, rest)?)
+                })
+                .await;
+            match sent {
+                Ok(n) => rest = &rest[n..],
+                Err(_) => return, // The reader sees the end of the connection and tells everybody.
+            }
+        }
+    }
+}
+
+async fn read_events(mut incoming: Incoming, shared: Arc<Shared>) {
+    // Whatever ends the loop (end of file, an error, a malformed frame), this monitor says nothing more to us.
+    while let Ok(Some((id, event, fds))) = incoming.next().await {
+        match event {
+            Event::Exited(exit) => {
+                shared.ending.send_replace(Some(Ending::Exited(exit)));
+            }
+            Event::ExecExited { .. } => {
+                if let Some(end) = shared.waiting().exec_ends.remove(&id) {
+                    let _gone = end.send(event);
+                }
+            }
+            event => {
+                let mut waiting = shared.waiting();
+                if matches!(event, Event::Failed { .. }) {
+                    waiting.exec_ends.remove(&id);
+                }
+                if let Some(answer) = waiting.answers.remove(&id) {
+                    let _gone = answer.send((event, fds));
+                }
+            }
+        }
+    }
+    let mut waiting = shared.waiting();
+    waiting.closed = true;
+    waiting.answers.clear();
+    waiting.exec_ends.clear();
+    drop(waiting);
+    shared.ending.send_if_modified(|ending| {
+        let lost = ending.is_none();
+        ending.get_or_insert(Ending::Lost);
+        lost
+    });
+}
+
+/// The reading half: bytes and descriptors in, events out.
+struct Incoming {
+    stream: Arc<UnixStream>,
+    bytes: Vec<u8>,
+    fds: VecDeque<OwnedFd>,
+}
+
+impl Incoming {
+    fn new(stream: Arc<UnixStream>) -> Incoming {
+        Incoming {
+            stream,
+            bytes: Vec::new(),
+            fds: VecDeque::new(),
+        }
+    }
+
+    /// The next event with the descriptors that belong to it; `None` at the end of the connection.
+    async fn next(&mut self) -> io::Result<Option<(u32, Event, Vec<OwnedFd>)>> {
+        loop {
+            if let Some((id, event, used)) = self.parse()? {
+                self.bytes.drain(..used);
+                let n = match &event {
+                    Event::ExecStarted { streams, .. } | Event::Attached { streams, .. } => {
+                        streams.count()
+                    }
+                    _ => 0,
+                };
+                if self.fds.len() < n {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "descriptors are missing",
+                    ));
+                }
+                return Ok(Some((id, event, self.fds.drain(..n).collect())));
+            }
+            let Incoming { stream, bytes, fds } = self;
+            if stream
+                .async_io(Interest::READABLE, || receive(stream, bytes, fds))
+                .await?
+                == 0
+            {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn parse(&self) -> io::Result<Option<(u32, Event, usize)>> {
+        let bad = |e| io::Error::new(io::ErrorKind::InvalidData, e);
+        let Some(frame) = wire::split(&self.bytes).map_err(bad)? else {
+            return Ok(None);
+        };
+        let event = Event::decode(frame.kind, frame.payload).map_err(bad)?;
+        Ok(Some((frame.id, event, frame.size)))
+    }
+}
+
+fn receive(
+    stream: &UnixStream,
+    bytes: &mut Vec<u8>,
+    fds: &mut VecDeque<OwnedFd>,
+) -> io::Result<usize> {
+    let mut chunk = [0u8; 4096];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut iov = [io::IoSliceMut::new(&mut chunk)];
+    let got = rustix::net::recvmsg(stream, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    bytes.extend_from_slice(&chunk[..got.bytes]);
+    Ok(got.bytes)
+}

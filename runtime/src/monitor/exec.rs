@@ -1,0 +1,218 @@
+//! Exec: a process beside init, with its streams; and ExecSync on top of it.
+
+use std::future::Future;
+use std::time::Duration;
+
+use cairn_monitor::process::Process;
+use cairn_monitor::wire::{Event, ExecRequest, Request};
+use oci_spec::runtime::Spec;
+use tokio::io::AsyncReadExt;
+use tokio::sync::oneshot;
+
+use super::client::{ANSWER, Monitor};
+use super::error::MonitorError;
+use super::stream::{Pty, StreamIn, StreamOut, pipe_in, pipe_out};
+
+/// The process of a container's spec as it is handed to the monitor: the base of every exec (CRI-141). Callers set
+/// `argv`, and with a terminal `TERM` in `env`.
+pub fn process_of(spec: &Spec) -> Result<Process, String> {
+    cairn_monitor::from_spec::process(spec)
+}
+
+/// What to run. Start from [`process_of`] the container's own spec.
+#[derive(Debug, Clone)]
+pub struct ExecSpec {
+    pub process: Process,
+    pub tty: bool,
+    /// False: /dev/null.
+    pub stdin: bool,
+    /// First window size, columns and rows.
+    pub window: Option<(u16, u16)>,
+    /// After this the session's whole cgroup is killed, by the monitor, also if the daemon is gone.
+    pub timeout: Option<Duration>,
+}
+
+/// A running exec. Dropping it leaves the process alone (its pipes close); `end` is the only way to its exit.
+pub struct ExecSession {
+    /// In the daemon's pid namespace.
+    pub pid: i32,
+    pub stdin: Option<StreamIn>,
+    pub stdout: Option<StreamOut>,
+    /// None with a terminal.
+    pub stderr: Option<StreamOut>,
+    /// The terminal, for `resize`.
+    pub pty: Option<Pty>,
+    session: u32,
+    monitor: Monitor,
+    end: oneshot::Receiver<Event>,
+}
+
+/// How an exec ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExecEnd {
+    /// As a shell says it: the exit code, or 128 + signal.
+    pub code: i32,
+    pub signal: i32,
+    pub timed_out: bool,
+}
+
+/// What ExecSync returns: each stream's first 16 MiB (CRI-139).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutput {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub code: i32,
+}
+
+/// CRI-139.
+const OUTPUT_LIMIT: usize = 16 << 20;
+/// How long after the end a background child may keep the pipes open (CRI-140).
+const DRAIN: Duration = Duration::from_secs(2);
+
+impl ExecSession {
+    /// Waits for the process. Background children may live on.
+    pub async fn end(&mut self) -> Result<ExecEnd, MonitorError> {
+        match (&mut self.end).await {
+            Ok(Event::ExecExited {
+                code,
+                signal,
+                timed_out,
+                ..
+            }) => Ok(ExecEnd {
+                code,
+                signal,
+                timed_out,
+            }),
+            _ => Err(MonitorError::Lost {
+                id: self.monitor.id().to_owned(),
+                step: "exec",
+            }),
+        }
+    }
+
+    /// Kills the process and all its descendants.
+    pub async fn kill(&self) -> Result<(), MonitorError> {
+        let request = Request::ExecKill {
+            session: self.session,
+        };
+        match self.monitor.ask("kill an exec", request, ANSWER).await? {
+            (Event::Done, _) => Ok(()),
+            (event, _) => Err(self.monitor.unexpected("kill an exec", event)),
+        }
+    }
+}
+
+impl Monitor {
+    /// Starts a process in the container (CRI-141). Fails with the kernel's words if it cannot be executed.
+    pub async fn exec(&self, spec: ExecSpec) -> Result<ExecSession, MonitorError> {
+        let step = "exec";
+        let (tx, end) = oneshot::channel();
+        let request = Request::Exec(Box::new(ExecRequest {
+            process: spec.process,
+            tty: spec.tty,
+            stdin: spec.stdin,
+            window: spec.window,
+            timeout_ms: spec.timeout.map_or(0, |t| {
+                u64::try_from(t.as_millis()).unwrap_or(u64::MAX).max(1)
+            }),
+        }));
+        let (event, fds) = self.ask_with_end(step, request, ANSWER, Some(tx)).await?;
+        let Event::ExecStarted {
+            session,
+            pid,
+            streams,
+        } = event
+        else {
+            return Err(self.unexpected(step, event));
+        };
+        let monitor = self.clone();
+        let mut started = ExecSession {
+            pid,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            pty: None,
+            session,
+            monitor,
+            end,
+        };
+        let bad = |e| MonitorError::file(step, self.dir(), e);
+        let mut fds = fds.into_iter();
+        if streams.stdin {
+            started.stdin = fds.next().map(pipe_in).transpose().map_err(bad)?;
+        }
+        if streams.stdout {
+            started.stdout = fds.next().map(pipe_out).transpose().map_err(bad)?;
+        }
+        if streams.stderr {
+            started.stderr = fds.next().map(pipe_out).transpose().map_err(bad)?;
+        }
+        if streams.master {
+            let pty = fds.next().map(Pty::new).transpose().map_err(bad)?;
+            if spec.stdin {
+                started.stdin = pty.clone().map(|p| Box::new(p) as StreamIn);
+            }
+            started.stdout = pty.clone().map(|p| Box::new(p) as StreamOut);
+            started.pty = pty;
+        }
+        Ok(started)
+    }
+
+    /// Runs to the end and collects the output (CRI-139, 140). A timeout is [`MonitorError::ExecTimedOut`], and
+    /// everything the exec started is dead by then.
+    pub async fn exec_sync(&self, spec: ExecSpec) -> Result<ExecOutput, MonitorError> {
+        let timeout = spec.timeout;
+        let mut session = self
+            .exec(ExecSpec {
+                stdin: false,
+                tty: false,
+                ..spec
+            })
+            .await?;
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let (stdout, stderr) = (session.stdout.take(), session.stderr.take());
+        let end = {
+            let reading =
+                async { tokio::join!(collect(stdout, &mut out), collect(stderr, &mut err)) };
+            with_drain(session.end(), reading).await?
+        };
+        if end.timed_out {
+            let millis = timeout.map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+            return Err(MonitorError::ExecTimedOut {
+                id: self.id().to_owned(),
+                millis,
+            });
+        }
+        Ok(ExecOutput {
+            stdout: out,
+            stderr: err,
+            code: end.code,
+        })
+    }
+}
+
+/// Waits for `end`; from then on `reading` has [`DRAIN`] left.
+async fn with_drain<E>(end: impl Future<Output = E>, reading: impl Future) -> E {
+    tokio::pin!(end, reading);
+    let mut read = false;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut end => break ended,
+            _ = &mut reading, if !read => read = true,
+        }
+    };
+    if !read {
+        let _a_child_keeps_it_open = tokio::time::timeout(DRAIN, reading).await;
+    }
+    ended
+}
+
+/// Reads to the end; what is beyond the limit is read and dropped, so that the process is not blocked.
+async fn collect(stream: Option<StreamOut>, into: &mut Vec<u8>) {
+    let Some(mut stream) = stream else { return };
+    let mut chunk = vec![0; 16 << 10];
+    while let Ok(n @ 1..) = stream.read(&mut chunk).await {
+        let room = OUTPUT_LIMIT - into.len();
+        into.extend_from_slice(&chunk[..n.min(room)]);
+    }
+}

@@ -1,0 +1,105 @@
+//! Streams of a process in a container, as tokio sees them: pipes, and the master side of a terminal.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rustix::io::Errno;
+use rustix::termios::{Winsize, tcsetwinsize};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What the process reads. Dropping it closes this side.
+pub type StreamIn = Box<dyn AsyncWrite + Send + Unpin>;
+/// What the process writes. End of file comes when the last writer is gone.
+pub type StreamOut = Box<dyn AsyncRead + Send + Unpin>;
+
+/// The master side of a terminal; clones share it.
+#[derive(Clone)]
+pub struct Pty {
+    fd: Arc<AsyncFd<OwnedFd>>,
+}
+
+impl Pty {
+    /// Takes over a descriptor and makes it non-blocking.
+    pub(super) fn new(fd: OwnedFd) -> io::Result<Pty> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        // Deprecated for descriptor types that can close or change under it; an OwnedFd in an Arc cannot.
+        #[expect(deprecated)]
+        let fd = AsyncFd::new(fd)?;
+        Ok(Pty { fd: Arc::new(fd) })
+    }
+
+    /// Sets the window size; the kernel sends SIGWINCH.
+    pub fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        Ok(tcsetwinsize(self.fd.get_ref().as_fd(), size)?)
+    }
+}
+
+impl AsyncRead for Pty {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            match guard.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), buf.initialize_unfilled())?))
+            {
+                Ok(Ok(n)) => {
+                    buf.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+                // The last process on the other side is gone: a terminal says EIO where a pipe says end of file.
+                Ok(Err(e)) if Errno::from_io_error(&e) == Some(Errno::IO) => {
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(Err(e)) => return Poll::Ready(Err(e)),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Pty {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_write_ready(cx))?;
+            if let Ok(result) = guard.try_io(|fd| Ok(rustix::io::write(fd.get_ref(), buf)?)) {
+                return Poll::Ready(result);
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The read end of a pipe.
+pub(super) fn pipe_out(fd: OwnedFd) -> io::Result<StreamOut> {
+    Ok(Box::new(tokio::net::unix::pipe::Receiver::from_owned_fd(
+        fd,
+    )?))
+}
+
+/// The write end of a pipe.
+pub(super) fn pipe_in(fd: OwnedFd) -> io::Result<StreamIn> {
+    Ok(Box::new(tokio::net::unix::pipe::Sender::from_owned_fd(fd)?))
+}

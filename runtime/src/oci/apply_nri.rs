@@ -1,0 +1,173 @@
+//! The merged adjustment of all plugins put into a new container's spec (NRI section 7).
+//!
+//! All or nothing: an error leaves the spec as it was. What neither the create helper nor this host
+//! can do is refused with the name of its field.
+
+use oci_spec::runtime::{LinuxIntelRdt, LinuxResources, Spec};
+use proto_nri as nri;
+
+use super::{
+    apply_nri_linux as linux, apply_nri_mounts as mounts, apply_nri_process as process,
+    base::{empty_linux, empty_process},
+    error::SpecError,
+    facts::{HostFacts, HostView, Policy},
+    nri_resources::{BlockIoClasses, SwapRule, merge},
+};
+
+/// Puts CDI devices into a spec.
+pub trait CdiResolver {
+    /// All names at once, so that what several devices share is added once. On error the spec may
+    /// have been changed in part. An error lists every name that cannot be resolved.
+    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError>;
+}
+
+/// What an adjustment is applied with.
+pub struct ApplyContext<'a> {
+    pub host: &'a HostFacts,
+    pub policy: &'a Policy,
+    pub view: &'a dyn HostView,
+    /// `None` refuses CDI devices.
+    pub cdi: Option<&'a dyn CdiResolver>,
+    /// `None` refuses block I/O classes.
+    pub blockio: Option<&'a dyn BlockIoClasses>,
+}
+
+/// Applies the adjustment in the order of NRI-700.
+pub fn apply_adjustment(
+    spec: &mut Spec,
+    adjust: &nri::ContainerAdjustment,
+    context: &ApplyContext<'_>,
+) -> Result<(), SpecError> {
+    if *adjust == nri::ContainerAdjustment::default() {
+        return Ok(());
+    }
+    let mut new = spec.clone();
+    if new.process().is_none() {
+        new.set_process(Some(empty_process()));
+    }
+    let none = nri::LinuxContainerAdjustment::default();
+    let asked = adjust.linux.as_ref().unwrap_or(&none);
+
+    process::annotations(&mut new, &adjust.annotations)?;
+    process::env(&mut new, &adjust.env)?;
+    process::args(&mut new, &adjust.args)?;
+    process::hooks(&mut new, adjust.hooks.as_ref())?;
+    cdi_devices(&mut new, &adjust.cdi_devices, context)?;
+    if adjust.linux.is_some() {
+        linux_section(&mut new, asked, context)?;
+    }
+    mounts::apply(&mut new, &adjust.mounts, context.view)?;
+    process::rlimits(&mut new, &adjust.rlimits)?;
+    *spec = new;
+    Ok(())
+}
+
+fn linux_section(
+    spec: &mut Spec,
+    asked: &nri::LinuxContainerAdjustment,
+    context: &ApplyContext<'_>,
+) -> Result<(), SpecError> {
+    if spec.linux().is_none() {
+        spec.set_linux(Some(empty_linux()));
+    }
+    linux::devices(spec, &asked.devices)?;
+    linux::cgroups_path(spec, &asked.cgroups_path)?;
+    process::oom_score_adj(
+        spec,
+        asked.oom_score_adj.as_ref(),
+        context.host,
+        context.policy,
+    )?;
+    process::io_priority(spec, asked.io_priority.as_ref())?;
+    process::scheduler(spec, asked.scheduler.as_ref())?;
+    linux::seccomp(spec, asked.seccomp_policy.as_ref())?;
+    linux::namespaces(spec, &asked.namespaces)?;
+    linux::sysctl(spec, &asked.sysctl)?;
+    linux::net_devices(spec, &asked.net_devices)?;
+    linux::memory_policy(spec, asked.memory_policy.as_ref())?;
+    if let Some(resources) = &asked.resources {
+        limits(spec, resources, context)?;
+    }
+    if let Some(rdt) = &asked.rdt {
+        linux::rdt(spec, rdt, context.host)?;
+    }
+    Ok(())
+}
+
+fn cdi_devices(
+    spec: &mut Spec,
+    devices: &[nri::CdiDevice],
+    context: &ApplyContext<'_>,
+) -> Result<(), SpecError> {
+    if devices.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = devices.iter().map(|d| d.name.clone()).collect();
+    match context.cdi {
+        Some(resolver) => resolver.inject(&names, spec),
+        None => Err(SpecError::unsupported(
+            "adjust.CDI_devices",
+            format!("{} cannot be resolved: CDI is off", names.join(", ")),
+        )),
+    }
+}
+
+/// Limits, then the block I/O class, then the RDT class; absent means untouched, empty means removed.
+fn limits(
+    spec: &mut Spec,
+    asked: &nri::LinuxResources,
+    context: &ApplyContext<'_>,
+) -> Result<(), SpecError> {
+    let linux = spec.linux_mut().get_or_insert_with(empty_linux);
+    let mut resources = linux.resources().clone().unwrap_or_default();
+    merge(
+        &mut resources,
+        asked,
+        context.host,
+        context.policy,
+        SwapRule::Limit,
+    )?;
+    if let Some(class) = &asked.blockio_class {
+        blockio(&mut resources, &class.value, context.blockio)?;
+    }
+    if resources != LinuxResources::default() || linux.resources().is_some() {
+        linux.set_resources(Some(resources));
+    }
+    match asked.rdt_class.as_ref().map(|c| c.value.as_str()) {
+        None => {}
+        Some("") => {
+            linux.set_intel_rdt(None);
+        }
+        Some(class) => {
+            linux::check_rdt(class, context.host, "adjust.linux.resources.rdt_class")?;
+            let mut rdt = LinuxIntelRdt::default();
+            rdt.set_clos_id(Some(class.to_owned()));
+            linux.set_intel_rdt(Some(rdt));
+        }
+    }
+    Ok(())
+}
+
+fn blockio(
+    resources: &mut LinuxResources,
+    class: &str,
+    classes: Option<&dyn BlockIoClasses>,
+) -> Result<(), SpecError> {
+    if class.is_empty() {
+        resources.set_block_io(None);
+        return Ok(());
+    }
+    let found = classes.and_then(|c| c.blockio(class)).ok_or_else(|| {
+        SpecError::unsupported(
+            "adjust.linux.resources.blockio_class",
+            format!("there is no class {class:?} on this host"),
+        )
+    })?;
+    resources.set_block_io(Some(found));
+    Ok(())
+}
+
+/// The key behind a removal marker `-key`.
+pub(super) fn removal(key: &str) -> Option<&str> {
+    key.strip_prefix('-')
+}

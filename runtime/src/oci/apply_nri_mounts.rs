@@ -1,0 +1,119 @@
+//! Mounts of an adjustment (NRI section 7.1).
+
+use oci_spec::runtime::{Mount, Spec};
+use proto_nri as nri;
+
+use super::{
+    apply_nri::removal,
+    base::{clean_path, empty_linux, mount},
+    error::SpecError,
+    facts::{HostView, Propagation},
+    mounts::check_propagation,
+};
+
+/// Options that other runtimes know, and that the create helper would hand to the file system.
+const UNKNOWN: [&str; 3] = ["tmpcopyup", "idmap", "ridmap"];
+
+/// Removes, replaces and appends in the order given; then, if anything was asked for, sorts the whole
+/// list so that parents come first. Propagation is judged for each mount on its own (NRI-722).
+pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Result<(), SpecError> {
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let mut list = spec.mounts().clone().unwrap_or_default();
+    let mut strongest = Propagation::Private;
+    for entry in asked {
+        let (path, remove) = match removal(&entry.destination) {
+            Some(path) => (path, true),
+            None => (entry.destination.as_str(), false),
+        };
+        if !path.starts_with('/') || path.contains('\0') {
+            return Err(wrong(path, "the destination is no absolute path"));
+        }
+        let destination = clean_path(path);
+        if destination == "/" {
+            return Err(wrong(path, "the root itself cannot be mounted over"));
+        }
+        if let Some(place) = list.iter().position(|m| at(m) == destination) {
+            list.remove(place);
+        }
+        if remove {
+            continue;
+        }
+        if let Some(option) = entry.options.iter().find(|o| UNKNOWN.contains(&o.as_str())) {
+            return Err(SpecError::unsupported(
+                field(path),
+                format!("the mount option {option:?} is not known to the create helper"),
+            ));
+        }
+        let propagation = propagation(entry, view)?;
+        if strongest != Propagation::Shared && propagation != Propagation::Private {
+            strongest = propagation;
+        }
+        let options: Vec<&str> = entry.options.iter().map(String::as_str).collect();
+        list.push(mount(&destination, &entry.r#type, &entry.source, &options));
+    }
+    // Counted as NRI counts: `/` and `/a` have one slash, `/a/b` two.
+    list.sort_by_cached_key(|m| {
+        let path = at(m);
+        (path.matches('/').count(), path)
+    });
+    spec.set_mounts(Some(list));
+    set_rootfs_propagation(spec, strongest);
+    Ok(())
+}
+
+fn at(mount: &Mount) -> String {
+    clean_path(&mount.destination().to_string_lossy())
+}
+
+/// What the mount asks of the root, if its source allows it (NRI-721). Without such an option the
+/// source is not looked at (NRI-724).
+fn propagation(entry: &nri::Mount, view: &dyn HostView) -> Result<Propagation, SpecError> {
+    let asked = entry
+        .options
+        .iter()
+        .rev()
+        .find_map(|option| match option.as_str() {
+            "rshared" | "shared" => Some(Propagation::Shared),
+            "rslave" | "slave" => Some(Propagation::Slave),
+            "rprivate" | "private" => Some(Propagation::Private),
+            _ => None,
+        });
+    let Some(asked) = asked.filter(|p| *p != Propagation::Private) else {
+        return Ok(Propagation::Private);
+    };
+    let source = view.bind_source(&entry.source).ok_or_else(|| {
+        SpecError::not_found(
+            field(&entry.destination),
+            format!("source {:?} does not exist", entry.source),
+        )
+    })?;
+    check_propagation(asked, source.propagation).map_err(|cause| {
+        wrong(
+            &entry.destination,
+            &format!("source {:?} {cause}", entry.source),
+        )
+    })?;
+    Ok(asked)
+}
+
+/// In the form without `r`, which is the one that the create helper knows. Slave does not weaken shared.
+fn set_rootfs_propagation(spec: &mut Spec, needed: Propagation) {
+    let linux = spec.linux_mut().get_or_insert_with(empty_linux);
+    let word = match (needed, linux.rootfs_propagation().as_deref()) {
+        (Propagation::Private, _) => return,
+        (Propagation::Slave, Some("slave" | "rslave" | "shared" | "rshared")) => return,
+        (Propagation::Slave, _) => "slave",
+        (Propagation::Shared, _) => "shared",
+    };
+    linux.set_rootfs_propagation(Some(word.to_owned()));
+}
+
+fn field(destination: &str) -> String {
+    format!("adjust.mounts[{destination:?}]")
+}
+
+fn wrong(destination: &str, cause: &str) -> SpecError {
+    SpecError::invalid(field(destination), cause)
+}

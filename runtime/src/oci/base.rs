@@ -1,0 +1,183 @@
+//! What every spec starts from: constructors for OCI values, the default mounts, paths by text.
+
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{
+    Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, Mount,
+    Process, Root,
+};
+
+use super::facts::IdMap;
+
+/// The version of the OCI runtime spec that ours are written to.
+pub const OCI_VERSION: &str = "1.2.0";
+
+/// A mount with options; an empty source is left out.
+pub fn mount(destination: &str, kind: &str, source: impl AsRef<Path>, options: &[&str]) -> Mount {
+    let mut mount = Mount::default();
+    mount.set_destination(PathBuf::from(destination));
+    mount.set_typ(Some(kind.to_owned()));
+    mount.set_source(Some(source.as_ref().to_owned()).filter(|s| !s.as_os_str().is_empty()));
+    mount.set_options(Some(options.iter().map(|o| (*o).to_owned()).collect()));
+    mount
+}
+
+/// A namespace of its own (`None`) or one to join.
+pub fn namespace(kind: LinuxNamespaceType, path: Option<&Path>) -> LinuxNamespace {
+    let mut namespace = LinuxNamespace::default();
+    namespace.set_typ(kind);
+    namespace.set_path(path.map(Path::to_owned));
+    namespace
+}
+
+/// The root, by the path where the caller has mounted it.
+pub fn root(path: &Path, readonly: bool) -> Root {
+    let mut root = Root::default();
+    root.set_path(path.to_owned());
+    root.set_readonly(Some(readonly));
+    root
+}
+
+/// One mapping as the list that OCI wants.
+pub fn id_mappings(map: IdMap) -> Vec<LinuxIdMapping> {
+    let mapping = LinuxIdMappingBuilder::default()
+        .host_id(map.host_id)
+        .container_id(map.container_id)
+        .size(map.length)
+        .build()
+        .expect("every field has a default");
+    vec![mapping]
+}
+
+/// A section in which nothing is set; the crate's own default has masked paths and namespaces.
+pub fn empty_linux() -> Linux {
+    let mut linux = Linux::default();
+    linux.set_resources(None);
+    linux.set_namespaces(None);
+    linux.set_masked_paths(None);
+    linux.set_readonly_paths(None);
+    linux
+}
+
+/// A process in which nothing is set but the working directory; the crate's own default runs a
+/// shell with limits and capabilities.
+pub fn empty_process() -> Process {
+    let mut process = Process::default();
+    process.set_terminal(None);
+    process.set_args(None);
+    process.set_env(None);
+    process.set_no_new_privileges(None);
+    process.set_capabilities(None);
+    process.set_rlimits(None);
+    process
+}
+
+/// What the default mounts depend on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DefaultMounts {
+    /// `/sys` and `/sys/fs/cgroup` writable (CRI-218).
+    pub privileged: bool,
+    /// A sysfs of the host's network cannot be mounted in a user namespace: bind it (CRI-225).
+    pub bind_sys: bool,
+    /// `rro` is known to the kernel.
+    pub recursive_readonly: bool,
+    /// The group of terminals, 5, has an id in the user namespace.
+    pub tty_group: bool,
+}
+
+/// `/proc`, `/dev`, `/dev/pts`, `/dev/mqueue`, `/sys`, `/sys/fs/cgroup` (CRI-240). No `/run`.
+pub fn default_mounts(facts: DefaultMounts) -> Vec<Mount> {
+    let mut pts = vec![
+        "nosuid",
+        "noexec",
+        "newinstance",
+        "ptmxmode=0666",
+        "mode=0620",
+    ];
+    if facts.tty_group {
+        pts.push("gid=5");
+    }
+    let access = if facts.privileged { "rw" } else { "ro" };
+    let sys = if facts.bind_sys {
+        let readonly = if facts.recursive_readonly {
+            "rro"
+        } else {
+            "ro"
+        };
+        mount(
+            "/sys",
+            "bind",
+            "/sys",
+            &["rbind", "rprivate", "nosuid", "noexec", "nodev", readonly],
+        )
+    } else {
+        mount(
+            "/sys",
+            "sysfs",
+            "sysfs",
+            &["nosuid", "noexec", "nodev", access],
+        )
+    };
+    vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount(
+            "/dev",
+            "tmpfs",
+            "tmpfs",
+            &["nosuid", "strictatime", "mode=755", "size=65536k"],
+        ),
+        mount("/dev/pts", "devpts", "devpts", &pts),
+        mount(
+            "/dev/mqueue",
+            "mqueue",
+            "mqueue",
+            &["nosuid", "noexec", "nodev"],
+        ),
+        sys,
+        mount(
+            "/sys/fs/cgroup",
+            "cgroup",
+            "cgroup",
+            &["nosuid", "noexec", "nodev", "relatime", access],
+        ),
+    ]
+}
+
+/// The path without doubled slashes, `.` and `..`, by its text alone. `..` at the root stays there.
+pub fn clean_path(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+/// Number of components of a cleaned path; 0 for `/`.
+pub fn depth(path: &str) -> usize {
+    path.split('/').filter(|p| !p.is_empty()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_cleaned_by_their_text() {
+        for (given, clean) in [
+            ("/", "/"),
+            ("/a//b/", "/a/b"),
+            ("/a/./b/../c", "/a/c"),
+            ("/../..", "/"),
+            ("a/b", "/a/b"),
+        ] {
+            assert_eq!(clean_path(given), clean);
+        }
+        assert_eq!((depth("/"), depth("/a"), depth("/a/b/")), (0, 1, 2));
+    }
+}

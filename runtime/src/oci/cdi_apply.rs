@@ -1,0 +1,260 @@
+//! The edits of CDI devices put into a spec, in the order that CDI prescribes.
+
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, LinuxIntelRdt, Mount, Process, Spec};
+use proto_nri as nri;
+
+use super::{
+    apply_nri::CdiResolver,
+    apply_nri_linux::{check_rdt, take_device},
+    apply_nri_process,
+    base::{clean_path, depth, empty_linux, empty_process, mount},
+    cdi::{CdiHook, CdiMount, CdiRdt, CdiRegistry, DeviceNode, Edits, NetDevice},
+    devices::{kind_of, rule},
+    error::SpecError,
+    facts::{HostDevice, HostFacts, HostView},
+    process::name_of,
+};
+
+const FIELD: &str = "CDI_devices";
+
+/// A registry with what it takes to complete device nodes.
+pub struct CdiInjector<'a> {
+    pub registry: &'a CdiRegistry,
+    pub host: &'a HostFacts,
+    pub view: &'a dyn HostView,
+}
+
+impl CdiResolver for CdiInjector<'_> {
+    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError> {
+        let all = self.registry.edits(names)?;
+        for edits in &all {
+            self.apply(spec, edits)?;
+        }
+        if all.iter().any(|edits| !edits.mounts.is_empty())
+            && let Some(mounts) = spec.mounts_mut()
+        {
+            mounts.sort_by_key(|m| depth(&m.destination().to_string_lossy()));
+        }
+        Ok(())
+    }
+}
+
+impl CdiInjector<'_> {
+    fn apply(&self, spec: &mut Spec, edits: &Edits) -> Result<(), SpecError> {
+        for entry in &edits.env {
+            set_env(process(spec), entry)?;
+        }
+        for node in &edits.device_nodes {
+            self.device(spec, node)?;
+        }
+        for device in &edits.net_devices {
+            net_device(spec, device)?;
+        }
+        for mount in &edits.mounts {
+            add_mount(spec, mount)?;
+        }
+        for hook in &edits.hooks {
+            add_hook(spec, hook)?;
+        }
+        if let Some(rdt) = &edits.intel_rdt {
+            set_rdt(spec, rdt, self.host)?;
+        }
+        add_gids(process(spec), &edits.additional_gids);
+        Ok(())
+    }
+
+    /// Type and numbers that a vendor leaves out are those of the host's node; a node without an
+    /// owner belongs to the container's user.
+    fn device(&self, spec: &mut Spec, asked: &DeviceNode) -> Result<(), SpecError> {
+        let wrong = |cause: &str| {
+            SpecError::invalid(FIELD, format!("device node {:?}: {cause}", asked.path))
+        };
+        if !asked.path.starts_with('/') || asked.path.contains('\0') {
+            return Err(wrong("is no absolute path"));
+        }
+        let host_path = if asked.host_path.is_empty() {
+            &asked.path
+        } else {
+            &asked.host_path
+        };
+        let given = asked.kind.chars().next();
+        let complete =
+            given == Some('p') || (given.is_some() && (asked.major, asked.minor) != (0, 0));
+        let found = if complete {
+            None
+        } else {
+            self.view.devices(host_path).into_iter().next()
+        };
+        if !complete && found.is_none() {
+            return Err(wrong("is no device on this host"));
+        }
+        let kind = given
+            .or(found.as_ref().map(|d| d.kind))
+            .filter(|_| asked.kind.len() <= 1);
+        let kind = kind
+            .and_then(kind_of)
+            .ok_or_else(|| wrong("has no type of a device"))?;
+        if found
+            .as_ref()
+            .is_some_and(|d| kind_of(d.kind) != Some(kind))
+        {
+            return Err(wrong("is of another type on this host"));
+        }
+        let permissions = if asked.permissions.is_empty() {
+            "rwm"
+        } else {
+            &asked.permissions
+        };
+        if !permissions.chars().all(|c| "rwm".contains(c)) {
+            return Err(wrong("has permissions that are not of \"rwm\""));
+        }
+        let number = |given: i64, of: fn(&HostDevice) -> i64| found.as_ref().map_or(given, of);
+        let (major, minor) = (
+            number(asked.major, |d| d.major),
+            number(asked.minor, |d| d.minor),
+        );
+        let user = process(spec).user().clone();
+        let owner = |given: Option<u32>, own: u32| given.or((own != 0).then_some(own));
+        let path = clean_path(&asked.path);
+
+        let mut device = LinuxDevice::default();
+        device.set_path(path.clone().into());
+        device.set_typ(kind);
+        device.set_major(major);
+        device.set_minor(minor);
+        device.set_file_mode(
+            asked
+                .file_mode
+                .map(|mode| mode & 0o7777)
+                .or(found.as_ref().map(|d| d.mode)),
+        );
+        device.set_uid(owner(asked.uid, user.uid()));
+        device.set_gid(owner(asked.gid, user.gid()));
+        let linux = spec.linux_mut().get_or_insert_with(empty_linux);
+        take_device(linux, &path);
+        linux.devices_mut().get_or_insert_default().push(device);
+        if kind != LinuxDeviceType::P {
+            let resources = linux.resources_mut().get_or_insert_default();
+            let rules = resources.devices_mut().get_or_insert_default();
+            rules.push(rule(
+                true,
+                Some(kind),
+                Some(major),
+                Some(minor),
+                permissions,
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn process(spec: &mut Spec) -> &mut Process {
+    spec.process_mut().get_or_insert_with(empty_process)
+}
+
+/// Never shows the value.
+fn set_env(process: &mut Process, entry: &str) -> Result<(), SpecError> {
+    let (name, value) = entry.split_once('=').unwrap_or(("", entry));
+    if name.is_empty() || name.contains('\0') || value.contains('\0') {
+        return Err(SpecError::invalid(
+            FIELD,
+            "a variable is not of the form NAME=value",
+        ));
+    }
+    let env = process.env_mut().get_or_insert_default();
+    match env.iter_mut().find(|e| name_of(e) == name) {
+        Some(place) => entry.clone_into(place),
+        None => env.push(entry.to_owned()),
+    }
+    Ok(())
+}
+
+fn net_device(spec: &mut Spec, asked: &NetDevice) -> Result<(), SpecError> {
+    let device = nri::LinuxNetDevice {
+        name: asked.name.clone(),
+    };
+    let asked = [(asked.host_interface_name.clone(), device)].into();
+    super::apply_nri_linux::net_devices(spec, &asked)
+}
+
+/// Replaces a mount at the same place.
+fn add_mount(spec: &mut Spec, asked: &CdiMount) -> Result<(), SpecError> {
+    let destination = clean_path(&asked.container_path);
+    if !asked.container_path.starts_with('/') || destination == "/" || asked.host_path.is_empty() {
+        return Err(SpecError::invalid(
+            FIELD,
+            format!(
+                "mount of {:?} at {:?}",
+                asked.host_path, asked.container_path
+            ),
+        ));
+    }
+    let options: Vec<&str> = asked.options.iter().map(String::as_str).collect();
+    let kind = if asked.kind.is_empty() {
+        "bind"
+    } else {
+        &asked.kind
+    };
+    let list = spec.mounts_mut().get_or_insert_default();
+    list.retain(|m: &Mount| clean_path(&m.destination().to_string_lossy()) != destination);
+    list.push(mount(&destination, kind, &asked.host_path, &options));
+    Ok(())
+}
+
+fn add_hook(spec: &mut Spec, asked: &CdiHook) -> Result<(), SpecError> {
+    let mut hooks = nri::Hooks::default();
+    let list = match asked.hook_name.as_str() {
+        "prestart" => &mut hooks.prestart,
+        "createRuntime" => &mut hooks.create_runtime,
+        "createContainer" => &mut hooks.create_container,
+        "startContainer" => &mut hooks.start_container,
+        "poststart" => &mut hooks.poststart,
+        "poststop" => &mut hooks.poststop,
+        other => {
+            return Err(SpecError::invalid(
+                FIELD,
+                format!("{other:?} is no kind of OCI hook"),
+            ));
+        }
+    };
+    list.push(nri::Hook {
+        path: asked.path.clone(),
+        args: asked.args.clone(),
+        env: asked.env.clone(),
+        timeout: asked.timeout.map(|value| nri::OptionalInt { value }),
+    });
+    apply_nri_process::hooks(spec, Some(&hooks))
+}
+
+fn set_rdt(spec: &mut Spec, asked: &CdiRdt, host: &HostFacts) -> Result<(), SpecError> {
+    check_rdt(&asked.clos_id, host, FIELD)?;
+    let text = |value: &String| Some(value.clone()).filter(|v| !v.is_empty());
+    let mut rdt = LinuxIntelRdt::default();
+    rdt.set_clos_id(text(&asked.clos_id));
+    rdt.set_l3_cache_schema(text(&asked.l3_cache_schema));
+    rdt.set_mem_bw_schema(text(&asked.mem_bw_schema));
+    rdt.set_schemata(Some(asked.schemata.clone()).filter(|list| !list.is_empty()));
+    rdt.set_enable_cmt(asked.enable_cmt.then_some(true));
+    rdt.set_enable_mbm(asked.enable_mbm.then_some(true));
+    rdt.set_enable_monitoring(asked.enable_monitoring.then_some(true));
+    spec.linux_mut()
+        .get_or_insert_with(empty_linux)
+        .set_intel_rdt(Some(rdt));
+    Ok(())
+}
+
+/// Each once; 0 is no group to add.
+fn add_gids(process: &mut Process, gids: &[u32]) {
+    if gids.is_empty() {
+        return;
+    }
+    let list = process
+        .user_mut()
+        .additional_gids_mut()
+        .get_or_insert_default();
+    for gid in gids {
+        if *gid != 0 && !list.contains(gid) {
+            list.push(*gid);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Where a container's cgroup is (CRI-210, CRI-710): a path for cgroupfs, `slice:prefix:id` for systemd.
+
+use super::{base::clean_path, error::SpecError, facts::CgroupDriver};
+
+const FIELD: &str = "linux.cgroup_parent";
+
+/// The `cgroupsPath` of the leaf `id` below `parent`, or below `default` where `parent` is empty.
+pub fn cgroups_path(
+    driver: CgroupDriver,
+    parent: &str,
+    default: &str,
+    prefix: &str,
+    id: &str,
+) -> Result<String, SpecError> {
+    let parent = if parent.is_empty() { default } else { parent };
+    if parent.split('/').any(|part| part == "..") || parent.contains('\0') {
+        return Err(SpecError::invalid(
+            FIELD,
+            format!("{parent:?} leads out of the hierarchy"),
+        ));
+    }
+    let clean = clean_path(parent);
+    match driver {
+        CgroupDriver::Cgroupfs => Ok(format!("{}/{id}", clean.trim_end_matches('/'))),
+        CgroupDriver::Systemd => {
+            let slice = clean.rsplit('/').next().unwrap_or_default();
+            if !slice.ends_with(".slice") {
+                return Err(SpecError::invalid(
+                    FIELD,
+                    format!("{parent:?} is no slice, which the systemd cgroup driver needs"),
+                ));
+            }
+            Ok(format!("{slice}:{prefix}:{id}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(driver: CgroupDriver, parent: &str) -> Result<String, SpecError> {
+        let default = match driver {
+            CgroupDriver::Cgroupfs => "/",
+            CgroupDriver::Systemd => "system.slice",
+        };
+        cgroups_path(driver, parent, default, "cairn", "abc")
+    }
+
+    #[test]
+    fn cgroupfs_puts_the_leaf_below_the_parent() {
+        let make = |parent| path(CgroupDriver::Cgroupfs, parent).expect("valid");
+        assert_eq!(
+            make("/kubepods/burstable/pod1"),
+            "/kubepods/burstable/pod1/abc"
+        );
+        assert_eq!(make("kubepods//pod1/"), "/kubepods/pod1/abc");
+        assert_eq!(make(""), "/abc");
+    }
+
+    #[test]
+    fn systemd_names_the_last_slice_and_a_scope() {
+        let make = |parent| path(CgroupDriver::Systemd, parent);
+        assert_eq!(
+            make("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice")
+                .expect("valid"),
+            "kubepods-burstable-pod1_2.slice:cairn:abc"
+        );
+        assert_eq!(make("").expect("valid"), "system.slice:cairn:abc");
+        assert!(make("/kubepods/pod1").is_err());
+    }
+
+    #[test]
+    fn a_parent_cannot_leave_the_hierarchy() {
+        assert!(path(CgroupDriver::Cgroupfs, "/kubepods/../..").is_err());
+        assert!(path(CgroupDriver::Systemd, "/../x.slice").is_err());
+    }
+}

@@ -1,0 +1,344 @@
+//! Device nodes and the rules of the device cgroup (CRI-218, CRI-226).
+
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
+use proto_cri::v1::Device;
+
+use super::{
+    base::clean_path,
+    error::SpecError,
+    facts::{HostDevice, HostView},
+};
+
+/// Nodes that every container has: null, zero, full, random, urandom, tty, console, ptmx, pts/*.
+/// The create helper makes them; these are their rules.
+const ALWAYS: &[(i64, Option<i64>)] = &[
+    (1, Some(3)),
+    (1, Some(5)),
+    (1, Some(7)),
+    (1, Some(8)),
+    (1, Some(9)),
+    (5, Some(0)),
+    (5, Some(1)),
+    (5, Some(2)),
+    (136, None),
+];
+
+/// Devices of a container with their rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices {
+    pub nodes: Vec<LinuxDevice>,
+    pub rules: Vec<LinuxDeviceCgroup>,
+}
+
+/// A rule; `None` as a number means all.
+pub fn rule(
+    allow: bool,
+    kind: Option<LinuxDeviceType>,
+    major: Option<i64>,
+    minor: Option<i64>,
+    access: &str,
+) -> LinuxDeviceCgroup {
+    let mut rule = LinuxDeviceCgroup::default();
+    rule.set_allow(allow);
+    rule.set_typ(kind);
+    rule.set_major(major);
+    rule.set_minor(minor);
+    rule.set_access(Some(access.to_owned()));
+    rule
+}
+
+/// Deny all, then allow what every container has.
+pub fn default_rules() -> Vec<LinuxDeviceCgroup> {
+    let mut rules = vec![rule(false, None, None, None, "rwm")];
+    rules.extend(
+        ALWAYS.iter().map(|(major, minor)| {
+            rule(true, Some(LinuxDeviceType::C), Some(*major), *minor, "rwm")
+        }),
+    );
+    rules
+}
+
+/// The devices of a container: those it asks for, and with `all` every one of the host.
+/// `owner` overrides the host's owner of each node (a policy of CRI-226).
+pub fn build(
+    asked: &[Device],
+    all: bool,
+    of_host: &[HostDevice],
+    owner: Option<(u32, u32)>,
+    view: &dyn HostView,
+) -> Result<Devices, SpecError> {
+    let mut devices = Devices::default();
+    if all {
+        devices.rules.push(rule(true, None, None, None, "rwm"));
+        for device in of_host {
+            devices.nodes.push(node(device, device.path.clone(), None)?);
+        }
+    } else {
+        devices.rules = default_rules();
+    }
+    for device in asked {
+        add(&mut devices, device, owner, view)?;
+    }
+    Ok(devices)
+}
+
+fn add(
+    devices: &mut Devices,
+    asked: &Device,
+    owner: Option<(u32, u32)>,
+    view: &dyn HostView,
+) -> Result<(), SpecError> {
+    let access = permissions(&asked.permissions)?;
+    let container_path = if asked.container_path.is_empty() {
+        &asked.host_path
+    } else {
+        &asked.container_path
+    };
+    if !container_path.starts_with('/') {
+        return Err(SpecError::invalid(
+            "devices",
+            format!("container path {container_path:?} is not absolute"),
+        ));
+    }
+    let found = view.devices(&asked.host_path);
+    if found.is_empty() {
+        return Err(SpecError::not_found(
+            "devices",
+            format!("{:?} is no device on this host", asked.host_path),
+        ));
+    }
+    let directory = directory(&found, &asked.host_path, view);
+    for device in &found {
+        // Below a directory each node keeps its place.
+        let mut path = PathBuf::from(clean_path(container_path));
+        if let Some(rest) = directory
+            .as_ref()
+            .and_then(|d| device.path.strip_prefix(d).ok())
+        {
+            path.push(rest);
+        }
+        let node = node(device, path, owner)?;
+        if node.typ() != LinuxDeviceType::P {
+            devices.rules.push(rule(
+                true,
+                Some(node.typ()),
+                Some(device.major),
+                Some(device.minor),
+                access,
+            ));
+        }
+        devices.nodes.retain(|n| n.path() != node.path());
+        devices.nodes.push(node);
+    }
+    Ok(())
+}
+
+/// The directory that all nodes found lie below; `None` where the path is a node itself.
+fn directory(found: &[HostDevice], host_path: &str, view: &dyn HostView) -> Option<PathBuf> {
+    let below = |base: &Path| {
+        found
+            .iter()
+            .all(|d| d.path != base && d.path.starts_with(base))
+    };
+    let asked = PathBuf::from(host_path);
+    if below(&asked) {
+        return Some(asked);
+    }
+    view.bind_source(host_path)
+        .filter(|s| s.is_dir && below(&s.resolved))
+        .map(|s| s.resolved)
+}
+
+fn permissions(text: &str) -> Result<&str, SpecError> {
+    if text.is_empty() {
+        return Ok("rwm");
+    }
+    if text.chars().all(|c| "rwm".contains(c)) {
+        return Ok(text);
+    }
+    Err(SpecError::invalid(
+        "devices",
+        format!("permissions {text:?} are not of \"rwm\""),
+    ))
+}
+
+fn node(
+    device: &HostDevice,
+    path: PathBuf,
+    owner: Option<(u32, u32)>,
+) -> Result<LinuxDevice, SpecError> {
+    let (uid, gid) = owner.unwrap_or((device.uid, device.gid));
+    let mut node = LinuxDevice::default();
+    node.set_typ(kind_of(device.kind).ok_or_else(|| {
+        SpecError::invalid(
+            "devices",
+            format!("{:?} is no type of a device", device.kind),
+        )
+    })?);
+    node.set_path(path);
+    node.set_major(device.major);
+    node.set_minor(device.minor);
+    node.set_file_mode(Some(device.mode & 0o7777));
+    node.set_uid(Some(uid));
+    node.set_gid(Some(gid));
+    Ok(node)
+}
+
+/// `b`, `c` (or `u`) and `p`.
+pub fn kind_of(kind: char) -> Option<LinuxDeviceType> {
+    match kind {
+        'b' => Some(LinuxDeviceType::B),
+        'c' | 'u' => Some(LinuxDeviceType::C),
+        'p' => Some(LinuxDeviceType::P),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oci::facts::{BindSource, Propagation};
+
+    struct View(Vec<HostDevice>);
+
+    impl HostView for View {
+        fn bind_source(&self, host_path: &str) -> Option<BindSource> {
+            (host_path == "/dev/dirlink").then(|| BindSource {
+                resolved: "/dev/snd".into(),
+                is_dir: true,
+                propagation: Propagation::Private,
+            })
+        }
+
+        fn devices(&self, host_path: &str) -> Vec<HostDevice> {
+            let host_path = host_path.replace("dirlink", "snd");
+            let matches =
+                |d: &&HostDevice| d.path.starts_with(&host_path) || host_path == "/dev/link";
+            self.0.iter().filter(matches).cloned().collect()
+        }
+    }
+
+    fn device(path: &str, kind: char, minor: i64) -> HostDevice {
+        HostDevice {
+            path: path.into(),
+            kind,
+            major: 10,
+            minor,
+            mode: 0o100_660,
+            uid: 0,
+            gid: 44,
+        }
+    }
+
+    fn ask(host: &str, container: &str, permissions: &str) -> Device {
+        Device {
+            host_path: host.to_owned(),
+            container_path: container.to_owned(),
+            permissions: permissions.to_owned(),
+        }
+    }
+
+    #[test]
+    fn everything_is_denied_but_the_usual_nodes() {
+        let devices = build(&[], false, &[], None, &View(vec![])).expect("valid");
+        assert_eq!(devices.nodes, []);
+        assert_eq!(devices.rules.len(), 1 + ALWAYS.len());
+        assert_eq!(devices.rules[0].to_string(), "a *:* rwm");
+        assert!(!devices.rules[0].allow());
+        assert!(devices.rules[1..].iter().all(LinuxDeviceCgroup::allow));
+    }
+
+    #[test]
+    fn a_device_gets_a_node_with_the_hosts_mode_and_a_rule() {
+        let view = View(vec![device("/dev/fuse", 'c', 229)]);
+        let devices =
+            build(&[ask("/dev/fuse", "/dev/x", "rw")], false, &[], None, &view).expect("valid");
+        let node = &devices.nodes[0];
+        assert_eq!(node.path(), &PathBuf::from("/dev/x"));
+        assert_eq!((node.file_mode(), node.gid()), (Some(0o660), Some(44)));
+        assert_eq!(
+            devices.rules.last().expect("a rule").to_string(),
+            "c 10:229 rw"
+        );
+    }
+
+    #[test]
+    fn a_symlink_to_a_node_takes_the_container_path() {
+        let view = View(vec![device("/dev/real", 'c', 1)]);
+        let devices =
+            build(&[ask("/dev/link", "/dev/x", "r")], false, &[], None, &view).expect("valid");
+        assert_eq!(devices.nodes[0].path(), &PathBuf::from("/dev/x"));
+    }
+
+    #[test]
+    fn a_directory_stands_for_the_nodes_below_it() {
+        let view = View(vec![
+            device("/dev/snd/a", 'c', 1),
+            device("/dev/snd/by/b", 'b', 2),
+        ]);
+        let devices =
+            build(&[ask("/dev/snd", "/dev/s", "rwm")], false, &[], None, &view).expect("valid");
+        let paths: Vec<_> = devices.nodes.iter().map(|n| n.path().clone()).collect();
+        assert_eq!(
+            paths,
+            [PathBuf::from("/dev/s/a"), PathBuf::from("/dev/s/by/b")]
+        );
+    }
+
+    #[test]
+    fn a_link_to_a_directory_stands_for_the_nodes_below_it_too() {
+        let view = View(vec![device("/dev/snd/a", 'c', 1)]);
+        let asked = ask("/dev/dirlink", "/dev/s", "rwm");
+        let devices = build(&[asked], false, &[], None, &view).expect("valid");
+        assert_eq!(devices.nodes[0].path(), &PathBuf::from("/dev/s/a"));
+    }
+
+    #[test]
+    fn a_fifo_has_a_node_and_no_rule() {
+        let view = View(vec![device("/dev/fifo", 'p', 0)]);
+        let devices =
+            build(&[ask("/dev/fifo", "", "rwm")], false, &[], None, &view).expect("valid");
+        assert_eq!(devices.nodes.len(), 1);
+        assert_eq!(devices.rules.len(), default_rules().len());
+    }
+
+    #[test]
+    fn the_policy_can_give_nodes_to_the_containers_user() {
+        let view = View(vec![device("/dev/fuse", 'c', 229)]);
+        let devices =
+            build(&[ask("/dev/fuse", "", "")], false, &[], Some((7, 8)), &view).expect("valid");
+        assert_eq!(
+            (devices.nodes[0].uid(), devices.nodes[0].gid()),
+            (Some(7), Some(8))
+        );
+    }
+
+    #[test]
+    fn a_privileged_container_has_all_devices_and_one_rule() {
+        let devices = build(
+            &[],
+            true,
+            &[device("/dev/sda", 'b', 0)],
+            None,
+            &View(vec![]),
+        )
+        .expect("valid");
+        assert_eq!(devices.nodes.len(), 1);
+        assert_eq!(devices.rules.len(), 1);
+        assert!(devices.rules[0].allow());
+    }
+
+    #[test]
+    fn what_is_no_device_or_no_permission_is_refused() {
+        let view = View(vec![device("/dev/fuse", 'c', 229)]);
+        for bad in [
+            ask("/dev/none", "/dev/x", "rw"),
+            ask("/dev/fuse", "/dev/x", "rwx"),
+            ask("/dev/fuse", "x", "rw"),
+        ] {
+            assert!(build(&[bad], false, &[], None, &view).is_err());
+        }
+    }
+}

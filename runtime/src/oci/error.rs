@@ -1,0 +1,70 @@
+//! Why a spec cannot be built: one line naming the field and the cause, and a kind for the edge to map.
+
+use thiserror::Error;
+
+/// How the caller may react; `cri/status.rs` maps these to gRPC codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request is wrong in itself.
+    Invalid,
+    /// Something the request names does not exist.
+    NotFound,
+    /// The request is right, this host or this runtime cannot honour it.
+    Unsupported,
+}
+
+/// A refusal. `field` is the path of the CRI or NRI field, such as `linux.security_context.run_as_group`.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum SpecError {
+    /// The field's value is wrong.
+    #[error("{field}: {cause}")]
+    Invalid { field: String, cause: String },
+    /// The field names something that is not there.
+    #[error("{field}: {cause}")]
+    NotFound { field: String, cause: String },
+    /// The field is understood but cannot be honoured here.
+    #[error("{field}: {cause}")]
+    Unsupported { field: String, cause: String },
+    /// Recursive read-only was asked for and cannot be had; the prefix is a contract (CRI-243).
+    #[error("RROUnsupported: mount {destination}: {cause}")]
+    RroUnsupported { destination: String, cause: String },
+    /// An image volume cannot be mounted; the prefix is a contract (CRI-245).
+    #[error("ImageVolumeMountFailed: mount {destination}: {cause}")]
+    ImageVolume { destination: String, cause: String },
+    /// Neither the container nor the image says what to run (CRI-126).
+    #[error("no command specified: neither the container nor the image has a command")]
+    NoCommand,
+}
+
+impl SpecError {
+    pub(crate) fn invalid(field: impl Into<String>, cause: impl Into<String>) -> Self {
+        Self::Invalid {
+            field: field.into(),
+            cause: cause.into(),
+        }
+    }
+
+    pub(crate) fn not_found(field: impl Into<String>, cause: impl Into<String>) -> Self {
+        Self::NotFound {
+            field: field.into(),
+            cause: cause.into(),
+        }
+    }
+
+    pub(crate) fn unsupported(field: impl Into<String>, cause: impl Into<String>) -> Self {
+        Self::Unsupported {
+            field: field.into(),
+            cause: cause.into(),
+        }
+    }
+
+    /// What sort of refusal this is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid { .. } | Self::NoCommand => ErrorKind::Invalid,
+            Self::NotFound { .. } => ErrorKind::NotFound,
+            Self::Unsupported { .. } | Self::RroUnsupported { .. } => ErrorKind::Unsupported,
+            Self::ImageVolume { .. } => ErrorKind::Invalid,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What the caller knows and this module may not look up: the sandbox, the host, the image, the policy.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use proto_cri::v1::{LinuxContainerResources, NamespaceOption, PodSandboxMetadata, SeLinuxOption};
+
+use super::{apply_nri::CdiResolver, seccomp::SeccompKind};
+
+/// One range of ids: `length` ids from `container_id` inside stand for those from `host_id` outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdMap {
+    pub host_id: u32,
+    pub container_id: u32,
+    pub length: u32,
+}
+
+/// The pinned namespaces of a sandbox. `None` means that the sandbox uses the host's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SandboxNamespaces {
+    pub net: Option<PathBuf>,
+    pub ipc: Option<PathBuf>,
+    pub uts: Option<PathBuf>,
+    /// Of the pause process, where the pod shares a PID namespace.
+    pub pid: Option<PathBuf>,
+    /// Of a pod with a user namespace, which owns the others (CRI-225).
+    pub user: Option<PathBuf>,
+}
+
+/// Host paths of the files that every container of the pod gets (CRI-202, CRI-204). They are bound as
+/// they are: in a pod with a user namespace they belong to the id that its root is mapped to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SandboxFiles {
+    pub hostname: PathBuf,
+    pub hosts: PathBuf,
+    pub resolv_conf: PathBuf,
+    /// The pod's tmpfs, or the host's `/dev/shm` where IPC is the host's.
+    pub shm: PathBuf,
+}
+
+/// A sandbox as it stands; owned by the pod's driver.
+#[derive(Clone, Debug, Default)]
+pub struct SandboxFacts {
+    pub id: String,
+    pub metadata: PodSandboxMetadata,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub runtime_handler: String,
+    /// As the CRI client gave it; empty means [`Policy::default_cgroup_parent`].
+    pub cgroup_parent: String,
+    pub namespaces: SandboxNamespaces,
+    /// What the sandbox was asked for; a container's own options are checked against it.
+    pub namespace_options: NamespaceOption,
+    /// The pod's hostname, or the node's where the network is the host's: `HOSTNAME` (CRI-205).
+    pub hostname: String,
+    pub files: SandboxFiles,
+    pub host_network: bool,
+    pub log_directory: String,
+    /// The single mapping of ids of a pod with a user namespace, for uids and gids alike.
+    pub user_mapping: Option<IdMap>,
+    pub privileged: bool,
+    pub selinux: Option<SeLinuxOption>,
+    /// Informational (CRI-234).
+    pub overhead: Option<LinuxContainerResources>,
+    pub resources: Option<LinuxContainerResources>,
+    /// For hooks and status messages; empty for the host's network.
+    pub ips: Vec<String>,
+    /// Pid of the pause process, 0 where there is none or it is gone.
+    pub pause_pid: u32,
+}
+
+/// Which hierarchy limits are written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CgroupMode {
+    V1,
+    /// Controllers on v1, an empty v2 hierarchy beside them.
+    Hybrid,
+    #[default]
+    V2,
+}
+
+/// Who makes cgroups: us, or systemd on our behalf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CgroupDriver {
+    #[default]
+    Cgroupfs,
+    Systemd,
+}
+
+/// AppArmor, where the host has it enabled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AppArmorFacts {
+    /// Name of our own profile, if the daemon could load it.
+    pub default_profile: Option<String>,
+    /// Names of all loaded profiles.
+    pub loaded: BTreeSet<String>,
+}
+
+/// A device node of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostDevice {
+    pub path: PathBuf,
+    /// `b`, `c` or `p`.
+    pub kind: char,
+    pub major: i64,
+    pub minor: i64,
+    /// Permission bits only.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// What the host and the daemon's own process offer.
+#[derive(Clone, Debug, Default)]
+pub struct HostFacts {
+    /// The capabilities that the daemon holds, as the kernel's bit mask. "All" means these.
+    pub capabilities: u64,
+    pub cgroup: CgroupMode,
+    pub hugetlb: bool,
+    /// The memory controller counts swap.
+    pub swap: bool,
+    pub seccomp: bool,
+    /// `None` where AppArmor is not enabled.
+    pub apparmor: Option<AppArmorFacts>,
+    pub selinux: bool,
+    /// `mount_setattr` with `AT_RECURSIVE` (Linux 5.12).
+    pub recursive_readonly: bool,
+    pub idmapped_mounts: bool,
+    /// resctrl is mounted: classes of cache and memory bandwidth can be had.
+    pub resctrl: bool,
+    /// The daemon's own `oom_score_adj`.
+    pub oom_score_adj: i32,
+    /// All device nodes of the host, for privileged containers. Without ptys, `/dev/shm` and the like.
+    pub devices: Vec<HostDevice>,
+}
+
+/// How a mount point takes part in propagation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Propagation {
+    #[default]
+    Private,
+    Slave,
+    Shared,
+}
+
+/// A host path that is about to be bound into a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindSource {
+    /// With every symlink resolved (CRI-241).
+    pub resolved: PathBuf,
+    pub is_dir: bool,
+    /// Propagation of the mount that contains `resolved`.
+    pub propagation: Propagation,
+}
+
+/// Look-ups on the host, implemented by the caller. Every answer is a fact of this moment.
+pub trait HostView {
+    /// The source of a bind mount, or `None` where it does not exist.
+    fn bind_source(&self, host_path: &str) -> Option<BindSource>;
+
+    /// The device node at `host_path` (a symlink is followed), or all nodes below it where it is a
+    /// directory; empty where there is none. The `path` of a node below a directory starts with
+    /// `host_path` as asked, or as [`HostView::bind_source`] resolves it.
+    fn devices(&self, host_path: &str) -> Vec<HostDevice>;
+
+    /// `container_path` with the symlinks of the container's root resolved, without leaving it
+    /// (CRI-248).
+    fn in_rootfs(&self, container_path: &str) -> String {
+        container_path.to_owned()
+    }
+
+    /// What resolves the CDI devices that a container's configuration asks for; `None` refuses them.
+    fn cdi(&self) -> Option<&dyn CdiResolver> {
+        None
+    }
+}
+
+/// The parts of an image configuration that a container inherits.
+#[derive(Clone, Default)]
+pub struct ImageFacts {
+    /// Human reference, for the annotation `io.kubernetes.cri.image-name` and NRI.
+    pub name: String,
+    /// `repo@sha256:...`, may be empty.
+    pub digest: String,
+    /// `sha256:...` of the configuration: the image id.
+    pub config_digest: String,
+    pub entrypoint: Vec<String>,
+    pub cmd: Vec<String>,
+    /// `NAME=value`.
+    pub env: Vec<String>,
+    pub user: String,
+    pub working_dir: String,
+    pub volumes: Vec<String>,
+    pub stop_signal: String,
+}
+
+impl std::fmt::Debug for ImageFacts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageFacts")
+            .field("name", &self.name)
+            .field("config_digest", &self.config_digest)
+            .field("user", &self.user)
+            .field("env", &format_args!("{} variables", self.env.len()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the operator decided.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    pub cgroup_driver: CgroupDriver,
+    /// Used where the CRI client gives no cgroup parent. Absolute, or a slice with systemd.
+    pub default_cgroup_parent: String,
+    /// Scope prefix with systemd: `<slice>:<prefix>:<id>`.
+    pub scope_prefix: String,
+    /// What an absent seccomp field means. Unconfined by default (CRI-219).
+    pub seccomp_when_absent: SeccompKind,
+    /// Annotations with these prefixes go into the OCI spec (CRI-208).
+    pub annotation_prefixes: Vec<String>,
+    /// `type`, soft, hard. Empty means that the daemon's are inherited (CRI-235).
+    pub rlimits: Vec<(String, u64, u64)>,
+    /// Never ask for a lower score than the daemon's own (CRI-233).
+    pub restrict_oom_score_adj: bool,
+    /// Ignore huge page limits where the controller is missing (CRI-231).
+    pub tolerate_missing_hugetlb: bool,
+    pub ignore_image_volumes: bool,
+    /// Devices belong to the container's user instead of the host's owner (CRI-226).
+    pub device_ownership_from_user: bool,
+    /// A privileged container gets no device of the host, and no rule that would let it make one.
+    pub privileged_without_host_devices: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            cgroup_driver: CgroupDriver::Cgroupfs,
+            default_cgroup_parent: "/".to_owned(),
+            scope_prefix: "cairn".to_owned(),
+            seccomp_when_absent: SeccompKind::Unconfined,
+            annotation_prefixes: Vec::new(),
+            rlimits: Vec::new(),
+            restrict_oom_score_adj: false,
+            tolerate_missing_hugetlb: true,
+            ignore_image_volumes: false,
+            device_ownership_from_user: false,
+            privileged_without_host_devices: false,
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! A container's OCI spec from its CRI configuration: the place where the parts come together.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use oci_spec::runtime::{
+    Linux, PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, Spec, User,
+};
+use proto_cri::v1::{
+    ContainerConfig, LinuxContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext,
+    NamespaceOption, SupplementalGroupsPolicy,
+};
+
+use super::{
+    annotations, apparmor,
+    base::{OCI_VERSION, clean_path, empty_linux, empty_process, id_mappings, root},
+    capabilities::{self, CapSets},
+    cdi::cdi_names,
+    cgroups_path::cgroups_path,
+    devices,
+    error::SpecError,
+    facts::{HostFacts, HostView, ImageFacts, Policy, SandboxFacts},
+    mounts::{self, MountInputs},
+    namespaces, process,
+    resources::{resources_from_cri, resources_to_cri},
+    seccomp::{self, SeccompKind},
+    selinux,
+    signal::{StopSignal, stop_signal},
+    user::{self, ResolvedUser, UserRequest},
+};
+
+/// All that a container's spec is made of.
+pub struct Inputs<'a> {
+    pub id: &'a str,
+    pub config: &'a ContainerConfig,
+    pub sandbox: &'a SandboxFacts,
+    pub host: &'a HostFacts,
+    pub policy: &'a Policy,
+    pub image: &'a ImageFacts,
+    pub view: &'a dyn HostView,
+    /// Where the root is, or will be, mounted.
+    pub rootfs: &'a Path,
+    /// Text of the image's `/etc/passwd` and `/etc/group`, read inside the container's root.
+    pub passwd: Option<&'a str>,
+    pub group: Option<&'a str>,
+    /// Text of the localhost profile that [`seccomp_choice`] names.
+    pub seccomp_profile: Option<&'a str>,
+    /// The PID namespace of the target container, if it runs in this pod.
+    pub target_pid_namespace: Option<&'a Path>,
+    /// Prepared directories for [`image_volumes`], by container path. Their content has the image's
+    /// owners, also in a pod with a user namespace: there the mount is mapped.
+    pub volumes: &'a BTreeMap<String, PathBuf>,
+    /// Prepared trees of image mounts, by container path as configured.
+    pub image_mounts: &'a BTreeMap<String, PathBuf>,
+}
+
+/// A container's spec and what status, hooks and the monitor need beside it.
+#[derive(Clone)]
+pub struct ContainerSpec {
+    pub spec: Spec,
+    /// Absolute; `None` means that output is drained and dropped (CRI-130).
+    pub log_path: Option<PathBuf>,
+    pub stop_signal: StopSignal,
+    pub user: ResolvedUser,
+    pub capabilities: CapSets,
+    pub seccomp: SeccompKind,
+    pub privileged: bool,
+    /// For ContainerStatus, as the spec has them now.
+    pub resources: LinuxContainerResources,
+    /// For the log: what was read leniently.
+    pub warnings: Vec<String>,
+}
+
+impl std::fmt::Debug for ContainerSpec {
+    /// Without the spec: its environment must not reach a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContainerSpec")
+            .field("log_path", &self.log_path)
+            .field("stop_signal", &self.stop_signal)
+            .field("user", &self.user)
+            .field("seccomp", &self.seccomp)
+            .field("privileged", &self.privileged)
+            .field("resources", &self.resources)
+            .field("warnings", &self.warnings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds the spec. Pure: the same inputs give the same spec.
+pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
+    if inputs.config.windows.is_some() {
+        return Err(SpecError::unsupported("windows", "this is a Linux runtime"));
+    }
+    let none = (
+        LinuxContainerConfig::default(),
+        LinuxContainerSecurityContext::default(),
+    );
+    let linux = inputs.config.linux.as_ref().unwrap_or(&none.0);
+    let context = linux.security_context.as_ref().unwrap_or(&none.1);
+    if context.privileged && !inputs.sandbox.privileged {
+        return Err(SpecError::invalid(
+            "linux.security_context.privileged",
+            "the pod is not privileged",
+        ));
+    }
+    selinux::check(
+        context
+            .selinux_options
+            .as_ref()
+            .or(inputs.sandbox.selinux.as_ref()),
+        inputs.host,
+    )?;
+    let (stop_signal, warning) = stop_signal(inputs.config.stop_signal, &inputs.image.stop_signal);
+    let user = resolve_user(context, inputs)?;
+    let capabilities = capabilities::sets(
+        context.capabilities.as_ref(),
+        context.privileged,
+        inputs.host.capabilities,
+    )?;
+    let seccomp = seccomp_choice(inputs.config, inputs.policy)?;
+    let mounts = mounts::build(&MountInputs {
+        mounts: &inputs.config.mounts,
+        sandbox: inputs.sandbox,
+        host: inputs.host,
+        view: inputs.view,
+        privileged: context.privileged,
+        readonly_rootfs: context.readonly_rootfs,
+        volumes: inputs.volumes,
+        image_mounts: inputs.image_mounts,
+    })?;
+
+    let mut oci_linux = linux_section(inputs, linux, context, &user)?;
+    oci_linux.set_seccomp(seccomp::filter(
+        &seccomp,
+        inputs.seccomp_profile,
+        capabilities.granted,
+        inputs.host,
+    )?);
+    oci_linux.set_rootfs_propagation(mounts.rootfs_propagation.map(str::to_owned));
+
+    let mut spec = Spec::default();
+    spec.set_version(OCI_VERSION.to_owned());
+    spec.set_hostname(None);
+    spec.set_root(Some(root(inputs.rootfs, context.readonly_rootfs)));
+    spec.set_process(Some(process_section(
+        inputs,
+        linux,
+        context,
+        &user,
+        capabilities,
+    )?));
+    spec.set_mounts(Some(mounts.list));
+    spec.set_annotations(Some(annotations::container(
+        inputs.sandbox,
+        inputs.config,
+        inputs.image,
+        inputs.policy,
+    )));
+    spec.set_linux(Some(oci_linux));
+    inject_cdi(&mut spec, inputs)?;
+    Ok(ContainerSpec {
+        resources: resources_to_cri(&spec),
+        spec,
+        log_path: log_path(&inputs.sandbox.log_directory, &inputs.config.log_path)?,
+        stop_signal,
+        user,
+        capabilities,
+        seccomp,
+        privileged: context.privileged,
+        warnings: warning.into_iter().collect(),
+    })
+}
+
+/// Puts the CDI devices of the configuration in (CRI-227), or refuses them by name.
+fn inject_cdi(spec: &mut Spec, inputs: &Inputs<'_>) -> Result<(), SpecError> {
+    let names = cdi_names(inputs.config)?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    match inputs.view.cdi() {
+        Some(resolver) => resolver.inject(&names, spec),
+        None => Err(SpecError::unsupported(
+            "CDI_devices",
+            format!("{} cannot be resolved: CDI is off", names.join(", ")),
+        )),
+    }
+}
+
+/// The seccomp profile that a container will get; the caller reads the file of a localhost one.
+#[expect(
+    deprecated,
+    reason = "kubelets and crictl files still send the old string"
+)]
+pub fn seccomp_choice(config: &ContainerConfig, policy: &Policy) -> Result<SeccompKind, SpecError> {
+    let context = config
+        .linux
+        .as_ref()
+        .and_then(|l| l.security_context.as_ref());
+    seccomp::choose(
+        context.and_then(|c| c.seccomp.as_ref()),
+        context.map_or("", |c| &c.seccomp_profile_path),
+        context.is_some_and(|c| c.privileged),
+        &policy.seccomp_when_absent,
+    )
+}
+
+/// The image's volumes that no mount of the container covers, cleaned, in order (CRI-129). The caller
+/// prepares a directory for each.
+pub fn image_volumes(config: &ContainerConfig, image: &ImageFacts, policy: &Policy) -> Vec<String> {
+    if policy.ignore_image_volumes {
+        return Vec::new();
+    }
+    let covered = |path: &String| {
+        config
+            .mounts
+            .iter()
+            .any(|m| clean_path(&m.container_path) == *path)
+    };
+    let mut paths: Vec<String> = image
+        .volumes
+        .iter()
+        .map(|path| clean_path(path))
+        .filter(|path| path != "/" && !covered(path))
+        .collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// Where output goes: both parts given, or nowhere (CRI-130).
+pub fn log_path(directory: &str, file: &str) -> Result<Option<PathBuf>, SpecError> {
+    if directory.is_empty() || file.is_empty() {
+        return Ok(None);
+    }
+    if !directory.starts_with('/') {
+        return Err(SpecError::invalid(
+            "sandbox_config.log_directory",
+            format!("{directory:?} is not absolute"),
+        ));
+    }
+    if file.split('/').any(|part| part == "..") {
+        return Err(SpecError::invalid(
+            "log_path",
+            format!("{file:?} leaves the log directory"),
+        ));
+    }
+    Ok(Some(
+        Path::new(directory).join(file.trim_start_matches('/')),
+    ))
+}
+
+fn resolve_user(
+    context: &LinuxContainerSecurityContext,
+    inputs: &Inputs<'_>,
+) -> Result<ResolvedUser, SpecError> {
+    let groups =
+        SupplementalGroupsPolicy::try_from(context.supplemental_groups_policy).map_err(|_| {
+            SpecError::invalid(
+                "linux.security_context.supplemental_groups_policy",
+                format!("{} is unknown", context.supplemental_groups_policy),
+            )
+        })?;
+    user::resolve(&UserRequest {
+        run_as_user: context.run_as_user.as_ref().map(|v| v.value),
+        run_as_group: context.run_as_group.as_ref().map(|v| v.value),
+        run_as_username: &context.run_as_username,
+        supplemental_groups: &context.supplemental_groups,
+        strict_groups: groups == SupplementalGroupsPolicy::Strict,
+        image_user: &inputs.image.user,
+        passwd: inputs.passwd,
+        group: inputs.group,
+    })
+}
+
+#[expect(
+    deprecated,
+    reason = "kubelets and crictl files still send the old string"
+)]
+fn process_section(
+    inputs: &Inputs<'_>,
+    linux: &LinuxContainerConfig,
+    context: &LinuxContainerSecurityContext,
+    user: &ResolvedUser,
+    capabilities: CapSets,
+) -> Result<Process, SpecError> {
+    let config = inputs.config;
+    let score = linux.resources.as_ref().map_or(0, |r| r.oom_score_adj);
+    let mut process = empty_process();
+    process.set_terminal(Some(config.tty));
+    process.set_user(oci_user(user));
+    process.set_args(Some(process::args(config, inputs.image)?));
+    process.set_env(Some(process::env(
+        config,
+        inputs.image,
+        &inputs.sandbox.hostname,
+        user,
+    )?));
+    process.set_cwd(process::cwd(config, inputs.image)?.into());
+    process.set_capabilities(Some(capabilities.to_oci()));
+    process.set_rlimits(Some(rlimits(inputs.policy)?).filter(|list| !list.is_empty()));
+    // `false` beside seccomp is an error to libcontainer: the key is left out.
+    process.set_no_new_privileges(context.no_new_privs.then_some(true));
+    process.set_apparmor_profile(apparmor::profile(
+        context.apparmor.as_ref(),
+        &context.apparmor_profile,
+        context.privileged,
+        inputs.host,
+    )?);
+    // Always set: the daemon's own score must not be inherited.
+    process.set_oom_score_adj(Some(process::oom_score_adj(
+        score,
+        inputs.host,
+        inputs.policy,
+    )?));
+    Ok(process)
+}
+
+/// The user section; the login name is not part of it on Linux.
+pub(super) fn oci_user(user: &ResolvedUser) -> User {
+    let mut oci = User::default();
+    oci.set_uid(user.uid);
+    oci.set_gid(user.gid);
+    oci.set_additional_gids(Some(user.supplemental_groups.clone()));
+    oci
+}
+
+/// The policy's limits (CRI-235).
+pub(super) fn rlimits(policy: &Policy) -> Result<Vec<PosixRlimit>, SpecError> {
+    policy
+        .rlimits
+        .iter()
+        .map(|(name, soft, hard)| rlimit(name, *soft, *hard))
+        .collect()
+}
+
+/// One limit; `nofile` and `RLIMIT_NOFILE` are the same (NRI-708).
+pub(super) fn rlimit(name: &str, soft: u64, hard: u64) -> Result<PosixRlimit, SpecError> {
+    let upper = name.to_ascii_uppercase();
+    let full = if upper.starts_with("RLIMIT_") {
+        upper
+    } else {
+        format!("RLIMIT_{upper}")
+    };
+    let kind: PosixRlimitType = full
+        .parse()
+        .map_err(|_| SpecError::invalid("rlimits", format!("{name:?} is no limit")))?;
+    if soft > hard {
+        return Err(SpecError::invalid(
+            "rlimits",
+            format!("{full}: soft limit {soft} is above the hard limit {hard}"),
+        ));
+    }
+    let limit = PosixRlimitBuilder::default()
+        .typ(kind)
+        .soft(soft)
+        .hard(hard)
+        .build()
+        .expect("every field has a default");
+    Ok(limit)
+}
+
+fn linux_section(
+    inputs: &Inputs<'_>,
+    linux: &LinuxContainerConfig,
+    context: &LinuxContainerSecurityContext,
+    user: &ResolvedUser,
+) -> Result<Linux, SpecError> {
+    let (sandbox, host, policy) = (inputs.sandbox, inputs.host, inputs.policy);
+    let no_options = NamespaceOption::default();
+    let options = context.namespace_options.as_ref().unwrap_or(&no_options);
+    let no_resources = LinuxContainerResources::default();
+    let asked = linux.resources.as_ref().unwrap_or(&no_resources);
+    let all_devices = context.privileged && !policy.privileged_without_host_devices;
+    let devices = devices::build(
+        &inputs.config.devices,
+        all_devices,
+        if all_devices { &host.devices } else { &[] },
+        policy
+            .device_ownership_from_user
+            .then_some((user.uid, user.gid)),
+        inputs.view,
+    )?;
+    let mut resources = resources_from_cri(asked, host, policy)?;
+    resources.set_devices(Some(devices.rules));
+
+    let mut section = empty_linux();
+    section.set_resources(Some(resources));
+    section.set_devices(Some(devices.nodes).filter(|list| !list.is_empty()));
+    section.set_cgroups_path(Some(
+        cgroups_path(
+            policy.cgroup_driver,
+            &sandbox.cgroup_parent,
+            &policy.default_cgroup_parent,
+            &policy.scope_prefix,
+            inputs.id,
+        )?
+        .into(),
+    ));
+    section.set_namespaces(Some(namespaces::build(
+        options,
+        sandbox,
+        host.cgroup,
+        context.privileged,
+        inputs.target_pid_namespace,
+    )?));
+    section.set_uid_mappings(sandbox.user_mapping.map(id_mappings));
+    section.set_gid_mappings(sandbox.user_mapping.map(id_mappings));
+    section.set_masked_paths(paths(
+        &context.masked_paths,
+        context.privileged,
+        "masked_paths",
+    )?);
+    section.set_readonly_paths(paths(
+        &context.readonly_paths,
+        context.privileged,
+        "readonly_paths",
+    )?);
+    Ok(section)
+}
+
+/// Exactly as given, and none for a privileged container (CRI-223).
+fn paths(
+    given: &[String],
+    privileged: bool,
+    field: &str,
+) -> Result<Option<Vec<String>>, SpecError> {
+    if let Some(bad) = given
+        .iter()
+        .find(|p| !p.starts_with('/') || p.contains('\0'))
+    {
+        return Err(SpecError::invalid(
+            format!("linux.security_context.{field}"),
+            format!("{bad:?} is no absolute path"),
+        ));
+    }
+    Ok(Some(given.to_vec()).filter(|list| !privileged && !list.is_empty()))
+}

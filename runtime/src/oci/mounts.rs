@@ -1,0 +1,326 @@
+//! The mounts of a container: defaults, the pod's files, image volumes, the container's own
+//! (CRI-204, CRI-240 to CRI-248), in an order in which parents come first.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use oci_spec::runtime::Mount;
+use proto_cri::v1::{Mount as CriMount, MountPropagation};
+
+use super::{
+    base::{DefaultMounts, clean_path, default_mounts, depth, id_mappings, mount},
+    error::SpecError,
+    facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts},
+    namespaces::single,
+};
+
+/// The group that owns terminals in every distribution we know.
+const TTY_GROUP: u32 = 5;
+
+/// What the mounts of a container depend on.
+pub struct MountInputs<'a> {
+    pub mounts: &'a [CriMount],
+    pub sandbox: &'a SandboxFacts,
+    pub host: &'a HostFacts,
+    pub view: &'a dyn HostView,
+    pub privileged: bool,
+    pub readonly_rootfs: bool,
+    /// Container path of an image's `VOLUME` → the host directory prepared for it (CRI-129).
+    pub volumes: &'a BTreeMap<String, PathBuf>,
+    /// Container path of an image mount → its prepared read-only tree, subpath included (CRI-245).
+    pub image_mounts: &'a BTreeMap<String, PathBuf>,
+}
+
+/// The list, and what the root must propagate for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mounts {
+    pub list: Vec<Mount>,
+    /// `slave` or `shared` where some mount needs it: the create helper knows the form without `r`.
+    pub rootfs_propagation: Option<&'static str>,
+}
+
+/// Builds the list. A mount of the container replaces a default or injected one at its destination;
+/// two of its own at one destination are both kept, the later on top.
+pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
+    let mut own = Vec::new();
+    let mut propagation = Propagation::Private;
+    for cri in inputs.mounts {
+        let (mount, needs) = container_mount(cri, inputs)?;
+        propagation = stronger(propagation, needs);
+        own.push(mount);
+    }
+    let mut list = default_mounts(DefaultMounts {
+        privileged: inputs.privileged,
+        bind_sys: inputs.sandbox.host_network && inputs.sandbox.user_mapping.is_some(),
+        recursive_readonly: inputs.host.recursive_readonly,
+        tty_group: inputs
+            .sandbox
+            .user_mapping
+            .is_none_or(|m| m.length > TTY_GROUP),
+    });
+    list.extend(injected(inputs));
+    list.extend(volumes(inputs, &own));
+    list.retain(|m| !own.iter().any(|o| o.destination() == m.destination()));
+    list.extend(own);
+    sort(&mut list);
+    Ok(Mounts {
+        list,
+        rootfs_propagation: match propagation {
+            Propagation::Private => None,
+            Propagation::Slave => Some("slave"),
+            Propagation::Shared => Some("shared"),
+        },
+    })
+}
+
+/// Parents first, otherwise as given.
+fn sort(list: &mut [Mount]) {
+    list.sort_by_key(|m| depth(&m.destination().to_string_lossy()));
+}
+
+fn stronger(a: Propagation, b: Propagation) -> Propagation {
+    match (a, b) {
+        (Propagation::Shared, _) | (_, Propagation::Shared) => Propagation::Shared,
+        (Propagation::Slave, _) | (_, Propagation::Slave) => Propagation::Slave,
+        _ => Propagation::Private,
+    }
+}
+
+/// The pod's files (CRI-204). They follow the root's access; `/dev/shm` is always writable.
+fn injected(inputs: &MountInputs<'_>) -> Vec<Mount> {
+    let files = &inputs.sandbox.files;
+    let access = if inputs.readonly_rootfs { "ro" } else { "rw" };
+    let mut list: Vec<Mount> = [
+        ("/etc/hostname", &files.hostname),
+        ("/etc/hosts", &files.hosts),
+        ("/etc/resolv.conf", &files.resolv_conf),
+    ]
+    .into_iter()
+    .filter(|(_, source)| !source.as_os_str().is_empty())
+    .map(|(destination, source)| mount(destination, "bind", source, &["rbind", "rprivate", access]))
+    .collect();
+    if !files.shm.as_os_str().is_empty() {
+        list.push(mount(
+            "/dev/shm",
+            "bind",
+            &files.shm,
+            &["rbind", "rprivate", "nosuid", "noexec", "nodev", "rw"],
+        ));
+    }
+    list
+}
+
+/// Image volumes that no mount of the container covers.
+fn volumes(inputs: &MountInputs<'_>, own: &[Mount]) -> Vec<Mount> {
+    let mut list = Vec::new();
+    for (destination, source) in inputs.volumes {
+        let destination = clean_path(destination);
+        if destination == "/"
+            || own
+                .iter()
+                .any(|m| m.destination().to_string_lossy() == destination)
+        {
+            continue;
+        }
+        let mut volume = mount(&destination, "bind", source, &["rbind", "rprivate", "rw"]);
+        if let Some(map) = inputs.sandbox.user_mapping {
+            set_mapping(&mut volume, map);
+        }
+        list.push(volume);
+    }
+    list
+}
+
+fn container_mount(
+    cri: &CriMount,
+    inputs: &MountInputs<'_>,
+) -> Result<(Mount, Propagation), SpecError> {
+    let wrong = |cause: &str| {
+        Err(SpecError::invalid(
+            format!("mount {}", cri.container_path),
+            cause,
+        ))
+    };
+    if !cri.container_path.starts_with('/') {
+        return wrong("container_path is not absolute");
+    }
+    let destination = clean_path(&inputs.view.in_rootfs(&clean_path(&cri.container_path)));
+    if destination == "/" {
+        return wrong("the root itself cannot be mounted over");
+    }
+    if cri.selinux_relabel && inputs.host.selinux {
+        return Err(SpecError::unsupported(
+            format!("mount {destination}"),
+            "selinux_relabel is not supported on a host with SELinux",
+        ));
+    }
+    let (source, propagation) = match &cri.image {
+        Some(_) => (image_source(cri, inputs)?, Propagation::Private),
+        None => host_source(cri, inputs)?,
+    };
+    let mut options = vec!["rbind"];
+    options.push(match propagation {
+        Propagation::Private => "rprivate",
+        Propagation::Slave => "rslave",
+        Propagation::Shared => "rshared",
+    });
+    options.push(access(cri, inputs.host, propagation)?);
+    options.extend(extra_options(cri)?);
+    let mut mount = mount(&destination, "bind", source, &options);
+    if let Some(map) = mapping(cri, inputs)? {
+        set_mapping(&mut mount, map);
+    }
+    Ok((mount, propagation))
+}
+
+fn host_source(
+    cri: &CriMount,
+    inputs: &MountInputs<'_>,
+) -> Result<(PathBuf, Propagation), SpecError> {
+    let field = || format!("mount {}", cri.container_path);
+    if cri.host_path.is_empty() {
+        return Err(SpecError::invalid(field(), "host_path is empty"));
+    }
+    if !cri.image_sub_path.is_empty() {
+        return Err(SpecError::invalid(field(), "image_sub_path without image"));
+    }
+    let source = inputs.view.bind_source(&cri.host_path).ok_or_else(|| {
+        SpecError::not_found(
+            field(),
+            format!("host path {:?} does not exist", cri.host_path),
+        )
+    })?;
+    let asked = MountPropagation::try_from(cri.propagation).map_err(|_| {
+        SpecError::invalid(
+            field(),
+            format!("propagation {} is unknown", cri.propagation),
+        )
+    })?;
+    let propagation = match asked {
+        MountPropagation::PropagationPrivate => Propagation::Private,
+        MountPropagation::PropagationHostToContainer => Propagation::Slave,
+        MountPropagation::PropagationBidirectional => Propagation::Shared,
+    };
+    check_propagation(propagation, source.propagation).map_err(|cause| {
+        SpecError::invalid(field(), format!("host path {:?} {cause}", cri.host_path))
+    })?;
+    Ok((source.resolved, propagation))
+}
+
+/// Whether a mount with this propagation can have a source on a mount with that one (CRI-242, NRI-721).
+pub(super) fn check_propagation(
+    asked: Propagation,
+    source: Propagation,
+) -> Result<(), &'static str> {
+    match (asked, source) {
+        (Propagation::Private, _)
+        | (_, Propagation::Shared)
+        | (Propagation::Slave, Propagation::Slave) => Ok(()),
+        (Propagation::Slave, Propagation::Private) => Err("is not on a shared or slave mount"),
+        (Propagation::Shared, _) => Err("is not on a shared mount"),
+    }
+}
+
+fn image_source(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<PathBuf, SpecError> {
+    let wrong = |cause: &str| {
+        Err(SpecError::ImageVolume {
+            destination: cri.container_path.clone(),
+            cause: cause.to_owned(),
+        })
+    };
+    if !cri.host_path.is_empty() {
+        return wrong("host_path and image exclude each other");
+    }
+    if !cri.readonly {
+        return wrong("an image can only be mounted with readonly");
+    }
+    if cri.propagation != MountPropagation::PropagationPrivate as i32 {
+        return wrong("an image can only be mounted with private propagation");
+    }
+    match inputs.image_mounts.get(&cri.container_path) {
+        Some(path) => Ok(path.clone()),
+        None => wrong("the image has not been prepared"),
+    }
+}
+
+/// `rw`, `ro` (this mount only) or `rro` (all below it as well), CRI-243.
+fn access(
+    cri: &CriMount,
+    host: &HostFacts,
+    propagation: Propagation,
+) -> Result<&'static str, SpecError> {
+    if !cri.recursive_read_only {
+        return Ok(if cri.readonly { "ro" } else { "rw" });
+    }
+    let wrong = |cause: &str| {
+        Err(SpecError::invalid(
+            format!("mount {}", cri.container_path),
+            cause,
+        ))
+    };
+    if !cri.readonly {
+        return wrong("recursive_read_only needs readonly");
+    }
+    if propagation != Propagation::Private {
+        return wrong("recursive_read_only needs private propagation");
+    }
+    if !host.recursive_readonly {
+        return Err(SpecError::RroUnsupported {
+            destination: cri.container_path.clone(),
+            cause: "the kernel cannot make a mount recursively read-only".to_owned(),
+        });
+    }
+    Ok("rro")
+}
+
+/// Field 11: what kubelet may add (CRI-246).
+fn extra_options(cri: &CriMount) -> Result<Vec<&'static str>, SpecError> {
+    let known = |option: &str| {
+        ["nodev", "nosuid", "noexec"]
+            .into_iter()
+            .find(|k| *k == option)
+    };
+    cri.mount_options
+        .iter()
+        .map(|option| {
+            known(option).ok_or_else(|| {
+                SpecError::invalid(
+                    format!("mount {}", cri.container_path),
+                    format!("mount option {option:?} is not one of nodev, nosuid, noexec"),
+                )
+            })
+        })
+        .collect()
+}
+
+/// The mapping of an idmapped mount (CRI-247).
+fn mapping(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<Option<IdMap>, SpecError> {
+    if cri.uid_mappings.is_empty() && cri.gid_mappings.is_empty() {
+        return Ok(None);
+    }
+    let field = format!("mount {}", cri.container_path);
+    if inputs.sandbox.user_mapping.is_none() {
+        return Err(SpecError::invalid(
+            field,
+            "id mappings in a pod without a user namespace",
+        ));
+    }
+    let uids = single(&cri.uid_mappings, &field)?;
+    if single(&cri.gid_mappings, &field)? != uids {
+        return Err(SpecError::unsupported(
+            field,
+            "uids and gids must have the same mapping",
+        ));
+    }
+    if !inputs.host.idmapped_mounts {
+        return Err(SpecError::unsupported(
+            field,
+            "this kernel has no idmapped mounts",
+        ));
+    }
+    Ok(Some(uids))
+}
+
+fn set_mapping(mount: &mut Mount, map: IdMap) {
+    mount.set_uid_mappings(Some(id_mappings(map)));
+    mount.set_gid_mappings(Some(id_mappings(map)));
+}

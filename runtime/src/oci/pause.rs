@@ -1,0 +1,137 @@
+//! The spec of the pause process, which exists only where a pod shares its PID namespace (CRI-201).
+
+use std::path::Path;
+
+use oci_spec::runtime::{Linux, LinuxCpu, LinuxNamespaceType, LinuxResources, Spec};
+use proto_cri::v1::LinuxSandboxSecurityContext;
+
+use super::{
+    annotations, apparmor,
+    base::{OCI_VERSION, empty_linux, empty_process, id_mappings, mount, namespace, root},
+    capabilities,
+    cgroups_path::cgroups_path,
+    devices,
+    error::SpecError,
+    facts::{HostFacts, Policy, SandboxFacts},
+    from_cri::{oci_user, rlimits},
+    process::oom_score_adj,
+    seccomp::{self, SeccompKind},
+    user::{self, UserRequest},
+};
+
+/// The score that keeps the pause process alive longer than any container.
+const PAUSE_OOM_SCORE_ADJ: i64 = -998;
+
+/// All that the pause spec is made of.
+pub struct PauseInputs<'a> {
+    pub sandbox: &'a SandboxFacts,
+    /// The pod's security context, if it has one.
+    pub context: Option<&'a LinuxSandboxSecurityContext>,
+    pub host: &'a HostFacts,
+    pub policy: &'a Policy,
+    /// The built-in root; `args` run in it.
+    pub rootfs: &'a Path,
+    pub args: &'a [String],
+    /// Of [`super::plan`], with the text of a localhost profile.
+    pub seccomp: &'a SeccompKind,
+    pub seccomp_profile: Option<&'a str>,
+}
+
+/// Read-only root, no new privileges, default capabilities, two CPU shares, its own leaf cgroup.
+pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
+    let (sandbox, host, policy) = (inputs.sandbox, inputs.host, inputs.policy);
+    let none = LinuxSandboxSecurityContext::default();
+    let context = inputs.context.unwrap_or(&none);
+    let capabilities = capabilities::sets(None, false, host.capabilities)?;
+    let user = user::resolve(&UserRequest {
+        run_as_user: context.run_as_user.as_ref().map(|v| v.value),
+        run_as_group: context.run_as_group.as_ref().map(|v| v.value),
+        supplemental_groups: &context.supplemental_groups,
+        strict_groups: true,
+        ..UserRequest::default()
+    })?;
+
+    let mut process = empty_process();
+    process.set_terminal(Some(false));
+    process.set_user(oci_user(&user));
+    process.set_args(Some(inputs.args.to_vec()));
+    process.set_env(Some(vec!["PATH=/".to_owned()]));
+    process.set_cwd("/".into());
+    process.set_capabilities(Some(capabilities.to_oci()));
+    process.set_rlimits(Some(rlimits(policy)?).filter(|list| !list.is_empty()));
+    process.set_no_new_privileges(Some(true));
+    process.set_apparmor_profile(apparmor::profile(
+        context.apparmor.as_ref(),
+        "",
+        context.privileged,
+        host,
+    )?);
+    process.set_oom_score_adj(Some(oom_score_adj(PAUSE_OOM_SCORE_ADJ, host, policy)?));
+
+    let mut linux = linux_section(sandbox, policy)?;
+    linux.set_seccomp(seccomp::filter(
+        inputs.seccomp,
+        inputs.seccomp_profile,
+        capabilities.granted,
+        host,
+    )?);
+
+    let mut spec = Spec::default();
+    spec.set_version(OCI_VERSION.to_owned());
+    spec.set_hostname(None);
+    spec.set_root(Some(root(inputs.rootfs, true)));
+    spec.set_process(Some(process));
+    spec.set_mounts(Some(vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount(
+            "/dev",
+            "tmpfs",
+            "tmpfs",
+            &["nosuid", "strictatime", "mode=755", "size=64k"],
+        ),
+    ]));
+    spec.set_annotations(Some(annotations::pause(sandbox, policy)));
+    spec.set_linux(Some(linux));
+    Ok(spec)
+}
+
+fn linux_section(sandbox: &SandboxFacts, policy: &Policy) -> Result<Linux, SpecError> {
+    let mut cpu = LinuxCpu::default();
+    cpu.set_shares(Some(2));
+    let mut resources = LinuxResources::default();
+    resources.set_cpu(Some(cpu));
+    resources.set_devices(Some(devices::default_rules()));
+
+    let mut namespaces = vec![
+        namespace(LinuxNamespaceType::Mount, None),
+        namespace(LinuxNamespaceType::Pid, None),
+    ];
+    for (kind, path) in [
+        (LinuxNamespaceType::Network, &sandbox.namespaces.net),
+        (LinuxNamespaceType::Ipc, &sandbox.namespaces.ipc),
+        (LinuxNamespaceType::Uts, &sandbox.namespaces.uts),
+        (LinuxNamespaceType::User, &sandbox.namespaces.user),
+    ] {
+        if let Some(path) = path {
+            namespaces.push(namespace(kind, Some(path)));
+        }
+    }
+    let mut linux = empty_linux();
+    linux.set_resources(Some(resources));
+    linux.set_namespaces(Some(namespaces));
+    linux.set_uid_mappings(sandbox.user_mapping.map(id_mappings));
+    linux.set_gid_mappings(sandbox.user_mapping.map(id_mappings));
+    linux.set_cgroups_path(Some(
+        cgroups_path(
+            policy.cgroup_driver,
+            &sandbox.cgroup_parent,
+            &policy.default_cgroup_parent,
+            &policy.scope_prefix,
+            &sandbox.id,
+        )?
+        .into(),
+    ));
+    linux.set_masked_paths(None);
+    linux.set_readonly_paths(None);
+    Ok(linux)
+}

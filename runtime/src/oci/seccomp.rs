@@ -1,0 +1,252 @@
+//! Which seccomp profile a process gets, and the profile as an OCI value (CRI-219).
+
+use oci_spec::runtime::{
+    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompOperator, LinuxSyscall,
+};
+use proto_cri::v1::{SecurityProfile, security_profile::ProfileType};
+
+use super::{
+    capabilities::CapMask,
+    error::SpecError,
+    facts::HostFacts,
+    seccomp_profile::{
+        ALWAYS, BY_CAPABILITY, CLONE_NAMESPACES, ENOSYS, EPERM, FORBIDDEN_FAMILY, PERSONALITIES,
+        of_architecture,
+    },
+};
+
+const FIELD: &str = "linux.security_context.seccomp";
+
+/// A localhost profile longer than this is refused.
+pub const MAX_PROFILE: usize = 1024 * 1024;
+
+/// The profile that counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SeccompKind {
+    #[default]
+    Unconfined,
+    RuntimeDefault,
+    /// Absolute path of a JSON file on the host, which the caller reads.
+    Localhost(String),
+}
+
+/// Chooses the profile: the field, else the old string, else what the policy says for absent ones.
+/// A privileged container has none, whatever it asks for.
+pub fn choose(
+    field: Option<&SecurityProfile>,
+    old: &str,
+    privileged: bool,
+    when_absent: &SeccompKind,
+) -> Result<SeccompKind, SpecError> {
+    let chosen = match field {
+        Some(profile) => from_field(profile)?,
+        None if old.is_empty() => when_absent.clone(),
+        None => from_old(old)?,
+    };
+    Ok(if privileged {
+        SeccompKind::Unconfined
+    } else {
+        chosen
+    })
+}
+
+fn from_field(profile: &SecurityProfile) -> Result<SeccompKind, SpecError> {
+    let reference = profile.localhost_ref.as_str();
+    let kind = ProfileType::try_from(profile.profile_type).map_err(|_| {
+        SpecError::invalid(FIELD, format!("type {} is unknown", profile.profile_type))
+    })?;
+    match kind {
+        ProfileType::Localhost => localhost(reference),
+        _ if !reference.is_empty() => Err(SpecError::invalid(
+            FIELD,
+            "localhost_ref with a type other than Localhost",
+        )),
+        ProfileType::Unconfined => Ok(SeccompKind::Unconfined),
+        ProfileType::RuntimeDefault => Ok(SeccompKind::RuntimeDefault),
+    }
+}
+
+fn from_old(text: &str) -> Result<SeccompKind, SpecError> {
+    match text {
+        "runtime/default" | "docker/default" => Ok(SeccompKind::RuntimeDefault),
+        "unconfined" => Ok(SeccompKind::Unconfined),
+        other => match other.strip_prefix("localhost/") {
+            Some(path) => localhost(path),
+            None => Err(SpecError::invalid(
+                "linux.security_context.seccomp_profile_path",
+                format!("{other:?} is no profile"),
+            )),
+        },
+    }
+}
+
+fn localhost(path: &str) -> Result<SeccompKind, SpecError> {
+    if path.starts_with('/') {
+        return Ok(SeccompKind::Localhost(path.to_owned()));
+    }
+    Err(SpecError::invalid(
+        FIELD,
+        format!("localhost_ref {path:?} is no absolute path"),
+    ))
+}
+
+/// The filter for a process with these capabilities; `text` is the file of a localhost profile, as
+/// far as the caller found it.
+pub fn filter(
+    kind: &SeccompKind,
+    text: Option<&str>,
+    granted: CapMask,
+    host: &HostFacts,
+) -> Result<Option<LinuxSeccomp>, SpecError> {
+    match kind {
+        SeccompKind::Unconfined => Ok(None),
+        // Without the kernel's support there is nothing to confine with: the default is a wish.
+        SeccompKind::RuntimeDefault if !host.seccomp => Ok(None),
+        SeccompKind::RuntimeDefault => Ok(Some(default_profile(granted, std::env::consts::ARCH))),
+        SeccompKind::Localhost(path) if !host.seccomp => Err(SpecError::unsupported(
+            FIELD,
+            format!("profile {path:?} was asked for, but this kernel has no seccomp"),
+        )),
+        SeccompKind::Localhost(path) => {
+            let text = text.ok_or_else(|| {
+                SpecError::not_found(FIELD, format!("profile {path:?} cannot be read"))
+            })?;
+            parse(path, text).map(Some)
+        }
+    }
+}
+
+/// Reads a profile in the OCI form.
+pub fn parse(path: &str, text: &str) -> Result<LinuxSeccomp, SpecError> {
+    let wrong = |cause: String| SpecError::invalid(FIELD, format!("profile {path:?}: {cause}"));
+    if text.len() > MAX_PROFILE {
+        return Err(wrong(format!("longer than {MAX_PROFILE} bytes")));
+    }
+    let profile: LinuxSeccomp = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    check(&profile).map_err(wrong)?;
+    Ok(profile)
+}
+
+/// Refuses what the chain cannot do: handing system calls to a listener.
+pub(super) fn check(profile: &LinuxSeccomp) -> Result<(), String> {
+    let notify = LinuxSeccompAction::ScmpActNotify;
+    let rules = profile.syscalls().as_deref().unwrap_or_default();
+    if profile.default_action() == notify
+        || profile.listener_path().is_some()
+        || rules.iter().any(|rule| rule.action() == notify)
+    {
+        return Err("SCMP_ACT_NOTIFY and listenerPath are not supported".to_owned());
+    }
+    if rules.iter().any(|rule| rule.names().is_empty()) {
+        return Err("a rule without names".to_owned());
+    }
+    if rules
+        .iter()
+        .flat_map(|r| r.args().iter().flatten())
+        .any(|arg| arg.index() > 5)
+    {
+        return Err("a system call has six arguments, index above 5".to_owned());
+    }
+    Ok(())
+}
+
+/// The RuntimeDefault profile for these capabilities on this architecture (`std::env::consts::ARCH`).
+/// The same input gives the same value, so that a compiled filter can be cached by it.
+pub fn default_profile(granted: CapMask, arch: &str) -> LinuxSeccomp {
+    let mut names: Vec<&str> = ALWAYS
+        .iter()
+        .flat_map(|list| list.split_whitespace())
+        .collect();
+    names.extend(of_architecture(arch).split_whitespace());
+    for (capability, list) in BY_CAPABILITY {
+        if granted.contains(capability) {
+            names.extend(list.split_whitespace());
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    let mut rules = vec![rule(&names, LinuxSeccompAction::ScmpActAllow, None, None)];
+    for value in PERSONALITIES {
+        rules.push(allow_with(
+            &["personality"],
+            0,
+            *value,
+            None,
+            LinuxSeccompOperator::ScmpCmpEq,
+        ));
+    }
+    rules.push(allow_with(
+        &["socket"],
+        0,
+        FORBIDDEN_FAMILY,
+        None,
+        LinuxSeccompOperator::ScmpCmpNe,
+    ));
+    if !granted.contains("SYS_ADMIN") {
+        // No flag of a namespace may be set. s390x has the flags in the second argument.
+        let index = usize::from(arch == "s390x");
+        rules.push(allow_with(
+            &["clone"],
+            index,
+            CLONE_NAMESPACES,
+            Some(0),
+            LinuxSeccompOperator::ScmpCmpMaskedEq,
+        ));
+        // Its flags are in memory, out of a filter's sight; libraries fall back to clone on ENOSYS.
+        rules.push(rule(
+            &["clone3"],
+            LinuxSeccompAction::ScmpActErrno,
+            Some(ENOSYS),
+            None,
+        ));
+    }
+    let mut profile = LinuxSeccomp::default();
+    profile.set_default_action(LinuxSeccompAction::ScmpActErrno);
+    profile.set_default_errno_ret(Some(EPERM));
+    profile.set_architectures(Some(architectures(arch)));
+    profile.set_syscalls(Some(rules));
+    profile
+}
+
+fn architectures(arch: &str) -> Vec<Arch> {
+    match arch {
+        "x86_64" => vec![Arch::ScmpArchX86_64, Arch::ScmpArchX86, Arch::ScmpArchX32],
+        "aarch64" => vec![Arch::ScmpArchAarch64, Arch::ScmpArchArm],
+        "powerpc64" => vec![Arch::ScmpArchPpc64le],
+        "s390x" => vec![Arch::ScmpArchS390x, Arch::ScmpArchS390],
+        "riscv64" => vec![Arch::ScmpArchRiscv64],
+        _ => vec![Arch::ScmpArchNative],
+    }
+}
+
+fn allow_with(
+    names: &[&str],
+    index: usize,
+    value: u64,
+    value_two: Option<u64>,
+    op: LinuxSeccompOperator,
+) -> LinuxSyscall {
+    let mut builder = oci_spec::runtime::LinuxSeccompArgBuilder::default()
+        .index(index)
+        .value(value)
+        .op(op);
+    if let Some(two) = value_two {
+        builder = builder.value_two(two);
+    }
+    let arg = builder.build().expect("every field has a default");
+    rule(names, LinuxSeccompAction::ScmpActAllow, None, Some(arg))
+}
+
+fn rule(
+    names: &[&str],
+    action: LinuxSeccompAction,
+    errno: Option<u32>,
+    arg: Option<LinuxSeccompArg>,
+) -> LinuxSyscall {
+    let mut rule = LinuxSyscall::default();
+    rule.set_names(names.iter().map(|n| (*n).to_owned()).collect());
+    rule.set_action(action);
+    rule.set_errno_ret(errno);
+    rule.set_args(arg.map(|a| vec![a]));
+    rule
+}

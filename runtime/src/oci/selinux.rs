@@ -1,0 +1,116 @@
+//! SELinux options (CRI-221): checked everywhere, and refused on a host that would enforce them,
+//! because the create helper cannot set labels.
+
+use proto_cri::v1::SeLinuxOption;
+
+use super::{error::SpecError, facts::HostFacts};
+
+const FIELD: &str = "linux.security_context.selinux_options";
+
+/// Checks a container's options, or the sandbox's where it has none of its own.
+pub fn check(options: Option<&SeLinuxOption>, host: &HostFacts) -> Result<(), SpecError> {
+    let Some(options) = options else {
+        return Ok(());
+    };
+    for (name, value) in [
+        ("user", &options.user),
+        ("role", &options.role),
+        ("type", &options.r#type),
+    ] {
+        let word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        if !value.chars().all(word) {
+            return Err(SpecError::invalid(
+                format!("{FIELD}.{name}"),
+                format!("{value:?} is no identifier"),
+            ));
+        }
+    }
+    if !options.level.is_empty() && !is_level(&options.level) {
+        return Err(SpecError::invalid(
+            format!("{FIELD}.level"),
+            format!("{:?} is no level such as s0:c1,c2", options.level),
+        ));
+    }
+    if host.selinux && *options != SeLinuxOption::default() {
+        return Err(SpecError::unsupported(
+            FIELD,
+            "labels cannot be set on this host",
+        ));
+    }
+    Ok(())
+}
+
+/// `s0`, `s0-s1`, each with optional categories: `s0:c1,c2`, `s0:c0.c1023`.
+fn is_level(text: &str) -> bool {
+    let mut sides = text.splitn(2, '-');
+    sides.all(|side| {
+        let (sensitivity, categories) = match side.split_once(':') {
+            Some((s, c)) => (s, Some(c)),
+            None => (side, None),
+        };
+        numbered(sensitivity, 's')
+            && categories.is_none_or(|list| {
+                list.split(',').all(|item| {
+                    item.split('.').count() <= 2 && item.split('.').all(|c| numbered(c, 'c'))
+                })
+            })
+    })
+}
+
+fn numbered(text: &str, letter: char) -> bool {
+    text.strip_prefix(letter)
+        .is_some_and(|n| !n.is_empty() && n.len() <= 4 && n.chars().all(|c| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_have_a_sensitivity_and_perhaps_categories() {
+        for level in [
+            "s0",
+            "s0-s15",
+            "s0:c1",
+            "s0:c1,c2",
+            "s0:c0.c1023",
+            "s0-s0:c0.c1023",
+            "s0:c4,c5-s1:c6",
+        ] {
+            assert!(is_level(level), "{level}");
+        }
+        for level in [
+            "",
+            "0",
+            "s",
+            "s0:",
+            "s0:1",
+            "s0:c1.c2.c3",
+            "c1",
+            "s0 ",
+            "s0-",
+        ] {
+            assert!(!is_level(level), "{level}");
+        }
+    }
+
+    #[test]
+    fn invalid_options_are_an_error_on_every_host_and_valid_ones_only_where_they_would_count() {
+        let mut host = HostFacts::default();
+        let invalid = SeLinuxOption {
+            level: "nonsense".to_owned(),
+            ..SeLinuxOption::default()
+        };
+        assert!(check(Some(&invalid), &host).is_err());
+        let valid = SeLinuxOption {
+            level: "s0:c1,c2".to_owned(),
+            r#type: "container_t".to_owned(),
+            ..SeLinuxOption::default()
+        };
+        assert_eq!(check(Some(&valid), &host), Ok(()));
+        host.selinux = true;
+        assert!(check(Some(&valid), &host).is_err());
+        assert_eq!(check(None, &host), Ok(()));
+        assert_eq!(check(Some(&SeLinuxOption::default()), &host), Ok(()));
+    }
+}

@@ -1,0 +1,299 @@
+//! Admission: what a request meets, given where the pod and the container are and what is
+//! under way. Pure: a table with names, no I/O, no clock.
+
+use super::record::{ContainerPhase, PodPhase};
+
+/// What the driver has under way for the pod as a whole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PodWork {
+    pub updating: bool,
+    pub stopping: bool,
+    pub removing: bool,
+}
+
+/// The one step a container may have under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Create,
+    Start,
+    Stop,
+    Update,
+    Remove,
+    /// Its exit is being recorded and told to plugins.
+    Exit,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    Start,
+    Stop,
+    Update,
+    Remove,
+    /// The process ended.
+    Exited,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Run the step now.
+    Run,
+    /// Nothing is to be done: it is so already.
+    Done,
+    /// The same is under way: share its result.
+    Join,
+    /// Share the result of the stop under way, with the shorter of both deadlines.
+    Shorten,
+    /// Ask again when the step under way has ended.
+    Wait,
+    /// As `Wait`, and cut the grace period under way to nothing.
+    CutShort,
+    /// `FAILED_PRECONDITION` with this reason.
+    Deny(&'static str),
+}
+
+use Decision::{CutShort, Deny, Done, Join, Run, Shorten, Wait};
+
+/// May a container be created in this pod?
+pub fn create(pod: PodPhase, work: PodWork) -> Decision {
+    match pod {
+        PodPhase::Creating => Deny("the sandbox is still being created"),
+        PodPhase::NotReady => Deny("the sandbox is not ready"),
+        PodPhase::Ready if work.removing => Deny("the sandbox is being removed"),
+        PodPhase::Ready if work.stopping => Deny("the sandbox is being stopped"),
+        PodPhase::Ready => Run,
+    }
+}
+
+/// StopPodSandbox. `stopped` is whether a stop has completed before.
+pub fn stop_pod(stopped: bool, work: PodWork) -> Decision {
+    match () {
+        () if work.stopping => Join,
+        () if stopped => Done,
+        () => Run,
+    }
+}
+
+/// RemovePodSandbox.
+pub fn remove_pod(work: PodWork) -> Decision {
+    if work.removing { Join } else { Run }
+}
+
+/// UpdatePodSandboxResources.
+pub fn update_pod(pod: PodPhase, work: PodWork) -> Decision {
+    match pod {
+        PodPhase::Creating => Deny("the sandbox is still being created"),
+        PodPhase::NotReady => Deny("the sandbox is not ready"),
+        PodPhase::Ready if work.stopping || work.removing => Deny("the sandbox is being stopped"),
+        PodPhase::Ready if work.updating => Wait,
+        PodPhase::Ready => Run,
+    }
+}
+
+/// A request to one container of the pod.
+pub fn container(
+    pod: PodPhase,
+    work: PodWork,
+    phase: ContainerPhase,
+    step: Option<Step>,
+    ask: Ask,
+) -> Decision {
+    match ask {
+        Ask::Start => start(pod, work, phase, step),
+        Ask::Stop => stop(phase, step),
+        Ask::Update => update(phase, step),
+        Ask::Remove => remove(step),
+        Ask::Exited => exited(phase, step),
+    }
+}
+
+fn start(pod: PodPhase, work: PodWork, phase: ContainerPhase, step: Option<Step>) -> Decision {
+    if pod != PodPhase::Ready || work.stopping || work.removing {
+        return Deny("the sandbox is not ready");
+    }
+    match (phase, step) {
+        (ContainerPhase::Creating, _) => Deny("the container is still being created"),
+        (_, Some(Step::Remove)) => Deny("the container is being removed"),
+        (ContainerPhase::Created, Some(Step::Start)) => Join,
+        (ContainerPhase::Created, Some(_)) => Wait,
+        (ContainerPhase::Created, None) => Run,
+        (ContainerPhase::Running, _) => Deny("the container is running already"),
+        (ContainerPhase::Exited, _) => Deny("the container has exited; it is never started again"),
+        (ContainerPhase::Unknown, _) => Deny("the state of the container is unknown"),
+    }
+}
+
+fn stop(phase: ContainerPhase, step: Option<Step>) -> Decision {
+    match (phase, step) {
+        (_, Some(Step::Stop)) => Shorten,
+        (_, Some(Step::Remove)) => Wait,
+        (ContainerPhase::Created | ContainerPhase::Exited, None) => Done,
+        (_, Some(_)) => Wait,
+        (ContainerPhase::Running | ContainerPhase::Unknown | ContainerPhase::Creating, None) => Run,
+    }
+}
+
+fn update(phase: ContainerPhase, step: Option<Step>) -> Decision {
+    match (phase, step) {
+        (ContainerPhase::Creating, _) => Deny("the container is still being created"),
+        (ContainerPhase::Exited, _) => Deny("the container has exited"),
+        (ContainerPhase::Unknown, _) => Deny("the state of the container is unknown"),
+        (_, Some(Step::Stop | Step::Exit)) => Deny("the container is being stopped"),
+        (_, Some(Step::Remove)) => Deny("the container is being removed"),
+        (_, Some(_)) => Wait,
+        (ContainerPhase::Created | ContainerPhase::Running, None) => Run,
+    }
+}
+
+fn remove(step: Option<Step>) -> Decision {
+    match step {
+        None => Run,
+        Some(Step::Remove) => Join,
+        Some(Step::Stop) => CutShort,
+        Some(Step::Create | Step::Start | Step::Update | Step::Exit) => Wait,
+    }
+}
+
+/// An exit overtakes a grace period and an update; it waits for a start that has not yet said
+/// what became of the process, and for a removal to take it along.
+fn exited(phase: ContainerPhase, step: Option<Step>) -> Decision {
+    match (phase, step) {
+        (ContainerPhase::Exited, _) => Done,
+        (_, Some(Step::Start | Step::Create)) => Wait,
+        (_, Some(Step::Exit)) => Join,
+        _ => Run,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const IDLE: PodWork = PodWork {
+        updating: false,
+        stopping: false,
+        removing: false,
+    };
+
+    fn ask(phase: ContainerPhase, step: Option<Step>, ask: Ask) -> Decision {
+        container(PodPhase::Ready, IDLE, phase, step, ask)
+    }
+
+    #[test]
+    fn a_container_starts_once() {
+        use ContainerPhase::*;
+        assert_eq!(ask(Created, None, Ask::Start), Run);
+        assert_eq!(ask(Created, Some(Step::Start), Ask::Start), Join);
+        assert!(matches!(ask(Running, None, Ask::Start), Deny(_)));
+        assert!(matches!(ask(Exited, None, Ask::Start), Deny(_)));
+    }
+
+    #[test]
+    fn stop_of_what_does_not_run_is_done() {
+        assert_eq!(ask(ContainerPhase::Created, None, Ask::Stop), Done);
+        assert_eq!(ask(ContainerPhase::Exited, None, Ask::Stop), Done);
+    }
+
+    #[test]
+    fn a_second_stop_shortens_the_first() {
+        assert_eq!(
+            ask(ContainerPhase::Running, Some(Step::Stop), Ask::Stop),
+            Shorten
+        );
+    }
+
+    #[test]
+    fn remove_overtakes_a_grace_period() {
+        assert_eq!(
+            ask(ContainerPhase::Running, Some(Step::Stop), Ask::Remove),
+            CutShort
+        );
+    }
+
+    #[test]
+    fn an_exit_overtakes_a_grace_period() {
+        assert_eq!(
+            ask(ContainerPhase::Running, Some(Step::Stop), Ask::Exited),
+            Run
+        );
+    }
+
+    #[test]
+    fn a_stopping_pod_takes_no_new_container_and_starts_none() {
+        let stopping = PodWork {
+            stopping: true,
+            ..IDLE
+        };
+        assert!(matches!(create(PodPhase::Ready, stopping), Deny(_)));
+        let start = container(
+            PodPhase::Ready,
+            stopping,
+            ContainerPhase::Created,
+            None,
+            Ask::Start,
+        );
+        assert!(matches!(start, Deny(_)));
+    }
+
+    #[test]
+    fn a_stopped_pod_stays_stopped() {
+        assert_eq!(stop_pod(true, IDLE), Done);
+        assert!(matches!(create(PodPhase::NotReady, IDLE), Deny(_)));
+        assert!(matches!(update_pod(PodPhase::NotReady, IDLE), Deny(_)));
+    }
+
+    fn phases() -> impl Strategy<Value = ContainerPhase> {
+        prop_oneof![
+            Just(ContainerPhase::Creating),
+            Just(ContainerPhase::Created),
+            Just(ContainerPhase::Running),
+            Just(ContainerPhase::Exited),
+            Just(ContainerPhase::Unknown),
+        ]
+    }
+
+    fn steps() -> impl Strategy<Value = Option<Step>> {
+        prop::option::of(prop_oneof![
+            Just(Step::Create),
+            Just(Step::Start),
+            Just(Step::Stop),
+            Just(Step::Update),
+            Just(Step::Remove),
+            Just(Step::Exit),
+        ])
+    }
+
+    fn asks() -> impl Strategy<Value = Ask> {
+        prop_oneof![
+            Just(Ask::Start),
+            Just(Ask::Stop),
+            Just(Ask::Update),
+            Just(Ask::Remove),
+            Just(Ask::Exited),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_waits_for_a_step_that_is_not_there(phase in phases(), what in asks()) {
+            prop_assert!(!matches!(ask(phase, None, what), Wait | CutShort | Join | Shorten));
+        }
+
+        #[test]
+        fn remove_is_never_refused(phase in phases(), step in steps()) {
+            prop_assert!(!matches!(ask(phase, step, Ask::Remove), Deny(_) | Done));
+        }
+
+        #[test]
+        fn two_steps_run_at_once_only_where_an_exit_overtakes(
+            phase in phases(), step in steps(), what in asks()
+        ) {
+            if step.is_some() && ask(phase, step, what) == Run {
+                prop_assert_eq!(what, Ask::Exited);
+            }
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! One driver task per pod: a queue in, records and a watch out.
+//!
+//! The driver alone admits work on its pod (`admit.rs`) and never awaits a long step: a step
+//! (plugin, network, monitor, mount, grace period) is a child task whose end comes back here.
+//! Requests that must wait are held, in order, and admitted again whenever a step ends.
+//!
+//! ```text
+//!            queue                    admit::…                 JoinSet
+//!  callers ────────► on_message ─────────────► Run ─► spawn ───────────► on_end ─┐
+//!                        ▲                      Wait ─► held                     │
+//!                        └──────────────────────────────────────◄── admit again ─┘
+//! ```
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use proto_cri::v1 as cri;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::{self, JoinSet},
+};
+
+use super::{
+    Container, Pod,
+    admit::{self, Ask, Decision, PodWork, Step},
+    container,
+    error::{Error, Kind, Result},
+    stop,
+};
+use crate::monitor::Ending;
+
+/// Requests in a pod's queue before senders wait.
+pub const QUEUE: usize = 64;
+/// Requests held for a step to end; more are refused.
+const MAX_HELD: usize = 512;
+
+pub type Reply<T> = oneshot::Sender<Result<T>>;
+
+/// What comes through a pod's queue.
+pub enum Message {
+    Create(Box<container::create::Request>, Reply<String>),
+    Container {
+        id: String,
+        work: ContainerWork,
+        reply: Reply<()>,
+    },
+    StopPod(Reply<()>),
+    RemovePod(Reply<()>),
+    UpdatePod(Box<cri::UpdatePodSandboxResourcesRequest>, Reply<()>),
+}
+
+/// What may be asked of one container.
+#[derive(Clone)]
+pub enum ContainerWork {
+    Start,
+    /// Grace before the kill; zero kills at once.
+    Stop {
+        grace: Duration,
+    },
+    Update(Box<cri::UpdateContainerResourcesRequest>),
+    Remove,
+    /// From the watcher of its monitor, never from a client.
+    Exited(Ending),
+}
+
+impl ContainerWork {
+    fn ask(&self) -> Ask {
+        match self {
+            Self::Start => Ask::Start,
+            Self::Stop { .. } => Ask::Stop,
+            Self::Update(_) => Ask::Update,
+            Self::Remove => Ask::Remove,
+            Self::Exited(_) => Ask::Exited,
+        }
+    }
+
+    fn step(&self) -> Step {
+        match self {
+            Self::Start => Step::Start,
+            Self::Stop { .. } => Step::Stop,
+            Self::Update(_) => Step::Update,
+            Self::Remove => Step::Remove,
+            Self::Exited(_) => Step::Exit,
+        }
+    }
+}
+
+/// Which step a child task is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    StopPod,
+    RemovePod,
+    UpdatePod,
+    Create(String),
+    Container(String, StepKey),
+}
+
+/// An exit may be recorded while another step of the same container is under way; apart from
+/// that a container has one step at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum StepKey {
+    Main,
+    Exit,
+}
+
+/// Who waits for the end of a step.
+enum Waiter {
+    Plain(Reply<()>),
+    Id(String, Reply<String>),
+}
+
+impl Waiter {
+    /// False when the caller has gone away.
+    fn tell(self, result: &Result<()>) -> bool {
+        match self {
+            Self::Plain(reply) => reply.send(result.clone()).is_ok(),
+            Self::Id(id, reply) => reply.send(result.clone().map(|()| id)).is_ok(),
+        }
+    }
+}
+
+struct Running {
+    step: Option<Step>,
+    waiters: Vec<Waiter>,
+}
+
+pub struct Driver {
+    pod: Arc<Pod>,
+    queue: mpsc::Receiver<Message>,
+    steps: JoinSet<Result<()>>,
+    keys: HashMap<task::Id, Key>,
+    running: HashMap<Key, Running>,
+    held: VecDeque<Message>,
+}
+
+impl Driver {
+    pub fn new(pod: Arc<Pod>, queue: mpsc::Receiver<Message>) -> Self {
+        Self {
+            pod,
+            queue,
+            steps: JoinSet::new(),
+            keys: HashMap::new(),
+            running: HashMap::new(),
+            held: VecDeque::new(),
+        }
+    }
+
+    /// Serves until the pod is removed. Dropping the future ends the steps under way.
+    pub async fn run(mut self) {
+        loop {
+            tokio::select! {
+                message = self.queue.recv() => match message {
+                    Some(message) => self.on_message(message),
+                    None => return,
+                },
+                Some(end) = self.steps.join_next_with_id() => {
+                    let removed = self.on_end(end);
+                    if removed {
+                        self.farewell();
+                        return;
+                    }
+                    for message in std::mem::take(&mut self.held) {
+                        self.on_message(message);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The pod is gone: what still waits for it learns so.
+    fn farewell(&mut self) {
+        self.queue.close();
+        while let Ok(message) = self.queue.try_recv() {
+            self.held.push_back(message);
+        }
+        let id = &self.pod.id;
+        for message in self.held.drain(..) {
+            match message {
+                Message::StopPod(reply) | Message::RemovePod(reply) => drop(reply.send(Ok(()))),
+                Message::Create(_, reply) => drop(reply.send(Err(Error::no_sandbox(id)))),
+                Message::UpdatePod(_, reply) => drop(reply.send(Err(Error::no_sandbox(id)))),
+                Message::Container {
+                    id, work, reply, ..
+                } => drop(reply.send(gone(&id, &work))),
+            }
+        }
+    }
+
+    fn work(&self) -> PodWork {
+        PodWork {
+            updating: self.running.contains_key(&Key::UpdatePod),
+            stopping: self.running.contains_key(&Key::StopPod),
+            removing: self.running.contains_key(&Key::RemovePod),
+        }
+    }
+
+    fn on_message(&mut self, message: Message) {
+        if self.held.len() >= MAX_HELD {
+            refuse(
+                message,
+                Error::new(
+                    Kind::Exhausted,
+                    format!("sandbox {}: {MAX_HELD} requests wait already", self.pod.id),
+                ),
+            );
+            return;
+        }
+        match message {
+            Message::Create(request, reply) => self.create(request, reply),
+            Message::Container { id, work, reply } => self.container(id, work, reply),
+            Message::StopPod(reply) => {
+                let decision = admit::stop_pod(self.pod.stopped(), self.work());
+                let pod = Arc::clone(&self.pod);
+                self.pod_step(Key::StopPod, decision, reply, stop::stop(pod));
+            }
+            Message::RemovePod(reply) => {
+                let decision = admit::remove_pod(self.work());
+                let pod = Arc::clone(&self.pod);
+                self.pod_step(Key::RemovePod, decision, reply, stop::remove(pod));
+            }
+            Message::UpdatePod(request, reply) => {
+                let decision = admit::update_pod(self.pod.cell.get().phase, self.work());
+                if decision == Decision::Wait {
+                    self.held.push_back(Message::UpdatePod(request, reply));
+                    return;
+                }
+                let pod = Arc::clone(&self.pod);
+                self.pod_step(
+                    Key::UpdatePod,
+                    decision,
+                    reply,
+                    super::update::update(pod, request),
+                );
+            }
+        }
+    }
+
+    fn pod_step(
+        &mut self,
+        key: Key,
+        decision: Decision,
+        reply: Reply<()>,
+        step: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
+        match decision {
+            Decision::Run => self.spawn(key, None, Waiter::Plain(reply), step),
+            Decision::Join => self.join(&key, Waiter::Plain(reply)),
+            Decision::Deny(reason) => {
+                let text = format!("sandbox {}: {reason}", self.pod.id);
+                let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
+            }
+            _ => drop(reply.send(Ok(()))),
+        }
+    }
+
+    fn create(&mut self, request: Box<container::create::Request>, reply: Reply<String>) {
+        let key = request.name_key();
+        if let Some(existing) = self.pod.container_named(&key) {
+            return self.create_again(&existing, &request, reply);
+        }
+        let decision = admit::create(self.pod.cell.get().phase, self.work());
+        if let Decision::Deny(reason) = decision {
+            let text = format!("sandbox {}: create container: {reason}", self.pod.id);
+            let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
+            return;
+        }
+        let container = Arc::new(Container::creating(&self.pod, &request));
+        let id = container.id.clone();
+        self.pod.insert(Arc::clone(&container));
+        let pod = Arc::clone(&self.pod);
+        let step = async move {
+            let result = container::create::create(&pod, &container, *request).await;
+            if result.is_err() {
+                pod.forget(&container.id);
+            }
+            result
+        };
+        self.spawn(
+            Key::Create(id.clone()),
+            Some(Step::Create),
+            Waiter::Id(id, reply),
+            step,
+        );
+    }
+
+    /// The same request again, from a client whose first try was cut off, gets the same
+    /// container; another request for the name is refused (CRI-113).
+    fn create_again(
+        &mut self,
+        existing: &Arc<Container>,
+        request: &container::create::Request,
+        reply: Reply<String>,
+    ) {
+        let id = existing.id.clone();
+        if existing.cell.get().config != request.config {
+            let text = format!(
+                "container name \"{}\" in sandbox {}: taken by container {id}",
+                request.name_key(),
+                self.pod.id
+            );
+            let _ = reply.send(Err(Error::new(Kind::Exists, text)));
+        } else if self.running.contains_key(&Key::Create(id.clone())) {
+            self.join(&Key::Create(id.clone()), Waiter::Id(id, reply));
+        } else if existing.take_undelivered() {
+            let _ = reply.send(Ok(id));
+        } else {
+            let text = format!(
+                "container name \"{}\" in sandbox {}: container {id} exists already",
+                request.name_key(),
+                self.pod.id
+            );
+            let _ = reply.send(Err(Error::new(Kind::Exists, text)));
+        }
+    }
+
+    /// The step that counts for admission: the main one, else the exit under way.
+    fn step_of(&self, id: &str) -> Option<Step> {
+        let of = |key: Key| self.running.get(&key).and_then(|running| running.step);
+        of(Key::Create(id.to_owned()))
+            .or_else(|| of(Key::Container(id.to_owned(), StepKey::Main)))
+            .or_else(|| of(Key::Container(id.to_owned(), StepKey::Exit)))
+    }
+
+    fn container(&mut self, id: String, work: ContainerWork, reply: Reply<()>) {
+        let Some(container) = self.pod.container(&id) else {
+            let _ = reply.send(gone(&id, &work));
+            return;
+        };
+        let decision = admit::container(
+            self.pod.cell.get().phase,
+            self.work(),
+            container.cell.get().phase,
+            self.step_of(&id),
+            work.ask(),
+        );
+        let slot = match work {
+            ContainerWork::Exited(_) => StepKey::Exit,
+            _ => StepKey::Main,
+        };
+        let key = Key::Container(id.clone(), slot);
+        match decision {
+            Decision::Run => {
+                let step = work.step();
+                let pod = Arc::clone(&self.pod);
+                self.spawn(
+                    key,
+                    Some(step),
+                    Waiter::Plain(reply),
+                    run_work(pod, container, work),
+                );
+            }
+            Decision::Join => self.join(&key, Waiter::Plain(reply)),
+            Decision::Shorten => {
+                if let ContainerWork::Stop { grace } = work {
+                    container.grace.shorten(grace);
+                }
+                self.join(&key, Waiter::Plain(reply));
+            }
+            Decision::CutShort => {
+                container.grace.shorten(Duration::ZERO);
+                self.held.push_back(Message::Container { id, work, reply });
+            }
+            Decision::Wait => self.held.push_back(Message::Container { id, work, reply }),
+            Decision::Done => drop(reply.send(Ok(()))),
+            Decision::Deny(reason) => {
+                let text = format!("container {id}: {reason}");
+                let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
+            }
+        }
+    }
+
+    fn join(&mut self, key: &Key, waiter: Waiter) {
+        match self.running.get_mut(key) {
+            Some(running) => running.waiters.push(waiter),
+            // Admission said that it runs; were it not so, the caller must not hang.
+            None => {
+                waiter.tell(&Err(Error::failed("the step to join has ended; try again")));
+            }
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        key: Key,
+        step: Option<Step>,
+        waiter: Waiter,
+        work: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
+        let task = self.steps.spawn(work).id();
+        self.keys.insert(task, key.clone());
+        self.running.insert(
+            key,
+            Running {
+                step,
+                waiters: vec![waiter],
+            },
+        );
+    }
+
+    /// True when the pod has been removed.
+    fn on_end(
+        &mut self,
+        end: std::result::Result<(task::Id, Result<()>), task::JoinError>,
+    ) -> bool {
+        let (task, result) = match end {
+            Ok(end) => end,
+            Err(error) => {
+                tracing::error!(pod = %self.pod.id, %error, "a step of the pod's driver broke off");
+                let text = format!("sandbox {}: internal error, see the log", self.pod.id);
+                (error.id(), Err(Error::failed(text)))
+            }
+        };
+        let Some(key) = self.keys.remove(&task) else {
+            return false;
+        };
+        let Some(running) = self.running.remove(&key) else {
+            return false;
+        };
+        let mut heard = false;
+        for waiter in running.waiters {
+            heard |= waiter.tell(&result);
+        }
+        match key {
+            Key::Create(id) if result.is_ok() && !heard => {
+                if let Some(container) = self.pod.container(&id) {
+                    container.set_undelivered();
+                }
+            }
+            Key::RemovePod => return result.is_ok(),
+            _ => {}
+        }
+        false
+    }
+}
+
+async fn run_work(pod: Arc<Pod>, container: Arc<Container>, work: ContainerWork) -> Result<()> {
+    match work {
+        ContainerWork::Start => container::start::start(&pod, &container).await,
+        ContainerWork::Stop { grace } => container::stop::stop(&pod, &container, grace).await,
+        ContainerWork::Update(request) => {
+            container::update::update(&pod, &container, *request).await
+        }
+        ContainerWork::Remove => container::remove::remove(&pod, &container).await,
+        ContainerWork::Exited(exit) => container::exit::exited(&pod, &container, exit).await,
+    }
+}
+
+/// A container that is not there: stopped and removed it is (CRI-132, 134), anything else fails.
+fn gone(id: &str, work: &ContainerWork) -> Result<()> {
+    match work {
+        ContainerWork::Stop { .. } | ContainerWork::Remove | ContainerWork::Exited(_) => Ok(()),
+        ContainerWork::Start | ContainerWork::Update(_) => Err(Error::no_container(id)),
+    }
+}
+
+fn refuse(message: Message, error: Error) {
+    match message {
+        Message::Create(_, reply) => drop(reply.send(Err(error))),
+        Message::Container { reply, .. }
+        | Message::StopPod(reply)
+        | Message::RemovePod(reply)
+        | Message::UpdatePod(_, reply) => drop(reply.send(Err(error))),
+    }
+}

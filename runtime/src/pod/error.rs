@@ -1,0 +1,102 @@
+//! What a request to a pod or container can end in. Cloneable, since several callers may wait
+//! for one step. The edge (`cri/status.rs`) alone turns a kind into a gRPC code.
+
+/// The caller's view: which kind of trouble, not which code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    NotFound,
+    /// The request itself is wrong.
+    Invalid,
+    /// Right request, wrong moment.
+    WrongState,
+    /// The name is taken.
+    Exists,
+    /// A bound was reached.
+    Exhausted,
+    /// A process did not die, a deadline passed.
+    TimedOut,
+    /// The daemon is ending.
+    Unavailable,
+    /// The kernel or a build of ours lacks what was asked.
+    Unsupported,
+    /// Anything else that failed on the way.
+    Failed,
+    /// Passed to the caller with its text unchanged from the first byte (CRI-007).
+    Verbatim,
+}
+
+/// One line: object, step, cause.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Error {
+    pub kind: Kind,
+    pub text: String,
+}
+
+impl Error {
+    pub fn new(kind: Kind, text: impl Into<String>) -> Self {
+        let text: String = text.into();
+        // Messages are shown in pod events: one line (CRI-006).
+        let text = text.replace(['\n', '\r'], " ");
+        Self { kind, text }
+    }
+
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self::new(Kind::Failed, text)
+    }
+
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, text)
+    }
+
+    pub fn no_sandbox(id: &str) -> Self {
+        Self::new(Kind::NotFound, format!("sandbox {id}: not found"))
+    }
+
+    pub fn no_container(id: &str) -> Self {
+        Self::new(Kind::NotFound, format!("container {id}: not found"))
+    }
+
+    /// Puts the object and step before the cause.
+    #[must_use]
+    pub fn at(self, what: &str) -> Self {
+        if self.kind == Kind::Verbatim {
+            return self;
+        }
+        Self::new(self.kind, format!("{what}: {}", self.text))
+    }
+}
+
+impl From<crate::oci::SpecError> for Error {
+    fn from(error: crate::oci::SpecError) -> Self {
+        use crate::oci::{ErrorKind, SpecError};
+        let kind = match (&error, error.kind()) {
+            (SpecError::RroUnsupported { .. } | SpecError::ImageVolume { .. }, _) => Kind::Verbatim,
+            (_, ErrorKind::Invalid) => Kind::Invalid,
+            (_, ErrorKind::NotFound) => Kind::NotFound,
+            (_, ErrorKind::Unsupported) => Kind::Unsupported,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<crate::store::Error> for Error {
+    fn from(error: crate::store::Error) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Lays "object: step" before the cause of any error.
+pub trait Step<T> {
+    /// # Errors
+    /// The cause as [`Kind::Failed`], under the given object and step.
+    fn step(self, what: &str) -> Result<T>;
+}
+
+impl<T, E: std::fmt::Display> Step<T> for std::result::Result<T, E> {
+    fn step(self, what: &str) -> Result<T> {
+        self.map_err(|cause| Error::failed(format!("{what}: {cause}")))
+    }
+}

@@ -1,0 +1,63 @@
+//! Pods and containers as plugins see them (spec/nri.md 12.3). The part of a container's
+//! message that comes from its spec is made once and kept with the container; state, pid and
+//! times are laid over it as of now.
+
+use super::{Container, Pod, hooks::state, record::ContainerPhase, spec::Specs};
+use crate::oci::{self, ImageFacts, NriContainerFacts, SeccompKind};
+
+pub fn pod(pod: &Pod) -> proto_nri::PodSandbox {
+    oci::nri_pod(&pod.services.sandbox_facts(pod), None, &pod.services.policy)
+}
+
+/// What of a container's message its spec says.
+pub fn base(pod: &Pod, container: &Container, specs: &Specs) -> proto_nri::Container {
+    let record = container.cell.get();
+    let image = ImageFacts {
+        name: record.image.name.clone(),
+        digest: record.image.reference.clone(),
+        config_digest: record.image.id.clone(),
+        ..ImageFacts::default()
+    };
+    let devices: Vec<_> = record
+        .config
+        .cdi_devices
+        .iter()
+        .map(|device| device.name.clone())
+        .collect();
+    let seccomp: Option<SeccompKind> =
+        oci::from_cri::seccomp_choice(&record.config, &pod.services.policy).ok();
+    oci::nri_container(
+        &NriContainerFacts {
+            id: &container.id,
+            sandbox_id: &pod.id,
+            name: record.name(),
+            state: state(record.phase),
+            labels: Some(&record.config.labels),
+            annotations: Some(&record.config.annotations),
+            created_at: record.created_at,
+            cdi_devices: &devices,
+            image: Some(&image),
+            seccomp: seccomp.as_ref(),
+            ..NriContainerFacts::default()
+        },
+        &specs.spec,
+    )
+}
+
+/// The container as it is now.
+pub fn container(container: &Container) -> proto_nri::Container {
+    let record = container.cell.get();
+    let mut message = container.message();
+    message.state = state(record.phase).into();
+    message.pid = match record.phase {
+        ContainerPhase::Running => record.process.as_ref().map_or(0, |process| process.pid),
+        _ => 0,
+    };
+    message.created_at = record.created_at;
+    message.started_at = record.started_at;
+    message.finished_at = record.finished_at;
+    message.exit_code = record.exit.code;
+    message.status_reason.clone_from(&record.exit.reason);
+    message.status_message.clone_from(&record.exit.message);
+    message
+}

@@ -1,0 +1,259 @@
+//! What is kept of a pod and of a container over a restart. Immutable facts and state in one
+//! record per object; the specs, larger and written once, lie beside it (`spec.rs`).
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use proto_cri::v1 as cri;
+use serde::{Deserialize, Serialize};
+
+use crate::store::Record;
+
+/// Where a pod is in its life. Only the pod's driver and the steps it runs change it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PodPhase {
+    /// RunPodSandbox is under way: not listed (CRI-100, NRI-1114).
+    Creating,
+    Ready,
+    /// Stopped, or found dead: listed NOTREADY, never ready again.
+    NotReady,
+}
+
+/// How far an NRI hook got, written before and after its dispatch (design.md, "Hooks across a
+/// restart").
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    #[default]
+    None,
+    Begun,
+    Done,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodHooks {
+    pub run: Mark,
+    pub stop: Mark,
+    pub remove: Mark,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerHooks {
+    pub create: Mark,
+    pub stop: Mark,
+    pub remove: Mark,
+}
+
+/// A process that is never mistaken for another one of the same number (CRI-813).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: u32,
+    /// Field 22 of `/proc/<pid>/stat`, in clock ticks since boot.
+    pub start_time: u64,
+    pub boot_id: String,
+}
+
+/// What the network layer gave the pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Network {
+    /// Primary first.
+    pub ips: Vec<String>,
+    /// The CNI result, or the like of it from the built-in bridge.
+    pub result: serde_json::Value,
+}
+
+/// Pinned namespaces; a missing one is the host's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Namespaces {
+    pub net: Option<PathBuf>,
+    pub ipc: Option<PathBuf>,
+    pub uts: Option<PathBuf>,
+    pub user: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PodRecord {
+    pub id: String,
+    pub config: cri::PodSandboxConfig,
+    pub runtime_handler: String,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    pub phase: PodPhase,
+    pub hooks: PodHooks,
+    /// Parent of the containers' cgroups, absolute below the hierarchies.
+    pub cgroup_parent: String,
+    pub namespaces: Namespaces,
+    /// The network was asked for: it must be given back, whether or not an answer came.
+    pub network_begun: bool,
+    pub network: Option<Network>,
+    /// The pause process of a pod that shares its PID namespace.
+    pub pause: Option<Process>,
+    /// A step of stopping that failed; Stop and Remove resume there (invariant 7).
+    #[serde(default)]
+    pub failed_step: Option<String>,
+    /// Set by UpdatePodSandboxResources (CRI-121).
+    #[serde(default)]
+    pub overhead: Option<cri::LinuxContainerResources>,
+    #[serde(default)]
+    pub resources: Option<cri::LinuxContainerResources>,
+    pub boot_id: String,
+}
+
+impl Record for PodRecord {
+    const KIND: &'static str = "pod";
+    const SCHEMA: u32 = 1;
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl PodRecord {
+    pub fn metadata(&self) -> cri::PodSandboxMetadata {
+        self.config.metadata.clone().unwrap_or_default()
+    }
+
+    pub fn linux(&self) -> cri::LinuxPodSandboxConfig {
+        self.config.linux.clone().unwrap_or_default()
+    }
+
+    /// The NamespaceOption as requested; an absent chain means POD everywhere (CRI-200).
+    pub fn namespace_options(&self) -> cri::NamespaceOption {
+        self.config
+            .linux
+            .as_ref()
+            .and_then(|linux| linux.security_context.as_ref())
+            .and_then(|context| context.namespace_options.clone())
+            .unwrap_or_default()
+    }
+
+    pub fn host_network(&self) -> bool {
+        self.namespace_options().network() == cri::NamespaceMode::Node
+    }
+
+    /// The sandbox's own leaf: the pause process's, and there without one too, so that the
+    /// pod's cgroup has what holds it.
+    pub fn cgroup_leaf(&self) -> String {
+        format!("{}/{}", self.cgroup_parent, self.id)
+    }
+
+    /// The name that is unique among existing sandboxes (CRI-110).
+    pub fn name_key(&self) -> String {
+        pod_name_key(&self.metadata())
+    }
+}
+
+/// `name_namespace_uid_attempt`, the tuple that is unique among existing sandboxes.
+pub fn pod_name_key(metadata: &cri::PodSandboxMetadata) -> String {
+    format!(
+        "{}_{}_{}_{}",
+        metadata.name, metadata.namespace, metadata.uid, metadata.attempt
+    )
+}
+
+/// Where a container is in its life. Only the pod's driver and the steps it runs change it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContainerPhase {
+    /// CreateContainer is under way: not listed.
+    Creating,
+    Created,
+    Running,
+    Exited,
+    /// The monitor does not answer after a restart.
+    Unknown,
+}
+
+/// The image as the container was made from it (CRI-143).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerImage {
+    /// Exactly `Image.id`.
+    pub id: String,
+    /// First repo tag, else what was asked for.
+    pub name: String,
+    /// First repo digest, else the id.
+    pub reference: String,
+    pub user_specified: String,
+    pub annotations: BTreeMap<String, String>,
+    pub runtime_handler: String,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    pub code: i32,
+    /// CamelCase, as in ContainerStatus.reason.
+    pub reason: String,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerUser {
+    pub uid: i64,
+    pub gid: i64,
+    pub groups: Vec<i64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    pub id: String,
+    pub pod: String,
+    pub config: cri::ContainerConfig,
+    pub image: ContainerImage,
+    pub created_at: i64,
+    /// 0 until started.
+    pub started_at: i64,
+    /// 0 until exited.
+    pub finished_at: i64,
+    pub phase: ContainerPhase,
+    pub exit: Exit,
+    pub log_path: Option<PathBuf>,
+    pub user: ContainerUser,
+    /// The effective signal, as CRI's enum (CRI-143), and as the kernel's number.
+    pub stop_signal: i32,
+    pub stop_signal_number: i32,
+    /// The effective resources, as ContainerStatus shows them.
+    pub resources: cri::LinuxContainerResources,
+    pub process: Option<Process>,
+    pub hooks: ContainerHooks,
+    /// Absolute below the hierarchies.
+    pub cgroup: String,
+}
+
+impl Record for ContainerRecord {
+    const KIND: &'static str = "container";
+    const SCHEMA: u32 = 1;
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl ContainerRecord {
+    pub fn metadata(&self) -> cri::ContainerMetadata {
+        self.config.metadata.clone().unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.config
+            .metadata
+            .as_ref()
+            .map_or("", |metadata| metadata.name.as_str())
+    }
+
+    /// Unique within a pod.
+    pub fn name_key(&self) -> String {
+        container_name_key(&self.metadata())
+    }
+}
+
+/// `name_attempt`, unique within a pod.
+pub fn container_name_key(metadata: &cri::ContainerMetadata) -> String {
+    format!("{}_{}", metadata.name, metadata.attempt)
+}

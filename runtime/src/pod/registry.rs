@@ -1,0 +1,197 @@
+//! All pods: ids, unique prefixes, names, and what List sees.
+//!
+//! The map's lock is held for a look-up or an insertion and never across an await.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use tokio::sync::watch;
+
+use super::{
+    Container, Pod,
+    error::{Error, Kind, Result},
+    record::{ContainerPhase, PodPhase, PodRecord},
+};
+
+/// The outcome of a RunPodSandbox under way, for all who asked for it.
+pub type Starting = watch::Receiver<Option<Result<()>>>;
+
+#[derive(Default)]
+struct Inner {
+    pods: BTreeMap<String, Arc<Pod>>,
+    /// By `name_namespace_uid_attempt`, from reservation to removal.
+    names: HashMap<String, Name>,
+}
+
+struct Name {
+    id: String,
+    starting: Option<Starting>,
+}
+
+#[derive(Default)]
+pub struct Registry {
+    inner: RwLock<Inner>,
+}
+
+/// What became of the wish for a name.
+pub enum Reservation {
+    /// It is ours; the id is new.
+    New,
+    /// The same sandbox is being made: wait for it.
+    Starting(String, Starting),
+    /// It is there.
+    There(Arc<Pod>),
+}
+
+impl Registry {
+    /// Takes the name for `id`, or says who has it (CRI-110, CRI-113).
+    pub fn reserve(&self, name: &str, id: &str, starting: Starting) -> Reservation {
+        let mut inner = self.write();
+        if let Some(taken) = inner.names.get(name) {
+            if let Some(pod) = inner.pods.get(&taken.id).filter(|pod| listed(pod)) {
+                return Reservation::There(Arc::clone(pod));
+            }
+            if let Some(starting) = &taken.starting {
+                return Reservation::Starting(taken.id.clone(), starting.clone());
+            }
+        }
+        inner.names.insert(
+            name.to_owned(),
+            Name {
+                id: id.to_owned(),
+                starting: Some(starting),
+            },
+        );
+        Reservation::New
+    }
+
+    /// All pods, also those that are being made.
+    pub fn all(&self) -> Vec<Arc<Pod>> {
+        self.read().pods.values().cloned().collect()
+    }
+
+    /// A pod by its whole id, also one that is being made.
+    pub fn any(&self, id: &str) -> Option<Arc<Pod>> {
+        self.read().pods.get(id).cloned()
+    }
+
+    /// Takes a pod in. It is visible from when its phase is no longer Creating.
+    pub fn publish(&self, pod: &Arc<Pod>) {
+        let name = pod.cell.get().name_key();
+        let mut inner = self.write();
+        inner.names.entry(name).or_insert_with(|| Name {
+            id: pod.id.clone(),
+            starting: None,
+        });
+        inner.pods.insert(pod.id.clone(), Arc::clone(pod));
+    }
+
+    /// Forgets a pod and gives its name back.
+    pub fn forget(&self, record: &PodRecord) {
+        let name = record.name_key();
+        let mut inner = self.write();
+        inner.pods.remove(&record.id);
+        if inner.names.get(&name).is_some_and(|n| n.id == record.id) {
+            inner.names.remove(&name);
+        }
+    }
+
+    /// Visible pods, oldest first.
+    pub fn pods(&self) -> Vec<Arc<Pod>> {
+        let mut pods: Vec<_> = self
+            .read()
+            .pods
+            .values()
+            .filter(|pod| listed(pod))
+            .cloned()
+            .collect();
+        pods.sort_by_key(|pod| pod.cell.get().created_at);
+        pods
+    }
+
+    /// Visible containers with their pods.
+    pub fn containers(&self) -> Vec<(Arc<Pod>, Arc<Container>)> {
+        let mut found = Vec::new();
+        for pod in self.read().pods.values() {
+            for container in pod.containers() {
+                if container.cell.get().phase != ContainerPhase::Creating {
+                    found.push((Arc::clone(pod), container));
+                }
+            }
+        }
+        found.sort_by_key(|(_, container)| container.cell.get().created_at);
+        found
+    }
+
+    /// A pod by id or unique prefix of it (CRI-009).
+    ///
+    /// # Errors
+    /// NotFound, or Invalid when several begin so.
+    pub fn pod(&self, id: &str) -> Result<Arc<Pod>> {
+        let inner = self.read();
+        if let Some(pod) = inner.pods.get(id).filter(|pod| listed(pod)) {
+            return Ok(Arc::clone(pod));
+        }
+        let candidates = inner
+            .pods
+            .range(id.to_owned()..)
+            .take_while(|(key, _)| key.starts_with(id))
+            .filter(|(_, pod)| listed(pod))
+            .map(|(_, pod)| Arc::clone(pod));
+        unique("sandbox", id, candidates)?.ok_or_else(|| Error::no_sandbox(id))
+    }
+
+    /// A container by id or unique prefix of it.
+    ///
+    /// # Errors
+    /// NotFound, or Invalid when several begin so.
+    pub fn container(&self, id: &str) -> Result<(Arc<Pod>, Arc<Container>)> {
+        let pods: Vec<_> = self.read().pods.values().cloned().collect();
+        for pod in &pods {
+            if let Some(container) = pod.container(id).filter(|c| visible(c)) {
+                return Ok((Arc::clone(pod), container));
+            }
+        }
+        let all = pods.iter().flat_map(|pod| {
+            pod.containers()
+                .into_iter()
+                .filter(|c| visible(c) && c.id.starts_with(id))
+                .map(|container| (Arc::clone(pod), container))
+        });
+        unique("container", id, all)?.ok_or_else(|| Error::no_container(id))
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A sandbox that is being made is not found by anyone (CRI-100, NRI-1114).
+fn listed(pod: &Pod) -> bool {
+    pod.cell.get().phase != PodPhase::Creating
+}
+
+fn visible(container: &Container) -> bool {
+    container.cell.get().phase != ContainerPhase::Creating
+}
+
+/// The only one of the candidates; the empty id is no prefix.
+fn unique<T>(what: &str, id: &str, mut candidates: impl Iterator<Item = T>) -> Result<Option<T>> {
+    if id.is_empty() {
+        return Err(Error::invalid(format!("{what} id is empty")));
+    }
+    let first = candidates.next();
+    if first.is_some() && candidates.next().is_some() {
+        return Err(Error::new(
+            Kind::Invalid,
+            format!("{what} {id}: several begin so, give more of the id"),
+        ));
+    }
+    Ok(first)
+}

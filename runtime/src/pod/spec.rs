@@ -1,0 +1,122 @@
+//! A container's specs on disk, beside its record: what was built from CRI, what plugins made
+//! of it, and who set what. Written at creation and at each update of resources.
+
+use std::{fs, io, path::PathBuf};
+
+use oci_spec::runtime::Spec;
+use serde::{Deserialize, Serialize};
+
+use super::error::{Error, Result, Step as _};
+use crate::store::{self, blocking};
+
+const SCHEMA: u32 = 1;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Specs {
+    schema: u32,
+    /// As built from CRI, before any plugin; absent where no plugin changed it.
+    pub base: Option<Spec>,
+    /// The merged adjustment of all plugins.
+    pub adjustment: proto_nri::ContainerAdjustment,
+    /// Which plugin set which field.
+    pub owners: proto_nri::OwningPlugins,
+    /// What the container is, or will be, made from; its resources are kept up to date.
+    pub spec: Spec,
+}
+
+impl Specs {
+    pub fn new(spec: Spec) -> Self {
+        Self {
+            schema: SCHEMA,
+            base: None,
+            adjustment: proto_nri::ContainerAdjustment::default(),
+            owners: proto_nri::OwningPlugins::default(),
+            spec,
+        }
+    }
+
+    /// The bundle's config.json.
+    ///
+    /// # Errors
+    /// Never for a spec that was read or built.
+    pub fn to_config(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&self.spec)
+    }
+}
+
+/// `<root>/specs/<container id>.json`.
+#[derive(Debug, Clone)]
+pub struct SpecStore {
+    dir: PathBuf,
+}
+
+impl SpecStore {
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn open(dir: PathBuf) -> Result<Self, store::Error> {
+        store::make_dir(&dir)?;
+        Ok(Self { dir })
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+
+    /// # Errors
+    /// A file that is not there, not readable, or of a newer schema.
+    pub async fn read(&self, id: &str) -> Result<Specs> {
+        let path = self.path(id);
+        let what = format!("container {id}: read its spec");
+        let shown = what.clone();
+        blocking(move || {
+            let bytes = fs::read(path).step(&shown)?;
+            serde_json::from_slice::<Specs>(&bytes).step(&shown)
+        })
+        .await
+        .and_then(|specs| match specs.schema {
+            SCHEMA => Ok(specs),
+            newer => Err(Error::failed(format!("{what}: schema {newer} is not ours"))),
+        })
+    }
+
+    /// On disk when it returns.
+    ///
+    /// # Errors
+    /// When the file system refuses; the old file is then still there.
+    pub async fn write(&self, id: &str, specs: &Specs) -> Result<()> {
+        let path = self.path(id);
+        let bytes = serde_json::to_vec(specs).step(&format!("container {id}: encode its spec"))?;
+        blocking(move || {
+            crate::fault::point("store.spec").map_err(store::Error::Fault)?;
+            store::replace(&path, &bytes)
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Idempotent.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub async fn remove(&self, id: &str) -> Result<()> {
+        let path = self.path(id);
+        match tokio::fs::remove_file(&path).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).step(&format!("container {id}: remove its spec"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ids of all specs, for the sweep after a crash.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn ids(&self) -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(&self.dir)?;
+        Ok(entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter_map(|name| name.strip_suffix(".json").map(str::to_owned))
+            .collect())
+    }
+}

@@ -1,0 +1,219 @@
+//! CPU rates (CRI-154): every second the CPU time of each watched cgroup is read, while somebody
+//! asks for rates.
+//!
+//! ```text
+//!   asleep --rate() asked--> sampling, once a period --nobody asked for IDLE--> asleep
+//! ```
+//! A machine whose statistics nobody reads is not woken. The first answer after sleep is "unknown",
+//! which the kubelet takes as its cue to compute a rate of its own.
+
+use crate::cgroup::Cgroup;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// How often CPU time is read.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long sampling goes on after the last question; kubelets ask every 10 to 15 s.
+const IDLE: Duration = Duration::from_secs(120);
+/// A rate older than this is not told any more.
+const STALE: Duration = Duration::from_secs(5);
+/// Two readings closer than this give no rate: the numbers advance in steps of a tick.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// Reads rates in the background. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Sampler(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    watched: Mutex<HashMap<String, Watched>>,
+    asked: Mutex<Option<Instant>>,
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct Watched {
+    group: Cgroup,
+    last: Option<(Instant, u64)>,
+    rate: Option<(Instant, u64)>,
+}
+
+impl Sampler {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Watches the cgroup of the pod or container `id` until it is forgotten.
+    pub fn watch(&self, id: &str, group: Cgroup) {
+        let watched = Watched {
+            group,
+            last: None,
+            rate: None,
+        };
+        lock(&self.0.watched).insert(id.to_owned(), watched);
+    }
+
+    pub fn forget(&self, id: &str) {
+        lock(&self.0.watched).remove(id);
+    }
+
+    /// CPU time per second in ns over the last period; `None` while that is unknown. Asking keeps
+    /// the sampling going.
+    pub fn rate(&self, id: &str) -> Option<u64> {
+        let now = Instant::now();
+        *lock(&self.0.asked) = Some(now);
+        self.0.wake.notify_one();
+        let watched = lock(&self.0.watched);
+        let (at, rate) = watched.get(id)?.rate?;
+        (now.duration_since(at) <= STALE).then_some(rate)
+    }
+
+    /// Samples until the future is dropped; one such task per sampler.
+    pub async fn run(&self) {
+        loop {
+            self.0.wake.notified().await;
+            let mut ticks = interval(PERIOD);
+            // After a pause of the machine one reading is enough.
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            while self.is_asked() {
+                ticks.tick().await;
+                self.sample_all().await;
+            }
+            // What was read before the pause would average over it.
+            for watched in lock(&self.0.watched).values_mut() {
+                (watched.last, watched.rate) = (None, None);
+            }
+        }
+    }
+
+    fn is_asked(&self) -> bool {
+        lock(&self.0.asked).is_some_and(|at| at.elapsed() < IDLE)
+    }
+
+    async fn sample_all(&self) {
+        let copy = |(id, w): (&String, &Watched)| (id.clone(), w.group.clone());
+        let groups: Vec<_> = lock(&self.0.watched).iter().map(copy).collect();
+        // Reading may flush counters in the kernel, so not on a thread that serves requests.
+        let read = tokio::task::spawn_blocking(move || {
+            let read = |(id, group): (String, Cgroup)| {
+                let usage = group.cpu_usage_ns();
+                (id, usage, Instant::now())
+            };
+            groups.into_iter().map(read).collect::<Vec<_>>()
+        });
+        let Ok(read) = read.await else { return };
+        let mut watched = lock(&self.0.watched);
+        for (id, usage, at) in read {
+            if let Some(watched) = watched.get_mut(&id) {
+                watched.take(at, usage);
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn take(&mut self, at: Instant, usage: Option<u64>) {
+        let Some(usage) = usage else {
+            // The cgroup is gone, or was made anew since: nothing to compare with.
+            (self.last, self.rate) = (None, None);
+            return;
+        };
+        if let Some((before, used)) = self.last {
+            let elapsed = at.duration_since(before);
+            if elapsed < SHORTEST {
+                return;
+            }
+            self.rate = rate(usage, used, elapsed).map(|rate| (at, rate));
+        }
+        self.last = Some((at, usage));
+    }
+}
+
+/// ns of CPU per second; `None` if the counter went back, as a new cgroup's does.
+fn rate(usage: u64, before: u64, elapsed: Duration) -> Option<u64> {
+    let used = u128::from(usage.checked_sub(before)?);
+    u64::try_from(used * 1_000_000_000 / elapsed.as_nanos().max(1)).ok()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::Host;
+    use std::path::Path;
+
+    #[test]
+    fn a_rate_is_time_used_by_time_passed() {
+        let second = Duration::from_secs(1);
+        assert_eq!(rate(1_500, 500, second), Some(1000));
+        assert_eq!(rate(u64::MAX, 0, second / 2), None);
+        assert_eq!(rate(5, 6, second), None);
+    }
+
+    /// A recorded v2 cgroup whose counter the test turns.
+    fn tree(dir: &Path) -> Cgroup {
+        let write = |path: &str, text: &str| {
+            let path = dir.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let table = "1 0 0:1 / /cg rw - cgroup2 cgroup2 rw\n";
+        write("proc/self/mountinfo", table);
+        write("cg/pod/c/cpu.stat", "usage_usec 0\n");
+        let host = Host::detect_at(dir).unwrap();
+        host.container("/pod", "c").unwrap()
+    }
+
+    fn used(dir: &Path, usec: u64) {
+        let text = format!("usage_usec {usec}\n");
+        std::fs::write(dir.join("cg/pod/c/cpu.stat"), text).unwrap();
+    }
+
+    /// Lets the sampler's own task come to rest between two points of paused time.
+    async fn pass(time: Duration) {
+        tokio::time::advance(time).await;
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+            std::thread::yield_now();
+        }
+    }
+
+    async fn until(sampler: &Sampler, dir: &Path, wanted: impl Fn(Option<u64>) -> bool) {
+        let mut usec = 0;
+        for _ in 0..1000 {
+            if wanted(sampler.rate("c")) {
+                return;
+            }
+            usec += 500_000;
+            used(dir, usec);
+            pass(PERIOD).await;
+        }
+        panic!(
+            "the rate never came to what is wanted: {:?}",
+            sampler.rate("c")
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_comes_with_the_second_reading_and_goes_with_the_cgroup() {
+        let dir = tempfile::tempdir().unwrap();
+        let sampler = Sampler::new();
+        sampler.watch("c", tree(dir.path()));
+        let running = sampler.clone();
+        let task = tokio::spawn(async move { running.run().await });
+        assert_eq!(sampler.rate("c"), None);
+        until(&sampler, dir.path(), |rate| rate.is_some()).await;
+        std::fs::remove_file(dir.path().join("cg/pod/c/cpu.stat")).unwrap();
+        pass(STALE + PERIOD).await;
+        assert_eq!(sampler.rate("c"), None);
+        sampler.forget("c");
+        assert_eq!(sampler.rate("c"), None);
+        task.abort();
+    }
+}

@@ -1,0 +1,456 @@
+//! Records on disk: one JSON file per object, replaced atomically and fsynced, so that an RPC
+//! that said OK is on disk (CRI-811) and damage to one file is damage to one object (CRI-818).
+//!
+//! An unreadable file is set aside under `unreadable/`, never deleted.
+
+use std::{
+    fmt,
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Seek as _, Write as _},
+    marker::PhantomData,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::{Arc, RwLock},
+};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{step} {}: {source}", path.display())]
+    Io {
+        step: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{} is in use by another cairn, pid {pid}", path.display())]
+    Locked { path: PathBuf, pid: String },
+    #[error("write record {id}: {message}")]
+    Encode { id: String, message: String },
+    #[error("fault point {0}")]
+    Fault(String),
+}
+
+impl Error {
+    fn io(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { step, path, source }
+    }
+}
+
+/// What a store keeps one file of.
+pub trait Record: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// Names the fault point of its writes: `store.<KIND>`.
+    const KIND: &'static str;
+    /// The newest schema this program writes; it reads this one and older.
+    const SCHEMA: u32;
+
+    fn id(&self) -> &str;
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope<R> {
+    schema: u32,
+    record: R,
+}
+
+/// A directory of records of one kind.
+pub struct Store<R> {
+    dir: PathBuf,
+    kind: PhantomData<fn() -> R>,
+}
+
+impl<R> Clone for Store<R> {
+    fn clone(&self) -> Self {
+        Self {
+            dir: self.dir.clone(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<R: Record> Store<R> {
+    /// Opens, or makes, the directory (mode 0700: records hold environment values).
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn open(dir: PathBuf) -> Result<Self, Error> {
+        make_dir(&dir)?;
+        Ok(Self {
+            dir,
+            kind: PhantomData,
+        })
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+
+    /// Every readable record; the others are set aside and named with the reason.
+    ///
+    /// # Errors
+    /// When the directory itself cannot be read.
+    pub fn load(&self) -> Result<(Vec<R>, Vec<String>), Error> {
+        let mut records = Vec::new();
+        let mut set_aside = Vec::new();
+        let entries = fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))?;
+        for entry in entries {
+            let path = entry.map_err(Error::io("read", &self.dir))?.path();
+            let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
+                continue;
+            };
+            if name.ends_with(".tmp") {
+                // A write that never became a record.
+                fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            } else if let Some(id) = name.strip_suffix(".json") {
+                match read_record::<R>(&path) {
+                    Ok(record) if record.id() == id => records.push(record),
+                    Ok(_) => set_aside.push(self.set_aside(&path, "names another object")?),
+                    Err(reason) => set_aside.push(self.set_aside(&path, &reason)?),
+                }
+            }
+        }
+        Ok((records, set_aside))
+    }
+
+    fn set_aside(&self, path: &Path, reason: &str) -> Result<String, Error> {
+        let dir = self.dir.join("unreadable");
+        make_dir(&dir)?;
+        let to = dir.join(path.file_name().unwrap_or_default());
+        fs::rename(path, &to).map_err(Error::io("set aside", path))?;
+        Ok(format!("{} {}: {reason}", R::KIND, to.display()))
+    }
+
+    fn save(&self, record: &R) -> Result<(), Error> {
+        crate::fault::point(&format!("store.{}", R::KIND)).map_err(Error::Fault)?;
+        let bytes = serde_json::to_vec_pretty(&Envelope {
+            schema: R::SCHEMA,
+            record,
+        })
+        .map_err(|error| Error::Encode {
+            id: record.id().to_owned(),
+            message: error.to_string(),
+        })?;
+        replace(&self.path(record.id()), &bytes)
+    }
+
+    /// Removes a record; one that is gone already is fine.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn delete(&self, id: &str) -> Result<(), Error> {
+        let path = self.path(id);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io("remove", &path)(error))
+            }
+            _ => sync_dir(&self.dir),
+        }
+    }
+}
+
+fn read_record<R: Record>(path: &Path) -> Result<R, String> {
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    #[derive(Deserialize)]
+    struct Head {
+        schema: u32,
+    }
+    let head: Head = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    if head.schema > R::SCHEMA {
+        return Err(format!(
+            "schema {} is newer than this cairn's {}",
+            head.schema,
+            R::SCHEMA
+        ));
+    }
+    serde_json::from_slice::<Envelope<R>>(&bytes)
+        .map(|envelope| envelope.record)
+        .map_err(|error| error.to_string())
+}
+
+/// Writes a file so that after a crash either the old or the new content is there, whole.
+///
+/// # Errors
+/// When any step fails; the old content is then still there.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let tmp = path.with_extension("tmp");
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&tmp)?;
+        file.write_all(bytes)?;
+        file.sync_data()?;
+        fs::rename(&tmp, path)
+    };
+    if let Err(error) = write() {
+        let _ = fs::remove_file(&tmp);
+        return Err(Error::io("write", path)(error));
+    }
+    match path.parent() {
+        Some(dir) => sync_dir(dir),
+        None => Ok(()),
+    }
+}
+
+fn sync_dir(dir: &Path) -> Result<(), Error> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(Error::io("sync", dir))
+}
+
+/// Makes a directory and its parents, private to the daemon.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn make_dir(dir: &Path) -> Result<(), Error> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(Error::io("make", dir))
+}
+
+/// One object's record: memory and disk change together, in the order of the calls.
+///
+/// Readers take a snapshot and never wait for a write.
+pub struct Cell<R> {
+    store: Store<R>,
+    current: RwLock<Arc<R>>,
+    writing: tokio::sync::Mutex<()>,
+}
+
+impl<R: Record> Cell<R> {
+    /// A record that is on disk already.
+    pub fn loaded(store: Store<R>, record: R) -> Self {
+        Self {
+            store,
+            current: RwLock::new(Arc::new(record)),
+            writing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Writes a new record.
+    ///
+    /// # Errors
+    /// When it cannot be written; nothing is left then.
+    pub async fn create(store: Store<R>, record: R) -> Result<Self, Error> {
+        let cell = Self::loaded(store, record);
+        cell.change(|_| {}).await?;
+        Ok(cell)
+    }
+
+    pub fn get(&self) -> Arc<R> {
+        match self.current.read() {
+            Ok(current) => Arc::clone(&current),
+            Err(poisoned) => Arc::clone(&poisoned.into_inner()),
+        }
+    }
+
+    /// Changes the record on disk, then in memory.
+    ///
+    /// # Errors
+    /// When it cannot be written; memory then still holds the old record.
+    pub async fn change(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
+        let turn = self.writing.lock().await;
+        let mut record = R::clone(&self.get());
+        edit(&mut record);
+        let record = Arc::new(record);
+        let (store, written) = (self.store.clone(), Arc::clone(&record));
+        blocking(move || store.save(&written)).await?;
+        self.set(&record);
+        drop(turn);
+        Ok(record)
+    }
+
+    /// Changes memory even where the disk refuses: for facts that hold whether or not they
+    /// could be written, such as an exit. The error is the disk's.
+    ///
+    /// # Errors
+    /// When it cannot be written; memory holds the new record all the same.
+    pub async fn record_fact(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
+        let turn = self.writing.lock().await;
+        let mut record = R::clone(&self.get());
+        edit(&mut record);
+        let record = Arc::new(record);
+        self.set(&record);
+        let (store, written) = (self.store.clone(), Arc::clone(&record));
+        let saved = blocking(move || store.save(&written)).await;
+        drop(turn);
+        saved.map(|()| record)
+    }
+
+    /// Removes the record from disk; memory keeps the last one for whoever still holds it.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub async fn delete(&self) -> Result<(), Error> {
+        let turn = self.writing.lock().await;
+        let (store, id) = (self.store.clone(), self.get().id().to_owned());
+        let result = blocking(move || store.delete(&id)).await;
+        drop(turn);
+        result
+    }
+
+    fn set(&self, record: &Arc<R>) {
+        match self.current.write() {
+            Ok(mut current) => *current = Arc::clone(record),
+            Err(poisoned) => *poisoned.into_inner() = Arc::clone(record),
+        }
+    }
+}
+
+/// File system work off the async threads. A panic there is carried on here.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only at shutdown of the runtime, when nobody polls us any more.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+/// Holds a directory for this process; dropped with the process.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes `<dir>/lock` and writes our pid into it.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] with the holder's pid.
+    pub fn take(dir: &Path) -> Result<Self, Error> {
+        make_dir(dir)?;
+        let path = dir.join("lock");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(Error::io("open", &path))?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            return Err(Error::Locked {
+                path: dir.to_owned(),
+                pid: pid.trim().to_owned(),
+            });
+        }
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()))
+            .map_err(Error::io("write", &path))?;
+        Ok(Self { _file: file })
+    }
+}
+
+impl<R> fmt::Debug for Store<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({})", self.dir.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Stone {
+        id: String,
+        weight: u32,
+    }
+
+    impl Record for Stone {
+        const KIND: &'static str = "stone";
+        const SCHEMA: u32 = 2;
+
+        fn id(&self) -> &str {
+            &self.id
+        }
+    }
+
+    fn stone(id: &str, weight: u32) -> Stone {
+        Stone {
+            id: id.into(),
+            weight,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_is_on_disk_when_it_returns() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let store = Store::open(dir.path().join("stones")).expect("open");
+        let cell = Cell::create(store.clone(), stone("a", 1))
+            .await
+            .expect("create");
+        cell.change(|s| s.weight = 7).await.expect("change");
+        assert_eq!(store.load().expect("load").0, [stone("a", 7)]);
+        cell.delete().await.expect("delete");
+        assert!(store.load().expect("load").0.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_write_that_fails_changes_nothing() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("stones");
+        let store = Store::open(path.clone()).expect("open");
+        let cell = Cell::create(store, stone("a", 1)).await.expect("create");
+        fs::remove_dir_all(&path).expect("remove");
+        cell.change(|s| s.weight = 7)
+            .await
+            .expect_err("no directory");
+        assert_eq!(cell.get().weight, 1);
+        cell.record_fact(|s| s.weight = 9)
+            .await
+            .expect_err("no directory");
+        assert_eq!(cell.get().weight, 9);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_set_aside_not_deleted() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let store = Store::<Stone>::open(dir.path().to_owned()).expect("open");
+        store.save(&stone("good", 1)).expect("save");
+        fs::write(dir.path().join("torn.json"), b"{\"schema\":2,").expect("write");
+        fs::write(
+            dir.path().join("newer.json"),
+            b"{\"schema\":3,\"record\":{\"id\":\"newer\",\"weight\":1}}",
+        )
+        .expect("write");
+        fs::write(
+            dir.path().join("other.json"),
+            b"{\"schema\":2,\"record\":{\"id\":\"x\",\"weight\":1}}",
+        )
+        .expect("write");
+        fs::write(dir.path().join("half.tmp"), b"{").expect("write");
+        let (records, mut set_aside) = store.load().expect("load");
+        set_aside.sort();
+        assert_eq!(records, [stone("good", 1)]);
+        assert_eq!(set_aside.len(), 3);
+        assert!(set_aside[0].contains("schema 3 is newer than this cairn's 2"));
+        for name in ["torn", "newer", "other"] {
+            assert!(dir.path().join(format!("unreadable/{name}.json")).exists());
+        }
+        assert!(!dir.path().join("half.tmp").exists());
+    }
+
+    #[test]
+    fn a_second_daemon_is_told_the_pid_of_the_first() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let _held = Lock::take(dir.path()).expect("free");
+        let error = Lock::take(dir.path()).expect_err("held").to_string();
+        assert!(
+            error.ends_with(&format!("pid {}", std::process::id())),
+            "{error}"
+        );
+    }
+}

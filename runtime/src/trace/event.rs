@@ -1,0 +1,358 @@
+//! The one event. Its JSON form is the contract of the log file and of `cairn.v1.Timeline`.
+//!
+//! Adding a field or a variant keeps [`SCHEMA`]; readers ignore what they do not know. Taking away
+//! or changing the meaning of one raises it.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the JSON form, in every line.
+pub const SCHEMA: u32 = 1;
+
+/// Something that happened, once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    pub schema: u32,
+    /// Counts up by one from event to event, also over restarts of the daemon.
+    pub seq: u64,
+    /// Time of day in ns since the epoch, never earlier than in the event before.
+    pub wall_ns: i64,
+    /// `CLOCK_MONOTONIC` in ns: differences are true, also over a restart, not over a reboot.
+    pub mono_ns: u64,
+    #[serde(flatten)]
+    pub subject: Subject,
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// Whom it happened to. All empty: to the daemon or a plugin as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod: String,
+    /// `namespace/name`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod_name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub container: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub container_name: String,
+    /// The CRI call in whose course it happened, such as `RunPodSandbox`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub call: String,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum What {
+    /// A CRI call that changes something came in; `subject.call` names it.
+    CallBegun,
+    /// It was answered; `error` is the text of a failure.
+    CallEnded {
+        took_ns: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// The runtime did something.
+    Step {
+        #[serde(flatten)]
+        step: Step,
+    },
+    /// A contract point was reached: its hook is called at every plugin now, in order.
+    Point {
+        /// `C-01`, or empty for an event that is no contract point.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        point: String,
+        hook: String,
+    },
+    /// What one plugin answered there.
+    Plugin {
+        hook: String,
+        plugin: String,
+        #[serde(flatten)]
+        outcome: Outcome,
+        took_ns: u64,
+        #[serde(default, skip_serializing_if = "is_false")]
+        adjusted: bool,
+        /// Names of what it set, such as `mount /data` or `env DEMO`; never a value.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changed: Vec<String>,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        updates: u32,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        evictions: u32,
+    },
+    /// All plugins were asked; `aborted` says why the operation may not go on.
+    Passed {
+        hook: String,
+        took_ns: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        aborted: Option<String>,
+    },
+    /// A step in the life of a plugin.
+    PluginLife {
+        plugin: String,
+        #[serde(flatten)]
+        life: Life,
+    },
+    /// So many events were not kept: the writer or this subscriber was too slow.
+    Lost { events: u64 },
+    /// A kind that a newer daemon wrote.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What the runtime did, between the contract points.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum Step {
+    SandboxBegun,
+    Cgroup,
+    Namespaces,
+    Network {
+        ips: Vec<String>,
+    },
+    Paused {
+        pid: u32,
+    },
+    Ready,
+    SandboxFailed {
+        reason: String,
+    },
+    ImagePulled {
+        image: String,
+    },
+    ContainerMade,
+    Created {
+        pid: u32,
+    },
+    Started,
+    StartFailed {
+        reason: String,
+    },
+    /// A stop signal was sent; `SIGTERM`.
+    Signalled {
+        signal: String,
+    },
+    Exited {
+        code: i32,
+        reason: String,
+    },
+    Updated,
+    Removed,
+    NetworkGone,
+    Stopped,
+    SandboxRemoved,
+    /// An undo step failed; the object stays until it is done (invariant 7).
+    UndoFailed {
+        what: String,
+        reason: String,
+    },
+    /// Found again after a restart of the daemon.
+    Recovered,
+    DaemonStarted {
+        version: String,
+    },
+    DaemonStopping,
+}
+
+/// What came of one plugin at one event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
+pub enum Outcome {
+    Answered,
+    Refused(String),
+    TimedOut,
+    Lost(String),
+    Garbled(String),
+    Panicked(String),
+    Conflict(String),
+    Denied(String),
+    Skipped,
+    NotSubscribed,
+    Joining,
+    Absent,
+    Cancelled,
+}
+
+/// A plugin comes and goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "life", rename_all = "snake_case")]
+pub enum Life {
+    Launched,
+    Registered {
+        version: String,
+    },
+    /// The hooks it wants, by name.
+    Configured {
+        events: Vec<String>,
+    },
+    Synchronized {
+        pods: u32,
+        containers: u32,
+        took_ns: u64,
+    },
+    /// It sent updates of its own accord.
+    Unsolicited {
+        updates: u32,
+        failed: u32,
+        evictions: u32,
+    },
+    Rejected {
+        reason: String,
+    },
+    Closed {
+        reason: String,
+    },
+    Restarting {
+        after_ns: u64,
+    },
+    /// An event kept for it was given up.
+    Dropped {
+        hook: String,
+    },
+}
+
+impl Subject {
+    /// Nobody in particular.
+    pub fn daemon() -> Self {
+        Self::default()
+    }
+
+    pub fn pod(id: &str, namespace: &str, name: &str) -> Self {
+        Self {
+            pod: id.to_owned(),
+            pod_name: format!("{namespace}/{name}"),
+            ..Self::default()
+        }
+    }
+
+    /// A container of this pod.
+    pub fn container(mut self, id: &str, name: &str) -> Self {
+        id.clone_into(&mut self.container);
+        name.clone_into(&mut self.container_name);
+        self
+    }
+
+    /// In the course of this CRI call.
+    pub fn during(mut self, call: &str) -> Self {
+        call.clone_into(&mut self.call);
+        self
+    }
+}
+
+impl From<Step> for What {
+    fn from(step: Step) -> Self {
+        Self::Step { step }
+    }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for this shape"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for this shape"
+)]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(what: What) -> Event {
+        Event {
+            schema: SCHEMA,
+            seq: 7,
+            wall_ns: 1,
+            mono_ns: 2,
+            subject: Subject::pod("p1", "default", "web").container("c1", "app"),
+            what,
+        }
+    }
+
+    fn round_trip(what: What) -> String {
+        let event = event(what);
+        let line = serde_json::to_string(&event).unwrap();
+        assert!(!line.contains('\n'));
+        assert_eq!(
+            serde_json::from_str::<Event>(&line).unwrap(),
+            event,
+            "{line}"
+        );
+        line
+    }
+
+    #[test]
+    fn every_kind_survives_the_way_through_the_file() {
+        let text = || "why\n\"so\"".to_owned();
+        round_trip(What::CallBegun);
+        round_trip(What::CallEnded {
+            took_ns: 1,
+            error: Some(text()),
+        });
+        round_trip(
+            Step::Network {
+                ips: vec!["10.0.0.1".to_owned()],
+            }
+            .into(),
+        );
+        round_trip(
+            Step::Exited {
+                code: 137,
+                reason: text(),
+            }
+            .into(),
+        );
+        round_trip(What::Point {
+            point: "C-01".to_owned(),
+            hook: "RunPodSandbox".to_owned(),
+        });
+        for outcome in [
+            Outcome::Answered,
+            Outcome::Refused(text()),
+            Outcome::TimedOut,
+        ] {
+            round_trip(What::Plugin {
+                hook: "CreateContainer".to_owned(),
+                plugin: "10-x".to_owned(),
+                outcome,
+                took_ns: 5,
+                adjusted: true,
+                changed: vec!["env DEMO".to_owned()],
+                updates: 2,
+                evictions: 0,
+            });
+        }
+        let life = Life::Closed { reason: text() };
+        round_trip(What::PluginLife {
+            plugin: "10-x".to_owned(),
+            life,
+        });
+        round_trip(What::Lost { events: 3 });
+    }
+
+    #[test]
+    fn a_line_is_flat_and_says_what_it_is() {
+        let line = round_trip(Step::Created { pid: 42 }.into());
+        assert_eq!(
+            line,
+            r#"{"schema":1,"seq":7,"wall_ns":1,"mono_ns":2,"pod":"p1","pod_name":"default/web","container":"c1","container_name":"app","kind":"step","step":"created","pid":42}"#
+        );
+    }
+
+    #[test]
+    fn a_kind_from_the_future_is_read_and_its_fields_ignored() {
+        let line =
+            r#"{"schema":1,"seq":1,"wall_ns":1,"mono_ns":1,"kind":"teleported","to":"mars"}"#;
+        let event: Event = serde_json::from_str(line).unwrap();
+        assert_eq!(event.what, What::Unknown);
+    }
+}

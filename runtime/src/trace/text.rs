@@ -1,0 +1,89 @@
+//! Pure: texts and numbers for a terminal: folded, cut, cleaned.
+
+/// Longest text shown of one event.
+const LONGEST: usize = 2000;
+
+/// `0.42 ms`, `15.2 ms`, `2.00 s`: three digits, never wider than nine columns below a day.
+pub fn duration(ns: u64) -> String {
+    let ms = ns as f64 / 1e6;
+    match ns {
+        0..10_000_000 => format!("{ms:.2} ms"),
+        10_000_000..100_000_000 => format!("{ms:.1} ms"),
+        100_000_000..1_000_000_000 => format!("{ms:.0} ms"),
+        _ => format!("{:.2} s", ms / 1e3),
+    }
+}
+
+/// `2026-11-21 02:51:07.120 UTC` of ns since the epoch.
+pub fn date(wall_ns: i64) -> String {
+    let ms = wall_ns.div_euclid(1_000_000);
+    let (days, ms) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
+    // Days to a date by years of 400 that begin in March, so that the leap day comes last.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let (day, month) = (
+        of_year - (153 * month + 2) / 5 + 1,
+        if month < 10 { month + 3 } else { month - 9 },
+    );
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (h, m, s) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
+    format!(
+        "{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}.{:03} UTC",
+        ms % 1000
+    )
+}
+
+/// Nothing from outside moves the cursor or paints: control characters become spaces, and bidi
+/// overrides too.
+pub fn clean(text: &str) -> String {
+    let printable = |c: char| {
+        let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
+        if c.is_control() || hidden { ' ' } else { c }
+    };
+    let mut out: String = text.chars().take(LONGEST).map(printable).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+pub fn pad(text: &str, columns: usize) -> String {
+    let length = text.chars().count();
+    if length > columns {
+        let cut: String = text.chars().take(columns - 1).collect();
+        return format!("{cut}…");
+    }
+    format!("{text}{}", " ".repeat(columns - length))
+}
+
+/// Breaks `text` at spaces into pieces of at most `width` columns; all but the first begin with
+/// `indent` spaces. A word longer than a line is cut.
+pub fn fold(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let mut pieces = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_inclusive(' ') {
+        let length = word.trim_end().chars().count();
+        if used + length > width && used > indent {
+            pieces.push(" ".repeat(indent));
+            used = indent;
+        }
+        for c in word.chars() {
+            if used == width {
+                if c == ' ' {
+                    continue;
+                }
+                pieces.push(" ".repeat(indent));
+                used = indent;
+            }
+            if let Some(last) = pieces.last_mut() {
+                last.push(c);
+            }
+            used += 1;
+        }
+    }
+    let trimmed = pieces.iter().map(|piece| piece.trim_end().to_owned());
+    trimmed.collect()
+}

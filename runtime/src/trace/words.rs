@@ -1,0 +1,123 @@
+//! Pure: what steps, outcomes and lives of plugins are called in the timeline, and in which colour.
+
+use super::text::duration;
+use super::{Life, Outcome, Step};
+
+/// Colours by meaning.
+#[derive(Debug, Clone, Copy)]
+pub enum Tint {
+    Plain,
+    Faint,
+    Strong,
+    Point,
+    Good,
+    Warn,
+    Bad,
+}
+
+impl Tint {
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Faint => "2",
+            Self::Strong => "1",
+            Self::Point => "1;36",
+            Self::Good => "32",
+            Self::Warn => "33",
+            Self::Bad => "1;31",
+        }
+    }
+}
+
+pub fn step_text(step: &Step) -> (String, Tint) {
+    let plain = |text: &str| (text.to_owned(), Tint::Plain);
+    match step {
+        Step::SandboxBegun => plain("sandbox begun"),
+        Step::Cgroup => plain("cgroup made"),
+        Step::Namespaces => plain("namespaces made"),
+        Step::Network { ips } if ips.is_empty() => plain("host network"),
+        Step::Network { ips } => (format!("network attached: {}", ips.join(", ")), Tint::Plain),
+        Step::Paused { pid } => (format!("pause process runs, pid {pid}"), Tint::Plain),
+        Step::Ready => ("ready".to_owned(), Tint::Good),
+        Step::SandboxFailed { reason } => (format!("sandbox failed: {reason}"), Tint::Bad),
+        Step::ImagePulled { image } => (format!("image pulled: {image}"), Tint::Plain),
+        Step::ContainerMade => plain("container recorded"),
+        Step::Created { pid } => (format!("process created, pid {pid}"), Tint::Plain),
+        Step::Started => ("started".to_owned(), Tint::Good),
+        Step::StartFailed { reason } => (format!("start failed: {reason}"), Tint::Bad),
+        Step::Signalled { signal } => (format!("sent {signal}"), Tint::Plain),
+        Step::Exited { code, reason } if reason.is_empty() => {
+            (format!("exited {code}"), Tint::Plain)
+        }
+        Step::Exited { code, reason } => (format!("exited {code}, {reason}"), Tint::Plain),
+        Step::Updated => plain("resources updated"),
+        Step::Removed => plain("container removed"),
+        Step::NetworkGone => plain("network removed"),
+        Step::Stopped => plain("stopped"),
+        Step::SandboxRemoved => plain("sandbox removed"),
+        Step::UndoFailed { what, reason } => {
+            (format!("could not undo {what}: {reason}"), Tint::Bad)
+        }
+        Step::Recovered => plain("found again after a restart"),
+        Step::DaemonStarted { version } => (format!("cairn {version} started"), Tint::Strong),
+        Step::DaemonStopping => plain("daemon stops"),
+    }
+}
+
+pub fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
+    match outcome {
+        Outcome::Answered => ("answered", "", Tint::Good),
+        Outcome::Refused(why) => ("refused", why, Tint::Bad),
+        Outcome::TimedOut => ("timed out", "", Tint::Warn),
+        Outcome::Lost(why) => ("lost", why, Tint::Warn),
+        Outcome::Garbled(why) => ("garbled", why, Tint::Warn),
+        Outcome::Panicked(why) => ("panicked", why, Tint::Bad),
+        Outcome::Conflict(why) => ("conflict", why, Tint::Bad),
+        Outcome::Denied(why) => ("denied", why, Tint::Bad),
+        Outcome::Skipped => ("skipped", "", Tint::Warn),
+        Outcome::NotSubscribed => ("not subscribed", "", Tint::Faint),
+        Outcome::Joining => ("joining", "", Tint::Warn),
+        Outcome::Absent => ("absent", "", Tint::Warn),
+        Outcome::Cancelled => ("cancelled", "", Tint::Warn),
+    }
+}
+
+pub fn life_text(life: &Life) -> (String, Tint) {
+    match life {
+        Life::Launched => ("launched".to_owned(), Tint::Plain),
+        Life::Registered { version } => (format!("registered, {version}"), Tint::Plain),
+        Life::Configured { events } if events.is_empty() => {
+            ("configured, wants no events".to_owned(), Tint::Plain)
+        }
+        Life::Configured { events } => (
+            format!("configured, wants {}", events.join(", ")),
+            Tint::Plain,
+        ),
+        Life::Synchronized {
+            pods,
+            containers,
+            took_ns,
+        } => {
+            let took = duration(*took_ns);
+            let text = format!("synchronized, pods {pods}, containers {containers}, {took}");
+            (text, Tint::Good)
+        }
+        Life::Unsolicited {
+            updates,
+            failed,
+            evictions,
+        } => {
+            let text = format!(
+                "asked by itself: updates {updates} ({failed} failed), evictions {evictions}"
+            );
+            (text, Tint::Plain)
+        }
+        Life::Rejected { reason } => (format!("rejected: {reason}"), Tint::Bad),
+        Life::Closed { reason } => (format!("closed: {reason}"), Tint::Warn),
+        Life::Restarting { after_ns } => (
+            format!("starts again in {}", duration(*after_ns)),
+            Tint::Plain,
+        ),
+        Life::Dropped { hook } => (format!("missed {hook} for good"), Tint::Bad),
+    }
+}

@@ -1,0 +1,298 @@
+//! What the monitor's tests share: a root file system of busybox, cgroups of their own, a launcher; all removed at the
+//! end, also of a failed test.
+//!
+//! They need root and the helpers that `hack/build helpers` made (in `CAIRN_HELPERS`, or `release/` of the target
+//! directory).
+
+// Each test program uses its part.
+#![allow(dead_code)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use cairn::monitor::{CgroupDir, LaunchSpec, Launcher, LauncherConfig, Monitor};
+use serde_json::{Value, json};
+
+const APPLETS: &[&str] = &[
+    "sh", "cat", "sleep", "echo", "id", "mkdir", "ls", "ps", "kill", "true", "dd", "head", "seq",
+    "setsid", "readlink", "grep", "touch", "env", "stty", "tty", "printf", "stat", "mount",
+    "chmod", "cp", "tr", "wc", "test", "nc", "hostname", "unshare", "yes",
+];
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// One test's ground.
+pub struct Ground {
+    pub dir: tempfile::TempDir,
+    pub launcher: Launcher,
+    cgroups: Vec<Vec<CgroupDir>>,
+}
+
+/// One container on it.
+pub struct Box {
+    pub id: String,
+    pub dir: PathBuf,
+    pub log: PathBuf,
+    pub spec: Value,
+    pub cgroups: Vec<CgroupDir>,
+    pub tty: bool,
+    pub stdin: bool,
+    pub stdin_once: bool,
+}
+
+fn helpers() -> PathBuf {
+    if let Some(dir) = std::env::var_os("CAIRN_HELPERS") {
+        return dir.into();
+    }
+    let exe = std::env::current_exe().expect("our own path");
+    let target = exe.ancestors().nth(3).expect("target directory");
+    let dir = target.join("release");
+    assert!(
+        dir.join("cairn-create").exists(),
+        "run `hack/build helpers` first, or set CAIRN_HELPERS"
+    );
+    dir
+}
+
+impl Ground {
+    pub async fn new() -> Ground {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let root = dir.path().join("rootfs");
+        for name in ["bin", "proc", "dev", "sys", "tmp", "etc"] {
+            fs::create_dir_all(root.join(name)).expect("rootfs");
+        }
+        fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
+        for applet in APPLETS {
+            symlink("busybox", root.join("bin").join(applet)).expect("applet");
+        }
+        fs::write(
+            root.join("etc/passwd"),
+            "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n",
+        )
+        .expect("passwd");
+        let run_dir = dir.path().join("run");
+        let launcher = Launcher::new(LauncherConfig {
+            run_dir,
+            helpers_dir: helpers(),
+        })
+        .await
+        .expect("launcher");
+        Ground {
+            dir,
+            launcher,
+            cgroups: Vec::new(),
+        }
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("rootfs")
+    }
+
+    pub fn container(&mut self, args: &[&str]) -> Box {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("cairn-test-{}-{n}", std::process::id());
+        let cgroups = make_cgroups(&id);
+        self.cgroups.push(cgroups.clone());
+        let dir = self.dir.path().join("c").join(&id);
+        let log = self.dir.path().join("log").join(&id).join("0.log");
+        let spec = spec(&self.root(), &id, args);
+        Box {
+            id,
+            dir,
+            log,
+            spec,
+            cgroups,
+            tty: false,
+            stdin: false,
+            stdin_once: false,
+        }
+    }
+
+    pub async fn launch(&self, b: &Box) -> Result<Monitor, cairn::monitor::MonitorError> {
+        self.launcher.launch(b.launch_spec()).await.map(|(m, _)| m)
+    }
+
+    /// Made, started, over, deleted: its log.
+    pub async fn run(&self, b: &Box) -> String {
+        let monitor = self.launch(b).await.expect("create");
+        monitor.start().await.expect("start");
+        monitor.wait().await;
+        monitor.delete().await.expect("delete");
+        fs::read_to_string(&b.log).expect("log")
+    }
+}
+
+impl Box {
+    pub fn launch_spec(&self) -> LaunchSpec {
+        LaunchSpec {
+            id: self.id.clone(),
+            dir: self.dir.clone(),
+            config: serde_json::to_vec(&self.spec).expect("json"),
+            cgroups: self.cgroups.clone(),
+            tty: self.tty,
+            stdin: self.stdin,
+            stdin_once: self.stdin_once,
+            log_path: Some(self.log.clone()),
+            max_log_line: 16384,
+        }
+    }
+
+    pub fn base(&self) -> cairn::monitor::Process {
+        let spec = serde_json::from_value(self.spec.clone()).expect("spec");
+        cairn::monitor::process_of(&spec).expect("process")
+    }
+
+    pub fn exec(&self, args: &[&str]) -> cairn::monitor::ExecSpec {
+        let mut process = self.base();
+        process.argv = args.iter().map(|a| a.as_bytes().to_vec()).collect();
+        cairn::monitor::ExecSpec {
+            process,
+            tty: false,
+            stdin: false,
+            window: None,
+            timeout: None,
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        for dirs in &self.cgroups {
+            for d in dirs {
+                remove_cgroup(Path::new(&d.path));
+            }
+        }
+        for name in ["bin/cairn-monitor", "bin/cairn-create", "bin"] {
+            let path = self.dir.path().join("run").join(name);
+            while rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).is_ok() {}
+        }
+    }
+}
+
+/// Kills what is in it, then removes it: a failed test leaves a container behind.
+fn remove_cgroup(dir: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while dir.exists() && Instant::now() < deadline {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.path().is_dir() {
+                remove_cgroup(&entry.path());
+            }
+        }
+        for pid in fs::read_to_string(dir.join("cgroup.procs"))
+            .unwrap_or_default()
+            .lines()
+        {
+            if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
+                let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        if fs::remove_dir(dir).is_ok() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn make_cgroups(id: &str) -> Vec<CgroupDir> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let mut dirs = Vec::new();
+    for line in mounts.lines() {
+        let (before, after) = line.split_once(" - ").expect("mountinfo");
+        let point = before.split(' ').nth(4).expect("mount point");
+        let fields: Vec<&str> = after.split(' ').collect();
+        if !point.starts_with("/sys/fs/cgroup") || !fields[0].starts_with("cgroup") {
+            continue;
+        }
+        let name = Path::new(point)
+            .file_name()
+            .expect("name")
+            .to_string_lossy()
+            .into_owned();
+        let controller = match (fields[0], name.as_str()) {
+            ("cgroup2", _) => String::new(),
+            (_, "systemd") => "name=systemd".to_owned(),
+            _ => name,
+        };
+        let path = Path::new(point).join(id);
+        fs::create_dir_all(&path).expect("make a cgroup");
+        if controller == "cpuset" {
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                let value = fs::read(Path::new(point).join(file)).expect("cpuset");
+                fs::write(path.join(file), value).expect("cpuset");
+            }
+        }
+        dirs.push(CgroupDir {
+            controller,
+            path: path.to_string_lossy().into_owned(),
+        });
+    }
+    dirs
+}
+
+pub fn spec(root: &Path, id: &str, args: &[&str]) -> Value {
+    let caps = [
+        "CAP_CHOWN",
+        "CAP_KILL",
+        "CAP_SETUID",
+        "CAP_SETGID",
+        "CAP_NET_BIND_SERVICE",
+    ];
+    json!({
+        "ociVersion": "1.2.0",
+        "root": {"path": root, "readonly": false},
+        "hostname": "box",
+        "process": {
+            "terminal": false,
+            "user": {"uid": 0, "gid": 0},
+            "args": args,
+            "env": ["PATH=/bin", "MARK=yes"],
+            "cwd": "/",
+            "capabilities": {"bounding": caps, "effective": caps, "permitted": caps},
+            "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 512, "hard": 1024}],
+            "oomScoreAdj": 500,
+            "noNewPrivileges": true
+        },
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+             "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+            {"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+             "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]},
+            {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
+            {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup",
+             "options": ["nosuid", "noexec", "nodev", "relatime", "ro"]}
+        ],
+        "linux": {
+            "cgroupsPath": format!("/{id}"),
+            "namespaces": [{"type": "pid"}, {"type": "network"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}],
+            "maskedPaths": ["/proc/kcore"],
+            "readonlyPaths": ["/proc/sys"]
+        }
+    })
+}
+
+/// The contents of a log, without its stamps: `(stream, tag, content)`.
+pub fn records(log: &str) -> Vec<(String, String, String)> {
+    log.lines()
+        .map(|line| {
+            let mut parts = line.splitn(4, ' ').skip(1).map(str::to_owned);
+            (
+                parts.next().expect("stream"),
+                parts.next().expect("tag"),
+                parts.next().expect("content"),
+            )
+        })
+        .collect()
+}
+
+/// Looks until it holds.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,507 @@
+//! Exec, attach, kill, log and terminal through the daemon's client. Needs root.
+
+mod common;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use cairn::monitor::{AttachSpec, Ending, Monitor, MonitorError};
+use common::{Box, Ground, records};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+async fn running(ground: &Ground, b: &Box) -> Monitor {
+    let monitor = ground.launch(b).await.expect("create");
+    monitor.start().await.expect("start");
+    monitor
+}
+
+async fn end(monitor: Monitor) {
+    monitor.kill(9, true).await.expect("kill all");
+    monitor.wait().await;
+    monitor.delete().await.expect("delete");
+}
+
+async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), wanted: &str) -> String {
+    let mut text = String::new();
+    let mut chunk = [0; 1024];
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !text.contains(wanted) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let n = tokio::time::timeout(left, stream.read(&mut chunk)).await;
+        let n = n
+            .unwrap_or_else(|_| panic!("no {wanted:?} in {text:?}"))
+            .expect("read");
+        assert!(n > 0, "the stream ended without {wanted:?}: {text:?}");
+        text.push_str(&String::from_utf8_lossy(&chunk[..n]));
+    }
+    text
+}
+
+#[tokio::test]
+async fn an_exec_is_as_confined_as_its_container() {
+    let mut ground = Ground::new().await;
+    let look = "for n in /proc/self/ns/*; do readlink $n; done; \
+        grep -E '^(Uid|Gid|Groups|Cap...|NoNewPrivs|Seccomp|SigIgn|SigBlk|Umask):' /proc/self/status; \
+        grep -v '^0:' /proc/self/cgroup; cat /proc/self/oom_score_adj; cat /proc/self/limits; env | grep -v SHLVL; pwd; \
+        ls /proc/self/fd | wc -l; echo seen";
+    let mut b = ground.container(&["sh", "-c", &format!("{look}; sleep 100")]);
+    b.spec["process"]["user"] =
+        serde_json::json!({"uid": 1000, "gid": 1000, "additionalGids": [7]});
+    b.spec["process"]["env"] = serde_json::json!(["PATH=/bin", "HOME=/", "MARK=yes"]);
+    b.spec["linux"]["seccomp"] = no_mkdir();
+    let monitor = running(&ground, &b).await;
+    let out = monitor
+        .exec_sync(b.exec(&["sh", "-c", look]))
+        .await
+        .expect("exec");
+    common::until("init has looked", || {
+        fs::read_to_string(&b.log).is_ok_and(|l| l.contains("seen"))
+    })
+    .await;
+    let init: Vec<String> = records(&fs::read_to_string(&b.log).expect("log"))
+        .into_iter()
+        .map(|r| r.2)
+        .collect();
+    let exec: Vec<String> = String::from_utf8_lossy(&out.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(exec, init, "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(init.iter().any(|l| l == "Seccomp:\t2"), "{init:?}");
+    let refused = monitor
+        .exec_sync(b.exec(&["mkdir", "/tmp/x"]))
+        .await
+        .expect("exec");
+    assert_ne!(refused.code, 0, "the filter acts");
+    let sessions = fs::read_dir(
+        &b.cgroups
+            .iter()
+            .find(|c| c.unified())
+            .expect("unified")
+            .path,
+    )
+    .expect("cgroup");
+    assert_eq!(
+        sessions.flatten().filter(|e| e.path().is_dir()).count(),
+        0,
+        "sub-groups are removed"
+    );
+    end(monitor).await;
+}
+
+fn no_mkdir() -> serde_json::Value {
+    serde_json::json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"],
+        "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 77}]
+    })
+}
+
+#[tokio::test]
+async fn without_no_new_privileges_the_filter_is_loaded_too() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&[
+        "sh",
+        "-c",
+        "mkdir /tmp/x; grep -E 'Seccomp:|NoNew' /proc/self/status; sleep 100",
+    ]);
+    b.spec["process"]["noNewPrivileges"] = false.into();
+    b.spec["process"]["user"] = serde_json::json!({"uid": 1000, "gid": 1000});
+    b.spec["linux"]["seccomp"] = no_mkdir();
+    let monitor = running(&ground, &b).await;
+    let out = monitor.exec_sync(b.exec(&[
+        "sh",
+        "-c",
+        "mkdir /tmp/x; grep -E 'Seccomp:|NoNew' /proc/self/status",
+    ]));
+    let out = String::from_utf8(out.await.expect("exec").stdout).expect("text");
+    assert_eq!(out, "NoNewPrivs:\t0\nSeccomp:\t2\n");
+    common::until("init has looked", || {
+        fs::read_to_string(&b.log).is_ok_and(|l| l.contains("Seccomp"))
+    })
+    .await;
+    let log = fs::read_to_string(&b.log).expect("log");
+    assert!(
+        log.contains("NoNewPrivs:\t0") && log.contains("Seccomp:\t2"),
+        "{log}"
+    );
+    assert!(!ground.root().join("tmp/x").exists());
+    end(monitor).await;
+}
+
+#[tokio::test]
+async fn exec_codes_output_and_errors_come_back() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&["sleep", "100"]);
+    let monitor = running(&ground, &b).await;
+    let out = monitor
+        .exec_sync(b.exec(&["sh", "-c", "echo a; echo b >&2; exit 42"]))
+        .await
+        .expect("exec");
+    assert_eq!(
+        (out.stdout, out.stderr, out.code),
+        (b"a\n".to_vec(), b"b\n".to_vec(), 42)
+    );
+    let out = monitor
+        .exec_sync(b.exec(&["sh", "-c", "kill -9 $$"]))
+        .await
+        .expect("exec");
+    assert_eq!(out.code, 137);
+    let big = monitor
+        .exec_sync(b.exec(&["sh", "-c", "yes | head -c 20000000"]))
+        .await
+        .expect("exec");
+    assert_eq!((big.stdout.len(), big.code), (16 << 20, 0));
+    let error = monitor
+        .exec_sync(b.exec(&["/nope"]))
+        .await
+        .expect_err("no such program")
+        .to_string();
+    assert!(
+        error.contains("/nope") && error.contains("No such file"),
+        "{error}"
+    );
+    let mut lost = b.exec(&["true"]);
+    lost.process.cwd = b"/not/there".to_vec();
+    let error = monitor
+        .exec_sync(lost)
+        .await
+        .expect_err("no such directory")
+        .to_string();
+    assert!(error.contains("/not/there"), "{error}");
+    end(monitor).await;
+}
+
+#[tokio::test]
+async fn a_timeout_kills_the_exec_with_all_it_started_and_nothing_else() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&["sleep", "100"]);
+    let monitor = running(&ground, &b).await;
+    let mut spec = b.exec(&[
+        "sh",
+        "-c",
+        "setsid sleep 77 & (setsid sh -c 'sleep 78 & sleep 79' &) ; sleep 76",
+    ]);
+    spec.timeout = Some(Duration::from_millis(300));
+    let started = Instant::now();
+    let error = monitor.exec_sync(spec).await.expect_err("a timeout");
+    assert!(
+        matches!(error, MonitorError::ExecTimedOut { .. }),
+        "{error}"
+    );
+    assert!(
+        started.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        started.elapsed()
+    );
+    let left = monitor
+        .exec_sync(b.exec(&["ps"]))
+        .await
+        .expect("the container still answers");
+    let left = String::from_utf8_lossy(&left.stdout).into_owned();
+    assert!(!left.contains("sleep 7"), "{left}");
+    assert!(left.contains("sleep 100"), "{left}");
+    end(monitor).await;
+}
+
+#[tokio::test]
+async fn a_background_child_of_an_exec_lives_on_and_does_not_hold_it_up() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&["sleep", "100"]);
+    let monitor = running(&ground, &b).await;
+    let started = Instant::now();
+    let out = monitor
+        .exec_sync(b.exec(&["sh", "-c", "echo hi; sleep 55 &"]))
+        .await
+        .expect("exec");
+    assert_eq!(out.stdout, b"hi\n");
+    assert!(
+        started.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        started.elapsed()
+    );
+    let left = monitor.exec_sync(b.exec(&["ps"])).await.expect("exec");
+    assert!(String::from_utf8_lossy(&left.stdout).contains("sleep 55"));
+    end(monitor).await;
+}
+
+#[tokio::test]
+async fn an_exec_reads_stdin_and_a_terminal_is_one() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&["sleep", "100"]);
+    let monitor = running(&ground, &b).await;
+    let mut spec = b.exec(&["cat"]);
+    spec.stdin = true;
+    let mut session = monitor.exec(spec).await.expect("exec");
+    let mut stdin = session.stdin.take().expect("stdin");
+    stdin
+        .write_all(b"through and through")
+        .await
+        .expect("write");
+    drop(stdin);
+    let mut text = String::new();
+    session
+        .stdout
+        .take()
+        .expect("stdout")
+        .read_to_string(&mut text)
+        .await
+        .expect("read");
+    assert_eq!(text, "through and through");
+    assert_eq!(session.end().await.expect("end").code, 0);
+
+    let mut spec = b.exec(&["sh", "-c", "tty; stty size; read x; stty size; echo got $x"]);
+    (spec.tty, spec.stdin, spec.window) = (true, true, Some((120, 40)));
+    let mut session = monitor.exec(spec).await.expect("exec");
+    let mut out = session.stdout.take().expect("stdout");
+    let text = read_until(&mut out, "40 120").await;
+    assert!(text.contains("/dev/pts/"), "{text}");
+    session
+        .pty
+        .as_ref()
+        .expect("pty")
+        .resize(99, 33)
+        .expect("resize");
+    session
+        .stdin
+        .as_mut()
+        .expect("stdin")
+        .write_all(b"word\n")
+        .await
+        .expect("write");
+    let text = read_until(&mut out, "got word").await;
+    assert!(text.contains("33 99"), "{text}");
+    assert_eq!(session.end().await.expect("end").code, 0);
+    end(monitor).await;
+}
+
+#[tokio::test]
+async fn a_containers_terminal_is_logged_attached_and_resized() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&[
+        "sh",
+        "-c",
+        "tty; echo err >&2; read x; stty size; echo got $x; read y; exit 5",
+    ]);
+    (b.tty, b.stdin) = (true, true);
+    b.spec["process"]["terminal"] = true.into();
+    let monitor = ground.launch(&b).await.expect("create");
+    let mut session = monitor
+        .attach(AttachSpec {
+            stdin: true,
+            stdout: true,
+            stderr: true,
+        })
+        .await
+        .expect("attach");
+    assert!(session.stderr.is_none());
+    monitor.start().await.expect("start");
+    let mut out = session.stdout.take().expect("stdout");
+    let text = read_until(&mut out, "err").await;
+    assert!(
+        text.contains("/dev/pts/0") || text.contains("/dev/console"),
+        "{text}"
+    );
+    monitor.resize(111, 22).await.expect("resize");
+    session
+        .stdin
+        .as_mut()
+        .expect("stdin")
+        .write_all(b"word\n")
+        .await
+        .expect("write");
+    let text = read_until(&mut out, "got word").await;
+    assert!(text.contains("22 111"), "{text}");
+    session
+        .stdin
+        .as_mut()
+        .expect("stdin")
+        .write_all(b"\n")
+        .await
+        .expect("write");
+    let Ending::Exited(exit) = monitor.wait().await else {
+        panic!("lost")
+    };
+    assert_eq!(exit.code, 5);
+    monitor.delete().await.expect("delete");
+    let log = fs::read_to_string(&b.log).expect("log");
+    assert!(records(&log).iter().all(|r| r.0 == "stdout"), "{log}");
+    assert!(log.contains("got word"), "{log}");
+}
+
+#[tokio::test]
+async fn stdin_once_ends_with_the_first_session_and_otherwise_stays() {
+    let mut ground = Ground::new().await;
+    for once in [true, false] {
+        let mut b = ground.container(&["sh", "-c", "while read x; do echo got $x; done; echo eof"]);
+        (b.stdin, b.stdin_once) = (true, once);
+        let monitor = running(&ground, &b).await;
+        let attach = AttachSpec {
+            stdin: true,
+            stdout: true,
+            stderr: false,
+        };
+        let mut session = monitor.attach(attach).await.expect("attach");
+        session
+            .stdin
+            .as_mut()
+            .expect("stdin")
+            .write_all(b"one\n")
+            .await
+            .expect("write");
+        read_until(session.stdout.as_mut().expect("stdout"), "got one").await;
+        let attach_id = session.attach_id;
+        drop(session);
+        monitor.detach(attach_id).await.expect("detach");
+        if once {
+            monitor.wait().await;
+            assert!(fs::read_to_string(&b.log).expect("log").contains("eof"));
+            monitor.delete().await.expect("delete");
+        } else {
+            let mut session = monitor.attach(attach).await.expect("attach again");
+            session
+                .stdin
+                .as_mut()
+                .expect("stdin")
+                .write_all(b"two\n")
+                .await
+                .expect("write");
+            read_until(session.stdout.as_mut().expect("stdout"), "got two").await;
+            end(monitor).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_log_is_reopened_without_losing_or_doubling_a_line() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&[
+        "sh",
+        "-c",
+        "i=0; while test $i -lt 20000; do echo $i; i=$((i+1)); done",
+    ]);
+    let monitor = running(&ground, &b).await;
+    let mut parts = Vec::new();
+    for n in 0..5 {
+        common::until("there is output", || {
+            fs::metadata(&b.log).is_ok_and(|m| m.len() > 0) || monitor.ending().is_some()
+        })
+        .await;
+        let old = b.log.with_extension(n.to_string());
+        fs::rename(&b.log, &old).expect("rename");
+        monitor.reopen_log().await.expect("reopen");
+        assert!(b.log.exists());
+        let size = fs::metadata(&old).expect("old").len();
+        parts.push((old, size));
+    }
+    monitor.wait().await;
+    let mut all = String::new();
+    for (old, size) in parts {
+        assert_eq!(
+            fs::metadata(&old).expect("old").len(),
+            size,
+            "the old file gets nothing more"
+        );
+        all += &fs::read_to_string(old).expect("old");
+    }
+    all += &fs::read_to_string(&b.log).expect("log");
+    let lines: Vec<u32> = records(&all)
+        .iter()
+        .map(|r| r.2.parse().expect("number"))
+        .collect();
+    assert_eq!(lines, (0..20000).collect::<Vec<u32>>());
+    fs::remove_file(&b.log).expect("remove");
+    monitor.delete().await.expect("delete");
+}
+
+#[tokio::test]
+async fn a_full_disk_does_not_stop_the_container() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["sh", "-c", "seq 1 100000; exit 9"]);
+    b.log = "/dev/full".into();
+    let monitor = running(&ground, &b).await;
+    let Ending::Exited(exit) = monitor.wait().await else {
+        panic!("lost")
+    };
+    assert_eq!(exit.code, 9);
+    assert!(exit.log_lost > 1_000_000, "{}", exit.log_lost);
+    monitor.delete().await.expect("delete");
+}
+
+#[tokio::test]
+async fn kill_all_reaches_every_process_of_a_container_without_its_own_pid_namespace() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&[
+        "sh",
+        "-c",
+        "setsid sleep 66 & (setsid sleep 67 &); exec sleep 68",
+    ]);
+    let namespaces = b.spec["linux"]["namespaces"]
+        .as_array_mut()
+        .expect("namespaces");
+    namespaces.retain(|n| n["type"] != "pid");
+    let monitor = running(&ground, &b).await;
+    common::until("all three run", || processes(&b) >= 3).await;
+    monitor.kill(9, false).await.expect("kill init");
+    let Ending::Exited(exit) = monitor.wait().await else {
+        panic!("lost")
+    };
+    assert_eq!((exit.code, exit.signal), (137, 9));
+    assert_eq!(processes(&b), 0, "what init leaves behind dies with it");
+    monitor.delete().await.expect("delete");
+}
+
+fn processes(b: &Box) -> usize {
+    let dir = &b
+        .cgroups
+        .iter()
+        .find(|c| c.controller == "pids")
+        .expect("pids")
+        .path;
+    fs::read_to_string(format!("{dir}/cgroup.procs"))
+        .expect("procs")
+        .lines()
+        .count()
+}
+
+#[tokio::test]
+async fn without_cgroup_kill_the_freezer_does_it() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&[
+        "sh",
+        "-c",
+        "setsid sleep 66 & (setsid sleep 67 &); exec sleep 68",
+    ]);
+    b.cgroups.retain(|c| !c.unified());
+    let monitor = running(&ground, &b).await;
+    let mut spec = b.exec(&["sh", "-c", "setsid sleep 77 & sleep 76"]);
+    spec.timeout = Some(Duration::from_millis(200));
+    let error = monitor.exec_sync(spec).await.expect_err("a timeout");
+    assert!(
+        matches!(error, MonitorError::ExecTimedOut { .. }),
+        "{error}"
+    );
+    let left = monitor.exec_sync(b.exec(&["ps"])).await.expect("exec");
+    assert!(!String::from_utf8_lossy(&left.stdout).contains("sleep 77"));
+    end(monitor).await;
+    assert_eq!(processes(&b), 0);
+}
+
+#[tokio::test]
+async fn a_container_over_its_memory_limit_is_seen_as_oom_killed() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"]);
+    let dir = &b
+        .cgroups
+        .iter()
+        .find(|c| c.controller == "memory")
+        .expect("memory")
+        .path;
+    fs::write(format!("{dir}/memory.limit_in_bytes"), "15728640").expect("limit");
+    let monitor = running(&ground, &b).await;
+    let Ending::Exited(exit) = monitor.wait().await else {
+        panic!("lost")
+    };
+    assert_eq!((exit.code, exit.oom_killed), (137, true));
+    monitor.delete().await.expect("delete");
+}

@@ -1,0 +1,230 @@
+//! What libcontainer alone cannot do, or does wrongly: user namespaces with idmapped mounts, recursive read-only,
+//! propagation, hooks, shared pid namespaces, cgroups seen from inside. Needs root.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+use common::{Box, Ground, records};
+use serde_json::json;
+
+fn lines(log: &str) -> Vec<String> {
+    records(log).into_iter().map(|r| r.2).collect()
+}
+
+#[track_caller]
+fn has(lines: &[String], wanted: &str) {
+    assert!(
+        lines.iter().any(|l| l == wanted),
+        "no line {wanted:?} in\n{}",
+        lines.join("\n")
+    );
+}
+
+fn in_user_namespace(ground: &Ground, b: &mut Box) {
+    // The container's root must be able to walk to its root file system.
+    fs::set_permissions(ground.dir.path(), fs::Permissions::from_mode(0o711)).expect("chmod");
+    let namespaces = b.spec["linux"]["namespaces"]
+        .as_array_mut()
+        .expect("namespaces");
+    namespaces.push(json!({"type": "user"}));
+    let map = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+    b.spec["linux"]["uidMappings"] = map.clone();
+    b.spec["linux"]["gidMappings"] = map;
+}
+
+#[tokio::test]
+async fn a_user_namespace_holds_init_and_exec_with_an_idmapped_volume() {
+    let mut ground = Ground::new().await;
+    let look = "tr -s ' ' < /proc/self/uid_map; id -u; cat /vol/mine; stat -c '%u %g' /vol/mine; touch /vol/new; \
+         stat -c %u /vol/new; echo by-name > /dev/stdout; grep Seccomp: /proc/self/status; ls /dev/null /sys/fs/cgroup/memory/tasks";
+    let mut b = ground.container(&["sh", "-c", &format!("{look}; sleep 100")]);
+    in_user_namespace(&ground, &mut b);
+    let volume = ground.dir.path().join("volume");
+    fs::create_dir(&volume).expect("volume");
+    fs::write(volume.join("mine"), "content\n").expect("file");
+    fs::set_permissions(volume.join("mine"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    let map = b.spec["linux"]["uidMappings"].clone();
+    b.spec["mounts"].as_array_mut().expect("mounts").push(json!({
+        "destination": "/vol", "type": "bind", "source": volume, "options": ["rbind", "rw", "rprivate"],
+        "uidMappings": map, "gidMappings": map
+    }));
+    fs::create_dir(ground.root().join("vol")).expect("vol");
+    let monitor = ground.launch(&b).await.expect("create");
+    monitor.start().await.expect("start");
+    common::until("init has looked", || {
+        fs::read_to_string(&b.log).is_ok_and(|l| l.contains("tasks"))
+    })
+    .await;
+    let init = lines(&fs::read_to_string(&b.log).expect("log"));
+    for wanted in [
+        " 0 100000 65536",
+        "0",
+        "content",
+        "0 0",
+        "by-name",
+        "/dev/null",
+    ] {
+        has(&init, wanted);
+    }
+    assert_eq!(
+        fs::metadata(volume.join("new")).expect("new").uid(),
+        0,
+        "on disk the volume's owner is the host's"
+    );
+    let out = monitor
+        .exec_sync(b.exec(&["sh", "-c", look]))
+        .await
+        .expect("exec");
+    let exec: Vec<String> = String::from_utf8_lossy(&out.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(exec, init, "{}", String::from_utf8_lossy(&out.stderr));
+    monitor.kill(9, true).await.expect("kill");
+    monitor.wait().await;
+    monitor.delete().await.expect("delete");
+}
+
+#[tokio::test]
+async fn a_volume_owned_by_a_user_keeps_its_owner_for_an_idmapped_user() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["sh", "-c", "cat /vol/f && stat -c %u /vol/f"]);
+    in_user_namespace(&ground, &mut b);
+    b.spec["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    let file = ground.dir.path().join("f");
+    fs::write(&file, "single\n").expect("file");
+    chown(&file, Some(1000), Some(1000)).expect("chown");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).expect("chmod");
+    b.spec["mounts"].as_array_mut().expect("mounts").push(json!({
+        "destination": "/vol/f", "type": "bind", "source": file, "options": ["rbind", "ro", "idmap"]
+    }));
+    fs::create_dir(ground.root().join("vol")).expect("vol");
+    fs::write(ground.root().join("vol/f"), "").expect("target");
+    let found = lines(&ground.run(&b).await);
+    assert_eq!(found, ["single", "1000"]);
+}
+
+#[tokio::test]
+async fn a_filesystem_without_idmapping_is_named() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["true"]);
+    in_user_namespace(&ground, &mut b);
+    let map = b.spec["linux"]["uidMappings"].clone();
+    b.spec["mounts"]
+        .as_array_mut()
+        .expect("mounts")
+        .push(json!({
+            "destination": "/tmp", "type": "bind", "source": "/proc/sys", "options": ["rbind"],
+            "uidMappings": map, "gidMappings": map
+        }));
+    let error = ground.launch(&b).await.err().expect("refused").to_string();
+    assert!(
+        error.contains("/proc/sys") && error.contains("filesystem"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn recursive_read_only_reaches_mounts_below() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["sh", "-c", "touch /vol/x /vol/bin/x; echo $?; touch /plain/x; echo $?; grep /plain /proc/self/mountinfo"]);
+    // `run/bin` is a writable mount below `run`.
+    let run = ground.dir.path().join("run");
+    b.spec["mounts"].as_array_mut().expect("mounts").extend([
+        json!({"destination": "/vol", "type": "bind", "source": run, "options": ["rbind", "rro"]}),
+        json!({"destination": "/plain", "type": "bind", "source": run, "options": ["rbind", "rprivate"]}),
+    ]);
+    let log = ground.run(&b).await;
+    let found = lines(&log);
+    has(&found, "touch: /vol/x: Read-only file system");
+    has(&found, "touch: /vol/bin/x: Read-only file system");
+    has(&found, "0");
+    let plain = found
+        .iter()
+        .find(|l| l.contains(" /plain "))
+        .expect("the mount");
+    assert!(
+        !plain.contains("master:") && !plain.contains("shared:"),
+        "rprivate: {plain}"
+    );
+    fs::remove_file(run.join("x")).expect("written through /plain");
+}
+
+#[tokio::test]
+async fn oci_hooks_run_and_a_failing_one_fails_the_creation() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["sh", "-c", "cat /proc/self/cgroup"]);
+    let mark = ground.dir.path().join("mark");
+    let hook = |text: &str| json!([{"path": "/bin/sh", "args": ["sh", "-c", text]}]);
+    b.spec["hooks"] = json!({"createRuntime": hook(&format!("cat > {}", mark.display()))});
+    let found = lines(&ground.run(&b).await);
+    let state: serde_json::Value =
+        serde_json::from_slice(&fs::read(&mark).expect("the hook ran")).expect("state");
+    assert_eq!(state["id"], b.id.as_str());
+    assert_eq!(
+        found
+            .iter()
+            .filter(|l| l.ends_with(&format!("/{}", b.id)))
+            .count(),
+        b.cgroups.len()
+    );
+    let mut b = ground.container(&["true"]);
+    b.spec["hooks"] = json!({"createRuntime": hook("exit 3")});
+    let error = ground.launch(&b).await.err().expect("refused").to_string();
+    assert!(error.contains("exit code: 3"), "{error}");
+}
+
+#[tokio::test]
+async fn a_pid_namespace_is_shared_and_a_device_is_there() {
+    let mut ground = Ground::new().await;
+    let first = ground.container(&["sleep", "111"]);
+    let first_monitor = ground.launch(&first).await.expect("create");
+    first_monitor.start().await.expect("start");
+    let mut b = ground.container(&[
+        "sh",
+        "-c",
+        "ps; echo data > /dev/mine; stat -c '%t %T %a' /dev/mine /dev/null; sleep 222",
+    ]);
+    let pid = first_monitor.init().0;
+    for n in b.spec["linux"]["namespaces"]
+        .as_array_mut()
+        .expect("namespaces")
+    {
+        if n["type"] == "pid" || n["type"] == "uts" || n["type"] == "network" || n["type"] == "ipc"
+        {
+            let kind = n["type"].as_str().expect("type").replace("network", "net");
+            n["path"] = json!(format!("/proc/{pid}/ns/{kind}"));
+        }
+    }
+    b.spec["linux"]["devices"] =
+        json!([{"path": "/dev/mine", "type": "c", "major": 1, "minor": 3, "fileMode": 0o640}]);
+    let monitor = ground.launch(&b).await.expect("create");
+    monitor.start().await.expect("start");
+    common::until("it has looked", || {
+        fs::read_to_string(&b.log).is_ok_and(|l| l.contains("666"))
+    })
+    .await;
+    let found = lines(&fs::read_to_string(&b.log).expect("log"));
+    assert!(found.iter().any(|l| l.contains("sleep 111")), "{found:?}");
+    has(&found, "1 3 640");
+    has(&found, "1 3 666");
+    let out = monitor.exec_sync(b.exec(&["ps"])).await.expect("exec");
+    assert!(String::from_utf8_lossy(&out.stdout).contains("sleep 111"));
+    monitor.kill(9, true).await.expect("kill");
+    monitor.wait().await;
+    monitor.delete().await.expect("delete");
+    let out = first_monitor
+        .exec_sync(first.exec(&["ps"]))
+        .await
+        .expect("the other lives");
+    let left = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        left.contains("sleep 111") && !left.contains("sleep 222"),
+        "{left}"
+    );
+    first_monitor.kill(9, true).await.expect("kill");
+    first_monitor.wait().await;
+    first_monitor.delete().await.expect("delete");
+}

@@ -1,0 +1,14 @@
+//! The module `oci` from outside: golden specs, each requirement as a sentence, and the walk over
+//! every field of the wire types.
+
+mod cdi;
+mod container;
+mod golden;
+mod hostile;
+mod limits;
+mod matters;
+mod mounts;
+mod nri_apply;
+mod nri_messages;
+mod support;
+mod walk;

@@ -1,0 +1,335 @@
+//! Mounts: order, overrides, propagation, access, images, mappings.
+
+use cairn::oci::IdMap;
+use oci_spec::runtime::Mount as OciMount;
+use proto_cri::v1::{IdMapping, ImageSpec, Mount, MountPropagation};
+
+use crate::support::Fixture;
+
+fn mount(host: &str, container: &str) -> Mount {
+    Mount {
+        host_path: host.to_owned(),
+        container_path: container.to_owned(),
+        ..Mount::default()
+    }
+}
+
+fn with(mount: Mount) -> Fixture {
+    let mut f = Fixture::default();
+    f.config.mounts = vec![mount];
+    f
+}
+
+fn all(f: &Fixture) -> Vec<OciMount> {
+    f.spec().spec.mounts().clone().expect("mounts")
+}
+
+fn at(f: &Fixture, destination: &str) -> OciMount {
+    let mut found: Vec<_> = all(f)
+        .into_iter()
+        .filter(|m| m.destination().to_string_lossy() == destination)
+        .collect();
+    assert_eq!(found.len(), 1, "{destination}");
+    found.remove(0)
+}
+
+fn options(f: &Fixture, destination: &str) -> Vec<String> {
+    at(f, destination).options().clone().unwrap_or_default()
+}
+
+#[test]
+fn parents_come_before_children_whatever_the_order_given() {
+    let mut f = Fixture::default();
+    f.config.mounts = vec![
+        mount("/private/deep", "/data/a/b"),
+        mount("/private/top", "/data"),
+    ];
+    let destinations: Vec<String> = all(&f)
+        .iter()
+        .map(|m| m.destination().to_string_lossy().into_owned())
+        .collect();
+    let place = |d: &str| destinations.iter().position(|x| x == d).expect("there");
+    assert!(place("/data") < place("/data/a/b"));
+    assert!(place("/dev") < place("/dev/pts"));
+    assert!(place("/sys") < place("/sys/fs/cgroup"));
+}
+
+#[test]
+fn a_mount_of_the_container_replaces_an_injected_or_default_one() {
+    let f = with(mount("/private/hosts", "/etc//hosts/"));
+    assert_eq!(
+        at(&f, "/etc/hosts").source().as_deref(),
+        Some("/private/hosts".as_ref())
+    );
+    let f = with(mount("/private/shm", "/dev/shm"));
+    assert_eq!(
+        at(&f, "/dev/shm").source().as_deref(),
+        Some("/private/shm".as_ref())
+    );
+    let f = with(mount("/private/sys", "/sys"));
+    assert_eq!(at(&f, "/sys").typ().as_deref(), Some("bind"));
+}
+
+#[test]
+fn the_pods_files_follow_the_roots_access_and_shm_does_not() {
+    let mut f = Fixture::default();
+    assert!(options(&f, "/etc/hosts").contains(&"rw".to_owned()));
+    f.context().readonly_rootfs = true;
+    for path in ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
+        assert!(options(&f, path).contains(&"ro".to_owned()), "{path}");
+    }
+    assert!(options(&f, "/dev/shm").contains(&"rw".to_owned()));
+    assert_eq!(
+        f.spec().spec.root().as_ref().and_then(|r| r.readonly()),
+        Some(true)
+    );
+}
+
+#[test]
+fn symlinks_are_resolved_on_both_sides() {
+    let f = with(mount("/link/x", "/var/run/x"));
+    assert_eq!(
+        at(&f, "/run/x").source().as_deref(),
+        Some("/private/x".as_ref())
+    );
+}
+
+#[test]
+fn a_source_that_is_not_there_is_an_error_that_names_it() {
+    assert!(
+        with(mount("/missing/x", "/x"))
+            .refusal()
+            .contains("\"/missing/x\"")
+    );
+    assert!(with(mount("", "/x")).refusal().contains("host_path"));
+    assert!(
+        with(mount("/private/x", "x"))
+            .refusal()
+            .contains("absolute")
+    );
+    assert!(
+        with(mount("/private/x", "/a/.."))
+            .refusal()
+            .contains("root")
+    );
+}
+
+#[test]
+fn propagation_needs_a_source_that_propagates() {
+    use MountPropagation::{
+        PropagationBidirectional, PropagationHostToContainer, PropagationPrivate,
+    };
+    let ask = |source: &str, propagation: MountPropagation| {
+        with(Mount {
+            propagation: propagation as i32,
+            ..mount(source, "/x")
+        })
+    };
+    for (source, propagation, option, root) in [
+        ("/private/x", PropagationPrivate, "rprivate", None),
+        ("/shared/x", PropagationPrivate, "rprivate", None),
+        (
+            "/shared/x",
+            PropagationHostToContainer,
+            "rslave",
+            Some("slave"),
+        ),
+        (
+            "/slave/x",
+            PropagationHostToContainer,
+            "rslave",
+            Some("slave"),
+        ),
+        (
+            "/shared/x",
+            PropagationBidirectional,
+            "rshared",
+            Some("shared"),
+        ),
+    ] {
+        let f = ask(source, propagation);
+        assert!(options(&f, "/x").contains(&option.to_owned()), "{source}");
+        let linux = f.spec().spec.linux().clone().expect("linux");
+        assert_eq!(linux.rootfs_propagation().as_deref(), root, "{source}");
+    }
+    for (source, propagation) in [
+        ("/private/x", PropagationHostToContainer),
+        ("/private/x", PropagationBidirectional),
+        ("/slave/x", PropagationBidirectional),
+    ] {
+        assert!(ask(source, propagation).refusal().contains(source));
+    }
+    let mut f = ask("/shared/x", PropagationPrivate);
+    f.config.mounts[0].propagation = 7;
+    assert!(f.refusal().contains("propagation 7"));
+}
+
+#[test]
+fn the_strongest_propagation_of_all_mounts_is_the_roots() {
+    let mut f = with(Mount {
+        propagation: MountPropagation::PropagationBidirectional as i32,
+        ..mount("/shared/x", "/x")
+    });
+    f.config.mounts.push(Mount {
+        propagation: MountPropagation::PropagationHostToContainer as i32,
+        ..mount("/slave/y", "/y")
+    });
+    let linux = f.spec().spec.linux().clone().expect("linux");
+    assert_eq!(linux.rootfs_propagation().as_deref(), Some("shared"));
+}
+
+#[test]
+fn read_only_is_recursive_only_on_request_and_only_where_it_can_be() {
+    let ro = Mount {
+        readonly: true,
+        ..mount("/private/x", "/x")
+    };
+    let rro = Mount {
+        recursive_read_only: true,
+        ..ro.clone()
+    };
+    assert!(options(&with(ro), "/x").contains(&"ro".to_owned()));
+    assert!(options(&with(rro.clone()), "/x").contains(&"rro".to_owned()));
+    let writable = Mount {
+        readonly: false,
+        ..rro.clone()
+    };
+    assert!(with(writable).refusal().contains("needs readonly"));
+    let shared = Mount {
+        propagation: MountPropagation::PropagationHostToContainer as i32,
+        host_path: "/shared/x".to_owned(),
+        ..rro.clone()
+    };
+    assert!(with(shared).refusal().contains("private propagation"));
+    let mut f = with(rro);
+    f.host.recursive_readonly = false;
+    assert!(f.refusal().starts_with("RROUnsupported"));
+}
+
+#[test]
+fn mount_options_are_the_three_known_ones() {
+    let mut f = with(mount("/private/x", "/x"));
+    f.config.mounts[0].mount_options = vec!["nosuid".to_owned(), "noexec".to_owned()];
+    assert!(options(&f, "/x").ends_with(&["nosuid".to_owned(), "noexec".to_owned()]));
+    f.config.mounts[0].mount_options = vec!["suid".to_owned()];
+    assert!(f.refusal().contains("\"suid\""));
+}
+
+#[test]
+fn an_image_is_mounted_read_only_from_its_prepared_tree() {
+    let image = Mount {
+        readonly: true,
+        image: Some(ImageSpec::default()),
+        ..mount("", "/models")
+    };
+    let mut f = with(image.clone());
+    assert!(f.refusal().starts_with("ImageVolumeMountFailed"));
+    f.image_mounts
+        .insert("/models".to_owned(), "/state/img/1/sub".into());
+    assert_eq!(
+        at(&f, "/models").source().as_deref(),
+        Some("/state/img/1/sub".as_ref())
+    );
+    assert!(options(&f, "/models").contains(&"ro".to_owned()));
+    for bad in [
+        Mount {
+            readonly: false,
+            ..image.clone()
+        },
+        Mount {
+            host_path: "/private/x".to_owned(),
+            ..image.clone()
+        },
+        Mount {
+            propagation: 1,
+            ..image.clone()
+        },
+    ] {
+        f.config.mounts = vec![bad];
+        assert!(f.refusal().starts_with("ImageVolumeMountFailed"));
+    }
+    f.config.mounts = vec![Mount {
+        image_sub_path: "a".to_owned(),
+        ..mount("/private/x", "/x")
+    }];
+    assert!(f.refusal().contains("image_sub_path"));
+}
+
+#[test]
+fn a_mapping_on_a_mount_needs_a_user_namespace_and_a_kernel() {
+    let map = || {
+        vec![IdMapping {
+            host_id: 65536,
+            container_id: 0,
+            length: 65536,
+        }]
+    };
+    let mut f = with(Mount {
+        uid_mappings: map(),
+        gid_mappings: map(),
+        ..mount("/private/x", "/x")
+    });
+    assert!(f.refusal().contains("user namespace"));
+    f.sandbox.user_mapping = Some(IdMap {
+        host_id: 65536,
+        container_id: 0,
+        length: 65536,
+    });
+    let mapped = at(&f, "/x");
+    assert_eq!(
+        mapped.uid_mappings().as_ref().map(|m| m[0].host_id()),
+        Some(65536)
+    );
+    assert_eq!(mapped.uid_mappings(), mapped.gid_mappings());
+    f.host.idmapped_mounts = false;
+    assert!(f.refusal().contains("idmapped"));
+    f.host.idmapped_mounts = true;
+    f.config.mounts[0].gid_mappings.clear();
+    assert!(f.refusal().contains("exactly one mapping"));
+}
+
+#[test]
+fn volumes_of_the_image_yield_to_mounts_and_are_mapped_in_a_user_namespace() {
+    let mut f = Fixture::default();
+    f.volumes.insert("/data".to_owned(), "/state/v0".into());
+    assert_eq!(at(&f, "/data").uid_mappings(), &None);
+    f.sandbox.user_mapping = Some(IdMap {
+        host_id: 65536,
+        container_id: 0,
+        length: 65536,
+    });
+    assert!(at(&f, "/data").uid_mappings().is_some());
+    f.config.mounts = vec![mount("/private/x", "/data")];
+    assert_eq!(
+        at(&f, "/data").source().as_deref(),
+        Some("/private/x".as_ref())
+    );
+}
+
+#[test]
+fn the_hosts_network_in_a_user_namespace_gets_a_read_only_bind_of_sys() {
+    let mut f = Fixture::default();
+    f.sandbox.host_network = true;
+    f.sandbox.user_mapping = Some(IdMap {
+        host_id: 65536,
+        container_id: 0,
+        length: 4,
+    });
+    assert_eq!(at(&f, "/sys").typ().as_deref(), Some("bind"));
+    assert!(options(&f, "/sys").contains(&"rro".to_owned()));
+    assert!(
+        !options(&f, "/dev/pts").contains(&"gid=5".to_owned()),
+        "5 has no id there"
+    );
+}
+
+#[test]
+fn selinux_labels_are_refused_only_where_they_would_count() {
+    let mut f = with(Mount {
+        selinux_relabel: true,
+        ..mount("/private/x", "/x")
+    });
+    assert_eq!(all(&f).len(), all(&Fixture::default()).len() + 1);
+    f.host.selinux = true;
+    assert!(f.refusal().contains("selinux_relabel"));
+}

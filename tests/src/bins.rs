@@ -1,0 +1,115 @@
+//! Where the programs under test and their peers lie.
+//!
+//! `hack/test` builds once and points `CAIRN_BIN_DIR` at the result. A bare `cargo test` has no
+//! such directory: then the programs are built here, by the same cargo, once per test binary.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+/// The programs that belong together; `cairn` looks for the other two beside itself.
+const PROGRAMS: [&str; 3] = ["cairn", "cairn-monitor", "cairn-create"];
+
+/// The repository's root.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ lies in the repository")
+        .to_path_buf()
+}
+
+/// The directory with `cairn`, `cairn-monitor` and `cairn-create`.
+///
+/// # Panics
+/// If they are not there and cannot be built.
+pub fn dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let dir = match env::var_os("CAIRN_BIN_DIR") {
+            Some(dir) => PathBuf::from(dir),
+            None => build(),
+        };
+        for program in PROGRAMS {
+            assert!(
+                dir.join(program).is_file(),
+                "{program} is not in {}: run hack/test, or unset CAIRN_BIN_DIR",
+                dir.display()
+            );
+        }
+        dir
+    })
+}
+
+/// `cairn` itself.
+pub fn cairn() -> PathBuf {
+    dir().join("cairn")
+}
+
+/// Builds the programs with the profile of this test binary; answers the target directory.
+fn build() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(repository())
+        .args(["build", "--quiet", "--features", "cairn/fault"])
+        .args(["-p", "cairn", "-p", "cairn-monitor", "-p", "cairn-create"]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().expect("cargo can be started");
+    assert!(status.success(), "building the programs under test failed");
+    target_dir()
+}
+
+/// `target/<profile>`: where this very test binary was built.
+fn target_dir() -> PathBuf {
+    let own = env::current_exe().expect("this test has a path");
+    own.ancestors()
+        .find(|dir| dir.join("deps").is_dir())
+        .expect("test binaries lie in target/<profile>/deps")
+        .to_path_buf()
+}
+
+/// A program that one of the workspace's packages builds, such as the yard or a sample plugin.
+///
+/// # Panics
+/// If it was not built.
+pub fn built(program: &str) -> PathBuf {
+    let places = [
+        env::var_os("CAIRN_BIN_DIR").map(PathBuf::from),
+        Some(target_dir()),
+    ];
+    places
+        .into_iter()
+        .flatten()
+        .map(|dir| dir.join(program))
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| panic!("{program} is not built: run hack/test, or cargo build"))
+}
+
+/// A peer that `hack/peers` installed.
+///
+/// # Panics
+/// If it is not there, with the command that puts it there.
+pub fn peer(program: &str) -> PathBuf {
+    let peers =
+        env::var_os("CAIRN_PEERS").map_or_else(|| repository().join("target/peers"), PathBuf::from);
+    let path = peers.join("bin").join(program);
+    assert!(
+        path.is_file(),
+        "{program} is not in {}: run hack/peers",
+        peers.display()
+    );
+    path
+}
+
+/// A program of the system, looked up as a shell would.
+pub fn system(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))
+        .map(|dir| dir.join(program))
+        .find(|candidate| fs::metadata(candidate).is_ok_and(|m| m.is_file()))
+}

@@ -1,0 +1,93 @@
+//! Reading a container's log as the kubelet does (CRI-250):
+//! `RFC3339nano stream P|F content\n`, where P means that the line goes on in the next record.
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub time: String,
+    /// `stdout` or `stderr`.
+    pub stream: String,
+    /// The line goes on in the next record of the same stream.
+    pub partial: bool,
+    pub content: Vec<u8>,
+}
+
+/// Splits a log into its records.
+///
+/// # Panics
+/// At the first byte that is not in the format.
+pub fn records(log: &[u8]) -> Vec<Record> {
+    if log.is_empty() {
+        return Vec::new();
+    }
+    let body = log
+        .strip_suffix(b"\n")
+        .expect("a log ends with a whole record");
+    body.split(|b| *b == b'\n').map(record).collect()
+}
+
+fn record(line: &[u8]) -> Record {
+    let shown = String::from_utf8_lossy(line);
+    let mut parts = line.splitn(4, |b| *b == b' ');
+    let mut next = |what: &str| {
+        let part = parts.next();
+        part.unwrap_or_else(|| panic!("no {what} in the record {shown:?}"))
+    };
+    let text = |b: &[u8]| String::from_utf8(b.to_vec()).expect("the head of a record is text");
+    let (time, stream, tag) = (text(next("time")), text(next("stream")), text(next("tag")));
+    assert!(
+        time.len() >= "2026-01-02T03:04:05.000000000Z".len() && time.contains('T'),
+        "not a time with nanoseconds: {time}"
+    );
+    assert!(matches!(&*stream, "stdout" | "stderr"), "stream {stream}");
+    assert!(matches!(&*tag, "P" | "F"), "tag {tag}");
+    Record {
+        time,
+        stream,
+        partial: tag == "P",
+        content: next("content").to_vec(),
+    }
+}
+
+/// What the container wrote to one stream. A final F stands for the newline that ended the line,
+/// or for the end of the output.
+pub fn written(records: &[Record], stream: &str) -> Vec<u8> {
+    let mut all = Vec::new();
+    for record in records.iter().filter(|r| r.stream == stream) {
+        all.extend_from_slice(&record.content);
+        if !record.partial {
+            all.push(b'\n');
+        }
+    }
+    all
+}
+
+/// The whole lines of one stream, as text.
+pub fn lines(records: &[Record], stream: &str) -> Vec<String> {
+    String::from_utf8_lossy(&written(records, stream))
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_record_is_joined_with_the_next_of_its_stream() {
+        let log = b"2026-01-02T03:04:05.000000000Z stdout P ab\n\
+                    2026-01-02T03:04:05.000000001Z stderr F err\n\
+                    2026-01-02T03:04:05.000000002Z stdout F cd ef\n\
+                    2026-01-02T03:04:05.000000003Z stdout F \n";
+        let records = records(log);
+        assert_eq!(written(&records, "stdout"), b"abcd ef\n\n");
+        assert_eq!(lines(&records, "stderr"), ["err"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "whole record")]
+    fn a_torn_record_is_noticed() {
+        records(b"2026-01-02T03:04:05.000000000Z stdout F torn");
+    }
+}

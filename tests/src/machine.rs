@@ -1,0 +1,64 @@
+//! The state of the machine as far as a runtime could change it, to compare before and after.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use crate::look;
+
+/// Everything now: mounts, network devices, named network namespaces, cgroups, processes.
+/// One item a line, so that two snapshots can be compared with diff.
+pub fn snapshot() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut add = |kind: &str, what: BTreeSet<String>| {
+        all.extend(what.into_iter().map(|w| format!("{kind} {w}")));
+    };
+    add("mount", look::mounts(std::process::id()));
+    add("link", names(Path::new("/sys/class/net")));
+    add("netns", names(Path::new("/run/netns")));
+    add("process", processes());
+    let mut roots = vec![Path::new("/sys/fs/cgroup").to_path_buf()];
+    roots.extend(look::subdirs(&roots[0]));
+    for root in roots {
+        let below = look::subdirs(&root).into_iter();
+        add("cgroup", below.map(|d| d.display().to_string()).collect());
+    }
+    all
+}
+
+/// What of a difference is a run's doing. The machine has other tenants: their mounts, processes
+/// and cgroups come and go, and carry other names.
+pub fn ours(item: &str, run: &str) -> bool {
+    item.contains(run) || item.contains(crate::daemon::PREFIX) || item.starts_with("link cairn")
+}
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Each process with all that tells where it comes from: command line, executable, root and
+/// working directory, and the run it belongs to.
+fn processes() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for dir in look::subdirs(Path::new("/proc")) {
+        let Some(pid) = dir.file_name().and_then(|n| n.to_str()) else {
+            continue;
+        };
+        if pid.parse::<u32>().is_err() || pid == std::process::id().to_string() {
+            continue;
+        }
+        let link = |name: &str| fs::read_link(dir.join(name)).unwrap_or_default();
+        let command = fs::read(dir.join("cmdline")).unwrap_or_default();
+        let cgroup = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+        all.insert(format!(
+            "{pid} {} exe={} root={} cwd={} cgroup={}",
+            String::from_utf8_lossy(&command).replace('\0', " "),
+            link("exe").display(),
+            link("root").display(),
+            link("cwd").display(),
+            cgroup.replace('\n', ","),
+        ));
+    }
+    all
+}

@@ -1,0 +1,397 @@
+//! A plugin that tests command: it notes every event, and blocks, fails or misbehaves where told.
+//!
+//! It runs in the test on the plugin side of the crate `nri`, connected over the daemon's real
+//! socket, so that the daemon sees an external plugin like any other.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use nri::{
+    Handlers,
+    proto::{
+        Container, ContainerAdjustment, Event, PodSandbox, ValidateContainerAdjustmentRequest,
+    },
+    stub::Stub,
+};
+use tokio::sync::{Semaphore, watch};
+
+use crate::until::PATIENCE;
+
+/// One event as the plugin got it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub event: Event,
+    pub pod: PodSandbox,
+    /// Of container events.
+    pub container: Option<Container>,
+}
+
+/// What a plugin does at an event instead of agreeing.
+#[derive(Clone, Debug)]
+pub enum Deed {
+    /// Answers with an error.
+    Error(String),
+    /// Never answers.
+    Hang,
+    /// Closes the connection in both directions, as a process that exits does.
+    Exit,
+    /// Writes bytes that are no frame of the protocol, and never answers.
+    Garbage,
+    /// Writes the beginning of a frame, and never the rest.
+    HalfFrame,
+    /// Writes frames for connections that nobody opened, without end, and never answers.
+    Flood,
+    /// Registers once more on the same connection, then agrees.
+    RegisterAgain,
+    /// Waits until the gate is opened, then agrees.
+    Wait(Arc<Semaphore>),
+    /// Panics in the handler.
+    Panic,
+}
+
+type Adjusting = Arc<dyn Fn(&PodSandbox, &Container) -> Option<ContainerAdjustment> + Send + Sync>;
+
+/// What the test and the handlers share.
+struct Shared {
+    seen: watch::Sender<Vec<Seen>>,
+    deeds: Mutex<BTreeMap<i32, Deed>>,
+    adjusting: Mutex<Option<Adjusting>>,
+    synchronised: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
+    /// A second handle to the plugin's connection, for misbehaving below the protocol.
+    raw: UnixStream,
+}
+
+/// A connected plugin; dropping it disconnects it.
+pub struct Plugin {
+    shared: Arc<Shared>,
+    stub: Stub,
+}
+
+/// A hook that blocks: nothing passes until it is opened.
+pub struct Gate(Arc<Semaphore>);
+
+impl Gate {
+    /// Lets everybody pass, now and later.
+    pub fn open(&self) {
+        self.0.add_permits(1_000);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+/// Every event that a plugin can subscribe to, in the order of a life.
+pub const EVENTS: [Event; 13] = [
+    Event::RunPodSandbox,
+    Event::CreateContainer,
+    Event::PostCreateContainer,
+    Event::StartContainer,
+    Event::PostStartContainer,
+    Event::UpdateContainer,
+    Event::PostUpdateContainer,
+    Event::UpdatePodSandbox,
+    Event::PostUpdatePodSandbox,
+    Event::StopContainer,
+    Event::RemoveContainer,
+    Event::StopPodSandbox,
+    Event::RemovePodSandbox,
+];
+
+impl Plugin {
+    /// Connects, registers and waits until it is synchronised, subscribed to all thirteen events.
+    ///
+    /// # Panics
+    /// If the daemon does not take it.
+    pub async fn join(socket: &Path, index: &str, name: &str) -> Self {
+        Self::subscribed(socket, index, name, &EVENTS).await
+    }
+
+    /// As [`Plugin::join`], subscribed to some events only.
+    ///
+    /// # Panics
+    /// If the daemon does not take it.
+    pub async fn subscribed(socket: &Path, index: &str, name: &str, events: &[Event]) -> Self {
+        let plugin = Self::try_join(socket, index, name, events).await;
+        plugin.unwrap_or_else(|e| panic!("plugin {index}-{name} is not taken: {e}"))
+    }
+
+    /// As [`Plugin::subscribed`].
+    ///
+    /// # Errors
+    /// Why the daemon does not take it.
+    pub async fn try_join(
+        socket: &Path,
+        index: &str,
+        name: &str,
+        events: &[Event],
+    ) -> Result<Self, String> {
+        let raw = UnixStream::connect(socket).map_err(|e| format!("connect: {e}"))?;
+        let connection = raw.try_clone().map_err(|e| format!("clone: {e}"))?;
+        let shared = Arc::new(Shared {
+            seen: watch::channel(Vec::new()).0,
+            deeds: Mutex::default(),
+            adjusting: Mutex::default(),
+            synchronised: watch::channel(None).0,
+            raw,
+        });
+        let started = Stub::builder(handlers(&shared, events))
+            .name(name)
+            .index(index)
+            .connection(connection)
+            .start()
+            .await;
+        let stub = started.map_err(|e| e.to_string())?;
+        let plugin = Self { shared, stub };
+        plugin.synchronised().await;
+        Ok(plugin)
+    }
+
+    /// What it was told at its start.
+    ///
+    /// # Panics
+    /// If it is not told in time.
+    pub async fn synchronised(&self) -> (Vec<PodSandbox>, Vec<Container>) {
+        let mut told = self.shared.synchronised.subscribe();
+        let wait = told.wait_for(Option::is_some);
+        let told = tokio::time::timeout(PATIENCE, wait).await;
+        let told = told
+            .expect("Synchronize comes")
+            .expect("we hold the sender");
+        told.clone().unwrap_or_default()
+    }
+
+    /// Makes the plugin misbehave at an event from now on.
+    pub fn does(&self, event: Event, deed: Deed) {
+        lock(&self.shared.deeds).insert(event as i32, deed);
+    }
+    /// Makes it behave again.
+    pub fn behaves(&self) {
+        lock(&self.shared.deeds).clear();
+    }
+    /// Makes an event's hook block until the gate is opened.
+    pub fn blocks(&self, event: Event) -> Gate {
+        let gate = Arc::new(Semaphore::new(0));
+        self.does(event, Deed::Wait(gate.clone()));
+        Gate(gate)
+    }
+    /// Answers CreateContainer with an adjustment.
+    pub fn adjusts<F>(&self, adjust: F)
+    where
+        F: Fn(&PodSandbox, &Container) -> Option<ContainerAdjustment> + Send + Sync + 'static,
+    {
+        *lock(&self.shared.adjusting) = Some(Arc::new(adjust));
+    }
+
+    /// All events so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.borrow().clone()
+    }
+    /// All events so far, one line each: "Event pod" or "Event pod container".
+    pub fn list(&self) -> Vec<String> {
+        self.seen().iter().map(line).collect()
+    }
+    /// The names of the events so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.seen().iter().map(|s| s.event).collect()
+    }
+
+    /// Waits for an event of a pod (by its name); answers the first such.
+    ///
+    /// # Panics
+    /// If it does not come in time.
+    pub async fn sees(&self, event: Event, pod: &str) -> Seen {
+        self.sees_where(&format!("{event:?} of {pod}"), |s| {
+            s.event == event && s.pod.name == pod
+        })
+        .await
+    }
+
+    /// Waits for an event that satisfies a condition.
+    ///
+    /// # Panics
+    /// If it does not come in time, with what came.
+    pub async fn sees_where(&self, what: &str, is: impl Fn(&Seen) -> bool) -> Seen {
+        let mut seen = self.shared.seen.subscribe();
+        let wait = seen.wait_for(|all| all.iter().any(&is));
+        let Ok(all) = tokio::time::timeout(PATIENCE, wait).await else {
+            panic!("waited in vain for {what}; came: {:?}", self.list());
+        };
+        let all = all.expect("we hold the sender");
+        all.iter().find(|s| is(s)).cloned().expect("one was there")
+    }
+
+    /// Whether the daemon has closed the connection.
+    pub async fn is_dismissed(&self, within: Duration) -> bool {
+        tokio::time::timeout(within, self.stub.wait()).await.is_ok()
+    }
+
+    /// To ask the runtime for updates.
+    pub fn runtime(&self) -> nri::stub::Runtime {
+        self.stub.runtime()
+    }
+}
+
+/// The words of the Go plugin: "Event pod" or "Event pod container".
+fn line(seen: &Seen) -> String {
+    let event = nri::mask::event_name(seen.event);
+    match &seen.container {
+        Some(container) => format!("{event} {} {}", seen.pod.name, container.name),
+        None => format!("{event} {}", seen.pod.name),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Notes an event and does what was told for it.
+    async fn pass(
+        self: Arc<Self>,
+        event: Event,
+        pod: PodSandbox,
+        container: Option<Container>,
+    ) -> nri::Result<()> {
+        let deed = lock(&self.deeds).get(&(event as i32)).cloned();
+        self.seen.send_modify(|all| {
+            all.push(Seen {
+                event,
+                pod,
+                container,
+            })
+        });
+        let Some(deed) = deed else { return Ok(()) };
+        let mut raw = &self.raw;
+        match deed {
+            Deed::Error(text) => return Err(text.into()),
+            Deed::Wait(gate) => {
+                let _passed = gate.acquire().await;
+                return Ok(());
+            }
+            Deed::Panic => panic!("a handler that panics, on purpose"),
+            Deed::RegisterAgain => {
+                // Frame 2: a call of the runtime's service. What it says matters little.
+                let _ = raw.write_all(&frame(2, &[0, 0, 0, 4, 0, 0, 0, 99, 1, 0, 1, 2, 3, 4]));
+                return Ok(());
+            }
+            Deed::Exit => drop(self.raw.shutdown(Shutdown::Both)),
+            Deed::Garbage => {
+                let junk = [0xff_u8; 64];
+                let _ = raw.write_all(&junk);
+            }
+            Deed::HalfFrame => {
+                let _ = raw.write_all(&frame(1, &[7; 200])[..60]);
+            }
+            Deed::Flood => {
+                let nonsense = frame(77, &[1; 1000]);
+                // Ends when the daemon has closed the connection.
+                tokio::task::spawn_blocking(
+                    move || while (&self.raw).write_all(&nonsense).is_ok() {},
+                );
+            }
+            Deed::Hang => {}
+        }
+        std::future::pending().await
+    }
+}
+
+/// A frame of the multiplexer: connection, length, payload.
+fn frame(connection: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("a short frame");
+    [&connection.to_be_bytes(), &length.to_be_bytes(), payload].concat()
+}
+
+fn handlers(shared: &Arc<Shared>, events: &[Event]) -> Handlers {
+    let own = shared.clone();
+    let mut handlers = Handlers::new().synchronize(move |pods, containers| {
+        own.synchronised.send_replace(Some((pods, containers)));
+        async { Ok(Vec::new()) }
+    });
+    macro_rules! pod_event {
+        ($event:ident, $method:ident) => {
+            if events.contains(&Event::$event) {
+                let own = shared.clone();
+                handlers = handlers.$method(move |pod| own.clone().pass(Event::$event, pod, None));
+            }
+        };
+    }
+    macro_rules! container_event {
+        ($event:ident, $method:ident) => {
+            if events.contains(&Event::$event) {
+                let own = shared.clone();
+                handlers =
+                    handlers.$method(move |pod, c| own.clone().pass(Event::$event, pod, Some(c)));
+            }
+        };
+    }
+    pod_event!(RunPodSandbox, run_pod_sandbox);
+    pod_event!(PostUpdatePodSandbox, post_update_pod_sandbox);
+    pod_event!(StopPodSandbox, stop_pod_sandbox);
+    pod_event!(RemovePodSandbox, remove_pod_sandbox);
+    container_event!(PostCreateContainer, post_create_container);
+    container_event!(StartContainer, start_container);
+    container_event!(PostStartContainer, post_start_container);
+    container_event!(PostUpdateContainer, post_update_container);
+    container_event!(RemoveContainer, remove_container);
+    if events.contains(&Event::UpdatePodSandbox) {
+        let own = shared.clone();
+        handlers = handlers.update_pod_sandbox(move |pod, _, _| {
+            own.clone().pass(Event::UpdatePodSandbox, pod, None)
+        });
+    }
+    with_answers(handlers, shared, events)
+}
+
+/// The events whose answers carry something.
+fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: &[Event]) -> Handlers {
+    if events.contains(&Event::CreateContainer) {
+        let own = shared.clone();
+        handlers = handlers.create_container(move |pod, container| {
+            let own = own.clone();
+            async move {
+                let adjusting = lock(&own.adjusting).clone();
+                let adjust = adjusting.and_then(|a| a(&pod, &container));
+                own.pass(Event::CreateContainer, pod, Some(container))
+                    .await?;
+                Ok((adjust, Vec::new()))
+            }
+        });
+    }
+    if events.contains(&Event::UpdateContainer) {
+        let own = shared.clone();
+        handlers = handlers.update_container(move |pod, container, _| {
+            let passed = own
+                .clone()
+                .pass(Event::UpdateContainer, pod, Some(container));
+            async move { passed.await.map(|()| Vec::new()) }
+        });
+    }
+    if events.contains(&Event::StopContainer) {
+        let own = shared.clone();
+        handlers = handlers.stop_container(move |pod, container| {
+            let passed = own.clone().pass(Event::StopContainer, pod, Some(container));
+            async move { passed.await.map(|()| Vec::new()) }
+        });
+    }
+    if events.contains(&Event::ValidateContainerAdjustment) {
+        let own = shared.clone();
+        handlers = handlers.validate_container_adjustment(
+            move |request: ValidateContainerAdjustmentRequest| {
+                let (pod, container) = (request.pod.unwrap_or_default(), request.container);
+                own.clone()
+                    .pass(Event::ValidateContainerAdjustment, pod, container)
+            },
+        );
+    }
+    handlers
+}

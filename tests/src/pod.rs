@@ -1,0 +1,484 @@
+//! Pods and containers as a client sees them: short ways to the CRI calls that every test makes.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tonic::Status;
+
+use crate::{
+    client::Client,
+    cri::{self, ContainerState},
+    criclog::{self, Record},
+    image::BUSYBOX,
+    until,
+};
+
+/// A client of one daemon, with what its requests have in common. Clones share the connection.
+#[derive(Clone, Debug)]
+pub struct Cri {
+    pub client: Client,
+    dir: Arc<Path>,
+    cgroup_parent: Arc<str>,
+}
+
+/// What a command in a container answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Cri {
+    pub(crate) fn new(client: Client, dir: &Path, cgroup_parent: &str) -> Self {
+        Self {
+            client,
+            dir: dir.into(),
+            cgroup_parent: cgroup_parent.into(),
+        }
+    }
+
+    /// The configuration of a pod as a kubelet would send it.
+    pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
+        let uid = format!("uid-{name}");
+        let logs = self.dir.join("logs").join(format!("default_{name}_{uid}"));
+        cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid,
+                namespace: "default".to_owned(),
+                attempt: 0,
+            }),
+            hostname: name.to_owned(),
+            log_directory: logs.display().to_string(),
+            labels: [("app".to_owned(), name.to_owned())].into(),
+            annotations: [("note".to_owned(), format!("of {name}"))].into(),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                cgroup_parent: self.cgroup_parent.to_string(),
+                security_context: Some(cri::LinuxSandboxSecurityContext {
+                    namespace_options: Some(cri::NamespaceOption {
+                        pid: cri::NamespaceMode::Container.into(),
+                        ..Default::default()
+                    }),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    /// The configuration of a busybox container.
+    pub fn container_config(&self, name: &str, command: &[&str]) -> cri::ContainerConfig {
+        cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
+            image: Some(cri::ImageSpec {
+                image: BUSYBOX.to_owned(),
+                ..Default::default()
+            }),
+            command: command.iter().map(|&s| s.to_owned()).collect(),
+            log_path: format!("{name}/0.log"),
+            linux: Some(cri::LinuxContainerConfig {
+                security_context: Some(cri::LinuxContainerSecurityContext {
+                    namespace_options: Some(cri::NamespaceOption {
+                        pid: cri::NamespaceMode::Container.into(),
+                        ..Default::default()
+                    }),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    /// Runs a pod; the test fails if it does not run.
+    ///
+    /// # Panics
+    /// With the daemon's error.
+    pub async fn pod(&self, name: &str) -> Pod {
+        self.try_pod(self.pod_config(name))
+            .await
+            .unwrap_or_else(|e| panic!("pod {name}: {e}"))
+    }
+
+    /// Runs a pod.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub async fn try_pod(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config.clone()),
+            runtime_handler: String::new(),
+        };
+        let mut runtime = self.client.runtime.clone();
+        let id = runtime
+            .run_pod_sandbox(request)
+            .await?
+            .into_inner()
+            .pod_sandbox_id;
+        Ok(Pod {
+            cri: self.clone(),
+            id,
+            config,
+        })
+    }
+
+    /// All pods that the daemon lists.
+    pub async fn pods(&self) -> Vec<cri::PodSandbox> {
+        let list = cri::ListPodSandboxRequest::default();
+        let mut runtime = self.client.runtime.clone();
+        runtime
+            .list_pod_sandbox(list)
+            .await
+            .expect("ListPodSandbox")
+            .into_inner()
+            .items
+    }
+
+    /// All containers that the daemon lists.
+    pub async fn containers(&self) -> Vec<cri::Container> {
+        let list = cri::ListContainersRequest::default();
+        let mut runtime = self.client.runtime.clone();
+        runtime
+            .list_containers(list)
+            .await
+            .expect("ListContainers")
+            .into_inner()
+            .containers
+    }
+
+    /// The status of a pod.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub async fn pod_status(&self, id: &str) -> Result<cri::PodSandboxStatusResponse, Status> {
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose: true,
+        };
+        let mut runtime = self.client.runtime.clone();
+        Ok(runtime.pod_sandbox_status(request).await?.into_inner())
+    }
+
+    /// A pod that is known by its id, after a restart for instance.
+    pub fn pod_by_id(&self, id: &str, name: &str) -> Pod {
+        Pod {
+            cri: self.clone(),
+            id: id.to_owned(),
+            config: self.pod_config(name),
+        }
+    }
+
+    /// A container that is known by its id.
+    pub fn container_by_id(&self, id: &str, log: PathBuf) -> Container {
+        Container {
+            cri: self.clone(),
+            id: id.to_owned(),
+            log,
+        }
+    }
+}
+
+/// A pod that was run.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    pub cri: Cri,
+    pub id: String,
+    pub config: cri::PodSandboxConfig,
+}
+
+impl Pod {
+    /// Creates a container; the test fails if it cannot be created.
+    ///
+    /// # Panics
+    /// With the daemon's error.
+    pub async fn create(&self, name: &str, command: &[&str]) -> Container {
+        self.try_create(self.cri.container_config(name, command))
+            .await
+            .unwrap_or_else(|e| panic!("container {name}: {e}"))
+    }
+
+    /// Creates a container.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub async fn try_create(&self, config: cri::ContainerConfig) -> Result<Container, Status> {
+        let log = Path::new(&self.config.log_directory).join(&config.log_path);
+        if let Some(dir) = log.parent() {
+            fs::create_dir_all(dir).expect("the log directory can be made, as a kubelet does");
+        }
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: self.id.clone(),
+            config: Some(config),
+            sandbox_config: Some(self.config.clone()),
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        let id = runtime
+            .create_container(request)
+            .await?
+            .into_inner()
+            .container_id;
+        Ok(Container {
+            cri: self.cri.clone(),
+            id,
+            log,
+        })
+    }
+
+    /// Creates and starts a container.
+    ///
+    /// # Panics
+    /// With the daemon's error.
+    pub async fn run(&self, name: &str, command: &[&str]) -> Container {
+        let container = self.create(name, command).await;
+        container
+            .start()
+            .await
+            .unwrap_or_else(|e| panic!("start {name}: {e}"));
+        container
+    }
+
+    /// A container that runs until it is told to stop.
+    pub async fn sleeper(&self, name: &str) -> Container {
+        self.run(
+            name,
+            &[
+                "sh",
+                "-c",
+                "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done",
+            ],
+        )
+        .await
+    }
+
+    /// The status of this pod.
+    ///
+    /// # Panics
+    /// With the daemon's error.
+    pub async fn status(&self) -> cri::PodSandboxStatus {
+        let status = self
+            .cri
+            .pod_status(&self.id)
+            .await
+            .expect("PodSandboxStatus");
+        status.status.expect("a status holds a status")
+    }
+
+    /// The pod's address.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub async fn ip(&self) -> String {
+        let ip = self.status().await.network.expect("a network status").ip;
+        assert!(!ip.is_empty(), "the pod has no address");
+        ip
+    }
+
+    /// # Errors
+    /// The daemon's.
+    pub async fn stop(&self) -> Result<(), Status> {
+        let request = cri::StopPodSandboxRequest {
+            pod_sandbox_id: self.id.clone(),
+        };
+        self.cri
+            .client
+            .runtime
+            .clone()
+            .stop_pod_sandbox(request)
+            .await
+            .map(drop)
+    }
+
+    /// # Errors
+    /// The daemon's.
+    pub async fn remove(&self) -> Result<(), Status> {
+        let request = cri::RemovePodSandboxRequest {
+            pod_sandbox_id: self.id.clone(),
+        };
+        self.cri
+            .client
+            .runtime
+            .clone()
+            .remove_pod_sandbox(request)
+            .await
+            .map(drop)
+    }
+
+    /// Stops and removes; the test fails if one of them does.
+    ///
+    /// # Panics
+    /// With the daemon's error.
+    pub async fn end(&self) {
+        self.stop().await.expect("StopPodSandbox");
+        self.remove().await.expect("RemovePodSandbox");
+    }
+}
+
+/// A container that was created.
+#[derive(Clone, Debug)]
+pub struct Container {
+    pub cri: Cri,
+    pub id: String,
+    /// Its log file.
+    pub log: PathBuf,
+}
+
+impl Container {
+    /// # Errors
+    /// The daemon's.
+    pub async fn start(&self) -> Result<(), Status> {
+        let request = cri::StartContainerRequest {
+            container_id: self.id.clone(),
+        };
+        self.cri
+            .client
+            .runtime
+            .clone()
+            .start_container(request)
+            .await
+            .map(drop)
+    }
+
+    /// # Errors
+    /// The daemon's.
+    pub async fn stop(&self, grace: Duration) -> Result<(), Status> {
+        let request = cri::StopContainerRequest {
+            container_id: self.id.clone(),
+            timeout: i64::try_from(grace.as_secs()).expect("a short grace"),
+        };
+        self.cri
+            .client
+            .runtime
+            .clone()
+            .stop_container(request)
+            .await
+            .map(drop)
+    }
+
+    /// # Errors
+    /// The daemon's.
+    pub async fn remove(&self) -> Result<(), Status> {
+        let request = cri::RemoveContainerRequest {
+            container_id: self.id.clone(),
+        };
+        self.cri
+            .client
+            .runtime
+            .clone()
+            .remove_container(request)
+            .await
+            .map(drop)
+    }
+
+    /// # Errors
+    /// The daemon's.
+    pub async fn try_status(&self) -> Result<cri::ContainerStatusResponse, Status> {
+        let request = cri::ContainerStatusRequest {
+            container_id: self.id.clone(),
+            verbose: true,
+        };
+        Ok(self
+            .cri
+            .client
+            .runtime
+            .clone()
+            .container_status(request)
+            .await?
+            .into_inner())
+    }
+
+    /// # Panics
+    /// With the daemon's error.
+    pub async fn status(&self) -> cri::ContainerStatus {
+        let status = self.try_status().await.expect("ContainerStatus");
+        status.status.expect("a status holds a status")
+    }
+
+    pub async fn state(&self) -> ContainerState {
+        self.status().await.state()
+    }
+
+    /// Waits until it has exited; answers its final status.
+    pub async fn exited(&self) -> cri::ContainerStatus {
+        until(&format!("container {} exits", self.id), || async {
+            let status = self.status().await;
+            (status.state() == ContainerState::ContainerExited).then_some(status)
+        })
+        .await
+    }
+
+    /// Runs a command in the container by ExecSync.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub async fn try_exec(&self, command: &[&str], timeout: i64) -> Result<Ran, Status> {
+        let request = cri::ExecSyncRequest {
+            container_id: self.id.clone(),
+            cmd: command.iter().map(|&s| s.to_owned()).collect(),
+            timeout,
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        let answer = runtime.exec_sync(request).await?.into_inner();
+        Ok(Ran {
+            code: answer.exit_code,
+            out: String::from_utf8_lossy(&answer.stdout).into_owned(),
+            err: String::from_utf8_lossy(&answer.stderr).into_owned(),
+        })
+    }
+
+    /// Runs a command, which must succeed; answers its standard output without the last newline.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn exec(&self, command: &[&str]) -> String {
+        let ran = self
+            .try_exec(command, 20)
+            .await
+            .unwrap_or_else(|e| panic!("exec {command:?}: {e}"));
+        assert_eq!(ran.code, 0, "exec {command:?}: {ran:?}");
+        ran.out.trim_end_matches('\n').to_owned()
+    }
+    /// Runs a script by the container's shell.
+    pub async fn sh(&self, script: &str) -> String {
+        self.exec(&["sh", "-c", script]).await
+    }
+
+    /// The records of its log so far.
+    pub fn records(&self) -> Vec<Record> {
+        let mut bytes = fs::read(&self.log).unwrap_or_default();
+        // Another process is writing: what follows the last newline is not a record yet.
+        let whole = bytes
+            .iter()
+            .rposition(|b| *b == b'\n')
+            .map_or(0, |at| at + 1);
+        bytes.truncate(whole);
+        criclog::records(&bytes)
+    }
+    /// The lines that it has written to standard output so far.
+    pub fn lines(&self) -> Vec<String> {
+        criclog::lines(&self.records(), "stdout")
+    }
+    /// Waits for a line of output.
+    pub async fn says(&self, line: &str) {
+        until(&format!("the container writes {line:?}"), || async {
+            self.lines().iter().any(|l| l == line).then_some(())
+        })
+        .await;
+    }
+
+    /// Pid of its first process, in the yard's numbers, from the verbose status (CRI-144).
+    pub async fn pid(&self) -> Option<u32> {
+        let status = self.try_status().await.ok()?;
+        let info = status.info.get("info")?;
+        let info: serde_json::Value = serde_json::from_str(info).ok()?;
+        u32::try_from(info.get("pid")?.as_u64()?).ok()
+    }
+}

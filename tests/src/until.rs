@@ -1,0 +1,57 @@
+//! Waiting for a condition with a deadline: the only way in which tests wait.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+/// Time enough for any single step on a machine that also does other work.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks `condition` until it answers something, for at most [`PATIENCE`].
+///
+/// # Panics
+/// Names `what` if the deadline passes first.
+pub async fn until<T, F, Fut>(what: &str, condition: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Option<T>>,
+{
+    until_within(what, PATIENCE, condition).await
+}
+
+/// As [`until`], with a deadline of one's own.
+///
+/// # Panics
+/// Names `what` if the deadline passes first.
+pub async fn until_within<T, F, Fut>(what: &str, patience: Duration, mut condition: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Option<T>>,
+{
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(value) = condition().await {
+            return value;
+        }
+        assert!(
+            start.elapsed() < patience,
+            "waited {patience:?} in vain: {what}"
+        );
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// [`until_within`] for code that has no async runtime. Answers false when the time is over.
+pub fn blocking(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !condition() {
+        if start.elapsed() >= patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}

@@ -1,0 +1,219 @@
+//! ExecSync: CRI-139…141.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use cairn_tests::{Daemon, cri, look, pod::Ran};
+use tonic::Code;
+
+#[tokio::test]
+async fn exec_returns_both_streams_and_the_exit_code() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("exec").await;
+    let container = pod.sleeper("c").await;
+    let script = ["sh", "-c", "echo out; echo err >&2; exit 9"];
+    let ran = container.try_exec(&script, 10).await.expect("ExecSync");
+    assert_eq!(
+        ran,
+        Ran {
+            code: 9,
+            out: "out\n".into(),
+            err: "err\n".into()
+        }
+    );
+    let ran = container
+        .try_exec(&["sh", "-c", "kill -9 $$"], 10)
+        .await
+        .expect("ExecSync");
+    assert_eq!(ran.code, 137);
+    let missing = container.try_exec(&["/no/such/program"], 10).await;
+    let error = missing.expect_err("there is no such program");
+    assert!(error.message().contains("/no/such/program"), "{error}");
+    assert_eq!(
+        container.exec(&["echo", "still there"]).await,
+        "still there"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_timed_out_exec_dies_with_all_its_descendants() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("timeout").await;
+    let container = pod.sleeper("c").await;
+    let before = look::cgroup_pids(daemon.cgroup_parent()).len();
+    let start = Instant::now();
+    // One descendant in a session of its own, one that ignores signals, one plain.
+    let script = "setsid sleep 1001 & (trap '' TERM INT HUP; sleep 1002) & sleep 1003";
+    let error = container
+        .try_exec(&["sh", "-c", script], 1)
+        .await
+        .expect_err("it runs too long");
+    assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
+    assert!(start.elapsed() < Duration::from_secs(10));
+    cairn_tests::until("its processes are gone", || async {
+        (look::cgroup_pids(daemon.cgroup_parent()).len() == before).then_some(())
+    })
+    .await;
+    assert_eq!(
+        container.exec(&["echo", "alive"]).await,
+        "alive",
+        "the container is left alone"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn exec_does_not_wait_for_background_children() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("background").await;
+    let container = pod.sleeper("c").await;
+    let start = Instant::now();
+    let ran = container
+        .try_exec(&["sh", "-c", "sleep 1000 & echo done"], 0)
+        .await
+        .expect("ExecSync");
+    assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"));
+    assert!(
+        start.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        start.elapsed()
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn output_of_an_exec_is_capped_at_16_mib_and_drained() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("flood").await;
+    let container = pod.sleeper("c").await;
+    let mut runtime = pod.cri.client.runtime.clone();
+    let request = cri::ExecSyncRequest {
+        container_id: container.id.clone(),
+        cmd: ["sh", "-c", "head -c 20000000 /dev/zero; echo >&2 all"]
+            .map(String::from)
+            .into(),
+        timeout: 60,
+    };
+    let big = runtime.exec_sync(request).await;
+    // The reply itself may pass the client's own limit of 16 MiB by its framing: then it says so.
+    match big {
+        Ok(answer) => {
+            let answer = answer.into_inner();
+            assert!(answer.stdout.len() <= 16 << 20, "{}", answer.stdout.len());
+            assert_eq!(
+                answer.stderr, b"all\n",
+                "the command was not stopped by the cap"
+            );
+        }
+        Err(e) => assert_eq!(e.code(), Code::OutOfRange, "{e}"),
+    }
+    assert_eq!(container.exec(&["echo", "alive"]).await, "alive");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn an_exec_has_the_rights_and_namespaces_of_the_container() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let pod = cri.pod("same").await;
+    let mut config = cri.container_config("c", &["sleep", "1000"]);
+    let security = config
+        .linux
+        .as_mut()
+        .and_then(|l| l.security_context.as_mut())
+        .expect("set");
+    security.run_as_user = Some(cri::Int64Value { value: 1000 });
+    security.no_new_privs = true;
+    security.capabilities = Some(cri::Capability {
+        drop_capabilities: vec!["ALL".into()],
+        add_capabilities: vec!["NET_BIND_SERVICE".into()],
+        ..Default::default()
+    });
+    security.seccomp = Some(cri::SecurityProfile {
+        profile_type: cri::security_profile::ProfileType::RuntimeDefault.into(),
+        ..Default::default()
+    });
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let init = daemon
+        .yard
+        .inside(format!("/proc/{}", container.pid().await.expect("a pid")));
+    let shown = container.exec(&["cat", "/proc/self/status"]).await;
+    for field in [
+        "Uid",
+        "Gid",
+        "Groups",
+        "NoNewPrivs",
+        "Seccomp",
+        "CapInh",
+        "CapPrm",
+        "CapEff",
+        "CapBnd",
+        "CapAmb",
+    ] {
+        let exec = shown
+            .lines()
+            .find_map(|l| l.strip_prefix(&format!("{field}:")));
+        let exec = exec.map(|v| v.trim().to_owned());
+        assert_eq!(exec, look::status_field(&init, field), "{field}");
+    }
+    for ns in ["net", "ipc", "uts", "mnt", "pid", "user", "cgroup"] {
+        let of_exec = container
+            .exec(&["readlink", &format!("/proc/self/ns/{ns}")])
+            .await;
+        let of_init = fs::read_link(init.join("ns").join(ns)).expect("a namespace");
+        assert_eq!(of_exec, of_init.display().to_string(), "{ns}");
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn exec_needs_a_running_container() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("notyet").await;
+    let container = pod.create("c", &["sleep", "1000"]).await;
+    container
+        .try_exec(&["true"], 5)
+        .await
+        .expect_err("it is not started");
+    container.start().await.expect("StartContainer");
+    container.stop(Duration::ZERO).await.expect("StopContainer");
+    container
+        .try_exec(&["true"], 5)
+        .await
+        .expect_err("it has exited");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn fifty_execs_at_a_time_keep_their_output_apart() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("crowd").await;
+    let container = pod.sleeper("c").await;
+    let mut set = tokio::task::JoinSet::new();
+    for n in 0..50 {
+        let container = container.clone();
+        set.spawn(async move {
+            let script = format!("echo {n}; echo {n} >&2; exit {n}");
+            let ran = container
+                .try_exec(&["sh", "-c", &script], 60)
+                .await
+                .expect("ExecSync");
+            assert_eq!(
+                ran,
+                Ran {
+                    code: n,
+                    out: format!("{n}\n"),
+                    err: format!("{n}\n")
+                }
+            );
+        });
+    }
+    while let Some(done) = set.join_next().await {
+        done.expect("each exec went its way");
+    }
+    pod.end().await;
+}

@@ -1,0 +1,115 @@
+//! Asking twice, and asking for what is gone: CRI-113, 114, 115, 132, 134, 175.
+
+use std::time::Duration;
+
+use cairn_tests::{Daemon, cri, image::BUSYBOX};
+
+#[tokio::test]
+async fn stop_and_remove_may_be_asked_for_again() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("twice").await;
+    let container = pod.sleeper("c").await;
+    for _ in 0..3 {
+        container.stop(Duration::ZERO).await.expect("StopContainer");
+    }
+    for _ in 0..3 {
+        container.remove().await.expect("RemoveContainer");
+    }
+    container
+        .stop(Duration::ZERO)
+        .await
+        .expect("a container that is gone is stopped");
+    for _ in 0..3 {
+        pod.stop().await.expect("StopPodSandbox");
+    }
+    for _ in 0..3 {
+        pod.remove().await.expect("RemovePodSandbox");
+    }
+    pod.stop().await.expect("a pod that is gone is stopped");
+}
+
+#[tokio::test]
+async fn a_running_pod_can_be_removed_at_once() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("rude").await;
+    pod.sleeper("c").await;
+    pod.remove().await.expect("RemovePodSandbox");
+    assert!(daemon.cri().pods().await.is_empty());
+    assert!(daemon.cri().containers().await.is_empty());
+}
+
+#[tokio::test]
+async fn many_at_once_may_stop_and_remove_the_same() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("crowd").await;
+    let container = pod.sleeper("c").await;
+    let mut set = tokio::task::JoinSet::new();
+    for n in 0..12 {
+        let (pod, container) = (pod.clone(), container.clone());
+        set.spawn(async move {
+            match n % 4 {
+                0 => container.stop(Duration::ZERO).await,
+                1 => container.remove().await,
+                2 => pod.stop().await,
+                _ => pod.remove().await,
+            }
+            .unwrap_or_else(|e| panic!("call {n}: {e}"));
+        });
+    }
+    while let Some(done) = set.join_next().await {
+        done.expect("each caller is told that it is done");
+    }
+    assert!(daemon.cri().pods().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_image_can_be_removed_again_and_by_five_at_once() {
+    let daemon = Daemon::start().await;
+    let mut set = tokio::task::JoinSet::new();
+    for _ in 0..5 {
+        let mut image = daemon.cri().client.image;
+        set.spawn(async move {
+            let spec = cri::ImageSpec {
+                image: BUSYBOX.to_owned(),
+                ..Default::default()
+            };
+            image
+                .remove_image(cri::RemoveImageRequest { image: Some(spec) })
+                .await
+                .map(drop)
+        });
+    }
+    while let Some(done) = set.join_next().await {
+        done.expect("no panic").expect("RemoveImage");
+    }
+    let mut image = daemon.cri().client.image;
+    let listed = image
+        .list_images(cri::ListImagesRequest::default())
+        .await
+        .expect("ListImages");
+    assert!(listed.into_inner().images.is_empty());
+}
+
+#[tokio::test]
+async fn the_same_pod_asked_for_by_two_callers_is_one_pod() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let config = cri.pod_config("same");
+    let (one, two) = tokio::join!(cri.try_pod(config.clone()), cri.try_pod(config));
+    // CRI-113: the second attaches to the first, or is told that the name is taken; never two.
+    let ids: Vec<String> = [one, two].into_iter().flatten().map(|p| p.id).collect();
+    assert!(!ids.is_empty());
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert_eq!(cri.pods().await.len(), 1);
+    cri.pod_by_id(&ids[0], "same").end().await;
+}
+
+#[tokio::test]
+async fn a_name_is_free_again_when_its_pod_is_removed() {
+    let daemon = Daemon::start().await;
+    let first = daemon.cri().pod("again").await;
+    first.end().await;
+    let second = daemon.cri().pod("again").await;
+    assert_ne!(first.id, second.id, "an id is never used twice");
+    second.end().await;
+}

@@ -1,0 +1,483 @@
+//! Images: identity, import, registry, and archives that mean harm: CRI-170…177, 410, 440…447.
+
+use std::{fs, path::Path, process::Stdio, time::Duration};
+
+use cairn_tests::{
+    Daemon, bins, cri,
+    daemon::shown,
+    image::{Image, Layer},
+    until,
+};
+use tar::EntryType;
+
+const REGISTRY: &str = "127.0.0.1:5000";
+
+fn spec(reference: &str) -> cri::ImageSpec {
+    cri::ImageSpec {
+        image: reference.to_owned(),
+        ..Default::default()
+    }
+}
+
+async fn status(daemon: &Daemon, reference: &str) -> Option<cri::Image> {
+    let request = cri::ImageStatusRequest {
+        image: Some(spec(reference)),
+        verbose: false,
+    };
+    let mut client = daemon.cri().client.image;
+    client
+        .image_status(request)
+        .await
+        .expect("ImageStatus")
+        .into_inner()
+        .image
+}
+
+async fn pull(daemon: &Daemon, reference: &str) -> Result<String, tonic::Status> {
+    let request = cri::PullImageRequest {
+        image: Some(spec(reference)),
+        ..Default::default()
+    };
+    let mut client = daemon.cri().client.image;
+    Ok(client.pull_image(request).await?.into_inner().image_ref)
+}
+
+async fn list(daemon: &Daemon) -> Vec<cri::Image> {
+    let mut client = daemon.cri().client.image;
+    let all = client.list_images(cri::ListImagesRequest::default()).await;
+    all.expect("ListImages").into_inner().images
+}
+
+async fn remove(daemon: &Daemon, reference: &str) {
+    let request = cri::RemoveImageRequest {
+        image: Some(spec(reference)),
+    };
+    daemon
+        .cri()
+        .client
+        .image
+        .remove_image(request)
+        .await
+        .expect("RemoveImage");
+}
+
+#[tokio::test]
+async fn an_image_is_the_same_by_whatever_name_it_is_asked_for() {
+    let daemon = Daemon::start().await;
+    let name = "localhost/cairn-test/named:7";
+    let id = daemon
+        .import(&Image::busybox(name).config("User", "1000:1000".into()))
+        .await;
+    let image = status(&daemon, name).await.expect("it was imported");
+    assert_eq!(image.id, id, "the id is the digest of the config");
+    assert_eq!(image.repo_tags, [name]);
+    assert!(image.size > 0);
+    assert_eq!(image.uid.as_ref().map(|u| u.value), Some(1000));
+    assert!(image.username.is_empty());
+    let hex = id.trim_start_matches("sha256:");
+    for other in [id.as_str(), hex, &hex[..16]] {
+        assert_eq!(
+            status(&daemon, other).await.as_ref(),
+            Some(&image),
+            "{other}"
+        );
+    }
+    assert!(list(&daemon).await.contains(&image));
+    assert_eq!(status(&daemon, "localhost/cairn-test/other:7").await, None);
+    remove(&daemon, &id).await;
+    assert_eq!(status(&daemon, name).await, None);
+    assert!(!list(&daemon).await.iter().any(|i| i.id == id));
+}
+
+#[tokio::test]
+async fn two_names_of_one_image_are_one_entry() {
+    let daemon = Daemon::start().await;
+    let marker = || Layer::default().file("marker", 0o644, b"same");
+    let a = daemon
+        .import(&Image::busybox("localhost/cairn-test/a:1").layer(marker()))
+        .await;
+    let b = daemon
+        .import(&Image::busybox("localhost/cairn-test/b:1").layer(marker()))
+        .await;
+    assert_eq!(a, b);
+    let all = list(&daemon).await;
+    let same: Vec<_> = all.iter().filter(|i| i.id == a).collect();
+    assert_eq!(same.len(), 1);
+    let mut tags = same[0].repo_tags.clone();
+    tags.sort();
+    assert_eq!(
+        tags,
+        ["localhost/cairn-test/a:1", "localhost/cairn-test/b:1"]
+    );
+    remove(&daemon, "localhost/cairn-test/a:1").await;
+    assert_eq!(
+        status(&daemon, "localhost/cairn-test/b:1").await,
+        None,
+        "CRI-175: all its names go"
+    );
+}
+
+#[tokio::test]
+async fn an_image_that_a_container_uses_stays_for_it_alone() {
+    let daemon = Daemon::start().await;
+    let name = "localhost/cairn-test/used:1";
+    daemon
+        .import(&Image::busybox(name).layer(Layer::default().file("kept", 0o644, b"kept")))
+        .await;
+    let pod = daemon.cri().pod("user").await;
+    let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
+    config.image = Some(spec(name));
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    remove(&daemon, name).await;
+    assert_eq!(status(&daemon, name).await, None);
+    assert_eq!(container.exec(&["cat", "/kept"]).await, "kept");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn upper_layers_hide_replace_and_remove_what_lies_below() {
+    let daemon = Daemon::start().await;
+    let name = "localhost/cairn-test/layers:1";
+    let lower = Layer::default()
+        .dir("data", 0o755)
+        .file("data/replaced", 0o644, b"old")
+        .file("data/removed", 0o644, b"old")
+        .dir("data/opaque", 0o755)
+        .file("data/opaque/hidden", 0o644, b"old")
+        .dir("data/becomes-file", 0o755)
+        .file("data/becomes-file/inside", 0o644, b"old");
+    let upper = Layer::default()
+        .file("data/replaced", 0o600, b"new")
+        .file("data/.wh.removed", 0o644, b"")
+        .file("data/opaque/own", 0o644, b"new")
+        .file("data/opaque/.wh..wh..opq", 0o644, b"")
+        .file("data/becomes-file", 0o4755, b"file")
+        .symlink("data/link", "replaced")
+        .hard_link("data/hard", "data/replaced")
+        .raw(EntryType::Fifo, "data/fifo", "", 0o644, b"");
+    daemon
+        .import(&Image::busybox(name).layer(lower).layer(upper))
+        .await;
+    let pod = daemon.cri().pod("layers").await;
+    let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
+    config.image = Some(spec(name));
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let names = container.sh("cd /data; ls -A . opaque").await;
+    assert_eq!(
+        names.split_whitespace().collect::<Vec<_>>(),
+        [
+            ".:",
+            "becomes-file",
+            "fifo",
+            "hard",
+            "link",
+            "opaque",
+            "replaced",
+            "opaque:",
+            "own"
+        ]
+    );
+    let shown = container.sh("cd /data; cat replaced hard link; stat -c '%a' becomes-file; test -p fifo && echo fifo").await;
+    assert_eq!(shown, "newnewnew4755\nfifo");
+    container.sh("echo written > /data/replaced").await;
+    let second = pod.sleeper("second").await;
+    assert!(
+        second.exec(&["ls", "/"]).await.contains("bin"),
+        "the image is not written to"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn an_archive_that_climbs_out_of_its_root_touches_nothing_outside() {
+    let daemon = Daemon::start().await;
+    let outside = daemon.path("outside");
+    fs::write(&outside, "untouched").expect("a file");
+    let up = format!(
+        "{}{}",
+        "../".repeat(16),
+        outside.strip_prefix("/").expect("absolute").display()
+    );
+    let parent = Path::new(&up)
+        .parent()
+        .expect("a parent")
+        .display()
+        .to_string();
+    let absolute = outside.display().to_string();
+    let evil: [(&str, Layer); 6] = [
+        ("dots", Layer::default().file(&up, 0o644, b"evil")),
+        ("absolute", Layer::default().file(&absolute, 0o644, b"evil")),
+        (
+            "symlink",
+            Layer::default()
+                .symlink("out", &parent)
+                .file("out/outside", 0o644, b"evil"),
+        ),
+        (
+            "symlink-to-file",
+            Layer::default()
+                .symlink("out", &up)
+                .file("out", 0o644, b"evil"),
+        ),
+        (
+            "hard-link",
+            Layer::default()
+                .hard_link("inside", &up)
+                .file("inside", 0o644, b"evil"),
+        ),
+        (
+            "whiteout",
+            Layer::default().file(&format!("{}/.wh.outside", parent), 0o644, b""),
+        ),
+    ];
+    for (name, layer) in evil {
+        let file = daemon.path("evil.tar");
+        Image::busybox(&format!("localhost/cairn-test/{name}:1"))
+            .layer(layer)
+            .write(&file);
+        let done = daemon.import_file(&file).await;
+        let now = fs::read_to_string(&outside).unwrap_or_default();
+        assert_eq!(now, "untouched", "{name}: {}", shown(&done));
+    }
+    assert!(
+        daemon.cri().pods().await.is_empty(),
+        "the daemon still answers"
+    );
+}
+
+#[tokio::test]
+async fn damaged_archives_are_refused_in_one_line_and_leave_nothing() {
+    let daemon = Daemon::start().await;
+    let before = (list(&daemon).await, daemon.inventory().await);
+    let good = Image::busybox("localhost/cairn-test/damaged:1").layer(Layer::default().file(
+        "damaged-marker",
+        0o644,
+        b"d",
+    ));
+    let whole = good.blobs().archive();
+    let mut lying = good.blobs();
+    let last = lying.blobs.len() - 3;
+    lying.blobs[last].1[10] ^= 0x55;
+    let mut missing = good.blobs();
+    let id = missing.id.clone();
+    missing.blobs.retain(|(digest, _)| *digest != id);
+    let mut no_index = good.blobs();
+    no_index.index = b"{".to_vec();
+    let cases: [(&str, Vec<u8>); 6] = [
+        ("empty", Vec::new()),
+        ("noise", vec![0x5a; 100_000]),
+        ("cut short", whole[..whole.len() / 2].to_vec()),
+        ("a blob that is not its digest", lying.archive()),
+        ("no config", missing.archive()),
+        ("an index that is no JSON", no_index.archive()),
+    ];
+    for (case, bytes) in cases {
+        let file = daemon.path("damaged.tar");
+        fs::write(&file, bytes).expect("a file");
+        let done = daemon.import_file(&file).await;
+        assert!(!done.status.success(), "{case} was accepted");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(said.trim_end().lines().count(), 1, "{case}: {said}");
+    }
+    assert_eq!(list(&daemon).await, before.0);
+    daemon.leaves_only(&before.1).await;
+}
+
+/// Debian's docker-registry in the daemon's yard, with one image of busybox and a marker.
+async fn registry(daemon: &mut Daemon, htpasswd: Option<&str>) -> Image {
+    let config = daemon.path("registry.yml");
+    let data = daemon.path("registry");
+    let auth = htpasswd.map_or(String::new(), |file| {
+        format!("auth: {{htpasswd: {{realm: test, path: {file}}}}}\n")
+    });
+    let text = format!(
+        "version: 0.1\nlog: {{level: warn}}\nhttp: {{addr: {REGISTRY}}}\n{auth}\
+         storage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\n",
+        data.display()
+    );
+    fs::write(&config, text).expect("a file");
+    let log = daemon.path("registry.log");
+    let argv = ["docker-registry", "serve", &config.display().to_string()];
+    daemon
+        .yard
+        .run(&argv, &[], &log)
+        .await
+        .expect("docker-registry starts: hack/setup test");
+    let image = Image::busybox("unused").layer(Layer::default().file("pulled", 0o644, b"yes"));
+    let tar = daemon.path("pushed.tar");
+    image.write(&tar);
+    let from = format!("oci-archive:{}", tar.display());
+    let to = format!("docker://{REGISTRY}/library/pulled:1");
+    until::until_within(
+        "the registry takes an image",
+        Duration::from_secs(60),
+        || async {
+            let mut skopeo = daemon.yard.command("skopeo");
+            skopeo.args(["copy", "-q", "--insecure-policy", "--dest-tls-verify=false"]);
+            if htpasswd.is_some() {
+                skopeo.args(["--dest-creds", "user:opensesame-17"]);
+            }
+            let done = skopeo
+                .args([&from, &to])
+                .stderr(Stdio::null())
+                .status()
+                .await;
+            done.is_ok_and(|s| s.success()).then_some(())
+        },
+    )
+    .await;
+    image
+}
+
+#[tokio::test]
+async fn a_pulled_image_runs_and_has_the_id_that_pull_returned() {
+    let mut daemon = Daemon::start().await;
+    let blobs = registry(&mut daemon, None).await.blobs();
+    let name = format!("{REGISTRY}/library/pulled:1");
+    let id = pull(&daemon, &name).await.expect("PullImage");
+    assert_eq!(id, blobs.id);
+    let image = status(&daemon, &name).await.expect("it was pulled");
+    assert_eq!((&image.id, &image.repo_tags), (&id, &vec![name.clone()]));
+    assert_eq!(
+        image.repo_digests,
+        [format!("{REGISTRY}/library/pulled@{}", blobs.manifest)]
+    );
+    let pod = daemon.cri().pod("pulled").await;
+    let mut config = pod.cri.container_config("c", &["cat", "/pulled"]);
+    config.image = Some(spec(&id));
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let ended = container.exited().await;
+    assert_eq!((ended.exit_code, ended.image_id), (0, id.clone()));
+    assert_eq!(container.records()[0].content, b"yes");
+    pod.end().await;
+    remove(&daemon, &name).await;
+    let by_digest = format!("{REGISTRY}/library/pulled@{}", blobs.manifest);
+    assert_eq!(pull(&daemon, &by_digest).await.expect("PullImage"), id);
+    let image = status(&daemon, &by_digest).await.expect("it was pulled");
+    assert!(image.repo_tags.is_empty(), "a pull by digest gives no tag");
+}
+
+#[tokio::test]
+async fn a_mirror_of_hosts_toml_is_used_under_the_original_name() {
+    let mut daemon = Daemon::start().await;
+    registry(&mut daemon, None).await;
+    let dir = daemon.path("certs/registry.example");
+    fs::create_dir_all(&dir).expect("a directory");
+    let hosts = format!(
+        "server = \"https://registry.example\"\n\n[host.\"http://{REGISTRY}\"]\ncapabilities = [\"pull\", \"resolve\"]\n"
+    );
+    fs::write(dir.join("hosts.toml"), hosts).expect("a file");
+    let name = "registry.example/library/pulled:1";
+    let id = pull(&daemon, name).await.expect("PullImage by the mirror");
+    let image = status(&daemon, name).await.expect("it was pulled");
+    assert_eq!((image.id, image.repo_tags), (id, vec![name.to_owned()]));
+}
+
+#[tokio::test]
+async fn a_registry_that_wants_a_password_gets_the_right_one() {
+    let mut daemon = Daemon::start().await;
+    let file = daemon.path("htpasswd");
+    // The password is "opensesame-17": a bcrypt line of cost 5, made for this test.
+    fs::write(&file, HTPASSWD).expect("a file");
+    registry(&mut daemon, Some(&file.display().to_string())).await;
+    let name = format!("{REGISTRY}/library/pulled:1");
+    let error = pull(&daemon, &name)
+        .await
+        .expect_err("anonymous is not enough");
+    assert!(
+        error.message().contains(REGISTRY) && !error.message().contains('\n'),
+        "{error}"
+    );
+    let auth = |password: &str| cri::PullImageRequest {
+        image: Some(spec(&name)),
+        auth: Some(cri::AuthConfig {
+            username: "user".into(),
+            password: password.into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let mut client = daemon.cri().client.image;
+    let wrong = client
+        .pull_image(auth("guess"))
+        .await
+        .expect_err("wrong password");
+    assert!(
+        !wrong.message().contains("guess"),
+        "a password is never repeated: {wrong}"
+    );
+    client
+        .pull_image(auth("opensesame-17"))
+        .await
+        .expect("PullImage");
+    assert!(!daemon.log().contains("opensesame"), "nor logged");
+}
+
+const HTPASSWD: &str = "user:$2y$05$abcdefghijklmnopqrstuuQaXLfT3i4U4RJyshNiQjaeSjPvCyJEa\n";
+
+#[tokio::test]
+async fn a_registry_that_is_down_or_lies_is_told_in_one_line() {
+    let mut daemon = Daemon::start().await;
+    let down = format!("{REGISTRY}/library/pulled:1");
+    let error = pull(&daemon, &down).await.expect_err("nobody listens");
+    assert!(
+        error.message().contains("library/pulled:1") && !error.message().contains('\n'),
+        "{error}"
+    );
+    registry(&mut daemon, None).await;
+    let none = format!("{REGISTRY}/library/none:1");
+    let error = pull(&daemon, &none)
+        .await
+        .expect_err("there is no such image");
+    assert!(
+        error.message().contains("library/none:1") && !error.message().contains('\n'),
+        "{error}"
+    );
+    // The registry serves a blob that is not what its digest says.
+    let blobs = daemon.path("registry/docker/registry/v2/blobs/sha256");
+    let mut spoiled = 0;
+    for path in cairn_tests::look::tree(&blobs) {
+        let path = blobs.join(path);
+        if path.is_file() {
+            let mut bytes = fs::read(&path).expect("a blob");
+            if bytes.starts_with(&[0x1f, 0x8b]) {
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                fs::write(&path, bytes).expect("it can be spoiled");
+                spoiled += 1;
+            }
+        }
+    }
+    assert!(spoiled > 0, "there are layers to spoil");
+    let error = pull(&daemon, &down)
+        .await
+        .expect_err("a layer is not its digest");
+    assert!(
+        !error.message().contains('\n') && error.message().contains("sha256:"),
+        "{error}"
+    );
+    assert_eq!(status(&daemon, &down).await, None);
+}
+
+#[tokio::test]
+async fn the_image_filesystem_is_told_from_the_start() {
+    let daemon = Daemon::start().await;
+    let mut client = daemon.cri().client.image;
+    let info = client
+        .image_fs_info(cri::ImageFsInfoRequest {})
+        .await
+        .expect("ImageFsInfo")
+        .into_inner();
+    let first = info.image_filesystems.first().expect("one filesystem");
+    let mountpoint = first
+        .fs_id
+        .as_ref()
+        .map(|f| f.mountpoint.clone())
+        .expect("a mountpoint");
+    assert!(Path::new(&mountpoint).is_dir(), "{mountpoint}");
+    assert!(first.used_bytes.is_some_and(|b| b.value > 0));
+    assert!(bins::cairn().is_file());
+}

@@ -1,0 +1,492 @@
+//! A pod's whole life, and what each step leaves: CRI-100…145.
+
+use std::time::{Duration, Instant};
+
+use cairn_tests::{
+    Daemon,
+    cri::{self, ContainerState, PodSandboxState},
+    image::{BUSYBOX, Image},
+    look, until,
+};
+
+const GRACE: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_pod_lives_from_run_to_remove_and_leaves_nothing() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    // What is made once (the bridge, a first directory) is in both inventories.
+    whole_life(&daemon, "first").await;
+    let before = daemon.inventory().await;
+    whole_life(&daemon, "second").await;
+    daemon.leaves_only(&before).await;
+    assert!(cri.pods().await.is_empty() && cri.containers().await.is_empty());
+}
+
+async fn whole_life(daemon: &Daemon, name: &str) {
+    let pod = daemon.cri().pod(name).await;
+    let status = pod.status().await;
+    assert_eq!(status.state(), PodSandboxState::SandboxReady);
+    assert!(status.created_at > 0);
+    let container = pod
+        .create("one", &["sh", "-c", "echo up; exec sleep 1000"])
+        .await;
+    assert_eq!(container.state().await, ContainerState::ContainerCreated);
+    assert!(
+        container.lines().is_empty(),
+        "nothing runs before StartContainer"
+    );
+    container.start().await.expect("StartContainer");
+    container.says("up").await;
+    let status = container.status().await;
+    assert_eq!(status.state(), ContainerState::ContainerRunning);
+    assert!(status.started_at >= status.created_at && status.finished_at == 0);
+    let second = pod.sleeper("two").await;
+    assert_eq!(
+        container.exec(&["hostname"]).await,
+        name,
+        "UTS is the pod's"
+    );
+    container.stop(Duration::ZERO).await.expect("StopContainer");
+    let status = container.status().await;
+    assert_eq!(
+        (status.state(), status.exit_code),
+        (ContainerState::ContainerExited, 137)
+    );
+    assert!(status.finished_at >= status.started_at);
+    container.remove().await.expect("RemoveContainer");
+    pod.stop().await.expect("StopPodSandbox");
+    assert_eq!(pod.status().await.state(), PodSandboxState::SandboxNotready);
+    assert_eq!(second.state().await, ContainerState::ContainerExited);
+    assert!(
+        look::cgroup_pids(daemon.cgroup_parent()).is_empty(),
+        "all processes are gone"
+    );
+    pod.remove().await.expect("RemovePodSandbox");
+    assert!(
+        second.try_status().await.is_err(),
+        "containers go with their pod"
+    );
+}
+
+#[tokio::test]
+async fn a_container_that_ends_by_itself_reports_its_exit_code() {
+    let mut daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("codes").await;
+    for (name, script, code, reason) in [
+        ("zero", "exit 0", 0, "Completed"),
+        ("seven", "exit 7", 7, "Error"),
+    ] {
+        let container = pod.run(name, &["sh", "-c", script]).await;
+        let status = container.exited().await;
+        assert_eq!(
+            (status.exit_code, status.reason.as_str()),
+            (code, reason),
+            "{name}"
+        );
+    }
+    // Killed from outside: process 1 of a pid namespace does not die of its own SIGKILL.
+    let killed = pod.sleeper("killed").await;
+    let pid = killed.pid().await.expect("a pid");
+    daemon
+        .yard
+        .kill(i32::try_from(pid).expect("a pid"), 9)
+        .await;
+    let status = killed.exited().await;
+    assert_eq!((status.exit_code, status.reason.as_str()), (137, "Error"));
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn metadata_labels_and_annotations_come_back_verbatim() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("verbatim");
+    config.labels = [
+        ("a.b/c".into(), "d".into()),
+        ("empty".into(), String::new()),
+    ]
+    .into();
+    config.annotations = [("long".into(), "x\n\"ü".repeat(500))].into();
+    let pod = cri.try_pod(config.clone()).await.expect("RunPodSandbox");
+    let status = pod.status().await;
+    assert_eq!(status.metadata, config.metadata);
+    assert_eq!(
+        (status.labels, status.annotations),
+        (config.labels, config.annotations)
+    );
+    let mut config = cri.container_config("c", &["sleep", "1000"]);
+    config.labels = [("k".into(), "v".into())].into();
+    config.annotations = [("io.x/y".into(), "{\"json\":1}".into())].into();
+    let container = pod
+        .try_create(config.clone())
+        .await
+        .expect("CreateContainer");
+    let status = container.status().await;
+    assert_eq!(status.metadata, config.metadata);
+    assert_eq!(
+        (status.labels, status.annotations),
+        (config.labels, config.annotations)
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn ids_may_be_shortened_and_lists_filtered() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let (one, two) = (cri.pod("one").await, cri.pod("two").await);
+    assert!(one.id.len() == 64 && one.id.bytes().all(|b| b.is_ascii_hexdigit()));
+    let container = one.sleeper("c").await;
+    let found = cri
+        .pod_status(&one.id[..13])
+        .await
+        .expect("a unique prefix is enough");
+    assert_eq!(found.status.map(|s| s.id), Some(one.id.clone()));
+    let mut runtime = cri.client.runtime.clone();
+    let filter = cri::PodSandboxFilter {
+        label_selector: [("app".to_owned(), "two".to_owned())].into(),
+        ..Default::default()
+    };
+    let request = cri::ListPodSandboxRequest {
+        filter: Some(filter),
+    };
+    let pods = runtime
+        .list_pod_sandbox(request)
+        .await
+        .expect("ListPodSandbox")
+        .into_inner();
+    assert_eq!(
+        pods.items.iter().map(|p| &p.id).collect::<Vec<_>>(),
+        [&two.id]
+    );
+    for (pod, expected) in [(&one, 1), (&two, 0)] {
+        let filter = cri::ContainerFilter {
+            pod_sandbox_id: pod.id.clone(),
+            ..Default::default()
+        };
+        let request = cri::ListContainersRequest {
+            filter: Some(filter),
+        };
+        let list = runtime
+            .list_containers(request)
+            .await
+            .expect("ListContainers")
+            .into_inner();
+        assert_eq!(list.containers.len(), expected);
+    }
+    let listed = &cri.containers().await[0];
+    assert_eq!(
+        (&listed.id, &listed.pod_sandbox_id),
+        (&container.id, &one.id)
+    );
+    assert!(!listed.image_ref.is_empty() && !listed.image_id.is_empty());
+    assert!(listed.image.as_ref().is_some_and(|i| !i.image.is_empty()));
+    one.end().await;
+    two.end().await;
+}
+
+#[tokio::test]
+async fn command_and_args_replace_entrypoint_and_cmd_as_kubernetes_says() {
+    let daemon = Daemon::start().await;
+    let name = "localhost/cairn-test/entry:1";
+    let image = Image::busybox(name)
+        .config("Entrypoint", serde_json::json!(["echo", "entry"]))
+        .config("Cmd", serde_json::json!(["cmd"]));
+    daemon.import(&image).await;
+    let pod = daemon.cri().pod("argv").await;
+    let cases: [(&str, &[&str], &[&str], &str); 4] = [
+        ("none", &[], &[], "entry cmd"),
+        ("args", &[], &["a"], "entry a"),
+        ("command", &["echo", "c"], &[], "c"),
+        ("both", &["echo", "c"], &["a"], "c a"),
+    ];
+    for (name_of, command, args, expected) in cases {
+        let mut config = pod.cri.container_config(name_of, command);
+        config.args = args.iter().map(|&s| s.to_owned()).collect();
+        config.image = Some(cri::ImageSpec {
+            image: name.to_owned(),
+            ..Default::default()
+        });
+        let container = pod.try_create(config).await.expect("CreateContainer");
+        container.start().await.expect("StartContainer");
+        container.exited().await;
+        assert_eq!(container.lines(), [expected], "{name_of}");
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn environment_and_working_directory_are_the_images_then_the_configs() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("env").await;
+    let mut config = pod.cri.container_config("c", &["sh", "-c", "pwd; env"]);
+    config.working_dir = "/made/for/this".into();
+    let pair = |key: &str, value: &str| cri::KeyValue {
+        key: key.into(),
+        value: value.into(),
+    };
+    config.envs = vec![pair("FROM_IMAGE", "no"), pair("OWN", "a=b c")];
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    container.exited().await;
+    let lines = container.lines();
+    for line in [
+        "/made/for/this",
+        "FROM_IMAGE=no",
+        "OWN=a=b c",
+        "HOSTNAME=env",
+        "PATH=/bin:/usr/bin",
+        "HOME=/root",
+    ] {
+        assert!(lines.iter().any(|l| l == line), "{line} in {lines:?}");
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_stop_signal_is_the_configs_then_the_images_then_term() {
+    let daemon = Daemon::start().await;
+    let name = "localhost/cairn-test/usr1:1";
+    daemon
+        .import(&Image::busybox(name).config("StopSignal", "SIGUSR1".into()))
+        .await;
+    let pod = daemon.cri().pod("signals").await;
+    let script = "for s in TERM USR1 INT; do trap \"echo got $s; exit 3\" $s; done; echo ready; \
+                  while :; do sleep 1000 & wait $!; done";
+    for (container_name, image, expected) in
+        [("term", BUSYBOX, "got TERM"), ("usr1", name, "got USR1")]
+    {
+        let mut config = pod
+            .cri
+            .container_config(container_name, &["sh", "-c", script]);
+        config.image = Some(cri::ImageSpec {
+            image: image.to_owned(),
+            ..Default::default()
+        });
+        let container = pod.try_create(config).await.expect("CreateContainer");
+        container.start().await.expect("StartContainer");
+        container.says("ready").await;
+        container.stop(GRACE).await.expect("StopContainer");
+        assert_eq!(container.status().await.exit_code, 3);
+        container.says(expected).await;
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_container_that_ignores_its_signal_is_killed_after_its_grace() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("stubborn").await;
+    let script = "trap '' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
+    let container = pod.run("c", &["sh", "-c", script]).await;
+    container.says("ready").await;
+    let start = Instant::now();
+    container
+        .stop(Duration::from_secs(1))
+        .await
+        .expect("StopContainer");
+    let took = start.elapsed();
+    assert!(
+        took >= Duration::from_secs(1),
+        "the grace was given: {took:?}"
+    );
+    assert_eq!(container.status().await.exit_code, 137);
+    assert!(
+        look::cgroup_pids(daemon.cgroup_parent()).is_empty(),
+        "its children are gone too"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_container_out_of_memory_is_reported_oom_killed() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("oom").await;
+    let mut config = pod.cri.container_config(
+        "c",
+        &["sh", "-c", "exec dd if=/dev/zero of=/dev/null bs=64M"],
+    );
+    let linux = config.linux.as_mut().expect("set by container_config");
+    linux.resources = Some(cri::LinuxContainerResources {
+        memory_limit_in_bytes: 15 << 20,
+        ..Default::default()
+    });
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let status = container.exited().await;
+    assert_eq!(
+        (status.exit_code, status.reason.as_str()),
+        (137, "OOMKilled")
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_start_that_fails_is_told_and_kept_in_the_status() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("startfail").await;
+    let container = pod.create("c", &["/no/such/program"]).await;
+    let error = container
+        .start()
+        .await
+        .expect_err("there is no such program");
+    assert!(error.message().contains("/no/such/program"), "{error}");
+    let status = container.status().await;
+    assert_eq!(status.state(), ContainerState::ContainerExited);
+    assert_eq!(
+        (status.exit_code, status.reason.as_str()),
+        (128, "StartError")
+    );
+    assert!(
+        status.message.contains("/no/such/program"),
+        "{}",
+        status.message
+    );
+    assert!(look::cgroup_pids(daemon.cgroup_parent()).is_empty());
+    container.remove().await.expect("RemoveContainer");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn resources_are_in_the_cgroup_and_can_be_updated() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("limits").await;
+    let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
+    let mut resources = cri::LinuxContainerResources {
+        memory_limit_in_bytes: 64 << 20,
+        cpu_period: 100_000,
+        cpu_quota: 20_000,
+        cpu_shares: 512,
+        ..Default::default()
+    };
+    config.linux.as_mut().expect("set").resources = Some(resources.clone());
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let limit = |daemon: &Daemon| memory_limit_of_children(daemon.cgroup_parent());
+    assert_eq!(limit(&daemon), Some(64 << 20));
+    resources.memory_limit_in_bytes = 96 << 20;
+    let request = cri::UpdateContainerResourcesRequest {
+        container_id: container.id.clone(),
+        linux: Some(cri::LinuxContainerResources {
+            memory_limit_in_bytes: 96 << 20,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let mut runtime = pod.cri.client.runtime.clone();
+    runtime
+        .update_container_resources(request)
+        .await
+        .expect("UpdateContainerResources");
+    assert_eq!(limit(&daemon), Some(96 << 20));
+    let shown = container
+        .status()
+        .await
+        .resources
+        .and_then(|r| r.linux)
+        .expect("resources are told");
+    assert_eq!(shown.memory_limit_in_bytes, 96 << 20);
+    assert_eq!(
+        (shown.cpu_quota, shown.cpu_shares),
+        (20_000, 512),
+        "zero means unchanged"
+    );
+    pod.end().await;
+}
+
+/// The smallest memory limit below a cgroup parent: that of the one container.
+fn memory_limit_of_children(parent: &str) -> Option<i64> {
+    let dir = look::cgroup_dir("memory", parent)?;
+    let mut limits: Vec<i64> = look::tree(&dir)
+        .into_iter()
+        .filter(|p| p.ends_with("memory.limit_in_bytes") || p.ends_with("memory.max"))
+        .filter_map(|p| {
+            std::fs::read_to_string(dir.join(p))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .collect();
+    limits.sort_unstable();
+    limits.first().copied()
+}
+
+#[tokio::test]
+async fn a_hundred_short_containers_all_end_with_their_own_code() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("many").await;
+    let mut set = tokio::task::JoinSet::new();
+    for n in 0..100 {
+        let pod = pod.clone();
+        set.spawn(async move {
+            let script = format!("exit {n}");
+            let container = pod.run(&format!("c{n}"), &["sh", "-c", &script]).await;
+            assert_eq!(container.exited().await.exit_code, n);
+            container.remove().await.expect("RemoveContainer");
+        });
+    }
+    while let Some(done) = set.join_next().await {
+        done.expect("each container went its way");
+    }
+    assert!(daemon.cri().containers().await.is_empty());
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn the_version_and_the_status_are_what_a_kubelet_needs() {
+    let daemon = Daemon::start().await;
+    let mut runtime = daemon.cri().client.runtime;
+    let version = runtime
+        .version(cri::VersionRequest::default())
+        .await
+        .expect("Version")
+        .into_inner();
+    assert_eq!(
+        (
+            version.version.as_str(),
+            version.runtime_api_version.as_str()
+        ),
+        ("0.1.0", "v1")
+    );
+    assert_eq!(version.runtime_name, "cairn");
+    assert!(
+        version
+            .runtime_version
+            .starts_with(|c: char| c.is_ascii_digit())
+    );
+    let status = runtime
+        .status(cri::StatusRequest { verbose: true })
+        .await
+        .expect("Status")
+        .into_inner();
+    let conditions = status.status.expect("a status").conditions;
+    for kind in ["RuntimeReady", "NetworkReady"] {
+        let condition = conditions.iter().find(|c| c.r#type == kind);
+        assert!(condition.is_some_and(|c| c.status), "{kind}: {condition:?}");
+    }
+    assert!(status.runtime_handlers.iter().any(|h| h.name.is_empty()));
+    let config: serde_json::Value =
+        serde_json::from_str(&status.info["config"]).expect("info.config is JSON");
+    assert!(config["stateDir"].is_string());
+    let driver = runtime
+        .runtime_config(cri::RuntimeConfigRequest {})
+        .await
+        .expect("RuntimeConfig");
+    assert!(driver.into_inner().linux.is_some());
+}
+
+#[tokio::test]
+async fn an_exit_is_seen_without_being_asked_for() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("seen").await;
+    let container = pod.run("c", &["sleep", "0.1"]).await;
+    until("List tells the exit", || async {
+        let list = pod.cri.containers().await;
+        let state = list.iter().find(|c| c.id == container.id)?.state();
+        (state == ContainerState::ContainerExited).then_some(())
+    })
+    .await;
+    pod.end().await;
+}

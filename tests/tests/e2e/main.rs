@@ -1,0 +1,15 @@
+//! The end-to-end tests, by theme. One binary: linking is most of what a test binary costs.
+
+mod bad_input;
+mod contract;
+mod exec;
+mod grace;
+mod harness;
+mod idempotence;
+mod images;
+mod lifecycle;
+mod logs;
+mod network;
+mod plugins;
+mod restart;
+mod security;

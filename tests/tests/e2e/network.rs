@@ -1,0 +1,287 @@
+//! A pod's network: the built-in bridge, a CNI conflist, the host's: CRI-117, 200…207, 500…
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use cairn_tests::{Daemon, Setup, bins, cri, pod::Cri};
+
+const CONFLIST: &str = r#"{
+  "cniVersion": "1.0.0", "name": "testnet",
+  "plugins": [
+    { "type": "bridge", "bridge": "cni-test0", "isGateway": true, "ipMasq": false,
+      "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.77.0.0/24" }]],
+                "routes": [{ "dst": "0.0.0.0/0" }] } },
+    { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }
+  ]
+}"#;
+
+/// One ping from the yard, the pods' host.
+async fn ping(daemon: &Daemon, address: &str) -> bool {
+    let busybox = bins::system("busybox").expect("busybox-static is installed");
+    let run = daemon
+        .yard
+        .command(busybox)
+        .args(["ping", "-c", "1", "-W", "5", address])
+        .output();
+    run.await.is_ok_and(|o| o.status.success())
+}
+
+/// An answer of `nc` in the yard to a connection.
+async fn fetch(daemon: &Daemon, address: &str, port: u16) -> String {
+    let busybox = bins::system("busybox").expect("busybox-static is installed");
+    let port = port.to_string();
+    let run = daemon
+        .yard
+        .command(busybox)
+        .args(["nc", "-w", "5", address, &port])
+        .output();
+    String::from_utf8_lossy(&run.await.expect("nc runs").stdout).into_owned()
+}
+
+#[tokio::test]
+async fn pods_reach_each_other_and_the_host_reaches_them() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let (one, two) = (cri.pod("one").await, cri.pod("two").await);
+    let (a, b) = (one.ip().await, two.ip().await);
+    assert_ne!(a, b);
+    assert!(
+        a.parse::<Ipv4Addr>()
+            .is_ok_and(|ip| ip.octets()[..2] == [10, 88]),
+        "{a}"
+    );
+    assert!(ping(&daemon, &a).await && ping(&daemon, &b).await);
+    let container = one.sleeper("c").await;
+    container.exec(&["ping", "-c", "1", "-W", "5", &b]).await;
+    container
+        .exec(&["ping", "-c", "1", "-W", "5", "127.0.0.1"])
+        .await;
+    let shown = container
+        .exec(&["ip", "-o", "-4", "addr", "show", "eth0"])
+        .await;
+    assert!(shown.contains(&a), "{shown}");
+    let route = container.exec(&["ip", "route", "show", "default"]).await;
+    assert!(route.contains("dev eth0"), "{route}");
+    one.end().await;
+    two.end().await;
+    assert!(
+        !ping(&daemon, &a).await,
+        "a removed pod's address is silent"
+    );
+}
+
+#[tokio::test]
+async fn addresses_are_given_once_and_come_back() {
+    let daemon = Daemon::with(Setup::default().toml("[network]\nsubnet = \"10.90.0.0/28\"")).await;
+    let cri = daemon.cri();
+    let mut seen = BTreeSet::new();
+    let mut pods = Vec::new();
+    // A /28 has room for thirteen pods beside network, gateway and broadcast.
+    for n in 0..13 {
+        let pod = cri.pod(&format!("p{n}")).await;
+        assert!(seen.insert(pod.ip().await), "an address was given twice");
+        pods.push(pod);
+    }
+    let full = cri
+        .try_pod(cri.pod_config("full"))
+        .await
+        .expect_err("no address is left");
+    assert!(full.message().contains("10.90.0.0/28"), "{full}");
+    assert_eq!(cri.pods().await.len(), 13, "the failed pod is not listed");
+    pods.pop().expect("thirteen").end().await;
+    cri.pod("again").await.end().await;
+    for pod in pods {
+        pod.end().await;
+    }
+}
+
+#[tokio::test]
+async fn hostname_hosts_and_resolv_conf_are_the_pods() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("dns");
+    config.hostname = "the-host".into();
+    config.dns_config = Some(cri::DnsConfig {
+        servers: vec!["10.0.0.1".into(), "10.0.0.2".into()],
+        searches: vec!["a.example".into(), "b.example".into()],
+        options: vec!["ndots:5".into()],
+    });
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let container = pod.sleeper("c").await;
+    let expected =
+        "search a.example b.example\nnameserver 10.0.0.1\nnameserver 10.0.0.2\noptions ndots:5";
+    assert_eq!(container.exec(&["cat", "/etc/resolv.conf"]).await, expected);
+    assert_eq!(container.exec(&["hostname"]).await, "the-host");
+    assert_eq!(container.exec(&["cat", "/etc/hostname"]).await, "the-host");
+    assert!(
+        container
+            .exec(&["cat", "/etc/hosts"])
+            .await
+            .contains("localhost")
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn sysctls_and_shm_are_the_pods() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("sysctl");
+    config.linux.as_mut().expect("set").sysctls = [
+        ("net.ipv4.ip_forward".to_owned(), "0".to_owned()),
+        ("kernel.shm_rmid_forced".to_owned(), "1".to_owned()),
+    ]
+    .into();
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let (one, two) = (pod.sleeper("one").await, pod.sleeper("two").await);
+    assert_eq!(
+        one.exec(&["cat", "/proc/sys/kernel/shm_rmid_forced"]).await,
+        "1"
+    );
+    assert_eq!(
+        one.exec(&["cat", "/proc/sys/net/ipv4/ip_forward"]).await,
+        "0"
+    );
+    one.sh("echo shared > /dev/shm/file").await;
+    assert_eq!(two.exec(&["cat", "/dev/shm/file"]).await, "shared");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_of_the_hosts_network_sees_the_hosts_links() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("hostnet");
+    config.hostname.clear();
+    options(&mut config).network = cri::NamespaceMode::Node.into();
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let mut config = cri.container_config("c", &["sleep", "1000"]);
+    let linux = config
+        .linux
+        .as_mut()
+        .and_then(|l| l.security_context.as_mut());
+    let namespaces = linux
+        .and_then(|s| s.namespace_options.as_mut())
+        .expect("set");
+    namespaces.network = cri::NamespaceMode::Node.into();
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let inside = container.exec(&["readlink", "/proc/self/ns/net"]).await;
+    let outside =
+        std::fs::read_link(format!("/proc/{}/ns/net", daemon.yard.pid())).expect("a link");
+    assert_eq!(inside, outside.display().to_string());
+    let network = pod.status().await.network;
+    assert!(
+        network.is_none_or(|n| n.ip.is_empty()),
+        "a host pod has no address of its own"
+    );
+    pod.end().await;
+}
+
+fn options(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOption {
+    let linux = config.linux.as_mut().expect("set by pod_config");
+    let security = linux.security_context.as_mut().expect("set by pod_config");
+    security
+        .namespace_options
+        .as_mut()
+        .expect("set by pod_config")
+}
+
+/// A pod whose one container answers every connection to its port 80 with a word.
+async fn server(cri: &Cri, name: &str, host_port: i32) -> cairn_tests::pod::Pod {
+    let mut config = cri.pod_config(name);
+    config.port_mappings = vec![cri::PortMapping {
+        protocol: cri::Protocol::Tcp.into(),
+        container_port: 80,
+        host_port,
+        host_ip: String::new(),
+    }];
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let script = "echo ready; while :; do echo hello | nc -l -p 80; done";
+    pod.run("c", &["sh", "-c", script])
+        .await
+        .says("ready")
+        .await;
+    pod
+}
+
+async fn answers_on(daemon: &Daemon, address: &str, port: u16) {
+    cairn_tests::until(&format!("{address}:{port} answers"), || async {
+        (fetch(daemon, address, port).await == "hello\n").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_host_port_leads_to_the_pod_also_from_loopback() {
+    let daemon = Daemon::start().await;
+    let pod = server(&daemon.cri(), "ported", 12_345).await;
+    answers_on(&daemon, &pod.ip().await, 80).await;
+    answers_on(&daemon, "127.0.0.1", 12_345).await;
+    pod.end().await;
+    assert_eq!(
+        fetch(&daemon, "127.0.0.1", 12_345).await,
+        "",
+        "the port went with the pod"
+    );
+}
+
+#[tokio::test]
+async fn a_cni_conflist_is_used_where_there_is_one() {
+    let daemon = Daemon::with(Setup::default().cni(CONFLIST)).await;
+    let cri = daemon.cri();
+    let pod = server(&cri, "cni", 12_346).await;
+    let ip = pod.ip().await;
+    let parsed: IpAddr = ip.parse().expect("an address");
+    assert!(parsed.to_string().starts_with("10.77.0."), "{ip}");
+    assert!(ping(&daemon, &ip).await);
+    answers_on(&daemon, "127.0.0.1", 12_346).await;
+    pod.end().await;
+    let links = daemon
+        .lines(&["ip", "-o", "link", "show", "type", "veth"])
+        .await;
+    assert!(links.is_empty(), "the pod's link is gone: {links:?}");
+    // host-local keeps its leases in files: the address is free again.
+    let again = cri.pod("cni").await;
+    again.end().await;
+}
+
+#[tokio::test]
+async fn a_failing_cni_program_fails_the_pod_and_leaves_nothing() {
+    let conflist = CONFLIST.replace(
+        "\"bridge\": \"cni-test0\"",
+        "\"bridge\": \"a-name-that-is-too-long-for-a-link\"",
+    );
+    let daemon = Daemon::with(Setup::default().cni(&conflist)).await;
+    let cri = daemon.cri();
+    let first = cri
+        .try_pod(cri.pod_config("bad"))
+        .await
+        .expect_err("the bridge cannot be made");
+    assert!(
+        first.message().contains("bridge") && !first.message().contains('\n'),
+        "{first}"
+    );
+    let before = daemon.inventory().await;
+    cri.try_pod(cri.pod_config("bad")).await.expect_err("again");
+    daemon.leaves_only(&before).await;
+    assert!(cri.pods().await.is_empty());
+}
+
+#[tokio::test]
+async fn the_network_survives_a_killed_daemon() {
+    let mut daemon = Daemon::start().await;
+    let pod = server(&daemon.cri(), "survivor", 12_347).await;
+    let ip = pod.ip().await;
+    daemon.kill().await;
+    assert!(ping(&daemon, &ip).await, "a pod's network needs no daemon");
+    daemon.serve().await;
+    let cri = daemon.cri();
+    answers_on(&daemon, "127.0.0.1", 12_347).await;
+    let other = cri.pod("other").await;
+    assert_ne!(other.ip().await, ip, "its address is still taken");
+    other.end().await;
+    cri.pod_by_id(&pod.id, "survivor").end().await;
+}

@@ -1,0 +1,551 @@
+//! NRI plugins against the daemon: adjustments, updates, joining, Go peers, and hostile ones.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{Duration, Instant},
+};
+
+use cairn_tests::{
+    Daemon, Setup, bins, cri, look,
+    plugin::{Deed, EVENTS, Plugin},
+    until,
+};
+use nri::{
+    adjust::{Adjust, HookKind, SetResources},
+    proto::{ContainerAdjustment, Event, Hook, LinuxDevice, Mount},
+};
+
+const HASTY: &str = "[nri]\nrequest_timeout = \"400ms\"\nsync_timeout = \"2s\"";
+
+#[tokio::test]
+async fn adjustments_of_every_kind_are_seen_from_inside() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "adjuster").await;
+    let gift = daemon.path("volumes/gift");
+    fs::create_dir_all(&gift).expect("a directory");
+    fs::write(gift.join("file"), "a gift").expect("a file");
+    let hook_out = daemon.path("volumes/hook");
+    let (source, out) = (gift.display().to_string(), hook_out.display().to_string());
+    let busybox = bins::system("busybox")
+        .expect("installed")
+        .display()
+        .to_string();
+    plugin.adjusts(move |_, container| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust
+            .add_annotation("adjusted", "yes")
+            .add_env("ADJUSTED", "yes")
+            .add_args(container.args.iter().cloned().chain(["added".to_owned()]))
+            .add_mount(Mount {
+                destination: "/gift".into(),
+                r#type: "bind".into(),
+                source: source.clone(),
+                options: vec!["bind".into(), "ro".into()],
+            })
+            .add_hook(
+                HookKind::CreateRuntime,
+                Hook {
+                    path: busybox.clone(),
+                    args: ["sh", "-c", &format!("cat > {out}")]
+                        .map(String::from)
+                        .into(),
+                    ..Default::default()
+                },
+            )
+            .add_device(LinuxDevice {
+                path: "/dev/adjusted".into(),
+                r#type: "c".into(),
+                major: 1,
+                minor: 3,
+                ..Default::default()
+            })
+            .add_rlimit("RLIMIT_NOFILE", 777, 555)
+            .memory_limit(48 << 20);
+        Some(adjust)
+    });
+    let pod = daemon.cri().pod("adjusted").await;
+    let container = pod
+        .run(
+            "c",
+            &["sh", "-c", "echo \"$0\"; while :; do sleep 1000; done"],
+        )
+        .await;
+    container.says("added").await;
+    assert_eq!(container.sh("echo $ADJUSTED").await, "yes");
+    assert_eq!(container.exec(&["cat", "/gift/file"]).await, "a gift");
+    assert_ne!(
+        container
+            .try_exec(&["touch", "/gift/x"], 5)
+            .await
+            .expect("ExecSync")
+            .code,
+        0
+    );
+    assert_eq!(
+        container
+            .exec(&["stat", "-c", "%t:%T", "/dev/adjusted"])
+            .await,
+        "1:3"
+    );
+    container.sh("echo x > /dev/adjusted").await;
+    let limits = container.exec(&["cat", "/proc/1/limits"]).await;
+    let files = limits
+        .lines()
+        .find(|l| l.starts_with("Max open files"))
+        .expect("a line");
+    assert!(files.contains("555") && files.contains("777"), "{files}");
+    let state: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&hook_out).expect("the OCI hook ran"))
+            .expect("JSON");
+    assert_eq!(
+        state["annotations"]["adjusted"], "yes",
+        "and was told the adjusted annotations"
+    );
+    let dir = look::cgroup_dir("memory", daemon.cgroup_parent()).expect("a memory cgroup");
+    let limit = (48 << 20).to_string();
+    let limited = look::tree(&dir)
+        .into_iter()
+        .any(|p| fs::read_to_string(dir.join(p)).is_ok_and(|text| text.trim() == limit));
+    assert!(limited, "the memory limit is in the cgroup");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn two_plugins_that_set_the_same_fail_the_creation_by_name() {
+    let daemon = Daemon::start().await;
+    let one = Plugin::join(&daemon.nri_socket(), "10", "one").await;
+    let two = Plugin::join(&daemon.nri_socket(), "20", "two").await;
+    for (plugin, value) in [(&one, "1"), (&two, "2")] {
+        plugin.adjusts(move |_, _| {
+            let mut adjust = ContainerAdjustment::default();
+            adjust.add_env("BOTH", value);
+            Some(adjust)
+        });
+    }
+    let pod = daemon.cri().pod("conflict").await;
+    let error = pod
+        .try_create(pod.cri.container_config("c", &["true"]))
+        .await
+        .expect_err("a conflict");
+    for word in ["10-one", "20-two", "BOTH"] {
+        assert!(error.message().contains(word), "{word}: {error}");
+    }
+    assert!(daemon.cri().containers().await.is_empty());
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_later_plugin_sees_what_an_earlier_one_adjusted() {
+    let daemon = Daemon::start().await;
+    let one = Plugin::join(&daemon.nri_socket(), "10", "one").await;
+    let two = Plugin::join(&daemon.nri_socket(), "20", "two").await;
+    one.adjusts(|_, _| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.add_env("EARLY", "seen");
+        Some(adjust)
+    });
+    let pod = daemon.cri().pod("order").await;
+    pod.create("c", &["true"]).await;
+    let seen = two
+        .sees(Event::CreateContainer, "order")
+        .await
+        .container
+        .expect("a container");
+    assert!(seen.env.iter().any(|e| e == "EARLY=seen"), "{:?}", seen.env);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn an_unsolicited_update_is_applied_and_failures_are_told() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "updater").await;
+    let pod = daemon.cri().pod("update").await;
+    let container = pod.sleeper("c").await;
+    let mut good = nri::adjust::update(&container.id, false);
+    good.memory_limit(40 << 20);
+    let mut bad = nri::adjust::update("f".repeat(64), false);
+    bad.memory_limit(40 << 20);
+    let failed = plugin
+        .runtime()
+        .update_containers(vec![good, bad], Vec::new())
+        .await;
+    let failed = failed.expect("UpdateContainers");
+    assert_eq!(
+        failed
+            .iter()
+            .map(|u| u.container_id.clone())
+            .collect::<Vec<_>>(),
+        ["f".repeat(64)]
+    );
+    let resources = container
+        .status()
+        .await
+        .resources
+        .and_then(|r| r.linux)
+        .expect("resources");
+    assert_eq!(resources.memory_limit_in_bytes, 40 << 20);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_joins_late_learns_of_everything_once() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("join").await;
+    let before = pod.sleeper("before").await;
+    let mut set = tokio::task::JoinSet::new();
+    for n in 0..40 {
+        let pod = pod.clone();
+        set.spawn(async move { pod.create(&format!("c{n}"), &["true"]).await.id });
+    }
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "late").await;
+    let mut all = BTreeSet::from([before.id]);
+    while let Some(id) = set.join_next().await {
+        all.insert(id.expect("created"));
+    }
+    let (pods, listed) = plugin.synchronised().await;
+    assert_eq!(pods.iter().map(|p| &p.id).collect::<Vec<_>>(), [&pod.id]);
+    let listed: Vec<String> = listed.into_iter().map(|c| c.id).collect();
+    let mut known = listed.clone();
+    known.extend(
+        plugin
+            .seen()
+            .into_iter()
+            .filter(|s| s.event == Event::CreateContainer)
+            .filter_map(|s| s.container.map(|c| c.id)),
+    );
+    let once: BTreeSet<String> = known.iter().cloned().collect();
+    assert_eq!(known.len(), once.len(), "one was told twice");
+    assert_eq!(once, all, "none is missing");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn the_daemon_lives_without_its_plugins_and_takes_them_back() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("alone").await;
+    for _ in 0..3 {
+        let plugin = Plugin::join(&daemon.nri_socket(), "10", "guest").await;
+        pod.create(&format!("c{}", daemon.yard.next()), &["true"])
+            .await;
+        plugin.sees(Event::CreateContainer, "alone").await;
+        drop(plugin);
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn go_plugins_and_ours_see_the_same_events_in_the_same_order() {
+    let setup = Setup::default().plugin("90-launched", bins::peer("nri-logger"));
+    let mut daemon = Daemon::with(setup).await;
+    let ours = Plugin::join(&daemon.nri_socket(), "10", "ours").await;
+    let (out, socket) = (
+        daemon.path("golog.out"),
+        daemon.nri_socket().display().to_string(),
+    );
+    let program = bins::peer("nri-logger").display().to_string();
+    let argv = [&program, "-name", "golog", "-idx", "20", "-socket", &socket];
+    daemon
+        .yard
+        .run(&argv, &[], &out)
+        .await
+        .expect("the Go plugin starts");
+    let read = || fs::read_to_string(&out).unwrap_or_default();
+    until("the Go plugin is synchronised", || async {
+        read().contains("synchronised").then_some(())
+    })
+    .await;
+    let cri = daemon.cri();
+    let pod = cri.pod("both").await;
+    let one = pod.sleeper("one").await;
+    let two = pod.run("two", &["sh", "-c", "exit 1"]).await;
+    two.exited().await;
+    ours.sees_where("the exit of two", |s| {
+        s.event == Event::StopContainer && s.container.as_ref().is_some_and(|c| c.name == "two")
+    })
+    .await;
+    let request = cri::UpdateContainerResourcesRequest {
+        container_id: one.id.clone(),
+        linux: Some(cri::LinuxContainerResources {
+            memory_limit_in_bytes: 64 << 20,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    cri.client
+        .runtime
+        .clone()
+        .update_container_resources(request)
+        .await
+        .expect("UpdateContainerResources");
+    let update = proto_cri::v1::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: pod.id.clone(),
+        resources: Some(proto_cri::v1::LinuxContainerResources {
+            cpu_shares: 300,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    cri.client
+        .newer
+        .clone()
+        .update_pod_sandbox_resources(update)
+        .await
+        .expect("UpdatePodSandboxResources");
+    one.stop(Duration::from_secs(5))
+        .await
+        .expect("StopContainer");
+    two.remove().await.expect("RemoveContainer");
+    pod.end().await;
+    until("the Go plugin saw the end", || async {
+        read().contains("RemovePodSandbox both").then_some(())
+    })
+    .await;
+    let go: Vec<String> = read()
+        .lines()
+        .filter(|l| !l.contains("synchronised") && !l.contains("level="))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(go, ours.list());
+    let kinds: BTreeSet<i32> = ours.events().iter().map(|e| *e as i32).collect();
+    assert_eq!(
+        kinds.len(),
+        EVENTS.len(),
+        "all thirteen events were among them: {:?}",
+        ours.list()
+    );
+}
+
+#[tokio::test]
+async fn a_launched_plugin_that_dies_leaves_no_process() {
+    let daemon = Daemon::with(
+        Setup::default()
+            .plugin("10-dies", "/bin/false")
+            .plugin("20-lives", bins::peer("nri-logger"))
+            .plugin("not-a-plugin", "/bin/true"),
+    )
+    .await;
+    daemon.cri().pod("after").await.end().await;
+    let processes = look::processes(daemon.yard.pid());
+    assert!(
+        processes.iter().any(|p| p.contains("20-lives")),
+        "{processes:?}"
+    );
+    assert!(
+        !processes
+            .iter()
+            .any(|p| p.contains("10-dies") || p.contains("not-a-plugin"))
+    );
+}
+
+/// What a plugin does wrong, and whether it keeps its connection after that.
+fn deeds() -> [(&'static str, Deed, bool); 8] {
+    [
+        ("error", Deed::Error("refused on purpose".into()), true),
+        ("hang", Deed::Hang, false),
+        ("exit", Deed::Exit, false),
+        ("garbage", Deed::Garbage, false),
+        ("half frame", Deed::HalfFrame, false),
+        ("flood", Deed::Flood, false),
+        ("second registration", Deed::RegisterAgain, true),
+        ("panic", Deed::Panic, true),
+    ]
+}
+
+/// One cell of the table: the pod's life goes on as CONTRACT.md says, the good plugin behind the
+/// hostile one sees it all, and nothing is left.
+async fn hostile(daemon: &Daemon, event: Event, what: &str, deed: Deed, polite: bool) {
+    let hostile = Plugin::join(&daemon.nri_socket(), "10", "hostile").await;
+    let good = Plugin::join(&daemon.nri_socket(), "20", "good").await;
+    hostile.does(event, deed.clone());
+    let cell = format!("{event:?} x {what}");
+    let vetoes = matches!(deed, Deed::Error(_) | Deed::Panic);
+    let start = Instant::now();
+    let failed = life(daemon, event).await;
+    if vetoes && is_setup(event) {
+        let error = failed.unwrap_or_else(|| panic!("{cell}: the veto is heard"));
+        assert!(
+            error.contains("10-hostile") && !error.contains('\n'),
+            "{cell}: {error}"
+        );
+    } else {
+        assert_eq!(failed, None, "{cell}");
+        let events = good.events();
+        assert!(
+            events.contains(&event),
+            "{cell}: the good plugin was told: {:?}",
+            good.list()
+        );
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{cell}: {:?}",
+        start.elapsed()
+    );
+    if !polite {
+        assert!(
+            hostile.is_dismissed(Duration::from_secs(10)).await,
+            "{cell}: it is closed"
+        );
+    }
+    assert!(
+        daemon.cri().pods().await.is_empty(),
+        "{cell}: a pod is left"
+    );
+    assert!(
+        look::cgroup_pids(daemon.cgroup_parent()).is_empty(),
+        "{cell}: a process is left"
+    );
+    assert!(
+        daemon.yard.ending(daemon.pid()).is_none(),
+        "{cell}: the daemon has ended"
+    );
+}
+
+fn is_setup(event: Event) -> bool {
+    use Event::{
+        CreateContainer, RunPodSandbox, StartContainer, UpdateContainer, UpdatePodSandbox,
+    };
+    matches!(
+        event,
+        RunPodSandbox | CreateContainer | StartContainer | UpdateContainer | UpdatePodSandbox
+    )
+}
+
+/// A whole life with every event in it; answers the first error and cleans up in any case.
+async fn life(daemon: &Daemon, event: Event) -> Option<String> {
+    let cri = daemon.cri();
+    let name = format!("{event:?}").to_lowercase();
+    let pod = match cri.try_pod(cri.pod_config(&name)).await {
+        Ok(pod) => pod,
+        Err(e) => return Some(e.message().to_owned()),
+    };
+    let steps = async {
+        let script = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
+        let container = pod
+            .try_create(cri.container_config("c", &["sh", "-c", script]))
+            .await?;
+        container.start().await?;
+        let request = cri::UpdateContainerResourcesRequest {
+            container_id: container.id.clone(),
+            linux: Some(cri::LinuxContainerResources {
+                memory_limit_in_bytes: 64 << 20,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        cri.client
+            .runtime
+            .clone()
+            .update_container_resources(request)
+            .await?;
+        let update = proto_cri::v1::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: pod.id.clone(),
+            resources: Some(proto_cri::v1::LinuxContainerResources {
+                cpu_shares: 300,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        cri.client
+            .newer
+            .clone()
+            .update_pod_sandbox_resources(update)
+            .await?;
+        container.stop(Duration::from_secs(5)).await?;
+        container.remove().await
+    };
+    let failed = steps
+        .await
+        .err()
+        .map(|e: tonic::Status| e.message().to_owned());
+    let stopped = pod.stop().await.err().map(|e| e.message().to_owned());
+    let removed = pod.remove().await.err().map(|e| e.message().to_owned());
+    failed.or(stopped).or(removed)
+}
+
+macro_rules! hostile_table {
+    ($($name:ident: $event:ident,)*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            let daemon = Daemon::with(Setup::default().toml(HASTY)).await;
+            for (what, deed, polite) in deeds() {
+                hostile(&daemon, Event::$event, what, deed, polite).await;
+            }
+        })*
+    };
+}
+
+hostile_table! {
+    hostile_at_run_pod_sandbox: RunPodSandbox,
+    hostile_at_create_container: CreateContainer,
+    hostile_at_post_create_container: PostCreateContainer,
+    hostile_at_start_container: StartContainer,
+    hostile_at_post_start_container: PostStartContainer,
+    hostile_at_update_container: UpdateContainer,
+    hostile_at_post_update_container: PostUpdateContainer,
+    hostile_at_update_pod_sandbox: UpdatePodSandbox,
+    hostile_at_post_update_pod_sandbox: PostUpdatePodSandbox,
+    hostile_at_stop_container: StopContainer,
+    hostile_at_remove_container: RemoveContainer,
+    hostile_at_stop_pod_sandbox: StopPodSandbox,
+    hostile_at_remove_pod_sandbox: RemovePodSandbox,
+}
+
+#[tokio::test]
+async fn hostile_names_and_indices_are_refused_and_silent_clients_block_nobody() {
+    let daemon = Daemon::with(Setup::default().toml("[nri]\nregistration_timeout = \"1s\"")).await;
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(
+            std::os::unix::net::UnixStream::connect(daemon.nri_socket()).expect("it listens"),
+        );
+    }
+    for (index, name) in [
+        ("1", "short"),
+        ("1a", "letters"),
+        ("100", "long"),
+        ("-1", "minus"),
+    ] {
+        let refused =
+            Plugin::try_join(&daemon.nri_socket(), index, name, &[Event::RunPodSandbox]).await;
+        assert!(refused.is_err(), "{index}-{name}");
+    }
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "good").await;
+    daemon.cri().pod("fine").await.end().await;
+    assert_eq!(plugin.list().len(), 3);
+}
+
+#[tokio::test]
+async fn hostile_in_one_pod_delays_another_by_its_request_timeout_at_most() {
+    let daemon = Daemon::with(Setup::default().toml("[nri]\nrequest_timeout = \"2s\"")).await;
+    let hostile = Plugin::subscribed(
+        &daemon.nri_socket(),
+        "10",
+        "hostile",
+        &[Event::RunPodSandbox, Event::CreateContainer],
+    )
+    .await;
+    hostile.does(Event::CreateContainer, Deed::Hang);
+    let cri = daemon.cri();
+    let victim = cri.pod("victim").await;
+    let other = cri.pod("other").await;
+    let stuck = tokio::spawn({
+        let victim = victim.clone();
+        async move { victim.create("c", &["true"]).await }
+    });
+    hostile.sees(Event::CreateContainer, "victim").await;
+    let start = Instant::now();
+    other.run("c", &["true"]).await.exited().await;
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(cri.pods().await.len(), 2);
+    stuck
+        .await
+        .expect("the creation goes on without the plugin");
+    victim.end().await;
+    other.end().await;
+}
