@@ -238,9 +238,10 @@ impl Unpacked {
             })
             .collect::<Result<_, Error>>()?;
         inherit(&root, &lowers, &implied).map_err(fail("inherit attributes"))?;
-        // Fault points by name belong before the flush (`layer.flush`) and behind it (`layer.commit`).
+        crate::fault::point("image.layer.flush").map_err(fail("fault"))?;
         // One flush for all the layer's files (CRI-445); records are written only after it.
         rustix::fs::syncfs(&root).map_err(|e| fail("flush")(e.to_string()))?;
+        crate::fault::point("image.layer.commit").map_err(fail("fault"))?;
         let mut info = LayerInfo::new(chain_id.clone(), diff_id.clone());
         info.inodes = self.report.inodes;
         info.disk_bytes = self.report.disk_bytes;

@@ -224,7 +224,10 @@ impl Images {
             for entry in entries {
                 release(&store, &entry.map_err(&failed)?.path())?;
             }
-            fs::remove_dir(&volumes).map_err(&failed)
+            match fs::remove_dir(&volumes) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(e)),
+                _ => Ok(()),
+            }
         })
         .await
     }

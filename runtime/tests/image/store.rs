@@ -280,6 +280,13 @@ async fn a_mounted_root_shows_the_merged_image_and_takes_writes_of_its_own() {
     assert!(passwd.starts_with("root:"));
     assert_eq!(f.images.rootfs_text(&rootfs, "/gone").await.unwrap(), None);
     drop(mounted);
+    rootfs.mount_at(&merged, None).unwrap();
+    let mounted = Mounted(merged.clone());
+    assert!(
+        merged.join("data/mine").exists(),
+        "a start that is tried again mounts again"
+    );
+    drop(mounted);
     let into = f.path("volume");
     fs::create_dir(&into).unwrap();
     f.images.copy_up(&rootfs, "/data", &into).await.unwrap();
