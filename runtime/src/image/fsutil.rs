@@ -25,11 +25,17 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Bytes that may be written below `path`: never more than leaves the disk a tenth of what is free.
-pub fn room(path: &Path) -> io::Result<u64> {
+/// Bytes and inodes that may be used below `path`: never more than leaves the disk a tenth of what
+/// is free. File systems that do not count inodes have enough of them.
+pub fn room(path: &Path) -> io::Result<(u64, u64)> {
     let disk = rustix::fs::statvfs(path)?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    Ok(free - free / 10)
+    let inodes = if disk.f_files == 0 {
+        u64::MAX
+    } else {
+        disk.f_favail
+    };
+    Ok((free - free / 10, inodes - inodes / 10))
 }
 
 /// What a tree takes on disk.

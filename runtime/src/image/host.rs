@@ -18,13 +18,15 @@ const CLIENTS_MAX: usize = 32;
 pub struct Clients(Mutex<HashMap<(Tls, Duration, bool), Client>>);
 impl Clients {
     pub fn get(&self, endpoint: &Endpoint) -> Result<Client, String> {
-        let secure = endpoint.api.starts_with("https:");
-        let key = (endpoint.tls.clone(), endpoint.dial_timeout, secure);
+        let local = super::hosts::is_loopback(&endpoint.host);
+        let key = (endpoint.tls.clone(), endpoint.dial_timeout, local);
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
-        let client = build(endpoint, secure).map_err(|e| e.to_string())?;
+        // A machine without any authority of its own can still trust those configured.
+        let client = build(endpoint, local, true).or_else(|_| build(endpoint, local, false));
+        let client = client.map_err(|e| e.to_string())?;
         if clients.len() >= CLIENTS_MAX {
             clients.clear();
         }
@@ -33,22 +35,28 @@ impl Clients {
     }
 }
 
-fn build(endpoint: &Endpoint, secure: bool) -> reqwest::Result<Client> {
+fn build(endpoint: &Endpoint, local: bool, system: bool) -> reqwest::Result<Client> {
     // Only the first call counts; the provider is the same each time.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(endpoint.dial_timeout)
-        // Redirects are followed here: not every header may go to another host.
+        // Redirects are followed by `Remote`: not every header may go to another host.
         .redirect(reqwest::redirect::Policy::none())
         .tls_danger_accept_invalid_certs(endpoint.tls.skip_verify);
-    if !secure {
-        // The system's authorities are not read for hosts that need none.
-        builder = builder.tls_certs_only([]);
+    if local {
+        // No proxy knows what is meant by this machine.
+        builder = builder.no_proxy();
     }
+    let mut authorities = Vec::new();
     for pem in &endpoint.tls.authorities {
-        builder = builder.tls_certs_merge(reqwest::Certificate::from_pem_bundle(pem)?);
+        authorities.extend(reqwest::Certificate::from_pem_bundle(pem)?);
     }
+    builder = match system {
+        true if authorities.is_empty() => builder,
+        true => builder.tls_certs_merge(authorities),
+        false => builder.tls_certs_only(authorities),
+    };
     if let Some(pem) = endpoint.tls.client.first() {
         builder = builder.identity(reqwest::Identity::from_pem(pem)?);
     }

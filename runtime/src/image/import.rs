@@ -117,6 +117,14 @@ pub async fn import(
             progress,
         )
         .await?;
+        if image
+            .names
+            .iter()
+            .any(|name| shared.options.pinned.contains(name))
+        {
+            let (store, id) = (shared.store.clone(), record.id.clone());
+            blocking(move || store.pin(&id, true)).await?;
+        }
         imported.push(Imported {
             id: record.id.clone(),
             tags: names.repo_tags,
@@ -145,7 +153,8 @@ async fn open(shared: &Arc<Shared>, from: ImportFrom) -> Result<Archive, Error> 
 fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
     let (input, went_in) = decode::Counted::new(input);
     let plain = decode::decoder(input).map_err(bad)?;
-    let room = fsutil::room(&dir.path).map_err(Error::io("image archive", "spool", &dir.path))?;
+    let (room, _) =
+        fsutil::room(&dir.path).map_err(Error::io("image archive", "spool", &dir.path))?;
     let mut tar = Reader::new(decode::Bounded::new(plain, went_in, room));
     let mut by_path = HashMap::new();
     let mut by_digest = HashMap::new();

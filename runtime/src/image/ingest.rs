@@ -128,7 +128,12 @@ async fn commit_in_order<E: From<Error> + 'static>(
             if let Some(unpacked) = unpacked {
                 let lowers = store.lowers(&record.layers[..next])?;
                 let (store, diff_id) = (store.clone(), diff_ids[next].clone());
-                blocking(move || unpacked.commit(&store, &chain_id, &diff_id, &lowers)).await?;
+                blocking(move || {
+                    // Given up meanwhile, by all: then the layer goes as it comes.
+                    let _hold = store.hold(std::slice::from_ref(&chain_id));
+                    unpacked.commit(&store, &chain_id, &diff_id, &lowers)
+                })
+                .await?;
             }
             next += 1;
         }

@@ -109,12 +109,12 @@ impl Unpacker {
             .helper
             .split_first()
             .ok_or(std::io::Error::from(std::io::ErrorKind::NotFound))?;
-        let room = super::fsutil::room(fs)?;
+        let (bytes, inodes) = super::fsutil::room(fs)?;
         Command::new(program)
             .args(args)
             .arg(fs)
-            .arg(room.min(BYTES_MAX).to_string())
-            .arg(ENTRIES_MAX.to_string())
+            .arg(bytes.min(BYTES_MAX).to_string())
+            .arg(inodes.min(ENTRIES_MAX).to_string())
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -238,8 +238,10 @@ impl Unpacked {
             })
             .collect::<Result<_, Error>>()?;
         inherit(&root, &lowers, &implied).map_err(fail("inherit attributes"))?;
+        crate::fault::point("image.layer.flush").map_err(fail("fault"))?;
         // One flush for all the layer's files (CRI-445); records are written only after it.
         rustix::fs::syncfs(&root).map_err(|e| fail("flush")(e.to_string()))?;
+        crate::fault::point("image.layer.commit").map_err(fail("fault"))?;
         let mut info = LayerInfo::new(chain_id.clone(), diff_id.clone());
         info.inodes = self.report.inodes;
         info.disk_bytes = self.report.disk_bytes;

@@ -45,7 +45,7 @@ pub use auth::Auth;
 pub use digest::Digest;
 pub use fsutil::Usage;
 pub use import::{ImportFrom, Imported};
-pub use mount::{ImageMount, Rootfs};
+pub use mount::{ImageMount, InUse, Rootfs};
 pub use overlay::Userns;
 pub use pull::PullError;
 pub use record::{ImageRecord, ImageUser, Named};
@@ -115,8 +115,9 @@ impl Error {
 pub struct Options {
     /// `<root>/containers`: `<id>/rootfs` below it is made and removed here.
     pub containers_dir: PathBuf,
-    /// Where image volumes are mounted; may be on another file system, best one that a reboot clears.
-    pub volumes_dir: PathBuf,
+    /// Where image volumes are mounted, if not below the store; may be on another file system, best
+    /// one that a reboot clears.
+    pub volumes_dir: Option<PathBuf>,
     /// Program and leading arguments of the unpack helper: `[<cairn>, "unpack"]`.
     pub unpack_helper: Vec<OsString>,
     /// Where `<host>/hosts.toml` is looked for at each pull (CRI-410).
@@ -130,14 +131,10 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(
-        containers_dir: PathBuf,
-        volumes_dir: PathBuf,
-        unpack_helper: Vec<OsString>,
-    ) -> Self {
+    pub fn new(containers_dir: PathBuf, unpack_helper: Vec<OsString>) -> Self {
         Self {
             containers_dir,
-            volumes_dir,
+            volumes_dir: None,
             unpack_helper,
             registry_config_dir: None,
             max_parallel_layers: 2,
@@ -196,6 +193,13 @@ struct Shared {
     flights: pull::Flights,
 }
 
+impl Shared {
+    fn volumes_dir(&self) -> PathBuf {
+        let below = || self.store.root().join("volumes");
+        self.options.volumes_dir.clone().unwrap_or_else(below)
+    }
+}
+
 impl Images {
     /// Opens, or makes, the store at `root`. The caller keeps others out of it. What a crash left
     /// is finished: half-made layers go, unreadable records are set aside, uses are found again.
@@ -214,12 +218,17 @@ impl Images {
             flights: Default::default(),
         }));
         let options = &images.0.options;
-        mount::find_uses(
-            &images.0.store,
-            &options.containers_dir,
-            &options.volumes_dir,
-        )?;
+        let volumes = images.0.volumes_dir();
+        mount::find_uses(&images.0.store, &options.containers_dir, &volumes)?;
         images.0.store.collect();
+        for reference in &options.pinned {
+            if let Some(image) = reference
+                .repo_tag()
+                .and_then(|tag| images.0.store.by_tag(&tag))
+            {
+                images.0.store.pin(&image.id, true)?;
+            }
+        }
         Ok(images)
     }
 

@@ -13,6 +13,7 @@
 //! it may exist, also over a restart of the daemon. The file is not flushed: a view does not outlive
 //! a power cut anyway, as its mount does not.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -54,6 +55,13 @@ pub struct Rootfs {
 pub struct ImageMount {
     /// What to bind into the container; never outside the view.
     pub path: PathBuf,
+}
+
+/// Who has views of images.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InUse {
+    pub containers: BTreeSet<String>,
+    pub pods: BTreeSet<String>,
 }
 
 /// `use.json`.
@@ -108,6 +116,30 @@ impl Images {
             upper: dir.join("upper"),
             work: dir.join("work"),
         }))
+    }
+
+    /// Containers that have a root here, and pods that have image volumes: whoever owns those ids
+    /// releases what it does not know any more.
+    pub fn in_use(&self) -> InUse {
+        let mut found = InUse::default();
+        for dir in self.0.store.uses() {
+            let Some(parent) = dir.parent() else {
+                continue;
+            };
+            let Some(id) = parent
+                .file_name()
+                .and_then(|n| n.to_str())
+                .map(str::to_owned)
+            else {
+                continue;
+            };
+            if parent.parent() == Some(&self.0.options.containers_dir) {
+                found.containers.insert(id);
+            } else {
+                found.pods.insert(id);
+            }
+        }
+        found
     }
 
     /// What the container has written so far. Walks the tree: not for the hot path.
@@ -192,7 +224,10 @@ impl Images {
             for entry in entries {
                 release(&store, &entry.map_err(&failed)?.path())?;
             }
-            fs::remove_dir(&volumes).map_err(&failed)
+            match fs::remove_dir(&volumes) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(e)),
+                _ => Ok(()),
+            }
         })
         .await
     }
@@ -207,7 +242,7 @@ impl Images {
     }
 
     fn volumes_dir(&self, pod_id: &str) -> Result<PathBuf, Error> {
-        Ok(self.0.options.volumes_dir.join(component(pod_id)?))
+        Ok(self.0.volumes_dir().join(component(pod_id)?))
     }
 }
 

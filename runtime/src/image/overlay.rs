@@ -43,6 +43,12 @@ impl Overlay<'_> {
                 cause: e.to_string(),
             }
         };
+        if let Some((_, work)) = self.upper {
+            // A volatile mount leaves a mark that forbids the next; here the next is only a start
+            // that is tried again, of a tree nobody relies on after a crash.
+            let mark = work.join("work/incompat");
+            crate::image::fsutil::remove_tree_at(&mark).map_err(fail("clear the mark"))?;
+        }
         let lowers = self.open_lowers().map_err(fail("open layers"))?;
         match self.new_api(&lowers) {
             Ok(mount) => rustix::mount::move_mount(

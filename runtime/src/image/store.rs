@@ -162,6 +162,7 @@ impl Store {
     /// Adds an image, or names to one that is known. Tags move here from the image that had them.
     /// On disk when this returns. The caller holds the image's layers.
     pub fn put(&self, record: &ImageRecord, names: &Names) -> Result<Arc<ImageRecord>, Error> {
+        crate::fault::point("image.record.write").map_err(Error::Task)?;
         let (now, losers) = {
             let mut inner = self.lock();
             let known = inner.images.get(&record.id).cloned();
@@ -328,6 +329,11 @@ impl Store {
     /// Registers a use by its directory, before anything is mounted there.
     pub fn add_use(&self, dir: &Path, layers: &[Digest]) {
         self.lock().uses.insert(dir.to_owned(), layers.to_vec());
+    }
+
+    /// Directories of all uses.
+    pub fn uses(&self) -> Vec<PathBuf> {
+        self.lock().uses.keys().cloned().collect()
     }
 
     /// The layers a use needs, lowest first.

@@ -211,7 +211,10 @@ async fn removal_takes_all_names_and_keeps_layers_only_while_a_container_uses_th
     assert_eq!(f.names("layers").len(), 2);
     let rootfs = f.images.find_rootfs("c1").unwrap().unwrap();
     assert_eq!(rootfs.lower.len(), 2);
+    let in_use = f.images.in_use();
+    assert_eq!((in_use.containers.len(), in_use.pods.len()), (1, 0));
     f.images.release_rootfs("c1").await.unwrap();
+    assert!(f.images.in_use().containers.is_empty());
     f.images.release_rootfs("c1").await.unwrap();
     assert_eq!(f.names("layers"), Vec::<String>::new());
     assert!(f.images.find_rootfs("c1").unwrap().is_none());
@@ -277,6 +280,13 @@ async fn a_mounted_root_shows_the_merged_image_and_takes_writes_of_its_own() {
     assert!(passwd.starts_with("root:"));
     assert_eq!(f.images.rootfs_text(&rootfs, "/gone").await.unwrap(), None);
     drop(mounted);
+    rootfs.mount_at(&merged, None).unwrap();
+    let mounted = Mounted(merged.clone());
+    assert!(
+        merged.join("data/mine").exists(),
+        "a start that is tried again mounts again"
+    );
+    drop(mounted);
     let into = f.path("volume");
     fs::create_dir(&into).unwrap();
     f.images.copy_up(&rootfs, "/data", &into).await.unwrap();
@@ -334,6 +344,29 @@ async fn an_image_volume_is_one_read_only_view_per_pod_with_sub_paths_kept_insid
     f.images.release_image_volumes("pod1").await.unwrap();
     assert_eq!(f.names("layers"), Vec::<String>::new());
     assert_eq!(fs::read_dir(f.path("volumes")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_configured_image_is_pinned_when_it_comes_and_when_the_daemon_starts() {
+    let f = Fixture::new();
+    f.import(&Image::new("a:1", &[base()])).await.unwrap();
+    let pinning = |name: &'static str| {
+        move |o: &mut cairn::image::Options| o.pinned = vec![name.parse().unwrap()]
+    };
+    let pinned =
+        |images: &cairn::image::Images, name: &str| images.resolve(name).unwrap().unwrap().pinned;
+    let images = open(f.tmp.path(), pinning("b:1"));
+    assert!(!pinned(&images, "a:1"));
+    let other = Image::new("b:1", &[Layer::new().file("b", "")]);
+    let from = ImportFrom::Reader(Box::new(Cursor::new(other.layout())));
+    images
+        .import(from, None, &Progress::default())
+        .await
+        .unwrap();
+    assert!(pinned(&images, "b:1"));
+    drop(images);
+    let images = open(f.tmp.path(), pinning("a:1"));
+    assert!(pinned(&images, "a:1") && pinned(&images, "b:1"));
 }
 
 #[tokio::test]

@@ -55,7 +55,8 @@ impl Fixture {
 
 pub fn open(root: &Path, change: impl FnOnce(&mut Options)) -> Images {
     let helper = vec![HELPER.into(), "unpack".into()];
-    let mut options = Options::new(root.join("containers"), root.join("volumes"), helper);
+    let mut options = Options::new(root.join("containers"), helper);
+    options.volumes_dir = Some(root.join("volumes"));
     change(&mut options);
     Images::open(&root.join("images"), options).unwrap()
 }
