@@ -6,6 +6,7 @@ mod common;
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
 
@@ -49,6 +50,7 @@ fn host() -> HostFacts {
         seccomp: true,
         recursive_readonly: true,
         idmapped_mounts: true,
+        devices: host_devices(),
         ..HostFacts::default()
     }
 }
@@ -65,6 +67,7 @@ fn sandbox(ground: &Ground) -> SandboxFacts {
     SandboxFacts {
         id: "pod".to_owned(),
         hostname: "pod-name".to_owned(),
+        privileged: true,
         files: SandboxFiles {
             hostname: file("hostname", "pod-name\n"),
             hosts: file("hosts", "127.0.0.1 from-the-pod\n"),
@@ -210,6 +213,57 @@ async fn a_confined_container_is_confined_as_asked() {
             .count(),
         2
     );
+}
+
+/// The nodes directly below the host's `/dev`.
+fn host_devices() -> Vec<HostDevice> {
+    let entries = fs::read_dir("/dev").expect("/dev");
+    let mut devices = Vec::new();
+    for path in entries.map(|e| e.expect("an entry").path()) {
+        let meta = fs::symlink_metadata(&path).expect("metadata");
+        let kind = match meta.file_type() {
+            t if t.is_char_device() => 'c',
+            t if t.is_block_device() => 'b',
+            _ => continue,
+        };
+        devices.push(HostDevice {
+            path,
+            kind,
+            major: rustix::fs::major(meta.rdev()).into(),
+            minor: rustix::fs::minor(meta.rdev()).into(),
+            mode: meta.mode() & 0o7777,
+            uid: meta.uid(),
+            gid: meta.gid(),
+        });
+    }
+    devices
+}
+
+#[tokio::test]
+async fn a_privileged_container_has_what_the_daemon_has() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&[]);
+    let script = "grep -E '^(CapEff|Seccomp):' /proc/self/status; \
+        for d in /dev/*; do test -b $d -o -c $d && echo $d; done; \
+        grep -c '^sysfs /sys sysfs rw' /proc/self/mounts";
+    let context = cri::LinuxContainerSecurityContext {
+        privileged: true,
+        seccomp: Some(cri::SecurityProfile::default()),
+        ..cri::LinuxContainerSecurityContext::default()
+    };
+    let spec = build(&ground, &b.id, script, context);
+    put(&mut b, &spec);
+    let lines = seen(&ground, &b).await;
+    has(&lines, &format!("CapEff:\t{:016x}", host().capabilities));
+    has(&lines, "Seccomp:\t0");
+    has(&lines, "1");
+    // A console is there only with a terminal.
+    for device in host_devices()
+        .iter()
+        .filter(|d| !d.path.ends_with("console"))
+    {
+        has(&lines, &device.path.display().to_string());
+    }
 }
 
 #[tokio::test]
