@@ -296,13 +296,10 @@ async fn visit<S: Step>(
     {
         walk.passed(slot, false);
         let outcome = Outcome::NotSubscribed;
-        told.deliveries.push(delivery(
-            step.request(),
-            &slot.id,
-            outcome,
-            Duration::ZERO,
-            Weight::default(),
-        ));
+        let took = Duration::ZERO;
+        let skipped = delivery(step.request(), &slot.id, outcome, took, Weight::default());
+        shared.observer.delivered(&skipped);
+        told.deliveries.push(skipped);
         return Flow::Proceed;
     }
     if let Seat::Joining(session) = slot.seat()
@@ -451,7 +448,10 @@ fn settle<R: HookRequest>(
     if verdict.journal
         && let Some(kept) = Kept::of(request)
     {
-        shared.journal.keep(&delivery.plugin, kept);
+        let id = &delivery.plugin;
+        for event in shared.journal.keep(id, kept) {
+            shared.tell_of(id, &PluginEvent::Dropped { event });
+        }
     }
     shared.metrics.record(method(delivery.event), &delivery);
     shared.observer.delivered(&delivery);

@@ -70,16 +70,16 @@ impl Journal {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an event for a plugin.
-    pub(crate) fn keep(&self, plugin: &PluginId, event: Kept) {
+    /// Keeps an event for a plugin; gives those that had to be given up for it.
+    pub(crate) fn keep(&self, plugin: &PluginId, event: Kept) -> Vec<Event> {
         let mut all = self.lock();
         let kept = all.entry(plugin.clone()).or_default();
-        expire(kept);
+        let mut given_up = expire(kept);
         if kept.len() >= MAX_KEPT {
-            tracing::warn!(%plugin, "more than {MAX_KEPT} events kept: the oldest is given up");
-            kept.pop_front();
+            given_up.extend(kept.pop_front().map(|(_, event)| event.event()));
         }
         kept.push_back((Instant::now(), event));
+        given_up
     }
 
     /// The oldest event that is not too old; it stays until [`Journal::acknowledged`].
@@ -107,8 +107,49 @@ impl Journal {
     }
 }
 
-fn expire(kept: &mut VecDeque<(Instant, Kept)>) {
+fn expire(kept: &mut VecDeque<(Instant, Kept)>) -> Vec<Event> {
+    let mut given_up = Vec::new();
     while kept.front().is_some_and(|(at, _)| at.elapsed() >= KEEP) {
-        kept.pop_front();
+        given_up.extend(kept.pop_front().map(|(_, event)| event.event()));
+    }
+    given_up
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(pod: &str) -> Kept {
+        let pod = proto_nri::PodSandbox {
+            id: pod.into(),
+            ..Default::default()
+        };
+        Kept::StopPod(StopPodSandboxRequest { pod: Some(pod) })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_are_kept_in_order_for_ten_minutes() {
+        let (journal, plugin) = (Journal::default(), "10-a".parse().unwrap());
+        assert!(journal.keep(&plugin, stop("p")).is_empty());
+        tokio::time::advance(KEEP - Duration::from_secs(1)).await;
+        journal.keep(&plugin, stop("q"));
+        assert_eq!(journal.backlog(&plugin), 2);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let Some(Kept::StopPod(oldest)) = journal.oldest(&plugin) else {
+            panic!("the younger one is gone too");
+        };
+        assert_eq!(oldest.pod.unwrap().id, "q");
+        journal.acknowledged(&plugin);
+        assert_eq!(journal.backlog(&plugin), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_journal_gives_up_the_oldest_and_says_so() {
+        let (journal, plugin) = (Journal::default(), "10-a".parse().unwrap());
+        for n in 0..MAX_KEPT {
+            assert!(journal.keep(&plugin, stop(&n.to_string())).is_empty());
+        }
+        assert_eq!(journal.keep(&plugin, stop("new")), [Event::StopPodSandbox]);
+        assert_eq!(journal.backlog(&plugin), MAX_KEPT);
     }
 }

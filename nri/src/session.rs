@@ -410,20 +410,11 @@ pub(crate) async fn synchronize(
 /// Takes a configured plugin through its cut, unless another thing ends it first.
 async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String> {
     let session = &connected.session;
-    // Runtimes that use block_plugin_sync() hold us here; others never do.
-    let _quiet = shared.quiet().await;
-    let seat = shared.seat_to_replace(session);
-    let joined = match seat {
-        None => None,
-        Some(slot) => {
-            let limit = shared.settings.sync_timeout;
-            let joined = timeout(limit, shared.roster.join_as(slot, session.clone())).await;
-            joined.map_err(|_| "synchronize-failed: events of the older instance do not end")?
-        }
-    };
-    let (joining, snapshot) = match joined {
-        Some(joined) => joined,
-        None => shared.join_one(session)?,
+    let (joining, snapshot) = {
+        // Runtimes that use block_plugin_sync() hold us here; others never do. The cut is all that
+        // must not fall into their operations: later ones find the plugin joining, and wait for it.
+        let _quiet = shared.quiet().await;
+        cut_in(shared, session).await?
     };
     let synchronized = tokio::select! {
         updates = synchronize(shared, session, snapshot) => updates,
@@ -435,6 +426,24 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
     shared.apply_sync_updates(session, updates).await;
     activate(shared, joining);
     Ok(())
+}
+
+/// The cut; on the seat of an older instance if there is one.
+async fn cut_in(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+) -> Result<(Joining, Snapshot), String> {
+    if let Some(slot) = shared.seat_to_replace(session) {
+        let limit = shared.settings.sync_timeout;
+        let joined = timeout(limit, shared.roster.join_as(slot, session.clone())).await;
+        let joined =
+            joined.map_err(|_| "synchronize-failed: events of the older instance do not end")?;
+        if let Some(joined) = joined {
+            return Ok(joined);
+        }
+        // The older one has gone in the meantime.
+    }
+    shared.join_one(session)
 }
 
 /// The plugin's events begin; the instance it replaces is closed.

@@ -414,17 +414,31 @@ impl Shared {
                 tracing::warn!(%plugin, container, why, "an eviction failed");
             }
         }
-        let name = PluginName {
-            id: Some(plugin),
-            ..unknown(Kind::External)
-        };
         let event = PluginEvent::Unsolicited {
             updates,
             failed: failed.len(),
             evictions,
         };
-        self.tell(&name, &event);
+        self.tell_of(plugin, &event);
         failed
+    }
+
+    /// As [`Shared::tell`], of a plugin that is there or not.
+    pub(crate) fn tell_of(&self, plugin: &PluginId, event: &PluginEvent) {
+        let slots = self.roster.slots();
+        let slot = slots.iter().find(|slot| slot.id == *plugin);
+        match slot.map(|slot| slot.seat()) {
+            Some(Seat::Joining(session) | Seat::Active(session)) => {
+                self.tell(&session.name(), event);
+            }
+            Some(Seat::Gone) | None => {
+                let name = PluginName {
+                    id: Some(plugin),
+                    ..unknown(Kind::External)
+                };
+                self.tell(&name, event);
+            }
+        }
     }
 
     /// Sends a must-run plugin what it has missed, in order; an answer acknowledges, also an error.

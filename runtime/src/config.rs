@@ -440,14 +440,21 @@ pub fn read(path: &Path) -> Result<File, Error> {
 }
 
 fn parse(path: &Path, text: &str) -> Result<File, Error> {
-    toml::from_str(text).map_err(|error| Error::Parse {
+    let refuse = |key: &str, error: &toml::de::Error| Error::Parse {
         path: path.to_owned(),
-        message: one_line(text, &error),
-    })
+        message: one_line(text, key, error),
+    };
+    let document = toml::Deserializer::parse(text).map_err(|error| refuse("", &error))?;
+    serde_path_to_error::deserialize(document)
+        .map_err(|error| refuse(&error.path().to_string(), error.inner()))
 }
 
-fn one_line(text: &str, error: &toml::de::Error) -> String {
-    let message = error.message().replace('\n', " ");
+fn one_line(text: &str, key: &str, error: &toml::de::Error) -> String {
+    let mut message = error.message().replace('\n', " ");
+    // The path of an unknown key ends at its table, which the message completes.
+    if !key.is_empty() && key != "." {
+        message = format!("{key}: {message}");
+    }
     match error.span() {
         Some(span) => {
             let line = text[..span.start].matches('\n').count() + 1;
@@ -521,7 +528,7 @@ mod tests {
             judge("version = 1\nrooot = \"/x\"\n")
                 .split(", expected")
                 .next(),
-            Some("cairn.toml: line 2: unknown field `rooot`")
+            Some("cairn.toml: line 2: rooot: unknown field `rooot`")
         );
         assert!(judge("[nri.plugin.\"10-x\"]\nfoo = 1\n").contains("unknown field `foo`"));
     }

@@ -186,7 +186,10 @@ impl Services {
     }
 
     /// The host's user and group of a user namespace's root.
-    #[allow(clippy::unused_self, reason = "a fact of the pod, asked like the others")]
+    #[allow(
+        clippy::unused_self,
+        reason = "a fact of the pod, asked like the others"
+    )]
     pub fn mapped_root(&self, record: &PodRecord) -> Option<(u32, u32)> {
         let mapping = crate::oci::namespaces::user_mapping(&record.namespace_options());
         mapping.ok().flatten().map(|map| (map.host_id, map.host_id))
@@ -339,7 +342,11 @@ fn image_options(config: &Config, program: &Path) -> crate::image::Options {
         registry_config_dir: Some(config.image.registry_config_dir.clone()),
         max_parallel_layers: config.image.max_parallel_layers,
         progress_timeout: config.image.progress_timeout,
-        ..crate::image::Options::new(config.root.join("roots"), unpack)
+        ..crate::image::Options::new(
+            config.root.join("roots"),
+            config.state.join("image-volumes"),
+            unpack,
+        )
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Output, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -371,6 +371,28 @@ impl Daemon {
             add("nft", self.lines(&["nft", "list", "ruleset"]).await);
         }
         all
+    }
+
+    /// Waits until nothing is there that was not there before: a short clean-up in the background
+    /// is allowed, a leftover is not.
+    ///
+    /// # Panics
+    /// With what is left, or missing.
+    pub async fn leaves_only(&self, before: &BTreeSet<String>) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let now = self.inventory().await;
+            let left: Vec<_> = now.difference(before).collect();
+            let missing: Vec<_> = before.difference(&now).collect();
+            if left.is_empty() && missing.is_empty() {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "left behind: {left:?}; missing: {missing:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// The output lines of a command in the yard.

@@ -129,9 +129,15 @@ impl Creation {
         })
     }
 
-    /// The first ERROR line tells most; the error returned is often shallow.
+    /// The first ERROR line tells most; the error returned is often shallow. When one of the helper's processes ends,
+    /// the others complain about their channel: that is never the cause.
     pub fn why(&self, otherwise: &str) -> String {
-        match (self.errors.first(), &self.failed) {
+        let cause = self
+            .errors
+            .iter()
+            .find(|e| !e.contains("BrokenChannel"))
+            .or(self.errors.first());
+        match (cause, &self.failed) {
             (Some(first), Some(last)) if first != last => format!("{first} ({last})"),
             (Some(text), _) | (None, Some(text)) => text.clone(),
             (None, None) => otherwise.to_owned(),

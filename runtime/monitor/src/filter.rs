@@ -41,7 +41,7 @@ impl Filter {
         };
         r.end()?;
         let n = filter.program.len();
-        if n == 0 || n % 8 != 0 || n / 8 > MAX_INSTRUCTIONS {
+        if n == 0 || !n.is_multiple_of(8) || n / 8 > MAX_INSTRUCTIONS {
             return Err(DecodeError("the seccomp filter has a wrong size"));
         }
         Ok(filter)

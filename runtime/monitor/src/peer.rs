@@ -27,6 +27,9 @@ struct Frame {
     fds: Vec<OwnedFd>,
 }
 
+/// A request's id, and the request if it could be read.
+pub type Asked = (u32, Result<Request, String>);
+
 /// The connection is over.
 pub struct Gone;
 
@@ -51,7 +54,7 @@ impl Peer {
     }
 
     /// Reads what is there. `Err`: it hung up, or sent nonsense.
-    pub fn read(&mut self) -> Result<Vec<(u32, Result<Request, String>)>, Gone> {
+    pub fn read(&mut self) -> Result<Vec<Asked>, Gone> {
         let mut chunk = [0; 4096];
         loop {
             match sys::read(self.socket.as_fd(), &mut chunk) {
@@ -66,16 +69,11 @@ impl Peer {
             }
         }
         let mut requests = Vec::new();
-        loop {
-            let Some((id, kind, payload, used)) = wire::split(&self.input).map_err(|_| Gone)?
-            else {
-                break;
-            };
-            requests.push((
-                id,
-                Request::decode(kind, payload).map_err(|e| e.to_string()),
-            ));
-            self.input.drain(..used);
+        while let Some(frame) = wire::split(&self.input).map_err(|_| Gone)? {
+            let request = Request::decode(frame.kind, frame.payload).map_err(|e| e.to_string());
+            requests.push((frame.id, request));
+            let size = frame.size;
+            self.input.drain(..size);
         }
         if self.input.is_empty() {
             self.input = Vec::new();

@@ -20,7 +20,7 @@ impl Server {
         match request {
             Request::Create => self.on_create(asker),
             Request::Start => self.on_start(asker),
-            Request::Exec(exec) => self.on_exec(asker, exec),
+            Request::Exec(exec) => self.on_exec(asker, *exec),
             Request::Attach {
                 stdin,
                 stdout,

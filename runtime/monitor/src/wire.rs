@@ -35,7 +35,7 @@ pub enum Request {
     /// Signal init, or everything in its cgroup when `all`. Answer: `Done` or `Failed`.
     Kill { signal: i32, all: bool },
     /// Run a process in the container. Answer: `ExecStarted` with its streams, then `ExecExited`; or `Failed`.
-    Exec(ExecRequest),
+    Exec(Box<ExecRequest>),
     /// Kill everything in an exec's own cgroup. Answer: `Done` or `Failed`.
     ExecKill { session: u32 },
     /// Window size of the container's own terminal. Answer: `Done` or `Failed`.
@@ -162,21 +162,35 @@ fn frame(id: u32, kind: u8, payload: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Looks for one whole frame at the front of `buf`: `(id, kind, payload, bytes it took)`.
-/// `Ok(None)` means more bytes are needed.
-pub fn split(buf: &[u8]) -> Result<Option<(u32, u8, &[u8], usize)>> {
+/// One frame of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    pub id: u32,
+    pub kind: u8,
+    pub payload: &'a [u8],
+    /// Bytes it took, header included.
+    pub size: usize,
+}
+
+/// Looks for one whole frame at the front of `buf`. `Ok(None)` means more bytes are needed.
+pub fn split(buf: &[u8]) -> Result<Option<Frame<'_>>> {
     if buf.len() < 4 {
         return Ok(None);
     }
     let len = u32::from_le_bytes([buf[0], buf[1], buf[2], buf[3]]) as usize;
-    if len < HEADER - 4 || len > MAX_FRAME - 4 {
+    if !(HEADER - 4..=MAX_FRAME - 4).contains(&len) {
         return Err(DecodeError("a frame's length is out of bounds"));
     }
     if buf.len() < len + 4 {
         return Ok(None);
     }
     let id = u32::from_le_bytes([buf[4], buf[5], buf[6], buf[7]]);
-    Ok(Some((id, buf[8], &buf[HEADER..len + 4], len + 4)))
+    Ok(Some(Frame {
+        id,
+        kind: buf[8],
+        payload: &buf[HEADER..len + 4],
+        size: len + 4,
+    }))
 }
 
 impl Request {
@@ -228,7 +242,7 @@ impl Request {
                 signal: r.i32()?,
                 all: r.bool()?,
             },
-            4 => Request::Exec(ExecRequest::decode(&mut r)?),
+            4 => Request::Exec(Box::new(ExecRequest::decode(&mut r)?)),
             5 => Request::ExecKill { session: r.u32()? },
             6 => Request::Resize {
                 columns: r.u16()?,

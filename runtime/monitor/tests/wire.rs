@@ -49,7 +49,7 @@ fn requests() -> Vec<Request> {
             signal: 15,
             all: true,
         },
-        Request::Exec(exec()),
+        Request::Exec(Box::new(exec())),
         Request::ExecKill { session: 3 },
         Request::Resize {
             columns: 80,
@@ -155,14 +155,17 @@ fn every_message_comes_back_as_it_was_sent() {
     let bytes = conversation();
     let mut rest = &bytes[..];
     for (request, id) in requests().into_iter().zip(1..) {
-        let (found, kind, payload, used) = split(rest).expect("frame").expect("whole");
-        assert_eq!((found, Request::decode(kind, payload)), (id, Ok(request)));
-        rest = &rest[used..];
+        let f = split(rest).expect("frame").expect("whole");
+        assert_eq!(
+            (f.id, Request::decode(f.kind, f.payload)),
+            (id, Ok(request))
+        );
+        rest = &rest[f.size..];
     }
     for (event, id) in events().into_iter().zip(1..) {
-        let (found, kind, payload, used) = split(rest).expect("frame").expect("whole");
-        assert_eq!((found, Event::decode(kind, payload)), (id, Ok(event)));
-        rest = &rest[used..];
+        let f = split(rest).expect("frame").expect("whole");
+        assert_eq!((f.id, Event::decode(f.kind, f.payload)), (id, Ok(event)));
+        rest = &rest[f.size..];
     }
     assert!(rest.is_empty());
 }
@@ -176,7 +179,7 @@ fn a_greeting_of_another_version_is_recognised_by_its_version_alone() {
 
 #[test]
 fn a_frame_that_is_not_whole_waits_and_one_out_of_bounds_is_refused() {
-    let frame = Request::Exec(exec()).encode(7);
+    let frame = Request::Exec(Box::new(exec())).encode(7);
     for n in 0..frame.len() {
         assert_eq!(split(&frame[..n]), Ok(None), "{n} bytes");
     }
@@ -262,7 +265,7 @@ proptest! {
 
     #[test]
     fn a_damaged_exec_is_refused_or_another_exec(at in 0usize..150, value in any::<u8>()) {
-        let mut frame = Request::Exec(exec()).encode(1);
+        let mut frame = Request::Exec(Box::new(exec())).encode(1);
         let at = 9 + at % (frame.len() - 9);
         frame[at] = value;
         if let Ok(request) = Request::decode(4, &frame[9..]) {

@@ -11,6 +11,9 @@ use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat, renameat, statat, unlinkat,
 };
 
+/// Times a directory being removed may be found refilled.
+const REFILLED_MAX: u32 = 1000;
+
 /// Replaces `path` by these bytes so that a reader, or a crash, sees the old or the new file whole.
 /// The bytes and the name are on stable storage when this returns.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -109,6 +112,7 @@ pub fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()
     }
     let top = open_dir(parent, name)?;
     let mut moved = 0u64;
+    let mut refilled = 0;
     loop {
         let mut emptied = 0u64;
         for (child, is_dir) in children(top.as_fd())? {
@@ -128,7 +132,11 @@ pub fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()
             emptied += 1;
         }
         if emptied == 0 {
-            return unlinkat(parent, name, AtFlags::REMOVEDIR);
+            match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+                // Somebody still puts something in: a helper that outlives its daemon a moment.
+                Err(rustix::io::Errno::NOTEMPTY) if refilled < REFILLED_MAX => refilled += 1,
+                other => return other,
+            }
         }
     }
 }

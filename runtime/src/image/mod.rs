@@ -14,18 +14,22 @@
 mod auth;
 mod digest;
 mod fsutil;
+mod host;
 mod hosts;
 mod import;
 mod ingest;
 mod layer;
 mod manifest;
 mod mount;
+mod overlay;
 mod pull;
 mod record;
+mod recover;
 mod reference;
 mod registry;
 mod store;
 mod sys;
+mod transfer;
 pub mod unpack;
 pub mod users;
 mod view;
@@ -41,7 +45,8 @@ pub use auth::Auth;
 pub use digest::Digest;
 pub use fsutil::Usage;
 pub use import::{ImportFrom, Imported};
-pub use mount::{ImageMount, Rootfs, Userns};
+pub use mount::{ImageMount, Rootfs};
+pub use overlay::Userns;
 pub use pull::PullError;
 pub use record::{ImageRecord, ImageUser, Named};
 pub use reference::{BadReference, Reference};
@@ -110,6 +115,8 @@ impl Error {
 pub struct Options {
     /// `<root>/containers`: `<id>/rootfs` below it is made and removed here.
     pub containers_dir: PathBuf,
+    /// Where image volumes are mounted; may be on another file system, best one that a reboot clears.
+    pub volumes_dir: PathBuf,
     /// Program and leading arguments of the unpack helper: `[<cairn>, "unpack"]`.
     pub unpack_helper: Vec<OsString>,
     /// Where `<host>/hosts.toml` is looked for at each pull (CRI-410).
@@ -123,9 +130,14 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(containers_dir: PathBuf, unpack_helper: Vec<OsString>) -> Self {
+    pub fn new(
+        containers_dir: PathBuf,
+        volumes_dir: PathBuf,
+        unpack_helper: Vec<OsString>,
+    ) -> Self {
         Self {
             containers_dir,
+            volumes_dir,
             unpack_helper,
             registry_config_dir: None,
             max_parallel_layers: 2,
@@ -180,7 +192,7 @@ struct Shared {
     store: Arc<Store>,
     unpacker: Arc<Unpacker>,
     options: Options,
-    clients: registry::Clients,
+    clients: host::Clients,
     flights: pull::Flights,
 }
 
@@ -201,7 +213,12 @@ impl Images {
             clients: Default::default(),
             flights: Default::default(),
         }));
-        mount::find_uses(&images.0.store, &images.0.options.containers_dir)?;
+        let options = &images.0.options;
+        mount::find_uses(
+            &images.0.store,
+            &options.containers_dir,
+            &options.volumes_dir,
+        )?;
         images.0.store.collect();
         Ok(images)
     }

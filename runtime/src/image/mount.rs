@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <containers>/<id>/rootfs/         one container's: use.json, upper/, work/
-//! <images>/volumes/<pod>/<image>/   one pod's view of an image: use.json, merged/ (mounted)
+//! <volumes>/<pod>/<image>/          one pod's view of an image: use.json, merged/ (mounted)
 //! ```
 //!
 //! A container's root is only described here; it is mounted inside the container's own mount
@@ -14,39 +14,30 @@
 //! a power cut anyway, as its mount does not.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags,
-};
+use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use super::fsutil::{Usage, usage};
 use super::layer::copy_attributes;
+use super::overlay::{Overlay, Userns, shifted};
 use super::record::ImageRecord;
 use super::store::Store;
 use super::view::View;
-use super::{Error, Images, blocking, sys};
+use super::{Error, Images, blocking};
 
 const SCHEMA: u32 = 1;
-/// Longest string `fsconfig` takes.
-const FSCONFIG_MAX: usize = 255;
-/// Longest options string of `mount`, with its NUL.
-const OPTIONS_MAX: usize = 4096;
 /// Mounts on top of each other that a release takes away.
 const STACKED_MAX: usize = 16;
 /// Longest file read out of a container's root: a passwd of some 20,000 accounts.
 const TEXT_MAX: u64 = 1 << 20;
-
-/// A pod's user namespace, as lower trees and volumes are shifted by it (CRI-452).
-pub type Userns = Arc<OwnedFd>;
 
 /// A container's root file system: what its overlay is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,15 +62,6 @@ struct Use {
     schema: u32,
     image: Digest,
     layers: Vec<Digest>,
-}
-
-/// What overlayfs is given.
-struct Overlay<'a> {
-    /// Topmost first.
-    lowers: Vec<PathBuf>,
-    /// Upper and work directory; none for a read-only view.
-    upper: Option<(&'a Path, &'a Path)>,
-    userns: Option<Userns>,
 }
 
 impl Images {
@@ -225,7 +207,7 @@ impl Images {
     }
 
     fn volumes_dir(&self, pod_id: &str) -> Result<PathBuf, Error> {
-        Ok(self.0.store.root().join("volumes").join(component(pod_id)?))
+        Ok(self.0.options.volumes_dir.join(component(pod_id)?))
     }
 }
 
@@ -347,13 +329,16 @@ fn release(store: &Arc<Store>, dir: &Path) -> Result<(), Error> {
         store.discard(dir);
     }
     store.end_use(dir);
+    // The container's own directory, once nothing else of it is there.
+    if let Some(own) = dir.parent() {
+        let _ = fs::remove_dir(own);
+    }
     Ok(())
 }
 
 /// Registers what containers and volumes use, found by their `use.json`.
-pub fn find_uses(store: &Store, containers: &Path) -> Result<(), Error> {
-    let volumes = store.root().join("volumes");
-    for dir in [containers, &volumes] {
+pub fn find_uses(store: &Store, containers: &Path, volumes: &Path) -> Result<(), Error> {
+    for dir in [containers, volumes] {
         fs::create_dir_all(dir).map_err(Error::io("views of images", "create", dir))?;
     }
     let children = |dir: &Path| {
@@ -361,7 +346,7 @@ pub fn find_uses(store: &Store, containers: &Path) -> Result<(), Error> {
         Ok::<_, Error>(read?.flatten().map(|e| e.path()))
     };
     let mut uses: Vec<_> = children(containers)?.map(|c| c.join("rootfs")).collect();
-    for pod in children(&volumes)?.filter(|p| p.is_dir()) {
+    for pod in children(volumes)?.filter(|p| p.is_dir()) {
         uses.extend(children(&pod)?);
     }
     for dir in uses {
@@ -410,198 +395,4 @@ fn resolve_dir(root: &Path, sub_path: &str) -> Result<PathBuf, Error> {
         rustix::fs::openat2(&root, sub_path, flags, Mode::empty(), resolve).map_err(failed)?;
     let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
     fs::read_link(link).map_err(|e| refused(e.to_string()))
-}
-
-impl Overlay<'_> {
-    /// Mounts the view at `target`. `lowerdir+` takes any number of layers; kernels without it get
-    /// one options string, short because it names layers by descriptor.
-    fn mount_at(&self, target: &Path) -> Result<(), Error> {
-        let fail = |step: &'static str| {
-            let what = target.display().to_string();
-            move |e: io::Error| Error::Mount {
-                what: what.clone(),
-                step,
-                cause: e.to_string(),
-            }
-        };
-        let lowers = self.open_lowers().map_err(fail("open layers"))?;
-        match self.new_api(&lowers) {
-            Ok(mount) => rustix::mount::move_mount(
-                &mount,
-                "",
-                CWD,
-                target,
-                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-            )
-            .map_err(|e| fail("attach")(e.into())),
-            Err(Step::NoLowerdirPlus) => self.old_api(&lowers, target).map_err(fail("mount")),
-            Err(Step::Failed(step, e)) => Err(fail(step)(e)),
-        }
-    }
-
-    /// Descriptors of the lower trees; detached and shifted ones in a user namespace.
-    fn open_lowers(&self) -> io::Result<Vec<OwnedFd>> {
-        let open = |path: &PathBuf| match &self.userns {
-            None => Ok(rustix::fs::open(
-                path,
-                OFlags::PATH | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?),
-            Some(userns) => shifted(path, userns),
-        };
-        self.lowers.iter().map(open).collect()
-    }
-
-    fn new_api(&self, lowers: &[OwnedFd]) -> Result<OwnedFd, Step> {
-        let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
-            .map_err(|e| Step::Failed("open overlayfs", e.into()))?;
-        let set = |key: &'static str, value: &str| {
-            rustix::mount::fsconfig_set_string(fs.as_fd(), key, value)
-                .map_err(|e| Step::Failed(key, explain(&fs, e)))
-        };
-        set("source", "cairn")?;
-        for (at, (fd, path)) in lowers.iter().zip(&self.lowers).enumerate() {
-            let text = match path.to_str() {
-                Some(path) if self.userns.is_none() && path.len() <= FSCONFIG_MAX => {
-                    path.to_owned()
-                }
-                _ => by_descriptor(fd),
-            };
-            match rustix::mount::fsconfig_set_string(fs.as_fd(), "lowerdir+", &*text) {
-                Err(Errno::INVAL) if at == 0 => return Err(Step::NoLowerdirPlus),
-                other => other.map_err(|e| Step::Failed("add a layer", explain(&fs, e)))?,
-            }
-        }
-        let mut held = Vec::new();
-        if let Some((upper, work)) = self.upper {
-            for (key, path) in [("upperdir", upper), ("workdir", work)] {
-                let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-                    .map_err(|e| Step::Failed(key, e.into()))?;
-                match path.to_str() {
-                    Some(path) if path.len() <= FSCONFIG_MAX => set(key, path)?,
-                    _ => set(key, &by_descriptor(&fd))?,
-                }
-                held.push(fd);
-            }
-        }
-        set("index", "off")?;
-        if self.upper.is_some() {
-            // Without it every unmount flushes the whole file system below (tens of milliseconds and
-            // more), for a tree that is thrown away. Kernels before 5.10 do not know it.
-            let _ = rustix::mount::fsconfig_set_flag(fs.as_fd(), "volatile");
-        }
-        rustix::mount::fsconfig_create(fs.as_fd())
-            .map_err(|e| Step::Failed("create", explain(&fs, e)))?;
-        let attributes = match self.upper {
-            Some(_) => MountAttrFlags::empty(),
-            None => MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV,
-        };
-        rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-            .map_err(|e| Step::Failed("mount", e.into()))
-    }
-
-    fn old_api(&self, lowers: &[OwnedFd], target: &Path) -> io::Result<()> {
-        let names: Vec<_> = lowers.iter().map(by_descriptor).collect();
-        let mut options = format!("index=off,lowerdir={}", names.join(":"));
-        let mut held = Vec::new();
-        if let Some((upper, work)) = self.upper {
-            for (key, path) in [("upperdir", upper), ("workdir", work)] {
-                let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-                options += &format!(",{key}={}", by_descriptor(&fd));
-                held.push(fd);
-            }
-        }
-        if options.len() >= OPTIONS_MAX {
-            return Err(io::Error::other("too many layers for this kernel"));
-        }
-        let flags = match self.upper {
-            Some(_) => MountFlags::empty(),
-            None => MountFlags::RDONLY | MountFlags::NODEV,
-        };
-        let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
-        Ok(rustix::mount::mount(
-            "cairn",
-            target,
-            "overlay",
-            flags,
-            options.as_c_str(),
-        )?)
-    }
-}
-
-enum Step {
-    /// A kernel before 6.7.
-    NoLowerdirPlus,
-    Failed(&'static str, io::Error),
-}
-
-fn by_descriptor(fd: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
-}
-
-/// A detached copy of a tree, its owners shifted.
-fn shifted(path: &Path, userns: &Userns) -> io::Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = rustix::mount::open_tree(CWD, path, flags)?;
-    sys::idmap(tree.as_fd(), userns.as_fd())?;
-    Ok(tree)
-}
-
-/// The kernel's own words on a failed step, which it leaves in the descriptor.
-fn explain(fs: &OwnedFd, e: Errno) -> io::Error {
-    let cause = io::Error::from(e);
-    let mut words = [0; 512];
-    let Ok(n) = fs
-        .try_clone()
-        .and_then(|fs| File::from(fs).read(&mut words))
-    else {
-        return cause;
-    };
-    let words = String::from_utf8_lossy(&words[..n]);
-    io::Error::new(cause.kind(), format!("{cause} ({})", words.trim()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernels_without_lowerdir_plus_get_one_string_whatever_the_paths_are_called() {
-        let tmp = tempfile::tempdir().unwrap();
-        let make = |name: &str| {
-            let path = tmp.path().join(name);
-            fs::create_dir_all(&path).unwrap();
-            path
-        };
-        let lowers = vec![make(&format!("a:b,{}", "x".repeat(200))), make("c")];
-        fs::write(lowers[0].join("f"), "top").unwrap();
-        fs::write(lowers[1].join("f"), "low").unwrap();
-        let (upper, work, merged) = (make("upper"), make("work"), make("merged"));
-        let overlay = Overlay {
-            lowers,
-            upper: Some((&upper, &work)),
-            userns: None,
-        };
-        overlay
-            .old_api(&overlay.open_lowers().unwrap(), &merged)
-            .unwrap();
-        let shown = fs::read_to_string(merged.join("f"));
-        rustix::mount::unmount(&merged, UnmountFlags::DETACH).unwrap();
-        assert_eq!(shown.unwrap(), "top");
-    }
-
-    #[test]
-    fn a_failed_mount_says_why_in_the_kernels_words() {
-        let tmp = tempfile::tempdir().unwrap();
-        let (lower, file) = (tmp.path().join("lower"), tmp.path().join("file"));
-        fs::create_dir(&lower).unwrap();
-        fs::write(&file, "no directory").unwrap();
-        let overlay = Overlay {
-            lowers: vec![lower, file],
-            upper: None,
-            userns: None,
-        };
-        let e = overlay.mount_at(tmp.path()).unwrap_err().to_string();
-        assert!(e.contains("overlay") && e.contains("director"), "{e}");
-    }
 }

@@ -22,7 +22,8 @@ use super::ingest::{Source, ingest};
 use super::manifest::{self, CONFIG_MAX, Descriptor, Document, ImageManifest};
 use super::record::{ImageRecord, Names};
 use super::reference::{BadReference, Reference};
-use super::registry::{Remote, RemoteBlobs};
+use super::registry::Remote;
+use super::transfer::RemoteBlobs;
 use super::{Error, Images, Progress, Shared, blocking};
 
 /// Why an image was not pulled. One line each; no secrets.

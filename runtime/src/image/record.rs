@@ -293,6 +293,52 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_config_as_docker_writes_it_with_nulls_and_extras_is_read() {
+        let layer = Digest::of(b"1");
+        let json = serde_json::json!({
+            "architecture": "arm", "variant": "v7", "os": "linux", "os.version": "",
+            "created": "2024-01-01T00:00:00.123456789Z", "docker_version": "20.10", "container": "x",
+            "author": "", "container_config": {"Cmd": ["x"]},
+            "config": {
+                "Hostname": "", "User": "", "AttachStdin": false, "Tty": false, "Env": null,
+                "Cmd": null, "Entrypoint": null, "Image": "sha256:x", "Volumes": null,
+                "ExposedPorts": null, "WorkingDir": "", "OnBuild": null, "Labels": null,
+                "ArgsEscaped": true, "Healthcheck": {"Test": ["CMD"]}, "Shell": null,
+                "StopSignal": "SIGQUIT", "MacAddress": ""
+            },
+            "history": [{"created": "2024-01-01T00:00:00Z", "empty_layer": true}, {}],
+            "rootfs": {"type": "layers", "diff_ids": [layer]},
+        });
+        let record = ImageRecord::new(json.to_string(), 1).unwrap();
+        assert_eq!(
+            record
+                .config
+                .config()
+                .as_ref()
+                .unwrap()
+                .stop_signal()
+                .as_deref(),
+            Some("SIGQUIT")
+        );
+        let full = json
+            .to_string()
+            .replace("\"Volumes\":null", "\"Volumes\":{\"/data\":{}}");
+        let record = ImageRecord::new(
+            full.replace("\"ExposedPorts\":null", "\"ExposedPorts\":{\"80/tcp\":{}}"),
+            1,
+        )
+        .unwrap();
+        let config = record.config.config().as_ref().unwrap();
+        assert_eq!(config.volumes().as_ref().unwrap(), &["/data"]);
+        for odd in ["\"history\":null", "\"config\":null"] {
+            let (key, _) = odd.split_once(':').unwrap();
+            let mut value = json.clone();
+            value[key.trim_matches('"')] = serde_json::Value::Null;
+            assert!(ImageRecord::new(value.to_string(), 1).is_ok(), "{odd}");
+        }
+    }
+
+    #[test]
     fn a_damaged_or_foreign_record_is_refused() {
         let good = ImageRecord::new(config("", &[]), 7).unwrap().to_json();
         let good = String::from_utf8(good).unwrap();

@@ -8,58 +8,40 @@
 //! Hand-written upon `reqwest`, not `oci-client`: that one knows no mirrors, path overrides, extra
 //! headers, resumption, or bounds on what a registry may answer.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION, RANGE};
-use reqwest::{Client, Method, Response, StatusCode, Url};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
+use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
 
 use super::auth::{self, Challenge, Credentials};
 use super::digest::Digest;
-use super::hosts::{Endpoint, Tls};
-use super::ingest::{Opened, Source};
-use super::manifest::{self, Descriptor, MANIFEST_MAX};
+use super::host::{Clients, Host, Trouble, redirected};
+use super::hosts::Endpoint;
+use super::manifest::{self, MANIFEST_MAX};
 use super::pull::PullError;
 
 const REDIRECTS_MAX: usize = 5;
 /// Tries at one host before the next is asked.
-const TRIES: u32 = 3;
+pub const TRIES: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a token answer or an error text taken.
 const ANSWER_MAX: usize = 256 * 1024;
-const CLIENTS_MAX: usize = 32;
 const CLIENT_ID: &str = "cairn";
-
-/// HTTP clients by what makes them differ; each keeps its connections for the next pull.
-#[derive(Default)]
-pub struct Clients(Mutex<HashMap<(Tls, Duration, bool), Client>>);
-
 /// One repository, as one pull with its credentials sees it.
 pub struct Remote {
     repository: String,
-    registry: String,
-    hosts: Vec<Host>,
+    pub(super) registry: String,
+    pub(super) hosts: Vec<Host>,
     credentials: Credentials,
     /// A host that sends nothing for so long is given up.
-    stall: Duration,
+    pub(super) stall: Duration,
 }
-
-struct Host {
-    endpoint: Endpoint,
-    http: Client,
-    /// `Authorization` that worked last, or is about to be tried.
-    authorization: Mutex<Option<HeaderValue>>,
-    /// https could not be spoken; plain http is.
-    plain: AtomicBool,
-}
-
 /// A request for a manifest by tag or digest.
 struct Ask<'a> {
     method: Method,
@@ -77,53 +59,6 @@ impl Ask<'_> {
         (endpoint.resolve || by_digest) && (endpoint.pull || self.method == Method::HEAD)
     }
 }
-
-/// Why one host did not answer, and whether to ask again.
-enum Trouble {
-    /// Perhaps better in a moment: connection, 5xx, 429, stall.
-    Transient(PullError),
-    Final(PullError),
-}
-
-impl Clients {
-    fn get(&self, endpoint: &Endpoint) -> Result<Client, String> {
-        let secure = endpoint.api.starts_with("https:");
-        let key = (endpoint.tls.clone(), endpoint.dial_timeout, secure);
-        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&key) {
-            return Ok(client.clone());
-        }
-        let client = build(endpoint, secure).map_err(|e| e.to_string())?;
-        if clients.len() >= CLIENTS_MAX {
-            clients.clear();
-        }
-        clients.insert(key, client.clone());
-        Ok(client)
-    }
-}
-
-fn build(endpoint: &Endpoint, secure: bool) -> reqwest::Result<Client> {
-    // Only the first call counts; the provider is the same each time.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = Client::builder()
-        .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(endpoint.dial_timeout)
-        // Redirects are followed here: not every header may go to another host.
-        .redirect(reqwest::redirect::Policy::none())
-        .tls_danger_accept_invalid_certs(endpoint.tls.skip_verify);
-    if !secure {
-        // The system's authorities are not read for hosts that need none.
-        builder = builder.tls_certs_only([]);
-    }
-    for pem in &endpoint.tls.authorities {
-        builder = builder.tls_certs_merge(reqwest::Certificate::from_pem_bundle(pem)?);
-    }
-    if let Some(pem) = endpoint.tls.client.first() {
-        builder = builder.identity(reqwest::Identity::from_pem(pem)?);
-    }
-    builder.build()
-}
-
 impl Remote {
     pub fn new(
         clients: &Clients,
@@ -245,7 +180,7 @@ impl Remote {
     }
 
     /// One request, with the challenge answered and redirects followed.
-    async fn send(
+    pub(super) async fn send(
         &self,
         host: &Host,
         method: Method,
@@ -448,221 +383,6 @@ impl Remote {
             .and_then(|token| secret(&format!("Bearer {token}")))
             .ok_or_else(|| Trouble::Final(host.error("the token service sent no token")))
     }
-
-    /// Opens a blob at `offset`; a host that does not know ranges sends all, and the beginning is
-    /// passed over.
-    async fn open_at(&self, host: &Host, digest: &Digest, offset: u64) -> Result<Body, Trouble> {
-        let mut headers = HeaderMap::new();
-        if offset > 0 {
-            headers.insert(RANGE, number_header(&format!("bytes={offset}-")));
-        }
-        let path = format!("blobs/{digest}");
-        let response = self.send(host, Method::GET, &path, &headers).await?;
-        let skip = if response.status() == StatusCode::PARTIAL_CONTENT {
-            0
-        } else {
-            offset
-        };
-        Ok(Body {
-            chunks: response.bytes_stream().boxed(),
-            skip,
-        })
-    }
-}
-
-struct Body {
-    chunks: BoxStream<'static, reqwest::Result<Bytes>>,
-    /// Bytes had already.
-    skip: u64,
-}
-
-/// A blob on its way, over as many connections and hosts as it takes.
-struct Transfer {
-    remote: Arc<Remote>,
-    digest: Digest,
-    size: Option<u64>,
-    offset: u64,
-    /// Index of the host in use, and tries at it without a byte.
-    host: usize,
-    tries: u32,
-    body: Option<Body>,
-}
-
-impl Transfer {
-    async fn next(&mut self) -> Result<Option<Bytes>, PullError> {
-        loop {
-            if self.size.is_some_and(|size| self.offset >= size) {
-                return Ok(None);
-            }
-            let remote = self.remote.clone();
-            let Some(host) = remote.hosts.get(self.host) else {
-                return Err(PullError::Registry {
-                    host: remote.registry.clone(),
-                    why: format!("no host sends blob {}", self.digest),
-                });
-            };
-            match self.read(&remote, host).await {
-                Ok(chunk) => {
-                    self.tries = 0;
-                    self.offset += chunk.as_ref().map_or(0, |c| c.len() as u64);
-                    return Ok(chunk);
-                }
-                Err(trouble) => self.recover(host, trouble).await?,
-            }
-        }
-    }
-
-    async fn read(&mut self, remote: &Remote, host: &Host) -> Result<Option<Bytes>, Trouble> {
-        if !host.endpoint.pull {
-            return Err(Trouble::Final(host.error("may not be pulled from")));
-        }
-        if self.body.is_none() {
-            self.body = Some(remote.open_at(host, &self.digest, self.offset).await?);
-        }
-        let Some(body) = &mut self.body else {
-            return Ok(None);
-        };
-        loop {
-            let mut chunk = match tokio::time::timeout(remote.stall, body.chunks.next()).await {
-                Err(_) => return Err(Trouble::Transient(host.stalled())),
-                Ok(Some(Err(e))) => return Err(host.trouble(&e)),
-                Ok(Some(Ok(chunk))) => chunk,
-                Ok(None) if self.size.is_none() => return Ok(None),
-                Ok(None) => return Err(Trouble::Transient(host.error("ended the blob early"))),
-            };
-            let skip = body.skip.min(chunk.len() as u64);
-            body.skip -= skip;
-            let _ = chunk.split_to(usize::try_from(skip).unwrap_or(usize::MAX));
-            if !chunk.is_empty() {
-                return Ok(Some(chunk));
-            }
-        }
-    }
-
-    /// Waits and tries again, or goes to the next host; the last host's trouble is the answer.
-    async fn recover(&mut self, host: &Host, trouble: Trouble) -> Result<(), PullError> {
-        self.body = None;
-        self.tries += 1;
-        let (again, error) = match trouble {
-            Trouble::Transient(e) => (self.tries < TRIES && !e.is_unreachable(), e),
-            Trouble::Final(e) => (false, e),
-        };
-        tracing::debug!(host = host.endpoint.host, blob = %self.digest, again, "trouble: {error}");
-        if again {
-            tokio::time::sleep(backoff(self.tries)).await;
-            return Ok(());
-        }
-        self.host += 1;
-        self.tries = 0;
-        if self.host < self.remote.hosts.len() {
-            Ok(())
-        } else {
-            Err(error)
-        }
-    }
-}
-
-/// A remote as a source of blobs.
-pub struct RemoteBlobs(pub Arc<Remote>);
-
-impl Source for RemoteBlobs {
-    type Error = PullError;
-
-    async fn open(&self, blob: &Descriptor) -> Opened<PullError> {
-        let digest = blob
-            .digest
-            .clone()
-            .ok_or_else(|| blob.fault("has no digest"))?;
-        let transfer = Transfer {
-            remote: self.0.clone(),
-            digest,
-            size: blob.size,
-            offset: 0,
-            host: 0,
-            tries: 0,
-            body: None,
-        };
-        let chunks = stream::try_unfold(transfer, async |mut transfer| {
-            Ok(transfer.next().await?.map(|chunk| (chunk, transfer)))
-        });
-        Ok(chunks.boxed())
-    }
-}
-
-impl Host {
-    fn url(&self, repository: &str, path: &str, registry: &str) -> Result<Url, Trouble> {
-        let api = match self.plain.load(Ordering::Relaxed) {
-            true => self.endpoint.api.replacen("https:", "http:", 1),
-            false => self.endpoint.api.clone(),
-        };
-        let ns = if self.endpoint.mirror {
-            format!("?ns={registry}")
-        } else {
-            String::new()
-        };
-        let url = format!("{api}/{repository}/{path}{ns}");
-        url.parse()
-            .map_err(|_| Trouble::Final(self.error("its configured URL is none")))
-    }
-
-    fn is_secure(&self) -> bool {
-        self.endpoint.api.starts_with("https:") && !self.plain.load(Ordering::Relaxed)
-    }
-
-    /// Turns to plain http, once, where that is allowed.
-    fn may_go_plain(&self) -> bool {
-        self.endpoint.plain_fallback && !self.plain.swap(true, Ordering::Relaxed)
-    }
-
-    fn extra_headers(&self) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in &self.endpoint.headers {
-            let pair = (name.parse::<HeaderName>(), HeaderValue::from_str(value));
-            if let (Ok(name), Ok(value)) = pair {
-                headers.append(name, value);
-            }
-        }
-        headers
-    }
-
-    fn error(&self, why: &str) -> PullError {
-        PullError::Registry {
-            host: self.endpoint.host.clone(),
-            why: why.to_owned(),
-        }
-    }
-
-    fn stalled(&self) -> PullError {
-        PullError::Stalled {
-            host: self.endpoint.host.clone(),
-        }
-    }
-
-    /// A failure below HTTP. The innermost cause says most, and the URL, which may hold a signature,
-    /// stays out of it.
-    fn trouble(&self, e: &reqwest::Error) -> Trouble {
-        let mut cause: &dyn std::error::Error = e;
-        while let Some(inner) = cause.source() {
-            cause = inner;
-        }
-        let (host, why) = (self.endpoint.host.clone(), cause.to_string());
-        if e.is_connect() {
-            return Trouble::Transient(PullError::Unavailable { host, why });
-        }
-        Trouble::Transient(PullError::Registry { host, why })
-    }
-}
-
-fn redirected(host: &Host, from: &Url, target: &str) -> Result<Url, Trouble> {
-    let to = from
-        .join(target)
-        .map_err(|_| Trouble::Final(host.error("bad redirect")))?;
-    match (from.scheme(), to.scheme()) {
-        (_, "https") | ("http", "http") => Ok(to),
-        _ => Err(Trouble::Final(
-            host.error("redirects from https to something less"),
-        )),
-    }
 }
 
 fn accept() -> HeaderMap {
@@ -679,11 +399,7 @@ fn empty() -> HeaderValue {
     HeaderValue::from_static("")
 }
 
-fn number_header(text: &str) -> HeaderValue {
-    HeaderValue::from_str(text).unwrap_or(empty())
-}
-
-fn backoff(tries: u32) -> Duration {
+pub fn backoff(tries: u32) -> Duration {
     BACKOFF.saturating_mul(1 << tries.min(6)).min(BACKOFF_MAX)
 }
 

@@ -13,7 +13,6 @@
 //! memory only: no disk or network work is done under it.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,8 +25,10 @@ use super::Error;
 use super::digest::Digest;
 use super::fsutil;
 use super::record::{ImageRecord, Names};
+use super::recover::{drop_stolen_tags, load_layers, load_records};
 
-const SCHEMA: u32 = 1;
+/// Of `layer.json`.
+pub(super) const SCHEMA: u32 = 1;
 /// Locks for the writing of records; two images seldom share one.
 const WRITERS: usize = 16;
 
@@ -45,9 +46,9 @@ pub struct LayerInfo {
 }
 
 #[derive(Debug, Clone)]
-struct Layer {
-    dir: PathBuf,
-    info: LayerInfo,
+pub(super) struct Layer {
+    pub dir: PathBuf,
+    pub info: LayerInfo,
 }
 
 #[derive(Default)]
@@ -104,7 +105,7 @@ impl Store {
             }
             inner.images.insert(image.id.clone(), image);
         }
-        drop_stolen_tags(&mut inner);
+        drop_stolen_tags(&mut inner.images, &inner.tags);
         let store = Arc::new(Self {
             root: root.to_owned(),
             inner: Mutex::new(inner),
@@ -379,7 +380,13 @@ impl Store {
     pub fn discard(&self, dir: &Path) {
         let trash = self.fresh("trash");
         if let Err(e) = fs::rename(dir, &trash) {
-            if e.kind() != io::ErrorKind::NotFound {
+            let removed = match e.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                // Image volumes may be elsewhere; little is in them.
+                io::ErrorKind::CrossesDevices => fsutil::remove_tree_at(dir),
+                _ => Err(e),
+            };
+            if let Err(e) = removed {
                 tracing::warn!(dir = %dir.display(), "cannot discard: {e}");
             }
             return;
@@ -461,103 +468,6 @@ impl Drop for TempDir {
         if self.path.exists() {
             self.store.discard(&self.path);
         }
-    }
-}
-
-/// A crash between two writes may leave a tag in two records: only its owner keeps it.
-fn drop_stolen_tags(inner: &mut Inner) {
-    let tags = &inner.tags;
-    for image in inner.images.values_mut() {
-        let owns = |tag: &String| tags.get(tag) == Some(&image.id);
-        if !image.repo_tags.iter().all(owns) {
-            let mut next = (**image).clone();
-            next.repo_tags
-                .retain(|tag| tags.get(tag) == Some(&image.id));
-            *image = Arc::new(next);
-        }
-    }
-}
-
-/// Committed layers, and the highest number used for a directory.
-fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> {
-    let dir = root.join("layers");
-    let failed = || Error::io("layers", "read", &dir);
-    let mut layers = HashMap::new();
-    let mut last = 0;
-    for entry in fs::read_dir(&dir).map_err(failed())? {
-        let entry = entry.map_err(failed())?;
-        let number = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<u64>().ok());
-        last = last.max(number.unwrap_or(0));
-        let path = entry.path();
-        let info = fs::read(path.join("layer.json"))
-            .ok()
-            .and_then(|json| serde_json::from_slice::<LayerInfo>(&json).ok())
-            .filter(|info| info.schema == SCHEMA && number.is_some());
-        match info {
-            Some(info) => {
-                let layer = Layer {
-                    dir: path,
-                    info: info.clone(),
-                };
-                layers.insert(info.chain_id, layer);
-            }
-            None => tracing::warn!(dir = %path.display(), "not a layer of this version; ignored"),
-        }
-    }
-    for dir in ["tmp", "trash"] {
-        for entry in fs::read_dir(root.join(dir)).map_err(failed())?.flatten() {
-            let number = entry
-                .file_name()
-                .to_str()
-                .and_then(|n| n.parse::<u64>().ok());
-            last = last.max(number.unwrap_or(0));
-        }
-    }
-    Ok((layers, last))
-}
-
-/// Readable records whose layers are all there; the others are set aside, never deleted.
-fn load_records(
-    root: &Path,
-    layers: &HashMap<Digest, Layer>,
-) -> Result<(Vec<Arc<ImageRecord>>, usize), Error> {
-    let dir = root.join("records");
-    let failed = || Error::io("image records", "read", &dir);
-    let mut images = Vec::new();
-    let mut damaged = 0;
-    for entry in fs::read_dir(&dir).map_err(failed())? {
-        let path = entry.map_err(failed())?.path();
-        if path.extension() != Some(OsStr::new("json")) {
-            // A write that never came to its rename.
-            let _ = fs::remove_file(&path);
-            continue;
-        }
-        match read_record(&path, layers) {
-            Ok(record) => images.push(Arc::new(record)),
-            Err(why) => {
-                damaged += 1;
-                tracing::error!(record = %path.display(), "image record set aside: {why}");
-                if let Some(name) = path.file_name() {
-                    fs::rename(&path, root.join("aside").join(name)).map_err(failed())?;
-                }
-            }
-        }
-    }
-    Ok((images, damaged))
-}
-
-fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageRecord, String> {
-    let bytes = fs::read(path).map_err(|e| e.to_string())?;
-    let record = ImageRecord::from_json(&bytes).map_err(|e| e.to_string())?;
-    if path.file_stem() != Some(OsStr::new(record.id.hex())) {
-        return Err(format!("is named for another image than {}", record.id));
-    }
-    match record.layers.iter().find(|l| !layers.contains_key(*l)) {
-        Some(missing) => Err(format!("layer {missing} is missing")),
-        None => Ok(record),
     }
 }
 

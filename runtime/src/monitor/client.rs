@@ -309,7 +309,7 @@ impl Monitor {
         request: Request,
         limit: Duration,
     ) -> Result<Answer, MonitorError> {
-        Ok(self.ask_with_end(step, request, limit, None).await?)
+        self.ask_with_end(step, request, limit, None).await
     }
 
     /// Sends a request and waits for its answer. `end` is what an exec's end will be sent to.
@@ -476,10 +476,11 @@ impl Incoming {
 
     fn parse(&self) -> io::Result<Option<(u32, Event, usize)>> {
         let bad = |e| io::Error::new(io::ErrorKind::InvalidData, e);
-        let Some((id, kind, payload, used)) = wire::split(&self.bytes).map_err(bad)? else {
+        let Some(frame) = wire::split(&self.bytes).map_err(bad)? else {
             return Ok(None);
         };
-        Ok(Some((id, Event::decode(kind, payload).map_err(bad)?, used)))
+        let event = Event::decode(frame.kind, frame.payload).map_err(bad)?;
+        Ok(Some((frame.id, event, frame.size)))
     }
 }
 

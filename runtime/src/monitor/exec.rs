@@ -107,7 +107,7 @@ impl Monitor {
     pub async fn exec(&self, spec: ExecSpec) -> Result<ExecSession, MonitorError> {
         let step = "exec";
         let (tx, end) = oneshot::channel();
-        let request = Request::Exec(ExecRequest {
+        let request = Request::Exec(Box::new(ExecRequest {
             process: spec.process,
             tty: spec.tty,
             stdin: spec.stdin,
@@ -115,7 +115,7 @@ impl Monitor {
             timeout_ms: spec.timeout.map_or(0, |t| {
                 u64::try_from(t.as_millis()).unwrap_or(u64::MAX).max(1)
             }),
-        });
+        }));
         let (event, fds) = self.ask_with_end(step, request, ANSWER, Some(tx)).await?;
         let Event::ExecStarted {
             session,

@@ -40,6 +40,7 @@ pub mod update;
 
 use std::{
     collections::BTreeMap,
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -112,6 +113,16 @@ impl Pod {
             && record.failed_step.is_none()
             && record.namespaces == record::Namespaces::default()
             && !record.network_begun
+    }
+
+    /// The pinned user namespace, opened, where the pod has one.
+    ///
+    /// # Errors
+    /// When the pin cannot be opened.
+    pub fn user_namespace(&self) -> std::io::Result<Option<Arc<OwnedFd>>> {
+        let pinned = self.cell.get().namespaces.user.clone();
+        let file = pinned.map(std::fs::File::open).transpose()?;
+        Ok(file.map(|file| Arc::new(file.into())))
     }
 
     pub fn container(&self, id: &str) -> Option<Arc<Container>> {

@@ -21,10 +21,6 @@ fn dir(services: &Services, pod: &str) -> PathBuf {
     services.config.state.join("pause").join(pod)
 }
 
-fn cgroup_path(pod: &Pod) -> String {
-    format!("{}/pause-{}", pod.cell.get().cgroup_parent, pod.id)
-}
-
 /// # Errors
 /// The step that failed; [`stop`] undoes what was done.
 pub async fn start(pod: &Arc<Pod>, seccomp: &SeccompKind) -> Result<()> {
@@ -46,7 +42,7 @@ pub async fn start(pod: &Arc<Pod>, seccomp: &SeccompKind) -> Result<()> {
         seccomp,
         seccomp_profile: profile.as_deref(),
     })?;
-    let group = cgroup(services, &cgroup_path(pod))?;
+    let group = cgroup(services, &record.cgroup_leaf())?;
     let resources = oci::resources::current(&spec).cloned();
     let prepared = group.clone();
     crate::store::blocking(move || {
@@ -121,10 +117,6 @@ pub async fn stop(pod: &Arc<Pod>) -> Result<()> {
             }
         }
         services.launcher.cleanup(&dir).await.step("pause")?;
-        cgroup(services, &cgroup_path(pod))?
-            .remove(CGROUP_GONE)
-            .await
-            .step("pause: cgroup")?;
         tokio::fs::remove_dir_all(&dir)
             .await
             .map_err(|error| Error::failed(format!("pause: remove {}: {error}", dir.display())))?;

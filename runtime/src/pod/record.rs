@@ -86,8 +86,6 @@ pub struct PodRecord {
     pub hooks: PodHooks,
     /// Parent of the containers' cgroups, absolute below the hierarchies.
     pub cgroup_parent: String,
-    /// It was not there before: it is removed with the sandbox.
-    pub cgroup_ours: bool,
     pub namespaces: Namespaces,
     /// The network was asked for: it must be given back, whether or not an answer came.
     pub network_begun: bool,
@@ -135,6 +133,12 @@ impl PodRecord {
 
     pub fn host_network(&self) -> bool {
         self.namespace_options().network() == cri::NamespaceMode::Node
+    }
+
+    /// The sandbox's own leaf: the pause process's, and there without one too, so that the
+    /// pod's cgroup has what holds it.
+    pub fn cgroup_leaf(&self) -> String {
+        format!("{}/{}", self.cgroup_parent, self.id)
     }
 
     /// The name that is unique among existing sandboxes (CRI-110).

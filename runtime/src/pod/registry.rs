@@ -134,13 +134,13 @@ impl Registry {
         if let Some(pod) = inner.pods.get(id).filter(|pod| listed(pod)) {
             return Ok(Arc::clone(pod));
         }
-        unique(
-            "sandbox",
-            id,
-            inner.pods.range(id.to_owned()..),
-            |(key, pod)| key.starts_with(id).then(|| Arc::clone(pod)),
-        )?
-        .ok_or_else(|| Error::no_sandbox(id))
+        let candidates = inner
+            .pods
+            .range(id.to_owned()..)
+            .take_while(|(key, _)| key.starts_with(id))
+            .filter(|(_, pod)| listed(pod))
+            .map(|(_, pod)| Arc::clone(pod));
+        unique("sandbox", id, candidates)?.ok_or_else(|| Error::no_sandbox(id))
     }
 
     /// A container by id or unique prefix of it.
@@ -160,7 +160,7 @@ impl Registry {
                 .filter(|c| visible(c) && c.id.starts_with(id))
                 .map(|container| (Arc::clone(pod), container))
         });
-        unique("container", id, all, Some)?.ok_or_else(|| Error::no_container(id))
+        unique("container", id, all)?.ok_or_else(|| Error::no_container(id))
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
@@ -181,19 +181,13 @@ fn visible(container: &Container) -> bool {
     container.cell.get().phase != ContainerPhase::Creating
 }
 
-/// The only hit among candidates; the empty id is no prefix.
-fn unique<I, T>(
-    what: &str,
-    id: &str,
-    candidates: impl Iterator<Item = I>,
-    hit: impl Fn(I) -> Option<T>,
-) -> Result<Option<T>> {
+/// The only one of the candidates; the empty id is no prefix.
+fn unique<T>(what: &str, id: &str, mut candidates: impl Iterator<Item = T>) -> Result<Option<T>> {
     if id.is_empty() {
         return Err(Error::invalid(format!("{what} id is empty")));
     }
-    let mut hits = candidates.filter_map(hit);
-    let first = hits.next();
-    if first.is_some() && hits.next().is_some() {
+    let first = candidates.next();
+    if first.is_some() && candidates.next().is_some() {
         return Err(Error::new(
             Kind::Invalid,
             format!("{what} {id}: several begin so, give more of the id"),

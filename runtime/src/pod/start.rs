@@ -128,7 +128,6 @@ fn check(
         phase: PodPhase::Creating,
         hooks: PodHooks::default(),
         cgroup_parent: group.path().as_str().to_owned(),
-        cgroup_ours: !group.exists(),
         namespaces: Namespaces::default(),
         network_begun: false,
         network: None,
@@ -231,7 +230,7 @@ impl<'a> Cgroup<'a> {
         fault::pass("pod.start.cgroup")
             .await
             .map_err(Error::failed)?;
-        let group = cgroup(&pod.services, &pod.cell.get().cgroup_parent)?;
+        let group = cgroup(&pod.services, &pod.cell.get().cgroup_leaf())?;
         crate::store::blocking(move || group.create())
             .await
             .step("cgroup")?;

@@ -93,6 +93,11 @@ async fn release(pod: &Arc<Pod>) -> Result<()> {
     pause::stop(pod).await?;
     fault::pass("pod.stop.network").await.step("network")?;
     release_network(pod).await?;
+    pod.services
+        .images
+        .release_image_volumes(&pod.id)
+        .await
+        .step("image volumes")?;
     fault::pass("pod.stop.namespaces")
         .await
         .step("namespaces")?;
@@ -128,19 +133,15 @@ pub async fn release_namespaces(pod: &Arc<Pod>) -> Result<()> {
     .await
 }
 
-/// The pod's cgroup, where it is ours and empty. Idempotent.
+/// The sandbox's leaf, and parents that were made for it, once they are empty. Idempotent.
 ///
 /// # Errors
 /// What is left.
 pub async fn release_cgroup(pod: &Arc<Pod>) -> Result<()> {
-    let record = pod.cell.get();
-    if record.cgroup_ours {
-        cgroup(&pod.services, &record.cgroup_parent)?
-            .remove(CGROUP_GONE)
-            .await
-            .step("cgroup")?;
-    }
-    Ok(())
+    cgroup(&pod.services, &pod.cell.get().cgroup_leaf())?
+        .remove(CGROUP_GONE)
+        .await
+        .step("cgroup")
 }
 
 /// # Errors

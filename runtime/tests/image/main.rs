@@ -1,6 +1,7 @@
 //! Images against real disks, real overlay mounts and real registries. Needs root.
 
 mod confine;
+mod crash;
 mod model;
 mod pull;
 mod registry;

@@ -402,31 +402,66 @@ async fn a_blob_cut_off_goes_on_where_it_stopped() {
 }
 
 #[tokio::test]
-async fn a_stalling_mirror_is_left_for_the_next() {
-    let held = Image::build(
-        "x:1",
-        &[Layer::new().bytes("f", &noise(300_000), 0o644)],
-        Packing::Plain,
-        |_| {},
-    );
-    let blob = held.layer_blob(0);
-    let bytes = held.blobs[&blob].clone();
-    let slow = Fake::start(vec![("a:1", held.clone())], move |r| {
-        r.path
-            .contains(blob.as_str())
-            .then(|| Reply::Stall(bytes.clone(), 1000))
-    });
+async fn a_mirror_that_stalls_or_trickles_is_left_for_the_next() {
+    let layers = [Layer::new().bytes("f", &noise(300_000), 0o644)];
+    let held = Image::build("x:1", &layers, Packing::Plain, |_| {});
     let quick = Fake::start(vec![("a:1", held.clone())], |_| None);
+    for trickle in [false, true] {
+        let blob = held.layer_blob(0);
+        let bytes = held.blobs[&blob].clone();
+        let slow = Fake::start(vec![("a:1", held.clone())], move |r| {
+            let bytes = bytes.clone();
+            let reply = if trickle {
+                Reply::Trickle(bytes)
+            } else {
+                Reply::Stall(bytes, 1000)
+            };
+            r.path.contains(blob.as_str()).then_some(reply)
+        });
+        let f = Fixture::new();
+        let images = mirrored(&f, &[&slow.host, &quick.host]);
+        assert_eq!(
+            pull(&images, "registry.example/a:1").await.unwrap(),
+            held.id
+        );
+        let images = mirrored(&f, &[&slow.host]);
+        images.remove(held.id.as_str()).await.unwrap();
+        let e = pull(&images, "registry.example/a:1").await.unwrap_err();
+        assert!(e.to_string().starts_with("RegistryUnavailable: "), "{e}");
+    }
+}
+
+/// Services spawn these: it compiles or it does not.
+#[tokio::test]
+async fn every_future_may_move_between_threads() {
+    fn send<T: Send>(future: T) -> T {
+        future
+    }
     let f = Fixture::new();
-    let images = mirrored(&f, &[&slow.host, &quick.host]);
-    assert_eq!(
-        pull(&images, "registry.example/a:1").await.unwrap(),
-        held.id
+    f.import(&image("x")).await.unwrap();
+    let record = f.images.list().pop().unwrap();
+    let progress = Progress::default();
+    let from = cairn::image::ImportFrom::Path(f.path("absent"));
+    assert!(send(f.images.import(from, None, &progress)).await.is_err());
+    assert!(send(f.images.pull("!", None, &progress)).await.is_err());
+    let rootfs = send(f.images.prepare_rootfs("c", &record, None))
+        .await
+        .unwrap();
+    send(f.images.rootfs_usage("c")).await.unwrap();
+    send(f.images.rootfs_text(&rootfs, "/x")).await.unwrap();
+    send(f.images.copy_up(&rootfs, "/absent", &f.path("absent")))
+        .await
+        .unwrap();
+    send(f.images.release_rootfs("c")).await.unwrap();
+    assert!(
+        send(f.images.mount_image_volume("p", &record, "absent", None))
+            .await
+            .is_err()
     );
-    let images = mirrored(&f, &[&slow.host]);
-    images.remove(held.id.as_str()).await.unwrap();
-    let e = pull(&images, "registry.example/a:1").await.unwrap_err();
-    assert!(e.to_string().starts_with("RegistryUnavailable: "), "{e}");
+    send(f.images.release_image_volumes("p")).await.unwrap();
+    send(f.images.pin(&record.id, true)).await.unwrap();
+    assert!(f.images.list()[0].pinned);
+    send(f.images.remove("x")).await.unwrap();
 }
 
 #[tokio::test]

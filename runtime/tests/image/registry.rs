@@ -175,6 +175,8 @@ pub enum Reply {
     Stall(Vec<u8>, usize),
     /// Announces nothing and sends for ever.
     Endless,
+    /// Announces all of the body and sends a byte now and then.
+    Trickle(Vec<u8>),
 }
 
 type Answer = dyn Fn(&Request) -> Option<Reply> + Send + Sync;
@@ -330,6 +332,15 @@ fn handle(
                 .ok()?;
             stream.write_all(&body[..n]).ok()?;
             silent.lock().unwrap().push(stream);
+        }
+        Reply::Trickle(body) => {
+            stream
+                .write_all(head(200, body.len(), &[]).as_bytes())
+                .ok()?;
+            for byte in body {
+                stream.write_all(&[byte]).ok()?;
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
         Reply::Endless => {
             stream

@@ -54,10 +54,8 @@ impl Fixture {
 }
 
 pub fn open(root: &Path, change: impl FnOnce(&mut Options)) -> Images {
-    let mut options = Options::new(
-        root.join("containers"),
-        vec![HELPER.into(), "unpack".into()],
-    );
+    let helper = vec![HELPER.into(), "unpack".into()];
+    let mut options = Options::new(root.join("containers"), root.join("volumes"), helper);
     change(&mut options);
     Images::open(&root.join("images"), options).unwrap()
 }

@@ -95,6 +95,10 @@ async fn gzip_zstd_and_plain_layers_give_the_same_tree() {
 #[tokio::test]
 async fn whiteouts_become_what_overlayfs_reads() {
     let f = Fixture::new();
+    let below = Layer::new()
+        .file("a/gone", "")
+        .file("again", "")
+        .file("tree/below", "");
     let layer = Layer::new()
         .file("a/.wh.gone", "")
         .file("a/kept", "own entries stay, whichever comes first")
@@ -106,8 +110,12 @@ async fn whiteouts_become_what_overlayfs_reads() {
         .file(".wh.tree", "")
         .dir("tree", 0o755)
         .file("tree/x", "x")
-        .file(".wh..wh.plnk", "");
-    let root = unpacked(&f, layer).await.unwrap();
+        .file(".wh..wh.plnk", "")
+        .file("a/.wh.never-was", "");
+    f.import(&Image::new("x:1", &[below, layer])).await.unwrap();
+    let record = f.images.list().pop().unwrap();
+    let rootfs = f.images.prepare_rootfs("c", &record, None).await.unwrap();
+    let root = &rootfs.lower[0];
     let gone = fs::symlink_metadata(root.join("a/gone")).unwrap();
     assert!(gone.file_type().is_char_device());
     assert_eq!(gone.rdev(), 0);
@@ -117,7 +125,9 @@ async fn whiteouts_become_what_overlayfs_reads() {
     assert_eq!(opaque("o").unwrap(), b"y");
     assert_eq!(opaque("tree").unwrap(), b"y");
     assert_eq!(opaque("a"), None);
-    assert!(!root.join(".wh..wh.plnk").exists());
+    for absent in [".wh..wh.plnk", "a/never-was", "a/.wh.never-was"] {
+        assert!(fs::symlink_metadata(root.join(absent)).is_err(), "{absent}");
+    }
 }
 
 #[tokio::test]

@@ -182,9 +182,7 @@ async fn a_pod_that_asks_for_nonsense_is_refused_and_leaves_nothing() {
         }
         assert!(cri.pods().await.is_empty(), "{case}: something is listed");
     }
-    let after = daemon.inventory().await;
-    let left: Vec<_> = after.difference(&before).collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
+    daemon.leaves_only(&before).await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let handler = cri::RunPodSandboxRequest {
         config: Some(cri.pod_config("handler")),
@@ -280,9 +278,7 @@ async fn a_container_that_asks_for_nonsense_is_refused_and_leaves_nothing() {
         }
     }
     assert_eq!(pod.cri.containers().await.len(), 1);
-    let after = daemon.inventory().await;
-    let left: Vec<_> = after.difference(&before).collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
+    daemon.leaves_only(&before).await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(
         neighbour.exec(&["echo", "undisturbed"]).await,

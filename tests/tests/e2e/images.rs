@@ -197,7 +197,7 @@ async fn an_archive_that_climbs_out_of_its_root_touches_nothing_outside() {
     fs::write(&outside, "untouched").expect("a file");
     let up = format!(
         "{}{}",
-        "../".repeat(30),
+        "../".repeat(16),
         outside.strip_prefix("/").expect("absolute").display()
     );
     let parent = Path::new(&up)
@@ -282,9 +282,7 @@ async fn damaged_archives_are_refused_in_one_line_and_leave_nothing() {
         assert_eq!(said.trim_end().lines().count(), 1, "{case}: {said}");
     }
     assert_eq!(list(&daemon).await, before.0);
-    let after = daemon.inventory().await;
-    let left: Vec<_> = after.difference(&before.1).collect();
-    assert!(left.is_empty(), "left behind: {left:?}");
+    daemon.leaves_only(&before.1).await;
 }
 
 /// Debian's docker-registry in the daemon's yard, with one image of busybox and a marker.

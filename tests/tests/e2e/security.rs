@@ -476,7 +476,7 @@ async fn a_container_can_not_write_to_the_daemons_programs() {
     })
     .await;
     // Its parent is its monitor; with SYS_PTRACE the monitor's program is within reach.
-    let script = "p=$(awk '/^PPid/{print $2}' /proc/$(pidof -s sleep)/status); \
+    let script = "p=$(awk '/^PPid/{print $2}' /proc/$(pidof sleep | cut -d' ' -f1)/status); \
                   test -n \"$p\" && ls -l /proc/$p/exe >/dev/null && ! (: >> /proc/$p/exe) 2>/tmp/why; cat /tmp/why";
     let said = container.sh(script).await;
     assert!(

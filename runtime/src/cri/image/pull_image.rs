@@ -36,6 +36,8 @@ pub async fn pull_image(
     }
 }
 
+const UNAVAILABLE: &str = "RegistryUnavailable: ";
+
 /// Kubelet reads the prefix of an unavailable registry from the first byte, and only under the
 /// code UNKNOWN (CRI-007).
 fn refusal(wanted: &str, error: &PullError) -> Error {
@@ -43,7 +45,10 @@ fn refusal(wanted: &str, error: &PullError) -> Error {
         PullError::Reference(_) | PullError::Credentials(_) => Kind::Invalid,
         PullError::NotFound { .. } => Kind::NotFound,
         PullError::Unavailable { .. } | PullError::Stalled { .. } => {
-            return Error::new(Kind::Verbatim, error.to_string());
+            let text = error.to_string();
+            let cause = text.strip_prefix(UNAVAILABLE).unwrap_or(&text);
+            let text = format!("{UNAVAILABLE}image \"{wanted}\": pull: {cause}");
+            return Error::new(Kind::Verbatim, text);
         }
         PullError::Hosts(_)
         | PullError::Unauthenticated { .. }
@@ -67,6 +72,10 @@ mod tests {
         };
         let error = refusal("r.example/x", &error);
         assert_eq!(error.kind, Kind::Verbatim);
-        assert!(error.text.starts_with("RegistryUnavailable: "));
+        assert!(
+            error
+                .text
+                .starts_with("RegistryUnavailable: image \"r.example/x\"")
+        );
     }
 }

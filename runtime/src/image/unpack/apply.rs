@@ -9,22 +9,22 @@
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Dev, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid,
-    XattrFlags,
+    AtFlags, Dev, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
+use super::metadata::{copy_sparsely, is_applied, is_dir, metadata, owner, times, tolerate};
 use super::path::{CleanPath, Meaning, meaning};
 use super::tarball::{Entry, Kind};
 use crate::image::fsutil;
 
 /// Symlinks followed while a parent directory is made; the kernel's own limit.
 const LINKS_MAX: u32 = 40;
-const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// What was made, and what is left for the daemon to do.
 #[derive(Debug, Default)]
@@ -49,9 +49,9 @@ pub struct Applier {
     pub applied: Applied,
 }
 
-type Result<T> = std::result::Result<T, io::Error>;
+pub type Result<T> = std::result::Result<T, io::Error>;
 
-fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
+pub fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
     move |e| {
         let cause = io::Error::from(e);
         io::Error::new(cause.kind(), format!("{step}: {cause}"))
@@ -394,87 +394,4 @@ impl Applier {
         }
         Ok(())
     }
-}
-
-/// Owner, then attributes (a change of owner drops capabilities), then mode (it drops setuid too).
-fn metadata(entry: &Entry, fd: impl AsFd) -> Result<()> {
-    let (uid, gid) = owner(entry);
-    rustix::fs::fchown(&fd, uid, gid).map_err(failed("set the owner"))?;
-    for (key, value) in entry.xattrs.iter().filter(|(key, _)| is_applied(key)) {
-        let set = rustix::fs::fsetxattr(&fd, &key[..], value, XattrFlags::empty());
-        tolerate(key, set, false)?;
-    }
-    rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode)).map_err(failed("set the mode"))
-}
-
-/// `trusted.*` is overlayfs's own language (a redirect would reach into other layers), as
-/// `user.overlay.*` is: an image must not speak it.
-fn is_applied(key: &[u8]) -> bool {
-    !key.starts_with(b"trusted.") && !key.starts_with(b"user.overlay.")
-}
-
-/// What the file system cannot hold is left out, as every runtime does (CRI-443).
-fn tolerate(key: &[u8], set: rustix::io::Result<()>, special: bool) -> Result<()> {
-    match set {
-        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-        Err(Errno::PERM) if special && key.starts_with(b"user.") => Ok(()),
-        // Labels are the host's business; without the capability for them they are not set.
-        Err(Errno::PERM) if key.starts_with(b"security.selinux") => Ok(()),
-        Err(e) => {
-            let key = String::from_utf8_lossy(key).into_owned();
-            Err(io::Error::other(format!(
-                "set attribute {key}: {}",
-                io::Error::from(e)
-            )))
-        }
-    }
-}
-
-fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
-    (
-        Some(Uid::from_raw(entry.uid)),
-        Some(Gid::from_raw(entry.gid)),
-    )
-}
-
-fn times(entry: &Entry) -> Timestamps {
-    let time = Timespec {
-        tv_sec: entry.mtime.0,
-        tv_nsec: i64::from(entry.mtime.1),
-    };
-    Timestamps {
-        last_access: time,
-        last_modification: time,
-    }
-}
-
-fn is_dir(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
-}
-
-/// Copies a file's content, leaving holes where whole pages are zero. Returns bytes on disk.
-fn copy_sparsely(data: &mut impl Read, file: &mut File, size: u64) -> Result<u64> {
-    let mut buffer = vec![0; 128 * 1024];
-    let mut left = size;
-    let mut on_disk = 0;
-    let mut hole_at_end = false;
-    while left > 0 {
-        let want = buffer
-            .len()
-            .min(usize::try_from(left).unwrap_or(usize::MAX));
-        data.read_exact(&mut buffer[..want])?;
-        let chunk = &buffer[..want];
-        left -= want as u64;
-        hole_at_end = want as u64 >= PAGE && chunk.iter().all(|b| *b == 0);
-        if hole_at_end {
-            file.seek(SeekFrom::Current(i64::try_from(want).unwrap_or(i64::MAX)))?;
-        } else {
-            file.write_all(chunk)?;
-            on_disk += (want as u64).next_multiple_of(PAGE);
-        }
-    }
-    if hole_at_end {
-        file.set_len(size)?;
-    }
-    Ok(on_disk)
 }

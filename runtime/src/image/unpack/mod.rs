@@ -12,6 +12,7 @@
 
 pub mod apply;
 pub mod decode;
+mod metadata;
 pub mod path;
 pub mod tarball;
 

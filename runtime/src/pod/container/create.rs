@@ -200,6 +200,7 @@ async fn build(
         .await
         .step("image")?;
     let volumes = volumes(&services, &container.id, &request.config, &facts, rootfs).await?;
+    let image_mounts = image_mounts(&pod, &request.config).await?;
     let config = request.config.clone();
     // Looks at host paths and at the image's passwd: off the async threads.
     crate::store::blocking(move || {
@@ -207,7 +208,6 @@ async fn build(
             SeccompKind::Localhost(path) => Some(read_profile(Path::new(&path))?),
             SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
         };
-        let image_mounts = image_mounts(&config)?;
         oci::container_spec(&Inputs {
             id: &container.id,
             config: &config,
@@ -265,18 +265,38 @@ async fn volumes(
     Ok(prepared)
 }
 
-/// CRI-245 comes with a later issue.
-fn image_mounts(config: &cri::ContainerConfig) -> Result<BTreeMap<String, PathBuf>> {
-    match config.mounts.iter().find(|mount| mount.image.is_some()) {
-        Some(mount) => Err(Error::new(
-            Kind::Unsupported,
-            format!(
-                "mount {}: image volumes are not served yet",
+/// CRI-245: each image that is mounted, as a tree to bind, by container path.
+async fn image_mounts(
+    pod: &Pod,
+    config: &cri::ContainerConfig,
+) -> Result<BTreeMap<String, PathBuf>> {
+    let mut trees = BTreeMap::new();
+    let images = &pod.services.images;
+    for mount in &config.mounts {
+        let Some(wanted) = mount.image.as_ref().map(|image| image.image.as_str()) else {
+            continue;
+        };
+        let failed = |cause: String| {
+            let text = format!(
+                "ImageVolumeMountFailed: mount {}: {cause}",
                 mount.container_path
-            ),
-        )),
-        None => Ok(BTreeMap::new()),
+            );
+            Error::new(Kind::Verbatim, text)
+        };
+        let image = images
+            .resolve(wanted)
+            .map_err(|error| failed(error.to_string()))?
+            .ok_or_else(|| failed(format!("image \"{wanted}\" is not present")))?;
+        let userns = pod
+            .user_namespace()
+            .map_err(|error| failed(error.to_string()))?;
+        let tree = images
+            .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns)
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        trees.insert(mount.container_path.clone(), tree.path);
     }
+    Ok(trees)
 }
 
 /// CRI-200, TARGET: a running container of the same sandbox.

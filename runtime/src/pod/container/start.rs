@@ -76,13 +76,11 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<Monitor> {
         .step("root file system")?
         .ok_or_else(|| Error::failed("root file system: it is gone"))?;
     let at = root.clone();
-    let user = pod.cell.get().namespaces.user.clone();
+    let userns = pod.user_namespace().step("user namespace")?;
     crate::store::blocking(move || {
         std::fs::create_dir_all(&at).map_err(|error| error.to_string())?;
-        let userns = user.map(std::fs::File::open).transpose();
-        let userns = userns.map_err(|error| error.to_string())?;
         rootfs
-            .mount_at(&at, userns.map(|file| Arc::new(file.into())))
+            .mount_at(&at, userns)
             .map_err(|error| error.to_string())
     })
     .await

@@ -1,0 +1,111 @@
+//! What a store finds when it is opened: layers, records, and the damage a crash or a disk did.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Error;
+use super::digest::Digest;
+use super::record::ImageRecord;
+use super::store::{Layer, LayerInfo, SCHEMA};
+
+/// A crash between two writes may leave a tag in two records: only its owner keeps it.
+pub fn drop_stolen_tags(
+    images: &mut HashMap<Digest, Arc<ImageRecord>>,
+    tags: &HashMap<String, Digest>,
+) {
+    for image in images.values_mut() {
+        let owns = |tag: &String| tags.get(tag) == Some(&image.id);
+        if !image.repo_tags.iter().all(owns) {
+            let mut next = (**image).clone();
+            next.repo_tags
+                .retain(|tag| tags.get(tag) == Some(&image.id));
+            *image = Arc::new(next);
+        }
+    }
+}
+
+/// Committed layers, and the highest number used for a directory.
+pub fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> {
+    let dir = root.join("layers");
+    let failed = || Error::io("layers", "read", &dir);
+    let mut layers = HashMap::new();
+    let mut last = 0;
+    for entry in fs::read_dir(&dir).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        let number = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<u64>().ok());
+        last = last.max(number.unwrap_or(0));
+        let path = entry.path();
+        let info = fs::read(path.join("layer.json"))
+            .ok()
+            .and_then(|json| serde_json::from_slice::<LayerInfo>(&json).ok())
+            .filter(|info| info.schema == SCHEMA && number.is_some());
+        match info {
+            Some(info) => {
+                let layer = Layer {
+                    dir: path,
+                    info: info.clone(),
+                };
+                layers.insert(info.chain_id, layer);
+            }
+            None => tracing::warn!(dir = %path.display(), "not a layer of this version; ignored"),
+        }
+    }
+    for dir in ["tmp", "trash"] {
+        for entry in fs::read_dir(root.join(dir)).map_err(failed())?.flatten() {
+            let number = entry
+                .file_name()
+                .to_str()
+                .and_then(|n| n.parse::<u64>().ok());
+            last = last.max(number.unwrap_or(0));
+        }
+    }
+    Ok((layers, last))
+}
+
+/// Readable records whose layers are all there; the others are set aside, never deleted.
+pub fn load_records(
+    root: &Path,
+    layers: &HashMap<Digest, Layer>,
+) -> Result<(Vec<Arc<ImageRecord>>, usize), Error> {
+    let dir = root.join("records");
+    let failed = || Error::io("image records", "read", &dir);
+    let mut images = Vec::new();
+    let mut damaged = 0;
+    for entry in fs::read_dir(&dir).map_err(failed())? {
+        let path = entry.map_err(failed())?.path();
+        if path.extension() != Some(OsStr::new("json")) {
+            // A write that never came to its rename.
+            let _ = fs::remove_file(&path);
+            continue;
+        }
+        match read_record(&path, layers) {
+            Ok(record) => images.push(Arc::new(record)),
+            Err(why) => {
+                damaged += 1;
+                tracing::error!(record = %path.display(), "image record set aside: {why}");
+                if let Some(name) = path.file_name() {
+                    fs::rename(&path, root.join("aside").join(name)).map_err(failed())?;
+                }
+            }
+        }
+    }
+    Ok((images, damaged))
+}
+
+fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageRecord, String> {
+    let bytes = fs::read(path).map_err(|e| e.to_string())?;
+    let record = ImageRecord::from_json(&bytes).map_err(|e| e.to_string())?;
+    if path.file_stem() != Some(OsStr::new(record.id.hex())) {
+        return Err(format!("is named for another image than {}", record.id));
+    }
+    match record.layers.iter().find(|l| !layers.contains_key(*l)) {
+        Some(missing) => Err(format!("layer {missing} is missing")),
+        None => Ok(record),
+    }
+}
