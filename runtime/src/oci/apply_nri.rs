@@ -9,6 +9,7 @@ use proto_nri as nri;
 use super::{
     apply_nri_linux as linux, apply_nri_mounts as mounts, apply_nri_process as process,
     base::{empty_linux, empty_process},
+    devices,
     error::SpecError,
     facts::{HostFacts, HostView, Policy},
     nri_resources::{BlockIoClasses, SwapRule, merge},
@@ -58,6 +59,7 @@ pub fn apply_adjustment(
     }
     mounts::apply(&mut new, &adjust.mounts, context.view)?;
     process::rlimits(&mut new, &adjust.rlimits)?;
+    devices::check_places(&new, context.view)?;
     *spec = new;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, Spec};
 use proto_cri::v1::Device;
 
 use super::{
@@ -72,7 +72,13 @@ pub fn build(
     let mut devices = Devices::default();
     if all {
         devices.rules.push(rule(true, None, None, None, "rwm"));
-        for device in of_host {
+        // The container has a console and a ptmx of its own.
+        let own = |d: &&HostDevice| {
+            ["/dev/console", "/dev/ptmx"]
+                .iter()
+                .any(|own| d.path == Path::new(own))
+        };
+        for device in of_host.iter().filter(|d| !own(d)) {
             devices.nodes.push(node(device, device.path.clone(), None)?);
         }
     } else {
@@ -184,6 +190,34 @@ fn node(
     node.set_uid(Some(uid));
     node.set_gid(Some(gid));
     Ok(node)
+}
+
+/// Refuses nodes that the create helper cannot make. It makes them below `/dev` only; in a user
+/// namespace it cannot make any, and binds the host's node of the same path instead.
+pub fn check_places(spec: &Spec, view: &dyn HostView) -> Result<(), SpecError> {
+    let Some(linux) = spec.linux() else {
+        return Ok(());
+    };
+    let mapped = linux
+        .uid_mappings()
+        .as_ref()
+        .is_some_and(|maps| !maps.is_empty());
+    for device in linux.devices().iter().flatten() {
+        let path = device.path().to_string_lossy();
+        let refuse =
+            |cause: &str| Err(SpecError::unsupported(format!("device node {path}"), cause));
+        if !path.starts_with("/dev/") || path.split('/').any(|part| part == "..") {
+            return refuse("nodes can only be made below /dev");
+        }
+        let same = |d: &HostDevice| {
+            kind_of(d.kind) == Some(device.typ())
+                && (d.major, d.minor) == (device.major(), device.minor())
+        };
+        if mapped && !view.devices(&path).iter().any(same) {
+            return refuse("in a user namespace a node must be where the host has the same one");
+        }
+    }
+    Ok(())
 }
 
 /// `b`, `c` (or `u`) and `p`.

@@ -160,6 +160,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     )));
     spec.set_linux(Some(oci_linux));
     inject_cdi(&mut spec, inputs)?;
+    devices::check_places(&spec, inputs.view)?;
     Ok(ContainerSpec {
         resources: resources_to_cri(&spec),
         spec,

@@ -116,8 +116,47 @@ fn a_privileged_container_has_the_hosts_devices_unless_the_policy_says_no() {
         )
     };
     assert_eq!(devices(&f), (1, true));
+    f.host.devices[0].path = "/dev/console".into();
+    assert_eq!(
+        devices(&f),
+        (0, true),
+        "the container has a console of its own"
+    );
     f.policy.privileged_without_host_devices = true;
     assert_eq!(devices(&f), (0, false));
+}
+
+#[test]
+fn a_device_node_is_refused_where_the_create_helper_cannot_make_it() {
+    let mut f = Fixture::default();
+    f.view.devices = vec![cairn::oci::HostDevice {
+        path: "/dev/fuse".into(),
+        kind: 'c',
+        major: 10,
+        minor: 229,
+        mode: 0o666,
+        uid: 0,
+        gid: 0,
+    }];
+    let at = |f: &mut Fixture, path: &str| {
+        f.config.devices = vec![proto_cri::v1::Device {
+            host_path: "/dev/fuse".to_owned(),
+            container_path: path.to_owned(),
+            permissions: "rw".to_owned(),
+        }];
+    };
+    at(&mut f, "/opt/fuse");
+    assert!(f.refusal().contains("below /dev"));
+    at(&mut f, "/dev/other");
+    assert!(f.build().is_ok());
+    f.sandbox.user_mapping = Some(cairn::oci::IdMap {
+        host_id: 65536,
+        container_id: 0,
+        length: 65536,
+    });
+    assert!(f.refusal().contains("in a user namespace"));
+    at(&mut f, "/dev/fuse");
+    assert!(f.build().is_ok());
 }
 
 #[test]

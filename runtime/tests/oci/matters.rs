@@ -319,7 +319,7 @@ fn baseline() -> Fixture {
         name: "vendor.com/x=1".to_owned(),
     }];
     f.config.devices = vec![cri::Device {
-        container_path: "/dev/x".to_owned(),
+        container_path: "/dev/a".to_owned(),
         host_path: "/dev/a".to_owned(),
         permissions: "rw".to_owned(),
     }];

@@ -492,6 +492,11 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
         }));
         assert!(text.contains("adjust.linux.devices"), "{text}");
     }
+    let text = refused(&of_linux(nri::LinuxContainerAdjustment {
+        devices: vec![device("/opt/x", "c", 1, 1)],
+        ..Default::default()
+    }));
+    assert!(text.contains("device node /opt/x"), "{text}");
 }
 
 #[test]
