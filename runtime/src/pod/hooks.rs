@@ -381,10 +381,12 @@ async fn update_others(services: &Services, updates: &[ContainerUpdate]) -> Vec<
         else {
             continue;
         };
+        let change = Change {
+            nri: Some(resources),
+            ..Change::default()
+        };
         let result = match services.registry.container(&update.container_id) {
-            Ok((_, container)) => {
-                update::apply(services, &container, &Change::Nri(resources)).await
-            }
+            Ok((_, container)) => update::apply(services, &container, &change).await,
             Err(error) => Err(error),
         };
         if let Err(error) = result {
