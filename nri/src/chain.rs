@@ -193,7 +193,9 @@ pub(crate) async fn dispatch<S: Step>(
     let mut told = Told::default();
     if policy::needs_required(event) {
         // Nobody is asked for what cannot come about.
-        absent(shared, step.request(), exempt, &mut told)?;
+        let slots = shared.roster.slots();
+        let there = |id: &PluginId| slots.iter().any(|slot| slot.id == *id);
+        absent(shared, step.request(), exempt, there, &mut told)?;
     }
     let (pod, container) = (pod_id(step.request()), container_id(step.request()));
     let mut walk = shared.roster.depart(event, pod, container);
@@ -203,7 +205,9 @@ pub(crate) async fn dispatch<S: Step>(
             return Err(told.refused(event, reason));
         }
     }
-    absent(shared, step.request(), exempt, &mut told)?;
+    let visited: Vec<_> = told.deliveries.iter().map(|d| d.plugin.clone()).collect();
+    let there = |id: &PluginId| visited.contains(id);
+    absent(shared, step.request(), exempt, there, &mut told)?;
     Ok(told.deliveries)
 }
 
@@ -227,13 +231,12 @@ fn absent<R: HookRequest>(
     shared: &Arc<Shared>,
     request: &R,
     exempt: bool,
+    there: impl Fn(&PluginId) -> bool,
     told: &mut Told,
 ) -> Result<(), Refused> {
-    let slots = shared.roster.slots();
     let named = shared.settings.plugins.iter();
     for (id, settings) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
-        let seen = |d: &Delivery| d.plugin == *id;
-        if slots.iter().any(|s| s.id == *id) || told.deliveries.iter().any(seen) {
+        if there(id) {
             continue;
         }
         if !settings.policy.events.has(R::EVENT) {

@@ -1,7 +1,7 @@
 //! What all plugins of one [`Adaptation`](crate::Adaptation) share: start, accept, stop.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Deref,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -41,6 +41,8 @@ const QUIET_WAIT: Duration = Duration::from_secs(5);
 const QUIET_PAUSE: Duration = Duration::from_secs(1);
 /// How long shutdown waits for plugins to end.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
+/// Plugins that have gone and are still listed.
+const MAX_GONE: usize = 16;
 /// Back-off of restarts.
 const RESTART_FIRST: Duration = Duration::from_secs(1);
 const RESTART_MAX: Duration = Duration::from_secs(60);
@@ -64,6 +66,8 @@ pub(crate) struct Shared {
     source: Arc<dyn Source>,
     in_process: BTreeSet<PluginId>,
     stopping: watch::Sender<bool>,
+    /// The last plugins that were closed, and why; newest last.
+    gone: Mutex<VecDeque<(PluginId, String)>>,
     /// Restarts in a row, per launched plugin.
     restarts: Mutex<BTreeMap<PluginId, u32>>,
 }
@@ -106,6 +110,7 @@ impl Shared {
                 .map(|(id, _)| id.clone())
                 .collect(),
             stopping: watch::Sender::new(false),
+            gone: Mutex::default(),
             restarts: Mutex::default(),
         });
         // Lets go of everything should a later step fail.
@@ -149,8 +154,17 @@ impl Shared {
         }
         let mut connected = Vec::new();
         for plugin in found {
-            if let Some((stream, origin)) = self.launch(plugin) {
-                connected.extend(session::establish(&self, stream, origin).await);
+            let again = plugin.clone();
+            let Some((stream, origin)) = self.launch(plugin) else {
+                continue;
+            };
+            match session::establish(&self, stream, origin).await {
+                Some(plugin) => connected.push(plugin),
+                None if self.settings.plugin(&again.id).restart == Restart::OnFailure => {
+                    let after = self.next_restart(&again.id, Duration::ZERO);
+                    tokio::spawn(self.clone().launch_again(again, after));
+                }
+                None => {}
             }
         }
         Ok(connected)
@@ -208,7 +222,9 @@ impl Shared {
             connected.open();
         }
         for joining in ready {
-            session::activate(&self, joining);
+            if let Err(e) = session::activate(&self, joining) {
+                tracing::warn!("at start-up: {e}");
+            }
         }
         for connected in launched {
             tokio::spawn(session::watch(self.clone(), connected));
@@ -499,6 +515,16 @@ impl Shared {
         self.observer.plugin(name, event);
     }
 
+    /// Keeps the reason of a plugin's end for [`Shared::plugins`].
+    pub(crate) fn remember_gone(&self, id: &PluginId, reason: &str) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.retain(|(other, _)| other != id);
+        if gone.len() >= MAX_GONE {
+            gone.pop_front();
+        }
+        gone.push_back((id.clone(), reason.to_owned()));
+    }
+
     pub(crate) fn plugins(&self) -> Vec<PluginInfo> {
         let slots = self.roster.slots();
         let mut all: Vec<PluginInfo> = Vec::new();
@@ -522,6 +548,21 @@ impl Shared {
         for (id, _) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
             if !slots.iter().any(|s| s.id == *id) {
                 all.push(self.absent(id));
+            }
+        }
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, reason) in gone.iter() {
+            match all.iter_mut().find(|info| info.id == *id) {
+                Some(info) if info.state == PluginState::Absent => {
+                    info.last_error = Some(reason.clone());
+                }
+                Some(_) => {}
+                None => {
+                    let mut info = self.absent(id);
+                    info.state = PluginState::Gone;
+                    info.last_error = Some(reason.clone());
+                    all.push(info);
+                }
             }
         }
         all

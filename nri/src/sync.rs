@@ -323,18 +323,27 @@ pub(crate) struct Joining {
 
 impl Joining {
     /// The plugin is synchronised: its events begin. Gives the instance it has replaced.
-    pub(crate) fn complete(mut self) -> Option<Arc<Session>> {
+    ///
+    /// # Errors
+    ///
+    /// Its seat was taken off the list in the meantime: it, or the one it was to replace, has gone.
+    pub(crate) fn complete(mut self) -> Result<Option<Arc<Session>>, SeatGone> {
         {
             let _book = lock(&self.roster.book);
-            // It may have been taken off the list in the meantime.
-            if !matches!(self.slot.seat(), Seat::Gone) {
-                self.slot.sit(Seat::Active(self.session.clone()));
+            if matches!(self.slot.seat(), Seat::Gone) {
+                return Err(SeatGone);
             }
+            self.slot.sit(Seat::Active(self.session.clone()));
         }
         self.lane = None;
-        self.replaces.take()
+        Ok(self.replaces.take())
     }
 }
+
+/// A plugin cannot become active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("synchronize-failed: the seat in the list has gone meanwhile")]
+pub(crate) struct SeatGone;
 
 impl Drop for Joining {
     fn drop(&mut self) {

@@ -383,10 +383,10 @@ async fn at_every_event(misdeed: Misdeed) {
             .count();
         assert_eq!(told, usize::from(!vetoed), "{case}: the next plugin");
         if misdeed.is_survived() {
-            assert_eq!(nri.plugins().len(), 2, "{case}");
+            assert_eq!(common::there(&nri).len(), 2, "{case}");
         } else {
             until(&format!("{case}: it is closed"), || {
-                nri.plugins().len() == 1
+                common::there(&nri).len() == 1
             })
             .await;
             assert!(
@@ -521,7 +521,7 @@ async fn events_that_do_not_exist_are_refused() {
         // It hears of Shutdown as of an event, and then the end.
         raw.first_event("10", "odd", events).await;
         assert!(raw.is_closed_by_peer().await, "{events:#x}");
-        assert!(nri.plugins().is_empty());
+        assert!(common::there(&nri).is_empty());
     }
 }
 
@@ -582,7 +582,7 @@ async fn a_user_who_may_not_connect_is_turned_away() {
     let nri = place.builder().settings(settings).start().await.unwrap();
     let mut raw = Raw::connect(&place).await;
     assert!(raw.is_closed_by_peer().await);
-    assert!(nri.plugins().is_empty());
+    assert!(common::there(&nri).is_empty());
 }
 
 #[tokio::test]
@@ -624,7 +624,7 @@ async fn a_plugin_that_does_not_read_a_large_message_is_closed_and_blocks_nobody
         begun.elapsed()
     );
     assert_eq!(record.lines().last().unwrap(), "StartContainer p c");
-    until("it is closed", || nri.plugins().len() == 1).await;
+    until("it is closed", || common::there(&nri).len() == 1).await;
 }
 
 #[tokio::test]
@@ -652,7 +652,7 @@ async fn a_container_too_big_for_a_message_is_refused_with_its_size() {
     );
     assert!(refused.len() < 500, "it carries the container");
     // The plugin is not to blame.
-    assert_eq!(nri.plugins().len(), 1);
+    assert_eq!(common::there(&nri).len(), 1);
 }
 
 #[tokio::test]
@@ -668,7 +668,7 @@ async fn a_list_in_parts_that_the_plugin_does_not_take_closes_it() {
     // Answers `more: false` to each part.
     raw.first_event("10", "old", 0).await;
     assert!(raw.is_closed_by_peer().await);
-    assert!(nri.plugins().is_empty());
+    assert!(common::there(&nri).is_empty());
     assert!(place.seen.saw("10-old", |e| matches!(
         e,
         PluginEvent::Rejected { reason } if reason.contains("in parts")

@@ -213,7 +213,7 @@ async fn go_plugins_old_and_new_live_on_our_runtime() {
         assert_eq!(lines, expected, "{program}");
         assert_eq!(nri.plugins()[0].old_style, old, "{program}");
         drop(go);
-        until("it is gone", || nri.plugins().is_empty()).await;
+        until("it is gone", || common::there(&nri).is_empty()).await;
     }
 }
 
@@ -243,7 +243,7 @@ async fn bodies_of_all_sizes_cross_to_a_go_plugin_and_back() {
             assert_eq!(annotations.get("pad").map_or(0, String::len), reply);
         }
         drop(_go);
-        until("it is gone", || nri.plugins().is_empty()).await;
+        until("it is gone", || common::there(&nri).is_empty()).await;
     }
 }
 
@@ -261,7 +261,7 @@ async fn five_hundred_updates_at_once_from_a_go_plugin_all_arrive() {
     };
     assert_eq!(go.says("Updates").await, "Updates 500 failed 0 <nil>");
     assert_eq!(place.runtime.updates.lock().unwrap().len(), 500);
-    assert_eq!(nri.plugins().len(), 1);
+    assert_eq!(common::there(&nri).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
