@@ -98,8 +98,8 @@ pub use owners::PluginId;
 pub use policy::Outcome;
 pub use rpc::{Code, Status};
 pub use settings::{
-    DEFAULT_PLUGIN_CONFIG_DIR, DEFAULT_PLUGIN_DIR, DEFAULT_SOCKET, PluginSettings, Restart,
-    Settings,
+    DEFAULT_PLUGIN_CONFIG_DIR, DEFAULT_PLUGIN_DIR, DEFAULT_SOCKET, PluginConfig, PluginSettings,
+    Restart, Settings,
 };
 pub use transport::TransportError;
 pub use version::{NRI_VERSION, Version, runtime_nri_version};
@@ -122,8 +122,8 @@ pub struct Snapshot {
 
 /// The runtime, as plugins reach it.
 pub trait Source: Send + Sync + 'static {
-    /// All there is, at once: called under a mutex that every dispatch passes. Do not block, and do
-    /// not call the [`Adaptation`].
+    /// All there is, at once: called under a mutex that every dispatch passes. Do not block, do not
+    /// call the [`Adaptation`], and hold no lock it takes while you call the [`Adaptation`].
     fn snapshot(&self) -> Snapshot;
 
     /// Applies updates at once, whatever state the containers' pods are in, and returns those that

@@ -311,6 +311,10 @@ on_every_transport! {
         assert!(begun.elapsed() < Duration::from_secs(2));
         assert_eq!(*outcome(&told.deliveries, "10-hangs"), Outcome::TimedOut);
         assert_eq!(*outcome(&told.deliveries, "20-later"), Outcome::Answered);
+        if transport == Transport::V1Beta1 {
+            let why = world.stubs[0].wait().await.to_string();
+            assert!(why.contains("request-timeout: ") && why.contains("RunPodSandbox"), "{why}");
+        }
         // Not its Stop either (NRI-1104).
         let told = world.nri.stop_pod_sandbox(pod("p")).await;
         assert_eq!(told.deliveries.len(), 1);

@@ -676,6 +676,60 @@ async fn a_list_in_parts_that_the_plugin_does_not_take_closes_it() {
 }
 
 #[tokio::test]
+async fn an_old_plugin_that_wants_everything_is_not_asked_for_what_it_does_not_know() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let mut raw = Raw::connect(&place).await;
+    let old = tokio::spawn(async move {
+        let mut methods = Vec::new();
+        let mut next = raw.first_event("10", "old", 0).await;
+        while let Some(got) = next {
+            let request = Request::decode(got.payload.as_slice()).unwrap();
+            let known = ["StateChange", "CreateContainer"].contains(&request.method.as_str());
+            let status = (!known).then(|| Status {
+                code: 12,
+                message: "no such method".into(),
+            });
+            methods.push(request.method);
+            let payload = Vec::new();
+            let response = Response { status, payload }.encode_to_vec();
+            raw.message(1, got.stream, RESPONSE, &response).await;
+            next = raw.read().await;
+        }
+        methods
+    });
+    until_active(&nri, "10-old").await;
+    let none = LinuxResources::default;
+    for _ in 0..2 {
+        nri.update_pod_sandbox(pod("p"), none(), none())
+            .await
+            .unwrap();
+        nri.run_pod_sandbox(pod("p")).await.unwrap();
+        let turn = nri.turn().await;
+        nri.create_container(&turn, pod("p"), container("c", "p"))
+            .await
+            .unwrap();
+    }
+    assert!(nri.plugins()[0].old_style);
+    nri.shutdown("over").await;
+    let methods = old.await.unwrap();
+    let expected = [
+        "UpdatePodSandbox",
+        "RunPodSandbox",
+        "StateChange",
+        "CreateContainer",
+        "ValidateContainerAdjustment",
+        "StateChange",
+        "CreateContainer",
+        "Shutdown",
+    ];
+    assert_eq!(methods, expected);
+    let deprecated = |e: &PluginEvent| matches!(e, PluginEvent::Deprecated { .. });
+    let seen = place.seen.plugins.lock().unwrap();
+    assert_eq!(seen.iter().filter(|(_, e)| deprecated(e)).count(), 1);
+}
+
+#[tokio::test]
 async fn another_runtimes_socket_is_left_alone() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
