@@ -63,9 +63,11 @@ pub mod adjust;
 mod builtin;
 mod call;
 mod chain;
+mod chunks;
 mod event;
 mod handlers;
 mod journal;
+mod launch;
 pub mod mask;
 pub mod merge;
 mod mux;
@@ -78,11 +80,13 @@ mod rpc;
 mod session;
 mod settings;
 mod shared;
+mod step;
 #[cfg(feature = "stub")]
 pub mod stub;
 mod sync;
 mod transport;
 pub mod validate;
+mod validators;
 mod version;
 
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
@@ -393,7 +397,7 @@ impl Adaptation {
     }
 
     async fn told<R: HookRequest>(&self, request: R) -> Result<Told, Refused> {
-        let mut step = chain::Plain(request);
+        let mut step = step::Plain(request);
         let deliveries = chain::dispatch(&self.shared, &mut step).await?;
         Ok(Told { deliveries })
     }
@@ -452,7 +456,7 @@ impl Adaptation {
         });
         let mut deliveries = chain::dispatch(&self.shared, &mut merge).await?;
         let merged = merge.finish();
-        chain::validate(&self.shared, &merged, &mut deliveries).await?;
+        validators::validate(&self.shared, &merged, &mut deliveries).await?;
         Ok(Created { merged, deliveries })
     }
 
@@ -485,7 +489,7 @@ impl Adaptation {
         container: Container,
     ) -> Stopped {
         let _ = turn;
-        let mut step = chain::Stop {
+        let mut step = step::Stop {
             request: StopContainerRequest {
                 pod: Some(pod),
                 container: Some(container),

@@ -30,6 +30,7 @@ use tokio::{
 use crate::{
     Shared, Snapshot,
     call::{Limit, Peer},
+    chunks,
     handlers::{Handlers, PluginService},
     mask::EventMask,
     mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
@@ -39,7 +40,7 @@ use crate::{
     request::{Door, Registration},
     rpc::{CallError, Client, ENVELOPE, MAX_MESSAGE, Serving, serve},
     settings::PluginSettings,
-    sync::{self, Joining, SeatGone},
+    sync::{Joining, SeatGone},
     transport::{Child, Found},
     version::{NRI_VERSION, Style, StyleCell, Version, runtime_services},
 };
@@ -379,7 +380,7 @@ pub(crate) async fn synchronize(
         Peer::Remote { .. } => MAX_MESSAGE - ENVELOPE - SYNC_ROOM,
         Peer::InProcess(_) => usize::MAX,
     };
-    let chunks = sync::chunks(all, max);
+    let chunks = chunks::chunks(all, max);
     for object in &chunks.too_big {
         tracing::error!(plugin = %session.id, object, "too big for any message: the plugin is not told of it");
     }
