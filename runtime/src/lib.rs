@@ -3,6 +3,7 @@
 pub mod app;
 pub mod args;
 pub mod cairn_service;
+pub mod cdi;
 pub mod cgroup;
 pub mod client;
 pub mod clock;

@@ -339,14 +339,11 @@ fn open_journal(config: &Config) -> Result<Journal> {
 fn image_options(config: &Config, program: &Path) -> crate::image::Options {
     let unpack = vec![program.into(), OsString::from("unpack")];
     crate::image::Options {
+        volumes_dir: Some(config.state.join("image-volumes")),
         registry_config_dir: Some(config.image.registry_config_dir.clone()),
         max_parallel_layers: config.image.max_parallel_layers,
         progress_timeout: config.image.progress_timeout,
-        ..crate::image::Options::new(
-            config.root.join("roots"),
-            config.state.join("image-volumes"),
-            unpack,
-        )
+        ..crate::image::Options::new(config.root.join("roots"), unpack)
     }
 }
 

@@ -74,9 +74,11 @@ impl Hooks {
         }
     }
 
-    /// False where no plugin can be: then nothing need be marked before a hook.
+    /// False where no plugin is: then nothing need be marked before a hook. One that joins in
+    /// the very moment learns by Synchronize what a crash kept from it.
     pub fn active(&self) -> bool {
-        self.adaptation.get().is_some()
+        let adaptation = self.adaptation.get();
+        adaptation.is_some_and(|adaptation| !adaptation.plugins().is_empty())
     }
 
     /// C-01. NRI-1110 to NRI-1117: all of the sandbox is there, none of it is listed.

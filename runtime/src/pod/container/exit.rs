@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock,
-    monitor::{self, Ending},
+    monitor::{self, Ending, Monitor, MonitorError},
     pod::journal::Step,
 };
 
@@ -105,33 +105,42 @@ pub async fn tell(pod: &Arc<Pod>, container: &Arc<Container>) {
 pub async fn give_back(pod: &Pod, container: &Container) {
     let services = &pod.services;
     let dir = dir(services, &container.id);
-    if let Some(monitor) = container.monitor() {
-        // SIGKILL on what may be left, then the monitor's own end.
-        let killed = monitor.kill(libc::SIGKILL, true).await;
-        if let Err(error) = killed {
-            tracing::debug!(container = %container.id, %error, "nothing to kill");
-        }
-        let _ = tokio::time::timeout(CGROUP_GONE, monitor.wait()).await;
-        if let Err(error) = monitor.delete().await {
-            tracing::warn!(container = %container.id, %error, "the monitor did not end cleanly");
-        }
-        container.set_monitor(None);
-    }
-    if let Err(error) = services.launcher.cleanup(&dir).await {
-        tracing::warn!(container = %container.id, %error, "processes may be left");
+    let log = |what: &str, error: &dyn std::fmt::Display| {
+        tracing::warn!(container = %container.id, %error, "{what}");
+    };
+    let deleted = match container.monitor() {
+        Some(monitor) => delete(&monitor).await.map_err(|error| error.to_string()),
+        None => Err("it was not there".to_owned()),
+    };
+    container.set_monitor(None);
+    // Where the monitor itself could not clean up, another one does it for it.
+    if deleted.is_err()
+        && let Err(error) = services.launcher.cleanup(&dir).await
+    {
+        log("processes may be left", &error);
     }
     match cgroup(services, &container.cell.get().cgroup) {
         Ok(group) => {
             if let Err(error) = group.remove(CGROUP_GONE).await {
-                tracing::warn!(container = %container.id, %error, "the cgroup is left");
+                log("the cgroup is left", &error);
             }
         }
-        Err(error) => tracing::warn!(container = %container.id, %error, "no cgroup to remove"),
+        Err(error) => log("no cgroup to remove", &error),
     }
     unmount_root(&rootfs_path(services, &container.id));
     if let Err(error) = tokio::fs::remove_dir_all(&dir).await
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        tracing::warn!(container = %container.id, %error, "{} is left", dir.display());
+        log("its directory is left", &error);
     }
+}
+
+/// Ends what still runs, and the monitor with it; the monitor kills and removes all that it
+/// made before it answers.
+async fn delete(monitor: &Monitor) -> std::result::Result<(), MonitorError> {
+    if monitor.ending().is_none() {
+        monitor.kill(libc::SIGKILL, true).await?;
+        let _ = tokio::time::timeout(CGROUP_GONE, monitor.wait()).await;
+    }
+    monitor.delete().await
 }
