@@ -12,11 +12,7 @@ use std::{
     time::Duration,
 };
 
-use proto_nri::{
-    ContainerUpdate, CreateContainerRequest, CreateContainerResponse, Event,
-    RemoveContainerRequest, StopContainerRequest, StopContainerResponse, UpdateContainerRequest,
-    UpdateContainerResponse, ValidateContainerAdjustmentRequest,
-};
+use proto_nri::{Event, RemoveContainerRequest, StopContainerRequest};
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
@@ -25,163 +21,17 @@ use crate::{
     event::{HookRequest, container_id, pod_id},
     handlers::method,
     journal::Kept,
-    mask::FieldMask,
-    merge::{CreateMerge, MergedCreate, StopMerge, UpdateMerge},
     observe::{Delivery, PluginEvent, describe},
     owners::PluginId,
-    permit::Restrict,
-    policy::{
-        self, Case, Class, CloseReason, Flow, Late, OnDenied, OnTimeout, Outcome, PluginPolicy,
-        Verdict,
-    },
+    policy::{self, Case, Class, CloseReason, Flow, Late, OnTimeout, Outcome, Verdict},
     rpc::CallError,
     session::Session,
+    step::{Step, Weight},
     sync::{Seat, Slot, Walk},
-    validate,
 };
 
 /// How long an overdue answer is waited for where `on_timeout = "skip"`.
 const LATE_WINDOW: Duration = Duration::from_secs(60);
-
-/// What an answer carried.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Weight {
-    adjusted: bool,
-    updates: usize,
-    evictions: usize,
-}
-
-/// One operation: what the next plugin is asked, and what becomes of its answer.
-pub(crate) trait Step: Send {
-    type Request: HookRequest;
-
-    fn request(&self) -> &Self::Request;
-
-    /// Takes an answer in, or says why it cannot stand.
-    fn take(
-        &mut self,
-        plugin: &PluginId,
-        policy: &PluginPolicy,
-        reply: <Self::Request as HookRequest>::Reply,
-    ) -> Result<Weight, Outcome>;
-}
-
-/// The same request for everyone, and nothing in the answers.
-pub(crate) struct Plain<R>(pub(crate) R);
-
-impl<R: HookRequest> Step for Plain<R> {
-    type Request = R;
-
-    fn request(&self) -> &R {
-        &self.0
-    }
-
-    fn take(&mut self, _: &PluginId, _: &PluginPolicy, _: R::Reply) -> Result<Weight, Outcome> {
-        Ok(Weight::default())
-    }
-}
-
-fn permit<A: Restrict>(
-    plugin: &PluginId,
-    policy: &PluginPolicy,
-    answer: &mut A,
-) -> Result<(), Outcome> {
-    if policy.fields == FieldMask::ALL {
-        return Ok(());
-    }
-    let denied = answer.restrict(policy.fields);
-    if denied.is_empty() {
-        return Ok(());
-    }
-    match policy.on_denied {
-        OnDenied::Fail => Err(Outcome::Denied(format!("it may not touch {denied}"))),
-        OnDenied::Drop => {
-            tracing::warn!(%plugin, %denied, "dropped what the plugin may not touch");
-            Ok(())
-        }
-    }
-}
-
-impl Step for CreateMerge {
-    type Request = CreateContainerRequest;
-
-    fn request(&self) -> &CreateContainerRequest {
-        Self::request(self)
-    }
-
-    fn take(
-        &mut self,
-        plugin: &PluginId,
-        policy: &PluginPolicy,
-        mut reply: CreateContainerResponse,
-    ) -> Result<Weight, Outcome> {
-        permit(plugin, policy, &mut reply)?;
-        let weight = Weight {
-            adjusted: reply.adjust.is_some(),
-            updates: reply.update.len(),
-            evictions: reply.evict.len(),
-        };
-        let taken = self.apply(plugin, reply);
-        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
-        Ok(weight)
-    }
-}
-
-impl Step for UpdateMerge {
-    type Request = UpdateContainerRequest;
-
-    fn request(&self) -> &UpdateContainerRequest {
-        Self::request(self)
-    }
-
-    fn take(
-        &mut self,
-        plugin: &PluginId,
-        policy: &PluginPolicy,
-        mut reply: UpdateContainerResponse,
-    ) -> Result<Weight, Outcome> {
-        permit(plugin, policy, &mut reply)?;
-        let weight = Weight {
-            updates: reply.update.len(),
-            evictions: reply.evict.len(),
-            ..Weight::default()
-        };
-        let taken = self.apply(plugin, reply);
-        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
-        Ok(weight)
-    }
-}
-
-/// StopContainer: its request, and the updates it brings.
-pub(crate) struct Stop {
-    pub(crate) request: StopContainerRequest,
-    pub(crate) merge: StopMerge,
-}
-
-impl Step for Stop {
-    type Request = StopContainerRequest;
-
-    fn request(&self) -> &StopContainerRequest {
-        &self.request
-    }
-
-    fn take(
-        &mut self,
-        plugin: &PluginId,
-        policy: &PluginPolicy,
-        mut reply: StopContainerResponse,
-    ) -> Result<Weight, Outcome> {
-        permit(plugin, policy, &mut reply)?;
-        let weight = Weight {
-            updates: reply.update.len(),
-            ..Weight::default()
-        };
-        for conflict in self.merge.apply(plugin, reply) {
-            tracing::warn!(%plugin, %conflict, "left an update out of StopContainer");
-        }
-        Ok(weight)
-    }
-}
 
 /// Delivers one event to all plugins that are or become subscribed while it is under way.
 pub(crate) async fn dispatch<S: Step>(
@@ -193,7 +43,9 @@ pub(crate) async fn dispatch<S: Step>(
     let mut told = Told::default();
     if policy::needs_required(event) {
         // Nobody is asked for what cannot come about.
-        absent(shared, step.request(), exempt, &mut told)?;
+        let slots = shared.roster.slots();
+        let there = |id: &PluginId| slots.iter().any(|slot| slot.id == *id);
+        absent(shared, step.request(), exempt, there, &mut told)?;
     }
     let (pod, container) = (pod_id(step.request()), container_id(step.request()));
     let mut walk = shared.roster.depart(event, pod, container);
@@ -203,13 +55,16 @@ pub(crate) async fn dispatch<S: Step>(
             return Err(told.refused(event, reason));
         }
     }
-    absent(shared, step.request(), exempt, &mut told)?;
+    let visited: Vec<_> = told.deliveries.iter().map(|d| d.plugin.clone()).collect();
+    let there = |id: &PluginId| visited.contains(id);
+    absent(shared, step.request(), exempt, there, &mut told)?;
     Ok(told.deliveries)
 }
 
+/// What plugins said so far.
 #[derive(Default)]
-struct Told {
-    deliveries: Vec<Delivery>,
+pub(crate) struct Told {
+    pub(crate) deliveries: Vec<Delivery>,
 }
 
 impl Told {
@@ -227,13 +82,12 @@ fn absent<R: HookRequest>(
     shared: &Arc<Shared>,
     request: &R,
     exempt: bool,
+    there: impl Fn(&PluginId) -> bool,
     told: &mut Told,
 ) -> Result<(), Refused> {
-    let slots = shared.roster.slots();
     let named = shared.settings.plugins.iter();
     for (id, settings) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
-        let seen = |d: &Delivery| d.plugin == *id;
-        if slots.iter().any(|s| s.id == *id) || told.deliveries.iter().any(seen) {
+        if there(id) {
             continue;
         }
         if !settings.policy.events.has(R::EVENT) {
@@ -262,7 +116,7 @@ fn absent<R: HookRequest>(
     Ok(())
 }
 
-fn delivery<R: HookRequest>(
+pub(crate) fn delivery<R: HookRequest>(
     request: &R,
     plugin: &PluginId,
     outcome: Outcome,
@@ -419,7 +273,7 @@ fn send_later<R: HookRequest>(
 }
 
 /// Carries a verdict out, and tells whoever observes.
-fn settle<R: HookRequest>(
+pub(crate) fn settle<R: HookRequest>(
     shared: &Arc<Shared>,
     session: Option<&Arc<Session>>,
     request: &R,
@@ -460,7 +314,7 @@ fn settle<R: HookRequest>(
 }
 
 /// Calls one plugin, and says what came of it.
-async fn call<R: HookRequest>(
+pub(crate) async fn call<R: HookRequest>(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
     request: &R,
@@ -553,124 +407,4 @@ async fn undo<R: HookRequest>(shared: &Shared, session: &Session, request: &R) {
     if session.events().has(Event::RemoveContainer) {
         let _ = session.peer.deliver(&session.style, &remove, limit).await;
     }
-}
-
-/// Asks all validators at once (NRI-600…606). A failure to answer rejects too.
-pub(crate) async fn validate(
-    shared: &Arc<Shared>,
-    merged: &MergedCreate,
-    told: &mut Vec<Delivery>,
-) -> Result<(), Refused> {
-    let slots = shared.roster.slots();
-    let active = slots.iter().filter_map(|slot| match slot.seat() {
-        Seat::Active(session) => Some((slot, session)),
-        Seat::Joining(_) | Seat::Gone => None,
-    });
-    let mut parts = Vec::new();
-    let mut validators = Vec::new();
-    for (slot, session) in active {
-        let events = session.events();
-        let answered = |d: &Delivery| d.plugin == slot.id && d.outcome == Outcome::Answered;
-        parts.push(validate::Part {
-            plugin: slot.id.clone(),
-            subscribed: events.has(Event::CreateContainer),
-            answered: told.iter().any(answered),
-        });
-        if events.has(Event::ValidateContainerAdjustment) {
-            validators.push(slot.clone());
-        }
-    }
-    if validators.is_empty() {
-        return Ok(());
-    }
-    let request = Arc::new(validate::request(merged, &parts));
-    let asked: Vec<_> = validators
-        .into_iter()
-        .map(|slot| tokio::spawn(ask_validator(shared.clone(), slot, request.clone())))
-        .collect();
-    let mut answers = Vec::new();
-    for one in asked {
-        match one.await {
-            Ok((answer, deliveries)) => {
-                told.extend(deliveries);
-                answers.extend(answer);
-            }
-            Err(e) => tracing::error!("a validator's task ended: {e}"),
-        }
-    }
-    validate::verdict(answers).map_err(|rejected| Refused {
-        event: Event::CreateContainer,
-        reason: rejected.to_string(),
-        deliveries: std::mem::take(told),
-    })
-}
-
-type Verdicts = Option<(
-    PluginId,
-    Result<proto_nri::ValidateContainerAdjustmentResponse, String>,
-)>;
-
-async fn ask_validator(
-    shared: Arc<Shared>,
-    slot: Arc<Slot>,
-    request: Arc<ValidateContainerAdjustmentRequest>,
-) -> (Verdicts, Vec<Delivery>) {
-    let _lane = slot.take_place().wait().await;
-    let begun = Instant::now();
-    let Seat::Active(session) = slot.seat() else {
-        // It was there when the container was merged, and cannot speak any more.
-        let gone = Err("it has gone".to_owned());
-        return (Some((slot.id.clone(), gone)), Vec::new());
-    };
-    let (outcome, reply) = if session.overdue.load(Ordering::SeqCst) {
-        (Outcome::Skipped, None)
-    } else {
-        call(&shared, &session, &*request).await
-    };
-    let case = Case {
-        plugin: &slot.id,
-        event: Event::ValidateContainerAdjustment,
-        policy: &session.settings.policy,
-        misses: session.misses.load(Ordering::SeqCst),
-        exempt: false,
-    };
-    let verdict = policy::decide(case, &outcome);
-    let answer = match (reply, &verdict.flow) {
-        (Some(reply), _) => Some(Ok(reply)),
-        (None, Flow::Abort(reason)) => Some(Err(reason.clone())),
-        (None, Flow::Proceed) => None,
-    };
-    let took = begun.elapsed();
-    let delivery = delivery(&*request, &slot.id, outcome, took, Weight::default());
-    let mut told = Told::default();
-    settle(
-        &shared,
-        Some(&session),
-        &*request,
-        delivery,
-        verdict,
-        &mut told,
-    );
-    (answer.map(|a| (slot.id.clone(), a)), told.deliveries)
-}
-
-/// Cuts updates that came without a request down to what the plugin may do; the rest has failed.
-pub(crate) fn permitted_updates(
-    plugin: &PluginId,
-    policy: &PluginPolicy,
-    updates: Vec<ContainerUpdate>,
-) -> (Vec<ContainerUpdate>, Vec<ContainerUpdate>) {
-    let mut failed = Vec::new();
-    let mut granted = Vec::new();
-    for mut update in updates {
-        let asked = update.clone();
-        match permit(plugin, policy, &mut update) {
-            Ok(()) => granted.push(update),
-            Err(denied) => {
-                tracing::warn!(%plugin, container = asked.container_id, ?denied, "refused an update");
-                failed.push(asked);
-            }
-        }
-    }
-    (granted, failed)
 }

@@ -63,9 +63,11 @@ pub mod adjust;
 mod builtin;
 mod call;
 mod chain;
+mod chunks;
 mod event;
 mod handlers;
 mod journal;
+mod launch;
 pub mod mask;
 pub mod merge;
 mod mux;
@@ -78,11 +80,13 @@ mod rpc;
 mod session;
 mod settings;
 mod shared;
+mod step;
 #[cfg(feature = "stub")]
 pub mod stub;
 mod sync;
 mod transport;
 pub mod validate;
+mod validators;
 mod version;
 
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
@@ -98,8 +102,8 @@ pub use owners::PluginId;
 pub use policy::Outcome;
 pub use rpc::{Code, Status};
 pub use settings::{
-    DEFAULT_PLUGIN_CONFIG_DIR, DEFAULT_PLUGIN_DIR, DEFAULT_SOCKET, PluginSettings, Restart,
-    Settings,
+    DEFAULT_PLUGIN_CONFIG_DIR, DEFAULT_PLUGIN_DIR, DEFAULT_SOCKET, PluginConfig, PluginSettings,
+    Restart, Settings,
 };
 pub use transport::TransportError;
 pub use version::{NRI_VERSION, Version, runtime_nri_version};
@@ -122,8 +126,8 @@ pub struct Snapshot {
 
 /// The runtime, as plugins reach it.
 pub trait Source: Send + Sync + 'static {
-    /// All there is, at once: called under a mutex that every dispatch passes. Do not block, and do
-    /// not call the [`Adaptation`].
+    /// All there is, at once: called under a mutex that every dispatch passes. Do not block, do not
+    /// call the [`Adaptation`], and hold no lock it takes while you call the [`Adaptation`].
     fn snapshot(&self) -> Snapshot;
 
     /// Applies updates at once, whatever state the containers' pods are in, and returns those that
@@ -393,7 +397,7 @@ impl Adaptation {
     }
 
     async fn told<R: HookRequest>(&self, request: R) -> Result<Told, Refused> {
-        let mut step = chain::Plain(request);
+        let mut step = step::Plain(request);
         let deliveries = chain::dispatch(&self.shared, &mut step).await?;
         Ok(Told { deliveries })
     }
@@ -452,7 +456,7 @@ impl Adaptation {
         });
         let mut deliveries = chain::dispatch(&self.shared, &mut merge).await?;
         let merged = merge.finish();
-        chain::validate(&self.shared, &merged, &mut deliveries).await?;
+        validators::validate(&self.shared, &merged, &mut deliveries).await?;
         Ok(Created { merged, deliveries })
     }
 
@@ -485,7 +489,7 @@ impl Adaptation {
         container: Container,
     ) -> Stopped {
         let _ = turn;
-        let mut step = chain::Stop {
+        let mut step = step::Stop {
             request: StopContainerRequest {
                 pod: Some(pod),
                 container: Some(container),

@@ -39,6 +39,23 @@ pub struct Delivery {
     pub evictions: usize,
 }
 
+impl Delivery {
+    /// A part of Synchronize, which is no event, for the counts.
+    pub(crate) fn of_sync(plugin: &PluginId) -> Self {
+        Self {
+            event: Event::Unknown,
+            plugin: plugin.clone(),
+            pod: String::new(),
+            container: String::new(),
+            outcome: Outcome::Answered,
+            took: Duration::ZERO,
+            adjusted: false,
+            updates: 0,
+            evictions: 0,
+        }
+    }
+}
+
 /// A step in the life of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PluginEvent {
@@ -142,6 +159,8 @@ pub enum PluginState {
     Active,
     /// Required or must-run, and not there.
     Absent,
+    /// It was there, and was closed for the reason in `last_error`; one of the last few.
+    Gone,
 }
 
 /// What [`Adaptation::plugins`](crate::Adaptation::plugins) tells of one plugin.
@@ -149,7 +168,7 @@ pub enum PluginState {
 pub struct PluginInfo {
     pub id: PluginId,
     pub state: PluginState,
-    /// `None` while it is absent, like the next four.
+    /// `None` while it is absent or gone, like the next four.
     pub kind: Option<Kind>,
     pub pid: Option<u32>,
     pub version: Option<Version>,

@@ -30,15 +30,17 @@ use tokio::{
 use crate::{
     Shared, Snapshot,
     call::{Limit, Peer},
+    chunks,
     handlers::{Handlers, PluginService},
     mask::EventMask,
     mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
-    observe::{Kind, PluginEvent, PluginName, Stats},
+    observe::{Delivery, Kind, PluginEvent, PluginName, Stats},
     owners::PluginId,
+    policy::Outcome,
     request::{Door, Registration},
-    rpc::{Client, ENVELOPE, MAX_MESSAGE, Serving, serve},
+    rpc::{CallError, Client, ENVELOPE, MAX_MESSAGE, Serving, serve},
     settings::PluginSettings,
-    sync::{self, Joining},
+    sync::{Joining, SeatGone},
     transport::{Child, Found},
     version::{NRI_VERSION, Style, StyleCell, Version, runtime_services},
 };
@@ -111,6 +113,7 @@ impl Session {
             open
         });
         if first {
+            shared.remember_gone(&self.id, &reason);
             shared.tell(&self.name(), &PluginEvent::Closed { reason });
             if self.kind == Kind::InProcess {
                 self.ended.send_replace(true);
@@ -377,20 +380,24 @@ pub(crate) async fn synchronize(
         Peer::Remote { .. } => MAX_MESSAGE - ENVELOPE - SYNC_ROOM,
         Peer::InProcess(_) => usize::MAX,
     };
-    let chunks = sync::chunks(all, max);
+    let chunks = chunks::chunks(all, max);
     for object in &chunks.too_big {
         tracing::error!(plugin = %session.id, object, "too big for any message: the plugin is not told of it");
     }
     let mut updates = Vec::new();
+    let mut done = Delivery::of_sync(&session.id);
     let deadline = begun + per_chunk * 3;
     for message in chunks.messages {
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = Limit::of(per_chunk.min(left));
-        let reply: SynchronizeResponse = session
-            .peer
-            .ask("Synchronize", &message, limit)
-            .await
-            .map_err(|e| format!("synchronize-failed: {e}"))?;
+        let asked = Instant::now();
+        let reply: Result<SynchronizeResponse, _> =
+            session.peer.ask("Synchronize", &message, limit).await;
+        done.took = asked.elapsed();
+        done.outcome = outcome_of(&reply);
+        done.updates = reply.as_ref().map_or(0, |reply| reply.update.len());
+        shared.metrics.record("Synchronize", &done);
+        let reply = reply.map_err(|e| format!("synchronize-failed: {e}"))?;
         if message.more && (!reply.more || !reply.update.is_empty()) {
             return Err("synchronize-failed: it cannot take the list in parts".to_owned());
         }
@@ -405,6 +412,16 @@ pub(crate) async fn synchronize(
     };
     shared.tell(&session.name(), &event);
     Ok(updates)
+}
+
+fn outcome_of<T>(answer: &Result<T, CallError>) -> Outcome {
+    match answer {
+        Ok(_) => Outcome::Answered,
+        Err(CallError::TimedOut(_)) => Outcome::TimedOut,
+        Err(CallError::Lost(why)) => Outcome::Lost(why.clone()),
+        Err(CallError::BadReply(why)) => Outcome::Garbled(why.clone()),
+        Err(e) => Outcome::Refused(e.to_string()),
+    }
 }
 
 /// Takes a configured plugin through its cut, unless another thing ends it first.
@@ -424,8 +441,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
     let updates = synchronized?;
     connected.open();
     shared.apply_sync_updates(session, updates).await;
-    activate(shared, joining);
-    Ok(())
+    activate(shared, joining).map_err(|e| e.to_string())
 }
 
 /// The cut; on the seat of an older instance if there is one.
@@ -447,14 +463,15 @@ async fn cut_in(
 }
 
 /// The plugin's events begin; the instance it replaces is closed.
-pub(crate) fn activate(shared: &Shared, joining: Joining) {
+pub(crate) fn activate(shared: &Shared, joining: Joining) -> Result<(), SeatGone> {
     let id = joining.slot.id.clone();
-    if let Some(old) = joining.complete() {
+    if let Some(old) = joining.complete()? {
         old.close(
             shared,
             format!("instance-replaced: a newer {id} has connected"),
         );
     }
+    Ok(())
 }
 
 /// A configured plugin to its end.

@@ -1,9 +1,15 @@
 //! How a runtime wants NRI: paths, limits, and how each plugin is treated. Go's behaviour unless
 //! said otherwise.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 
-use crate::{owners::PluginId, policy::PluginPolicy};
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use crate::{
+    mask::{EventMask, FieldMask},
+    owners::PluginId,
+    policy::{OnDenied, OnTimeout, PluginPolicy},
+};
 
 /// Where runtimes listen and plugins connect.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
@@ -27,6 +33,126 @@ pub enum Restart {
 pub struct PluginSettings {
     pub policy: PluginPolicy,
     pub restart: Restart,
+}
+
+/// [`PluginSettings`] as a table of a configuration file; unknown keys are refused. What is absent
+/// is Go's behaviour.
+///
+/// ```toml
+/// [nri.plugin."10-example"]
+/// required = true            # pods and containers are not created without it
+/// must_run = true            # it is told of Stop and Remove events it has missed
+/// request_timeout = "5s"     # ms, s, m or h
+/// sync_timeout = "30s"
+/// on_timeout = "skip"        # or "close"
+/// breaker = 3                # with skip: so many misses in a row close it; 0 never
+/// events = "pod,CreateContainer"
+/// fields = "Annotations,Env,resources"
+/// on_denied = "drop"         # or "fail"
+/// restart = "on-failure"     # or "no"; launched plugins only
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PluginConfig {
+    pub required: bool,
+    pub must_run: bool,
+    #[serde(deserialize_with = "duration")]
+    pub request_timeout: Option<Duration>,
+    #[serde(deserialize_with = "duration")]
+    pub sync_timeout: Option<Duration>,
+    #[serde(deserialize_with = "on_timeout")]
+    pub on_timeout: OnTimeout,
+    pub breaker: Option<u32>,
+    #[serde(deserialize_with = "parsed")]
+    pub events: Option<EventMask>,
+    #[serde(deserialize_with = "parsed")]
+    pub fields: Option<FieldMask>,
+    #[serde(deserialize_with = "on_denied")]
+    pub on_denied: OnDenied,
+    #[serde(deserialize_with = "restart")]
+    pub restart: Restart,
+}
+
+impl From<PluginConfig> for PluginSettings {
+    fn from(config: PluginConfig) -> Self {
+        let default = PluginPolicy::default();
+        let policy = PluginPolicy {
+            required: config.required,
+            must_run: config.must_run,
+            on_timeout: config.on_timeout,
+            breaker: config.breaker.unwrap_or(default.breaker),
+            request_timeout: config.request_timeout,
+            sync_timeout: config.sync_timeout,
+            events: config.events.unwrap_or(default.events),
+            fields: config.fields.unwrap_or(default.fields),
+            on_denied: config.on_denied,
+        };
+        Self {
+            policy,
+            restart: config.restart,
+        }
+    }
+}
+
+/// One of a few words; an error lists them.
+fn word<'de, D: Deserializer<'de>, T: Copy>(
+    deserializer: D,
+    words: &[(&str, T)],
+) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let known = words.iter().find(|(word, _)| *word == text);
+    known.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+        D::Error::custom(format!("{text:?}: must be {}", words.join(" or ")))
+    })
+}
+
+fn on_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnTimeout, D::Error> {
+    word(
+        deserializer,
+        &[("close", OnTimeout::Close), ("skip", OnTimeout::Skip)],
+    )
+}
+
+fn on_denied<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnDenied, D::Error> {
+    word(
+        deserializer,
+        &[("fail", OnDenied::Fail), ("drop", OnDenied::Drop)],
+    )
+}
+
+fn restart<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Restart, D::Error> {
+    word(
+        deserializer,
+        &[("no", Restart::No), ("on-failure", Restart::OnFailure)],
+    )
+}
+
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(D::Error::custom)
+}
+
+/// A whole number and a unit, more than nothing.
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let bad = || D::Error::custom(format!("{text:?}: must be a number and ms, s, m or h"));
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+    let number: u64 = text[..at].parse().map_err(|_| bad())?;
+    let unit = match &text[at..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(bad()),
+    };
+    let millis = number
+        .checked_mul(unit)
+        .filter(|n| *n > 0)
+        .ok_or_else(bad)?;
+    Ok(Some(Duration::from_millis(millis)))
 }
 
 /// Everything a runtime can say about NRI.
@@ -90,5 +216,61 @@ impl Settings {
     /// How long it has for one chunk of Synchronize.
     pub(crate) fn sync_timeout(&self, policy: &PluginPolicy) -> Duration {
         policy.sync_timeout.unwrap_or(self.sync_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<PluginSettings, String> {
+        let config: PluginConfig = serde_json::from_str(json).map_err(|e| e.to_string())?;
+        Ok(config.into())
+    }
+
+    #[test]
+    fn an_empty_table_is_gos_behaviour() {
+        assert_eq!(read("{}").unwrap(), PluginSettings::default());
+    }
+
+    #[test]
+    fn every_key_arrives() {
+        let settings = read(
+            r#"{"required": true, "must_run": true, "request_timeout": "5s", "sync_timeout": "1m",
+                "on_timeout": "skip", "breaker": 7, "events": "pod, CreateContainer",
+                "fields": "Env,resources", "on_denied": "drop", "restart": "on-failure"}"#,
+        );
+        let expected = PluginSettings {
+            policy: PluginPolicy {
+                required: true,
+                must_run: true,
+                on_timeout: OnTimeout::Skip,
+                breaker: 7,
+                request_timeout: Some(Duration::from_secs(5)),
+                sync_timeout: Some(Duration::from_secs(60)),
+                events: "pod,CreateContainer".parse().unwrap(),
+                fields: "Env,resources".parse().unwrap(),
+                on_denied: OnDenied::Drop,
+            },
+            restart: Restart::OnFailure,
+        };
+        assert_eq!(settings.unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (json, names) in [
+            (r#"{"requird": true}"#, "requird"),
+            (r#"{"on_timeout": "wait"}"#, "\"close\" or \"skip\""),
+            (r#"{"restart": "always"}"#, "\"on-failure\""),
+            (r#"{"events": "Boom"}"#, "Boom"),
+            (r#"{"fields": "Boom"}"#, "Boom"),
+            (r#"{"request_timeout": "5"}"#, "\"5\""),
+            (r#"{"request_timeout": "0s"}"#, "\"0s\""),
+            (r#"{"sync_timeout": "99999999999999999999h"}"#, "h\""),
+        ] {
+            let error = read(json).unwrap_err();
+            assert!(error.contains(names), "{names:?} is not in {error:?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What all plugins of one [`Adaptation`](crate::Adaptation) share: start, accept, stop.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Deref,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -17,18 +17,16 @@ use tokio::{
 use crate::{
     Builder, Snapshot, Source, StartError,
     call::Limit,
-    chain,
     event::HookRequest,
-    handlers::Handlers,
     journal::{Journal, Kept},
-    merge::SyncMerge,
     observe::{Kind, Metrics, Observer, PluginEvent, PluginInfo, PluginName, PluginState},
     owners::PluginId,
     rpc::CallError,
-    session::{self, Connected, Origin, Session},
-    settings::{Restart, Settings},
+    session::{self, Origin, Session},
+    settings::Settings,
+    step,
     sync::{Joining, Roster, Seat, Slot},
-    transport::{self, Found, Listener},
+    transport::{self, Listener},
     validate::effective_annotation,
     version::Version,
 };
@@ -41,10 +39,8 @@ const QUIET_WAIT: Duration = Duration::from_secs(5);
 const QUIET_PAUSE: Duration = Duration::from_secs(1);
 /// How long shutdown waits for plugins to end.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
-/// Back-off of restarts.
-const RESTART_FIRST: Duration = Duration::from_secs(1);
-const RESTART_MAX: Duration = Duration::from_secs(60);
-
+/// Plugins that have gone and are still listed.
+const MAX_GONE: usize = 16;
 struct Unobserved;
 
 impl Observer for Unobserved {}
@@ -63,9 +59,11 @@ pub(crate) struct Shared {
     pub(crate) joins: Arc<RwLock<()>>,
     source: Arc<dyn Source>,
     in_process: BTreeSet<PluginId>,
-    stopping: watch::Sender<bool>,
+    pub(crate) stopping: watch::Sender<bool>,
+    /// The last plugins that were closed, and why; newest last.
+    gone: Mutex<VecDeque<(PluginId, String)>>,
     /// Restarts in a row, per launched plugin.
-    restarts: Mutex<BTreeMap<PluginId, u32>>,
+    pub(crate) restarts: Mutex<BTreeMap<PluginId, u32>>,
 }
 
 /// The handle's share: when the last handle goes, plugins are let go.
@@ -106,6 +104,7 @@ impl Shared {
                 .map(|(id, _)| id.clone())
                 .collect(),
             stopping: watch::Sender::new(false),
+            gone: Mutex::default(),
             restarts: Mutex::default(),
         });
         // Lets go of everything should a later step fail.
@@ -121,98 +120,6 @@ impl Shared {
             tokio::spawn(shared.clone().accept(listener));
         }
         Ok(handle)
-    }
-
-    async fn start_in_process(
-        self: Arc<Self>,
-        plugins: Vec<(PluginId, Handlers)>,
-    ) -> Result<Vec<Arc<Session>>, StartError> {
-        let mut sessions = Vec::new();
-        for (id, handlers) in plugins {
-            let session = session::establish_in_process(&self, id.clone(), handlers).await;
-            sessions.push(session.map_err(|cause| StartError::InProcess { id, cause })?);
-        }
-        Ok(sessions)
-    }
-
-    /// Starts the plugins of the plugin directory, one after the other (NRI-206).
-    async fn launch_all(self: Arc<Self>) -> Result<Vec<Connected>, StartError> {
-        let Some(dir) = &self.settings.plugin_dir else {
-            return Ok(Vec::new());
-        };
-        let config_dir = self.settings.plugin_config_dir.as_deref();
-        let trusted = self.settings.trusted_files_only;
-        let (found, left_out) = transport::discover(dir, config_dir, trusted)?;
-        for left in left_out {
-            let reason = format!("{}: {}", left.file.display(), left.why);
-            self.tell(&unknown(Kind::Launched), &PluginEvent::Rejected { reason });
-        }
-        let mut connected = Vec::new();
-        for plugin in found {
-            if let Some((stream, origin)) = self.launch(plugin) {
-                connected.extend(session::establish(&self, stream, origin).await);
-            }
-        }
-        Ok(connected)
-    }
-
-    fn launch(&self, found: Found) -> Option<(UnixStream, Origin)> {
-        let mut name = unknown(Kind::Launched);
-        name.id = Some(&found.id);
-        match transport::launch(&found) {
-            Ok((child, stream)) => {
-                name.pid = Some(child.pid);
-                self.tell(&name, &PluginEvent::Launched);
-                Some((stream, Origin::Launched { found, child }))
-            }
-            Err(e) => {
-                let reason = e.to_string();
-                self.tell(&name, &PluginEvent::Rejected { reason });
-                None
-            }
-        }
-    }
-
-    /// One cut for all pre-installed plugins, then each is told in order (NRI-208, NRI-315).
-    async fn join_preinstalled(
-        self: Arc<Self>,
-        in_process: Vec<Arc<Session>>,
-        launched: Vec<Connected>,
-    ) {
-        let mut sessions = in_process;
-        sessions.extend(launched.iter().map(|c| c.session.clone()));
-        self.roster.adopt();
-        let (joining, snapshot) = self.roster.join(&sessions);
-        let mut merge = SyncMerge::new();
-        let mut ready: Vec<Joining> = Vec::new();
-        for (session, joining) in sessions.iter().zip(joining) {
-            match session::synchronize(&self, session, snapshot.clone()).await {
-                Ok(updates) => {
-                    let updates = self.granted(session, updates);
-                    for conflict in merge.apply(&session.id, updates) {
-                        tracing::warn!(plugin = %session.id, %conflict, "left an update out at start-up");
-                    }
-                    ready.push(joining);
-                }
-                Err(reason) => {
-                    let rejected = PluginEvent::Rejected {
-                        reason: reason.clone(),
-                    };
-                    self.tell(&session.name(), &rejected);
-                    session.close(&self, reason);
-                }
-            }
-        }
-        self.apply(merge.finish().update).await;
-        for connected in &launched {
-            connected.open();
-        }
-        for joining in ready {
-            session::activate(&self, joining);
-        }
-        for connected in launched {
-            tokio::spawn(session::watch(self.clone(), connected));
-        }
     }
 
     /// Accepts connections until the end; no error ends it (NRI-104).
@@ -271,56 +178,6 @@ impl Shared {
         });
     }
 
-    /// Starts a launched plugin again if it is to be.
-    pub(crate) fn restart(self: Arc<Self>, session: &Session, found: Found) {
-        let settled = session.was_dismissed();
-        if settled || session.settings.restart == Restart::No || *self.stopping.borrow() {
-            return;
-        }
-        let after = self.next_restart(&found.id, session.age());
-        self.tell(&session.name(), &PluginEvent::Restarting { after });
-        tokio::spawn(self.launch_again(found, after));
-    }
-
-    /// A boxed future, because a plugin's end leads here and from here to its next end.
-    fn launch_again(
-        self: Arc<Self>,
-        found: Found,
-        after: Duration,
-    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(async move {
-            tokio::select! {
-                () = sleep(after) => {}
-                () = self.stopped() => return,
-            }
-            let (id, policy) = (found.id.clone(), self.settings.plugin(&found.id));
-            let again = found.clone();
-            let Some((stream, origin)) = self.launch(found) else {
-                return;
-            };
-            match session::establish(&self, stream, origin).await {
-                Some(connected) => session::join_and_watch(self, connected).await,
-                None if policy.restart == Restart::OnFailure => {
-                    let after = self.next_restart(&id, Duration::ZERO);
-                    tokio::spawn(self.launch_again(again, after));
-                }
-                None => {}
-            }
-        })
-    }
-
-    /// 1 s, 2 s, … a minute; from the start again after a life of a minute.
-    fn next_restart(&self, id: &PluginId, lived: Duration) -> Duration {
-        let mut restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = restarts.entry(id.clone()).or_default();
-        if lived >= RESTART_MAX {
-            *count = 0;
-        }
-        let after = RESTART_FIRST * 2u32.pow((*count).min(6));
-        *count += 1;
-        after.min(RESTART_MAX)
-    }
-
     /// The seat of the instance that this one replaces (NRI-1070).
     pub(crate) fn seat_to_replace(&self, session: &Session) -> Option<Arc<Slot>> {
         let replaces = session.version == Version::V1Beta1 || self.settings.replace_same_name;
@@ -354,8 +211,12 @@ impl Shared {
         }
     }
 
-    fn granted(&self, session: &Session, updates: Vec<ContainerUpdate>) -> Vec<ContainerUpdate> {
-        chain::permitted_updates(&session.id, &session.settings.policy, updates).0
+    pub(crate) fn granted(
+        &self,
+        session: &Session,
+        updates: Vec<ContainerUpdate>,
+    ) -> Vec<ContainerUpdate> {
+        step::permitted_updates(&session.id, &session.settings.policy, updates).0
     }
 
     /// Applies what a plugin asked for when it was synchronised (NRI-327).
@@ -368,7 +229,7 @@ impl Shared {
         self.apply(updates).await;
     }
 
-    async fn apply(&self, updates: Vec<ContainerUpdate>) {
+    pub(crate) async fn apply(&self, updates: Vec<ContainerUpdate>) {
         if updates.is_empty() {
             return;
         }
@@ -394,7 +255,7 @@ impl Shared {
         request: UpdateContainersRequest,
     ) -> Vec<ContainerUpdate> {
         let policy = self.settings.plugin(plugin).policy;
-        let (granted, mut failed) = chain::permitted_updates(plugin, &policy, request.update);
+        let (granted, mut failed) = step::permitted_updates(plugin, &policy, request.update);
         let (creating, ready): (Vec<_>, Vec<_>) = granted
             .into_iter()
             .partition(|u| self.roster.is_being_created(&u.container_id));
@@ -499,6 +360,16 @@ impl Shared {
         self.observer.plugin(name, event);
     }
 
+    /// Keeps the reason of a plugin's end for [`Shared::plugins`].
+    pub(crate) fn remember_gone(&self, id: &PluginId, reason: &str) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.retain(|(other, _)| other != id);
+        if gone.len() >= MAX_GONE {
+            gone.pop_front();
+        }
+        gone.push_back((id.clone(), reason.to_owned()));
+    }
+
     pub(crate) fn plugins(&self) -> Vec<PluginInfo> {
         let slots = self.roster.slots();
         let mut all: Vec<PluginInfo> = Vec::new();
@@ -522,6 +393,21 @@ impl Shared {
         for (id, _) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
             if !slots.iter().any(|s| s.id == *id) {
                 all.push(self.absent(id));
+            }
+        }
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, reason) in gone.iter() {
+            match all.iter_mut().find(|info| info.id == *id) {
+                Some(info) if info.state == PluginState::Absent => {
+                    info.last_error = Some(reason.clone());
+                }
+                Some(_) => {}
+                None => {
+                    let mut info = self.absent(id);
+                    info.state = PluginState::Gone;
+                    info.last_error = Some(reason.clone());
+                    all.push(info);
+                }
             }
         }
         all
@@ -590,7 +476,7 @@ impl Shared {
     }
 }
 
-fn unknown<'a>(kind: Kind) -> PluginName<'a> {
+pub(crate) fn unknown<'a>(kind: Kind) -> PluginName<'a> {
     PluginName {
         id: None,
         kind,

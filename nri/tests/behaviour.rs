@@ -286,7 +286,7 @@ on_every_transport! {
         }
         assert_eq!(record.lines().len(), 1 + 8);
         // An error is an answer: the plugin is still there.
-        assert_eq!(world.nri.plugins().len(), 2);
+        assert_eq!(common::there(&world.nri).len(), 2);
     }
 
     async fn a_panicking_handler_is_an_error_and_nothing_more(transport) {
@@ -311,6 +311,10 @@ on_every_transport! {
         assert!(begun.elapsed() < Duration::from_secs(2));
         assert_eq!(*outcome(&told.deliveries, "10-hangs"), Outcome::TimedOut);
         assert_eq!(*outcome(&told.deliveries, "20-later"), Outcome::Answered);
+        if transport == Transport::V1Beta1 {
+            let why = world.stubs[0].wait().await.to_string();
+            assert!(why.contains("request-timeout: ") && why.contains("RunPodSandbox"), "{why}");
+        }
         // Not its Stop either (NRI-1104).
         let told = world.nri.stop_pod_sandbox(pod("p")).await;
         assert_eq!(told.deliveries.len(), 1);
@@ -420,7 +424,7 @@ on_every_transport! {
         let turn = world.nri.turn().await;
         let refused = world.nri.create_container(&turn, pod("p"), container("c", "p")).await;
         assert!(refused.unwrap_err().to_string().contains("10-v"));
-        until("it is closed", || world.nri.plugins().is_empty()).await;
+        until("it is closed", || common::there(&world.nri).is_empty()).await;
     }
 
     async fn validators_are_told_who_has_answered(transport) {
@@ -456,7 +460,7 @@ on_every_transport! {
         let turn = world.nri.turn().await;
         let refused = world.nri.create_container(&turn, pod("p"), container("c", "p")).await;
         assert!(refused.unwrap_err().to_string().contains("not connected"));
-        let info = world.nri.plugins();
+        let info = common::there(&world.nri);
         assert_eq!((info.len(), info[0].state), (1, PluginState::Absent));
     }
 
@@ -544,13 +548,13 @@ on_every_transport! {
             let told = start().await.unwrap();
             assert_eq!(*outcome(&told.deliveries, "10-slow"), expected);
         }
-        assert!(world.nri.plugins().is_empty());
+        assert!(common::there(&world.nri).is_empty());
     }
 
     async fn plugins_and_metrics_tell_of_calls_and_errors(transport) {
         let world = world(transport, vec![("10-no", failing())]).await;
         world.nri.stop_pod_sandbox(pod("p")).await;
-        let info = &world.nri.plugins()[0];
+        let info = &common::there(&world.nri)[0];
         assert_eq!((info.calls, info.errors), (1, 1));
         assert!(info.last_error.as_ref().unwrap().contains("it will not"));
         let text = world.nri.metrics("nri");
@@ -570,7 +574,7 @@ on_every_transport! {
         let world = world(transport, vec![("10-a", handlers)]).await;
         world.nri.shutdown("enough").await;
         assert_eq!(said.load(Ordering::SeqCst), 1);
-        assert!(world.nri.plugins().is_empty());
+        assert!(common::there(&world.nri).is_empty());
         if transport == Transport::V1Beta1 {
             let why = world.stubs[0].wait().await.to_string();
             assert!(why.contains("runtime-stopping: enough"), "{why}");

@@ -383,10 +383,10 @@ async fn at_every_event(misdeed: Misdeed) {
             .count();
         assert_eq!(told, usize::from(!vetoed), "{case}: the next plugin");
         if misdeed.is_survived() {
-            assert_eq!(nri.plugins().len(), 2, "{case}");
+            assert_eq!(common::there(&nri).len(), 2, "{case}");
         } else {
             until(&format!("{case}: it is closed"), || {
-                nri.plugins().len() == 1
+                common::there(&nri).len() == 1
             })
             .await;
             assert!(
@@ -521,7 +521,7 @@ async fn events_that_do_not_exist_are_refused() {
         // It hears of Shutdown as of an event, and then the end.
         raw.first_event("10", "odd", events).await;
         assert!(raw.is_closed_by_peer().await, "{events:#x}");
-        assert!(nri.plugins().is_empty());
+        assert!(common::there(&nri).is_empty());
     }
 }
 
@@ -582,7 +582,7 @@ async fn a_user_who_may_not_connect_is_turned_away() {
     let nri = place.builder().settings(settings).start().await.unwrap();
     let mut raw = Raw::connect(&place).await;
     assert!(raw.is_closed_by_peer().await);
-    assert!(nri.plugins().is_empty());
+    assert!(common::there(&nri).is_empty());
 }
 
 #[tokio::test]
@@ -624,7 +624,7 @@ async fn a_plugin_that_does_not_read_a_large_message_is_closed_and_blocks_nobody
         begun.elapsed()
     );
     assert_eq!(record.lines().last().unwrap(), "StartContainer p c");
-    until("it is closed", || nri.plugins().len() == 1).await;
+    until("it is closed", || common::there(&nri).len() == 1).await;
 }
 
 #[tokio::test]
@@ -652,7 +652,7 @@ async fn a_container_too_big_for_a_message_is_refused_with_its_size() {
     );
     assert!(refused.len() < 500, "it carries the container");
     // The plugin is not to blame.
-    assert_eq!(nri.plugins().len(), 1);
+    assert_eq!(common::there(&nri).len(), 1);
 }
 
 #[tokio::test]
@@ -668,11 +668,65 @@ async fn a_list_in_parts_that_the_plugin_does_not_take_closes_it() {
     // Answers `more: false` to each part.
     raw.first_event("10", "old", 0).await;
     assert!(raw.is_closed_by_peer().await);
-    assert!(nri.plugins().is_empty());
+    assert!(common::there(&nri).is_empty());
     assert!(place.seen.saw("10-old", |e| matches!(
         e,
         PluginEvent::Rejected { reason } if reason.contains("in parts")
     )));
+}
+
+#[tokio::test]
+async fn an_old_plugin_that_wants_everything_is_not_asked_for_what_it_does_not_know() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let mut raw = Raw::connect(&place).await;
+    let old = tokio::spawn(async move {
+        let mut methods = Vec::new();
+        let mut next = raw.first_event("10", "old", 0).await;
+        while let Some(got) = next {
+            let request = Request::decode(got.payload.as_slice()).unwrap();
+            let known = ["StateChange", "CreateContainer"].contains(&request.method.as_str());
+            let status = (!known).then(|| Status {
+                code: 12,
+                message: "no such method".into(),
+            });
+            methods.push(request.method);
+            let payload = Vec::new();
+            let response = Response { status, payload }.encode_to_vec();
+            raw.message(1, got.stream, RESPONSE, &response).await;
+            next = raw.read().await;
+        }
+        methods
+    });
+    until_active(&nri, "10-old").await;
+    let none = LinuxResources::default;
+    for _ in 0..2 {
+        nri.update_pod_sandbox(pod("p"), none(), none())
+            .await
+            .unwrap();
+        nri.run_pod_sandbox(pod("p")).await.unwrap();
+        let turn = nri.turn().await;
+        nri.create_container(&turn, pod("p"), container("c", "p"))
+            .await
+            .unwrap();
+    }
+    assert!(nri.plugins()[0].old_style);
+    nri.shutdown("over").await;
+    let methods = old.await.unwrap();
+    let expected = [
+        "UpdatePodSandbox",
+        "RunPodSandbox",
+        "StateChange",
+        "CreateContainer",
+        "ValidateContainerAdjustment",
+        "StateChange",
+        "CreateContainer",
+        "Shutdown",
+    ];
+    assert_eq!(methods, expected);
+    let deprecated = |e: &PluginEvent| matches!(e, PluginEvent::Deprecated { .. });
+    let seen = place.seen.plugins.lock().unwrap();
+    assert_eq!(seen.iter().filter(|(_, e)| deprecated(e)).count(), 1);
 }
 
 #[tokio::test]

@@ -20,7 +20,11 @@ use std::{
 };
 
 use common::{Place, Record, container, pod, until, until_active};
-use nri::{Handlers, Snapshot, proto::*, stub::Stub};
+use nri::{
+    Handlers, Snapshot, Version,
+    proto::*,
+    stub::{Protocol, Stub},
+};
 
 /// Where the Go programs are, built once per run; `None` if Go is left out.
 fn programs() -> Option<&'static Path> {
@@ -213,7 +217,7 @@ async fn go_plugins_old_and_new_live_on_our_runtime() {
         assert_eq!(lines, expected, "{program}");
         assert_eq!(nri.plugins()[0].old_style, old, "{program}");
         drop(go);
-        until("it is gone", || nri.plugins().is_empty()).await;
+        until("it is gone", || common::there(&nri).is_empty()).await;
     }
 }
 
@@ -243,7 +247,7 @@ async fn bodies_of_all_sizes_cross_to_a_go_plugin_and_back() {
             assert_eq!(annotations.get("pad").map_or(0, String::len), reply);
         }
         drop(_go);
-        until("it is gone", || nri.plugins().is_empty()).await;
+        until("it is gone", || common::there(&nri).is_empty()).await;
     }
 }
 
@@ -261,7 +265,7 @@ async fn five_hundred_updates_at_once_from_a_go_plugin_all_arrive() {
     };
     assert_eq!(go.says("Updates").await, "Updates 500 failed 0 <nil>");
     assert_eq!(place.runtime.updates.lock().unwrap().len(), 500);
-    assert_eq!(nri.plugins().len(), 1);
+    assert_eq!(common::there(&nri).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -458,4 +462,31 @@ async fn our_plugin_takes_a_long_list_from_the_go_runtime_in_parts() {
     // Once at its start, for no plugin; then for ours.
     go.says_times("synchronized <nil>", 2).await;
     assert_eq!(*listed.lock().unwrap(), (80, 80));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_asks_for_the_newest_version_gets_what_the_runtime_knows() {
+    let place = Place::new();
+    let Some(go) = go_runtime(&place, &[]) else {
+        return;
+    };
+    go.says("ready").await;
+    let newest = || {
+        Stub::builder(Record::default().handlers())
+            .name("rust")
+            .index("10")
+            .socket(place.socket())
+            .protocol(Protocol::Newest)
+    };
+    // The Go runtime does not know v1beta1; the same connection goes on with v1alpha1.
+    let stub = newest().start().await.unwrap();
+    assert_eq!(stub.runtime_info().protocol, Version::V1Alpha1);
+    go.says_times("synchronized <nil>", 2).await;
+    drop((stub, go));
+    let ours = place.builder().start().await;
+    // A killed runtime leaves a dead socket, which is no obstacle.
+    let nri = ours.unwrap();
+    let stub = newest().start().await.unwrap();
+    assert_eq!(stub.runtime_info().protocol, Version::V1Beta1);
+    until_active(&nri, "10-rust").await;
 }

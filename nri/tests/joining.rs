@@ -133,7 +133,7 @@ async fn a_plugin_that_hangs_in_synchronize_holds_operations_no_longer_than_the_
         "{:?}",
         begun.elapsed()
     );
-    until("it is closed", || nri.plugins().is_empty()).await;
+    until("it is closed", || common::there(&nri).is_empty()).await;
     assert_eq!(record.lines(), ["Synchronize"]);
 }
 
@@ -219,10 +219,10 @@ async fn block_plugin_sync_keeps_a_plugin_out_until_it_is_dropped() {
         .await
         .unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(nri.plugins().is_empty());
+    assert!(common::there(&nri).is_empty());
     drop(block);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(nri.plugins().is_empty());
+    assert!(common::there(&nri).is_empty());
     drop(nested);
     until_active(&nri, "10-a").await;
 }
@@ -296,7 +296,7 @@ async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neithe
     let told: Vec<_> = all.iter().filter(|l| l.starts_with("PostStart")).collect();
     let once: BTreeSet<_> = told.iter().collect();
     assert_eq!((told.len(), once.len()), (sent, sent));
-    assert_eq!(nri.plugins().len(), 1);
+    assert_eq!(common::there(&nri).len(), 1);
 }
 
 #[tokio::test]
@@ -306,7 +306,7 @@ async fn two_v1alpha1_plugins_may_have_the_same_id() {
     let (a, b) = (Record::default(), Record::default());
     let _a = plugin(&place, "10-a", a.handlers()).start().await.unwrap();
     let _b = plugin(&place, "10-a", b.handlers()).start().await.unwrap();
-    until("both are in", || nri.plugins().len() == 2).await;
+    until("both are in", || common::there(&nri).len() == 2).await;
     until_active(&nri, "10-a").await;
     nri.run_pod_sandbox(pod("p")).await.unwrap();
     assert_eq!((a.lines().len(), b.lines().len()), (2, 2));
@@ -499,7 +499,7 @@ async fn five_hundred_updates_at_once_all_arrive() {
         call.await.unwrap().unwrap();
     }
     assert_eq!(place.runtime.updates.lock().unwrap().len(), 500);
-    assert_eq!(nri.plugins().len(), 1);
+    assert_eq!(common::there(&nri).len(), 1);
 }
 
 #[tokio::test]

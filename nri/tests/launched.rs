@@ -149,7 +149,10 @@ fn is_there(pid: u32) -> bool {
 }
 
 fn ids(nri: &Adaptation) -> Vec<String> {
-    nri.plugins().iter().map(|p| p.id.to_string()).collect()
+    common::there(nri)
+        .iter()
+        .map(|p| p.id.to_string())
+        .collect()
 }
 
 async fn a_launched_plugin_gets_three_variables_and_a_socket_and_nothing_more() {
@@ -170,7 +173,7 @@ async fn a_launched_plugin_gets_three_variables_and_a_socket_and_nothing_more() 
     assert_eq!(facts["args"], "1");
     assert_eq!(facts["stdio"], "/dev/null /dev/null /dev/null");
     assert_eq!(facts["config"], "");
-    let pid = nri.plugins()[0].pid.unwrap();
+    let pid = common::there(&nri)[0].pid.unwrap();
     nri.shutdown("over").await;
     assert!(!is_there(pid), "it is not ended and reaped");
 }
@@ -270,7 +273,7 @@ async fn one_that_never_registers_is_ended_after_the_registration_timeout() {
         .start()
         .await
         .unwrap();
-    assert!(nri.plugins().is_empty());
+    assert!(common::there(&nri).is_empty());
     assert!(
         place
             .seen
@@ -282,7 +285,7 @@ async fn one_that_ignores_sigterm_is_killed() {
     let place = Place::new();
     install(&place, &["01-stubborn"]);
     let nri = place.builder().start().await.unwrap();
-    let pid = nri.plugins()[0].pid.unwrap();
+    let pid = common::there(&nri)[0].pid.unwrap();
     nri.shutdown("over").await;
     assert!(!is_there(pid));
 }
@@ -291,7 +294,7 @@ async fn one_that_times_out_is_ended() {
     let place = Place::new();
     install(&place, &["01-hangs"]);
     let nri = place.builder().start().await.unwrap();
-    let pid = nri.plugins()[0].pid.unwrap();
+    let pid = common::there(&nri)[0].pid.unwrap();
     let told = nri.run_pod_sandbox(pod("hang")).await.unwrap();
     assert_eq!(told.deliveries[0].outcome, Outcome::TimedOut);
     until("it is ended and reaped", || !is_there(pid)).await;
@@ -307,19 +310,19 @@ async fn one_that_dies_is_started_again_if_it_is_to_be() {
     let settings = BTreeMap::from([("02-b".parse().unwrap(), restarts)]);
     let nri = place.builder().plugins(settings).start().await.unwrap();
     assert_eq!(ids(&nri), ["01-a", "02-b"]);
-    let before = nri.plugins()[1].pid;
+    let before = common::there(&nri)[1].pid;
     // Each dies at the event; the connection it leaves behind is no veto.
     nri.run_pod_sandbox(pod("die")).await.unwrap();
     until_active(&nri, "02-b").await;
     assert_eq!(ids(&nri), ["02-b"]);
-    assert_ne!(nri.plugins()[0].pid, before);
+    assert_ne!(common::there(&nri)[0].pid, before);
 }
 
 async fn an_adaptation_that_is_dropped_leaves_no_process() {
     let place = Place::new();
     install(&place, &["01-a"]);
     let nri = place.builder().start().await.unwrap();
-    let pid = nri.plugins()[0].pid.unwrap();
+    let pid = common::there(&nri)[0].pid.unwrap();
     drop(nri);
     until("it is ended and reaped", || !is_there(pid)).await;
 }

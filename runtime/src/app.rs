@@ -23,6 +23,7 @@ use crate::{
     cairn_service::CairnService,
     config::Config,
     cri::{Cri, MAX_MESSAGE},
+    metrics,
     pod::{error, recover},
     services::Services,
     store::{self, Lock},
@@ -53,6 +54,17 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let _root = Lock::take(&config.root)?;
     let _state = Lock::take(&config.state)?;
     let listener = bind(config.socket())?;
+    let metrics = match config.metrics() {
+        Some(address) => Some(
+            metrics::bind(address)
+                .await
+                .map_err(|cause| Error::Listen {
+                    path: address.to_string(),
+                    cause,
+                })?,
+        ),
+        None => None,
+    };
     let socket = config.socket().to_owned();
     let services = Arc::new(Services::open(config).await?);
     let summary = recover::recover(&services).await?;
@@ -64,9 +76,14 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         "cairn {} serves",
         env!("CARGO_PKG_VERSION"),
     );
+    let metrics =
+        metrics.map(|listener| tokio::spawn(metrics::serve(listener, Arc::clone(&services))));
     notify("READY=1");
     let result = run(&services, listener, shutdown).await;
     notify("STOPPING=1");
+    if let Some(metrics) = metrics {
+        metrics.abort();
+    }
     services.hooks.shutdown("the runtime is ending").await;
     remove_socket(&socket);
     result

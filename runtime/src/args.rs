@@ -34,6 +34,8 @@ pub enum Command {
     Image(ImageCommand),
     /// Draw what happened to a pod: contract points, plugins' answers, the runtime's steps.
     Timeline(Timeline),
+    /// List NRI plugins: who is connected, what they get, how fast they answer, what went wrong.
+    Plugins(Plugins),
     /// Print a completion script for a shell.
     Completion { shell: clap_complete::Shell },
     /// Helper process: unpack one layer. Started by the daemon only.
@@ -163,6 +165,12 @@ pub struct Timeline {
     /// One JSON object a line, as in the event log.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+pub struct Plugins {
     #[command(flatten)]
     pub connect: Connect,
 }

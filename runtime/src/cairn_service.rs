@@ -3,8 +3,9 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use proto_cairn::v1::{
-    ImportImageRequest, ImportImageResponse, ImportedImage, TimelineEvent, TimelineRequest,
-    cairn_server::Cairn, import_image_request::Part, import_image_response::Step,
+    ImportImageRequest, ImportImageResponse, ImportedImage, Plugin, PluginsRequest,
+    PluginsResponse, TimelineEvent, TimelineRequest, cairn_server::Cairn,
+    import_image_request::Part, import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
@@ -81,6 +82,52 @@ impl Cairn for CairnService {
             Ok(TimelineEvent { json })
         });
         Ok(Response::new(Box::pin(lines)))
+    }
+
+    async fn plugins(
+        &self,
+        _: Request<PluginsRequest>,
+    ) -> Result<Response<PluginsResponse>, Status> {
+        let plugins = self.services.hooks.plugins();
+        Ok(Response::new(PluginsResponse {
+            plugins: plugins.iter().map(plugin).collect(),
+        }))
+    }
+}
+
+fn plugin(info: &nri::PluginInfo) -> Plugin {
+    let nanoseconds = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let state = match info.state {
+        nri::PluginState::Joining => "joining",
+        nri::PluginState::Active => "active",
+        nri::PluginState::Absent => "absent",
+    };
+    let version = match info.version {
+        Some(nri::Version::V1Alpha1) if info.old_style => "v1alpha1, StateChange",
+        Some(nri::Version::V1Alpha1) => "v1alpha1",
+        Some(nri::Version::V1Beta1) => "v1beta1",
+        None => "",
+    };
+    let names = info
+        .events
+        .iter()
+        .map(|event| nri::mask::event_name(event).to_owned());
+    Plugin {
+        index: info.id.index.clone(),
+        name: info.id.name.clone(),
+        state: state.to_owned(),
+        kind: info.kind.map_or("", nri::Kind::as_str).to_owned(),
+        pid: info.pid.unwrap_or(0),
+        protocol: version.to_owned(),
+        events: names.collect(),
+        required: info.required,
+        must_run: info.must_run,
+        calls: info.calls,
+        errors: info.errors,
+        p50_ns: nanoseconds(info.p50),
+        p99_ns: nanoseconds(info.p99),
+        backlog: info.backlog as u64,
+        last_error: info.last_error.clone().unwrap_or_default(),
     }
 }
 

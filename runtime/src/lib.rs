@@ -12,6 +12,7 @@ pub mod cri;
 pub mod fault;
 pub mod host;
 pub mod image;
+pub mod metrics;
 pub mod monitor;
 pub mod oci;
 pub mod pod;

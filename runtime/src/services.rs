@@ -69,8 +69,9 @@ impl Services {
     pub async fn open(config: Config) -> Result<Self> {
         let root = config.root.clone();
         let state = config.state.clone();
-        for dir in ["pods", "containers", "pause", "ns"] {
-            store::make_dir(&state.join(dir))?;
+        store::make_passage(&state)?;
+        for dir in ["pods", "containers", "pause", "pause-root", "ns"] {
+            store::make_passage(&state.join(dir))?;
         }
         let program = std::env::current_exe().step("find our own program")?;
         let helpers = program

@@ -8,7 +8,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, Write as _},
     marker::PhantomData,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::{Arc, RwLock},
 };
@@ -200,6 +200,16 @@ fn sync_dir(dir: &Path) -> Result<(), Error> {
     File::open(dir)
         .and_then(|dir| dir.sync_all())
         .map_err(Error::io("sync", dir))
+}
+
+/// Makes a directory that others may pass through and not list: on the way to what a
+/// container in a user namespace must reach, under names that cannot be guessed.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn make_passage(dir: &Path) -> Result<(), Error> {
+    make_dir(dir)?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).map_err(Error::io("open", dir))
 }
 
 /// Makes a directory and its parents, private to the daemon.

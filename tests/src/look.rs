@@ -1,7 +1,7 @@
 //! What the kernel says about what a daemon made: mounts, links, processes, cgroups, files.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
     time::Duration,
@@ -110,10 +110,10 @@ pub fn mounts(pid: u32) -> BTreeSet<String> {
         .collect()
 }
 
-/// Processes in the pid namespace of a process, as "pid command" in that namespace's numbers.
+/// Processes in the pid namespace of a process, counted by their command.
 pub fn processes(yard: u32) -> BTreeSet<String> {
     let proc = PathBuf::from(format!("/proc/{yard}/root/proc"));
-    let mut all = BTreeSet::new();
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for dir in subdirs(&proc) {
         let Some(pid) = dir.file_name().and_then(|n| n.to_str()) else {
             continue;
@@ -121,10 +121,12 @@ pub fn processes(yard: u32) -> BTreeSet<String> {
         if pid.parse::<u32>().is_ok()
             && let Ok(comm) = fs::read_to_string(dir.join("comm"))
         {
-            all.insert(format!("{pid} {}", comm.trim_end()));
+            *counts.entry(comm.trim_end().to_owned()).or_default() += 1;
         }
     }
-    all
+    let all = counts.into_iter();
+    all.map(|(comm, count)| format!("{comm} x{count}"))
+        .collect()
 }
 
 /// A field of `/proc/<pid>/status`.

@@ -204,6 +204,13 @@ impl Record {
     }
 }
 
+/// The plugins that are there or should be; not those that have gone.
+pub fn there(nri: &Adaptation) -> Vec<nri::PluginInfo> {
+    let mut plugins = nri.plugins();
+    plugins.retain(|p| p.state != nri::PluginState::Gone);
+    plugins
+}
+
 /// Polls a condition until it holds; fails after five seconds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(5);

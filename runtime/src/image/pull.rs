@@ -77,6 +77,14 @@ type Key = (String, Auth);
 #[derive(Default)]
 pub struct Flights(Mutex<HashMap<Key, Weak<Flight>>>);
 
+impl Flights {
+    /// Forgets pulls that are over, and with them the credentials they were asked with.
+    fn tidy(&self) {
+        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.retain(|_, flight| flight.strong_count() > 0);
+    }
+}
+
 /// One pull; it is given up when nobody holds it.
 struct Flight {
     outcome: watch::Receiver<Option<Outcome>>,
@@ -105,8 +113,10 @@ impl Images {
         let done = outcome
             .wait_for(Option::is_some)
             .await
-            .map_err(|_| PullError::CutShort)?;
-        done.clone().unwrap_or(Err(PullError::CutShort))
+            .map(|done| done.clone());
+        drop(flight);
+        self.0.flights.tidy();
+        done.ok().flatten().unwrap_or(Err(PullError::CutShort))
     }
 
     fn flight(&self, reference: Reference, auth: Auth, progress: &Progress) -> Arc<Flight> {
@@ -122,7 +132,6 @@ impl Images {
         {
             return flight;
         }
-        flights.retain(|_, flight| flight.strong_count() > 0);
         let (tell, outcome) = watch::channel(None);
         let (shared, progress) = (self.0.clone(), progress.clone());
         let task = tokio::spawn(async move {

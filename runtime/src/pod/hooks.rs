@@ -58,6 +58,7 @@ impl Hooks {
         let eyes = Arc::new(Eyes(Arc::downgrade(services)));
         let adaptation = Adaptation::builder("cairn", env!("CARGO_PKG_VERSION"))
             .settings(services.config.nri_settings())
+            .default_validator(services.config.nri.default_validator.clone())
             .source(Arc::clone(&eyes) as Arc<dyn Source>)
             .observer(eyes)
             .start()
@@ -65,6 +66,20 @@ impl Hooks {
             .map_err(|error| Error::failed(format!("NRI: {error}")))?;
         let _ = services.hooks.adaptation.set(adaptation);
         Ok(())
+    }
+
+    /// Who is connected, and who should be.
+    pub fn plugins(&self) -> Vec<nri::PluginInfo> {
+        let adaptation = self.adaptation.get();
+        adaptation.map(Adaptation::plugins).unwrap_or_default()
+    }
+
+    /// Prometheus text of the families of containerd and ours (NRI-450, NRI-451).
+    pub fn metrics(&self) -> String {
+        let adaptation = self.adaptation.get();
+        adaptation
+            .map(|adaptation| adaptation.metrics("cairn_nri"))
+            .unwrap_or_default()
     }
 
     /// Says goodbye to plugins, ends those that were launched.
@@ -381,10 +396,12 @@ async fn update_others(services: &Services, updates: &[ContainerUpdate]) -> Vec<
         else {
             continue;
         };
+        let change = Change {
+            nri: Some(resources),
+            ..Change::default()
+        };
         let result = match services.registry.container(&update.container_id) {
-            Ok((_, container)) => {
-                update::apply(services, &container, &Change::Nri(resources)).await
-            }
+            Ok((_, container)) => update::apply(services, &container, &change).await,
             Err(error) => Err(error),
         };
         if let Err(error) = result {

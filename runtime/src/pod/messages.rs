@@ -18,12 +18,8 @@ pub fn base(pod: &Pod, container: &Container, specs: &Specs) -> proto_nri::Conta
         config_digest: record.image.id.clone(),
         ..ImageFacts::default()
     };
-    let devices: Vec<_> = record
-        .config
-        .cdi_devices
-        .iter()
-        .map(|device| device.name.clone())
-        .collect();
+    // A name that is none was refused when the spec was built.
+    let devices = oci::cdi_names(&record.config).unwrap_or_default();
     let seccomp: Option<SeccompKind> =
         oci::from_cri::seccomp_choice(&record.config, &pod.services.policy).ok();
     oci::nri_container(

@@ -6,5 +6,6 @@ mod model;
 mod pull;
 mod registry;
 mod store;
+mod stress;
 mod support;
 mod unpack;

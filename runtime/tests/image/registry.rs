@@ -104,6 +104,25 @@ impl Drop for Registry {
     }
 }
 
+/// Has skopeo write the image as `<kind>:<file>:<name>`.
+pub fn archive(dir: &Path, image: &Image, kind: &str, name: &str) -> PathBuf {
+    let layout = dir.join(format!("{kind}-layout"));
+    write_layout(&layout, image);
+    let file = dir.join(format!("{kind}.tar"));
+    let done = Command::new("skopeo")
+        .args(["copy", "-q", "--insecure-policy"])
+        .arg(format!("oci:{}:pushed", layout.display()))
+        .arg(format!("{kind}:{}:{name}", file.display()))
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    file
+}
+
 fn write_layout(dir: &Path, image: &Image) {
     let blobs = dir.join("blobs/sha256");
     std::fs::create_dir_all(&blobs).unwrap();

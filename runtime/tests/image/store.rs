@@ -163,6 +163,34 @@ async fn a_docker_archive_and_a_directory_are_imported_too() {
 }
 
 #[tokio::test]
+async fn archives_that_skopeo_writes_are_imported() {
+    let f = Fixture::new();
+    let image = Image::new("x:1", &[base(), Layer::new().file("own", "own")]);
+    for (kind, name) in [
+        ("oci-archive", "registry.example/oci:1"),
+        ("docker-archive", "saved:1"),
+    ] {
+        let file = crate::registry::archive(f.tmp.path(), &image, kind, name);
+        let from = ImportFrom::Path(file);
+        let done = f
+            .images
+            .import(from, None, &Progress::default())
+            .await
+            .unwrap();
+        let record = f.images.resolve(name).unwrap().unwrap();
+        assert_eq!((&record.id, done.len()), (&done[0].id, 1), "{kind}");
+        let rootfs = f.images.prepare_rootfs(kind, &record, None).await.unwrap();
+        let text = f.images.rootfs_text(&rootfs, "/own").await.unwrap();
+        assert_eq!(text.as_deref(), Some("own"), "{kind}");
+    }
+    assert_eq!(
+        f.names("layers").len(),
+        2,
+        "the same layers, however they come"
+    );
+}
+
+#[tokio::test]
 async fn an_archive_that_lies_or_lacks_something_leaves_nothing() {
     let f = Fixture::new();
     let good = two_layers();

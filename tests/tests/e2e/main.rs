@@ -3,6 +3,7 @@
 mod bad_input;
 mod contract;
 mod exec;
+mod faults;
 mod grace;
 mod harness;
 mod idempotence;

@@ -21,6 +21,7 @@ use super::super::{
     spec::Specs,
 };
 use crate::{
+    cdi::{HostCdi, WithCdi},
     clock, fault, host,
     image::{ImageRecord, Rootfs},
     oci::{self, ApplyContext, ContainerSpec, ImageFacts, Inputs, SeccompKind},
@@ -215,7 +216,9 @@ async fn build(
             host: &services.host,
             policy: &services.policy,
             image: &facts,
-            view: &host::View,
+            view: &WithCdi {
+                cdi: HostCdi::new(&services.host, &host::View),
+            },
             rootfs: &super::rootfs_path(&services, &container.id),
             passwd: passwd.as_deref(),
             group: group.as_deref(),
@@ -410,7 +413,7 @@ async fn adjust(pod: &Arc<Pod>, container: &Arc<Container>, mut specs: Specs) ->
             host: &services.host,
             policy: &services.policy,
             view: &host::View,
-            cdi: None,
+            cdi: Some(&HostCdi::new(&services.host, &host::View)),
             blockio: None,
         },
     )

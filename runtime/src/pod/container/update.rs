@@ -18,10 +18,12 @@ use super::{
 };
 use crate::{fault, oci, pod::journal::Step, services::Services};
 
-/// Where a change of resources comes from.
-pub enum Change {
-    Cri(cri::LinuxContainerResources),
-    Nri(proto_nri::LinuxResources),
+/// What is to change: the values of a CRI request, those of plugins, or plugins' laid over a
+/// request's.
+#[derive(Default)]
+pub struct Change {
+    pub cri: Option<cri::LinuxContainerResources>,
+    pub nri: Option<proto_nri::LinuxResources>,
 }
 
 /// # Errors
@@ -42,12 +44,15 @@ pub async fn update(
         .ok_or_else(|| Error::invalid(format!("{what}: linux is missing")))?;
     fault::pass("container.update.hook").await.step(&what)?;
     let services = &pod.services;
-    let answer = services
+    let nri = services
         .hooks
         .update_container(pod, container, &wanted)
         .await
         .map_err(|error| error.at(&what))?;
-    let change = answer.map_or(Change::Cri(wanted), Change::Nri);
+    let change = Change {
+        cri: Some(wanted),
+        nri,
+    };
     apply(services, container, &change)
         .await
         .map_err(|error| error.at(&what))?;
@@ -75,13 +80,12 @@ pub async fn apply(services: &Services, container: &Container, change: &Change) 
         }
     };
     let mut specs = services.specs.read(&container.id).await?;
-    match change {
-        Change::Cri(resources) => {
-            oci::apply_update(&mut specs.spec, resources, &services.host, &services.policy)?;
-        }
-        Change::Nri(resources) => {
-            oci::apply_nri_update(&mut specs.spec, resources, &services.host, &services.policy)?;
-        }
+    let (host, policy) = (&services.host, &services.policy);
+    if let Some(resources) = &change.cri {
+        oci::apply_update(&mut specs.spec, resources, host, policy)?;
+    }
+    if let Some(resources) = &change.nri {
+        oci::apply_nri_update(&mut specs.spec, resources, host, policy)?;
     }
     if running {
         fault::pass("container.update.cgroup")

@@ -4,10 +4,13 @@
 //! An error is one line that names the key (CRI has no say here; design.md, "Arguments →
 //! checked configuration → bind").
 
+mod nri;
+
+pub use nri::{Nri, NriPlugin};
+
 use std::{
-    collections::BTreeMap,
     fs,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -47,6 +50,7 @@ pub struct File {
     pub image: Image,
     pub nri: Nri,
     pub trace: Trace,
+    pub metrics: Metrics,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -114,42 +118,18 @@ pub struct Image {
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Nri {
-    pub enable: bool,
-    pub socket: PathBuf,
-    pub plugin_dir: PathBuf,
-    pub plugin_config_dir: PathBuf,
-    /// Only launched plugins; the socket is not opened.
-    pub disable_connections: bool,
-    #[serde(deserialize_with = "duration")]
-    pub registration_timeout: Duration,
-    #[serde(deserialize_with = "duration")]
-    pub request_timeout: Duration,
-    #[serde(deserialize_with = "duration")]
-    pub sync_timeout: Duration,
-    /// Users whose plugins may connect, by number.
-    pub allowed_uids: Vec<u32>,
-    /// Settings of single plugins by `"10-name"`.
-    pub plugin: BTreeMap<String, NriPlugin>,
-}
-
-/// `[nri.plugin."10-name"]`; what is absent follows `[nri]`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct NriPlugin {
-    #[serde(deserialize_with = "duration_option")]
-    pub request_timeout: Option<Duration>,
-    #[serde(deserialize_with = "duration_option")]
-    pub sync_timeout: Option<Duration>,
-}
-
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 pub struct Trace {
     /// Events kept in memory for `cairn timeline`.
     pub ring: usize,
     pub file_bytes: u64,
     pub files: usize,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// A loopback address and port for Prometheus; empty: none.
+    pub listen: String,
 }
 
 impl Default for File {
@@ -166,6 +146,7 @@ impl Default for File {
             image: Image::default(),
             nri: Nri::default(),
             trace: Trace::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -220,23 +201,6 @@ impl Default for Image {
     }
 }
 
-impl Default for Nri {
-    fn default() -> Self {
-        Self {
-            enable: true,
-            socket: "/var/run/nri/nri.sock".into(),
-            plugin_dir: "/opt/nri/plugins".into(),
-            plugin_config_dir: "/etc/nri/conf.d".into(),
-            disable_connections: false,
-            registration_timeout: Duration::from_secs(5),
-            request_timeout: Duration::from_secs(2),
-            sync_timeout: Duration::from_secs(10),
-            allowed_uids: vec![0],
-            plugin: BTreeMap::new(),
-        }
-    }
-}
-
 impl Default for Trace {
     fn default() -> Self {
         Self {
@@ -252,6 +216,8 @@ impl Default for Trace {
 pub struct Config {
     file: File,
     socket: PathBuf,
+    metrics: Option<SocketAddr>,
+    nri_settings: ::nri::Settings,
 }
 
 impl std::ops::Deref for Config {
@@ -269,31 +235,13 @@ impl Config {
     }
 
     /// NRI's part, as the library takes it.
-    pub fn nri_settings(&self) -> nri::Settings {
-        let nri = &self.nri;
-        let plugins = nri.plugin.iter().filter_map(|(name, plugin)| {
-            let policy = nri::policy::PluginPolicy {
-                request_timeout: plugin.request_timeout,
-                sync_timeout: plugin.sync_timeout,
-                ..Default::default()
-            };
-            let settings = nri::PluginSettings {
-                policy,
-                ..Default::default()
-            };
-            Some((name.parse().ok()?, settings))
-        });
-        nri::Settings {
-            socket: (!nri.disable_connections).then(|| nri.socket.clone()),
-            allowed_uids: nri.allowed_uids.clone(),
-            plugin_dir: Some(nri.plugin_dir.clone()),
-            plugin_config_dir: Some(nri.plugin_config_dir.clone()),
-            registration_timeout: nri.registration_timeout,
-            request_timeout: nri.request_timeout,
-            sync_timeout: nri.sync_timeout,
-            plugins: plugins.collect(),
-            ..nri::Settings::default()
-        }
+    pub fn nri_settings(&self) -> ::nri::Settings {
+        self.nri_settings.clone()
+    }
+
+    /// Where metrics are served, if anywhere.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics
     }
 
     /// Judges every value; touches nothing.
@@ -356,16 +304,14 @@ impl Config {
         if !(64..=1 << 20).contains(&file.trace.ring) {
             return refuse("trace.ring", "must be from 64 to 1048576 events");
         }
-        for name in file.nri.plugin.keys() {
-            let index = name.split_once('-').map(|(index, _)| index);
-            if !index.is_some_and(|i| i.len() == 2 && i.bytes().all(|b| b.is_ascii_digit())) {
-                return refuse(
-                    "nri.plugin",
-                    &format!("\"{name}\" is not of the form \"10-name\""),
-                );
-            }
-        }
-        Ok(Self { file, socket })
+        let metrics = check_metrics(&file.metrics)?;
+        let nri_settings = file.nri.settings()?;
+        Ok(Self {
+            file,
+            socket,
+            metrics,
+            nri_settings,
+        })
     }
 }
 
@@ -388,6 +334,21 @@ pub fn socket_path(key: &'static str, endpoint: &str) -> Result<PathBuf, Error> 
         return Ok(path.into());
     };
     Err(Error::Value { key, message })
+}
+
+/// Metrics are for this machine: they name pods.
+fn check_metrics(metrics: &Metrics) -> Result<Option<SocketAddr>, Error> {
+    if metrics.listen.is_empty() {
+        return Ok(None);
+    }
+    let address: Option<SocketAddr> = metrics.listen.parse().ok();
+    match address {
+        Some(address) if address.ip().is_loopback() => Ok(Some(address)),
+        _ => Err(Error::Value {
+            key: "metrics.listen",
+            message: format!("\"{}\" is no loopback address and port", metrics.listen),
+        }),
+    }
 }
 
 fn check_network(network: &Network) -> Result<(), Error> {
@@ -513,7 +474,7 @@ mod tests {
     #[test]
     fn every_key_of_the_default_is_printed() {
         let keys: toml::Table = toml::from_str(DEFAULT_TEXT).expect("parses");
-        for (table, expected) in [("network", 6), ("nri", 9), ("image", 3), ("trace", 3)] {
+        for (table, expected) in [("network", 6), ("nri", 12), ("image", 3), ("trace", 3)] {
             assert_eq!(
                 keys[table].as_table().expect("a table").len(),
                 expected,
@@ -544,6 +505,7 @@ mod tests {
         assert!(judge("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));
         assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("no duration"));
         assert!(judge("[nri]\nrequest_timeout = \"0s\"").starts_with("nri.request_timeout: "));
+        assert!(judge("[metrics]\nlisten = \"0.0.0.0:1\"").starts_with("metrics.listen: "));
         assert!(judge("[nri.plugin.x]\n").starts_with("nri.plugin: \"x\""));
         assert!(judge("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
     }

@@ -1,0 +1,182 @@
+//! Pre-installed plugins: those of this process and those of the plugin directory, from their start
+//! to the one cut they all share, and the return of those that die.
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use tokio::{net::UnixStream, time::sleep};
+
+use crate::{
+    Shared, StartError,
+    handlers::Handlers,
+    merge::SyncMerge,
+    observe::{Kind, PluginEvent},
+    owners::PluginId,
+    session::{self, Connected, Origin, Session},
+    settings::Restart,
+    shared::unknown,
+    sync::Joining,
+    transport::{self, Found},
+};
+
+/// Back-off of restarts.
+const RESTART_FIRST: Duration = Duration::from_secs(1);
+const RESTART_MAX: Duration = Duration::from_secs(60);
+
+impl Shared {
+    /// Configures the plugins of this process; one that fails fails the start (NRI-207).
+    pub(crate) async fn start_in_process(
+        self: Arc<Self>,
+        plugins: Vec<(PluginId, Handlers)>,
+    ) -> Result<Vec<Arc<Session>>, StartError> {
+        let mut sessions = Vec::new();
+        for (id, handlers) in plugins {
+            let session = session::establish_in_process(&self, id.clone(), handlers).await;
+            sessions.push(session.map_err(|cause| StartError::InProcess { id, cause })?);
+        }
+        Ok(sessions)
+    }
+
+    /// Starts the plugins of the plugin directory, one after the other (NRI-206).
+    pub(crate) async fn launch_all(self: Arc<Self>) -> Result<Vec<Connected>, StartError> {
+        let Some(dir) = &self.settings.plugin_dir else {
+            return Ok(Vec::new());
+        };
+        let config_dir = self.settings.plugin_config_dir.as_deref();
+        let trusted = self.settings.trusted_files_only;
+        let (found, left_out) = transport::discover(dir, config_dir, trusted)?;
+        for left in left_out {
+            let reason = format!("{}: {}", left.file.display(), left.why);
+            self.tell(&unknown(Kind::Launched), &PluginEvent::Rejected { reason });
+        }
+        let mut connected = Vec::new();
+        for plugin in found {
+            let again = plugin.clone();
+            let Some((stream, origin)) = self.launch(plugin) else {
+                continue;
+            };
+            match session::establish(&self, stream, origin).await {
+                Some(plugin) => connected.push(plugin),
+                None if self.settings.plugin(&again.id).restart == Restart::OnFailure => {
+                    let after = self.next_restart(&again.id, Duration::ZERO);
+                    tokio::spawn(self.clone().launch_again(again, after));
+                }
+                None => {}
+            }
+        }
+        Ok(connected)
+    }
+
+    fn launch(&self, found: Found) -> Option<(UnixStream, Origin)> {
+        let mut name = unknown(Kind::Launched);
+        name.id = Some(&found.id);
+        match transport::launch(&found) {
+            Ok((child, stream)) => {
+                name.pid = Some(child.pid);
+                self.tell(&name, &PluginEvent::Launched);
+                Some((stream, Origin::Launched { found, child }))
+            }
+            Err(e) => {
+                let reason = e.to_string();
+                self.tell(&name, &PluginEvent::Rejected { reason });
+                None
+            }
+        }
+    }
+
+    /// One cut for all pre-installed plugins, then each is told in order (NRI-208, NRI-315).
+    pub(crate) async fn join_preinstalled(
+        self: Arc<Self>,
+        in_process: Vec<Arc<Session>>,
+        launched: Vec<Connected>,
+    ) {
+        let mut sessions = in_process;
+        sessions.extend(launched.iter().map(|c| c.session.clone()));
+        self.roster.adopt();
+        let (joining, snapshot) = self.roster.join(&sessions);
+        let mut merge = SyncMerge::new();
+        let mut ready: Vec<Joining> = Vec::new();
+        for (session, joining) in sessions.iter().zip(joining) {
+            match session::synchronize(&self, session, snapshot.clone()).await {
+                Ok(updates) => {
+                    let updates = self.granted(session, updates);
+                    for conflict in merge.apply(&session.id, updates) {
+                        tracing::warn!(plugin = %session.id, %conflict, "left an update out at start-up");
+                    }
+                    ready.push(joining);
+                }
+                Err(reason) => {
+                    let rejected = PluginEvent::Rejected {
+                        reason: reason.clone(),
+                    };
+                    self.tell(&session.name(), &rejected);
+                    session.close(&self, reason);
+                }
+            }
+        }
+        self.apply(merge.finish().update).await;
+        for connected in &launched {
+            connected.open();
+        }
+        for joining in ready {
+            if let Err(e) = session::activate(&self, joining) {
+                tracing::warn!("at start-up: {e}");
+            }
+        }
+        for connected in launched {
+            tokio::spawn(session::watch(self.clone(), connected));
+        }
+    }
+
+    /// Starts a launched plugin again if it is to be.
+    pub(crate) fn restart(self: Arc<Self>, session: &Session, found: Found) {
+        let settled = session.was_dismissed();
+        if settled || session.settings.restart == Restart::No || *self.stopping.borrow() {
+            return;
+        }
+        let after = self.next_restart(&found.id, session.age());
+        self.tell(&session.name(), &PluginEvent::Restarting { after });
+        tokio::spawn(self.launch_again(found, after));
+    }
+
+    /// A boxed future, because a plugin's end leads here and from here to its next end.
+    fn launch_again(
+        self: Arc<Self>,
+        found: Found,
+        after: Duration,
+    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            tokio::select! {
+                () = sleep(after) => {}
+                () = self.stopped() => return,
+            }
+            let (id, policy) = (found.id.clone(), self.settings.plugin(&found.id));
+            let again = found.clone();
+            let Some((stream, origin)) = self.launch(found) else {
+                return;
+            };
+            match session::establish(&self, stream, origin).await {
+                Some(connected) => session::join_and_watch(self, connected).await,
+                None if policy.restart == Restart::OnFailure => {
+                    let after = self.next_restart(&id, Duration::ZERO);
+                    tokio::spawn(self.launch_again(again, after));
+                }
+                None => {}
+            }
+        })
+    }
+
+    /// 1 s, 2 s, … a minute; from the start again after a life of a minute.
+    fn next_restart(&self, id: &PluginId, lived: Duration) -> Duration {
+        let mut restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = restarts.entry(id.clone()).or_default();
+        if lived >= RESTART_MAX {
+            *count = 0;
+        }
+        let after = RESTART_FIRST * 2u32.pow((*count).min(6));
+        *count += 1;
+        after.min(RESTART_MAX)
+    }
+}

@@ -1,0 +1,221 @@
+//! The tables `[nri]` and `[nri.plugin."10-name"]`, and what the library makes of them.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use nri::{
+    EventMask, PluginId, PluginSettings, Restart, Settings,
+    mask::FieldMask,
+    policy::{OnDenied, OnTimeout, PluginPolicy},
+    validate::DefaultValidator,
+};
+use serde::Deserialize;
+
+use super::{Error, duration, duration_option};
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nri {
+    pub enable: bool,
+    pub socket: PathBuf,
+    pub plugin_dir: PathBuf,
+    pub plugin_config_dir: PathBuf,
+    /// Only launched plugins; the socket is not opened.
+    pub disable_connections: bool,
+    #[serde(deserialize_with = "duration")]
+    pub registration_timeout: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub request_timeout: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub sync_timeout: Duration,
+    /// Users whose plugins may connect, by number.
+    pub allowed_uids: Vec<u32>,
+    /// A pod with this annotation set to "true" does not need required plugins; empty: none.
+    pub tolerate_missing_annotation: String,
+    /// A newer plugin of the same index and name replaces the older.
+    pub replace_same_name: bool,
+    /// The in-process validator of adjustments, as containerd has it.
+    pub default_validator: DefaultValidator,
+    /// Settings of single plugins by `"10-name"`.
+    pub plugin: BTreeMap<String, NriPlugin>,
+}
+
+impl Default for Nri {
+    fn default() -> Self {
+        Self {
+            enable: true,
+            socket: "/var/run/nri/nri.sock".into(),
+            plugin_dir: "/opt/nri/plugins".into(),
+            plugin_config_dir: "/etc/nri/conf.d".into(),
+            disable_connections: false,
+            registration_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(2),
+            sync_timeout: Duration::from_secs(10),
+            allowed_uids: vec![0],
+            tolerate_missing_annotation: String::new(),
+            replace_same_name: false,
+            default_validator: DefaultValidator::default(),
+            plugin: BTreeMap::new(),
+        }
+    }
+}
+
+/// `[nri.plugin."10-name"]`; what is absent follows `[nri]`, and Go's behaviour.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NriPlugin {
+    #[serde(deserialize_with = "duration_option")]
+    pub request_timeout: Option<Duration>,
+    #[serde(deserialize_with = "duration_option")]
+    pub sync_timeout: Option<Duration>,
+    /// Pods and containers are not created without its answer.
+    pub required: bool,
+    /// Stop and Remove events it has not acknowledged are kept and sent again.
+    pub must_run: bool,
+    pub on_timeout: Timeout,
+    /// With `on_timeout = "skip"`: so many misses in a row close it; 0 never does.
+    pub breaker: Option<u32>,
+    /// Events it is told of, whatever it subscribes to; as in `"RunPodSandbox, container"`.
+    pub events: Option<String>,
+    /// Fields it may adjust or update; as in `"Env, Mounts, resources"`.
+    pub fields: Option<String>,
+    pub on_denied: Denied,
+    /// Whether it is launched again when it died.
+    pub restart: Again,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Timeout {
+    #[default]
+    Close,
+    Skip,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Denied {
+    #[default]
+    Fail,
+    Drop,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Again {
+    #[default]
+    No,
+    OnFailure,
+}
+
+impl Nri {
+    /// What the library is started with.
+    ///
+    /// # Errors
+    /// The first plugin whose name, events or fields are none.
+    pub fn settings(&self) -> Result<Settings, Error> {
+        let mut plugins = BTreeMap::new();
+        for (name, plugin) in &self.plugin {
+            let refuse = |message: String| Error::Value {
+                key: "nri.plugin",
+                message,
+            };
+            let id: PluginId = name
+                .parse()
+                .map_err(|_| refuse(format!("\"{name}\" is not of the form \"10-name\"")))?;
+            let settings = plugin
+                .settings()
+                .map_err(|error| refuse(format!("\"{name}\": {error}")))?;
+            plugins.insert(id, settings);
+        }
+        let annotation = &self.tolerate_missing_annotation;
+        Ok(Settings {
+            socket: (!self.disable_connections).then(|| self.socket.clone()),
+            allowed_uids: self.allowed_uids.clone(),
+            plugin_dir: Some(self.plugin_dir.clone()),
+            plugin_config_dir: Some(self.plugin_config_dir.clone()),
+            registration_timeout: self.registration_timeout,
+            request_timeout: self.request_timeout,
+            sync_timeout: self.sync_timeout,
+            plugins,
+            replace_same_name: self.replace_same_name,
+            tolerate_missing_annotation: (!annotation.is_empty()).then(|| annotation.clone()),
+            ..Settings::default()
+        })
+    }
+}
+
+impl NriPlugin {
+    fn settings(&self) -> Result<PluginSettings, nri::mask::BadMask> {
+        let standard = PluginPolicy::default();
+        let events = self.events.as_deref().map(str::parse::<EventMask>);
+        let fields = self.fields.as_deref().map(str::parse::<FieldMask>);
+        Ok(PluginSettings {
+            policy: PluginPolicy {
+                required: self.required,
+                must_run: self.must_run,
+                on_timeout: match self.on_timeout {
+                    Timeout::Close => OnTimeout::Close,
+                    Timeout::Skip => OnTimeout::Skip,
+                },
+                breaker: self.breaker.unwrap_or(standard.breaker),
+                request_timeout: self.request_timeout,
+                sync_timeout: self.sync_timeout,
+                events: events.transpose()?.unwrap_or(standard.events),
+                fields: fields.transpose()?.unwrap_or(standard.fields),
+                on_denied: match self.on_denied {
+                    Denied::Fail => OnDenied::Fail,
+                    Denied::Drop => OnDenied::Drop,
+                },
+            },
+            restart: match self.restart {
+                Again::No => Restart::No,
+                Again::OnFailure => Restart::OnFailure,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Result<Settings, String> {
+        let nri: Nri = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        nri.settings().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_plugin_is_treated_as_its_table_says() {
+        let settings = settings(
+            "[plugin.\"10-x\"]\nrequired = true\non_timeout = \"skip\"\nbreaker = 5\n\
+             events = \"RunPodSandbox, container\"\nfields = \"Env\"\nrestart = \"on-failure\"\n",
+        )
+        .expect("is valid");
+        let plugin = settings.plugin(&"10-x".parse().expect("an id"));
+        assert!(plugin.policy.required && !plugin.policy.must_run);
+        assert_eq!(plugin.policy.on_timeout, OnTimeout::Skip);
+        assert_eq!(plugin.policy.breaker, 5);
+        assert_eq!(plugin.policy.fields, "Env".parse().expect("a field"));
+        assert_eq!(plugin.restart, Restart::OnFailure);
+    }
+
+    #[test]
+    fn a_plugin_without_a_table_is_treated_as_go_does() {
+        let settings = settings("").expect("is valid");
+        let plugin = settings.plugin(&"10-x".parse().expect("an id"));
+        assert_eq!(plugin, PluginSettings::default());
+    }
+
+    #[test]
+    fn what_is_no_event_field_or_name_is_refused_with_the_plugins_name() {
+        let refused = |text: &str| settings(text).expect_err("refused");
+        assert!(
+            refused("[plugin.\"10-x\"]\nevents = \"Nap\"").starts_with("nri.plugin: \"10-x\": ")
+        );
+        assert!(
+            refused("[plugin.\"10-x\"]\nfields = \"Nap\"").starts_with("nri.plugin: \"10-x\": ")
+        );
+        assert!(refused("[plugin.x]\n").contains("not of the form"));
+        assert!(refused("[plugin.\"10-x\"]\non_timeout = \"nap\"").contains("nap"));
+    }
+}
