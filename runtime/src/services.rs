@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     fs,
     net::IpAddr,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     str::FromStr as _,
     time::Duration,
@@ -379,10 +380,10 @@ fn network_config(config: &Config) -> Result<cni_shim::Config> {
 /// The static monitor program doubles as the pause program: it is all that the root holds.
 fn make_pause_root(state: &Path, helpers: &Path) -> Result<PathBuf> {
     let root = state.join("pause-root");
-    store::make_dir(&root)?;
-    // libcontainer mounts over these.
-    for dir in ["proc", "dev", "sys"] {
-        store::make_dir(&root.join(dir))?;
+    // libcontainer mounts over these, as the root of a user namespace in some pods.
+    for dir in [root.clone(), root.join("proc"), root.join("dev"), root.join("sys")] {
+        store::make_dir(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).step("pause root")?;
     }
     let (from, to, tmp) = (
         helpers.join("cairn-monitor"),
