@@ -323,7 +323,7 @@ impl Shared {
             if let Err(e) = answer
                 && failed(&e)
             {
-                return Err(format!("synchronize-failed: an event it had missed: {e}"));
+                return Err(format!("request-timeout: an event it had missed: {e}"));
             }
             self.journal.acknowledged(&session.id);
         }
