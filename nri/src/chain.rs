@@ -367,6 +367,10 @@ async fn call_with_late_window<R: HookRequest>(
                 if policy::late(R::EVENT, ok) == Late::Undo {
                     undo(&shared, &session, &request).await;
                 }
+                // What a must-run plugin was not told meanwhile, before anything new.
+                if let Err(reason) = shared.redeliver(&session).await {
+                    session.close(&shared, reason);
+                }
                 session.overdue.store(false, Ordering::SeqCst);
             } else {
                 let _ = tx.send(delivered);

@@ -379,3 +379,128 @@ async fn run<T>(handler: Boxed<Result<T>>) -> std::result::Result<T, Status> {
 pub(crate) fn method(event: Event) -> &'static str {
     event_name(event)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn service() -> PluginService {
+        let handlers = Handlers::new()
+            .run_pod_sandbox(|_| async { Ok(()) })
+            .create_container(|_, _| async { Ok((None, Vec::new())) })
+            .synchronize(|_, _| async { Ok(Vec::new()) });
+        PluginService::new(handlers)
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(future)
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_method_panic(
+            method in prop::sample::select(vec![
+                "Configure", "Synchronize", "Shutdown", "StateChange", "RunPodSandbox",
+                "CreateContainer", "Invented",
+            ]),
+            payload in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            // An answer or an error; a panic would come back as the error that says so.
+            if let Err(status) = block_on(service().answer(method, payload)) {
+                prop_assert!(!status.message.contains("panicked"), "{}", status.message);
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_a_list_are_echoed_and_handled_once() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let into = seen.clone();
+        let handlers = Handlers::new().synchronize(move |pods, _| {
+            into.lock().unwrap().push(pods.len());
+            async { Ok(Vec::new()) }
+        });
+        let service = PluginService::new(handlers);
+        for more in [true, true, false] {
+            let part = SynchronizeRequest {
+                pods: vec![PodSandbox::default()],
+                containers: Vec::new(),
+                more,
+            };
+            let reply = block_on(service.answer("Synchronize", part.encode_to_vec())).unwrap();
+            assert_eq!(
+                SynchronizeResponse::decode(reply.as_slice()).unwrap().more,
+                more
+            );
+        }
+        assert_eq!(*seen.lock().unwrap(), [3]);
+    }
+
+    #[test]
+    fn without_a_handler_parts_are_echoed_too() {
+        let service = PluginService::new(Handlers::new());
+        let part = SynchronizeRequest {
+            more: true,
+            ..Default::default()
+        };
+        let reply = block_on(service.answer("Synchronize", part.encode_to_vec())).unwrap();
+        assert!(SynchronizeResponse::decode(reply.as_slice()).unwrap().more);
+    }
+
+    #[test]
+    fn configure_wants_what_is_handled_and_refuses_what_is_not() {
+        let configure = |wanted: EventMask| {
+            let handlers = Handlers::new()
+                .run_pod_sandbox(|_| async { Ok(()) })
+                .stop_pod_sandbox(|_| async { Ok(()) })
+                .configure(move |_| async move { Ok(wanted) });
+            let answer = PluginService::new(handlers);
+            let reply = block_on(answer.answer("Configure", Vec::new()))?;
+            ConfigureResponse::decode(reply.as_slice())
+                .map(|r| r.events)
+                .map_err(|e| Status::new(Code::Unknown, e.to_string()))
+        };
+        assert_eq!(configure(EventMask::NONE).unwrap(), 3);
+        assert_eq!(configure(EventMask::of(Event::StopPodSandbox)).unwrap(), 2);
+        let refused = configure(EventMask::ALL).unwrap_err().to_string();
+        assert!(refused.contains("CreateContainer"), "{refused}");
+    }
+
+    #[test]
+    fn a_state_change_reaches_the_handler_of_its_event_and_others_do_nothing() {
+        let seen = Arc::new(Mutex::new(String::new()));
+        let into = seen.clone();
+        let handlers = Handlers::new().start_container(move |pod, container| {
+            *into.lock().unwrap() = format!("{} {}", pod.id, container.id);
+            async { Ok(()) }
+        });
+        let service = PluginService::new(handlers);
+        let change = |event: i32| StateChangeEvent {
+            event,
+            pod: Some(PodSandbox {
+                id: "p".into(),
+                ..Default::default()
+            }),
+            container: Some(Container {
+                id: "c".into(),
+                ..Default::default()
+            }),
+        };
+        for event in [
+            Event::CreateContainer as i32,
+            0,
+            99,
+            Event::RunPodSandbox as i32,
+        ] {
+            let answer = service.answer("StateChange", change(event).encode_to_vec());
+            assert!(block_on(answer).unwrap().is_empty());
+        }
+        assert_eq!(*seen.lock().unwrap(), "");
+        let start = change(Event::StartContainer as i32).encode_to_vec();
+        block_on(service.answer("StateChange", start)).unwrap();
+        assert_eq!(*seen.lock().unwrap(), "p c");
+    }
+}

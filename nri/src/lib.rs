@@ -1,10 +1,51 @@
 //! NRI, the Node Resource Interface, as a library.
 //!
 //! A container runtime tells *plugins* of the life of its pods and containers, and lets them adjust
-//! containers as they are made. This crate is both ends of that wire:
+//! containers as they are made. A plugin is a program of its own, started by the runtime or connected
+//! to its socket; or an object in the runtime's process. This crate is both ends of that wire:
 //!
 //! - **the runtime side**, [`Adaptation`]: knows plugins, not pods;
-//! - **the plugin side**, [`Handlers`] and, with feature `stub`, [`stub`].
+//! - **the plugin side**, [`Handlers`] and, with feature `stub`, `stub::Stub`.
+//!
+//! # The events
+//!
+//! | | a plugin may veto | everyone is told | told, nothing more |
+//! |---|---|---|---|
+//! | pods | RunPodSandbox, UpdatePodSandbox | StopPodSandbox, RemovePodSandbox | PostUpdatePodSandbox |
+//! | containers | CreateContainer, StartContainer, UpdateContainer | StopContainer, RemoveContainer | PostCreate-, PostStart-, PostUpdateContainer |
+//!
+//! Answers to CreateContainer carry an adjustment of the container; those to Create-, Update- and
+//! StopContainer also updates of other containers. Each field and key has one owner: two plugins that
+//! set the same thing fail the creation, by name ([`owners`], [`merge`]). Then *validators*, plugins
+//! with the fourteenth event, judge the sum ([`validate`]).
+//!
+//! # What becomes of a plugin that fails
+//!
+//! An error is a veto at setup, and only reported at teardown. A plugin that does not answer in time,
+//! loses its connection or breaks the protocol is closed, and the operation goes on without it, unless
+//! the plugin is *required*. [`policy`] is the whole table; [`PluginSettings`] changes it per plugin.
+//!
+//! # A plugin
+//!
+//! ```
+//! use nri::{Handlers, adjust::Adjust, proto::ContainerAdjustment};
+//!
+//! let handlers = Handlers::new()
+//!     .run_pod_sandbox(|pod| async move {
+//!         if pod.name.is_empty() {
+//!             return Err("a pod without a name".into());
+//!         }
+//!         Ok(())
+//!     })
+//!     .create_container(|pod, _container| async move {
+//!         let mut adjust = ContainerAdjustment::default();
+//!         adjust.add_env("POD", &pod.name);
+//!         Ok((Some(adjust), Vec::new()))
+//!     });
+//! assert_eq!(handlers.events().to_string(), "RunPodSandbox,CreateContainer");
+//! // stub::Stub::builder(handlers).name("example").index("10").run().await
+//! // or Adaptation::builder(..).in_process("10-example".parse()?, handlers)
+//! ```
 //!
 //! # A runtime
 //!
@@ -44,7 +85,9 @@
 //! the runtime tells everyone with the stop and remove methods (NRI-430). Teardown and notification
 //! methods never fail.
 //!
-//! The order of locks is: the runtime's own step → [`Adaptation::turn`] → applying updates.
+//! The order of waiting is: the runtime's own step → [`Adaptation::turn`] → applying updates. Let each
+//! call run to its end: one that is dropped half way leaves a plugin busy with an event, and the next
+//! one may reach it meanwhile.
 //!
 //! # Plugins that connect while things happen
 //!

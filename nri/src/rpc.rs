@@ -85,6 +85,19 @@ impl Status {
     }
 }
 
+/// Characters of a peer's text that go into ours.
+const MAX_TEXT: usize = 1000;
+
+/// A text from a peer as it may stand in a log or an error: one line, not too long.
+pub(crate) fn one_line(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let mut line: String = text.chars().take(MAX_TEXT).map(plain).collect();
+    if line.len() < text.len() {
+        line.push('…');
+    }
+    line
+}
+
 /// How a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -155,7 +168,7 @@ impl Client {
             }
             Ok(Err(ttrpc::Error::RpcStatus(s))) => Err(CallError::Status(Status {
                 code: s.code,
-                message: s.message,
+                message: one_line(&s.message),
             })),
             // ttrpc's own timeout is only a text; the clock says the same without reading it.
             Ok(Err(_)) if Instant::now() >= deadline => Err(CallError::TimedOut(limit)),
@@ -402,5 +415,24 @@ impl futures_core::Stream for OneConnection {
             Some(conn) => Poll::Ready(Some(Ok(conn))),
             None => Poll::Pending,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_text_becomes_one_short_line() {
+        assert_eq!(one_line("two\nlines\u{1b}[31m"), "two lines [31m");
+        let long = one_line(&"ä".repeat(5000));
+        assert_eq!(long.chars().count(), MAX_TEXT + 1);
+        assert!(long.ends_with('…'));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer() {
+        let answer: Result<(), _> = without_panic(async { panic!("on purpose") }).await;
+        assert!(answer.unwrap_err().message.contains("panicked"));
     }
 }

@@ -162,12 +162,12 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// Permission bits of the socket (NRI-101).
     pub socket_mode: u32,
-    /// User ids that may connect.
+    /// User ids that may connect; by default root and our own.
     pub allowed_uids: Vec<u32>,
     /// `None`, or a directory that is not there: no launched plugins.
     pub plugin_dir: Option<PathBuf>,
     pub plugin_config_dir: Option<PathBuf>,
-    /// Plugin files must belong to root and not be writable by others.
+    /// Plugin files and their directory must belong to root or to us and not be writable by others.
     pub trusted_files_only: bool,
     /// From connect to RegisterPlugin.
     pub registration_timeout: Duration,
@@ -188,7 +188,7 @@ impl Default for Settings {
         Self {
             socket: Some(DEFAULT_SOCKET.into()),
             socket_mode: 0o600,
-            allowed_uids: vec![0],
+            allowed_uids: vec![0, rustix::process::geteuid().as_raw()],
             plugin_dir: Some(DEFAULT_PLUGIN_DIR.into()),
             plugin_config_dir: Some(DEFAULT_PLUGIN_CONFIG_DIR.into()),
             trusted_files_only: true,

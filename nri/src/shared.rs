@@ -21,7 +21,7 @@ use crate::{
     journal::{Journal, Kept},
     observe::{Kind, Metrics, Observer, PluginEvent, PluginInfo, PluginName, PluginState},
     owners::PluginId,
-    rpc::CallError,
+    rpc::{CallError, one_line},
     session::{self, Origin, Session},
     settings::Settings,
     step,
@@ -267,7 +267,8 @@ impl Shared {
         for eviction in request.evict {
             let container = eviction.container_id;
             let done = if policy.fields.may_evict() {
-                self.source.evict(container.clone(), eviction.reason).await
+                let reason = one_line(&eviction.reason);
+                self.source.evict(container.clone(), reason).await
             } else {
                 Err("it may not evict".to_owned())
             };
@@ -322,7 +323,7 @@ impl Shared {
             if let Err(e) = answer
                 && failed(&e)
             {
-                return Err(format!("synchronize-failed: an event it had missed: {e}"));
+                return Err(format!("request-timeout: an event it had missed: {e}"));
             }
             self.journal.acknowledged(&session.id);
         }

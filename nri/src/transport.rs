@@ -196,10 +196,10 @@ fn judge(
 }
 
 fn distrusted(meta: &fs::Metadata) -> Option<&'static str> {
-    if meta.uid() != 0 {
-        return Some("does not belong to root");
+    if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
+        return Some("belongs neither to root nor to us");
     }
-    (meta.mode() & 0o022 != 0).then_some("is writable by others than root")
+    (meta.mode() & 0o022 != 0).then_some("is writable by others than its owner")
 }
 
 /// `NN-name.conf`, else `name.conf`, else nothing (NRI-204).

@@ -12,6 +12,7 @@ use crate::{
     observe::Delivery,
     owners::PluginId,
     policy::{self, Case, Flow, Outcome},
+    rpc::one_line,
     step::Weight,
     sync::{Seat, Slot},
     validate,
@@ -98,7 +99,10 @@ async fn ask_validator(
     };
     let verdict = policy::decide(case, &outcome);
     let answer = match (reply, &verdict.flow) {
-        (Some(reply), _) => Some(Ok(reply)),
+        (Some(mut reply), _) => {
+            reply.reason = one_line(&reply.reason);
+            Some(Ok(reply))
+        }
         (None, Flow::Abort(reason)) => Some(Err(reason.clone())),
         (None, Flow::Proceed) => None,
     };

@@ -536,6 +536,30 @@ on_every_transport! {
         assert!(answered, "it gets events again");
     }
 
+    async fn a_slow_must_run_plugin_is_told_what_it_missed_when_its_answer_came(transport) {
+        let release = Arc::new(tokio::sync::Notify::new());
+        let (released, record) = (release.clone(), Record::default());
+        let handlers = record.handlers().start_container(move |_, _| {
+            let released = released.clone();
+            async move {
+                released.notified().await;
+                Ok(())
+            }
+        });
+        let patient = settings("10-slow", |s| {
+            s.policy.on_timeout = OnTimeout::Skip;
+            s.policy.must_run = true;
+        });
+        let world = world_with(transport, patient, vec![("10-slow", handlers)]).await;
+        world.nri.start_container(pod("p"), container("c", "p")).await.unwrap();
+        let told = world.nri.stop_pod_sandbox(pod("p")).await;
+        assert_eq!(*outcome(&told.deliveries, "10-slow"), Outcome::Skipped);
+        assert_eq!(common::there(&world.nri)[0].backlog, 1);
+        release.notify_one();
+        until("it is told", || record.lines().ends_with(&["StopPodSandbox p".into()])).await;
+        until("nothing is kept", || common::there(&world.nri)[0].backlog == 0).await;
+    }
+
     async fn the_breaker_closes_a_plugin_that_is_skipped_too_often(transport) {
         let handlers = Handlers::new().start_container(|_, _| std::future::pending());
         let patient = settings("10-slow", |s| {

@@ -430,6 +430,93 @@ misdeeds! {
     a_plugin_that_never_reads_at_each_event NeverReads
 }
 
+const MISDEEDS: [Misdeed; 11] = [
+    Misdeed::Error,
+    Misdeed::Hang,
+    Misdeed::Close,
+    Misdeed::Garbage,
+    Misdeed::HalfFrame,
+    Misdeed::HugeFrame,
+    Misdeed::HugeMessage,
+    Misdeed::Flood,
+    Misdeed::SecondRegistration,
+    Misdeed::UnknownStreamThenAnswer,
+    Misdeed::NeverReads,
+];
+
+/// None of them becomes active, and none holds the others up for longer than its timeouts.
+async fn before_it_is_active(method: &'static str) {
+    for misdeed in MISDEEDS {
+        let place = Place::new();
+        let nri = place
+            .builder()
+            .request_timeout(Duration::from_millis(200))
+            .sync_timeout(Duration::from_millis(200))
+            .start()
+            .await
+            .unwrap();
+        let record = Record::default();
+        let mut good = Stub::builder(record.handlers())
+            .index("20")
+            .name("good")
+            .socket(place.socket());
+        let _good = good.start().await.unwrap();
+        until_active(&nri, "20-good").await;
+        let mut raw = Raw::connect(&place).await;
+        let bad = tokio::spawn(async move {
+            raw.register("10", "bad").await;
+            while let Some(got) = raw.read().await {
+                if got.kind != REQUEST {
+                    continue;
+                }
+                let request = Request::decode(got.payload.as_slice()).unwrap();
+                if request.method == method {
+                    return misdeed.commit(raw, got).await;
+                }
+                raw.reply(got.stream, Vec::new()).await;
+            }
+        });
+        let case = format!("{misdeed:?} at {method}");
+        until(&format!("{case}: it is begun"), || {
+            place.seen.saw("10-bad", |_| true)
+        })
+        .await;
+        let begun = Instant::now();
+        nri.run_pod_sandbox(pod("p")).await.unwrap();
+        assert!(
+            begun.elapsed() < Duration::from_secs(1),
+            "{case} took {:?}",
+            begun.elapsed()
+        );
+        assert_eq!(record.lines().last().unwrap(), "RunPodSandbox p", "{case}");
+        // Two of them do answer, whatever else they do.
+        let answers = misdeed.is_survived() && misdeed != Misdeed::Error;
+        until(&format!("{case}: it is rejected"), || {
+            let seen = place.seen.plugins.lock().unwrap();
+            let end = |e: &PluginEvent| {
+                matches!(e, PluginEvent::Rejected { .. } | PluginEvent::Closed { .. })
+            };
+            seen.iter().any(|(_, e)| end(e)) || answers
+        })
+        .await;
+        if !answers {
+            assert_eq!(common::there(&nri).len(), 1, "{case}");
+        }
+        nri.shutdown("over").await;
+        bad.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_misbehaves_at_configure_is_left_out() {
+    before_it_is_active("Configure").await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_misbehaves_at_synchronize_is_left_out() {
+    before_it_is_active("Synchronize").await;
+}
+
 #[tokio::test]
 async fn a_bad_identity_is_refused_with_a_reason_and_the_connection_closes() {
     let place = Place::new();

@@ -524,6 +524,37 @@ async fn a_plugin_that_reconnects_is_synchronised_again() {
     drop(nri);
 }
 
+#[tokio::test]
+async fn plugins_that_come_and_go_leave_no_task_and_no_descriptor() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let come_and_go = async |id: &str| {
+        let stub = plugin(&place, id, Record::default().handlers())
+            .start()
+            .await
+            .unwrap();
+        until_active(&nri, id).await;
+        nri.run_pod_sandbox(pod("p")).await.unwrap();
+        drop(stub);
+        until("it is gone", || common::there(&nri).is_empty()).await;
+    };
+    come_and_go("10-first").await;
+    until("its tasks end", || metrics.num_alive_tasks() <= 2).await;
+    let (tasks, open) = (metrics.num_alive_tasks(), descriptors());
+    for n in 0..50 {
+        come_and_go(&format!("10-p{n}")).await;
+    }
+    until("their tasks end", || metrics.num_alive_tasks() <= tasks).await;
+    // Other tests of this process open descriptors too; a leak would be a hundred.
+    assert!(
+        descriptors() < open + 50,
+        "{} descriptors, before {open}",
+        descriptors()
+    );
+}
+
 /// Creates containers in parallel while plugins join; each container must be in a plugin's list or
 /// its CreateContainer event must have gone to it, and its RemoveContainer must come exactly if it
 /// was learnt.
