@@ -65,7 +65,10 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         env!("CARGO_PKG_VERSION"),
     );
     notify("READY=1");
+    let sampler = services.sampler.clone();
+    let sampling = tokio::spawn(async move { sampler.run().await });
     let result = run(&services, listener, shutdown).await;
+    sampling.abort();
     notify("STOPPING=1");
     services.hooks.shutdown("the runtime is ending").await;
     remove_socket(&socket);

@@ -30,6 +30,7 @@ use crate::{
         registry::Registry,
         spec::SpecStore,
     },
+    stats::{Layers, Sampler},
     store::{self, Store},
     trace::{self, EventLog},
 };
@@ -53,6 +54,10 @@ pub struct Services {
     pub policy: Policy,
     pub hooks: Hooks,
     pub journal: Journal,
+    /// CPU rates; [`app`](crate::app) runs it.
+    pub sampler: Sampler,
+    /// What the writable layers take.
+    pub layers: Layers,
     pub boot_id: String,
     /// The node's name, for pods on its network.
     pub node_name: String,
@@ -107,6 +112,8 @@ impl Services {
             },
             hooks: Hooks::default(),
             journal,
+            sampler: Sampler::default(),
+            layers: Layers::default(),
             boot_id: host::boot_id().step("read the boot id")?,
             node_name: rustix::system::uname()
                 .nodename()
