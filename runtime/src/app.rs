@@ -105,6 +105,8 @@ async fn run(
         result = &mut server => return Ok(result?),
         () = &mut shutdown => {}
     }
+    // They would outlast any deadline.
+    services.events.close();
     drop(stop);
     match tokio::time::timeout(DRAIN, server).await {
         Ok(result) => {

@@ -23,6 +23,7 @@ use crate::{
     pod::{
         Pod,
         error::{Error, Result, Step as _},
+        events::Events,
         files::Files,
         hooks::Hooks,
         journal::Journal,
@@ -54,6 +55,8 @@ pub struct Services {
     pub policy: Policy,
     pub hooks: Hooks,
     pub journal: Journal,
+    /// Changes of phase, for GetContainerEvents.
+    pub events: Events,
     /// CPU rates; [`app`](crate::app) runs it.
     pub sampler: Sampler,
     /// What the writable layers take.
@@ -112,6 +115,7 @@ impl Services {
             },
             hooks: Hooks::default(),
             journal,
+            events: Events::default(),
             sampler: Sampler::default(),
             layers: Layers::default(),
             boot_id: host::boot_id().step("read the boot id")?,

@@ -10,6 +10,7 @@ pub mod view;
 
 use std::{pin::Pin, sync::Arc};
 
+use futures_util::TryStreamExt as _;
 use prost::Message;
 use proto_cri::v1::{
     self as cri, image_service_server::ImageService, runtime_service_server::RuntimeService,
@@ -366,8 +367,8 @@ impl RuntimeService for Cri {
         &self,
         _: Request<cri::GetEventsRequest>,
     ) -> Answer<Self::GetContainerEventsStream> {
-        // Kubelet falls back to its generic PLEG (CRI-161).
-        Err(unserved("GetContainerEvents"))
+        let events = runtime::get_container_events::get_container_events(&self.services)?;
+        answer(Box::pin(events.map_err(Status::from)))
     }
 
     async fn list_metric_descriptors(

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod contract;
+mod events;
 mod exec;
 mod grace;
 mod harness;
@@ -13,3 +14,4 @@ mod network;
 mod plugins;
 mod restart;
 mod security;
+mod stats;

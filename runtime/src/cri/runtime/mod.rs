@@ -4,6 +4,7 @@ pub mod container_stats;
 pub mod container_status;
 pub mod create_container;
 pub mod exec_sync;
+pub mod get_container_events;
 pub mod list_container_stats;
 pub mod list_containers;
 pub mod list_metric_descriptors;
