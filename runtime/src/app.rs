@@ -79,7 +79,10 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let metrics =
         metrics.map(|listener| tokio::spawn(metrics::serve(listener, Arc::clone(&services))));
     notify("READY=1");
+    let sampler = services.sampler.clone();
+    let sampling = tokio::spawn(async move { sampler.run().await });
     let result = run(&services, listener, shutdown).await;
+    sampling.abort();
     notify("STOPPING=1");
     if let Some(metrics) = metrics {
         metrics.abort();
@@ -119,6 +122,8 @@ async fn run(
         result = &mut server => return Ok(result?),
         () = &mut shutdown => {}
     }
+    // They would outlast any deadline.
+    services.events.close();
     drop(stop);
     match tokio::time::timeout(DRAIN, server).await {
         Ok(result) => {

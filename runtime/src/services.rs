@@ -24,6 +24,7 @@ use crate::{
     pod::{
         Pod,
         error::{Error, Result, Step as _},
+        events::Events,
         files::Files,
         hooks::Hooks,
         journal::Journal,
@@ -31,6 +32,7 @@ use crate::{
         registry::Registry,
         spec::SpecStore,
     },
+    stats::{Layers, Sampler},
     store::{self, Store},
     trace::{self, EventLog},
 };
@@ -54,6 +56,12 @@ pub struct Services {
     pub policy: Policy,
     pub hooks: Hooks,
     pub journal: Journal,
+    /// Changes of phase, for GetContainerEvents.
+    pub events: Events,
+    /// CPU rates; [`app`](crate::app) runs it.
+    pub sampler: Sampler,
+    /// What the writable layers take.
+    pub layers: Layers,
     pub boot_id: String,
     /// The node's name, for pods on its network.
     pub node_name: String,
@@ -108,6 +116,9 @@ impl Services {
             },
             hooks: Hooks::default(),
             journal,
+            events: Events::default(),
+            sampler: Sampler::default(),
+            layers: Layers::default(),
             boot_id: host::boot_id().step("read the boot id")?,
             node_name: rustix::system::uname()
                 .nodename()

@@ -3,12 +3,15 @@
 //! (CRI-005).
 
 pub mod image;
+mod measure;
 pub mod runtime;
 pub mod status;
 pub mod view;
 
 use std::{pin::Pin, sync::Arc};
 
+use futures_util::TryStreamExt as _;
+use prost::Message;
 use proto_cri::v1::{
     self as cri, image_service_server::ImageService, runtime_service_server::RuntimeService,
 };
@@ -22,6 +25,8 @@ use crate::services::Services;
 pub const MAX_MESSAGE: usize = 16 << 20;
 /// Items in one message of a streamed list (CRI-120).
 const CHUNK: usize = 200;
+/// Bytes of items in one message of a streamed list: a pod's metrics may have 100 kB.
+const CHUNK_BYTES: usize = 4 << 20;
 
 /// Both services on one socket.
 #[derive(Clone)]
@@ -36,18 +41,38 @@ fn answer<T>(value: T) -> Answer<T> {
     Ok(Response::new(value))
 }
 
-/// A list in messages of at most [`CHUNK`] items; an empty list is an empty stream.
+/// A list in messages as [`chunks`] cuts it; an empty list is an empty stream.
 fn streamed<I, M>(items: Vec<I>, message: fn(Vec<I>) -> M) -> Response<Streamed<M>>
 where
-    I: Send + 'static,
+    I: Message,
     M: Send + 'static,
 {
-    let mut messages = Vec::with_capacity(items.len().div_ceil(CHUNK));
-    let mut items = items.into_iter().peekable();
-    while items.peek().is_some() {
-        messages.push(Ok(message(items.by_ref().take(CHUNK).collect())));
-    }
+    let messages: Vec<_> = chunks(items)
+        .into_iter()
+        .map(|chunk| Ok(message(chunk)))
+        .collect();
     Response::new(Box::pin(tokio_stream::iter(messages)))
+}
+
+/// Items in their order, at most [`CHUNK`] of them or [`CHUNK_BYTES`] together; an item that is
+/// larger stands alone.
+fn chunks<I: Message>(items: Vec<I>) -> Vec<Vec<I>> {
+    let mut chunks: Vec<Vec<I>> = Vec::new();
+    let mut bytes = 0;
+    for item in items {
+        let size = item.encoded_len();
+        match chunks.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK && bytes + size <= CHUNK_BYTES => {
+                bytes += size;
+                chunk.push(item);
+            }
+            _ => {
+                bytes = size;
+                chunks.push(vec![item]);
+            }
+        }
+    }
+    chunks
 }
 
 #[tonic::async_trait]
@@ -237,48 +262,69 @@ impl RuntimeService for Cri {
 
     async fn container_stats(
         &self,
-        _: Request<cri::ContainerStatsRequest>,
+        request: Request<cri::ContainerStatsRequest>,
     ) -> Answer<cri::ContainerStatsResponse> {
-        Err(unserved("ContainerStats"))
+        answer(runtime::container_stats::container_stats(&self.services, request.get_ref()).await?)
     }
 
     async fn list_container_stats(
         &self,
-        _: Request<cri::ListContainerStatsRequest>,
+        request: Request<cri::ListContainerStatsRequest>,
     ) -> Answer<cri::ListContainerStatsResponse> {
-        Err(unserved("ListContainerStats"))
+        let filter = request.into_inner().filter;
+        answer(cri::ListContainerStatsResponse {
+            stats: runtime::list_container_stats::list_container_stats(&self.services, filter)
+                .await,
+        })
     }
 
     type StreamContainerStatsStream = Streamed<cri::StreamContainerStatsResponse>;
 
     async fn stream_container_stats(
         &self,
-        _: Request<cri::StreamContainerStatsRequest>,
+        request: Request<cri::StreamContainerStatsRequest>,
     ) -> Answer<Self::StreamContainerStatsStream> {
-        Err(unserved("StreamContainerStats"))
+        let filter = request.into_inner().filter;
+        let items =
+            runtime::list_container_stats::list_container_stats(&self.services, filter).await;
+        Ok(streamed(items, |container_stats| {
+            cri::StreamContainerStatsResponse { container_stats }
+        }))
     }
 
     async fn pod_sandbox_stats(
         &self,
-        _: Request<cri::PodSandboxStatsRequest>,
+        request: Request<cri::PodSandboxStatsRequest>,
     ) -> Answer<cri::PodSandboxStatsResponse> {
-        Err(unserved("PodSandboxStats"))
+        answer(
+            runtime::pod_sandbox_stats::pod_sandbox_stats(&self.services, request.get_ref())
+                .await?,
+        )
     }
 
     async fn list_pod_sandbox_stats(
         &self,
-        _: Request<cri::ListPodSandboxStatsRequest>,
+        request: Request<cri::ListPodSandboxStatsRequest>,
     ) -> Answer<cri::ListPodSandboxStatsResponse> {
-        Err(unserved("ListPodSandboxStats"))
+        let filter = request.into_inner().filter;
+        answer(cri::ListPodSandboxStatsResponse {
+            stats: runtime::list_pod_sandbox_stats::list_pod_sandbox_stats(&self.services, filter)
+                .await,
+        })
     }
 
     type StreamPodSandboxStatsStream = Streamed<cri::StreamPodSandboxStatsResponse>;
 
     async fn stream_pod_sandbox_stats(
         &self,
-        _: Request<cri::StreamPodSandboxStatsRequest>,
+        request: Request<cri::StreamPodSandboxStatsRequest>,
     ) -> Answer<Self::StreamPodSandboxStatsStream> {
-        Err(unserved("StreamPodSandboxStats"))
+        let filter = request.into_inner().filter;
+        let items =
+            runtime::list_pod_sandbox_stats::list_pod_sandbox_stats(&self.services, filter).await;
+        Ok(streamed(items, |pod_sandbox_stats| {
+            cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }
+        }))
     }
 
     async fn update_runtime_config(
@@ -321,22 +367,27 @@ impl RuntimeService for Cri {
         &self,
         _: Request<cri::GetEventsRequest>,
     ) -> Answer<Self::GetContainerEventsStream> {
-        // Kubelet falls back to its generic PLEG (CRI-161).
-        Err(unserved("GetContainerEvents"))
+        let events = runtime::get_container_events::get_container_events(&self.services)?;
+        answer(Box::pin(events.map_err(Status::from)))
     }
 
     async fn list_metric_descriptors(
         &self,
         _: Request<cri::ListMetricDescriptorsRequest>,
     ) -> Answer<cri::ListMetricDescriptorsResponse> {
-        Err(unserved("ListMetricDescriptors"))
+        answer(runtime::list_metric_descriptors::list_metric_descriptors())
     }
 
     async fn list_pod_sandbox_metrics(
         &self,
         _: Request<cri::ListPodSandboxMetricsRequest>,
     ) -> Answer<cri::ListPodSandboxMetricsResponse> {
-        Err(unserved("ListPodSandboxMetrics"))
+        answer(cri::ListPodSandboxMetricsResponse {
+            pod_metrics: runtime::list_pod_sandbox_metrics::list_pod_sandbox_metrics(
+                &self.services,
+            )
+            .await,
+        })
     }
 
     type StreamPodSandboxMetricsStream = Streamed<cri::StreamPodSandboxMetricsResponse>;
@@ -345,7 +396,13 @@ impl RuntimeService for Cri {
         &self,
         _: Request<cri::StreamPodSandboxMetricsRequest>,
     ) -> Answer<Self::StreamPodSandboxMetricsStream> {
-        Err(unserved("StreamPodSandboxMetrics"))
+        let items =
+            runtime::list_pod_sandbox_metrics::list_pod_sandbox_metrics(&self.services).await;
+        Ok(streamed(items, |pod_sandbox_metrics| {
+            cri::StreamPodSandboxMetricsResponse {
+                pod_sandbox_metrics,
+            }
+        }))
     }
 
     async fn runtime_config(
@@ -423,5 +480,31 @@ impl ImageService for Cri {
         _: Request<cri::ImageFsInfoRequest>,
     ) -> Answer<cri::ImageFsInfoResponse> {
         answer(image::image_fs_info::image_fs_info(&self.services))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(bytes: usize) -> cri::Image {
+        cri::Image {
+            id: "i".repeat(bytes),
+            ..Default::default()
+        }
+    }
+
+    fn lengths(items: Vec<cri::Image>) -> Vec<usize> {
+        chunks(items).iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn a_streamed_list_is_cut_by_count_and_by_bytes_and_loses_nothing() {
+        assert_eq!(lengths(Vec::new()), [0; 0]);
+        assert_eq!(lengths(vec![image(10); CHUNK + 1]), [CHUNK, 1]);
+        // With the field's own bytes, three of these are more than fits.
+        assert_eq!(lengths(vec![image(CHUNK_BYTES / 3); 5]), [2, 2, 1]);
+        let large = vec![image(1), image(CHUNK_BYTES), image(1)];
+        assert_eq!(lengths(large), [1, 1, 1]);
     }
 }

@@ -19,12 +19,14 @@
 //! | `stop.rs` | StopPodSandbox and RemovePodSandbox, resumable |
 //! | `container/` | one file per thing that can happen to a container |
 //! | `hooks.rs` | the contract points: the only caller of NRI dispatch |
+//! | `events.rs` | changes of phase, told to subscribers |
 //! | `recover.rs` | what a restart makes of the records |
 
 pub mod admit;
 pub mod container;
 pub mod driver;
 pub mod error;
+pub mod events;
 pub mod files;
 pub mod hooks;
 pub mod journal;

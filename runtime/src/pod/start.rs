@@ -19,6 +19,7 @@ use super::{
     container::cgroup,
     driver::Driver,
     error::{Error, Kind, Result, Step as _},
+    events::Change,
     files::{self, Files},
     pause,
     record::{Mark, Namespaces, Network, PodHooks, PodPhase, PodRecord, pod_name_key},
@@ -162,6 +163,8 @@ async fn make(
     match &result {
         Ok(()) => {
             services.journal.step(&pod, None, Step::Ready);
+            services.events.tell(&pod, None, Change::Created);
+            services.events.tell(&pod, None, Change::Started);
         }
         Err(error) => {
             services.journal.step(
@@ -174,6 +177,9 @@ async fn make(
             // What could not be undone stays visible, for Stop and Remove (CRI-112).
             if pod.cell.get().failed_step.is_none() {
                 services.registry.forget(&pod.cell.get());
+            } else {
+                services.events.tell(&pod, None, Change::Created);
+                services.events.tell(&pod, None, Change::Stopped);
             }
         }
     }

@@ -15,6 +15,7 @@ use super::{
     container::{cgroup, start::CGROUP_GONE},
     driver::{ContainerWork, Message},
     error::{Error, Result, Step as _},
+    events::Change,
     files::Files,
     pause,
     record::{Mark, Namespaces, PodPhase},
@@ -36,12 +37,16 @@ pub async fn stop(pod: Arc<Pod>) -> Result<()> {
                 .await?;
         }
         pod.services.hooks.stop_pod(&pod).await;
+        let was_ready = pod.cell.get().phase == PodPhase::Ready;
         pod.cell
             .change(|record| {
                 record.hooks.stop = Mark::Done;
                 record.phase = PodPhase::NotReady;
             })
             .await?;
+        if was_ready {
+            pod.services.events.tell(&pod, None, Change::Stopped);
+        }
     }
     let result = release(&pod).await;
     pod.cell
@@ -167,5 +172,6 @@ pub async fn remove(pod: Arc<Pod>) -> Result<()> {
     pod.services.journal.step(&pod, None, Step::SandboxRemoved);
     pod.cell.delete().await?;
     pod.services.registry.forget(&pod.cell.get());
+    pod.services.events.tell(&pod, None, Change::Deleted);
     Ok(())
 }

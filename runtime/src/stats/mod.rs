@@ -6,15 +6,17 @@
 //!   layer, network ┤
 //!   Processes ─────┴─► metrics ──► descriptors, PodSandboxMetrics       (pure)
 //! ```
-//! What reads the machine is apart: the cgroup module, [`Sampler`] and [`machine`]. A part that
+//! What reads the machine is apart: the cgroup module, [`Sampler`], [`Layers`] and [`machine`]. A part that
 //! could not be read is absent, never 0 (CRI-154).
 
 pub mod convert;
 mod families;
+mod layers;
 pub mod machine;
 pub mod metrics;
 mod sampler;
 
+pub use layers::Layers;
 pub use sampler::Sampler;
 
 use crate::cgroup;

@@ -1,5 +1,5 @@
-//! CPU rates (CRI-154): every second the CPU time of each watched cgroup is read, while somebody
-//! asks for rates.
+//! CPU rates (CRI-154): every second the CPU time of each cgroup that was asked about is read,
+//! while somebody asks for rates.
 //!
 //! ```text
 //!   asleep --rate() asked--> sampling, once a period --nobody asked for IDLE--> asleep
@@ -46,28 +46,19 @@ impl Sampler {
         Self::default()
     }
 
-    /// Watches the cgroup of the pod or container `id` until it is forgotten.
-    pub fn watch(&self, id: &str, group: Cgroup) {
-        let watched = Watched {
-            group,
-            last: None,
-            rate: None,
-        };
-        lock(&self.0.watched).insert(id.to_owned(), watched);
-    }
-
-    pub fn forget(&self, id: &str) {
-        lock(&self.0.watched).remove(id);
-    }
-
-    /// CPU time per second in ns over the last period; `None` while that is unknown. Asking keeps
-    /// the sampling going.
-    pub fn rate(&self, id: &str) -> Option<u64> {
+    /// CPU time per second in ns that the pod or container `id` with this cgroup used over the
+    /// last period; `None` while that is unknown. Asking begins the sampling of that cgroup, which
+    /// ends when the cgroup is gone, and keeps the sampling of all going.
+    pub fn rate(&self, id: &str, group: &Cgroup) -> Option<u64> {
         let now = Instant::now();
         *lock(&self.0.asked) = Some(now);
         self.0.wake.notify_one();
-        let watched = lock(&self.0.watched);
-        let (at, rate) = watched.get(id)?.rate?;
+        let mut watched = lock(&self.0.watched);
+        let Some(one) = watched.get(id) else {
+            watched.insert(id.to_owned(), Watched::new(group.clone()));
+            return None;
+        };
+        let (at, rate) = one.rate?;
         (now.duration_since(at) <= STALE).then_some(rate)
     }
 
@@ -83,9 +74,7 @@ impl Sampler {
                 self.sample_all().await;
             }
             // What was read before the pause would average over it.
-            for watched in lock(&self.0.watched).values_mut() {
-                (watched.last, watched.rate) = (None, None);
-            }
+            lock(&self.0.watched).clear();
         }
     }
 
@@ -107,20 +96,25 @@ impl Sampler {
         let Ok(read) = read.await else { return };
         let mut watched = lock(&self.0.watched);
         for (id, usage, at) in read {
-            if let Some(watched) = watched.get_mut(&id) {
-                watched.take(at, usage);
+            match (usage, watched.get_mut(&id)) {
+                (Some(usage), Some(one)) => one.take(at, usage),
+                // The cgroup is gone: whoever asks for it again begins anew.
+                _ => drop(watched.remove(&id)),
             }
         }
     }
 }
 
 impl Watched {
-    fn take(&mut self, at: Instant, usage: Option<u64>) {
-        let Some(usage) = usage else {
-            // The cgroup is gone, or was made anew since: nothing to compare with.
-            (self.last, self.rate) = (None, None);
-            return;
-        };
+    fn new(group: Cgroup) -> Self {
+        Self {
+            group,
+            last: None,
+            rate: None,
+        }
+    }
+
+    fn take(&mut self, at: Instant, usage: u64) {
         if let Some((before, used)) = self.last {
             let elapsed = at.duration_since(before);
             if elapsed < SHORTEST {
@@ -184,36 +178,56 @@ mod tests {
         }
     }
 
-    async fn until(sampler: &Sampler, dir: &Path, wanted: impl Fn(Option<u64>) -> bool) {
+    async fn until_known(sampler: &Sampler, dir: &Path, group: &Cgroup) {
         let mut usec = 0;
         for _ in 0..1000 {
-            if wanted(sampler.rate("c")) {
+            if sampler.rate("c", group).is_some() {
                 return;
             }
             usec += 500_000;
             used(dir, usec);
             pass(PERIOD).await;
         }
-        panic!(
-            "the rate never came to what is wanted: {:?}",
-            sampler.rate("c")
-        );
+        panic!("the rate never became known");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_rate_comes_with_the_second_reading_and_goes_with_the_cgroup() {
         let dir = tempfile::tempdir().unwrap();
-        let sampler = Sampler::new();
-        sampler.watch("c", tree(dir.path()));
+        let (sampler, group) = (Sampler::new(), tree(dir.path()));
         let running = sampler.clone();
         let task = tokio::spawn(async move { running.run().await });
-        assert_eq!(sampler.rate("c"), None);
-        until(&sampler, dir.path(), |rate| rate.is_some()).await;
+        assert_eq!(sampler.rate("c", &group), None);
+        until_known(&sampler, dir.path(), &group).await;
         std::fs::remove_file(dir.path().join("cg/pod/c/cpu.stat")).unwrap();
-        pass(STALE + PERIOD).await;
-        assert_eq!(sampler.rate("c"), None);
-        sampler.forget("c");
-        assert_eq!(sampler.rate("c"), None);
+        for _ in 0..1000 {
+            if lock(&sampler.0.watched).is_empty() {
+                break;
+            }
+            pass(PERIOD).await;
+        }
+        assert!(
+            lock(&sampler.0.watched).is_empty(),
+            "it is not read for ever"
+        );
+        assert_eq!(sampler.rate("c", &group), None);
+        task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sampling_ends_when_nobody_asks() {
+        let dir = tempfile::tempdir().unwrap();
+        let (sampler, group) = (Sampler::new(), tree(dir.path()));
+        let running = sampler.clone();
+        let task = tokio::spawn(async move { running.run().await });
+        assert_eq!(sampler.rate("c", &group), None);
+        for _ in 0..1000 {
+            if lock(&sampler.0.watched).is_empty() {
+                break;
+            }
+            pass(PERIOD).await;
+        }
+        assert!(lock(&sampler.0.watched).is_empty());
         task.abort();
     }
 }

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod contract;
+mod events;
 mod exec;
 mod faults;
 mod grace;
@@ -14,3 +15,4 @@ mod network;
 mod plugins;
 mod restart;
 mod security;
+mod stats;

@@ -12,6 +12,7 @@ use proto_cri::v1 as cri;
 use super::super::{
     Container, Pod,
     error::{Error, Kind, Result, Step as _},
+    events::Change,
     hooks::Created,
     messages,
     record::{
@@ -157,6 +158,7 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>, request: &Request) -> R
     services
         .journal
         .step(pod, Some(container), Step::ContainerMade);
+    services.events.tell(pod, Some(container), Change::Created);
     Ok(())
 }
 

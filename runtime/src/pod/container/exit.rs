@@ -6,6 +6,7 @@ use super::{
     super::{
         Container, Pod,
         error::Result,
+        events::Change,
         record::{ContainerPhase, Exit, Mark},
     },
     cgroup, dir, rootfs_path,
@@ -46,6 +47,8 @@ pub async fn exited(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) 
             }
         })
         .await;
+    let events = &pod.services.events;
+    events.tell(pod, Some(container), Change::Stopped);
     give_back(pod, container).await;
     tell(pod, container).await;
     written?;

@@ -9,6 +9,7 @@ use super::{
     super::{
         Container, Pod,
         error::{Result, Step as _},
+        events::Change,
         record::{ContainerPhase, Mark},
     },
     exit, stop,
@@ -48,5 +49,6 @@ pub async fn remove(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
     container.cell.delete().await?;
     pod.forget(&container.id);
     services.journal.step(pod, Some(container), Step::Removed);
+    services.events.tell(pod, Some(container), Change::Deleted);
     Ok(())
 }

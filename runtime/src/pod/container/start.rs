@@ -10,6 +10,7 @@ use super::{
         Container, Pod,
         driver::ContainerWork,
         error::{Error, Result, Step as _},
+        events::Change,
         record::{ContainerPhase, Exit, Mark, Process},
     },
     cgroup, dir, exit, rootfs_path, unmount_root,
@@ -134,6 +135,7 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<Monitor> {
         })
         .await?;
     services.journal.step(pod, Some(container), Step::Started);
+    services.events.tell(pod, Some(container), Change::Started);
     Ok(monitor)
 }
 
@@ -170,6 +172,7 @@ async fn failed(pod: &Arc<Pod>, container: &Arc<Container>, error: &Error) {
     if let Err(error) = written {
         tracing::error!(container = %container.id, %error, "the failed start is not on record");
     }
+    services.events.tell(pod, Some(container), Change::Stopped);
     services.journal.step(
         pod,
         Some(container),

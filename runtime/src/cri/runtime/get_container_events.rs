@@ -1,0 +1,54 @@
+//! GetContainerEvents (CRI-160): a stream without end. A subscriber that falls behind is cut off
+//! with RESOURCE_EXHAUSTED and lists anew.
+
+use futures_util::{Stream, stream};
+use proto_cri::v1 as cri;
+
+use crate::{
+    cri::view,
+    pod::{
+        error::{Error, Kind, Result},
+        events::{Change, Event, Next},
+    },
+    services::Services,
+};
+
+pub fn get_container_events(
+    services: &Services,
+) -> Result<impl Stream<Item = Result<cri::ContainerEventResponse>> + use<>> {
+    let subscription = services.events.subscribe()?;
+    Ok(stream::unfold(Some(subscription), |open| async move {
+        let mut open = open?;
+        match open.next().await {
+            Next::Event(event) => Some((Ok(translate(&event)), Some(open))),
+            Next::Missed(missed) => {
+                let text = format!("container events: {missed} were not read in time");
+                Some((Err(Error::new(Kind::Exhausted, text)), None))
+            }
+            Next::End => {
+                let text = "container events: the daemon is ending";
+                Some((Err(Error::new(Kind::Unavailable, text)), None))
+            }
+        }
+    }))
+}
+
+fn translate(event: &Event) -> cri::ContainerEventResponse {
+    let kind = match event.change {
+        Change::Created => cri::ContainerEventType::ContainerCreatedEvent,
+        Change::Started => cri::ContainerEventType::ContainerStartedEvent,
+        Change::Stopped => cri::ContainerEventType::ContainerStoppedEvent,
+        Change::Deleted => cri::ContainerEventType::ContainerDeletedEvent,
+    };
+    cri::ContainerEventResponse {
+        container_id: event.id.clone(),
+        container_event_type: kind.into(),
+        created_at: event.at,
+        pod_sandbox_status: Some(view::pod_status(&event.pod)),
+        containers_statuses: event
+            .containers
+            .iter()
+            .map(|record| view::container_status(record))
+            .collect(),
+    }
+}

@@ -1,0 +1,30 @@
+//! ListContainerStats and StreamContainerStats (CRI-120, CRI-150).
+
+use std::sync::Arc;
+
+use proto_cri::v1 as cri;
+
+use crate::{
+    cri::{measure, view},
+    services::Services,
+};
+
+pub async fn list_container_stats(
+    services: &Arc<Services>,
+    filter: Option<cri::ContainerStatsFilter>,
+) -> Vec<cri::ContainerStats> {
+    let filter = filter.map(|filter| cri::ContainerFilter {
+        id: filter.id,
+        pod_sandbox_id: filter.pod_sandbox_id,
+        label_selector: filter.label_selector,
+        state: None,
+    });
+    let wanted = services
+        .registry
+        .containers()
+        .iter()
+        .filter(|(pod, container)| view::container_passes(filter.as_ref(), pod, container))
+        .map(|(_, container)| container.cell.get())
+        .collect();
+    measure::containers(services, wanted).await
+}

@@ -1,0 +1,28 @@
+//! ListPodSandboxStats and StreamPodSandboxStats (CRI-120, CRI-156): pods that are not ready are
+//! left out.
+
+use std::sync::Arc;
+
+use proto_cri::v1 as cri;
+
+use crate::{
+    cri::{measure, view},
+    services::Services,
+};
+
+pub async fn list_pod_sandbox_stats(
+    services: &Arc<Services>,
+    filter: Option<cri::PodSandboxStatsFilter>,
+) -> Vec<cri::PodSandboxStats> {
+    let filter = filter.unwrap_or_default();
+    let filter = cri::PodSandboxFilter {
+        id: filter.id,
+        label_selector: filter.label_selector,
+        state: Some(cri::PodSandboxStateValue {
+            state: cri::PodSandboxState::SandboxReady.into(),
+        }),
+    };
+    let mut wanted = services.registry.pods();
+    wanted.retain(|pod| view::pod_passes(Some(&filter), pod));
+    measure::pods(services, &wanted).await
+}

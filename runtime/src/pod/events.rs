@@ -1,0 +1,243 @@
+//! What became of pods and containers, told to whoever subscribed (CRI-160). The steps call
+//! [`Events::tell`] right after the record changed; it never waits.
+//!
+//! ```text
+//!  step ─► record changed ─► tell: snapshot, number, send ─► ring of QUEUE events ─► subscribers
+//!                            (one at a time)                    └ one that falls behind by more
+//!                                                                 than QUEUE is cut off
+//! ```
+//! | event | pod | container |
+//! |---|---|---|
+//! | Created, Started | READY | CREATED; RUNNING |
+//! | Stopped | no longer READY | EXITED, also when its start failed |
+//! | Deleted | gone | gone |
+//!
+//! A phase is left once in an object's life, so each event comes at most once. Nobody can
+//! subscribe before recovery is done: what it finds is told by List.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::broadcast;
+
+use super::{
+    Container, Pod,
+    error::{Error, Kind, Result},
+    record::{ContainerPhase, ContainerRecord, PodRecord},
+};
+use crate::clock;
+
+/// Events that a subscriber may be behind.
+const QUEUE: usize = 1024;
+/// Subscribers at a time; a kubelet is one.
+const MAX_SUBSCRIBERS: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Created,
+    Started,
+    Stopped,
+    Deleted,
+}
+
+/// One change, with the pod as it was then. Shared between the subscribers.
+#[derive(Debug)]
+pub struct Event {
+    pub change: Change,
+    /// The container's id; the pod's own for what happened to the pod.
+    pub id: String,
+    /// Nanoseconds since the epoch; later than in every event before.
+    pub at: i64,
+    pub pod: Arc<PodRecord>,
+    /// All of the pod's, oldest first; a deleted one is among them for the last time.
+    pub containers: Vec<Arc<ContainerRecord>>,
+}
+
+/// What comes next for a subscriber.
+#[derive(Debug)]
+pub enum Next {
+    Event(Arc<Event>),
+    /// This many were missed: the subscription is over, and its owner must ask List.
+    Missed(u64),
+    /// The daemon is ending.
+    End,
+}
+
+pub struct Subscription(broadcast::Receiver<Arc<Event>>);
+
+impl Subscription {
+    pub async fn next(&mut self) -> Next {
+        match self.0.recv().await {
+            Ok(event) => Next::Event(event),
+            Err(broadcast::error::RecvError::Lagged(missed)) => Next::Missed(missed),
+            Err(broadcast::error::RecvError::Closed) => Next::End,
+        }
+    }
+}
+
+/// The one sender; `None` once the daemon is ending. The lock is held while a snapshot is taken
+/// and sent, so that a later event never shows an older state; both are memory only.
+pub struct Events(Mutex<Option<broadcast::Sender<Arc<Event>>>>);
+
+impl Default for Events {
+    fn default() -> Self {
+        Self(Mutex::new(Some(broadcast::Sender::new(QUEUE))))
+    }
+}
+
+impl Events {
+    /// Everything from now on.
+    ///
+    /// # Errors
+    /// Exhausted when there are too many subscribers, Unavailable when the daemon is ending.
+    pub fn subscribe(&self) -> Result<Subscription> {
+        let sender = self.lock();
+        let Some(sender) = sender.as_ref() else {
+            let text = "container events: the daemon is ending";
+            return Err(Error::new(Kind::Unavailable, text));
+        };
+        if sender.receiver_count() >= MAX_SUBSCRIBERS {
+            let text = format!("container events: {MAX_SUBSCRIBERS} subscribe already");
+            return Err(Error::new(Kind::Exhausted, text));
+        }
+        Ok(Subscription(sender.subscribe()))
+    }
+
+    /// Something happened to a container, or, without one, to the pod itself.
+    pub fn tell(&self, pod: &Pod, container: Option<&Container>, change: Change) {
+        self.send(|| Event {
+            change,
+            id: container.map_or(&pod.id, |container| &container.id).clone(),
+            at: clock::now_ns(),
+            pod: pod.cell.get(),
+            containers: containers(pod, container),
+        });
+    }
+
+    /// Makes an event, if anybody listens.
+    fn send(&self, event: impl FnOnce() -> Event) {
+        let sender = self.lock();
+        if let Some(sender) = sender.as_ref().filter(|sender| sender.receiver_count() > 0) {
+            // The last subscriber may have gone just now.
+            let _ = sender.send(Arc::new(event()));
+        }
+    }
+
+    /// Ends every subscription, once its owner has read what is queued.
+    pub fn close(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<broadcast::Sender<Arc<Event>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The pod's visible containers, and `concerned` even when the pod has forgotten it.
+fn containers(pod: &Pod, concerned: Option<&Container>) -> Vec<Arc<ContainerRecord>> {
+    let mut records: Vec<_> = pod
+        .containers()
+        .iter()
+        .filter(|container| concerned.is_none_or(|concerned| concerned.id != container.id))
+        .map(|container| container.cell.get())
+        .chain(concerned.map(|container| container.cell.get()))
+        .filter(|record| record.phase != ContainerPhase::Creating)
+        .collect();
+    records.sort_by_key(|record| record.created_at);
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::record::{Namespaces, PodHooks, PodPhase};
+
+    fn event(number: usize) -> Event {
+        let pod = PodRecord {
+            id: "pod".into(),
+            config: Default::default(),
+            runtime_handler: String::new(),
+            created_at: 1,
+            phase: PodPhase::Ready,
+            hooks: PodHooks::default(),
+            cgroup_parent: "/pod".into(),
+            namespaces: Namespaces::default(),
+            network_begun: false,
+            network: None,
+            pause: None,
+            failed_step: None,
+            overhead: None,
+            resources: None,
+            boot_id: String::new(),
+        };
+        Event {
+            change: Change::Started,
+            id: number.to_string(),
+            at: 1,
+            pod: Arc::new(pod),
+            containers: Vec::new(),
+        }
+    }
+
+    async fn id(subscription: &mut Subscription) -> String {
+        match subscription.next().await {
+            Next::Event(event) => event.id.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn every_subscriber_gets_what_happens_after_it_came() {
+        let events = Events::default();
+        events.send(|| panic!("made though nobody listens"));
+        let mut one = events.subscribe().unwrap();
+        events.send(|| event(1));
+        let mut two = events.subscribe().unwrap();
+        events.send(|| event(2));
+        assert_eq!(
+            (id(&mut one).await, id(&mut one).await),
+            ("1".into(), "2".into())
+        );
+        assert_eq!(id(&mut two).await, "2");
+    }
+
+    #[tokio::test]
+    async fn a_slow_subscriber_is_told_what_it_missed_and_holds_up_no_other() {
+        let events = Events::default();
+        let (mut slow, mut quick) = (events.subscribe().unwrap(), events.subscribe().unwrap());
+        for number in 0..QUEUE + 3 {
+            events.send(|| event(number));
+            assert_eq!(id(&mut quick).await, number.to_string());
+        }
+        assert!(matches!(slow.next().await, Next::Missed(3)));
+    }
+
+    #[tokio::test]
+    async fn the_end_comes_after_what_is_queued_and_nobody_subscribes_any_more() {
+        let events = Events::default();
+        let mut subscription = events.subscribe().unwrap();
+        events.send(|| event(1));
+        events.close();
+        assert_eq!(id(&mut subscription).await, "1");
+        assert!(matches!(subscription.next().await, Next::End));
+        assert!(
+            events
+                .subscribe()
+                .is_err_and(|error| error.kind == Kind::Unavailable)
+        );
+    }
+
+    #[test]
+    fn there_are_so_many_subscribers_and_no_more() {
+        let events = Events::default();
+        let mut subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS)
+            .map(|_| events.subscribe().unwrap())
+            .collect();
+        assert!(
+            events
+                .subscribe()
+                .is_err_and(|error| error.kind == Kind::Exhausted)
+        );
+        subscriptions.pop();
+        assert!(events.subscribe().is_ok());
+    }
+}

@@ -1,0 +1,215 @@
+//! What writable layers take (CRI-155). Counting one is a walk over its files, so it is done in the
+//! background and kept.
+//!
+//! ```text
+//!   unknown ──asked──► counting ──► known ──asked, older than FRESH──► counting (the old is told)
+//!                         └─ it is gone: unknown         known ──not asked for KEPT──► unknown
+//! ```
+//! A list waits only for layers nobody has counted before, and for those no longer than `FIRST`.
+
+use super::LayerUsage;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// How long a count is told before the layer is counted again.
+const FRESH: Duration = Duration::from_secs(10);
+/// How long a count is remembered after the last question.
+const KEPT: Duration = Duration::from_secs(600);
+/// How long an answer waits for layers that were never counted.
+const FIRST: Duration = Duration::from_millis(50);
+/// Layers that are counted at a time: walking is for idle disks.
+const WALKS: usize = 1;
+
+/// The counts by container id. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Layers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    known: Mutex<HashMap<String, Known>>,
+    walks: Semaphore,
+}
+
+#[derive(Debug)]
+struct Known {
+    usage: Option<LayerUsage>,
+    /// When the count began; `None` for one that has not been made.
+    counted: Option<Instant>,
+    asked: Instant,
+    /// A task of ours is to count it: no second one is started.
+    counting: bool,
+}
+
+impl Default for Layers {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            known: Mutex::default(),
+            walks: Semaphore::new(WALKS),
+        }))
+    }
+}
+
+impl Layers {
+    /// What is known of these containers' layers. `count` walks one; `None` says that it is gone.
+    pub async fn usage<C, F>(&self, ids: &[String], count: C) -> HashMap<String, LayerUsage>
+    where
+        C: Fn(String) -> F + Send + 'static,
+        F: Future<Output = Option<LayerUsage>> + Send,
+    {
+        let Due { ids: due, first } = self.due(ids);
+        if !due.is_empty() {
+            let layers = self.clone();
+            let task = tokio::spawn(async move { layers.count(due, count).await });
+            if first {
+                // Whether it ended in time or not: what is known by now is told.
+                let _ = tokio::time::timeout(FIRST, task).await;
+            }
+        }
+        let known = self.lock();
+        let told = |id: &String| Some((id.clone(), known.get(id)?.usage.clone()?));
+        ids.iter().filter_map(told).collect()
+    }
+
+    /// Marks what is to be counted now, and forgets what nobody asks for.
+    fn due(&self, ids: &[String]) -> Due {
+        let now = Instant::now();
+        let mut known = self.lock();
+        known.retain(|_, one| one.counting || now.duration_since(one.asked) < KEPT);
+        let mut due = Due::default();
+        for id in ids {
+            let one = known.entry(id.clone()).or_insert_with(|| Known {
+                usage: None,
+                counted: None,
+                asked: now,
+                counting: false,
+            });
+            one.asked = now;
+            let fresh = one.counted.is_some_and(|at| now.duration_since(at) < FRESH);
+            if !one.counting && !fresh {
+                one.counting = true;
+                due.first |= one.counted.is_none();
+                due.ids.push(id.clone());
+            }
+        }
+        due
+    }
+
+    async fn count<C, F>(&self, ids: Vec<String>, count: C)
+    where
+        C: Fn(String) -> F,
+        F: Future<Output = Option<LayerUsage>>,
+    {
+        for id in ids {
+            // Never closed: the permit always comes.
+            let _turn = self.0.walks.acquire().await;
+            let begun = Instant::now();
+            let usage = count(id.clone()).await;
+            let mut known = self.lock();
+            match (usage, known.get_mut(&id)) {
+                (Some(usage), Some(one)) => {
+                    one.usage = Some(usage);
+                    one.counted = Some(begun);
+                    one.counting = false;
+                }
+                _ => drop(known.remove(&id)),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What [`Layers::due`] found.
+#[derive(Default)]
+struct Due {
+    ids: Vec<String>,
+    /// Some of them were never counted.
+    first: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Counts how often it is asked, and says that as the size.
+    fn counter() -> (
+        Arc<AtomicU64>,
+        impl Fn(String) -> Counted + Send + Clone + 'static,
+    ) {
+        let walks = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&walks);
+        let walk = move |id: String| {
+            let used_bytes = count.fetch_add(1, Ordering::SeqCst) + 1;
+            std::future::ready((id != "gone").then(|| LayerUsage {
+                used_bytes,
+                ..LayerUsage::default()
+            }))
+        };
+        (walks, walk)
+    }
+
+    type Counted = std::future::Ready<Option<LayerUsage>>;
+
+    fn ids(ids: &[&str]) -> Vec<String> {
+        ids.iter().map(|&id| id.to_owned()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_layer_is_counted_once_in_ten_seconds_however_often_it_is_asked_for() {
+        let (layers, (walks, walk)) = (Layers::default(), counter());
+        for _ in 0..3 {
+            let told = layers.usage(&ids(&["a"]), walk.clone()).await;
+            assert_eq!(told["a"].used_bytes, 1);
+        }
+        tokio::time::advance(FRESH).await;
+        // The old count is told while the new one is made.
+        let told = layers.usage(&ids(&["a"]), walk.clone()).await;
+        assert_eq!(told["a"].used_bytes, 1);
+        while layers.lock()["a"].counting {
+            tokio::task::yield_now().await;
+        }
+        let told = layers.usage(&ids(&["a"]), walk).await;
+        assert_eq!(told["a"].used_bytes, 2);
+        assert_eq!(walks.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_layer_that_is_gone_is_left_out_and_forgotten() {
+        let (layers, (_, walk)) = (Layers::default(), counter());
+        let told = layers.usage(&ids(&["gone", "a"]), walk).await;
+        assert_eq!(told.keys().collect::<Vec<_>>(), ["a"]);
+        assert!(!layers.lock().contains_key("gone"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_walk_without_end_holds_up_no_answer() {
+        let layers = Layers::default();
+        let begun = Instant::now();
+        let told = layers
+            .usage(&ids(&["endless"]), |_| std::future::pending())
+            .await;
+        assert!(told.is_empty());
+        assert_eq!(begun.elapsed(), FIRST);
+        let again = layers
+            .usage(&ids(&["endless"]), |_| std::future::pending())
+            .await;
+        assert!(again.is_empty());
+        assert_eq!(begun.elapsed(), FIRST, "it is being counted already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_asks_for_is_forgotten() {
+        let (layers, (_, walk)) = (Layers::default(), counter());
+        layers.usage(&ids(&["a"]), walk.clone()).await;
+        tokio::time::advance(KEPT).await;
+        layers.usage(&ids(&["b"]), walk).await;
+        assert!(!layers.lock().contains_key("a"));
+    }
+}
