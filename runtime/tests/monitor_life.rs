@@ -196,6 +196,19 @@ async fn a_lost_monitor_is_noticed_and_cleaned_up_after() {
     }
 }
 
+#[tokio::test]
+async fn a_log_that_cannot_be_opened_is_named() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["true"]);
+    b.log = ground.root(); // a directory
+    let error = ground.launch(&b).await.err().expect("refused").to_string();
+    assert!(
+        error.contains("open the log") && error.contains("rootfs"),
+        "{error}"
+    );
+    assert!(!b.dir.join("ctl.sock").exists());
+}
+
 /// The helper at work for this container.
 fn helper(dir: &std::path::Path) -> Option<rustix::process::Pid> {
     let pids = fs::read_dir("/proc").ok()?.flatten();

@@ -86,6 +86,8 @@ enum Token {
 
 impl Server {
     pub fn new(launch: Launch, daemon: OwnedFd) -> io::Result<Server> {
+        // First: it fails most easily, and leaves nothing then.
+        let output = Output::new(launch.log_path.as_deref(), launch.max_log_line)?;
         let signals = sys::child_signal_fd()?;
         match fs::remove_file(CTL) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -93,7 +95,6 @@ impl Server {
         }
         let listener = UnixListener::bind(CTL)?;
         listener.set_nonblocking(true)?;
-        let output = Output::new(launch.log_path.as_deref(), launch.max_log_line)?;
         let mut server = Server {
             cgroups: Cgroups::new(&launch.cgroups),
             launch,
