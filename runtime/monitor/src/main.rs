@@ -9,9 +9,10 @@
 //!    │               │           │ init dies ───────────────▲
 //!    └───────────────┴───────────┴─ nobody is connected: undo all, end
 //! ```
-//! Only `server.rs` changes the phase.
+//! Only `life.rs` changes the phase, and `request.rs` to Creating.
 
 mod create;
+mod life;
 mod output;
 mod pause;
 mod peer;
