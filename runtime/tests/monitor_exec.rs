@@ -505,3 +505,55 @@ async fn a_container_over_its_memory_limit_is_seen_as_oom_killed() {
     assert_eq!((exit.code, exit.oom_killed), (137, true));
     monitor.delete().await.expect("delete");
 }
+
+#[tokio::test]
+async fn an_attached_client_that_does_not_read_loses_nothing_until_it_is_let_go() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&["sh", "-c", "read x; seq 1 60000; echo done"]);
+    let mut b = b;
+    b.stdin = true;
+    let monitor = running(&ground, &b).await;
+    let attach = AttachSpec {
+        stdin: true,
+        stdout: true,
+        stderr: false,
+    };
+    let mut slow = monitor.attach(attach).await.expect("attach");
+    let stuck = monitor
+        .attach(AttachSpec {
+            stdin: false,
+            ..attach
+        })
+        .await
+        .expect("attach");
+    slow.stdin
+        .as_mut()
+        .expect("stdin")
+        .write_all(b"\n")
+        .await
+        .expect("write");
+    // Nobody reads: the pipes fill, the container waits; requests are still answered.
+    let out = monitor
+        .exec_sync(b.exec(&["echo", "hi"]))
+        .await
+        .expect("exec");
+    assert_eq!(out.stdout, b"hi\n");
+    assert!(monitor.ending().is_none());
+    let mut text = String::new();
+    slow.stdout
+        .take()
+        .expect("stdout")
+        .read_to_string(&mut text)
+        .await
+        .expect("read");
+    let wanted: String = (1..=60000).map(|n| format!("{n}\n")).collect::<String>() + "done\n";
+    assert_eq!(
+        text, wanted,
+        "the one that reads in the end gets everything"
+    );
+    monitor.wait().await;
+    let log = fs::read_to_string(&b.log).expect("log");
+    assert_eq!(records(&log).len(), 60001);
+    drop(stuck);
+    monitor.delete().await.expect("delete");
+}

@@ -195,3 +195,66 @@ async fn a_lost_monitor_is_noticed_and_cleaned_up_after() {
         assert_eq!(procs, "", "{}", dir.path);
     }
 }
+
+#[tokio::test]
+async fn a_log_that_cannot_be_opened_is_named() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["true"]);
+    b.log = ground.root(); // a directory
+    let error = ground.launch(&b).await.err().expect("refused").to_string();
+    assert!(
+        error.contains("open the log") && error.contains("rootfs"),
+        "{error}"
+    );
+    assert!(!b.dir.join("ctl.sock").exists());
+}
+
+/// The helper at work for this container.
+fn helper(dir: &std::path::Path) -> Option<rustix::process::Pid> {
+    let pids = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = pids.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let pid = pids.find(|pid| {
+        let is = |name: &str| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim() == name)
+        };
+        fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == dir) && is("cairn-create")
+    });
+    pid.and_then(rustix::process::Pid::from_raw)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whenever_the_helper_is_killed_nothing_is_left() {
+    let mut ground = Ground::new().await;
+    let mut failed = 0;
+    for round in 0..16u32 {
+        let b = ground.container(&["sleep", "100"]);
+        let launcher = ground.launcher.clone();
+        let spec = b.launch_spec();
+        let launch = tokio::spawn(async move { launcher.launch(spec).await });
+        let mut found = None;
+        while found.is_none() && !launch.is_finished() {
+            found = helper(&b.dir);
+        }
+        tokio::time::sleep(Duration::from_micros(u64::from(round) * 400)).await;
+        if let Some(pid) = found {
+            let _done_already = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        match launch.await.expect("no panic") {
+            Err(_) => failed += 1,
+            Ok((monitor, _)) => {
+                monitor.kill(9, true).await.expect("kill");
+                monitor.wait().await;
+                monitor.delete().await.expect("delete");
+            }
+        }
+        common::until("the state is gone", || {
+            !b.dir.join("lc").exists() && !b.dir.join("ctl.sock").exists()
+        })
+        .await;
+        for dir in &b.cgroups {
+            let procs = fs::read_to_string(format!("{}/cgroup.procs", dir.path)).expect("cgroup");
+            assert_eq!(procs, "", "round {round}: {}", dir.path);
+        }
+    }
+    assert!(failed > 0, "no helper was hit");
+}

@@ -171,7 +171,10 @@ async fn oci_hooks_run_and_a_failing_one_fails_the_creation() {
         b.cgroups.len()
     );
     let mut b = ground.container(&["sleep", "100"]);
-    let (after_start, after_stop) = (ground.dir.path().join("poststart"), ground.dir.path().join("poststop"));
+    let (after_start, after_stop) = (
+        ground.dir.path().join("poststart"),
+        ground.dir.path().join("poststop"),
+    );
     b.spec["hooks"] = json!({
         "poststart": hook(&format!("cat > {}; exit 1", after_start.display())),
         "poststop": hook(&format!("cat > {}", after_stop.display()))
@@ -179,13 +182,18 @@ async fn oci_hooks_run_and_a_failing_one_fails_the_creation() {
     let monitor = ground.launch(&b).await.expect("create");
     assert!(!after_start.exists());
     monitor.start().await.expect("start");
-    let state: serde_json::Value = serde_json::from_slice(&fs::read(&after_start).expect("it ran")).expect("state");
-    assert_eq!((&state["status"], &state["pid"]), (&json!("running"), &json!(monitor.init().0)));
+    let state: serde_json::Value =
+        serde_json::from_slice(&fs::read(&after_start).expect("it ran")).expect("state");
+    assert_eq!(
+        (&state["status"], &state["pid"]),
+        (&json!("running"), &json!(monitor.init().0))
+    );
     monitor.kill(9, false).await.expect("kill");
     monitor.wait().await;
     assert!(!after_stop.exists());
     monitor.delete().await.expect("delete");
-    let state: serde_json::Value = serde_json::from_slice(&fs::read(&after_stop).expect("it ran")).expect("state");
+    let state: serde_json::Value =
+        serde_json::from_slice(&fs::read(&after_stop).expect("it ran")).expect("state");
     assert_eq!(state["status"], "stopped");
     let mut b = ground.container(&["true"]);
     b.spec["hooks"] = json!({"createRuntime": hook("exit 3")});
@@ -244,4 +252,96 @@ async fn a_pid_namespace_is_shared_and_a_device_is_there() {
     first_monitor.kill(9, true).await.expect("kill");
     first_monitor.wait().await;
     first_monitor.delete().await.expect("delete");
+}
+
+#[tokio::test]
+async fn a_shared_mount_goes_out_to_the_host_and_the_container_sees_its_cgroups() {
+    let mut ground = Ground::new().await;
+    let shared = ground.dir.path().join("shared");
+    fs::create_dir_all(shared.join("below")).expect("directory");
+    rustix::mount::mount_bind(&shared, &shared).expect("bind");
+    let _unmount = Unmount(shared.clone());
+    rustix::mount::mount_change(&shared, rustix::mount::MountPropagationFlags::SHARED)
+        .expect("shared");
+    let mut b = ground.container(&[
+        "sh",
+        "-c",
+        "cat /proc/self/cgroup; ls /sys/fs/cgroup; mount -t tmpfs none /vol/below && echo mounted; sleep 100",
+    ]);
+    b.spec["linux"]["rootfsPropagation"] = "rshared".into();
+    let caps = json!(["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]);
+    b.spec["process"]["capabilities"] =
+        json!({"bounding": caps, "effective": caps, "permitted": caps});
+    b.spec["mounts"]
+        .as_array_mut()
+        .expect("mounts")
+        .push(json!({
+            "destination": "/vol", "type": "bind", "source": shared, "options": ["rbind", "rshared"]
+        }));
+    let monitor = ground.launch(&b).await.expect("create");
+    monitor.start().await.expect("start");
+    common::until("it has mounted", || {
+        fs::read_to_string(&b.log).is_ok_and(|l| l.contains("mounted"))
+    })
+    .await;
+    let found = lines(&fs::read_to_string(&b.log).expect("log"));
+    let below = shared.join("below");
+    let here = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    assert!(
+        here.contains(&format!(" {} ", below.display())),
+        "the mount has come out"
+    );
+    let _ = rustix::mount::unmount(&below, rustix::mount::UnmountFlags::DETACH);
+    assert_eq!(
+        found
+            .iter()
+            .filter(|l| l.ends_with(&format!("/{}", b.id)))
+            .count(),
+        b.cgroups.len()
+    );
+    has(&found, "memory");
+    monitor.kill(9, true).await.expect("kill");
+    monitor.wait().await;
+    monitor.delete().await.expect("delete");
+}
+
+struct Unmount(std::path::PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        for path in [self.0.join("below"), self.0.clone()] {
+            let _not_mounted = rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_joined_namespace_need_not_be_reachable_from_inside_a_user_namespace() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["hostname"]);
+    in_user_namespace(&ground, &mut b);
+    let first = ground.container(&["sleep", "100"]);
+    let first_monitor = ground.launch(&first).await.expect("create");
+    let hidden = ground.dir.path().join("hidden");
+    fs::create_dir(&hidden).expect("directory");
+    fs::write(hidden.join("ipc"), "").expect("file");
+    let source = format!("/proc/{}/ns/ipc", first_monitor.init().0);
+    rustix::mount::mount_bind(&source, hidden.join("ipc")).expect("pin");
+    let _unmount = Unmount(hidden.join("ipc"));
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o700)).expect("chmod");
+    for n in b.spec["linux"]["namespaces"]
+        .as_array_mut()
+        .expect("namespaces")
+    {
+        if n["type"] == "ipc" {
+            n["path"] = json!(hidden.join("ipc"));
+        }
+    }
+    // Owned by the host's user namespace, so joining itself is refused; what matters is how far it comes.
+    let error = ground.launch(&b).await.err().expect("refused").to_string();
+    assert!(
+        error.contains("EPERM") && !error.contains("EACCES"),
+        "{error}"
+    );
+    drop(first_monitor);
 }

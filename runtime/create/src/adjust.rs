@@ -81,7 +81,7 @@ pub fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
     }
     let host_mounts = needs_host_mounts(&spec);
     strip_process(&mut spec)?;
-    strip_linux(&mut spec)?;
+    strip_linux(&mut spec, cgroups)?;
     strip_names(&mut spec);
     let mut plan = Plan {
         spec,
@@ -162,7 +162,7 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
     Ok(())
 }
 
-fn strip_linux(spec: &mut Spec) -> Result<(), String> {
+fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<(), String> {
     let Some(linux) = spec.linux_mut() else {
         return Err("the spec has no linux part".to_owned());
     };
@@ -176,6 +176,10 @@ fn strip_linux(spec: &mut Spec) -> Result<(), String> {
     linux.set_mount_label(None);
     linux.set_seccomp(None);
     linux.set_resources(None);
+    // Where libcontainer's own cgroup code works (host_mounts), it shall move init to where it is already.
+    if let Some(path) = common_path(cgroups) {
+        linux.set_cgroups_path(Some(path));
+    }
     if linux
         .cgroups_path()
         .as_ref()
@@ -190,6 +194,17 @@ fn strip_linux(spec: &mut Spec) -> Result<(), String> {
     };
     linux.set_rootfs_propagation(propagation);
     Ok(())
+}
+
+/// The container's path below its hierarchies' mount points.
+fn common_path(cgroups: &[CgroupDir]) -> Option<PathBuf> {
+    let v1 = cgroups.iter().find(|c| !c.unified());
+    let dir = Path::new(&v1.or(cgroups.first())?.path);
+    let mut below = dir.strip_prefix(STAGE).ok()?.components();
+    if v1.is_some() {
+        below.next()?;
+    }
+    Some(Path::new("/").join(below.as_path()))
 }
 
 /// A joined UTS namespace has its names already.
@@ -229,7 +244,7 @@ impl Plan {
             });
             options.retain(|o| propagation(o).is_none());
         }
-        if matches!(mount.typ().as_deref(), Some("cgroup" | "cgroup2")) && !self.host_mounts {
+        if matches!(mount.typ().as_deref(), Some("cgroup" | "cgroup2")) {
             self.cgroup_view = cgroup_view(&destination, &options, cgroups);
             return Ok(());
         }

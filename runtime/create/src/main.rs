@@ -66,21 +66,26 @@ fn create() -> Result<i32, String> {
     let mut process = from_spec::process(&spec)?;
     let filter = compile_filter(&spec, &launch)?;
     hooks::announce(&spec)?;
-    join_cgroups(&launch)?;
+    Cgroups::new(&launch.cgroups)
+        .join()
+        .map_err(|e| format!("join the container's cgroups: {e}"))?;
     sys::set_groups(&[]).map_err(|e| format!("drop our groups: {e}"))?;
     tail::raise_limits(&process).map_err(|e| format!("raise resource limits: {e}"))?;
     if !launch.tty {
         give_stdio(&spec, &process);
     }
-    let plan = adjust::plan(spec, &launch.cgroups)?;
+    let mut plan = adjust::plan(spec, &launch.cgroups)?;
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }
-    let mut cgroups = None;
-    if !plan.host_mounts {
-        let tree = place::private_mounts(&plan.stage, plan.cgroup_view.as_ref())?;
-        cgroups = tree.zip(plan.cgroup_view.map(|v| v.destination));
-    }
+    place::hold_namespaces(&mut plan.spec)?;
+    let view = plan.cgroup_view.as_ref();
+    let tree = if plan.host_mounts {
+        view.map_or(Ok(None), place::cgroup_tree)?
+    } else {
+        place::private_mounts(&plan.stage, view)?
+    };
+    let cgroups = tree.zip(plan.cgroup_view.map(|v| v.destination));
     let tail = Tail::new(process, filter.as_ref())?;
     write_bundle(&plan.spec)?;
     build(&launch, init::Init::new(tail, plan.propagation, cgroups))
@@ -95,14 +100,6 @@ fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String
     let linked = fs::hard_link(&cached, SECCOMP).or_else(|_| fs::write(SECCOMP, filter.encode()));
     linked.map_err(|e| format!("save the seccomp filter: {e}"))?;
     Ok(Some(filter))
-}
-
-fn join_cgroups(launch: &Launch) -> Result<(), String> {
-    let at = |e| format!("join the container's cgroups: {e}");
-    for mut tasks in Cgroups::new(&launch.cgroups).tasks().map_err(at)? {
-        tasks.write_all(b"0").map_err(at)?;
-    }
-    Ok(())
 }
 
 /// In a user namespace only the host's root can give the pipes to the container's user (others: `tail.rs` does it).

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use cairn_monitor::sys::{self, Fork};
-use oci_spec::runtime::LinuxIdMapping;
+use oci_spec::runtime::{LinuxIdMapping, Spec};
 
 use crate::adjust::{CgroupView, Hierarchies, STAGE, Staged};
 
@@ -81,6 +81,40 @@ pub fn private_mounts(
         .zip(trees)
         .try_for_each(|(staged, tree)| settle(staged, &tree))?;
     Ok(tree)
+}
+
+/// The container's view of its cgroups alone, for a helper that stays in the host's mount namespace: put together in
+/// another one, which is gone afterwards. A detached tree belongs to none.
+pub fn cgroup_tree(view: &CgroupView) -> Result<Option<OwnedFd>, String> {
+    let at = |e: io::Error| format!("return to the host's mount namespace: {e}");
+    let directory = std::env::current_dir().map_err(at)?;
+    let host = File::open("/proc/self/ns/mnt").map_err(at)?;
+    let tree = private_mounts(&[], Some(view));
+    // Also sets root and working directory to that namespace's root.
+    sys::setns(host.as_fd(), libc::CLONE_NEWNS).map_err(at)?;
+    std::env::set_current_dir(directory).map_err(at)?;
+    tree
+}
+
+/// Opens the namespaces to join: init opens them by path only after it has entered its user namespace, where it may not
+/// be able to walk there. The descriptors stay open until execve.
+pub fn hold_namespaces(spec: &mut Spec) -> Result<(), String> {
+    let Some(namespaces) = spec
+        .linux_mut()
+        .as_mut()
+        .and_then(|l| l.namespaces_mut().as_mut())
+    else {
+        return Ok(());
+    };
+    for namespace in namespaces {
+        if let Some(path) = namespace.path().clone() {
+            let file =
+                File::open(&path).map_err(|e| format!("open namespace {}: {e}", path.display()))?;
+            namespace.set_path(Some(format!("/proc/self/fd/{}", file.as_raw_fd()).into()));
+            std::mem::forget(file);
+        }
+    }
+    Ok(())
 }
 
 /// One detached tree of all hierarchies. Put together on the stage and taken off again, so that libcgroups does not find

@@ -57,6 +57,16 @@ impl Cgroups {
             .collect()
     }
 
+    /// Joins every v1 directory. For a single-threaded process, about itself.
+    pub fn join(&self) -> io::Result<()> {
+        for ((_, dir), mut tasks) in self.v1.iter().zip(self.tasks()?) {
+            tasks
+                .write_all(b"0")
+                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", dir.display())))?;
+        }
+        Ok(())
+    }
+
     /// Where an exec's own group is made: kill it as a whole where the kernel can, else beside its pids.
     fn session_parent(&self) -> Option<&Path> {
         self.unified()

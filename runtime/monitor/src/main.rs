@@ -9,9 +9,10 @@
 //!    │               │           │ init dies ───────────────▲
 //!    └───────────────┴───────────┴─ nobody is connected: undo all, end
 //! ```
-//! Only `server.rs` changes the phase.
+//! Only `life.rs` changes the phase, and `request.rs` to Creating.
 
 mod create;
+mod life;
 mod output;
 mod pause;
 mod peer;
@@ -28,6 +29,7 @@ use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::record::{CTL, LAUNCH, Launch};
 use cairn_monitor::report::{CONSOLE, STATE};
 use cairn_monitor::sys;
+use cairn_monitor::wire::Event;
 
 fn main() -> std::process::ExitCode {
     let mut args = std::env::args_os();
@@ -76,7 +78,20 @@ fn keep(dir: &Path) -> io::Result<()> {
         .open("/dev/null")?;
     sys::dup_to(std::os::fd::AsRawFd::as_raw_fd(&null), 0)?;
     std::mem::forget(daemon); // 0 is /dev/null from now on and stays open.
-    server::Server::new(launch, first)?.run()
+    // So that the daemon hears why, not only that we are gone.
+    let answer = sys::dup_above(std::os::fd::AsFd::as_fd(&first), 10)?;
+    match server::Server::new(launch, first) {
+        Ok(server) => {
+            drop(answer);
+            server.run()
+        }
+        Err(e) => {
+            let text = format!("start the monitor: {e}");
+            let failed = Event::Failed { text }.encode(0);
+            sys::write(std::os::fd::AsFd::as_fd(&answer), &failed)?;
+            Err(e)
+        }
+    }
 }
 
 /// What a lost monitor left: processes, sub-groups, state. Safe to repeat.

@@ -286,6 +286,7 @@ fn open_log(path: &str) -> io::Result<File> {
         .create(true)
         .mode(0o640)
         .open(path)
+        .map_err(|e| io::Error::new(e.kind(), format!("open the log {path}: {e}")))
 }
 
 impl Log {

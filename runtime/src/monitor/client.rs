@@ -135,6 +135,9 @@ impl Monitor {
                 }
                 (phase, pid, start_time, exit)
             }
+            Ok(Some((0, Event::Failed { text }, _))) => {
+                return Err(MonitorError::Refused { id, step, text });
+            }
             Ok(None) | Err(_) => return Err(MonitorError::Lost { id, step }),
             Ok(Some(_)) => return Err(MonitorError::Protocol { id, step }),
         };
