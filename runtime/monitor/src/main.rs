@@ -31,7 +31,9 @@ use cairn_monitor::sys;
 
 fn main() -> std::process::ExitCode {
     let mut args = std::env::args_os();
-    let is_pause = args.next().is_some_and(|name| Path::new(&name).ends_with("pause"));
+    let is_pause = args
+        .next()
+        .is_some_and(|name| Path::new(&name).ends_with("pause"));
     let result = match (args.next(), args.next()) {
         (None, None) if is_pause => pause::run(),
         (Some(flag), Some(dir)) if flag == "--cleanup" => cleanup(Path::new(&dir)),
