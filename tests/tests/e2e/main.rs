@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod contract;
+mod crictl;
 mod exec;
 mod faults;
 mod grace;
