@@ -101,6 +101,7 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
         nri::PluginState::Joining => "joining",
         nri::PluginState::Active => "active",
         nri::PluginState::Absent => "absent",
+        nri::PluginState::Gone => "gone",
     };
     let version = match info.version {
         Some(nri::Version::V1Alpha1) if info.old_style => "v1alpha1, StateChange",

@@ -170,6 +170,23 @@ async fn oci_hooks_run_and_a_failing_one_fails_the_creation() {
             .count(),
         b.cgroups.len()
     );
+    let mut b = ground.container(&["sleep", "100"]);
+    let (after_start, after_stop) = (ground.dir.path().join("poststart"), ground.dir.path().join("poststop"));
+    b.spec["hooks"] = json!({
+        "poststart": hook(&format!("cat > {}; exit 1", after_start.display())),
+        "poststop": hook(&format!("cat > {}", after_stop.display()))
+    });
+    let monitor = ground.launch(&b).await.expect("create");
+    assert!(!after_start.exists());
+    monitor.start().await.expect("start");
+    let state: serde_json::Value = serde_json::from_slice(&fs::read(&after_start).expect("it ran")).expect("state");
+    assert_eq!((&state["status"], &state["pid"]), (&json!("running"), &json!(monitor.init().0)));
+    monitor.kill(9, false).await.expect("kill");
+    monitor.wait().await;
+    assert!(!after_stop.exists());
+    monitor.delete().await.expect("delete");
+    let state: serde_json::Value = serde_json::from_slice(&fs::read(&after_stop).expect("it ran")).expect("state");
+    assert_eq!(state["status"], "stopped");
     let mut b = ground.container(&["true"]);
     b.spec["hooks"] = json!({"createRuntime": hook("exit 3")});
     let error = ground.launch(&b).await.err().expect("refused").to_string();

@@ -4,11 +4,14 @@
 //! is made as our sibling, so the monitor is its parent from birth. One thread, always: libcontainer forks by raw
 //! `clone3` and runs allocating code in the child.
 //!
+//! `cairn-create --hooks <point> <pid>` runs a container's poststart or poststop OCI hooks instead.
+//!
 //! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before anything is forked) → own mount namespace
 //! without cgroup hierarchies → what libcontainer cannot do (`adjust.rs`, `place.rs`) → libcontainer → in its init,
 //! as its last step, the same tail as every exec's (`init.rs`).
 
 mod adjust;
+mod hooks;
 mod init;
 mod place;
 mod profile;
@@ -37,6 +40,15 @@ fn main() -> std::process::ExitCode {
         return std::process::ExitCode::FAILURE;
     }
     say::install();
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some("--hooks") {
+        let point = args.next().unwrap_or_default();
+        let pid = args.next().and_then(|p| p.parse().ok()).unwrap_or(0);
+        return match hooks::run(&point, pid) {
+            Ok(()) => std::process::ExitCode::SUCCESS,
+            Err(_) => std::process::ExitCode::FAILURE,
+        };
+    }
     let report = match create() {
         Ok(pid) => Report::Created(pid),
         Err(text) => Report::Failed(text),
@@ -53,6 +65,7 @@ fn create() -> Result<i32, String> {
     let spec: Spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
     let mut process = from_spec::process(&spec)?;
     let filter = compile_filter(&spec, &launch)?;
+    hooks::announce(&spec)?;
     join_cgroups(&launch)?;
     sys::set_groups(&[]).map_err(|e| format!("drop our groups: {e}"))?;
     tail::raise_limits(&process).map_err(|e| format!("raise resource limits: {e}"))?;

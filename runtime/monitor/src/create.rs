@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::log::Stream;
-use cairn_monitor::record::Launch;
+use cairn_monitor::record::{HOOKS, Launch};
 use cairn_monitor::report::{self, CONSOLE, REACHED, REPORT_FD, Report, STATE, STATUS_FD};
 use cairn_monitor::sys::{self, ExecVector, Fork};
 
@@ -65,7 +65,8 @@ impl Creation {
             output.add(Stream::Stderr, err_read, false)?;
             inherited.extend([(stdin, 3), (out_write, 4), (err_write, 5)]);
         }
-        let helper = spawn(launch, cgroups, inherited)?;
+        let directory = cgroups.unified().map(File::open).transpose()?;
+        let helper = spawn(launch, &[], directory, inherited)?;
         let creation = Creation {
             helper,
             report: Some(report),
@@ -164,18 +165,41 @@ pub fn notify(id: &str) -> io::Result<()> {
     UnixStream::connect(format!("{STATE}/{id}/notify.sock"))?.write_all(b"start container")
 }
 
-/// Starts the helper with exactly these descriptors, in the container's cgroup v2 directory if it has one (the v1
-/// directories it joins itself).
-fn spawn(launch: &Launch, cgroups: &Cgroups, inherited: Vec<(OwnedFd, i32)>) -> io::Result<i32> {
+/// Whether the container has OCI hooks for this point.
+pub fn has_hooks(point: &str) -> bool {
+    fs::read_to_string(HOOKS).is_ok_and(|names| names.lines().any(|n| n == point))
+}
+
+/// Starts the helper to run them; its end is their end. What they say or how they fail changes nothing (OCI: a failing
+/// poststart or poststop hook is not an error of the operation).
+pub fn run_hooks(launch: &Launch, point: &str, pid: i32) -> io::Result<i32> {
+    // It wants a report socket, which nobody reads here.
+    let (_ours, theirs) = sys::seqpacket_pair()?;
+    let args = [
+        b"--hooks".to_vec(),
+        point.as_bytes().to_vec(),
+        pid.to_string().into_bytes(),
+    ];
+    spawn(launch, &args, None, vec![(theirs, REPORT_FD)])
+}
+
+/// Starts the helper with exactly these descriptors, in this cgroup v2 directory if one is given (v1 directories it
+/// joins itself).
+fn spawn(
+    launch: &Launch,
+    args: &[Vec<u8>],
+    directory: Option<File>,
+    inherited: Vec<(OwnedFd, i32)>,
+) -> io::Result<i32> {
     let nul = |_| io::Error::from_raw_os_error(libc::EINVAL);
     let path = CString::new(launch.create.as_str()).map_err(nul)?;
-    let argv = ExecVector::new(&[b"cairn-create".to_vec()]).map_err(nul)?;
+    let argv = [&[b"cairn-create".to_vec()], args].concat();
+    let argv = ExecVector::new(&argv).map_err(nul)?;
     let env = ExecVector::new(&[]).map_err(nul)?;
     let null = OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/null")?;
-    let directory = cgroups.unified().map(File::open).transpose()?;
     // Out of the way of the numbers they get.
     let inherited = inherited
         .into_iter()

@@ -7,7 +7,7 @@ use cairn_monitor::sys;
 use cairn_monitor::wire::{Event, ExecRequest, Phase, Request, Streams};
 
 use crate::create::Creation;
-use crate::server::{Asker, Server};
+use crate::server::{After, Asker, Server};
 use crate::session::Exec;
 
 /// Execs at a time.
@@ -20,6 +20,7 @@ impl Server {
         match request {
             Request::Create => self.on_create(asker),
             Request::Start => self.on_start(asker),
+            Request::Delete => self.on_delete(asker),
             Request::Exec(exec) => self.on_exec(asker, *exec),
             Request::Attach {
                 stdin,
@@ -59,10 +60,11 @@ impl Server {
                 Ok(())
             }
             Request::ReopenLog => self.output.reopen().map_err(|e| e.to_string()),
-            Request::Delete => self.delete(),
-            Request::Create | Request::Start | Request::Exec(_) | Request::Attach { .. } => {
-                Err("not an action".to_owned())
-            }
+            Request::Create
+            | Request::Delete
+            | Request::Start
+            | Request::Exec(_)
+            | Request::Attach { .. } => Err("not an action".to_owned()),
         }
     }
 
@@ -193,10 +195,14 @@ impl Server {
         }
     }
 
-    fn delete(&mut self) -> Result<(), String> {
+    fn on_delete(&mut self, asker: Asker) {
         if self.phase != Phase::Exited {
-            return Err(format!("the container is {:?}", self.phase));
+            return self.fail(asker, format!("the container is {:?}", self.phase));
         }
+        self.hooks_then(asker, After::Delete);
+    }
+
+    pub(crate) fn delete(&mut self) -> Result<(), String> {
         crate::purge(&self.cgroups).map_err(|e| e.to_string())?;
         self.over = true;
         Ok(())

@@ -15,7 +15,7 @@ use cairn_monitor::record::{CTL, EXIT, Exit, Launch, PID, Pid};
 use cairn_monitor::sys::{self, Status};
 use cairn_monitor::wire::{Event, Phase, VERSION};
 
-use crate::create::{Creation, notify};
+use crate::create::{Creation, has_hooks, notify, run_hooks};
 use crate::output::{self, Output};
 use crate::peer::Peer;
 use crate::session::{Exec, Outcome, Target};
@@ -44,6 +44,10 @@ pub struct Server {
     pub(crate) attached: Vec<(u32, u64, bool)>,
     pub(crate) waits_for_create: Option<Asker>,
     pub(crate) waits_for_start: Option<Asker>,
+    /// OCI hooks at work: the helper's pid, and who waits for their end and what follows it.
+    hooking: Option<(i32, Asker, After)>,
+    /// The poststop hooks have run.
+    pub(crate) stopped: bool,
     /// Deleted: end as soon as the answer is sent.
     pub(crate) over: bool,
     start_time: u64,
@@ -59,6 +63,13 @@ pub struct Server {
     exit: Option<Exit>,
     /// Groups of ended execs in which background children still run.
     leftovers: Vec<cgroup::Session>,
+}
+
+/// What follows OCI hooks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum After {
+    Start,
+    Delete,
 }
 
 #[derive(Clone, Copy)]
@@ -96,6 +107,8 @@ impl Server {
             attached: Vec::new(),
             waits_for_create: None,
             waits_for_start: None,
+            hooking: None,
+            stopped: false,
             over: false,
             start_time: 0,
             started: false,
@@ -292,6 +305,9 @@ impl Server {
     }
 
     fn buried(&mut self, pid: i32, status: Status) {
+        if let Some((_, asker, after)) = self.hooking.take_if(|(helper, _, _)| *helper == pid) {
+            return self.hooks_are_done(asker, after);
+        }
         if self.target.as_ref().is_some_and(|t| t.pid == pid) {
             return self.init_ended(status);
         }
@@ -403,6 +419,40 @@ impl Server {
         }
         let Some(asker) = self.waits_for_start.take() else {
             return;
+        };
+        match result {
+            Ok(()) => self.hooks_then(asker, After::Start),
+            Err(text) => self.fail(asker, text),
+        }
+    }
+
+    /// Runs the OCI hooks that belong before this, if the container has any.
+    pub(crate) fn hooks_then(&mut self, asker: Asker, after: After) {
+        if self.hooking.is_some() {
+            return self.fail(asker, "OCI hooks are running");
+        }
+        let point = match after {
+            After::Start => "poststart",
+            After::Delete => "poststop",
+        };
+        let pid = self.target.as_ref().map_or(0, |t| t.pid);
+        if has_hooks(point)
+            && !self.stopped
+            && let Ok(helper) = run_hooks(&self.launch, point, pid)
+        {
+            self.hooking = Some((helper, asker, after));
+            return;
+        }
+        self.hooks_are_done(asker, after);
+    }
+
+    fn hooks_are_done(&mut self, asker: Asker, after: After) {
+        let result = match after {
+            After::Start => Ok(()),
+            After::Delete => {
+                self.stopped = true;
+                self.delete()
+            }
         };
         match result {
             Ok(()) => self.tell(asker, Event::Done, Vec::new()),

@@ -1,0 +1,49 @@
+//! OCI hooks after create: poststart and poststop, which libcontainer runs in operations that cairn does itself.
+
+use std::fs;
+
+use cairn_monitor::record::{CONFIG, HOOKS, LAUNCH, Launch};
+use libcontainer::container::{ContainerStatus, State};
+use libcontainer::hooks::run_hooks;
+use oci_spec::runtime::{Hook, Spec};
+
+use crate::say;
+
+/// Tells the monitor which hooks are left for later.
+pub fn announce(spec: &Spec) -> Result<(), String> {
+    let names: String = ["poststart", "poststop"]
+        .into_iter()
+        .filter(|point| hooks(spec, point).is_some_and(|h| !h.is_empty()))
+        .flat_map(|point| [point, "\n"])
+        .collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    fs::write(HOOKS, names).map_err(|e| format!("write {HOOKS}: {e}"))
+}
+
+/// Runs the hooks of one point; the first failure ends them.
+pub fn run(point: &str, pid: i32) -> Result<(), String> {
+    let launch = fs::read(LAUNCH).map_err(|e| format!("read {LAUNCH}: {e}"))?;
+    let launch = Launch::decode(&launch).map_err(|e| e.to_string())?;
+    let config = fs::read(CONFIG).map_err(|e| format!("read {CONFIG}: {e}"))?;
+    let spec: Spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
+    let status = if point == "poststart" {
+        ContainerStatus::Running
+    } else {
+        ContainerStatus::Stopped
+    };
+    let pid = Some(pid).filter(|_| point == "poststart");
+    let bundle = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
+    let mut state = State::new(&launch.id, status, pid, bundle);
+    state.annotations = spec.annotations().clone();
+    run_hooks(hooks(&spec, point), Some(&state), None, None, None).map_err(|e| say::chain(&e))
+}
+
+fn hooks<'a>(spec: &'a Spec, point: &str) -> Option<&'a Vec<Hook>> {
+    let hooks = spec.hooks().as_ref()?;
+    match point {
+        "poststart" => hooks.poststart().as_ref(),
+        _ => hooks.poststop().as_ref(),
+    }
+}
