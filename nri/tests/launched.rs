@@ -86,6 +86,10 @@ async fn plugin() -> ExitCode {
         })
         .run_pod_sandbox(|pod| async move {
             match pod.name.as_str() {
+                #[allow(
+                    clippy::disallowed_methods,
+                    reason = "a plugin that dies is what is tested"
+                )]
                 "name-of-die" => std::process::exit(1),
                 "name-of-hang" => std::future::pending().await,
                 _ => Ok(()),

@@ -3,6 +3,7 @@
 mod bad_input;
 mod contract;
 mod events;
+mod crictl;
 mod exec;
 mod faults;
 mod grace;

@@ -1,0 +1,271 @@
+//! crictl, as people use it, and the RPCs that only newer clients know.
+
+use std::time::Duration;
+
+use cairn_tests::{
+    Daemon, Setup, bins,
+    cri::{self, ContainerState},
+    daemon::{shown, stdout},
+    image::BUSYBOX,
+    until,
+};
+use proto_cri::v1 as newer;
+
+/// Runs crictl, which must succeed; answers its standard output without blanks around it.
+async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
+    let output = daemon.crictl(args).await;
+    assert!(
+        output.status.success(),
+        "crictl {args:?}: {}",
+        shown(&output)
+    );
+    stdout(&output).trim().to_owned()
+}
+
+#[tokio::test]
+async fn crictl_runs_looks_at_and_removes_a_pod() {
+    let daemon = Daemon::start().await;
+    let file = |name: &str, text: String| {
+        let path = daemon.path(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let logs = daemon.path("logs").display().to_string();
+    let pod_json = file(
+        "pod.json",
+        serde_json::json!({
+            "metadata": { "name": "hello", "namespace": "default", "uid": "u", "attempt": 0 },
+            "hostname": "hello", "log_directory": logs,
+            "linux": { "cgroup_parent": daemon.cgroup_parent() },
+        })
+        .to_string(),
+    );
+    let container_json = file(
+        "container.json",
+        serde_json::json!({
+            "metadata": { "name": "greeter", "attempt": 0 },
+            "image": { "image": BUSYBOX },
+            "command": ["sh", "-c", "echo hello from $(hostname); trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done"],
+            "log_path": "greeter.log",
+        })
+        .to_string(),
+    );
+    for (args, word) in [
+        (&["version"][..], "cairn"),
+        (&["info"], "RuntimeReady"),
+        (&["runtime-config"], "CGROUPFS"),
+        (&["images"], "localhost/cairn-test/busybox"),
+        (&["inspecti", BUSYBOX], "sha256:"),
+        (&["imagefsinfo"], "mountpoint"),
+    ] {
+        let said = crictl(&daemon, args).await;
+        assert!(said.contains(word), "crictl {args:?} says {word}: {said}");
+    }
+    let pod = crictl(&daemon, &["runp", &pod_json]).await;
+    assert!(crictl(&daemon, &["pods"]).await.contains("Ready"));
+    assert!(
+        crictl(&daemon, &["inspectp", &pod])
+            .await
+            .contains("10.88.0.")
+    );
+    let container = crictl(&daemon, &["create", &pod, &container_json, &pod_json]).await;
+    crictl(&daemon, &["start", &container]).await;
+    assert!(crictl(&daemon, &["ps"]).await.contains("Running"));
+    assert!(
+        crictl(&daemon, &["inspect", &container])
+            .await
+            .contains("CONTAINER_RUNNING")
+    );
+    until("crictl logs", || async {
+        (crictl(&daemon, &["logs", &container]).await == "hello from hello").then_some(())
+    })
+    .await;
+    assert_eq!(
+        crictl(&daemon, &["exec", "-s", &container, "hostname"]).await,
+        "hello"
+    );
+    crictl(&daemon, &["update", "--memory", "67108864", &container]).await;
+    crictl(&daemon, &["stop", "-t", "5", &container]).await;
+    assert!(crictl(&daemon, &["ps", "-a"]).await.contains("Exited"));
+    crictl(&daemon, &["rm", &container]).await;
+    crictl(&daemon, &["stopp", &pod]).await;
+    crictl(&daemon, &["rmp", &pod]).await;
+    crictl(&daemon, &["run", "--no-pull", &container_json, &pod_json]).await;
+    crictl(&daemon, &["rmp", "-f", "-a"]).await;
+    crictl(&daemon, &["rmi", BUSYBOX]).await;
+    assert!(daemon.cri().pods().await.is_empty());
+}
+
+#[tokio::test]
+async fn crictl_follows_a_log_while_it_is_written() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("follow").await;
+    let script = "i=0; while [ $i -lt 20 ]; do echo line $i; i=$((i+1)); sleep 0.05; done";
+    let container = pod.run("c", &["sh", "-c", script]).await;
+    // Ends by itself when the container has exited.
+    let said = crictl(&daemon, &["logs", "-f", &container.id]).await;
+    let expected: Vec<String> = (0..20).map(|i| format!("line {i}")).collect();
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_cidr_may_be_told() {
+    let daemon = Daemon::start().await;
+    let request = cri::UpdateRuntimeConfigRequest {
+        runtime_config: Some(cri::RuntimeConfig {
+            network_config: Some(cri::NetworkConfig {
+                pod_cidr: "10.244.0.0/24".into(),
+            }),
+        }),
+    };
+    let mut runtime = daemon.cri().client.runtime;
+    runtime
+        .update_runtime_config(request)
+        .await
+        .expect("UpdateRuntimeConfig");
+    daemon.cri().pod("after").await.end().await;
+}
+
+#[tokio::test]
+async fn a_stop_signal_of_the_config_comes_before_the_images() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("signal").await;
+    let script =
+        "trap 'echo got INT; exit 9' INT; echo ready; while :; do sleep 1000 & wait $!; done";
+    let config = newer::ContainerConfig {
+        metadata: Some(newer::ContainerMetadata {
+            name: "c".into(),
+            attempt: 0,
+        }),
+        image: Some(newer::ImageSpec {
+            image: BUSYBOX.into(),
+            ..Default::default()
+        }),
+        command: ["sh", "-c", script].map(String::from).into(),
+        log_path: "c.log".into(),
+        stop_signal: newer::Signal::Sigint.into(),
+        ..Default::default()
+    };
+    std::fs::create_dir_all(&pod.config.log_directory).expect("a directory");
+    let request = newer::CreateContainerRequest {
+        pod_sandbox_id: pod.id.clone(),
+        config: Some(config),
+        sandbox_config: Some(newer::PodSandboxConfig {
+            log_directory: pod.config.log_directory.clone(),
+            ..Default::default()
+        }),
+    };
+    let mut client = pod.cri.client.newer.clone();
+    let created = client
+        .create_container(request)
+        .await
+        .expect("CreateContainer")
+        .into_inner();
+    let log = std::path::Path::new(&pod.config.log_directory).join("c.log");
+    let container = pod.cri.container_by_id(&created.container_id, log);
+    container.start().await.expect("StartContainer");
+    container.says("ready").await;
+    container
+        .stop(Duration::from_secs(10))
+        .await
+        .expect("StopContainer");
+    assert_eq!(container.status().await.exit_code, 9);
+    let request = newer::ContainerStatusRequest {
+        container_id: container.id.clone(),
+        verbose: false,
+    };
+    let status = client
+        .container_status(request)
+        .await
+        .expect("ContainerStatus")
+        .into_inner();
+    assert_eq!(
+        status.status.expect("a status").stop_signal(),
+        newer::Signal::Sigint
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn what_is_not_served_says_so() {
+    let daemon = Daemon::start().await;
+    let mut client = daemon.cri().client.newer;
+    let checkpoint = client
+        .checkpoint_pod(newer::CheckpointPodRequest::default())
+        .await;
+    let error = checkpoint.expect_err("no checkpoints");
+    assert_eq!(error.code(), tonic::Code::Unimplemented, "{error}");
+    assert!(error.message().contains("CheckpointPod"), "{error}");
+}
+
+#[tokio::test]
+async fn the_commands_of_cairn_explain_themselves_and_fail_in_one_line() {
+    let daemon = Daemon::with(Setup::default()).await;
+    let run = |args: &[&str]| {
+        std::process::Command::new(bins::cairn())
+            .args(args)
+            .output()
+            .expect("cairn runs")
+    };
+    let default = run(&["config", "default"]);
+    assert!(default.status.success());
+    let file = daemon.path("default.toml");
+    std::fs::write(&file, &default.stdout).expect("a file");
+    let checked = run(&["config", "check", &file.display().to_string()]);
+    assert!(checked.status.success(), "{}", shown(&checked));
+    std::fs::write(&file, "version = 1\nspeed = \"fast\"\n").expect("a file");
+    let checked = run(&["config", "check", &file.display().to_string()]);
+    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(
+        !checked.status.success() && said.contains("speed") && said.lines().count() == 1,
+        "{said}"
+    );
+    let nobody = run(&["timeline", "--connect", "unix:///no/such/socket"]);
+    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(
+        !nobody.status.success() && said.contains("/no/such/socket") && said.lines().count() == 1,
+        "{said}"
+    );
+    let pod = daemon.cri().pod("drawn").await;
+    let container = pod.run("c", &["sh", "-c", "exit 4"]).await;
+    assert_eq!(
+        container.exited().await.state(),
+        ContainerState::ContainerExited
+    );
+    pod.end().await;
+    let drawn = daemon.cairn(&["timeline", "drawn"]).await;
+    assert!(drawn.status.success(), "{}", shown(&drawn));
+    for word in [
+        "RunPodSandbox",
+        "CreateContainer",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+        "exited 4",
+    ] {
+        assert!(stdout(&drawn).contains(word), "{word}: {}", stdout(&drawn));
+    }
+    assert!(
+        !stdout(&drawn).contains('\u{1b}'),
+        "no colour but on a terminal"
+    );
+}
+
+#[tokio::test]
+async fn environment_values_reach_neither_log_nor_timeline() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("secrets").await;
+    let mut config = pod.cri.container_config("c", &["true"]);
+    config.envs = vec![cri::KeyValue {
+        key: "PASSWORD".into(),
+        value: "swordfish-77".into(),
+    }];
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    container.exited().await;
+    pod.end().await;
+    let drawn = daemon.cairn(&["timeline", "--json"]).await;
+    assert!(drawn.status.success() && stdout(&drawn).contains("CreateContainer"));
+    assert!(!stdout(&drawn).contains("swordfish"));
+    assert!(!daemon.log().contains("swordfish"));
+}
