@@ -392,7 +392,12 @@ fn network_config(config: &Config) -> Result<cni_shim::Config> {
 fn make_pause_root(state: &Path, helpers: &Path) -> Result<PathBuf> {
     let root = state.join("pause-root");
     // libcontainer mounts over these, as the root of a user namespace in some pods.
-    for dir in [root.clone(), root.join("proc"), root.join("dev"), root.join("sys")] {
+    for dir in [
+        root.clone(),
+        root.join("proc"),
+        root.join("dev"),
+        root.join("sys"),
+    ] {
         store::make_dir(&dir)?;
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).step("pause root")?;
     }

@@ -6,7 +6,7 @@
 
 mod nri;
 
-pub use nri::{Nri, NriPlugin};
+pub use nri::Nri;
 
 use std::{
     fs,
@@ -90,9 +90,6 @@ pub struct Container {
     pub max_log_line: u32,
     /// Clamp `oom_score_adj` to the daemon's own where the kernel would refuse (CRI-233).
     pub restrict_oom_score_adj: bool,
-    /// How long ExecSync waits for background children that keep its pipes open (CRI-140).
-    #[serde(deserialize_with = "duration")]
-    pub exec_drain: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -173,7 +170,6 @@ impl Default for Container {
         Self {
             max_log_line: 16384,
             restrict_oom_score_adj: true,
-            exec_drain: Duration::from_secs(2),
         }
     }
 }
@@ -445,12 +441,6 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
             "\"{text}\" is no duration; write a whole number and ms, s, m or h"
         ))
     })
-}
-
-fn duration_option<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Duration>, D::Error> {
-    duration(deserializer).map(Some)
 }
 
 #[cfg(test)]

@@ -28,9 +28,10 @@ use super::{
     admit::{self, Ask, Decision, PodWork, Step},
     container,
     error::{Error, Kind, Result},
+    journal::{self, Journal},
     stop,
 };
-use crate::monitor::Ending;
+use crate::{monitor::Ending, trace::Subject};
 
 /// Requests in a pod's queue before senders wait.
 pub const QUEUE: usize = 64;
@@ -389,7 +390,15 @@ impl Driver {
         waiter: Waiter,
         work: impl Future<Output = Result<()>> + Send + 'static,
     ) {
-        let task = self.steps.spawn(work).id();
+        let subject = self.subject(&key);
+        let pod = Arc::clone(&self.pod);
+        let task = match call(&key, step) {
+            Some(call) => self.steps.spawn(async move {
+                journal::during(call, &pod.services.journal, subject, work).await
+            }),
+            None => self.steps.spawn(work),
+        };
+        let task = task.id();
         self.keys.insert(task, key.clone());
         self.running.insert(
             key,
@@ -398,6 +407,14 @@ impl Driver {
                 waiters: vec![waiter],
             },
         );
+    }
+
+    fn subject(&self, key: &Key) -> Subject {
+        let container = match key {
+            Key::Create(id) | Key::Container(id, _) => self.pod.container(id),
+            Key::StopPod | Key::RemovePod | Key::UpdatePod => None,
+        };
+        Journal::subject(&self.pod, container.as_deref())
     }
 
     /// True when the pod has been removed.
@@ -433,6 +450,21 @@ impl Driver {
             _ => {}
         }
         false
+    }
+}
+
+/// The CRI call that a step answers; an exit answers none.
+fn call(key: &Key, step: Option<Step>) -> Option<&'static str> {
+    match (key, step) {
+        (Key::StopPod, _) => Some("StopPodSandbox"),
+        (Key::RemovePod, _) => Some("RemovePodSandbox"),
+        (Key::UpdatePod, _) => Some("UpdatePodSandboxResources"),
+        (_, Some(Step::Create)) => Some("CreateContainer"),
+        (_, Some(Step::Start)) => Some("StartContainer"),
+        (_, Some(Step::Stop)) => Some("StopContainer"),
+        (_, Some(Step::Update)) => Some("UpdateContainerResources"),
+        (_, Some(Step::Remove)) => Some("RemoveContainer"),
+        (_, Some(Step::Exit) | None) => None,
     }
 }
 

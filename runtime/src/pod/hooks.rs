@@ -182,9 +182,19 @@ impl Hooks {
             .await;
         let created = match created {
             Ok(created) => created,
-            Err(refused) => return point.refused(refused),
+            Err(refused) => {
+                for delivery in &refused.deliveries {
+                    point.delivered(delivery, Vec::new());
+                }
+                return point.refused(refused);
+            }
         };
         let merged = created.merged;
+        let owners = proto_nri::OwningPlugins::from(&merged.owners);
+        for delivery in &created.deliveries {
+            let plugin = delivery.plugin.to_string();
+            point.delivered(delivery, changed(&owners, &container.id, &plugin));
+        }
         evict(&pod.services, &merged.evict);
         update_others(&pod.services, &merged.update).await;
         drop(turn);
@@ -194,7 +204,7 @@ impl Hooks {
         }
         Ok(Some(Created {
             adjust: merged.adjust,
-            owners: (&merged.owners).into(),
+            owners,
         }))
     }
 
@@ -338,6 +348,11 @@ impl<'a> Point<'a> {
         });
     }
 
+    /// What one plugin answered, and the names of what it set.
+    fn delivered(&self, delivery: &Delivery, changed: Vec<String>) {
+        self.record(answer(delivery, changed));
+    }
+
     fn told(&self, _: &Told) {
         self.passed(None);
     }
@@ -379,6 +394,8 @@ fn evict(services: &Services, evictions: &[ContainerEviction]) {
 fn evict_one(services: &Services, id: &str, reason: &str) -> Result<()> {
     let (pod, container) = services.registry.container(id)?;
     tracing::info!(container = %container.id, reason, "evicted by a plugin");
+    // The first reason counts.
+    let _ = container.evicted.set(reason.to_owned());
     let grace = Duration::ZERO;
     pod.post_container(&container.id, ContainerWork::Stop { grace });
     Ok(())
@@ -465,6 +482,10 @@ impl Source for Eyes {
 
 impl Observer for Eyes {
     fn delivered(&self, delivery: &Delivery) {
+        // Told after the merge, which knows who set what.
+        if delivery.event == Event::CreateContainer {
+            return;
+        }
         let Some(services) = self.0.upgrade() else {
             return;
         };
@@ -473,19 +494,9 @@ impl Observer for Eyes {
         };
         let container = pod.container(&delivery.container);
         let subject = Journal::subject(&pod, container.as_deref());
-        services.journal.record(
-            subject,
-            What::Plugin {
-                hook: nri::mask::event_name(delivery.event).to_owned(),
-                plugin: delivery.plugin.to_string(),
-                outcome: outcome(&delivery.outcome),
-                took_ns: nanoseconds(delivery.took),
-                adjusted: delivery.adjusted,
-                changed: Vec::new(),
-                updates: u32::try_from(delivery.updates).unwrap_or(u32::MAX),
-                evictions: u32::try_from(delivery.evictions).unwrap_or(u32::MAX),
-            },
-        );
+        services
+            .journal
+            .record(subject, answer(delivery, Vec::new()));
     }
 
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
@@ -498,6 +509,38 @@ impl Observer for Eyes {
             services.journal.record(Subject::daemon(), what);
         }
     }
+}
+
+fn answer(delivery: &Delivery, changed: Vec<String>) -> What {
+    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    What::Plugin {
+        hook: nri::mask::event_name(delivery.event).to_owned(),
+        plugin: delivery.plugin.to_string(),
+        outcome: outcome(&delivery.outcome),
+        took_ns: nanoseconds(delivery.took),
+        adjusted: delivery.adjusted,
+        changed,
+        updates: small(delivery.updates),
+        evictions: small(delivery.evictions),
+    }
+}
+
+/// Names of what a plugin set in a container, such as `Env DEMO`; never a value.
+fn changed(owners: &proto_nri::OwningPlugins, container: &str, plugin: &str) -> Vec<String> {
+    let Some(fields) = owners.owners.get(container) else {
+        return Vec::new();
+    };
+    let name = |field: &i32| {
+        proto_nri::Field::try_from(*field).map_or("an unknown field", |field| field.as_str_name())
+    };
+    let mine = |owner: &String| owner.split(',').any(|one| one == plugin);
+    let simple = fields.simple.iter().filter(|(_, owner)| mine(owner));
+    let mut names: Vec<_> = simple.map(|(field, _)| name(field).to_owned()).collect();
+    for (field, keys) in &fields.compound {
+        let keys = keys.owners.iter().filter(|(_, owner)| mine(owner));
+        names.extend(keys.map(|(key, _)| format!("{} {key}", name(field))));
+    }
+    names
 }
 
 fn outcome(outcome: &nri::Outcome) -> trace::Outcome {

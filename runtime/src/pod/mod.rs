@@ -44,7 +44,7 @@ use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -86,6 +86,8 @@ pub struct Container {
     /// True once an exit is on record and has been told to plugins.
     ended: watch::Sender<bool>,
     undelivered: AtomicBool,
+    /// Why a plugin wanted it stopped, if one did.
+    pub evicted: OnceLock<String>,
     /// What of its NRI message the spec says; kept only where NRI is on.
     message: Mutex<Option<proto_nri::Container>>,
 }
@@ -226,6 +228,7 @@ impl Container {
             resources_turn: tokio::sync::Mutex::default(),
             ended: watch::Sender::new(ended),
             undelivered: AtomicBool::new(false),
+            evicted: OnceLock::new(),
             message: Mutex::new(None),
         }
     }

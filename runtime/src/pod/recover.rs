@@ -222,7 +222,7 @@ async fn recover_container(
             ended(pod, container, Ending::Lost).await?;
         }
         ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Unknown => {
-            reattach(pod, container).await?;
+            reattach(pod, container, true).await?;
         }
         // The exit was recorded, plugins may not have been told.
         ContainerPhase::Exited => {
@@ -237,7 +237,23 @@ async fn recover_container(
     Ok(())
 }
 
-async fn reattach(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
+/// Looks again for a monitor that did not answer, until it does or the container is gone.
+fn look_again(pod: &Arc<Pod>, container: &Arc<Container>) {
+    let (pod, container) = (Arc::clone(pod), Arc::clone(container));
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(ANSWER).await;
+            let waits = container.cell.get().phase == ContainerPhase::Unknown;
+            if !waits || pod.container(&container.id).is_none() {
+                return;
+            }
+            let result = Box::pin(reattach(&pod, &container, false)).await;
+            log(&pod, "look again for a monitor", result);
+        }
+    });
+}
+
+async fn reattach(pod: &Arc<Pod>, container: &Arc<Container>, first: bool) -> Result<()> {
     let services = &pod.services;
     let created = container.cell.get().phase == ContainerPhase::Created;
     let found = tokio::time::timeout(
@@ -278,8 +294,9 @@ async fn reattach(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
             Ok(())
         }
         Ok(Ok(Reattached::Lost)) => ended(pod, container, Ending::Lost).await,
-        Ok(Err(error)) => unknown(container, &error.to_string()).await,
-        Err(_) => unknown(container, "its monitor does not answer").await,
+        Ok(Err(_)) | Err(_) if !first => Ok(()),
+        Ok(Err(error)) => unknown(pod, container, &error.to_string()).await,
+        Err(_) => unknown(pod, container, "its monitor does not answer").await,
     }
 }
 
@@ -288,8 +305,9 @@ async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Re
         .await
 }
 
-async fn unknown(container: &Container, reason: &str) -> Result<()> {
+async fn unknown(pod: &Arc<Pod>, container: &Arc<Container>, reason: &str) -> Result<()> {
     tracing::warn!(container = %container.id, reason, "UNKNOWN");
+    look_again(pod, container);
     container
         .cell
         .change(|record| {
@@ -358,6 +376,11 @@ async fn sweep(services: &Arc<Services>) {
     for id in children(&services.config.root.join("roots")).filter(|id| !containers.contains(id)) {
         let result = services.images.release_rootfs(&id).await;
         log_sweep("root file system", &id, result);
+    }
+    for id in children(&services.config.root.join("volumes")).filter(|id| !containers.contains(id))
+    {
+        let result = container::remove_volumes(services, &id).await;
+        log_sweep("volumes", &id, result);
     }
     for id in services.specs.ids().unwrap_or_default() {
         if !containers.contains(&id) {

@@ -21,12 +21,13 @@ use super::{
     error::{Error, Kind, Result, Step as _},
     events::Change,
     files::{self, Files},
+    journal::{self, Journal, Step},
     pause,
     record::{Mark, Namespaces, Network, PodHooks, PodPhase, PodRecord, pod_name_key},
     registry::Reservation,
     stop,
 };
-use crate::{clock, fault, oci, pod::journal::Step, services::Services, store::Cell};
+use crate::{clock, fault, oci, services::Services, store::Cell};
 
 /// Makes a sandbox, or waits for the one that is being made for the same request (CRI-113).
 ///
@@ -158,22 +159,20 @@ async fn make(
     let cell = Cell::loaded(services.pods.clone(), record);
     let (pod, queue) = Pod::new(Arc::clone(&services), cell);
     services.registry.publish(&pod);
-    services.journal.step(&pod, None, Step::SandboxBegun);
-    let result = phases(&pod, &plan).await;
+    let subject = Journal::subject(&pod, None);
+    let result = journal::during(
+        "RunPodSandbox",
+        &services.journal,
+        subject,
+        phases(&pod, &plan),
+    )
+    .await;
     match &result {
         Ok(()) => {
-            services.journal.step(&pod, None, Step::Ready);
             services.events.tell(&pod, None, Change::Created);
             services.events.tell(&pod, None, Change::Started);
         }
-        Err(error) => {
-            services.journal.step(
-                &pod,
-                None,
-                Step::SandboxFailed {
-                    reason: error.text.clone(),
-                },
-            );
+        Err(_) => {
             // What could not be undone stays visible, for Stop and Remove (CRI-112).
             if pod.cell.get().failed_step.is_none() {
                 services.registry.forget(&pod.cell.get());
@@ -438,6 +437,7 @@ impl<'a> Hooked<'a> {
                     record.phase = PodPhase::Ready;
                 })
                 .await?;
+            pod.services.journal.step(pod, None, Step::Ready);
             Ok(())
         }
         .await;
@@ -457,7 +457,9 @@ async fn note(pod: &Pod, step: &str, undone: Result<()>) {
         .cell
         .record_fact(|record| {
             record.phase = PodPhase::NotReady;
+            // Plugins were told both by the undo of their hook, if they were told of Run.
             record.hooks.stop = Mark::Done;
+            record.hooks.remove = Mark::Done;
             record
                 .failed_step
                 .get_or_insert_with(|| format!("{step}: {error}"));

@@ -24,10 +24,13 @@ use crate::{
 /// # Errors
 /// When the exit could not be written to disk; it holds in memory all the same.
 pub async fn exited(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Result<()> {
-    let (exit, finished_at) = match ending {
+    let (mut exit, finished_at) = match ending {
         Ending::Exited(exit) => judge(&exit),
         Ending::Lost => lost(pod, container).await,
     };
+    if let Some(reason) = container.evicted.get() {
+        exit.message = format!("evicted by a plugin: {reason}");
+    }
     pod.services.journal.step(
         pod,
         Some(container),

@@ -5,8 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::super::{
     Container, Pod,
+    driver::ContainerWork,
     error::{Error, Kind, Result},
 };
+use crate::monitor::Ending;
 
 /// A killed process that is not gone by then is stuck in the kernel.
 const DEATH: Duration = Duration::from_secs(10);
@@ -70,22 +72,20 @@ pub async fn kill(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
     ))
 }
 
-async fn kill_once(pod: &Pod, container: &Container) {
-    let result = match container.monitor() {
-        Some(monitor) => monitor
-            .kill(libc::SIGKILL, true)
-            .await
-            .map_err(|error| error.to_string()),
-        // Unknown since a restart: by its cgroup.
-        None => pod
-            .services
-            .launcher
-            .cleanup(&super::dir(&pod.services, &container.id))
-            .await
-            .map(drop)
-            .map_err(|error| error.to_string()),
-    };
-    if let Err(error) = result {
-        tracing::warn!(container = %container.id, %error, "kill");
+async fn kill_once(pod: &Arc<Pod>, container: &Container) {
+    if let Some(monitor) = container.monitor() {
+        if let Err(error) = monitor.kill(libc::SIGKILL, true).await {
+            tracing::warn!(container = %container.id, %error, "kill");
+        }
+        return;
+    }
+    // Unknown since a restart: killed by its cgroup, and nobody else will tell of its end.
+    let dir = super::dir(&pod.services, &container.id);
+    match pod.services.launcher.cleanup(&dir).await {
+        Ok(exit) => {
+            let ending = exit.map_or(Ending::Lost, Ending::Exited);
+            pod.post_container(&container.id, ContainerWork::Exited(ending));
+        }
+        Err(error) => tracing::warn!(container = %container.id, %error, "kill"),
     }
 }
