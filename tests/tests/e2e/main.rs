@@ -2,8 +2,8 @@
 
 mod bad_input;
 mod contract;
-mod events;
 mod crictl;
+mod events;
 mod exec;
 mod faults;
 mod grace;
