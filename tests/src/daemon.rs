@@ -383,7 +383,11 @@ impl Daemon {
         loop {
             let now = self.inventory().await;
             let left: Vec<_> = now.difference(before).collect();
-            let missing: Vec<_> = before.difference(&now).collect();
+            // What was on its way out when `before` was taken may be gone now.
+            let missing = before
+                .difference(&now)
+                .filter(|m| !m.contains("images/trash"));
+            let missing: Vec<_> = missing.collect();
             if left.is_empty() && missing.is_empty() {
                 return;
             }
