@@ -121,13 +121,9 @@ mod tests {
     #[test]
     fn what_is_no_event_field_or_name_is_refused() {
         let refused = |text: &str| settings(text).expect_err("refused");
-        assert!(
-            refused("[plugin.\"10-x\"]\nevents = \"Nap\"").starts_with("nri.plugin: \"10-x\": ")
-        );
-        assert!(
-            refused("[plugin.\"10-x\"]\nfields = \"Nap\"").starts_with("nri.plugin: \"10-x\": ")
-        );
+        assert!(refused("[plugin.\"10-x\"]\nevents = \"Nap\"").contains("Nap"));
+        assert!(refused("[plugin.\"10-x\"]\nfields = \"Nap\"").contains("Nap"));
         assert!(refused("[plugin.x]\n").contains("not of the form"));
-        assert!(!refused("[plugin.\"10-x\"]\non_timeout = \"nap\"").is_empty());
+        assert!(refused("[plugin.\"10-x\"]\non_timeout = \"nap\"").contains("skip"));
     }
 }

@@ -100,7 +100,8 @@ async fn run(pod: &Arc<Pod>, container: &Arc<Container>) -> Result<Monitor> {
             max_log_line: services.config.container.max_log_line,
         })
         .await;
-    crate::store::blocking(move || unmount_root(&root)).await;
+    // Not awaited: an unmount waits for the kernel's grace period, the container need not.
+    tokio::task::spawn_blocking(move || unmount_root(&root));
     let (monitor, created) = launched.map_err(|error| Error::failed(error.to_string()))?;
     container.set_monitor(Some(monitor.clone()));
     let process = Process {
