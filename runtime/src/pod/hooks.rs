@@ -39,6 +39,14 @@ pub struct Created {
     pub owners: proto_nri::OwningPlugins,
 }
 
+/// What plugins made of an update; the turn lasts as long as this does.
+#[derive(Default)]
+pub struct Updated {
+    /// `None` where no plugin touched the request's values.
+    pub target: Option<proto_nri::LinuxResources>,
+    _turn: Option<nri::Turn>,
+}
+
 /// Empty until NRI is started, and for good where it is disabled.
 #[derive(Default)]
 pub struct Hooks {
@@ -250,7 +258,8 @@ impl Hooks {
         }
     }
 
-    /// C-08. The merged values replace the request's; `None` where no plugin touched them.
+    /// C-08. The merged values replace the request's. The NRI turn is held by the answer: the
+    /// caller applies them before it drops it.
     ///
     /// # Errors
     /// A veto or a conflict.
@@ -259,9 +268,9 @@ impl Hooks {
         pod: &Pod,
         container: &Container,
         wanted: &cri::LinuxContainerResources,
-    ) -> Result<Option<proto_nri::LinuxResources>> {
+    ) -> Result<Updated> {
         let Some(adaptation) = self.adaptation.get() else {
-            return Ok(None);
+            return Ok(Updated::default());
         };
         let point = Point::begin(pod, Some(container), Event::UpdateContainer);
         let turn = adaptation.turn().await;
@@ -275,9 +284,11 @@ impl Hooks {
         };
         evict(&pod.services, &merged.evict);
         update_others(&pod.services, &merged.others).await;
-        drop(turn);
         point.passed(None);
-        Ok(merged.target)
+        Ok(Updated {
+            target: merged.target,
+            _turn: Some(turn),
+        })
     }
 
     /// C-09.

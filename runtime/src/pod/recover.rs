@@ -382,6 +382,12 @@ async fn sweep(services: &Arc<Services>) {
         let result = container::remove_volumes(services, &id).await;
         log_sweep("volumes", &id, result);
     }
+    for id in services.images.in_use().pods {
+        if !pods.contains(&id) {
+            let result = services.images.release_image_volumes(&id).await;
+            log_sweep("image volumes", &id, result);
+        }
+    }
     for id in services.specs.ids().unwrap_or_default() {
         if !containers.contains(&id) {
             log_sweep("spec", &id, services.specs.remove(&id).await);

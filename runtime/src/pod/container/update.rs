@@ -44,18 +44,19 @@ pub async fn update(
         .ok_or_else(|| Error::invalid(format!("{what}: linux is missing")))?;
     fault::pass("container.update.hook").await.step(&what)?;
     let services = &pod.services;
-    let nri = services
+    let mut updated = services
         .hooks
         .update_container(pod, container, &wanted)
         .await
         .map_err(|error| error.at(&what))?;
     let change = Change {
         cri: Some(wanted),
-        nri,
+        nri: updated.target.take(),
     };
-    apply(services, container, &change)
-        .await
-        .map_err(|error| error.at(&what))?;
+    let applied = apply(services, container, &change).await;
+    // The turn ends when the update is applied.
+    drop(updated);
+    applied.map_err(|error| error.at(&what))?;
     services.journal.step(pod, Some(container), Step::Updated);
     services.hooks.post_update_container(pod, container).await;
     Ok(())
