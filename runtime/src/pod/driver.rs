@@ -345,6 +345,10 @@ impl Driver {
         match decision {
             Decision::Run => {
                 let step = work.step();
+                // Here, not in the step: a removal that comes next may already cut it short.
+                if let ContainerWork::Stop { grace } = work {
+                    container.grace.begin(grace);
+                }
                 let pod = Arc::clone(&self.pod);
                 self.spawn(
                     key,

@@ -17,12 +17,11 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Tries of the background killer before it leaves the rest to the next Stop.
 const TRIES: u32 = 120;
 
-/// Returns when the container has ended and plugins were told.
+/// Returns when the container has ended and plugins were told. The driver has set the deadline.
 ///
 /// # Errors
 /// TimedOut when the process does not die; a background killer goes on.
 pub async fn stop(pod: &Arc<Pod>, container: &Arc<Container>, grace: Duration) -> Result<()> {
-    container.grace.begin(grace);
     if !grace.is_zero() {
         let signal = container.cell.get().stop_signal_number;
         if let Some(monitor) = container.monitor()
