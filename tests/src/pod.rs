@@ -248,15 +248,23 @@ impl Pod {
 
     /// A container that runs until it is told to stop.
     pub async fn sleeper(&self, name: &str) -> Container {
-        self.run(
-            name,
-            &[
-                "sh",
-                "-c",
-                "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done",
-            ],
-        )
-        .await
+        let container = self
+            .run(
+                name,
+                &[
+                    "sh",
+                    "-c",
+                    "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done",
+                ],
+            )
+            .await;
+        // Its shell forks after the start: whoever counts processes next must find them settled.
+        until("the sleeper sleeps", || async {
+            let asleep = container.try_exec(&["pidof", "sleep"], 20).await;
+            asleep.is_ok_and(|ran| ran.code == 0).then_some(())
+        })
+        .await;
+        container
     }
 
     /// The status of this pod.

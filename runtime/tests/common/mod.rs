@@ -160,6 +160,17 @@ impl Box {
 
 impl Drop for Ground {
     fn drop(&mut self) {
+        // A monitor whose container has ended waits for a `delete` that not every test sends.
+        for entry in fs::read_dir(self.dir.path().join("c"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let monitor = cairn::monitor::Launcher::recorded(&entry.path()).map(|pid| pid.monitor);
+            if let Some(pid) = monitor.and_then(rustix::process::Pid::from_raw) {
+                let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
         for dirs in &self.cgroups {
             for d in dirs {
                 remove_cgroup(Path::new(&d.path));
