@@ -377,13 +377,17 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_its_successor_does_not_coll
                     .stdout(Stdio::null())
                     .spawn()
                     .expect("starts");
+                let records =
+                    || std::fs::read_dir(dir.join("state/attachments")).map_or(0, Iterator::count);
+                // From its first pod on it works without a pause; how long it takes to get there
+                // is the machine's affair.
+                support::eventually("the daemon has a pod", || records() > 0).await;
                 // Not waiting for anything: the moment of death is what is varied.
-                tokio::time::sleep(Duration::from_micros(10_000 + moment * 1_300)).await;
+                tokio::time::sleep(Duration::from_micros(moment * 700)).await;
                 daemon.kill().expect("kills");
                 daemon.wait().expect("reaps");
 
-                interrupted +=
-                    std::fs::read_dir(dir.join("state/attachments")).map_or(0, Iterator::count);
+                interrupted += records();
                 let successor = Network::new(config.clone()).expect("opens");
                 successor.status().await.expect("is ready");
                 successor.gc(&HashSet::new()).await.expect("collects");
