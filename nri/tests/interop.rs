@@ -252,7 +252,7 @@ async fn bodies_of_all_sizes_cross_to_a_go_plugin_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_hundred_updates_at_once_from_a_go_plugin_all_arrive() {
+async fn five_hundred_updates_two_hundred_at_once_from_a_go_plugin_all_arrive() {
     let place = Place::new();
     let nri = place
         .builder()

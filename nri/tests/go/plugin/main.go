@@ -52,7 +52,8 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, ctrs []*
 	return nil, nil
 }
 
-// update sends many updates at once: none may be refused for its stream id.
+// update sends many updates at once: none may be refused for its stream id. At most 200 are on
+// their way, since Go's mux closes everything when the 257th answer meets a full queue.
 func (p *plugin) update() {
 	// Not active yet: the runtime says so until it has taken Synchronize in.
 	for {
@@ -65,10 +66,13 @@ func (p *plugin) update() {
 	var failed atomic.Int32
 	var first atomic.Value
 	var wg sync.WaitGroup
+	places := make(chan struct{}, 200)
 	for i := 0; i < p.updates; i++ {
 		wg.Add(1)
+		places <- struct{}{}
 		go func() {
 			defer wg.Done()
+			defer func() { <-places }()
 			u := &api.ContainerUpdate{}
 			u.SetContainerId(fmt.Sprintf("c%d", i))
 			u.SetLinuxCPUShares(uint64(i + 2))
