@@ -43,7 +43,8 @@ fn victim() {
                 .import(from, None, &Progress::default())
                 .await
                 .unwrap();
-            writeln!(said, "+{n}").unwrap();
+            // In one write: a line is whole or not there.
+            said.write_all(format!("+{n}\n").as_bytes()).unwrap();
             let record = images.resolve(&format!("i:{n}")).unwrap().unwrap();
             images
                 .prepare_rootfs(&format!("c{n}"), &record, None)
@@ -51,7 +52,7 @@ fn victim() {
                 .unwrap();
             let gone = (n + IMAGES / 2) % IMAGES;
             // Taken back before it is done: it may be gone as soon as it is asked for.
-            writeln!(said, "-{gone}").unwrap();
+            said.write_all(format!("-{gone}\n").as_bytes()).unwrap();
             images.release_rootfs(&format!("c{gone}")).await.unwrap();
             images.remove(&format!("i:{gone}")).await.unwrap();
         }
