@@ -549,6 +549,12 @@ impl Adaptation {
         }
     }
 
+    /// True while any plugin is there or being synchronised: somebody to tell. Cheap, for before each
+    /// operation.
+    pub fn has_plugins(&self) -> bool {
+        self.shared.roster.is_taken()
+    }
+
     /// Every plugin that is there, and every required or must-run one that is not.
     pub fn plugins(&self) -> Vec<PluginInfo> {
         self.shared.plugins()

@@ -167,6 +167,11 @@ impl Roster {
         change()
     }
 
+    /// Somebody has a seat.
+    pub(crate) fn is_taken(&self) -> bool {
+        !lock(&self.book).slots.is_empty()
+    }
+
     /// All seats, in order.
     pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
         lock(&self.book).slots.clone()

@@ -100,8 +100,7 @@ impl Hooks {
     /// False where no plugin is: then nothing need be marked before a hook. One that joins in
     /// the very moment learns by Synchronize what a crash kept from it.
     pub fn active(&self) -> bool {
-        let adaptation = self.adaptation.get();
-        adaptation.is_some_and(|adaptation| !adaptation.plugins().is_empty())
+        self.adaptation.get().is_some_and(Adaptation::has_plugins)
     }
 
     /// C-01. NRI-1110 to NRI-1117: all of the sandbox is there, none of it is listed.
@@ -511,7 +510,6 @@ impl Observer for Eyes {
     }
 
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
-        tracing::info!(%plugin, ?event, "plugin");
         if let Some(services) = self.0.upgrade()
             && let Some(life) = life(event)
         {

@@ -1,8 +1,8 @@
 //! What the monitor's tests share: a root file system of busybox, cgroups of their own, a launcher; all removed at the
 //! end, also of a failed test.
 //!
-//! They need root and the helpers that `hack/build helpers` made (in `CAIRN_HELPERS`, or `release/` of the target
-//! directory).
+//! They need root and the helpers that `hack/build helpers` made for the same profile (in `CAIRN_HELPERS`, or beside the
+//! directory of the tests).
 
 // Each test program uses its part.
 #![allow(dead_code)]
@@ -48,8 +48,7 @@ fn helpers() -> PathBuf {
         return dir.into();
     }
     let exe = std::env::current_exe().expect("our own path");
-    let target = exe.ancestors().nth(3).expect("target directory");
-    let dir = target.join("release");
+    let dir = exe.ancestors().nth(2).expect("a directory for each profile").to_path_buf();
     assert!(
         dir.join("cairn-create").exists(),
         "run `hack/build helpers` first, or set CAIRN_HELPERS"
