@@ -14,6 +14,7 @@ mod lifecycle;
 mod logs;
 mod network;
 mod plugins;
+mod recovery;
 mod restart;
 mod security;
 mod stats;
