@@ -168,9 +168,10 @@ fn notes(plugin: &Plugin) -> Vec<String> {
         "overdue" => notes.push("it gets no event until it answers".to_owned()),
         _ => {}
     }
-    if plugin.backlog > 0 {
-        let n = plugin.backlog;
-        notes.push(format!("{n} Stop and Remove events wait for it"));
+    match plugin.backlog {
+        0 => {}
+        1 => notes.push("a Stop or Remove event waits for it".to_owned()),
+        n => notes.push(format!("{n} Stop and Remove events wait for it")),
     }
     if !plugin.last_error.is_empty() {
         let ago = age(plugin.last_error_age_ns);

@@ -65,8 +65,8 @@ async fn contract_o5_a_plugin_that_timed_out_gets_no_stop_and_learns_by_its_next
     assert_eq!(plugin.list(), ["RunPodSandbox p"]);
     let again = Plugin::join(&daemon.nri_socket(), "10", "late").await;
     let listed = again.synchronised().await.0;
-    let listed: Vec<_> = listed.into_iter().map(|pod| pod.id).collect();
-    assert_eq!(listed, [stays.id.clone()]);
+    let listed: Vec<_> = listed.iter().map(|pod| &pod.id).collect();
+    assert_eq!(listed, [&stays.id]);
     stays.end().await;
     assert_eq!(
         again.list(),

@@ -349,7 +349,6 @@ async fn cairn_plugins_shows_at_a_glance_who_is_healthy_who_hangs_and_who_is_mis
     let output = daemon.cairn(&["plugins"]).await;
     assert!(output.status.success(), "{}", shown(&output));
     let table = stdout(&output);
-    eprintln!("{table}");
     let logger = info(&daemon, "05-logger").await;
     let lines: Vec<Vec<&str>> = table
         .lines()
