@@ -173,7 +173,7 @@ async fn visit<S: Step>(
     let mut weight = Weight::default();
     let outcome = match &session {
         None => Outcome::Absent,
-        Some(session) if session.overdue.load(Ordering::SeqCst) => Outcome::Skipped,
+        Some(session) if session.overdue.since().is_some() => Outcome::Skipped,
         Some(session) => match call(shared, session, step.request()).await {
             (outcome, None) => outcome,
             (outcome, Some(reply)) => match step.take(&slot.id, &settings.policy, reply) {
@@ -283,7 +283,9 @@ pub(crate) fn settle<R: HookRequest>(
 ) -> Flow {
     if let Some(session) = session {
         session.misses.store(verdict.misses, Ordering::SeqCst);
-        session.stats.record(delivery.took, verdict.log.as_deref());
+        if delivery.outcome != Outcome::Skipped {
+            session.stats.record(delivery.took, verdict.log.as_deref());
+        }
         if let Some(close) = verdict.close {
             let what = verdict.log.clone().unwrap_or_default();
             let token = match close {
@@ -306,11 +308,33 @@ pub(crate) fn settle<R: HookRequest>(
         for event in shared.journal.keep(id, kept) {
             shared.tell_of(id, &PluginEvent::Dropped { event });
         }
+        if session.is_none() {
+            redeliver_behind(shared, id);
+        }
     }
     shared.metrics.record(method(delivery.event), &delivery);
     shared.observer.delivered(&delivery);
     told.deliveries.push(delivery);
     verdict.flow
+}
+
+/// A must-run plugin that joined behind the back of a Remove event was not visited, and has had
+/// what was kept before: it gets this one now, not when it joins again.
+fn redeliver_behind(shared: &Arc<Shared>, id: &PluginId) {
+    let slots = shared.roster.slots();
+    let Some(slot) = slots.iter().find(|slot| slot.id == *id).cloned() else {
+        return;
+    };
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let _lane = slot.take_place().wait().await;
+        if let Seat::Active(session) = slot.seat()
+            && session.overdue.since().is_none()
+            && let Err(reason) = shared.redeliver(&session).await
+        {
+            session.close(&shared, reason);
+        }
+    });
 }
 
 /// Calls one plugin, and says what came of it.
@@ -367,11 +391,7 @@ async fn call_with_late_window<R: HookRequest>(
                 if policy::late(R::EVENT, ok) == Late::Undo {
                     undo(&shared, &session, &request).await;
                 }
-                // What a must-run plugin was not told meanwhile, before anything new.
-                if let Err(reason) = shared.redeliver(&session).await {
-                    session.close(&shared, reason);
-                }
-                session.overdue.store(false, Ordering::SeqCst);
+                end_overdue(&shared, &session).await;
             } else {
                 let _ = tx.send(delivered);
             }
@@ -385,15 +405,33 @@ async fn call_with_late_window<R: HookRequest>(
     if let Ok(delivered) = tokio::time::timeout(limit, &mut rx).await {
         return delivered.unwrap_or_else(lost);
     }
-    session.overdue.store(true, Ordering::SeqCst);
+    session.overdue.begin();
     if decided.swap(true, Ordering::SeqCst) {
-        session.overdue.store(false, Ordering::SeqCst);
+        session.overdue.end();
         return rx.await.unwrap_or_else(lost);
     }
     Delivered {
         answer: Err(CallError::TimedOut(limit)),
         as_state_change: false,
     }
+}
+
+/// The late answer is there: what a must-run plugin was not told meanwhile, then new events.
+async fn end_overdue(shared: &Shared, session: &Arc<Session>) {
+    let mut redelivered = shared.redeliver(session).await;
+    // What came in during that, with its lane held: nothing new overtakes it.
+    let lane = match shared.roster.slot_of(session) {
+        Some(slot) => Some(slot.take_place().wait().await),
+        None => None,
+    };
+    if redelivered.is_ok() {
+        redelivered = shared.redeliver(session).await;
+    }
+    if let Err(reason) = redelivered {
+        session.close(shared, reason);
+    }
+    session.overdue.end();
+    drop(lane);
 }
 
 /// The plugin believes in a container whose adjustments were never made: takes it back.

@@ -82,6 +82,11 @@ impl Journal {
         given_up
     }
 
+    /// Takes out what is too old.
+    pub(crate) fn expired(&self, plugin: &PluginId) -> Vec<Event> {
+        self.lock().get_mut(plugin).map(expire).unwrap_or_default()
+    }
+
     /// The oldest event that is not too old; it stays until [`Journal::acknowledged`].
     pub(crate) fn oldest(&self, plugin: &PluginId) -> Option<Kept> {
         let mut all = self.lock();
@@ -135,6 +140,7 @@ mod tests {
         journal.keep(&plugin, stop("q"));
         assert_eq!(journal.backlog(&plugin), 2);
         tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(journal.expired(&plugin), [Event::StopPodSandbox]);
         let Some(Kept::StopPod(oldest)) = journal.oldest(&plugin) else {
             panic!("the younger one is gone too");
         };

@@ -60,8 +60,7 @@ impl Shared {
             match session::establish(&self, stream, origin).await {
                 Some(plugin) => connected.push(plugin),
                 None if self.settings.plugin(&again.id).restart == Restart::OnFailure => {
-                    let after = self.next_restart(&again.id, Duration::ZERO);
-                    tokio::spawn(self.clone().launch_again(again, after));
+                    self.clone().launch_later(again, Duration::ZERO);
                 }
                 None => {}
             }
@@ -136,8 +135,15 @@ impl Shared {
         if settled || session.settings.restart == Restart::No || *self.stopping.borrow() {
             return;
         }
-        let after = self.next_restart(&found.id, session.age());
-        self.tell(&session.name(), &PluginEvent::Restarting { after });
+        self.launch_later(found, session.age());
+    }
+
+    /// Starts it again after its back-off, and says so. `lived` is how long it was there.
+    fn launch_later(self: Arc<Self>, found: Found, lived: Duration) {
+        let after = self.next_restart(&found.id, lived);
+        let mut name = unknown(Kind::Launched);
+        name.id = Some(&found.id);
+        self.tell(&name, &PluginEvent::Restarting { after });
         tokio::spawn(self.launch_again(found, after));
     }
 
@@ -152,7 +158,7 @@ impl Shared {
                 () = sleep(after) => {}
                 () = self.stopped() => return,
             }
-            let (id, policy) = (found.id.clone(), self.settings.plugin(&found.id));
+            let policy = self.settings.plugin(&found.id);
             let again = found.clone();
             let Some((stream, origin)) = self.launch(found) else {
                 return;
@@ -160,8 +166,7 @@ impl Shared {
             match session::establish(&self, stream, origin).await {
                 Some(connected) => session::join_and_watch(self, connected).await,
                 None if policy.restart == Restart::OnFailure => {
-                    let after = self.next_restart(&id, Duration::ZERO);
-                    tokio::spawn(self.launch_again(again, after));
+                    self.launch_later(again, Duration::ZERO);
                 }
                 None => {}
             }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use proto_nri::Event;
+use tokio::time::Instant;
 
 use crate::{
     mask::{EventMask, event_name},
@@ -157,6 +158,8 @@ pub enum PluginState {
     Joining,
     /// It gets events.
     Active,
+    /// An answer is overdue; it gets no event until that came (`on_timeout = "skip"`).
+    Overdue,
     /// Required or must-run, and not there.
     Absent,
     /// It was there, and was closed for the reason in `last_error`; one of the last few.
@@ -168,7 +171,9 @@ pub enum PluginState {
 pub struct PluginInfo {
     pub id: PluginId,
     pub state: PluginState,
-    /// `None` while it is absent or gone, like the next four.
+    /// How long it has been so; for one that was never there, since the start.
+    pub since: Duration,
+    /// `None` while it is absent, like the next two; of one that has gone, what it was.
     pub kind: Option<Kind>,
     pub pid: Option<u32>,
     pub version: Option<Version>,
@@ -187,6 +192,8 @@ pub struct PluginInfo {
     /// Stop and Remove events kept for it.
     pub backlog: usize,
     pub last_error: Option<String>,
+    /// How long ago that was; zero where there was none.
+    pub last_error_age: Duration,
 }
 
 const RECENT: usize = 256;
@@ -199,7 +206,7 @@ pub(crate) struct Stats(Mutex<StatsInner>);
 struct StatsInner {
     calls: u64,
     errors: u64,
-    last_error: Option<String>,
+    last_error: Option<(String, Instant)>,
     recent: Vec<Duration>,
 }
 
@@ -215,7 +222,7 @@ impl Stats {
         }
         if let Some(error) = error {
             s.errors += 1;
-            s.last_error = Some(error.to_owned());
+            s.last_error = Some((error.to_owned(), Instant::now()));
         }
     }
 
@@ -225,7 +232,10 @@ impl Stats {
         recent.sort_unstable();
         info.calls = s.calls;
         info.errors = s.errors;
-        info.last_error.clone_from(&s.last_error);
+        if let Some((error, at)) = &s.last_error {
+            info.last_error = Some(error.clone());
+            info.last_error_age = at.elapsed();
+        }
         info.p50 = percentile(&recent, 50);
         info.p99 = percentile(&recent, 99);
     }

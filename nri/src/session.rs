@@ -13,8 +13,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -52,6 +52,24 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 /// Room left in a message of Synchronize besides the objects (NRI-323).
 const SYNC_ROOM: usize = 64 << 10;
 
+/// Since when an answer is overdue: the plugin is skipped until it came.
+#[derive(Debug, Default)]
+pub(crate) struct Overdue(Mutex<Option<Instant>>);
+
+impl Overdue {
+    pub(crate) fn since(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    pub(crate) fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// A plugin that has been configured.
 pub(crate) struct Session {
     pub(crate) id: PluginId,
@@ -66,8 +84,7 @@ pub(crate) struct Session {
     pub(crate) settings: PluginSettings,
     /// Misses in a row; `policy.rs` says what they mean.
     pub(crate) misses: AtomicU32,
-    /// An answer is overdue and the plugin is skipped until it came.
-    pub(crate) overdue: AtomicBool,
+    pub(crate) overdue: Overdue,
     /// Events a deprecation notice was given for, as bits.
     deprecated: AtomicU32,
     pub(crate) stats: Stats,
@@ -113,7 +130,7 @@ impl Session {
             open
         });
         if first {
-            shared.remember_gone(&self.id, &reason);
+            shared.remember_gone(self, &reason);
             shared.tell(&self.name(), &PluginEvent::Closed { reason });
             if self.kind == Kind::InProcess {
                 self.ended.send_replace(true);
@@ -335,7 +352,7 @@ async fn new_session(
         implicit: reply.events == 0,
         settings,
         misses: AtomicU32::new(0),
-        overdue: AtomicBool::new(false),
+        overdue: Overdue::default(),
         deprecated: AtomicU32::new(0),
         stats: Stats::default(),
         closing: watch::Sender::new(None),

@@ -60,8 +60,9 @@ pub(crate) struct Shared {
     source: Arc<dyn Source>,
     in_process: BTreeSet<PluginId>,
     pub(crate) stopping: watch::Sender<bool>,
-    /// The last plugins that were closed, and why; newest last.
-    gone: Mutex<VecDeque<(PluginId, String)>>,
+    /// The last plugins that were closed, as they were then; newest last.
+    gone: Mutex<VecDeque<(PluginInfo, Instant)>>,
+    started: Instant,
     /// Restarts in a row, per launched plugin.
     pub(crate) restarts: Mutex<BTreeMap<PluginId, u32>>,
 }
@@ -105,6 +106,7 @@ impl Shared {
                 .collect(),
             stopping: watch::Sender::new(false),
             gone: Mutex::default(),
+            started: Instant::now(),
             restarts: Mutex::default(),
         });
         // Lets go of everything should a later step fail.
@@ -309,6 +311,9 @@ impl Shared {
             return Ok(());
         }
         let limit = Limit::of(self.settings.request_timeout(&session.settings.policy));
+        for event in self.journal.expired(&session.id) {
+            self.tell(&session.name(), &PluginEvent::Dropped { event });
+        }
         while let Some(kept) = self.journal.oldest(&session.id) {
             let failed = |e: &CallError| matches!(e, CallError::TimedOut(_) | CallError::Lost(_));
             let (peer, style) = (&session.peer, &session.style);
@@ -361,34 +366,28 @@ impl Shared {
         self.observer.plugin(name, event);
     }
 
-    /// Keeps the reason of a plugin's end for [`Shared::plugins`].
-    pub(crate) fn remember_gone(&self, id: &PluginId, reason: &str) {
+    /// Keeps what a plugin was, and why it was closed, for [`Shared::plugins`].
+    pub(crate) fn remember_gone(&self, session: &Session, reason: &str) {
+        let mut info = self.info_of(session, PluginState::Gone);
+        info.last_error = Some(reason.to_owned());
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        gone.retain(|(other, _)| other != id);
+        gone.retain(|(other, _)| other.id != session.id);
         if gone.len() >= MAX_GONE {
             gone.pop_front();
         }
-        gone.push_back((id.clone(), reason.to_owned()));
+        gone.push_back((info, Instant::now()));
     }
 
+    /// In call order, then those that should be there, then the last that have gone.
     pub(crate) fn plugins(&self) -> Vec<PluginInfo> {
         let slots = self.roster.slots();
         let mut all: Vec<PluginInfo> = Vec::new();
         for slot in &slots {
-            let (state, session) = match slot.seat() {
-                Seat::Joining(session) => (PluginState::Joining, session),
-                Seat::Active(session) => (PluginState::Active, session),
+            all.push(match slot.seat() {
+                Seat::Joining(session) => self.info_of(&session, PluginState::Joining),
+                Seat::Active(session) => self.info_of(&session, PluginState::Active),
                 Seat::Gone => continue,
-            };
-            let mut info = self.absent(&slot.id);
-            info.state = state;
-            info.kind = Some(session.kind);
-            info.pid = session.pid;
-            info.version = Some(session.version);
-            info.old_style = session.is_old_style();
-            info.events = session.events();
-            session.stats.fill(&mut info);
-            all.push(info);
+            });
         }
         let named = self.settings.plugins.iter();
         for (id, _) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
@@ -397,21 +396,38 @@ impl Shared {
             }
         }
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        for (id, reason) in gone.iter() {
-            match all.iter_mut().find(|info| info.id == *id) {
+        for (was, at) in gone.iter() {
+            match all.iter_mut().find(|info| info.id == was.id) {
                 Some(info) if info.state == PluginState::Absent => {
-                    info.last_error = Some(reason.clone());
+                    info.since = at.elapsed();
+                    info.last_error.clone_from(&was.last_error);
+                    info.last_error_age = at.elapsed();
                 }
                 Some(_) => {}
-                None => {
-                    let mut info = self.absent(id);
-                    info.state = PluginState::Gone;
-                    info.last_error = Some(reason.clone());
-                    all.push(info);
-                }
+                None => all.push(PluginInfo {
+                    since: at.elapsed(),
+                    last_error_age: at.elapsed(),
+                    ..was.clone()
+                }),
             }
         }
         all
+    }
+
+    fn info_of(&self, session: &Session, state: PluginState) -> PluginInfo {
+        let mut info = self.absent(&session.id);
+        let overdue = session.overdue.since();
+        (info.state, info.since) = match overdue.filter(|_| state == PluginState::Active) {
+            Some(since) => (PluginState::Overdue, since.elapsed()),
+            None => (state, session.age()),
+        };
+        info.kind = Some(session.kind);
+        info.pid = session.pid;
+        info.version = Some(session.version);
+        info.old_style = session.is_old_style();
+        info.events = session.events();
+        session.stats.fill(&mut info);
+        info
     }
 
     fn absent(&self, id: &PluginId) -> PluginInfo {
@@ -419,6 +435,7 @@ impl Shared {
         PluginInfo {
             id: id.clone(),
             state: PluginState::Absent,
+            since: self.started.elapsed(),
             kind: None,
             pid: None,
             version: None,
@@ -432,6 +449,7 @@ impl Shared {
             p99: Duration::ZERO,
             backlog: self.journal.backlog(id),
             last_error: None,
+            last_error_age: Duration::ZERO,
         }
     }
 

@@ -177,6 +177,13 @@ impl Roster {
         lock(&self.book).slots.clone()
     }
 
+    /// The seat of an active plugin.
+    pub(crate) fn slot_of(&self, session: &Arc<Session>) -> Option<Arc<Slot>> {
+        let here =
+            |slot: &&Arc<Slot>| matches!(slot.seat(), Seat::Active(s) if Arc::ptr_eq(&s, session));
+        lock(&self.book).slots.iter().find(here).cloned()
+    }
+
     /// True while the container's CreateContainer is under way.
     pub(crate) fn is_being_created(&self, container: &str) -> bool {
         let book = lock(&self.book);

@@ -85,7 +85,7 @@ async fn ask_validator(
         let gone = Err("it has gone".to_owned());
         return (Some((slot.id.clone(), gone)), Vec::new());
     };
-    let (outcome, reply) = if session.overdue.load(Ordering::SeqCst) {
+    let (outcome, reply) = if session.overdue.since().is_some() {
         (Outcome::Skipped, None)
     } else {
         call(&shared, &session, &*request).await

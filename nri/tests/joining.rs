@@ -403,6 +403,50 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
 }
 
 #[tokio::test]
+async fn a_must_run_plugin_that_joins_behind_the_back_of_a_removal_is_told_of_it() {
+    let place = Place::new();
+    let must_run = settings("20-keeps", |s| s.policy.must_run = true);
+    let nri = place.builder().plugins(must_run).start().await.unwrap();
+    let hold = Arc::new(tokio::sync::Semaphore::new(0));
+    let (held, entered) = (hold.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = entered.clone();
+    let slow = Handlers::new().remove_pod_sandbox(move |_| {
+        let held = held.clone();
+        count.fetch_add(1, Ordering::SeqCst);
+        async move {
+            held.acquire().await.unwrap().forget();
+            Ok(())
+        }
+    });
+    let _slow = plugin(&place, "10-slow", slow).start().await.unwrap();
+    until_active(&nri, "10-slow").await;
+    let removal = {
+        let nri = nri.clone();
+        tokio::spawn(async move { nri.remove_pod_sandbox(pod("p")).await })
+    };
+    until("the removal is under way", || {
+        entered.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    let record = Record::default();
+    let _late = plugin(&place, "20-keeps", record.handlers())
+        .start()
+        .await
+        .unwrap();
+    until_active(&nri, "20-keeps").await;
+    hold.add_permits(1);
+    removal.await.unwrap();
+    until("it is told", || {
+        record.lines() == ["Synchronize", "RemovePodSandbox p"]
+    })
+    .await;
+    until("nothing is kept", || {
+        nri.plugins().iter().all(|p| p.backlog == 0)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn unsolicited_updates_are_applied_and_what_fails_is_named() {
     let place = Place::new();
     *place.runtime.fails_for.lock().unwrap() = Some("bad".into());

@@ -169,8 +169,29 @@ pub struct Timeline {
     pub connect: Connect,
 }
 
+/// How a command prints what it was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
 #[derive(Debug, Args)]
+#[command(after_help = "\
+States:
+  connected  it gets events
+  joining    it is being told what there is
+  hung       it owes an answer and gets no event until then (on_timeout = \"skip\")
+  MISSING    required, and not there: no pod and no container is created
+  missing    must run, and not there: Stop and Remove events are kept for it
+  closed     it was there; why it is not is in the line below
+
+Latencies are over the last 256 calls. BACKLOG counts the Stop and Remove events that are kept for
+a plugin with must_run. JSON has the same and more, with durations in nanoseconds.")]
 pub struct Plugins {
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
     #[command(flatten)]
     pub connect: Connect,
 }

@@ -100,6 +100,7 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
     let state = match info.state {
         nri::PluginState::Joining => "joining",
         nri::PluginState::Active => "active",
+        nri::PluginState::Overdue => "overdue",
         nri::PluginState::Absent => "absent",
         nri::PluginState::Gone => "gone",
     };
@@ -107,6 +108,12 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
         Some(nri::Version::V1Alpha1) if info.old_style => "v1alpha1, StateChange",
         Some(nri::Version::V1Alpha1) => "v1alpha1",
         Some(nri::Version::V1Beta1) => "v1beta1",
+        None => "",
+    };
+    let kind = match info.kind {
+        Some(nri::Kind::InProcess) => "in-process",
+        Some(nri::Kind::Launched) => "launched",
+        Some(nri::Kind::External) => "external",
         None => "",
     };
     let names = info
@@ -117,7 +124,7 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
         index: info.id.index.clone(),
         name: info.id.name.clone(),
         state: state.to_owned(),
-        kind: info.kind.map_or("", nri::Kind::as_str).to_owned(),
+        kind: kind.to_owned(),
         pid: info.pid.unwrap_or(0),
         protocol: version.to_owned(),
         events: names.collect(),
@@ -129,6 +136,8 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
         p99_ns: nanoseconds(info.p99),
         backlog: info.backlog as u64,
         last_error: info.last_error.clone().unwrap_or_default(),
+        since_ns: nanoseconds(info.since),
+        last_error_age_ns: nanoseconds(info.last_error_age),
     }
 }
 

@@ -4,7 +4,7 @@ use std::{io::IsTerminal as _, path::Path};
 
 use hyper_util::rt::TokioIo;
 use proto_cairn::v1::{
-    ImportImageRequest, ImportImageStart, Plugin, PluginsRequest, TimelineRequest,
+    ImportImageRequest, ImportImageStart, PluginsRequest, TimelineRequest,
     cairn_client::CairnClient, import_image_request::Part, import_image_response::Step,
 };
 use tokio::{
@@ -15,7 +15,11 @@ use tokio::{
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use crate::{args::Timeline, config::socket_path, trace};
+use crate::{
+    args::{Output, Plugins, Timeline},
+    config::socket_path,
+    plugin_table, trace,
+};
 
 /// Bytes of an archive in one message.
 const PIECE: usize = 256 << 10;
@@ -140,145 +144,20 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
     Ok(())
 }
 
-/// `cairn plugins`: a line a plugin, and the last error of each below it.
+/// `cairn plugins`.
 ///
 /// # Errors
 /// One line for a person.
-pub async fn plugins(endpoint: &str) -> Result<(), String> {
-    let mut client = connect(endpoint).await?;
+pub async fn plugins(arguments: Plugins) -> Result<(), String> {
+    let mut client = connect(&arguments.connect.connect).await?;
     let answer = client
         .plugins(PluginsRequest {})
         .await
         .map_err(|status| status.message().to_owned())?;
-    print!("{}", plugin_table(&answer.into_inner().plugins));
+    let plugins = answer.into_inner().plugins;
+    match arguments.output {
+        Output::Table => print!("{}", plugin_table::table(&plugins, terminal().0)),
+        Output::Json => print!("{}", plugin_table::json(&plugins)),
+    }
     Ok(())
-}
-
-fn plugin_table(plugins: &[Plugin]) -> String {
-    if plugins.is_empty() {
-        return "no NRI plugin is connected, and none is required\n".to_owned();
-    }
-    let head = [
-        "PLUGIN", "STATE", "KIND", "PID", "PROTOCOL", "CALLS", "ERRORS", "P50", "P99", "BACKLOG",
-        "EVENTS",
-    ];
-    let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(plugins.iter().map(plugin_row));
-    let mut widths = [0; 11];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
-    }
-    let mut text = String::new();
-    for (number, row) in rows.iter().enumerate() {
-        let cells = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
-        let line: Vec<_> = cells.collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
-        let error = number
-            .checked_sub(1)
-            .map_or("", |n| plugins[n].last_error.as_str());
-        if !error.is_empty() {
-            text.push_str(&format!("    last error: {error}\n"));
-        }
-    }
-    text
-}
-
-fn plugin_row(plugin: &Plugin) -> [String; 11] {
-    let marks = [(plugin.required, "required"), (plugin.must_run, "must run")];
-    let marks: Vec<_> = marks
-        .iter()
-        .filter(|(is, _)| *is)
-        .map(|(_, mark)| *mark)
-        .collect();
-    let state = match marks.is_empty() {
-        true => plugin.state.clone(),
-        false => format!("{} ({})", plugin.state, marks.join(", ")),
-    };
-    let or_dash = |text: String| {
-        if text.is_empty() {
-            "-".to_owned()
-        } else {
-            text
-        }
-    };
-    let time = |ns: u64| match plugin.calls {
-        0 => "-".to_owned(),
-        _ => format!("{:.2}ms", ns as f64 / 1e6),
-    };
-    let events = match plugin.events.len() {
-        14 => "all".to_owned(),
-        0 => "-".to_owned(),
-        1..=3 => plugin.events.join(","),
-        n => format!("{n} events"),
-    };
-    [
-        format!("{}-{}", plugin.index, plugin.name),
-        state,
-        or_dash(plugin.kind.clone()),
-        if plugin.pid == 0 {
-            "-".to_owned()
-        } else {
-            plugin.pid.to_string()
-        },
-        or_dash(plugin.protocol.clone()),
-        plugin.calls.to_string(),
-        plugin.errors.to_string(),
-        time(plugin.p50_ns),
-        time(plugin.p99_ns),
-        plugin.backlog.to_string(),
-        events,
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_required_plugin_and_a_failing_one_are_told_apart_at_a_glance() {
-        let plugins = [
-            Plugin {
-                index: "10".into(),
-                name: "logger".into(),
-                state: "active".into(),
-                kind: "external".into(),
-                pid: 42,
-                protocol: "v1alpha1".into(),
-                events: vec!["RunPodSandbox".into()],
-                calls: 3,
-                errors: 1,
-                p50_ns: 120_000,
-                p99_ns: 2_000_000_000,
-                last_error: "StopContainer: timed out after 2s".into(),
-                ..Plugin::default()
-            },
-            Plugin {
-                index: "20".into(),
-                name: "guard".into(),
-                state: "absent".into(),
-                required: true,
-                ..Plugin::default()
-            },
-        ];
-        let table = plugin_table(&plugins);
-        let lines: Vec<_> = table.lines().collect();
-        assert!(
-            lines[1].starts_with("10-logger  active             external  42 "),
-            "{table}"
-        );
-        assert_eq!(
-            lines[2],
-            "    last error: StopContainer: timed out after 2s"
-        );
-        assert!(
-            lines[3].starts_with("20-guard   absent (required)  -         -  "),
-            "{table}"
-        );
-    }
 }

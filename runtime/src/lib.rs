@@ -15,6 +15,7 @@ pub mod image;
 pub mod metrics;
 pub mod monitor;
 pub mod oci;
+mod plugin_table;
 pub mod pod;
 pub mod services;
 pub mod stats;

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
             connect,
         }) => report(client(client::import(&connect.connect, &file, name))),
         Command::Timeline(arguments) => report(client(client::timeline(arguments))),
-        Command::Plugins(arguments) => report(client(client::plugins(&arguments.connect.connect))),
+        Command::Plugins(arguments) => report(client(client::plugins(arguments))),
         Command::Completion { shell } => {
             let mut command = Cli::command();
             clap_complete::generate(shell, &mut command, "cairn", &mut std::io::stdout());

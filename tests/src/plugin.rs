@@ -16,7 +16,8 @@ use std::{
 use nri::{
     Handlers,
     proto::{
-        Container, ContainerAdjustment, Event, PodSandbox, ValidateContainerAdjustmentRequest,
+        Container, ContainerAdjustment, CreateContainerRequest, CreateContainerResponse, Event,
+        PodSandbox, ValidateContainerAdjustmentRequest,
     },
     stub::Stub,
 };
@@ -56,13 +57,13 @@ pub enum Deed {
     Panic,
 }
 
-type Adjusting = Arc<dyn Fn(&PodSandbox, &Container) -> Option<ContainerAdjustment> + Send + Sync>;
+type Answering = Arc<dyn Fn(&PodSandbox, &Container) -> CreateContainerResponse + Send + Sync>;
 
 /// What the test and the handlers share.
 struct Shared {
     seen: watch::Sender<Vec<Seen>>,
     deeds: Mutex<BTreeMap<i32, Deed>>,
-    adjusting: Mutex<Option<Adjusting>>,
+    answering: Mutex<Option<Answering>>,
     synchronised: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
     /// A second handle to the plugin's connection, for misbehaving below the protocol.
     raw: UnixStream,
@@ -135,12 +136,37 @@ impl Plugin {
         name: &str,
         events: &[Event],
     ) -> Result<Self, String> {
+        Self::connect(socket, index, name, events, BTreeMap::new()).await
+    }
+
+    /// As [`Plugin::join`], misbehaving at one event from its very first.
+    ///
+    /// # Panics
+    /// If the daemon does not take it.
+    pub async fn bad_from_the_start(
+        socket: &Path,
+        index: &str,
+        name: &str,
+        (event, deed): (Event, Deed),
+    ) -> Self {
+        let deeds = BTreeMap::from([(event as i32, deed)]);
+        let plugin = Self::connect(socket, index, name, &EVENTS, deeds).await;
+        plugin.unwrap_or_else(|e| panic!("plugin {index}-{name} is not taken: {e}"))
+    }
+
+    async fn connect(
+        socket: &Path,
+        index: &str,
+        name: &str,
+        events: &[Event],
+        deeds: BTreeMap<i32, Deed>,
+    ) -> Result<Self, String> {
         let raw = UnixStream::connect(socket).map_err(|e| format!("connect: {e}"))?;
         let connection = raw.try_clone().map_err(|e| format!("clone: {e}"))?;
         let shared = Arc::new(Shared {
             seen: watch::channel(Vec::new()).0,
-            deeds: Mutex::default(),
-            adjusting: Mutex::default(),
+            deeds: Mutex::new(deeds),
+            answering: Mutex::default(),
             synchronised: watch::channel(None).0,
             raw,
         });
@@ -189,7 +215,17 @@ impl Plugin {
     where
         F: Fn(&PodSandbox, &Container) -> Option<ContainerAdjustment> + Send + Sync + 'static,
     {
-        *lock(&self.shared.adjusting) = Some(Arc::new(adjust));
+        self.answers(move |pod, container| CreateContainerResponse {
+            adjust: adjust(pod, container),
+            ..Default::default()
+        });
+    }
+    /// Answers CreateContainer with all that an answer can carry.
+    pub fn answers<F>(&self, answer: F)
+    where
+        F: Fn(&PodSandbox, &Container) -> CreateContainerResponse + Send + Sync + 'static,
+    {
+        *lock(&self.shared.answering) = Some(Arc::new(answer));
     }
 
     /// All events so far.
@@ -356,14 +392,16 @@ fn handlers(shared: &Arc<Shared>, events: &[Event]) -> Handlers {
 fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: &[Event]) -> Handlers {
     if events.contains(&Event::CreateContainer) {
         let own = shared.clone();
-        handlers = handlers.create_container(move |pod, container| {
+        handlers = handlers.on(move |request: CreateContainerRequest| {
             let own = own.clone();
             async move {
-                let adjusting = lock(&own.adjusting).clone();
-                let adjust = adjusting.and_then(|a| a(&pod, &container));
+                let pod = request.pod.unwrap_or_default();
+                let container = request.container.unwrap_or_default();
+                let answering = lock(&own.answering).clone();
+                let answer = answering.map(|a| a(&pod, &container));
                 own.pass(Event::CreateContainer, pod, Some(container))
                     .await?;
-                Ok((adjust, Vec::new()))
+                Ok(answer.unwrap_or_default())
             }
         });
     }

@@ -8,7 +8,10 @@ use proto_nri::{
 };
 
 use super::{MergeError, resources};
-use crate::owners::{Conflict, ContainerOwners, Owners, PluginId};
+use crate::{
+    owners::{Conflict, ContainerOwners, Owners, PluginId},
+    rpc::one_line,
+};
 
 /// Updates of any number of containers, one entry each, in order of first mention (NRI-541).
 #[derive(Debug, Default)]
@@ -103,7 +106,9 @@ pub(super) struct EvictSet {
 }
 
 impl EvictSet {
-    pub(super) fn add(&mut self, eviction: ContainerEviction) {
+    pub(super) fn add(&mut self, mut eviction: ContainerEviction) {
+        // It goes into logs and into the container's status.
+        eviction.reason = one_line(&eviction.reason);
         let Some(n) = self.by_id.get(&eviction.container_id) else {
             let id = eviction.container_id.clone();
             self.by_id.insert(id, self.entries.len());

@@ -510,6 +510,7 @@ impl Observer for Eyes {
     }
 
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
+        // The library has logged it.
         if let Some(services) = self.0.upgrade()
             && let Some(life) = life(event)
         {

@@ -2,7 +2,12 @@
 //! message that comes from its spec is made once and kept with the container; state, pid and
 //! times are laid over it as of now.
 
-use super::{Container, Pod, hooks::state, record::ContainerPhase, spec::Specs};
+use super::{
+    Container, Pod,
+    hooks::state,
+    record::{ContainerPhase, ContainerRecord},
+    spec::Specs,
+};
 use crate::oci::{self, ImageFacts, NriContainerFacts, SeccompKind};
 
 pub fn pod(pod: &Pod) -> proto_nri::PodSandbox {
@@ -40,10 +45,23 @@ pub fn base(pod: &Pod, container: &Container, specs: &Specs) -> proto_nri::Conta
     )
 }
 
+/// Who a container is whose spec never reached the disk: the daemon was killed while it was
+/// being created, and plugins are told that it is gone.
+fn without_spec(record: &ContainerRecord) -> proto_nri::Container {
+    proto_nri::Container {
+        id: record.id.clone(),
+        pod_sandbox_id: record.pod.clone(),
+        name: record.name().to_owned(),
+        labels: record.config.labels.clone(),
+        annotations: record.config.annotations.clone(),
+        ..Default::default()
+    }
+}
+
 /// The container as it is now.
 pub fn container(container: &Container) -> proto_nri::Container {
     let record = container.cell.get();
-    let mut message = container.message();
+    let mut message = container.message().unwrap_or_else(|| without_spec(&record));
     message.state = state(record.phase).into();
     message.pid = match record.phase {
         ContainerPhase::Running => record.process.as_ref().map_or(0, |process| process.pid),

@@ -261,13 +261,12 @@ impl Container {
             .is_some()
     }
 
-    /// See [`messages::container`] for the whole of it.
-    pub fn message(&self) -> proto_nri::Container {
-        let kept = self.message.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.clone().unwrap_or_else(|| proto_nri::Container {
-            id: self.id.clone(),
-            ..Default::default()
-        })
+    /// See [`messages::container`] for the whole of it. `None` where its spec is not known.
+    pub fn message(&self) -> Option<proto_nri::Container> {
+        self.message
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The exit is on record and told: whoever waits in [`Self::wait_ended`] goes on.

@@ -45,6 +45,9 @@ pub struct Summary {
     pub set_aside: usize,
 }
 
+/// What is rolled back counts as being removed, in memory, from the start: plugins that are
+/// synchronised meanwhile do not find it in their lists (CONTRACT.md, *Joining*).
+///
 /// # Errors
 /// When the store itself cannot be read. Trouble with one object is logged and stays with it.
 pub async fn recover(services: &Arc<Services>) -> Result<Summary> {
@@ -60,7 +63,10 @@ pub async fn recover(services: &Arc<Services>) -> Result<Summary> {
         set_aside: set_aside.len(),
     };
     let mut recovered = Vec::new();
-    for record in pods {
+    for mut record in pods {
+        if record.phase == PodPhase::Creating {
+            record.hooks.remove = Mark::Begun;
+        }
         let cell = Cell::loaded(services.pods.clone(), record);
         recovered.push(Pod::new(Arc::clone(services), cell));
     }
@@ -94,7 +100,10 @@ fn adopt(
     containers: Vec<ContainerRecord>,
 ) -> Vec<ContainerRecord> {
     let mut orphans = Vec::new();
-    for record in containers {
+    for mut record in containers {
+        if record.phase == ContainerPhase::Creating {
+            record.hooks.remove = Mark::Begun;
+        }
         match pods.iter().find(|(pod, _)| pod.id == record.pod) {
             Some((pod, _)) => {
                 let cell = Cell::loaded(services.containers.clone(), record);
@@ -129,6 +138,9 @@ async fn recover_pod(pod: Arc<Pod>, queue: mpsc::Receiver<Message>) {
                 .record_fact(|record| {
                     record.phase = PodPhase::NotReady;
                     record.failed_step = Some(error.text.clone());
+                    // The undo has told plugins both, if they were told of Run.
+                    record.hooks.stop = Mark::Done;
+                    record.hooks.remove = Mark::Done;
                 })
                 .await;
             log(&pod, "record the failed undo", failed.map(drop));

@@ -12,7 +12,7 @@
 mod event;
 mod files;
 mod log;
-mod text;
+pub mod text;
 pub mod timeline;
 mod words;
 mod writer;

@@ -1,9 +1,11 @@
 //! The end-to-end tests, by theme. One binary: linking is most of what a test binary costs.
 
+mod answers;
 mod bad_input;
 mod contract;
 mod crictl;
 mod events;
+mod evictions;
 mod exec;
 mod faults;
 mod grace;
@@ -14,6 +16,8 @@ mod lifecycle;
 mod logs;
 mod network;
 mod plugins;
+mod policy;
+mod recovery;
 mod restart;
 mod security;
 mod stats;

@@ -194,7 +194,7 @@ async fn a_plugin_that_joins_late_learns_of_everything_once() {
     let pod = daemon.cri().pod("join").await;
     let before = pod.sleeper("before").await;
     let mut set = tokio::task::JoinSet::new();
-    for n in 0..40 {
+    for n in 0..100 {
         let pod = pod.clone();
         set.spawn(async move { pod.create(&format!("c{n}"), &["true"]).await.id });
     }

@@ -1,0 +1,506 @@
+//! `[nri.plugin."10-name"]` on the daemon: what is required, kept, skipped, permitted and restarted;
+//! and `cairn plugins`, which shows it.
+
+use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
+
+use cairn_tests::{
+    Daemon, Setup, bins,
+    daemon::{shown, stdout},
+    plugin::{Deed, Plugin},
+    until,
+};
+use nri::{
+    adjust::Adjust,
+    proto::{ContainerAdjustment, Event},
+};
+use serde_json::Value;
+
+const GUARD: &str = "[nri]\nrequest_timeout = \"500ms\"\n\
+    tolerate_missing_annotation = \"cairn.test/tolerate\"\n\
+    [nri.plugin.\"10-guard\"]\nrequired = true";
+
+/// What `cairn plugins --output json` says of a plugin; null where it says nothing.
+async fn info(daemon: &Daemon, id: &str) -> Value {
+    let output = daemon.cairn(&["plugins", "--output", "json"]).await;
+    assert!(output.status.success(), "{}", shown(&output));
+    let all: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let plugins = all["plugins"].as_array().expect("a list").clone();
+    let found = plugins.into_iter().find(|plugin| plugin["id"] == id);
+    found.unwrap_or_default()
+}
+
+/// Waits until a plugin is in a state.
+async fn until_state(daemon: &Daemon, id: &str, state: &str) -> Value {
+    until(&format!("{id} is {state}"), || async {
+        let info = info(daemon, id).await;
+        (info["state"] == state).then_some(info)
+    })
+    .await
+}
+
+fn env(key: &str, value: &str) -> ContainerAdjustment {
+    let mut adjust = ContainerAdjustment::default();
+    adjust.add_env(key, value);
+    adjust
+}
+
+#[tokio::test]
+async fn without_a_required_plugin_pods_and_containers_are_refused_unless_annotated() {
+    let daemon = Daemon::with(Setup::default().toml(GUARD)).await;
+    let other = Plugin::join(&daemon.nri_socket(), "20", "other").await;
+    let cri = daemon.cri();
+    let refused = cri.try_pod(cri.pod_config("p")).await;
+    let refused = refused.expect_err("the guard is absent");
+    assert!(
+        refused
+            .message()
+            .contains("10-guard was not connected at RunPodSandbox"),
+        "{refused}"
+    );
+    assert!(cri.pods().await.is_empty());
+    // Nobody was asked for what could not come about; the undo is everybody's.
+    assert_eq!(other.list(), ["StopPodSandbox p", "RemovePodSandbox p"]);
+
+    let mut bootstrap = cri.pod_config("bootstrap");
+    let annotation = ("cairn.test/tolerate".to_owned(), "true".to_owned());
+    bootstrap.annotations.extend([annotation]);
+    let bootstrap = cri.try_pod(bootstrap).await.expect("it is annotated");
+    bootstrap.run("c", &["true"]).await.exited().await;
+    bootstrap.end().await;
+
+    let guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
+    let pod = cri.pod("p").await;
+    drop(guard);
+    until_state(&daemon, "10-guard", "absent").await;
+    let refused = pod.try_create(cri.container_config("c", &["true"])).await;
+    let refused = refused.expect_err("the guard has gone");
+    assert!(
+        refused
+            .message()
+            .contains("10-guard was not connected at CreateContainer"),
+        "{refused}"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_required_plugin_that_does_not_answer_fails_this_very_call() {
+    let daemon = Daemon::with(Setup::default().toml(GUARD)).await;
+    let cri = daemon.cri();
+    let guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
+    guard.does(Event::RunPodSandbox, Deed::Hang);
+    let refused = cri.try_pod(cri.pod_config("p")).await;
+    let refused = refused.expect_err("the guard hangs");
+    assert!(
+        refused
+            .message()
+            .contains("10-guard did not answer RunPodSandbox in time"),
+        "{refused}"
+    );
+    let guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
+    guard.does(Event::CreateContainer, Deed::Exit);
+    let pod = cri.pod("p").await;
+    let refused = pod.try_create(cri.container_config("c", &["true"])).await;
+    let refused = refused.expect_err("the guard leaves");
+    assert!(
+        refused
+            .message()
+            .contains("10-guard was lost during CreateContainer"),
+        "{refused}"
+    );
+    assert!(cri.containers().await.is_empty());
+    pod.end().await;
+}
+
+const KEEPER: &str = "[nri.plugin.\"10-keeper\"]\nmust_run = true\nrequest_timeout = \"500ms\"";
+
+#[tokio::test]
+async fn what_a_must_run_plugin_missed_comes_after_its_synchronize_in_order_until_answered() {
+    let daemon = Daemon::with(Setup::default().toml(KEEPER)).await;
+    let cri = daemon.cri();
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "keeper").await;
+    let pod = cri.pod("p").await;
+    pod.sleeper("c").await;
+    drop(plugin);
+    until_state(&daemon, "10-keeper", "absent").await;
+    pod.end().await;
+    let missed = [
+        "StopContainer p c",
+        "StopPodSandbox p",
+        "RemoveContainer p c",
+        "RemovePodSandbox p",
+    ];
+    assert_eq!(info(&daemon, "10-keeper").await["backlog"], missed.len());
+    let table = stdout(&daemon.cairn(&["plugins"]).await);
+    assert!(
+        table.contains("4 Stop and Remove events wait for it"),
+        "{table}"
+    );
+
+    // It hangs in the second of them: that one, and what follows, are not acknowledged.
+    let hangs = (Event::StopPodSandbox, Deed::Hang);
+    let socket = daemon.nri_socket();
+    let again = Plugin::bad_from_the_start(&socket, "10", "keeper", hangs).await;
+    assert_eq!(again.synchronised().await, (Vec::new(), Vec::new()));
+    assert!(again.is_dismissed(Duration::from_secs(10)).await);
+    assert_eq!(again.list(), missed[..2]);
+    let info = until_state(&daemon, "10-keeper", "absent").await;
+    assert_eq!(info["backlog"], 3, "{info}");
+
+    let again = Plugin::join(&socket, "10", "keeper").await;
+    let info = until_state(&daemon, "10-keeper", "active").await;
+    assert_eq!(info["backlog"], 0, "{info}");
+    cri.pod("q").await;
+    let mut expected = missed[1..].to_vec();
+    expected.push("RunPodSandbox q");
+    assert_eq!(again.list(), expected, "and then what is new");
+}
+
+#[tokio::test]
+async fn what_was_kept_for_a_must_run_plugin_ends_with_the_daemon() {
+    let mut daemon = Daemon::with(Setup::default().toml(KEEPER)).await;
+    let pod = daemon.cri().pod("p").await;
+    let stays = daemon.cri().pod("stays").await;
+    pod.end().await;
+    assert_eq!(info(&daemon, "10-keeper").await["backlog"], 2);
+    daemon.kill_and_restart().await;
+    assert_eq!(info(&daemon, "10-keeper").await["backlog"], 0);
+    // What it can still learn it learns by its list: this pod is there, the other is not.
+    let again = Plugin::join(&daemon.nri_socket(), "10", "keeper").await;
+    let listed: Vec<_> = again
+        .synchronised()
+        .await
+        .0
+        .into_iter()
+        .map(|p| p.id)
+        .collect();
+    assert_eq!(listed, [stays.id]);
+    assert!(again.list().is_empty());
+}
+
+const SLOW: &str = "[nri.plugin.\"10-slow\"]\non_timeout = \"skip\"\nrequest_timeout = \"300ms\"\n";
+
+#[tokio::test]
+async fn a_late_answer_to_create_container_is_dropped_and_taken_back_by_stop_and_remove() {
+    let daemon = Daemon::with(Setup::default().toml(&format!("{SLOW}breaker = 0"))).await;
+    let slow = Plugin::join(&daemon.nri_socket(), "10", "slow").await;
+    slow.adjusts(|_, _| Some(env("LATE", "yes")));
+    let pod = daemon.cri().pod("p").await;
+    let gate = slow.blocks(Event::CreateContainer);
+    let container = pod.run("c", &["sleep", "1000"]).await;
+    assert_eq!(
+        container.sh("echo $LATE").await,
+        "",
+        "it was not waited for"
+    );
+    let so_far = ["RunPodSandbox p", "CreateContainer p c"];
+    assert_eq!(
+        slow.list(),
+        so_far,
+        "while it owes an answer it is left alone"
+    );
+    assert_eq!(info(&daemon, "10-slow").await["state"], "overdue");
+    gate.open();
+    until_state(&daemon, "10-slow", "active").await;
+    assert_eq!(
+        slow.list()[2..],
+        ["StopContainer p c", "RemoveContainer p c"]
+    );
+    assert_eq!(container.sh("echo $LATE").await, "", "nor is it used late");
+    pod.create("d", &["true"]).await;
+    assert_eq!(
+        slow.list()[4..],
+        ["CreateContainer p d", "PostCreateContainer p d"],
+        "it gets events again"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_skipped_too_often_in_a_row_is_closed() {
+    let daemon = Daemon::with(Setup::default().toml(&format!("{SLOW}breaker = 3"))).await;
+    let slow = Plugin::join(&daemon.nri_socket(), "10", "slow").await;
+    slow.does(Event::CreateContainer, Deed::Hang);
+    let pod = daemon.cri().pod("p").await;
+    let container = pod.create("c", &["true"]).await;
+    // CreateContainer timed out, PostCreateContainer was the second miss.
+    assert_eq!(info(&daemon, "10-slow").await["state"], "overdue");
+    container.start().await.expect("StartContainer");
+    assert!(slow.is_dismissed(Duration::from_secs(10)).await);
+    let info = until_state(&daemon, "10-slow", "gone").await;
+    let error = info["last_error"].as_str().unwrap_or_default();
+    assert!(error.starts_with("request-timeout: "), "{info}");
+    pod.end().await;
+}
+
+const LIMITED: &str = "[nri.plugin.\"10-limited\"]\n\
+    events = \"CreateContainer\"\nfields = \"Annotations\"\n";
+
+/// A plugin that wants all events, and sets an annotation and a variable.
+async fn limited(daemon: &Daemon) -> Plugin {
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "limited").await;
+    plugin.adjusts(|_, _| {
+        let mut adjust = env("FORBIDDEN", "1");
+        adjust.add_annotation("permitted", "yes");
+        Some(adjust)
+    });
+    plugin
+}
+
+#[tokio::test]
+async fn an_adjustment_outside_the_permitted_fields_fails_the_creation_by_name() {
+    let daemon = Daemon::with(Setup::default().toml(LIMITED)).await;
+    let plugin = limited(&daemon).await;
+    let pod = daemon.cri().pod("p").await;
+    let refused = pod
+        .try_create(pod.cri.container_config("c", &["true"]))
+        .await;
+    let refused = refused.expect_err("Env is not permitted");
+    for word in ["10-limited", "Env"] {
+        assert!(refused.message().contains(word), "{word}: {refused}");
+    }
+    pod.end().await;
+    assert_eq!(
+        plugin.list(),
+        ["CreateContainer p c"],
+        "nor any other event"
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_permitted_is_dropped_and_logged_where_so_configured() {
+    let toml = format!("{LIMITED}on_denied = \"drop\"");
+    let daemon = Daemon::with(Setup::default().toml(&toml)).await;
+    let _plugin = limited(&daemon).await;
+    let pod = daemon.cri().pod("p").await;
+    let container = pod.run("c", &["sleep", "1000"]).await;
+    assert_eq!(container.sh("echo $FORBIDDEN").await, "");
+    let status = container.try_status().await.expect("ContainerStatus");
+    let info: Value = serde_json::from_str(&status.info["info"]).expect("JSON");
+    assert_eq!(info["runtimeSpec"]["annotations"]["permitted"], "yes");
+    let log = daemon.log();
+    let line = log.lines().find(|l| l.contains("may not touch"));
+    let line = line.expect("it is logged");
+    assert!(
+        line.contains("10-limited") && line.contains("Env"),
+        "{line}"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_launched_plugin_that_dies_is_started_again_and_told_what_there_is() {
+    let setup = Setup::default()
+        .plugin("10-phoenix", bins::peer("nri-logger"))
+        .toml("[nri.plugin.\"10-phoenix\"]\nrestart = \"on-failure\"");
+    let mut daemon = Daemon::with(setup).await;
+    let pod = daemon.cri().pod("p").await;
+    let first = until_state(&daemon, "10-phoenix", "active").await;
+    let pid = first["pid"].as_i64().expect("a pid");
+    daemon
+        .yard
+        .kill(i32::try_from(pid).expect("a pid"), 9)
+        .await;
+    let second = until("it is there again", || async {
+        let info = info(&daemon, "10-phoenix").await;
+        (info["state"] == "active" && info["pid"] != pid).then_some(info)
+    })
+    .await;
+    assert_eq!(second["kind"], "launched", "{second}");
+    assert!(second["calls"] == 0, "a new life: {second}");
+    pod.end().await;
+    assert_eq!(info(&daemon, "10-phoenix").await["calls"], 2);
+}
+
+#[tokio::test]
+async fn a_launched_plugin_that_fails_at_once_is_started_ever_later() {
+    let toml = "[nri.plugin.\"10-fails\"]\nrestart = \"on-failure\"";
+    let mut daemon = Daemon::new(Setup::default().toml(toml)).await;
+    let file = daemon.path("plugins/10-fails");
+    fs::write(&file, "#!/bin/sh\nexit 1\n").expect("a script");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    daemon.serve().await;
+    for after in ["1s", "2s", "4s"] {
+        until(&format!("it is to be started after {after}"), || async {
+            let line = format!("Restarting {{ after: {after} }}");
+            daemon.log().contains(&line).then_some(())
+        })
+        .await;
+    }
+    daemon.cri().pod("p").await.end().await;
+}
+
+#[tokio::test]
+async fn cairn_plugins_shows_at_a_glance_who_is_healthy_who_hangs_and_who_is_missing() {
+    let setup = Setup::default()
+        .toml(GUARD)
+        .toml(&format!("{SLOW}breaker = 0"))
+        .plugin("05-logger", bins::peer("nri-logger"));
+    let daemon = Daemon::with(setup).await;
+    let slow = [Event::StopContainer, Event::CreateContainer];
+    let slow = Plugin::subscribed(&daemon.nri_socket(), "10", "slow", &slow).await;
+    slow.does(Event::CreateContainer, Deed::Hang);
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("p");
+    let annotation = ("cairn.test/tolerate".to_owned(), "true".to_owned());
+    config.annotations.extend([annotation]);
+    let pod = cri.try_pod(config).await.expect("it is annotated");
+    pod.create("c", &["true"]).await;
+    let output = daemon.cairn(&["plugins"]).await;
+    assert!(output.status.success(), "{}", shown(&output));
+    let table = stdout(&output);
+    let logger = info(&daemon, "05-logger").await;
+    let lines: Vec<Vec<&str>> = table
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    let begins = |line: &[&str], words: &[&str]| line.starts_with(words);
+    assert!(
+        begins(
+            &lines[0],
+            &[
+                "PLUGIN", "STATE", "KIND", "PID", "PROTOCOL", "EVENTS", "CALLS"
+            ]
+        ),
+        "{table}"
+    );
+    let pid = logger["pid"].to_string();
+    assert!(begins(&lines[1], &["05-logger", "connected"]), "{table}");
+    assert!(
+        lines[1][3..8] == ["launched", pid.as_str(), "v1alpha1", "all", "3"],
+        "{table}"
+    );
+    assert!(begins(&lines[2], &["10-slow", "hung"]), "{table}");
+    assert!(table.contains("CreateContainer,StopContainer"), "{table}");
+    assert!(
+        table.contains("it gets no event until it answers"),
+        "{table}"
+    );
+    assert!(
+        table.contains("s ago: plugin 10-slow did not answer CreateContainer in time"),
+        "{table}"
+    );
+    let guard = lines.iter().find(|l| begins(l, &["10-guard", "MISSING"]));
+    assert!(guard.is_some_and(|l| l[3] == "required"), "{table}");
+    assert!(
+        table.contains("no pod and no container is created without it"),
+        "{table}"
+    );
+    let slow = info(&daemon, "10-slow").await;
+    assert!(slow["calls"] == 1 && slow["errors"] == 1, "{slow}");
+    assert!(slow["p99_ns"].as_u64() >= Some(300_000_000), "{slow}");
+    assert!(slow["last_error_age_ns"].as_u64() > Some(0), "{slow}");
+    let help = stdout(&daemon.cairn(&["plugins", "--help"]).await);
+    for word in ["--output", "json", "MISSING", "hung", "BACKLOG"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn no_environment_value_reaches_a_log_an_error_or_a_table() {
+    let toml = "[nri.plugin.\"30-limited\"]\nfields = \"Annotations\"";
+    let daemon = Daemon::with(Setup::default().toml(toml)).await;
+    let secrets = [
+        "of-the-container",
+        "of-an-adjustment",
+        "of-a-conflict",
+        "of-a-refusal",
+    ];
+    let secret = |n: usize| format!("sEcReT-{}", secrets[n]);
+    let socket = daemon.nri_socket();
+    let one = Plugin::join(&socket, "10", "one").await;
+    let two = Plugin::join(&socket, "20", "two").await;
+    let adjusted = secret(1);
+    one.adjusts(move |_, _| Some(env("ADJUSTED", &adjusted)));
+    let cri = daemon.cri();
+    let config = |name: &str| {
+        let mut config = cri.container_config(name, &["sleep", "1000"]);
+        config.envs = vec![cairn_tests::cri::KeyValue {
+            key: "CONFIGURED".into(),
+            value: secret(0),
+        }];
+        config
+    };
+    let pod = cri.pod("p").await;
+    let container = pod.try_create(config("c")).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let values = container.sh("echo $CONFIGURED $ADJUSTED").await;
+    assert_eq!(values, format!("{} {}", secret(0), secret(1)));
+    let mut errors = Vec::new();
+    let conflicting = secret(2);
+    two.adjusts(move |_, _| Some(env("ADJUSTED", &conflicting)));
+    let conflict = pod.try_create(config("d")).await.expect_err("a conflict");
+    assert!(conflict.message().contains("ADJUSTED"), "{conflict}");
+    errors.push(conflict);
+    two.adjusts(|_, _| None);
+    let limited = Plugin::join(&socket, "30", "limited").await;
+    let refused = secret(3);
+    limited.adjusts(move |_, _| Some(env("REFUSED", &refused)));
+    errors.push(pod.try_create(config("e")).await.expect_err("a refusal"));
+    two.does(Event::CreateContainer, Deed::Error("no".into()));
+    errors.push(pod.try_create(config("f")).await.expect_err("a veto"));
+    let mut bad = config("g");
+    bad.envs[0].key = "BAD=KEY".into();
+    errors.extend(pod.try_create(bad).await.err());
+    pod.end().await;
+
+    let mut said = vec![("log".to_owned(), daemon.log())];
+    for args in [
+        &["timeline"][..],
+        &["timeline", "--json"],
+        &["plugins"],
+        &["plugins", "--output", "json"],
+    ] {
+        said.push((args.join(" "), shown(&daemon.cairn(args).await)));
+    }
+    said.extend(errors.iter().map(|e| ("error".to_owned(), e.to_string())));
+    let trace = daemon.path("root/trace");
+    let files = cairn_tests::look::tree(&trace);
+    assert!(!files.is_empty(), "there is an event log");
+    for file in files {
+        let text = fs::read(trace.join(&file)).unwrap_or_default();
+        said.push((file, String::from_utf8_lossy(&text).into_owned()));
+    }
+    // CRI's values are bytes: printed as Rust prints a struct, they are numbers.
+    let bytes = format!("{:?}", b"sEcReT").replace(['[', ']'], "");
+    for (what, text) in &said {
+        let line = text
+            .lines()
+            .find(|l| l.contains("sEcReT") || l.contains(&bytes));
+        assert_eq!(line, None, "in {what}");
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_joins_in_the_middle_of_a_ten_minutes_grace() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("p").await;
+    let script = "trap '' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
+    let stubborn = pod.run("c", &["sh", "-c", script]).await;
+    stubborn.says("ready").await;
+    let stop = tokio::spawn({
+        let stubborn = stubborn.clone();
+        async move { stubborn.stop(Duration::from_secs(600)).await }
+    });
+    until("the stop is under way", || async {
+        let output = daemon.cairn(&["timeline", "--json"]).await;
+        stdout(&output)
+            .contains("\"call\":\"StopContainer\"")
+            .then_some(())
+    })
+    .await;
+    // Panics if it is not taken within half a minute.
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "late").await;
+    let (pods, containers) = plugin.synchronised().await;
+    assert_eq!((pods.len(), containers.len()), (1, 1));
+    until_state(&daemon, "10-late", "active").await;
+    assert!(!stop.is_finished(), "the grace still runs");
+    let other = daemon.cri().pod("q").await;
+    plugin.sees(Event::RunPodSandbox, "q").await;
+    other.end().await;
+    assert!(!stop.is_finished(), "and went on all the time");
+    pod.end().await;
+    stop.await.expect("no panic").expect("StopContainer");
+    plugin.sees(Event::StopContainer, "p").await;
+}
