@@ -4,7 +4,7 @@
 use nri::{Handlers, proto::PodSandbox};
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::Plugin,
 };
@@ -17,7 +17,11 @@ pub struct NetworkLogger {
 
 impl Plugin for NetworkLogger {
     const NAME: &'static str = "network-logger";
-    const ABOUT: &'static str = "Logs network namespace and addresses of pods.";
+    const USAGE: Usage = [
+        "Logs network namespace and addresses of pods as they come and go.",
+        "network-logger -idx 10  # prints: RunPodSandbox: default/pod0: /run/netns/x, addresses 10.0.0.2",
+        "network-logger -idx 10 -log-file /run/networks -reconnect",
+    ];
     const FLAGS: &'static [Flag] = &[Flag::value(
         "log-file",
         "PATH",

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::Plugin,
 };
@@ -111,7 +111,11 @@ pub struct V010Adapter {
 
 impl Plugin for V010Adapter {
     const NAME: &'static str = "v010-adapter";
-    const ABOUT: &'static str = "Serves plugins of NRI 0.1.";
+    const USAGE: Usage = [
+        "Serves plugins of NRI 0.1: programs run once per event, JSON in and JSON out.",
+        "v010-adapter -idx 10  # or launched as 10-v010-adapter; programs of /etc/nri/conf.json, or of -config FILE, from PATH or /opt/nri/bin",
+        r#"mkdir -p /opt/nri/bin && printf '#!/bin/sh\ncat >>/run/asked; echo {}\n' >/opt/nri/bin/old && chmod 755 /opt/nri/bin/old && echo '{"plugins": [{"type": "old"}]}' >/run/old.json && v010-adapter -idx 10 -config /run/old.json"#,
+    ];
     const FLAGS: &'static [Flag] = &[Flag::value(
         "config",
         "PATH",

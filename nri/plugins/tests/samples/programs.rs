@@ -23,8 +23,16 @@ const ALL: [(&str, &str); 13] = [
     ("demo-adjuster", env!("CARGO_BIN_EXE_demo-adjuster")),
 ];
 
+/// The lines that the README has between the fences below `### name`.
+fn usage_in_readme(name: &str) -> Vec<&'static str> {
+    let (_, rest) = include_str!("../../README.md")
+        .split_once(&format!("### {name}\n```\n"))
+        .unwrap_or_else(|| panic!("the README has no usage of {name}"));
+    rest.lines().take_while(|line| *line != "```").collect()
+}
+
 #[test]
-fn every_program_explains_itself_and_refuses_unknown_flags() {
+fn every_program_explains_itself_as_the_readme_does_and_refuses_unknown_flags() {
     for (name, program) in ALL {
         let help = Command::new(program)
             .arg("--help")
@@ -36,6 +44,14 @@ fn every_program_explains_itself_and_refuses_unknown_flags() {
             text.contains(&format!("Usage: {name} ")) && text.contains("-socket-path"),
             "{text}"
         );
+        let usage = usage_in_readme(name);
+        assert!(usage.len() == 3, "{name}: {usage:?}");
+        for line in usage {
+            assert!(
+                text.contains(line),
+                "{line:?} of the README is not in {text}"
+            );
+        }
         let wrong = Command::new(program)
             .arg("-nosuch")
             .output()
