@@ -29,6 +29,8 @@ use crate::{
 
 const CONFIG: &str = "/etc/nri/conf.json";
 const BINARIES: &str = "/opt/nri/bin";
+/// A launched plugin is given no `PATH`; its programs need one.
+const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Bytes of one answer.
 const LARGEST: u64 = 4 << 20;
 
@@ -203,7 +205,8 @@ impl V010Adapter {
 
 /// Runs one program: what it prints counts, also if it exits with an error.
 async fn invoke(program: &str, input: &[u8]) -> Result<Answer, String> {
-    let path = env::var("PATH").unwrap_or_default();
+    let path = env::var("PATH").ok().filter(|path| !path.is_empty());
+    let path = path.as_deref().unwrap_or(USUAL);
     let mut child = Command::new(program)
         .arg("invoke")
         .env("PATH", format!("{path}:{BINARIES}"))

@@ -150,6 +150,29 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
 }
 
 #[tokio::test]
+async fn programs_of_nri_0_1_find_their_tools_though_a_launched_plugin_has_no_path() {
+    let mut world = World::start().await;
+    let program = world.write("old-plugin", PROGRAM);
+    // As a runtime launches it: with its own few variables only.
+    let script = format!(
+        "#!/bin/sh\nexec env -i {} \"$@\"\n",
+        env!("CARGO_BIN_EXE_v010-adapter")
+    );
+    let adapter = world.write("adapter", &script);
+    for file in [&program, &adapter] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    }
+    world.write("answer", "{}");
+    let list = format!(r#"{{"plugins": [{{"type": "{program}"}}]}}"#);
+    let config = world.write("conf.json", &list);
+    let flags = ["-idx", "10", "-config", &config];
+    world.run(&adapter, &flags, &["10-v010-adapter"]).await;
+    let told = world.nri.run_pod_sandbox(pod(&[])).await;
+    told.expect("cat and dirname are found");
+    assert!(world.read("asked").contains("pod0-id"));
+}
+
+#[tokio::test]
 async fn a_program_exits_1_when_its_connection_is_lost() {
     let mut world = World::start().await;
     let program = env!("CARGO_BIN_EXE_rdt");
