@@ -54,7 +54,8 @@ fn build() -> PathBuf {
     cargo
         .current_dir(repository())
         .args(["build", "--quiet", "--features", "cairn/fault"])
-        .args(["-p", "cairn", "-p", "cairn-monitor", "-p", "cairn-create"]);
+        .args(["-p", "cairn", "-p", "cairn-monitor", "-p", "cairn-create"])
+        .args(["-p", "nri-plugins"]);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }

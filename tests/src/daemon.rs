@@ -60,6 +60,12 @@ impl Setup {
         self
     }
     #[must_use]
+    pub fn plugin_with(mut self, file: &str, program: impl Into<PathBuf>, conf: &str) -> Self {
+        let plugin = (file.to_owned(), program.into(), Some(conf.to_owned()));
+        self.plugins.push(plugin);
+        self
+    }
+    #[must_use]
     pub fn cni(mut self, conflist: &str) -> Self {
         self.cni = Some(conflist.to_owned());
         self

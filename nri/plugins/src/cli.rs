@@ -30,6 +30,10 @@ impl Flag {
     }
 }
 
+/// A plugin in three lines: what it does; how it is started; an example to paste, into a shell or, if it
+/// begins with `"annotations"`, into the configuration of a pod. The README has them too.
+pub type Usage = [&'static str; 3];
+
 /// The flags that every plugin has.
 pub const COMMON: &[Flag] = &[
     Flag::value(
@@ -49,14 +53,15 @@ pub const COMMON: &[Flag] = &[
     ),
     Flag::switch("reconnect", "connect again when the connection is lost"),
     Flag::switch("verbose", "say more"),
+    Flag::switch("version", "print the version"),
     Flag::switch("help", "print this text"),
 ];
 
 /// Why there are no arguments to go on with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
-    /// The user asked for this text.
-    Help(String),
+    /// The user asked for this text: the help, or the version.
+    Text(String),
     /// The command line is wrong, for this reason.
     Bad(String),
 }
@@ -66,10 +71,10 @@ pub enum Stop {
 pub struct Args(Vec<(&'static str, String)>);
 
 impl Args {
-    /// Reads the arguments after the name of the program. `about`: one line for the help text.
+    /// Reads the arguments after the name of the program.
     pub fn parse(
         name: &str,
-        about: &str,
+        usage: &Usage,
         flags: &[Flag],
         args: impl IntoIterator<Item = String>,
     ) -> Result<Self, Stop> {
@@ -106,10 +111,16 @@ impl Args {
             parsed.push((flag.name, value));
         }
         let args = Self(parsed);
-        match args.is("help") {
-            true => Err(Stop::Help(usage(name, about, flags))),
-            false => Ok(args),
+        if args.is("help") {
+            return Err(Stop::Text(help(name, usage, flags)));
         }
+        if args.is("version") {
+            return Err(Stop::Text(format!(
+                "{name} {}\n",
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
+        Ok(args)
     }
 
     /// The value of a flag; the last, if it was given more than once.
@@ -138,8 +149,8 @@ pub fn go_bool(text: &str) -> Option<bool> {
     }
 }
 
-fn usage(name: &str, about: &str, flags: &[Flag]) -> String {
-    let mut text = format!("{about}\n\nUsage: {name} [flags]\n\n");
+fn help(name: &str, [what, start, example]: &Usage, flags: &[Flag]) -> String {
+    let mut text = format!("{what}\n\nUsage: {name} [flags]\n  {start}\n  {example}\n\nFlags:\n");
     for flag in flags.iter().chain(COMMON) {
         let left = format!("-{} {}", flag.name, flag.value);
         let _ = writeln!(text, "  {left:<28} {}", flag.help);
@@ -154,7 +165,12 @@ mod tests {
     const FLAGS: &[Flag] = &[Flag::value("events", "LIST", "which events")];
 
     fn parse(args: &[&str]) -> Result<Args, Stop> {
-        Args::parse("x", "An x.", FLAGS, args.iter().map(|a| a.to_string()))
+        Args::parse(
+            "x",
+            &["An x.", "x -idx 10", "x -events all"],
+            FLAGS,
+            args.iter().map(|a| a.to_string()),
+        )
     }
 
     #[test]
@@ -192,11 +208,17 @@ mod tests {
 
     #[test]
     fn help_names_every_flag() {
-        let Err(Stop::Help(text)) = parse(&["-h"]) else {
+        let Err(Stop::Text(text)) = parse(&["-h"]) else {
             panic!("no help")
         };
         for flag in FLAGS.iter().chain(COMMON) {
             assert!(text.contains(&format!("-{}", flag.name)), "{text}");
         }
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_package() {
+        let expected = format!("x {}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!(parse(&["--version"]), Err(Stop::Text(expected)));
     }
 }

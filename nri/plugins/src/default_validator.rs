@@ -9,7 +9,7 @@ use std::{
 use nri::{EventMask, Handlers, validate::DefaultValidator as Rules};
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::Plugin,
 };
@@ -23,7 +23,11 @@ pub struct DefaultValidator {
 
 impl Plugin for DefaultValidator {
     const NAME: &'static str = "default-validator";
-    const ABOUT: &'static str = "Rejects adjustments of containers that its rules forbid.";
+    const USAGE: Usage = [
+        "Rejects adjustments of containers that its rules forbid, and containers without required plugins.",
+        "default-validator -idx 99  # or launched as 99-default-validator, with its rules in 99-default-validator.conf",
+        "echo '{rejectOCIHookAdjustment: true, rejectSysctlAdjustment: true}' >/run/rules.yaml && default-validator -idx 99 -config /run/rules.yaml",
+    ];
     const FLAGS: &'static [Flag] = &[Flag::value(
         "config",
         "PATH",

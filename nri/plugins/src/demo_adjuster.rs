@@ -7,7 +7,7 @@ use nri::{
 };
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Plugin, display, on_create},
 };
@@ -23,7 +23,11 @@ pub struct DemoAdjuster {
 
 impl Plugin for DemoAdjuster {
     const NAME: &'static str = "demo-adjuster";
-    const ABOUT: &'static str = "Makes the adjustments that its flags name.";
+    const USAGE: Usage = [
+        "Makes the adjustments of containers that its flags name.",
+        "demo-adjuster -idx 10 -container c0 -args 'sleep 5' -memory 67108864 -cpu-shares 512 -pids 64",
+        "demo-adjuster -idx 10 -env DEMO=1 -annotation demo=1 -mount /etc:/demo:ro -device /dev/demo:c:1:3:666 -rlimit nofile=512:1024 -hook createRuntime:/bin/true",
+    ];
     const FLAGS: &'static [Flag] = &[
         Flag::value("container", "NAME", "only containers of this name"),
         Flag::value("annotation", "KEY=VALUE", "set an annotation"),

@@ -25,7 +25,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::{
     annotations,
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Plugin, display, on_create},
 };
@@ -94,7 +94,11 @@ pub struct DeviceInjector {
 
 impl Plugin for DeviceInjector {
     const NAME: &'static str = "device-injector";
-    const ABOUT: &'static str = "Injects devices, mounts and more from annotations of pods.";
+    const USAGE: Usage = [
+        "Injects devices, CDI devices, mounts, I/O priority, scheduler, network devices, sysctls and memory policy from annotations of pods.",
+        "device-injector -idx 10  # or launched as 10-device-injector",
+        r#""annotations": {"devices.noderesource.dev/pod": "[{path: /dev/zero2, type: c, major: 1, minor: 5, file_mode: 0666}]", "sysctl.noderesource.dev": "{net.core.somaxconn: '256'}"}"#,
+    ];
     const FLAGS: &'static [Flag] = &[];
 
     fn new(_: &Args, log: Log) -> Result<Self, String> {

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     dump,
     log::Log,
 };
@@ -27,7 +27,11 @@ use crate::{
 const KEPT: usize = 1024;
 
 pub const NAME: &str = "differ";
-pub const ABOUT: &str = "Shows what plugins between its indices change.";
+pub const USAGE: Usage = [
+    "Shows what the plugins between its indices change, event by event.",
+    "differ  # connects as 00 and 99: what do all others change? It cannot be launched",
+    "differ -indices 10,20,30 -yaml -verbose-level 1 -log-file /run/changes",
+];
 pub const FLAGS: &[Flag] = &[
     Flag::value(
         "indices",

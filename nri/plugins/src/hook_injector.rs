@@ -21,7 +21,7 @@ use regex_lite::Regex;
 use serde::Deserialize;
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Plugin, display, on_create},
 };
@@ -94,7 +94,11 @@ pub struct HookInjector {
 
 impl Plugin for HookInjector {
     const NAME: &'static str = "hook-injector";
-    const ABOUT: &'static str = "Injects OCI hooks from hooks.d directories.";
+    const USAGE: Usage = [
+        "Injects OCI hooks from /usr/share/containers/oci/hooks.d and /etc/containers/oci/hooks.d, read anew for each container.",
+        "hook-injector -idx 10  # or launched as 10-hook-injector; -hooks-dir DIR reads only DIR, -disableWatch only what is there now",
+        r#"mkdir -p /etc/containers/oci/hooks.d && echo '{"version": "1.0.0", "hook": {"path": "/bin/touch", "args": ["touch", "/run/hooked"]}, "when": {"always": true}, "stages": ["createRuntime"]}' >/etc/containers/oci/hooks.d/touch.json"#,
+    ];
     const FLAGS: &'static [Flag] = &[
         Flag::switch("disableWatch", "read the hooks once, at the start"),
         Flag::value(

@@ -16,7 +16,7 @@ use nri::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     dump,
     log::Log,
     plugin::Plugin,
@@ -44,7 +44,11 @@ pub struct Logger {
 
 impl Plugin for Logger {
     const NAME: &'static str = "logger";
-    const ABOUT: &'static str = "Logs every event, and can mark containers.";
+    const USAGE: Usage = [
+        "Logs every event with what it is about; can mark containers by an annotation or a variable.",
+        "logger -idx 99  # or launched as 99-logger, with 99-logger.conf: {logFile: /run/logger.log, addEnv: SEEN_BY}",
+        "logger -idx 99 -events-only -log-file /run/events -set-env SEEN_BY",
+    ];
     const FLAGS: &'static [Flag] = &[
         Flag::value("events", "LIST", "events to subscribe to (default: all)"),
         Flag::switch(

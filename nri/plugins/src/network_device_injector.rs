@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::{
     annotations,
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     links::{clone, message, name_of, within},
     log::Log,
     network_logger::netns,
@@ -62,7 +62,11 @@ pub struct NetworkDeviceInjector {
 
 impl Plugin for NetworkDeviceInjector {
     const NAME: &'static str = "network-device-injector";
-    const ABOUT: &'static str = "Moves network interfaces of the host into pods.";
+    const USAGE: Usage = [
+        "Moves network interfaces of the host into pods, and back when the pod stops.",
+        "network-device-injector -idx 10  # or launched; in the network namespace of the host, with CAP_NET_ADMIN and CAP_SYS_ADMIN",
+        r#""annotations": {"netdevice.noderesource.dev": "[{name: eth1, new_name: net0, address: 10.9.0.2, prefix: 24, mtu: 1400}]"}"#,
+    ];
     const FLAGS: &'static [Flag] = &[];
 
     fn new(_: &Args, log: Log) -> Result<Self, String> {

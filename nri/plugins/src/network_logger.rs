@@ -4,10 +4,12 @@
 use nri::{Handlers, proto::PodSandbox};
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::Plugin,
 };
+
+const HOST: &str = "network of the host";
 
 /// See the module.
 #[derive(Debug)]
@@ -17,7 +19,11 @@ pub struct NetworkLogger {
 
 impl Plugin for NetworkLogger {
     const NAME: &'static str = "network-logger";
-    const ABOUT: &'static str = "Logs network namespace and addresses of pods.";
+    const USAGE: Usage = [
+        "Logs network namespace and addresses of pods as they come and go.",
+        "network-logger -idx 10  # prints: RunPodSandbox: default/pod0: /run/netns/x, addresses 10.0.0.2",
+        "network-logger -idx 10 -log-file /run/networks -reconnect",
+    ];
     const FLAGS: &'static [Flag] = &[Flag::value(
         "log-file",
         "PATH",
@@ -32,10 +38,10 @@ impl Plugin for NetworkLogger {
 
     fn handlers(self) -> Handlers {
         let log = self.log;
-        let on = |event: &'static str| {
+        let on = |event: &'static str, without: &'static str| {
             let log = log.clone();
             move |pod: PodSandbox| {
-                log.info(format_args!("{event}: {}", describe(&pod)));
+                log.info(format_args!("{event}: {}", describe(&pod, without)));
                 std::future::ready(Ok(()))
             }
         };
@@ -43,13 +49,14 @@ impl Plugin for NetworkLogger {
         Handlers::new()
             .synchronize(move |pods, _| {
                 for pod in &pods {
-                    synchronize.info(format_args!("Synchronize: {}", describe(pod)));
+                    synchronize.info(format_args!("Synchronize: {}", describe(pod, HOST)));
                 }
                 std::future::ready(Ok(Vec::new()))
             })
-            .run_pod_sandbox(on("RunPodSandbox"))
-            .stop_pod_sandbox(on("StopPodSandbox"))
-            .remove_pod_sandbox(on("RemovePodSandbox"))
+            .run_pod_sandbox(on("RunPodSandbox", HOST))
+            .stop_pod_sandbox(on("StopPodSandbox", HOST))
+            // By now a path that was there is gone, so that its absence says nothing of the host.
+            .remove_pod_sandbox(on("RemovePodSandbox", "network gone"))
             .shutdown(move |reason| {
                 shutdown.info(format_args!("Shutdown: {reason}"));
                 std::future::ready(())
@@ -57,9 +64,9 @@ impl Plugin for NetworkLogger {
     }
 }
 
-/// `default/pod0: /run/netns/x, addresses 10.0.0.2`.
-pub fn describe(pod: &PodSandbox) -> String {
-    let network = netns(pod).unwrap_or("network of the host");
+/// `default/pod0: /run/netns/x, addresses 10.0.0.2`. `without`: what it means that there is no path.
+fn describe(pod: &PodSandbox, without: &str) -> String {
+    let network = netns(pod).unwrap_or(without);
     let addresses = match pod.ips.is_empty() {
         true => "no address".to_owned(),
         false => format!("addresses {}", pod.ips.join(", ")),

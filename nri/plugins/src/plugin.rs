@@ -9,7 +9,7 @@ use nri::{
 };
 
 use crate::{
-    cli::{Args, Flag, Stop},
+    cli::{Args, Flag, Stop, Usage},
     log::Log,
 };
 
@@ -17,8 +17,7 @@ use crate::{
 pub trait Plugin: Sized {
     /// Of the program, and to register with.
     const NAME: &'static str;
-    /// One line for the help text.
-    const ABOUT: &'static str;
+    const USAGE: Usage;
     /// Beside those that all have.
     const FLAGS: &'static [Flag];
 
@@ -29,9 +28,9 @@ pub trait Plugin: Sized {
     fn handlers(self) -> Handlers;
 }
 
-/// Runs a plugin until its connection is lost: exit 0 for help, 2 for a wrong command line, 1 else.
+/// Runs a plugin until its connection is lost: exit 0 for help and version, 2 for a wrong command line, 1 else.
 pub fn main<P: Plugin>() -> ExitCode {
-    match arguments(P::NAME, P::ABOUT, P::FLAGS) {
+    match arguments(P::NAME, &P::USAGE, P::FLAGS) {
         Err(code) => code,
         Ok(args) => {
             let log = Log::new(P::NAME, args.is("verbose"));
@@ -45,10 +44,10 @@ pub fn main<P: Plugin>() -> ExitCode {
 }
 
 /// Reads the command line, or prints what there is to say and gives the code to exit with.
-pub fn arguments(name: &str, about: &str, flags: &[Flag]) -> Result<Args, ExitCode> {
-    match Args::parse(name, about, flags, env::args().skip(1)) {
+pub fn arguments(name: &str, usage: &Usage, flags: &[Flag]) -> Result<Args, ExitCode> {
+    match Args::parse(name, usage, flags, env::args().skip(1)) {
         Ok(args) => Ok(args),
-        Err(Stop::Help(text)) => {
+        Err(Stop::Text(text)) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
             Err(ExitCode::SUCCESS)
         }

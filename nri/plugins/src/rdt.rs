@@ -10,7 +10,7 @@ use nri::{
 };
 
 use crate::{
-    cli::{Args, Flag, go_bool},
+    cli::{Args, Flag, Usage, go_bool},
     log::Log,
     plugin::{Plugin, display, on_create},
 };
@@ -23,7 +23,11 @@ pub struct Rdt {
 
 impl Plugin for Rdt {
     const NAME: &'static str = "rdt";
-    const ABOUT: &'static str = "Sets RDT of containers from annotations of their pods.";
+    const USAGE: Usage = [
+        "Sets RDT class, schemata and monitoring of containers from annotations of their pods.",
+        "rdt -idx 10  # or launched as 10-rdt; the host needs resctrl, elsewhere such containers are refused",
+        r#""annotations": {"closid.rdt.noderesource.dev/container.greeter": "gold", "schemata.rdt.noderesource.dev/container.greeter": "L3:0=f"}"#,
+    ];
     const FLAGS: &'static [Flag] = &[];
 
     fn new(_: &Args, log: Log) -> Result<Self, String> {

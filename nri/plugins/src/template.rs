@@ -5,7 +5,7 @@ use nri::{EventMask, Handlers};
 use serde::Deserialize;
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Plugin, display},
 };
@@ -25,7 +25,11 @@ pub struct Template {
 
 impl Plugin for Template {
     const NAME: &'static str = "template";
-    const ABOUT: &'static str = "Does nothing; a plugin to begin with.";
+    const USAGE: Usage = [
+        "Handles every event and does nothing: a plugin to begin with.",
+        "template -idx 10  # or launched as 10-template, with 10-template.conf: {cfgParam1: value}",
+        "template -idx 10 -name my-plugin -reconnect",
+    ];
     const FLAGS: &'static [Flag] = &[];
 
     fn new(_: &Args, log: Log) -> Result<Self, String> {

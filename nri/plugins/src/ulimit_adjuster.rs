@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::{
     annotations,
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Plugin, display, on_create},
 };
@@ -55,7 +55,11 @@ pub struct UlimitAdjuster {
 
 impl Plugin for UlimitAdjuster {
     const NAME: &'static str = "ulimit-adjuster";
-    const ABOUT: &'static str = "Sets rlimits of containers from annotations of their pods.";
+    const USAGE: Usage = [
+        "Sets rlimits of containers from annotations of their pods.",
+        "ulimit-adjuster -idx 10  # or launched as 10-ulimit-adjuster; -verbose tells what it sets",
+        r#""annotations": {"ulimits.noderesource.dev/container.greeter": "[{type: nofile, hard: 4096, soft: 1024}]"}"#,
+    ];
     const FLAGS: &'static [Flag] = &[];
 
     fn new(_: &Args, log: Log) -> Result<Self, String> {

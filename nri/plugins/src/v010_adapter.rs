@@ -22,13 +22,15 @@ use tokio::{
 };
 
 use crate::{
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::Plugin,
 };
 
 const CONFIG: &str = "/etc/nri/conf.json";
 const BINARIES: &str = "/opt/nri/bin";
+/// A launched plugin is given no `PATH`; its programs need one.
+const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Bytes of one answer.
 const LARGEST: u64 = 4 << 20;
 
@@ -111,7 +113,11 @@ pub struct V010Adapter {
 
 impl Plugin for V010Adapter {
     const NAME: &'static str = "v010-adapter";
-    const ABOUT: &'static str = "Serves plugins of NRI 0.1.";
+    const USAGE: Usage = [
+        "Serves plugins of NRI 0.1: programs run once per event, JSON in and JSON out.",
+        "v010-adapter -idx 10  # or launched as 10-v010-adapter; programs of /etc/nri/conf.json, or of -config FILE, from PATH or /opt/nri/bin",
+        r#"mkdir -p /opt/nri/bin && printf '#!/bin/sh\ncat >>/run/asked; echo {}\n' >/opt/nri/bin/old && chmod 755 /opt/nri/bin/old && echo '{"plugins": [{"type": "old"}]}' >/run/old.json && v010-adapter -idx 10 -config /run/old.json"#,
+    ];
     const FLAGS: &'static [Flag] = &[Flag::value(
         "config",
         "PATH",
@@ -199,7 +205,8 @@ impl V010Adapter {
 
 /// Runs one program: what it prints counts, also if it exits with an error.
 async fn invoke(program: &str, input: &[u8]) -> Result<Answer, String> {
-    let path = env::var("PATH").unwrap_or_default();
+    let path = env::var("PATH").ok().filter(|path| !path.is_empty());
+    let path = path.as_deref().unwrap_or(USUAL);
     let mut child = Command::new(program)
         .arg("invoke")
         .env("PATH", format!("{path}:{BINARIES}"))

@@ -12,7 +12,7 @@ use nri::{
 
 use crate::{
     annotations,
-    cli::{Args, Flag},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Plugin, display, on_create},
 };
@@ -30,7 +30,11 @@ pub struct WritableCgroups {
 
 impl Plugin for WritableCgroups {
     const NAME: &'static str = "writable-cgroups";
-    const ABOUT: &'static str = "Mounts /sys/fs/cgroup writable in containers that ask for it.";
+    const USAGE: Usage = [
+        "Mounts /sys/fs/cgroup writable in containers that ask for it, where the host's cgroup2 mount has nsdelegate.",
+        "writable-cgroups -idx 10 -host-mount-file /proc/1/mountinfo  # without the flag: /host/proc/1/mountinfo",
+        r#""annotations": {"writable-cgroups.noderesource.dev/container.greeter": "true"}"#,
+    ];
     const FLAGS: &'static [Flag] = &[Flag::value(
         "host-mount-file",
         "PATH",

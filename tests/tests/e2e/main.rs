@@ -19,5 +19,6 @@ mod plugins;
 mod policy;
 mod recovery;
 mod restart;
+mod samples;
 mod security;
 mod stats;

@@ -1,10 +1,4 @@
-//! Usage of `default-validator`:
-//!
-//! ```text
-//! default-validator -idx 99 -config rules.yaml
-//! rules.yaml: `rejectOCIHookAdjustment: true`, `requiredPlugins: [foo]`, …
-//! launched by a runtime: rules in /etc/nri/conf.d/99-default-validator.conf
-//! ```
+//! The program `default-validator`: `-help` tells how to use it, `nri_plugins::default_validator` what it does.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,4 @@
-//! Usage of `demo-adjuster`:
-//!
-//! ```text
-//! demo-adjuster -idx 10 -annotation demo=1 -env DEMO=1 -args 'sleep 5' -rlimit nofile=512:1024
-//! demo-adjuster -idx 10 -mount /etc:/demo:ro -device /dev/demo:c:1:3:666 -hook createRuntime:/bin/true
-//! demo-adjuster -idx 10 -container c0 -memory 67108864 -cpu-shares 512 -pids 64
-//! ```
+//! The program `demo-adjuster`: `-help` tells how to use it, `nri_plugins::demo_adjuster` what it does.
 
 use std::process::ExitCode;
 

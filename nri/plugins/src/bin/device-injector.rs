@@ -1,10 +1,4 @@
-//! Usage of `device-injector`:
-//!
-//! ```text
-//! device-injector -idx 10
-//! pod annotation: devices.noderesource.dev/container.c0: '[{path: /dev/x, type: c, major: 1, minor: 3}]'
-//! pod annotation: mounts.noderesource.dev/pod: '[{source: /src, destination: /dst, type: bind, options: [bind]}]'
-//! ```
+//! The program `device-injector`: `-help` tells how to use it, `nri_plugins::device_injector` what it does.
 
 use std::process::ExitCode;
 

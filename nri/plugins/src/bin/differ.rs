@@ -1,10 +1,4 @@
-//! Usage of `differ`:
-//!
-//! ```text
-//! differ                                  # connects as 00 and 99: what do all others change?
-//! differ -indices 10,20,30 -yaml          # step by step, as YAML
-//! differ -verbose-level 3 -log-file PATH  # the objects as well, and Synchronize
-//! ```
+//! The program `differ`: `-help` tells how to use it, `nri_plugins::differ` what it does.
 
 use std::process::ExitCode;
 
@@ -16,7 +10,7 @@ use nri_plugins::{
 use tokio::task::JoinSet;
 
 fn main() -> ExitCode {
-    match plugin::arguments(differ::NAME, differ::ABOUT, differ::FLAGS) {
+    match plugin::arguments(differ::NAME, &differ::USAGE, differ::FLAGS) {
         Err(code) => code,
         Ok(args) => {
             let log = Log::new(differ::NAME, args.is("verbose"));

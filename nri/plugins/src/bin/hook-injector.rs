@@ -1,10 +1,4 @@
-//! Usage of `hook-injector`:
-//!
-//! ```text
-//! hook-injector -idx 10                        # /usr/share/containers and /etc/containers
-//! hook-injector -idx 10 -hooks-dir /my/hooks.d # only this directory
-//! hook-injector -idx 10 -disableWatch          # what is there now, not what comes later
-//! ```
+//! The program `hook-injector`: `-help` tells how to use it, `nri_plugins::hook_injector` what it does.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,4 @@
-//! Usage of `logger`:
-//!
-//! ```text
-//! logger -idx 99                                # everything, as YAML, on standard error
-//! logger -idx 99 -events-only -log-file /tmp/l  # one line per event: EVENT pod container
-//! logger -idx 99 -events pod -set-env SEEN_BY   # pods only; or mark containers
-//! ```
+//! The program `logger`: `-help` tells how to use it, `nri_plugins::logger` what it does.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,4 @@
-//! Usage of `network-logger`:
-//!
-//! ```text
-//! network-logger -idx 10
-//! network-logger -idx 10 -log-file PATH
-//! prints: network-logger: RunPodSandbox: default/pod0: /run/netns/x, addresses 10.0.0.2
-//! ```
+//! The program `network-logger`: `-help` tells how to use it, `nri_plugins::network_logger` what it does.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,4 @@
-//! Usage of `rdt`:
-//!
-//! ```text
-//! rdt -idx 10
-//! pod annotation: closid.rdt.noderesource.dev/container.c0: gold
-//! also schemata (lines with commas between) and enablemonitoring (true, false)
-//! ```
+//! The program `rdt`: `-help` tells how to use it, `nri_plugins::rdt` what it does.
 
 use std::process::ExitCode;
 

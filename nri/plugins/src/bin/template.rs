@@ -1,10 +1,4 @@
-//! Usage of `template`:
-//!
-//! ```text
-//! template -idx 10
-//! template -idx 10 -name my-plugin -socket /run/nri.sock
-//! configuration: /etc/nri/conf.d/10-template.conf with `cfgParam1: value`
-//! ```
+//! The program `template`: `-help` tells how to use it, `nri_plugins::template` what it does.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,4 @@
-//! Usage of `ulimit-adjuster`:
-//!
-//! ```text
-//! ulimit-adjuster -idx 10
-//! pod annotation: ulimits.noderesource.dev/container.c0: '[{type: nofile, hard: 4096, soft: 1024}]'
-//! ulimit-adjuster -idx 10 -verbose  # tells what it sets
-//! ```
+//! The program `ulimit-adjuster`: `-help` tells how to use it, `nri_plugins::ulimit_adjuster` what it does.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,4 @@
-//! Usage of `v010-adapter`:
-//!
-//! ```text
-//! v010-adapter -idx 10                   # programs listed in /etc/nri/conf.json
-//! v010-adapter -idx 10 -config FILE      # {"version": "0.1", "plugins": [{"type": "prog"}]}
-//! each is run as `prog invoke`, from PATH or /opt/nri/bin
-//! ```
+//! The program `v010-adapter`: `-help` tells how to use it, `nri_plugins::v010_adapter` what it does.
 
 use std::process::ExitCode;
 

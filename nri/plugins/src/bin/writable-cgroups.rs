@@ -1,10 +1,4 @@
-//! Usage of `writable-cgroups`:
-//!
-//! ```text
-//! writable-cgroups -idx 10                                        # in a container with /host
-//! writable-cgroups -idx 10 -host-mount-file /proc/self/mountinfo  # on the host
-//! pod annotation: writable-cgroups.noderesource.dev/container.c0: "true"
-//! ```
+//! The program `writable-cgroups`: `-help` tells how to use it, `nri_plugins::writable_cgroups` what it does.
 
 use std::process::ExitCode;
 

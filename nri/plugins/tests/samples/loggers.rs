@@ -162,7 +162,7 @@ async fn the_network_logger_tells_namespace_and_addresses() {
     let expected = "\
 network-logger: RunPodSandbox: default/pod0: /run/netns/pod0, addresses 10.0.0.7
 network-logger: StopPodSandbox: default/pod0: network of the host, no address
-network-logger: RemovePodSandbox: default/pod0: network of the host, no address
+network-logger: RemovePodSandbox: default/pod0: network gone, no address
 ";
     assert_eq!(world.read("log"), expected);
 }

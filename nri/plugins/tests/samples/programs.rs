@@ -23,8 +23,16 @@ const ALL: [(&str, &str); 13] = [
     ("demo-adjuster", env!("CARGO_BIN_EXE_demo-adjuster")),
 ];
 
+/// The lines that the README has between the fences below `### name`.
+fn usage_in_readme(name: &str) -> Vec<&'static str> {
+    let (_, rest) = include_str!("../../README.md")
+        .split_once(&format!("### {name}\n```\n"))
+        .unwrap_or_else(|| panic!("the README has no usage of {name}"));
+    rest.lines().take_while(|line| *line != "```").collect()
+}
+
 #[test]
-fn every_program_explains_itself_and_refuses_unknown_flags() {
+fn every_program_explains_itself_as_the_readme_does_and_refuses_unknown_flags() {
     for (name, program) in ALL {
         let help = Command::new(program)
             .arg("--help")
@@ -36,6 +44,14 @@ fn every_program_explains_itself_and_refuses_unknown_flags() {
             text.contains(&format!("Usage: {name} ")) && text.contains("-socket-path"),
             "{text}"
         );
+        let usage = usage_in_readme(name);
+        assert!(usage.len() == 3, "{name}: {usage:?}");
+        for line in usage {
+            assert!(
+                text.contains(line),
+                "{line:?} of the README is not in {text}"
+            );
+        }
         let wrong = Command::new(program)
             .arg("-nosuch")
             .output()
@@ -131,6 +147,29 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
         nri::Outcome::Answered,
         "only logged"
     );
+}
+
+#[tokio::test]
+async fn programs_of_nri_0_1_find_their_tools_though_a_launched_plugin_has_no_path() {
+    let mut world = World::start().await;
+    let program = world.write("old-plugin", PROGRAM);
+    // As a runtime launches it: with its own few variables only.
+    let script = format!(
+        "#!/bin/sh\nexec env -i {} \"$@\"\n",
+        env!("CARGO_BIN_EXE_v010-adapter")
+    );
+    let adapter = world.write("adapter", &script);
+    for file in [&program, &adapter] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    }
+    world.write("answer", "{}");
+    let list = format!(r#"{{"plugins": [{{"type": "{program}"}}]}}"#);
+    let config = world.write("conf.json", &list);
+    let flags = ["-idx", "10", "-config", &config];
+    world.run(&adapter, &flags, &["10-v010-adapter"]).await;
+    let told = world.nri.run_pod_sandbox(pod(&[])).await;
+    told.expect("cat and dirname are found");
+    assert!(world.read("asked").contains("pod0-id"));
 }
 
 #[tokio::test]

@@ -1,0 +1,144 @@
+//! The sample programs of `nri/plugins` against the daemon, as they are built: some launched from its
+//! plugin directory, some connected by themselves. What they do is looked at from inside a container.
+
+use std::{fs, path::PathBuf};
+
+use cairn_tests::{
+    Daemon, Setup, bins, cri,
+    daemon::{shown, stdout},
+    image::{BUSYBOX, Image},
+    pod::Cri,
+    until,
+};
+use tonic::Status;
+
+mod devices;
+mod hooks;
+mod limits;
+mod loggers;
+mod network;
+mod usage;
+mod validator;
+
+/// How the daemon came to a plugin, in the words of `cairn plugins`.
+const LAUNCHED: &str = "pre-connected";
+const CONNECTED: &str = "external";
+
+/// A sample that was started as one would in a shell.
+struct Sample {
+    /// In the yard's numbers.
+    pid: i32,
+    /// Its standard output and standard error.
+    log: PathBuf,
+}
+
+impl Sample {
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    async fn says(&self, part: &str) {
+        let what = format!("{} says {part:?}", self.log.display());
+        until(&what, || async { self.log().contains(part).then_some(()) }).await;
+    }
+}
+
+/// Starts a sample with these flags, and waits until the daemon has taken it as each of `ids`.
+async fn connect(daemon: &mut Daemon, program: &str, flags: &[&str], ids: &[&str]) -> Sample {
+    let log = daemon.path(&format!("{program}-{}.log", daemon.yard.next()));
+    let mut argv = vec![
+        bins::built(program).display().to_string(),
+        "-socket-path".to_owned(),
+        daemon.nri_socket().display().to_string(),
+    ];
+    argv.extend(flags.iter().map(|flag| flag.to_string()));
+    let pid = daemon.yard.run(&argv, &[], &log).await;
+    let sample = Sample {
+        pid: pid.unwrap_or_else(|why| panic!("{program} does not start: {why}")),
+        log,
+    };
+    for id in ids {
+        active(daemon, id, CONNECTED).await;
+    }
+    sample
+}
+
+/// Waits until `cairn plugins` lists it as active, and as come this way.
+async fn active(daemon: &Daemon, id: &str, kind: &str) {
+    let wanted = [id, "active", kind];
+    until(&format!("{wanted:?} is listed"), || async {
+        let table = stdout(&daemon.cairn(&["plugins"]).await);
+        let is_it = |row: &str| row.split_whitespace().take(3).eq(wanted);
+        table.lines().any(is_it).then_some(())
+    })
+    .await;
+}
+
+/// A daemon that launches one sample, under index 10.
+async fn launching(program: &str) -> Daemon {
+    let file = format!("10-{program}");
+    let daemon = Daemon::with(Setup::default().plugin(&file, bins::built(program))).await;
+    active(&daemon, &file, LAUNCHED).await;
+    daemon
+}
+
+/// A pod's configuration with these annotations beside its own.
+fn annotated(cri: &Cri, name: &str, annotations: &[(&str, &str)]) -> cri::PodSandboxConfig {
+    let mut config = cri.pod_config(name);
+    let more = annotations.iter();
+    config
+        .annotations
+        .extend(more.map(|(key, value)| (key.to_string(), value.to_string())));
+    config
+}
+
+/// Why a container of such a pod is not created; nothing of it is left.
+async fn refused(cri: &Cri, name: &str, annotations: &[(&str, &str)]) -> Status {
+    let pod = cri.try_pod(annotated(cri, name, annotations)).await;
+    let pod = pod.unwrap_or_else(|e| panic!("{annotations:?} is for containers: {e}"));
+    let error = pod
+        .try_create(cri.container_config("c", &["true"]))
+        .await
+        .err()
+        .unwrap_or_else(|| panic!("{annotations:?} is not refused"));
+    assert!(cri.containers().await.is_empty());
+    pod.end().await;
+    error
+}
+
+/// One line, with all these words.
+fn tells(error: &Status, words: &[&str]) {
+    let text = error.message();
+    assert!(!text.trim().contains('\n'), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?}: {text}");
+    }
+}
+
+/// Lays something over a directory of the machine that takes what is written there, in the yard only.
+async fn cover(daemon: &Daemon, dir: &str) {
+    let script = "mkdir -p /run/cover$0/up /run/cover$0/work && mount -t overlay overlay \
+         -o lowerdir=$0,upperdir=/run/cover$0/up,workdir=/run/cover$0/work $0";
+    let made = daemon.yard.command("sh").args(["-c", script, dir]).output();
+    let made = made.await.expect("nsenter runs");
+    assert!(made.status.success(), "{dir}: {}", shown(&made));
+}
+
+/// Writes a file of the yard, which its directories are made for.
+fn write(daemon: &Daemon, path: &str, text: &str) {
+    let path = daemon.yard.inside(path);
+    let dir = path.parent().expect("a file lies somewhere");
+    fs::create_dir_all(dir).expect("a directory");
+    fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+/// Reads a file of the yard; nothing if it is not there.
+fn read(daemon: &Daemon, path: &str) -> String {
+    fs::read_to_string(daemon.yard.inside(path)).unwrap_or_default()
+}
+
+/// Lets a daemon that was only furnished serve.
+async fn serve(daemon: &mut Daemon) {
+    daemon.serve().await;
+    daemon.import(&Image::busybox(BUSYBOX)).await;
+}
