@@ -15,5 +15,6 @@ mod logs;
 mod network;
 mod plugins;
 mod restart;
+mod samples;
 mod security;
 mod stats;
