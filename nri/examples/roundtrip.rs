@@ -5,8 +5,8 @@
 //! cargo run --release -p nri --features stub --example roundtrip [GO-PLUGIN]
 //! ```
 //!
-//! `GO-PLUGIN`: a program that takes `-name -idx -noop -socket`, as `tests/go/plugin` does; without it the plugins are ours. Plugins are
-//! processes of their own (this program again, with `plugin` as argument).
+//! `GO-PLUGIN`: a program that takes `-idx -socket`, as `tests/go/noop` does; without it the plugins
+//! are ours. Plugins are processes of their own (this program again, with `plugin` as argument).
 
 use std::{
     env,
@@ -84,9 +84,7 @@ fn spawn(go: Option<&str>, index: &str, socket: &Path) -> Plugin {
         }
         Some(go) => {
             let mut command = Command::new(go);
-            command
-                .args(["-name", "noop", "-idx", index, "-noop", "-socket"])
-                .arg(socket);
+            command.args(["-idx", index, "-socket"]).arg(socket);
             command
         }
     };

@@ -12,6 +12,8 @@
 //! receiver sees a stream of bytes with arbitrary cuts (NRI-111), so pieces are handed on as they
 //! arrive and nothing is allocated for a length that is only claimed.
 //!
+//! What a server answers is packed into few frames (`replies.rs`): a Go peer has a queue of 256.
+//!
 //! Nobody waits for a slow logical connection: one whose queue exceeds its budget closes the trunk
 //! (NRI-108). Nobody waits for a peer that does not read: the writer task closes the trunk when
 //! nothing moved for the write timeout (NRI-115). The first error is the one that is reported.
@@ -29,7 +31,12 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::UnixStream,
     sync::{Notify, watch},
+    time::{Instant, sleep_until},
 };
+
+use replies::Replies;
+
+mod replies;
 
 /// The largest payload of one frame: a ttrpc message of 4 MiB and its header (NRI-106).
 pub(crate) const MAX_FRAME: usize = (4 << 20) + 10;
@@ -145,6 +152,8 @@ struct Inbound {
 struct Outbound {
     bytes: VecDeque<u8>,
     writers: Vec<Waker>,
+    /// Of the connection on which we answer, if any.
+    replies: Option<Replies>,
 }
 
 #[derive(Debug)]
@@ -199,6 +208,12 @@ impl Mux {
             id,
             trunk: self.trunk.clone(),
         }
+    }
+
+    /// Opens the logical connection `id` to answer calls on it. One of a trunk.
+    pub(crate) fn open_for_replies(&self, id: u32) -> MuxConn {
+        lock(&self.trunk.outbound).replies = Some(Replies::new(id, Instant::now()));
+        self.open(id)
     }
 
     /// Begins to read and write.
@@ -291,10 +306,18 @@ impl Trunk {
         Ok(())
     }
 
-    /// Writes what the socket did not take at once.
+    /// Writes what the socket did not take at once, and answers that were held.
     async fn write(self: Arc<Self>) {
         loop {
-            self.more_to_write.notified().await;
+            let due = lock(&self.outbound).replies.as_ref().and_then(Replies::due);
+            tokio::select! {
+                () = self.more_to_write.notified() => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    if let Err(e) = self.release() {
+                        return self.close(MuxError::Io(e.to_string()));
+                    }
+                }
+            }
             loop {
                 if self.reason().is_some() {
                     return;
@@ -312,6 +335,35 @@ impl Trunk {
                 }
             }
         }
+    }
+
+    /// Sends an answer, or holds it. False: the writer must wait.
+    fn reply(&self, out: &mut Outbound, bytes: &[u8]) -> io::Result<bool> {
+        let Some(mut replies) = out.replies.take() else {
+            return Ok(false);
+        };
+        let id = replies.id;
+        let taken = replies.put(bytes, Instant::now(), |frame| self.send(out, id, frame));
+        if replies.due().is_some() {
+            self.more_to_write.notify_one();
+        }
+        out.replies = Some(replies);
+        taken
+    }
+
+    /// Sends the answers whose time has come.
+    fn release(&self) -> io::Result<()> {
+        let mut out = lock(&self.outbound);
+        let Some(mut replies) = out.replies.take() else {
+            return Ok(());
+        };
+        let id = replies.id;
+        let called = replies.release(Instant::now(), |frame| self.send(&mut out, id, frame));
+        out.replies = Some(replies);
+        if called? {
+            out.writers.drain(..).for_each(Waker::wake);
+        }
+        Ok(())
     }
 
     fn drain(&self) -> io::Result<()> {
@@ -399,7 +451,15 @@ impl AsyncWrite for MuxConn {
             return Poll::Pending;
         }
         let frame = &buf[..buf.len().min(MAX_FRAME)];
-        let sent = self.trunk.send(&mut out, self.id, frame);
+        let sent = if out.replies.as_ref().is_some_and(|r| r.id == self.id) {
+            self.trunk.reply(&mut out, frame)
+        } else {
+            self.trunk.send(&mut out, self.id, frame).map(|()| true)
+        };
+        if let Ok(false) = sent {
+            out.writers.push(cx.waker().clone());
+            return Poll::Pending;
+        }
         drop(out);
         if let Err(e) = sent {
             self.trunk.close(MuxError::Io(e.to_string()));

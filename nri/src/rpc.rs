@@ -6,7 +6,8 @@
 //! - a message that is too long is refused before it is sent, with both sizes (NRI-131, NRI-143);
 //! - a timeout is a variant, not a text (NRI-137): our clock decides, a status 4 counts as the same;
 //! - every method of a service is served, so that an unknown one is UNIMPLEMENTED (NRI-141);
-//! - a peer that floods us with requests is read no further than [`MAX_CALLS`] of them (NRI-108).
+//! - a peer that floods us with requests is read no further than [`MAX_CALLS`] of them, and not
+//!   while an answer waits to be written (NRI-108).
 
 use std::{
     collections::HashMap,
@@ -15,7 +16,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -258,6 +259,7 @@ pub(crate) async fn serve(
     let conn = Gated {
         conn,
         gate: gate.clone(),
+        stuck: false,
     };
     let mut server = Server::new()
         .add_listener(transport::Listener::new(OneConnection(Some(conn))))
@@ -344,24 +346,29 @@ impl Gate {
         self.open.fetch_add(1, Ordering::SeqCst);
         Entered(self.clone())
     }
+
+    fn reader(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        let waker = self.reader().take();
+        waker.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::SeqCst);
-        let waker = self
-            .0
-            .reader
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        waker.into_iter().for_each(Waker::wake);
+        self.0.wake();
     }
 }
 
 struct Gated {
     conn: MuxConn,
     gate: Arc<Gate>,
+    /// An answer waits to be written: no further calls are taken meanwhile, or answers pile up.
+    stuck: bool,
 }
 
 impl AsyncRead for Gated {
@@ -370,19 +377,20 @@ impl AsyncRead for Gated {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.gate.open.load(Ordering::SeqCst) >= MAX_CALLS {
-            let mut reader = self
-                .gate
-                .reader
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            *reader = Some(cx.waker().clone());
-            // Checked again under the lock: a call that ended in between has found no waker.
-            if self.gate.open.load(Ordering::SeqCst) >= MAX_CALLS {
+        if self.is_shut() {
+            *self.gate.reader() = Some(cx.waker().clone());
+            // Checked again: a call that ended in between has found no waker.
+            if self.is_shut() {
                 return Poll::Pending;
             }
         }
         Pin::new(&mut self.conn).poll_read(cx, buf)
+    }
+}
+
+impl Gated {
+    fn is_shut(&self) -> bool {
+        self.stuck || self.gate.open.load(Ordering::SeqCst) >= MAX_CALLS
     }
 }
 
@@ -392,7 +400,12 @@ impl AsyncWrite for Gated {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.conn).poll_write(cx, buf)
+        let written = Pin::new(&mut self.conn).poll_write(cx, buf);
+        let was_stuck = std::mem::replace(&mut self.stuck, written.is_pending());
+        if was_stuck && !self.stuck {
+            self.gate.wake();
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -417,6 +430,9 @@ impl futures_core::Stream for OneConnection {
         }
     }
 }
+
+#[cfg(test)]
+mod against_go;
 
 #[cfg(test)]
 mod tests {

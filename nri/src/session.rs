@@ -254,7 +254,12 @@ async fn introduce(
     };
     let (door, registered) = Door::new(shared.clone(), fixed);
     let door = Arc::new(door);
-    let serving = serve(mux.open(RUNTIME_SERVICE), &runtime_services(), door.clone()).await;
+    let serving = serve(
+        mux.open_for_replies(RUNTIME_SERVICE),
+        &runtime_services(),
+        door.clone(),
+    )
+    .await;
     let serving = serving.map_err(|e| format!("cannot serve it: {e}"))?;
     mux.start();
     let limit = shared.settings.registration_timeout;

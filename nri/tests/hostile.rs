@@ -404,6 +404,7 @@ async fn at_every_event(misdeed: Misdeed) {
         );
         nri.shutdown("over").await;
         bad.abort();
+        common::held(&case);
     }
 }
 
@@ -504,6 +505,7 @@ async fn before_it_is_active(method: &'static str) {
         }
         nri.shutdown("over").await;
         bad.abort();
+        common::held(&case);
     }
 }
 

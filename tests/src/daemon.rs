@@ -45,6 +45,8 @@ pub struct Setup {
     pub cni: Option<String>,
     /// Environment of the daemon, such as `CAIRN_FAULT`.
     pub env: Vec<(String, String)>,
+    /// Of the daemon's log; `debug` if nothing is said.
+    pub log_level: Option<&'static str>,
 }
 
 impl Setup {
@@ -195,7 +197,10 @@ impl Daemon {
             );
         }
         flag("registry-config-dir", text(self.path("certs")));
-        flag("log-level", "debug".to_owned());
+        flag(
+            "log-level",
+            self.setup.log_level.unwrap_or("debug").to_owned(),
+        );
         flag("log-format", "human".to_owned());
         argv
     }

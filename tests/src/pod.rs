@@ -34,7 +34,8 @@ pub struct Ran {
 }
 
 impl Cri {
-    pub(crate) fn new(client: Client, dir: &Path, cgroup_parent: &str) -> Self {
+    /// Of a runtime that serves `client`; logs go below `dir`, cgroups below `cgroup_parent`.
+    pub fn new(client: Client, dir: &Path, cgroup_parent: &str) -> Self {
         Self {
             client,
             dir: dir.into(),

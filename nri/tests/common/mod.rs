@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub mod go;
+
 use nri::{
     Adaptation, BoxFuture, Builder, Delivery, Handlers, Observer, PluginEvent, PluginName,
     Snapshot, Source, proto::*,
@@ -229,4 +231,17 @@ pub async fn until_active(nri: &Adaptation, id: &str) {
             .any(|p| p.id.to_string() == id && p.state == nri::PluginState::Active)
     })
     .await;
+}
+
+/// Notes a cell of the hostile table that held, for the count `hack/test nri` prints.
+pub fn held(cell: &str) {
+    use std::io::Write;
+    if let Some(path) = std::env::var_os("CAIRN_TEST_CELLS") {
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path);
+        let line = format!("{cell}\n");
+        file.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+    }
 }

@@ -8,6 +8,7 @@ mod events;
 mod evictions;
 mod exec;
 mod faults;
+mod go_samples;
 mod grace;
 mod harness;
 mod idempotence;

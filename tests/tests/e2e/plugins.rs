@@ -8,7 +8,7 @@ use std::{
 
 use cairn_tests::{
     Daemon, Setup, bins, cri, look,
-    plugin::{Deed, EVENTS, Plugin},
+    plugin::{Deed, EVENTS, Plugin, held},
     until,
 };
 use nri::{
@@ -400,6 +400,7 @@ async fn hostile(daemon: &Daemon, event: Event, what: &str, deed: Deed, polite: 
         daemon.yard.ending(daemon.pid()).is_none(),
         "{cell}: the daemon has ended"
     );
+    held(&cell);
 }
 
 fn is_setup(event: Event) -> bool {

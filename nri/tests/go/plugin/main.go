@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,7 +21,6 @@ type plugin struct {
 	stub    stub.Stub
 	pad     int
 	updates int
-	noop    bool
 }
 
 var out sync.Mutex
@@ -31,10 +31,10 @@ func say(event string, pod *api.PodSandbox, ctr *api.Container) {
 	fmt.Println(strings.TrimSpace(fmt.Sprintf("%s %s %s", event, pod.GetId(), ctr.GetId())))
 }
 
-func (p *plugin) Configure(_ context.Context, config, runtime, version string) (api.EventMask, error) {
+func (p *plugin) Configure(_ context.Context, config, name, version string) (api.EventMask, error) {
 	out.Lock()
 	defer out.Unlock()
-	fmt.Printf("Configure %q %s %s\n", config, runtime, version)
+	fmt.Printf("Configure %q %s %s\n", config, name, version)
 	return 0, nil
 }
 
@@ -42,6 +42,9 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, ctrs []*
 	size := 0
 	for _, pod := range pods {
 		size += len(pod.GetAnnotations()["pad"])
+	}
+	for _, ctr := range ctrs {
+		size += len(ctr.GetAnnotations()["pad"])
 	}
 	out.Lock()
 	fmt.Printf("Synchronize %d pods %d containers %d bytes\n", len(pods), len(ctrs), size)
@@ -52,8 +55,8 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, ctrs []*
 	return nil, nil
 }
 
-// update sends many updates at once: none may be refused for its stream id. At most 200 are on
-// their way, since Go's mux closes everything when the 257th answer meets a full queue.
+// update sends many updates at once: none may be refused for its stream id, and their answers must
+// not overrun the queue of Go's mux, which closes everything when a 257th frame meets 256 (NRI-108).
 func (p *plugin) update() {
 	// Not active yet: the runtime says so until it has taken Synchronize in.
 	for {
@@ -66,13 +69,10 @@ func (p *plugin) update() {
 	var failed atomic.Int32
 	var first atomic.Value
 	var wg sync.WaitGroup
-	places := make(chan struct{}, 200)
 	for i := 0; i < p.updates; i++ {
 		wg.Add(1)
-		places <- struct{}{}
 		go func() {
 			defer wg.Done()
-			defer func() { <-places }()
 			u := &api.ContainerUpdate{}
 			u.SetContainerId(fmt.Sprintf("c%d", i))
 			u.SetLinuxCPUShares(uint64(i + 2))
@@ -119,9 +119,6 @@ func (p *plugin) CreateContainer(_ context.Context, pod *api.PodSandbox, ctr *ap
 	say("CreateContainer", pod, ctr)
 	if ctr.GetName() == "veto" {
 		return nil, nil, fmt.Errorf("vetoed on demand")
-	}
-	if p.noop {
-		return nil, nil, nil
 	}
 	a := &api.ContainerAdjustment{}
 	a.AddAnnotation("go", "was here")
@@ -176,10 +173,11 @@ func main() {
 	idx := flag.String("idx", "", "plugin index")
 	socket := flag.String("socket", "", "where to connect")
 	p := &plugin{}
-	flag.BoolVar(&p.noop, "noop", false, "adjust nothing")
 	flag.IntVar(&p.pad, "pad", 0, "bytes to put into each adjustment")
 	flag.IntVar(&p.updates, "updates", 0, "unsolicited updates to send at once")
+	procs := flag.Int("procs", 0, "processors to use, 0 for all")
 	flag.Parse()
+	runtime.GOMAXPROCS(*procs)
 	opts := []stub.Option{stub.WithOnClose(func() { os.Exit(0) })}
 	if *name != "" {
 		opts = append(opts, stub.WithPluginName(*name))
