@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use cairn_monitor::report::{REACHED, STATUS_FD};
+use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::sys;
 use cairn_monitor::tail::Tail;
 use libcontainer::workload::{
@@ -25,6 +26,7 @@ use crate::place;
 #[derive(Clone)]
 pub struct Init {
     tail: Rc<Tail>,
+    scheduling: Rc<Scheduling>,
     propagation: Rc<Vec<Propagation>>,
     /// The container's view of its cgroups, and where it belongs.
     cgroups: Option<Rc<(OwnedFd, PathBuf)>>,
@@ -33,11 +35,13 @@ pub struct Init {
 impl Init {
     pub fn new(
         tail: Tail,
+        scheduling: Scheduling,
         propagation: Vec<Propagation>,
         cgroups: Option<(OwnedFd, PathBuf)>,
     ) -> Init {
         Init {
             tail: Rc::new(tail),
+            scheduling: Rc::new(scheduling),
             propagation: Rc::new(propagation),
             cgroups: cgroups.map(Rc::new),
         }
@@ -62,7 +66,10 @@ impl Init {
             // As the peers do. On a read-only root it fails, and changing to it will say why.
             let _reported_by_the_tail = fs::create_dir_all(cwd);
         }
-        self.find_program()
+        self.find_program()?;
+        self.scheduling
+            .apply()
+            .map_err(|(step, e)| format!("{step}: {e}"))
     }
 
     /// So that a missing program fails the creation and not the start.

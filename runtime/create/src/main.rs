@@ -24,8 +24,9 @@ use std::path::Path;
 
 use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::process::Process;
-use cairn_monitor::record::{CONFIG, LAUNCH, Launch, SECCOMP};
+use cairn_monitor::record::{CONFIG, LAUNCH, Launch, SCHEDULING, SECCOMP};
 use cairn_monitor::report::{CONSOLE, Report, STATE};
+use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::tail::{self, Tail};
 use cairn_monitor::{filter::Filter, from_spec, sys};
 use libcontainer::container::builder::ContainerBuilder;
@@ -65,6 +66,7 @@ fn create() -> Result<i32, String> {
     let spec: Spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
     let mut process = from_spec::process(&spec)?;
     let filter = compile_filter(&spec, &launch)?;
+    let scheduling = save_scheduling(&spec)?;
     hooks::announce(&spec)?;
     Cgroups::new(&launch.cgroups)
         .join()
@@ -88,7 +90,10 @@ fn create() -> Result<i32, String> {
     let cgroups = tree.zip(plan.cgroup_view.map(|v| v.destination));
     let tail = Tail::new(process, filter.as_ref())?;
     write_bundle(&plan.spec)?;
-    build(&launch, init::Init::new(tail, plan.propagation, cgroups))
+    build(
+        &launch,
+        init::Init::new(tail, scheduling, plan.propagation, cgroups),
+    )
 }
 
 /// Compiled once per profile; a copy lies in the container's directory for its execs.
@@ -100,6 +105,16 @@ fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String
     let linked = fs::hard_link(&cached, SECCOMP).or_else(|_| fs::write(SECCOMP, filter.encode()));
     linked.map_err(|e| format!("save the seccomp filter: {e}"))?;
     Ok(Some(filter))
+}
+
+/// A copy lies in the container's directory for its execs.
+fn save_scheduling(spec: &Spec) -> Result<Scheduling, String> {
+    let scheduling = from_spec::scheduling(spec)?;
+    if scheduling != Scheduling::default() {
+        fs::write(SCHEDULING, scheduling.encode())
+            .map_err(|e| format!("write {SCHEDULING}: {e}"))?;
+    }
+    Ok(scheduling)
 }
 
 /// In a user namespace only the host's root can give the pipes to the container's user (others: `tail.rs` does it).
