@@ -106,12 +106,7 @@ pub fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
 
 fn needs_host_mounts(spec: &Spec) -> bool {
     let hooks = spec.hooks().as_ref().is_some_and(|h| {
-        let lists = [
-            h.prestart(),
-            h.create_runtime(),
-            h.create_container(),
-            h.start_container(),
-        ];
+        let lists = [h.prestart(), h.create_runtime(), h.create_container()];
         lists
             .iter()
             .any(|l| l.as_ref().is_some_and(|l| !l.is_empty()))

@@ -22,11 +22,13 @@ use oci_spec::runtime::Spec;
 
 use crate::adjust::Propagation;
 use crate::place;
+use crate::start_hooks::StartHook;
 
 #[derive(Clone)]
 pub struct Init {
     tail: Rc<Tail>,
     scheduling: Rc<Scheduling>,
+    hooks: Rc<Vec<StartHook>>,
     propagation: Rc<Vec<Propagation>>,
     /// The container's view of its cgroups, and where it belongs.
     cgroups: Option<Rc<(OwnedFd, PathBuf)>>,
@@ -36,12 +38,14 @@ impl Init {
     pub fn new(
         tail: Tail,
         scheduling: Scheduling,
+        hooks: Vec<StartHook>,
         propagation: Vec<Propagation>,
         cgroups: Option<(OwnedFd, PathBuf)>,
     ) -> Init {
         Init {
             tail: Rc::new(tail),
             scheduling: Rc::new(scheduling),
+            hooks: Rc::new(hooks),
             propagation: Rc::new(propagation),
             cgroups: cgroups.map(Rc::new),
         }
@@ -126,7 +130,10 @@ impl Executor for Init {
         // This helper ignores SIGPIPE (a hook need not read its stdin); the program must not inherit that.
         sys::default_signals();
         let _nobody_listens = sys::write(status, &[REACHED]);
-        let error = self.tail.describe(&self.tail.run());
+        let error = match self.hooks.iter().try_for_each(StartHook::run) {
+            Ok(()) => self.tail.describe(&self.tail.run()),
+            Err(text) => text,
+        };
         let _nobody_listens = sys::write(status, error.as_bytes());
         sys::exit_now(127)
     }

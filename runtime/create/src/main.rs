@@ -4,7 +4,8 @@
 //! is made as our sibling, so the monitor is its parent from birth. One thread, always: libcontainer forks by raw
 //! `clone3` and runs allocating code in the child.
 //!
-//! `cairn-create --hooks <point> <pid>` runs a container's poststart or poststop OCI hooks instead.
+//! `cairn-create --hooks <point> <pid>` runs a container's poststart or poststop OCI hooks instead; with `--hook` it
+//! stands before one that libcontainer runs (`relay.rs`).
 //!
 //! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before anything is forked) → own mount namespace
 //! without cgroup hierarchies → what libcontainer cannot do (`adjust.rs`, `place.rs`) → libcontainer → in its init,
@@ -15,7 +16,9 @@ mod hooks;
 mod init;
 mod place;
 mod profile;
+mod relay;
 mod say;
+mod start_hooks;
 
 use std::fs::{self, DirBuilder, File};
 use std::io::Write;
@@ -42,7 +45,12 @@ fn main() -> std::process::ExitCode {
     }
     say::install();
     let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some("--hooks") {
+    let option = args.next();
+    if option.as_deref() == Some(relay::OPTION) {
+        eprintln!("cairn-create: hook: {}", relay::run(args));
+        return std::process::ExitCode::FAILURE;
+    }
+    if option.as_deref() == Some("--hooks") {
         let point = args.next().unwrap_or_default();
         let pid = args.next().and_then(|p| p.parse().ok()).unwrap_or(0);
         return match hooks::run(&point, pid) {
@@ -80,6 +88,9 @@ fn create() -> Result<i32, String> {
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }
+    let hooks = start_hooks::take(&mut plan.spec, &launch, &process, filter.as_ref())?;
+    let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
+    relay::install(&mut plan.spec, &launch.create, &directory);
     place::hold_namespaces(&mut plan.spec)?;
     let view = plan.cgroup_view.as_ref();
     let tree = if plan.host_mounts {
@@ -92,7 +103,7 @@ fn create() -> Result<i32, String> {
     write_bundle(&plan.spec)?;
     build(
         &launch,
-        init::Init::new(tail, scheduling, plan.propagation, cgroups),
+        init::Init::new(tail, scheduling, hooks, plan.propagation, cgroups),
     )
 }
 

@@ -447,6 +447,17 @@ pub fn limit(resource: u32) -> io::Result<(u64, u64)> {
     Ok((limit.rlim_cur, limit.rlim_max))
 }
 
+/// A file in memory with these bytes, at its start. Closed by execve.
+pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::{Seek, Write};
+    // SAFETY: a C string.
+    let fd = check(unsafe { libc::memfd_create(c"cairn".as_ptr(), libc::MFD_CLOEXEC) })?;
+    let mut file = std::fs::File::from(own(fd.into()));
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
 /// ioprio_set(2) of this process.
 pub fn set_io_priority(value: u32) -> io::Result<()> {
     const WHO_PROCESS: c_int = 1;
