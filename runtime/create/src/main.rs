@@ -90,7 +90,7 @@ fn create() -> Result<i32, String> {
     }
     let hooks = start_hooks::take(&mut plan.spec, &launch, &process, filter.as_ref())?;
     let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
-    relay::install(&mut plan.spec, &launch.create, &directory);
+    relay::install(&mut plan.spec, &directory);
     place::hold_namespaces(&mut plan.spec)?;
     let view = plan.cgroup_view.as_ref();
     let tree = if plan.host_mounts {

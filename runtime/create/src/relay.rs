@@ -20,14 +20,17 @@ pub const OPTION: &str = "--hook";
 /// A state longer than this is none: annotations have 256 KiB at most.
 const MAX_STATE: u64 = 4 << 20;
 
-/// Puts a relay before each hook that libcontainer runs. `program` is this one's path, `directory` the container's.
-pub fn install(spec: &mut Spec, program: &str, directory: &Path) {
+/// This program, also for a process in a user namespace, which may not be able to walk to it.
+const SELF: &str = "/proc/self/exe";
+
+/// Puts a relay before each hook that libcontainer runs. `directory` is the container's.
+pub fn install(spec: &mut Spec, directory: &Path) {
     let Some(hooks) = spec.hooks_mut() else {
         return;
     };
     let each = |list: &mut Option<Vec<Hook>>| {
         for hook in list.iter_mut().flatten() {
-            relay(hook, program, directory);
+            relay(hook, directory);
         }
     };
     each(hooks.prestart_mut());
@@ -35,11 +38,11 @@ pub fn install(spec: &mut Spec, program: &str, directory: &Path) {
     each(hooks.create_container_mut());
 }
 
-fn relay(hook: &mut Hook, program: &str, directory: &Path) {
+fn relay(hook: &mut Hook, directory: &Path) {
     let path = hook.path().display().to_string();
     let own = hook.args().clone().filter(|args| !args.is_empty());
     let mut args = vec![
-        program.to_owned(),
+        SELF.to_owned(),
         OPTION.to_owned(),
         directory.display().to_string(),
         path.clone(),
@@ -49,7 +52,7 @@ fn relay(hook: &mut Hook, program: &str, directory: &Path) {
     // None would be libcontainer's own idea of an environment.
     let env = hook.env().clone().unwrap_or_default();
     hook.set_env(Some(env));
-    hook.set_path(program.into());
+    hook.set_path(SELF.into());
 }
 
 /// Becomes the hook; `args` are those behind the option. Returns only with an error.

@@ -95,6 +95,9 @@ table! {
             "hooks.poststop.path", "hooks.poststop.args", "hooks.poststop.env",
         ]
     }
+    hooks::a_create_container_hook_runs_in_a_user_namespace_too {
+        Seen["hooks.create_container.path"]
+    }
     hooks::a_hook_that_outlasts_its_timeout_is_ended {
         Seen[
             "hooks.prestart.timeout", "hooks.create_runtime.timeout", "hooks.create_container.timeout",

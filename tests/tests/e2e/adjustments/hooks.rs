@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cairn_tests::{bins, look, until};
+use cairn_tests::{bins, cri, look, until};
 use nri::{
     adjust::{Adjust, HookKind},
     proto::{ContainerAdjustment, Hook, Mount, OptionalInt},
 };
 
-use super::stage::{Stage, sleeper};
+use super::stage::{self, Stage, sleeper};
 
 const KINDS: [(HookKind, &str); 6] = [
     (HookKind::Prestart, "prestart"),
@@ -158,6 +158,47 @@ fn in_order(order: &str) {
         assert!(places[pair[0]] < places[pair[1]], "{order}");
     }
     assert!(places["startContainer"] < places["poststart"], "{order}");
+}
+
+/// There the hook's own process may not walk through the runtime's directories.
+pub async fn a_create_container_hook_runs_in_a_user_namespace_too(stage: &Stage) {
+    let busybox = bins::system("busybox").expect("installed");
+    stage.adjusts(move |_, adjust| {
+        let script =
+            r#"grep -q '"bundle"' && test "$(id -u)" = 0 && grep -q 100000 /proc/self/uid_map"#;
+        adjust.add_hook(
+            HookKind::CreateContainer,
+            Hook {
+                path: busybox.display().to_string(),
+                args: ["sh", "-c", script].map(String::from).into(),
+                ..Default::default()
+            },
+        );
+    });
+    let map = || {
+        vec![cri::IdMapping {
+            host_id: 100_000,
+            container_id: 0,
+            length: 65_536,
+        }]
+    };
+    let cri = stage.daemon.cri();
+    let mut config = cri.pod_config("mapped");
+    let linux = config.linux.as_mut().expect("set by pod_config");
+    let security = linux.security_context.as_mut().expect("set by pod_config");
+    let options = security.namespace_options.as_mut().expect("set");
+    options.userns_options = Some(cri::UserNamespace {
+        mode: cri::NamespaceMode::Pod.into(),
+        uids: map(),
+        gids: map(),
+    });
+    let options = security.namespace_options.clone();
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let mut config = cri.container_config("c", &["sleep", "1000"]);
+    stage::security(&mut config).namespace_options = options;
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("the hook is content");
+    pod.end().await;
 }
 
 pub async fn a_hook_that_outlasts_its_timeout_is_ended(stage: &Stage) {
