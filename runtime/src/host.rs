@@ -38,6 +38,7 @@ pub fn facts(cgroups: &cgroup::Host) -> io::Result<HostFacts> {
         cgroup: mode,
         hugetlb: cgroups.has("hugetlb"),
         swap: cgroups.counts_swap(),
+        realtime: cgroups.schedules_realtime(),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         apparmor: None,
         selinux: Path::new("/sys/fs/selinux/enforce").exists(),

@@ -1,7 +1,7 @@
 //! From the container's spec to one that libcontainer 0.7 carries out rightly, and to what is done beside it.
 //!
-//! Pure. What libcontainer does wrongly or not at all is taken out here: the tail of the process (`init.rs`), cgroups
-//! (joined already), mount propagation (set after its mounts), idmapped mounts and the cgroup mount (staged by
+//! Pure. What libcontainer does wrongly or not at all is taken out here: the tail of the process and its scheduling
+//! (`init.rs`), cgroups (joined already), mount propagation (set after its mounts), idmapped mounts and the cgroup mount (staged by
 //! `place.rs` as plain binds). What neither can do is refused by name.
 
 use std::path::{Path, PathBuf};
@@ -106,12 +106,7 @@ pub fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
 
 fn needs_host_mounts(spec: &Spec) -> bool {
     let hooks = spec.hooks().as_ref().is_some_and(|h| {
-        let lists = [
-            h.prestart(),
-            h.create_runtime(),
-            h.create_container(),
-            h.start_container(),
-        ];
+        let lists = [h.prestart(), h.create_runtime(), h.create_container()];
         lists
             .iter()
             .any(|l| l.as_ref().is_some_and(|l| !l.is_empty()))
@@ -148,12 +143,6 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
     if let Some(profile) = process.apparmor_profile().clone().filter(|p| !p.is_empty()) {
         builder = builder.apparmor_profile(profile);
     }
-    if let Some(priority) = process.io_priority() {
-        builder = builder.io_priority(*priority);
-    }
-    if let Some(scheduler) = process.scheduler() {
-        builder = builder.scheduler(scheduler.clone());
-    }
     let mut stripped = builder.build().map_err(|e| e.to_string())?;
     stripped.set_capabilities(None);
     stripped.set_no_new_privileges(None);
@@ -176,6 +165,7 @@ fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<(), String> {
     linux.set_mount_label(None);
     linux.set_seccomp(None);
     linux.set_resources(None);
+    linux.set_memory_policy(None);
     // Where libcontainer's own cgroup code works (host_mounts), it shall move init to where it is already.
     if let Some(path) = common_path(cgroups) {
         linux.set_cgroups_path(Some(path));

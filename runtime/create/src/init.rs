@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use cairn_monitor::report::{REACHED, STATUS_FD};
+use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::sys;
 use cairn_monitor::tail::Tail;
 use libcontainer::workload::{
@@ -21,10 +22,13 @@ use oci_spec::runtime::Spec;
 
 use crate::adjust::Propagation;
 use crate::place;
+use crate::start_hooks::StartHook;
 
 #[derive(Clone)]
 pub struct Init {
     tail: Rc<Tail>,
+    scheduling: Rc<Scheduling>,
+    hooks: Rc<Vec<StartHook>>,
     propagation: Rc<Vec<Propagation>>,
     /// The container's view of its cgroups, and where it belongs.
     cgroups: Option<Rc<(OwnedFd, PathBuf)>>,
@@ -33,11 +37,15 @@ pub struct Init {
 impl Init {
     pub fn new(
         tail: Tail,
+        scheduling: Scheduling,
+        hooks: Vec<StartHook>,
         propagation: Vec<Propagation>,
         cgroups: Option<(OwnedFd, PathBuf)>,
     ) -> Init {
         Init {
             tail: Rc::new(tail),
+            scheduling: Rc::new(scheduling),
+            hooks: Rc::new(hooks),
             propagation: Rc::new(propagation),
             cgroups: cgroups.map(Rc::new),
         }
@@ -62,7 +70,10 @@ impl Init {
             // As the peers do. On a read-only root it fails, and changing to it will say why.
             let _reported_by_the_tail = fs::create_dir_all(cwd);
         }
-        self.find_program()
+        self.find_program()?;
+        self.scheduling
+            .apply()
+            .map_err(|(step, e)| format!("{step}: {e}"))
     }
 
     /// So that a missing program fails the creation and not the start.
@@ -119,7 +130,10 @@ impl Executor for Init {
         // This helper ignores SIGPIPE (a hook need not read its stdin); the program must not inherit that.
         sys::default_signals();
         let _nobody_listens = sys::write(status, &[REACHED]);
-        let error = self.tail.describe(&self.tail.run());
+        let error = match self.hooks.iter().try_for_each(StartHook::run) {
+            Ok(()) => self.tail.describe(&self.tail.run()),
+            Err(text) => text,
+        };
         let _nobody_listens = sys::write(status, error.as_bytes());
         sys::exit_now(127)
     }

@@ -4,7 +4,8 @@
 //! is made as our sibling, so the monitor is its parent from birth. One thread, always: libcontainer forks by raw
 //! `clone3` and runs allocating code in the child.
 //!
-//! `cairn-create --hooks <point> <pid>` runs a container's poststart or poststop OCI hooks instead.
+//! `cairn-create --hooks <point> <pid>` runs a container's poststart or poststop OCI hooks instead; with `--hook` it
+//! stands before one that libcontainer runs (`relay.rs`).
 //!
 //! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before anything is forked) → own mount namespace
 //! without cgroup hierarchies → what libcontainer cannot do (`adjust.rs`, `place.rs`) → libcontainer → in its init,
@@ -15,7 +16,9 @@ mod hooks;
 mod init;
 mod place;
 mod profile;
+mod relay;
 mod say;
+mod start_hooks;
 
 use std::fs::{self, DirBuilder, File};
 use std::io::Write;
@@ -24,8 +27,9 @@ use std::path::Path;
 
 use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::process::Process;
-use cairn_monitor::record::{CONFIG, LAUNCH, Launch, SECCOMP};
+use cairn_monitor::record::{CONFIG, LAUNCH, Launch, SCHEDULING, SECCOMP};
 use cairn_monitor::report::{CONSOLE, Report, STATE};
+use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::tail::{self, Tail};
 use cairn_monitor::{filter::Filter, from_spec, sys};
 use libcontainer::container::builder::ContainerBuilder;
@@ -41,7 +45,12 @@ fn main() -> std::process::ExitCode {
     }
     say::install();
     let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some("--hooks") {
+    let option = args.next();
+    if option.as_deref() == Some(relay::OPTION) {
+        eprintln!("cairn-create: hook: {}", relay::run(args));
+        return std::process::ExitCode::FAILURE;
+    }
+    if option.as_deref() == Some("--hooks") {
         let point = args.next().unwrap_or_default();
         let pid = args.next().and_then(|p| p.parse().ok()).unwrap_or(0);
         return match hooks::run(&point, pid) {
@@ -65,6 +74,7 @@ fn create() -> Result<i32, String> {
     let spec: Spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
     let mut process = from_spec::process(&spec)?;
     let filter = compile_filter(&spec, &launch)?;
+    let scheduling = save_scheduling(&spec)?;
     hooks::announce(&spec)?;
     Cgroups::new(&launch.cgroups)
         .join()
@@ -78,6 +88,9 @@ fn create() -> Result<i32, String> {
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }
+    let hooks = start_hooks::take(&mut plan.spec, &launch, &process, filter.as_ref())?;
+    let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
+    relay::install(&mut plan.spec, &directory);
     place::hold_namespaces(&mut plan.spec)?;
     let view = plan.cgroup_view.as_ref();
     let tree = if plan.host_mounts {
@@ -88,7 +101,10 @@ fn create() -> Result<i32, String> {
     let cgroups = tree.zip(plan.cgroup_view.map(|v| v.destination));
     let tail = Tail::new(process, filter.as_ref())?;
     write_bundle(&plan.spec)?;
-    build(&launch, init::Init::new(tail, plan.propagation, cgroups))
+    build(
+        &launch,
+        init::Init::new(tail, scheduling, hooks, plan.propagation, cgroups),
+    )
 }
 
 /// Compiled once per profile; a copy lies in the container's directory for its execs.
@@ -100,6 +116,16 @@ fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String
     let linked = fs::hard_link(&cached, SECCOMP).or_else(|_| fs::write(SECCOMP, filter.encode()));
     linked.map_err(|e| format!("save the seccomp filter: {e}"))?;
     Ok(Some(filter))
+}
+
+/// A copy lies in the container's directory for its execs.
+fn save_scheduling(spec: &Spec) -> Result<Scheduling, String> {
+    let scheduling = from_spec::scheduling(spec)?;
+    if scheduling != Scheduling::default() {
+        fs::write(SCHEDULING, scheduling.encode())
+            .map_err(|e| format!("write {SCHEDULING}: {e}"))?;
+    }
+    Ok(scheduling)
 }
 
 /// In a user namespace only the host's root can give the pipes to the container's user (others: `tail.rs` does it).

@@ -3,9 +3,14 @@
 //! Pure. The one place where the two languages meet: `cairn-create` uses it for init, the daemon as the base of an
 //! exec, so both are the same process by construction (CRI-141).
 
-use oci_spec::runtime::{Capability, PosixRlimit, PosixRlimitType, Spec};
+use oci_spec::runtime::{
+    Capability, IOPriorityClass, LinuxIOPriority, LinuxMemoryPolicy, LinuxSchedulerFlag,
+    LinuxSchedulerPolicy, MemoryPolicyFlagType, MemoryPolicyModeType, PosixRlimit, PosixRlimitType,
+    Scheduler, Spec,
+};
 
 use crate::process::{Capabilities, Limit, Process};
+use crate::scheduling::{Cpu, Memory, Scheduling};
 
 /// Fails, in one line, on what cannot be carried over.
 pub fn process(spec: &Spec) -> Result<Process, String> {
@@ -87,6 +92,109 @@ fn resource(typ: PosixRlimitType) -> u32 {
     }
 }
 
+/// How the container's processes are scheduled. Fails on nodes that are no list of numbers.
+pub fn scheduling(spec: &Spec) -> Result<Scheduling, String> {
+    let process = spec.process().as_ref();
+    let linux = spec.linux().as_ref();
+    let policy = linux.and_then(|l| l.memory_policy().as_ref());
+    Ok(Scheduling {
+        cpu: process.and_then(|p| p.scheduler().as_ref()).map(cpu),
+        io: process.and_then(|p| *p.io_priority()).map(io),
+        memory: policy.map(memory).transpose()?,
+    })
+}
+
+fn cpu(asked: &Scheduler) -> Cpu {
+    use LinuxSchedulerFlag as F;
+    use LinuxSchedulerPolicy as P;
+    let policy = match asked.policy() {
+        P::SchedOther => 0,
+        P::SchedFifo => 1,
+        P::SchedRr => 2,
+        P::SchedBatch => 3,
+        P::SchedIso => 4,
+        P::SchedIdle => 5,
+        P::SchedDeadline => 6,
+    };
+    let flags = asked.flags().iter().flatten().fold(0, |all, flag| {
+        all | match flag {
+            F::SchedResetOnFork => 0x01,
+            F::SchedFlagReclaim => 0x02,
+            F::SchedFlagDLOverrun => 0x04,
+            F::SchedFlagKeepPolicy => 0x08,
+            F::SchedFlagKeepParams => 0x10,
+            F::SchedFlagUtilClampMin => 0x20,
+            F::SchedFlagUtilClampMax => 0x40,
+        }
+    });
+    Cpu {
+        policy,
+        flags,
+        nice: asked.nice().unwrap_or(0),
+        priority: asked.priority().map_or(0, i32::unsigned_abs),
+        runtime: asked.runtime().unwrap_or(0),
+        deadline: asked.deadline().unwrap_or(0),
+        period: asked.period().unwrap_or(0),
+    }
+}
+
+fn io(asked: LinuxIOPriority) -> u32 {
+    let class = match asked.class() {
+        IOPriorityClass::IoprioClassRt => 1,
+        IOPriorityClass::IoprioClassBe => 2,
+        IOPriorityClass::IoprioClassIdle => 3,
+    };
+    class << 13 | u32::try_from(asked.priority()).unwrap_or(0)
+}
+
+fn memory(asked: &LinuxMemoryPolicy) -> Result<Memory, String> {
+    use MemoryPolicyFlagType as F;
+    use MemoryPolicyModeType as M;
+    let mode = match asked.mode() {
+        M::MpolDefault => 0,
+        M::MpolPreferred => 1,
+        M::MpolBind => 2,
+        M::MpolInterleave => 3,
+        M::MpolLocal => 4,
+        M::MpolPreferredMany => 5,
+        M::MpolWeightedInterleave => 6,
+    };
+    let flags = asked.flags().iter().flatten().fold(0, |all, flag| {
+        all | match flag {
+            F::MpolFNumaBalancing => 1 << 13,
+            F::MpolFRelativeNodes => 1 << 14,
+            F::MpolFStaticNodes => 1 << 15,
+        }
+    });
+    let nodes = asked.nodes().as_deref().unwrap_or_default();
+    Ok(Memory {
+        mode: mode | flags,
+        nodes: node_mask(nodes)
+            .ok_or_else(|| format!("memory policy: {nodes:?} is no list of nodes"))?,
+    })
+}
+
+/// `0-1,3` as bits; the least number of words.
+fn node_mask(list: &str) -> Option<Vec<u64>> {
+    /// No kernel is built for more.
+    const NODES: usize = 1024;
+    let mut words = Vec::new();
+    for range in list.split(',').map(str::trim).filter(|r| !r.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if first > last || last >= NODES {
+            return None;
+        }
+        for node in first..=last {
+            if words.len() <= node / 64 {
+                words.resize(node / 64 + 1, 0);
+            }
+            words[node / 64] |= 1 << (node % 64);
+        }
+    }
+    Some(words)
+}
+
 /// Kernel number of a capability.
 pub fn bit(cap: Capability) -> u32 {
     use Capability as C;
@@ -132,5 +240,20 @@ pub fn bit(cap: Capability) -> u32 {
         C::Perfmon => 38,
         C::Bpf => 39,
         C::CheckpointRestore => 40,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::node_mask;
+
+    #[test]
+    fn nodes_are_bits_in_as_few_words_as_they_need() {
+        assert_eq!(node_mask(""), Some(vec![]));
+        assert_eq!(node_mask("0-1,3"), Some(vec![0b1011]));
+        assert_eq!(node_mask("63, 64"), Some(vec![1 << 63, 1]));
+        for bad in ["x", "1-", "2-1", "1024", "0-4294967295"] {
+            assert_eq!(node_mask(bad), None, "{bad}");
+        }
     }
 }

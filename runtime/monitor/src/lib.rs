@@ -1,7 +1,7 @@
 //! The monitor's protocol and the parts it shares with `cairn-create` and the daemon.
 //!
 //! Pure: `codec`, `wire`, `record`, `process`, `filter`, `log`, `from_spec`. With system calls, for single-threaded
-//! processes only: `sys`, `cgroup`, `tail`.
+//! processes only: `sys`, `cgroup`, `scheduling`, `tail`.
 
 pub mod cgroup;
 pub mod codec;
@@ -12,6 +12,7 @@ pub mod log;
 pub mod process;
 pub mod record;
 pub mod report;
+pub mod scheduling;
 pub mod sys;
 pub mod tail;
 pub mod wire;

@@ -14,6 +14,8 @@ pub const PID: &str = "pid";
 pub const EXIT: &str = "exit";
 /// The compiled seccomp filter, if the container has one.
 pub const SECCOMP: &str = "seccomp.bpf";
+/// Scheduler, I/O priority and memory policy, if the container was given any.
+pub const SCHEDULING: &str = "scheduling";
 /// Names of the OCI hooks that are left for after create, if there are any (`poststart`, `poststop`), one a line.
 pub const HOOKS: &str = "hooks";
 /// The OCI spec.

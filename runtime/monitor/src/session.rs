@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use cairn_monitor::cgroup::{self, Cgroups};
 use cairn_monitor::filter::Filter;
 use cairn_monitor::record::SECCOMP;
+use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::sys::{self, Fork, Status};
 use cairn_monitor::tail::{self, Tail};
 use cairn_monitor::wire::{ExecRequest, Streams};
@@ -122,6 +123,7 @@ struct ChildEnds {
     console: Option<OwnedFd>,
     window: Option<(u16, u16)>,
     tasks: Vec<File>,
+    scheduling: Scheduling,
 }
 
 impl Exec {
@@ -134,6 +136,7 @@ impl Exec {
     ) -> Result<Exec, String> {
         let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
         let filter = exec.process.seccomp.then(read_filter).transpose()?;
+        let scheduling = Scheduling::read()?;
         let host_uid = target.host_uid(exec.process.uid);
         let tail = Tail::new(exec.process, filter.as_ref())?;
         let group = cgroups
@@ -160,6 +163,7 @@ impl Exec {
             .open_ends(exec.tty, exec.stdin, exec.window, host_uid)
             .and_then(|mut ends| {
                 ends.tasks = started.tasks(cgroups)?;
+                ends.scheduling = scheduling;
                 started.fork(&tail, target, ends)
             })
             .map_err(at("start the exec"));
@@ -190,6 +194,7 @@ impl Exec {
             console: None,
             window,
             tasks: Vec::new(),
+            scheduling: Scheduling::default(),
         };
         if tty {
             let (ours, theirs) = sys::seqpacket_pair()?;
@@ -362,6 +367,7 @@ fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), Step> {
             .write_all(b"0")
             .map_err(at("join the container's cgroups"))?;
     }
+    ends.scheduling.apply()?;
     let process = tail.process();
     fs::write(
         "/proc/self/oom_score_adj",

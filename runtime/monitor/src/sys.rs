@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{c_int, c_long, c_void};
 
+use crate::scheduling::Cpu;
+
 /// -1 is the last error.
 fn check(ret: c_int) -> io::Result<c_int> {
     if ret < 0 {
@@ -443,6 +445,70 @@ pub fn limit(resource: u32) -> io::Result<(u64, u64)> {
     // SAFETY: writes one rlimit.
     check(unsafe { libc::getrlimit(resource as _, &raw mut limit) })?;
     Ok((limit.rlim_cur, limit.rlim_max))
+}
+
+/// A file in memory with these bytes, at its start. Closed by execve.
+pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::{Seek, Write};
+    // SAFETY: a C string.
+    let fd = check(unsafe { libc::memfd_create(c"cairn".as_ptr(), libc::MFD_CLOEXEC) })?;
+    let mut file = std::fs::File::from(own(fd.into()));
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// ioprio_set(2) of this process.
+pub fn set_io_priority(value: u32) -> io::Result<()> {
+    const WHO_PROCESS: c_int = 1;
+    // SAFETY: no pointers.
+    check_long(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, value as c_int) })
+        .map(drop)
+}
+
+/// sched_setattr(2) of this process.
+pub fn set_scheduler(cpu: &Cpu) -> io::Result<()> {
+    /// The first version of the kernel's structure, without utilisation clamps.
+    #[repr(C)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let attributes = Attributes {
+        size: std::mem::size_of::<Attributes>() as u32,
+        policy: cpu.policy,
+        flags: cpu.flags,
+        nice: cpu.nice,
+        priority: cpu.priority,
+        runtime: cpu.runtime,
+        deadline: cpu.deadline,
+        period: cpu.period,
+    };
+    // SAFETY: the kernel reads `size` bytes, all of them initialised.
+    check_long(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
+        .map(drop)
+}
+
+/// set_mempolicy(2) of this process; bit n of `nodes` is node n.
+pub fn set_memory_policy(mode: u32, nodes: &[u64]) -> io::Result<()> {
+    // The kernel takes one bit less than it is told.
+    let bits = match nodes.len() {
+        0 => 0,
+        words => words * 64 + 1,
+    };
+    let mask = match nodes {
+        [] => std::ptr::null(),
+        words => words.as_ptr(),
+    };
+    // SAFETY: null, or an array of the length that is told.
+    check_long(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode as c_int, mask, bits) })
+        .map(drop)
 }
 
 pub fn umask(mask: u32) {

@@ -36,12 +36,20 @@ const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 impl Tail {
     /// Fails on a NUL byte, an empty argv, or a filter that is asked for and not given.
     pub fn new(process: Process, filter: Option<&Filter>) -> Result<Tail, String> {
+        let program = process.argv.first().cloned().unwrap_or_default();
+        Tail::of_program(&program, process, filter)
+    }
+
+    /// As `new`, for a program that `argv[0]` does not name.
+    pub fn of_program(
+        program: &[u8],
+        process: Process,
+        filter: Option<&Filter>,
+    ) -> Result<Tail, String> {
         let nul = |_| "a NUL byte in arguments, environment or working directory".to_owned();
-        let program = process
-            .argv
-            .first()
-            .filter(|p| !p.is_empty())
-            .ok_or("no program is given")?;
+        if program.is_empty() {
+            return Err("no program is given".to_owned());
+        }
         if process.seccomp && filter.is_none() {
             return Err("the container's seccomp filter is missing".to_owned());
         }

@@ -136,6 +136,14 @@ impl Host {
         }
     }
 
+    /// Whether real-time processes get their time per cgroup.
+    pub fn schedules_realtime(&self) -> bool {
+        match self.place("cpu") {
+            Some(Place::V1(mount)) => mount.join("cpu.rt_runtime_us").exists(),
+            _ => false,
+        }
+    }
+
     /// The cgroup at `path`; nothing is touched.
     pub fn cgroup(&self, path: CgroupPath) -> Cgroup {
         Cgroup::new(self.clone(), path)

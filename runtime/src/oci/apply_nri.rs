@@ -12,6 +12,7 @@ use super::{
     devices,
     error::SpecError,
     facts::{HostFacts, HostView, Policy},
+    nri_limits,
     nri_resources::{BlockIoClasses, SwapRule, merge},
 };
 
@@ -72,8 +73,8 @@ fn linux_section(
     if spec.linux().is_none() {
         spec.set_linux(Some(empty_linux()));
     }
-    linux::devices(spec, &asked.devices)?;
-    linux::cgroups_path(spec, &asked.cgroups_path)?;
+    linux::devices(spec, &asked.devices, context.view)?;
+    linux::cgroups_path(spec, &asked.cgroups_path, context.policy.cgroup_driver)?;
     process::oom_score_adj(
         spec,
         asked.oom_score_adj.as_ref(),
@@ -89,6 +90,9 @@ fn linux_section(
     linux::memory_policy(spec, asked.memory_policy.as_ref())?;
     if let Some(resources) = &asked.resources {
         limits(spec, resources, context)?;
+    }
+    if asked.scheduler.is_some() {
+        process::check_realtime(spec, context.host)?;
     }
     if let Some(rdt) = &asked.rdt {
         linux::rdt(spec, rdt, context.host)?;
@@ -120,6 +124,7 @@ fn limits(
     asked: &nri::LinuxResources,
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
+    nri_limits::check(asked, context.host)?;
     let linux = spec.linux_mut().get_or_insert_with(empty_linux);
     let mut resources = linux.resources().clone().unwrap_or_default();
     merge(

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use oci_spec::runtime::{
     Linux, LinuxDevice, LinuxIntelRdt, LinuxMemoryPolicy, LinuxNamespace, LinuxNamespaceType,
-    LinuxNetDevice, LinuxSeccomp, LinuxSeccompArgBuilder, LinuxSeccompOperator, LinuxSyscall,
-    MemoryPolicyFlagType, MemoryPolicyModeType, Spec,
+    LinuxNetDevice, LinuxSeccomp, LinuxSeccompArgBuilder, LinuxSeccompFilterFlag,
+    LinuxSeccompOperator, LinuxSyscall, MemoryPolicyFlagType, MemoryPolicyModeType, Spec,
 };
 use proto_nri as nri;
 
@@ -14,7 +14,7 @@ use super::{
     base::{clean_path, empty_linux, namespace},
     devices::{kind_of, rule},
     error::SpecError,
-    facts::HostFacts,
+    facts::{CgroupDriver, HostFacts, HostView},
     nri_resources::kind_name,
     sandbox::check_sysctl,
     seccomp,
@@ -26,7 +26,11 @@ fn linux(spec: &mut Spec) -> &mut Linux {
 
 /// Per entry: the device with that path goes, with the rule that was made for it; unless it is a
 /// removal, the new one comes, with a rule `rwm`. A fifo has none (NRI-704).
-pub fn devices(spec: &mut Spec, asked: &[nri::LinuxDevice]) -> Result<(), SpecError> {
+pub fn devices(
+    spec: &mut Spec,
+    asked: &[nri::LinuxDevice],
+    view: &dyn HostView,
+) -> Result<(), SpecError> {
     for entry in asked {
         let (path, remove) = match removal(&entry.path) {
             Some(path) => (path, true),
@@ -57,6 +61,12 @@ pub fn devices(spec: &mut Spec, asked: &[nri::LinuxDevice]) -> Result<(), SpecEr
         if entry.major < 0 || entry.minor < 0 {
             return wrong("a device number is negative".to_owned());
         }
+        if is_mapped(linux(spec)) && !is_as_the_hosts(entry, &path, view) {
+            return Err(SpecError::unsupported(
+                format!("adjust.linux.devices[{path:?}]"),
+                "in a user namespace a node is the host's own, with its mode and its owner",
+            ));
+        }
         let mut device = LinuxDevice::default();
         device.set_path(path.clone().into());
         device.set_typ(kind);
@@ -79,6 +89,26 @@ pub fn devices(spec: &mut Spec, asked: &[nri::LinuxDevice]) -> Result<(), SpecEr
         }
     }
     Ok(())
+}
+
+fn is_mapped(linux: &Linux) -> bool {
+    let maps = linux.uid_mappings().as_ref();
+    maps.is_some_and(|maps| !maps.is_empty())
+}
+
+/// Whether mode and owner, as far as they are given, are those of the host's node.
+fn is_as_the_hosts(asked: &nri::LinuxDevice, path: &str, view: &dyn HostView) -> bool {
+    let agrees = |asked: Option<u32>, has: u32| asked.is_none_or(|asked| asked == has);
+    let mut nodes = view.devices(path).into_iter();
+    let host = nodes.find(|d| (d.major, d.minor) == (asked.major, asked.minor));
+    // That there is one at all is `devices::check_places`'s to say.
+    host.is_none_or(|host| {
+        agrees(
+            asked.file_mode.as_ref().map(|m| m.value & 0o7777),
+            host.mode,
+        ) && agrees(asked.uid.as_ref().map(|id| id.value), host.uid)
+            && agrees(asked.gid.as_ref().map(|id| id.value), host.gid)
+    })
 }
 
 /// Takes the device at `path` out, and the last exact rule that allowed it: an earlier one of the
@@ -110,16 +140,21 @@ pub fn take_device(linux: &mut Linux, path: &str) {
 }
 
 /// Replaces the path of the cgroup; it must not lead out of the hierarchy.
-pub fn cgroups_path(spec: &mut Spec, asked: &str) -> Result<(), SpecError> {
+pub fn cgroups_path(spec: &mut Spec, asked: &str, driver: CgroupDriver) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }
-    let path = asked.starts_with('/');
-    let systemd = asked.split(':').count() == 3 && !asked.contains('/');
-    if !(path || systemd) || asked.split('/').any(|p| p == "..") || asked.contains('\0') {
+    let sane = match driver {
+        CgroupDriver::Cgroupfs => asked.starts_with('/'),
+        CgroupDriver::Systemd => asked.split(':').count() == 3 && !asked.contains('/'),
+    };
+    if !sane || asked.split('/').any(|p| p == "..") || asked.contains('\0') {
         return Err(SpecError::invalid(
             "adjust.linux.cgroups_path",
-            format!("{asked:?} is neither an absolute path nor slice:prefix:name"),
+            match driver {
+                CgroupDriver::Cgroupfs => format!("{asked:?} is no absolute path"),
+                CgroupDriver::Systemd => format!("{asked:?} is no slice:prefix:name"),
+            },
         ));
     }
     linux(spec).set_cgroups_path(Some(asked.into()));
@@ -133,15 +168,28 @@ pub fn seccomp(spec: &mut Spec, asked: Option<&nri::LinuxSeccomp>) -> Result<(),
         return Ok(());
     };
     let wrong = |cause: String| SpecError::invalid(FIELD, cause);
+    let listener = [
+        (&asked.listener_path, "listener_path"),
+        (&asked.listener_metadata, "listener_metadata"),
+    ];
+    if let Some((_, name)) = listener.iter().find(|(text, _)| !text.is_empty()) {
+        return Err(SpecError::unsupported(
+            format!("{FIELD}.{name}"),
+            "a listener that decides about system calls is not supported",
+        ));
+    }
     let mut policy = LinuxSeccomp::default();
     policy.set_default_action(constant(&asked.default_action, FIELD)?);
     policy.set_default_errno_ret(asked.default_errno.as_ref().map(|e| e.value));
     policy.set_architectures(list(&asked.architectures, FIELD)?);
     policy.set_flags(list(&asked.flags, FIELD)?);
-    policy.set_listener_path(
-        Some(asked.listener_path.clone().into()).filter(|_| !asked.listener_path.is_empty()),
-    );
-    policy.set_listener_metadata(Some(asked.listener_metadata.clone()).filter(|m| !m.is_empty()));
+    let waits = LinuxSeccompFilterFlag::SeccompFilterFlagWaitKillableRecv;
+    if policy.flags().iter().flatten().any(|flag| *flag == waits) {
+        return Err(SpecError::unsupported(
+            format!("{FIELD}.flags"),
+            format!("{waits} belongs to a listener"),
+        ));
+    }
     let rules: Vec<LinuxSyscall> = asked
         .syscalls
         .iter()
@@ -213,10 +261,16 @@ pub fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Result<(), 
                     "a container without a mount namespace of its own would have the host's root",
                 ));
             }
-            LinuxNamespaceType::User if remove || path.is_none() => {
+            LinuxNamespaceType::Mount if path.is_some() => {
                 return Err(SpecError::unsupported(
                     field,
-                    "the mapping of ids belongs to the pod, an adjustment can only join a namespace",
+                    "the container's root would take the place of the root in the joined namespace",
+                ));
+            }
+            LinuxNamespaceType::User if remove || !is_joined(linux, kind, path) => {
+                return Err(SpecError::unsupported(
+                    field,
+                    "the user namespace is the pod's: it owns the others, and its mapping the files",
                 ));
             }
             _ => {}
@@ -235,11 +289,17 @@ pub fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Result<(), 
     Ok(())
 }
 
-fn has_namespace(spec: &Spec, kind: LinuxNamespaceType) -> bool {
+pub(super) fn has_namespace(spec: &Spec, kind: LinuxNamespaceType) -> bool {
     let linux = spec.linux().as_ref();
     linux
         .and_then(|l| l.namespaces().as_ref())
         .is_some_and(|list| list.iter().any(|n| n.typ() == kind))
+}
+
+/// Whether the container joins the namespace at `path` already.
+fn is_joined(linux: &Linux, kind: LinuxNamespaceType, path: Option<&std::path::Path>) -> bool {
+    let mut list = linux.namespaces().iter().flatten();
+    path.is_some() && list.any(|n| n.typ() == kind && n.path().as_deref() == path)
 }
 
 /// First all removals, then all values (NRI-702); only what is the pod's own to set.
@@ -332,6 +392,8 @@ pub fn memory_policy(
             SpecError::invalid(FIELD, format!("{nodes:?} is no list of nodes such as 0-1"))
         })?),
     };
+    check_memory_policy(mode, nodes.as_deref(), &flags)
+        .map_err(|cause| SpecError::invalid(FIELD, cause))?;
     let mut policy = LinuxMemoryPolicy::default();
     policy.set_mode(mode);
     policy.set_nodes(nodes);
@@ -340,17 +402,46 @@ pub fn memory_policy(
     Ok(())
 }
 
+/// What set_mempolicy(2) would refuse once the container starts.
+fn check_memory_policy(
+    mode: MemoryPolicyModeType,
+    nodes: Option<&str>,
+    flags: &[MemoryPolicyFlagType],
+) -> Result<(), String> {
+    use MemoryPolicyFlagType::{MpolFNumaBalancing, MpolFRelativeNodes, MpolFStaticNodes};
+    use MemoryPolicyModeType::{MpolBind, MpolDefault, MpolLocal, MpolPreferred};
+    let bare = matches!(mode, MpolDefault | MpolLocal);
+    if bare && (nodes.is_some() || !flags.is_empty()) {
+        return Err(format!("{mode} takes neither nodes nor flags"));
+    }
+    if nodes.is_none() && !bare && (mode != MpolPreferred || !flags.is_empty()) {
+        return Err(format!("{mode} needs nodes"));
+    }
+    if flags.contains(&MpolFStaticNodes) && flags.contains(&MpolFRelativeNodes) {
+        return Err("nodes are static or relative, not both".to_owned());
+    }
+    if flags.contains(&MpolFNumaBalancing) && mode != MpolBind {
+        return Err("MPOL_F_NUMA_BALANCING belongs to MPOL_BIND".to_owned());
+    }
+    Ok(())
+}
+
 /// `remove` first, then each value that is present; an empty message does nothing (NRI-515).
 pub fn rdt(spec: &mut Spec, asked: &nri::LinuxRdt, host: &HostFacts) -> Result<(), SpecError> {
-    const FIELD: &str = "adjust.linux.rdt";
     let linux = linux(spec);
     if asked.remove {
         linux.set_intel_rdt(None);
     }
-    if asked.clos_id.is_none() && asked.schemata.is_none() && asked.enable_monitoring.is_none() {
+    let given = [
+        (asked.clos_id.is_some(), "clos_id"),
+        (asked.schemata.is_some(), "schemata"),
+        (asked.enable_monitoring.is_some(), "enable_monitoring"),
+    ];
+    let Some((_, first)) = given.into_iter().find(|(given, _)| *given) else {
         return Ok(());
-    }
-    check_rdt(asked.clos_id.as_ref().map_or("", |c| &c.value), host, FIELD)?;
+    };
+    let class = asked.clos_id.as_ref().map_or("", |c| &c.value);
+    check_rdt(class, host, &format!("adjust.linux.rdt.{first}"))?;
     let mut rdt: LinuxIntelRdt = linux.intel_rdt().clone().unwrap_or_default();
     if let Some(class) = &asked.clos_id {
         rdt.set_clos_id(Some(class.value.clone()).filter(|c| !c.is_empty()));
@@ -377,7 +468,7 @@ pub fn check_rdt(class: &str, host: &HostFacts, field: &str) -> Result<(), SpecE
     if !host.resctrl {
         return Err(SpecError::unsupported(
             field,
-            format!("class {class:?} was asked for, but resctrl is not available on this host"),
+            "resctrl is not available on this host",
         ));
     }
     Ok(())

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use oci_spec::runtime::{
-    Hook, IOPriorityClass, LinuxIOPriorityBuilder, LinuxSchedulerFlag, LinuxSchedulerPolicy,
-    Process, Scheduler, Spec,
+    Hook, IOPriorityClass, LinuxIOPriorityBuilder, LinuxNamespaceType, LinuxSchedulerFlag,
+    LinuxSchedulerPolicy, Process, Scheduler, Spec,
 };
 use proto_nri as nri;
 
 use super::{
     apply_nri::removal,
+    apply_nri_linux::has_namespace,
     base::empty_process,
     error::SpecError,
     facts::{HostFacts, Policy},
@@ -197,6 +198,9 @@ pub fn io_priority(spec: &mut Spec, asked: Option<&nri::LinuxIoPriority>) -> Res
     if !(0..=7).contains(&asked.priority) {
         return Err(out_of_range(FIELD, asked.priority.into(), 0, 7));
     }
+    if class == IOPriorityClass::IoprioClassRt && has_namespace(spec, LinuxNamespaceType::User) {
+        return Err(in_user_namespace(FIELD));
+    }
     let priority = LinuxIOPriorityBuilder::default()
         .class(class)
         .priority(i64::from(asked.priority))
@@ -225,11 +229,22 @@ pub fn scheduler(spec: &mut Spec, asked: Option<&nri::LinuxScheduler>) -> Result
         .parse()
         .map_err(|_| unknown("policy", asked.policy))?;
     check_scheduler(policy, asked).map_err(|cause| SpecError::invalid(FIELD, cause))?;
-    let flags: Vec<LinuxSchedulerFlag> = asked
-        .flags
-        .iter()
-        .map(|flag| scheduler_flag(*flag).ok_or_else(|| unknown("flag", *flag)))
-        .collect::<Result<_, _>>()?;
+    let privileged = !matches!(
+        policy,
+        LinuxSchedulerPolicy::SchedOther
+            | LinuxSchedulerPolicy::SchedBatch
+            | LinuxSchedulerPolicy::SchedIdle
+    );
+    if (privileged || asked.nice < 0) && has_namespace(spec, LinuxNamespaceType::User) {
+        return Err(in_user_namespace(FIELD));
+    }
+    let mut flags: Vec<LinuxSchedulerFlag> = Vec::new();
+    for flag in &asked.flags {
+        let known = nri::LinuxSchedulerFlag::try_from(*flag).map_err(|_| unknown("flag", *flag))?;
+        let flag = scheduler_flag(policy, known)
+            .map_err(|cause| SpecError::unsupported("adjust.linux.scheduler.flags", cause))?;
+        flags.push(flag);
+    }
     let mut scheduler = Scheduler::default();
     scheduler.set_policy(policy);
     scheduler.set_nice(Some(asked.nice));
@@ -242,12 +257,38 @@ pub fn scheduler(spec: &mut Spec, asked: Option<&nri::LinuxScheduler>) -> Result
     Ok(())
 }
 
+/// Where real-time processes get their time per cgroup, a new cgroup has none: the kernel would refuse the policy once the
+/// container starts.
+pub fn check_realtime(spec: &Spec, host: &HostFacts) -> Result<(), SpecError> {
+    use LinuxSchedulerPolicy::{SchedFifo, SchedRr};
+    let scheduler = spec.process().as_ref().and_then(|p| p.scheduler().as_ref());
+    let cpu = spec
+        .linux()
+        .as_ref()
+        .and_then(|l| l.resources().as_ref())
+        .and_then(|r| r.cpu().as_ref());
+    let runtime = cpu.and_then(|c| c.realtime_runtime()).unwrap_or(0);
+    match scheduler.map(|s| *s.policy()) {
+        Some(policy @ (SchedFifo | SchedRr)) if host.realtime && runtime == 0 => {
+            Err(SpecError::unsupported(
+                "adjust.linux.scheduler",
+                format!("{policy} has no time here without linux.resources.cpu.realtime_runtime"),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What no kernel does, or refuses once the container starts.
 fn check_scheduler(
     policy: LinuxSchedulerPolicy,
     asked: &nri::LinuxScheduler,
 ) -> Result<(), &'static str> {
-    use LinuxSchedulerPolicy::{SchedDeadline, SchedFifo, SchedRr};
+    use LinuxSchedulerPolicy::{SchedDeadline, SchedFifo, SchedIso, SchedRr};
     let realtime = matches!(policy, SchedFifo | SchedRr);
+    if policy == SchedIso {
+        return Err("no kernel has SCHED_ISO");
+    }
     if !(-20..=19).contains(&asked.nice) {
         return Err("nice is outside -20..=19");
     }
@@ -255,23 +296,48 @@ fn check_scheduler(
         return Err("priority is 1..=99 with SCHED_FIFO and SCHED_RR, and 0 otherwise");
     }
     let times = [asked.runtime, asked.deadline, asked.period];
-    if policy != SchedDeadline && times.iter().any(|t| *t != 0) {
-        return Err("runtime, deadline and period belong to SCHED_DEADLINE");
+    if policy != SchedDeadline {
+        return match times.iter().all(|t| *t == 0) {
+            true => Ok(()),
+            false => Err("runtime, deadline and period belong to SCHED_DEADLINE"),
+        };
+    }
+    // A period of 0 is the deadline.
+    let period = if asked.period == 0 {
+        asked.deadline
+    } else {
+        asked.period
+    };
+    if asked.runtime < DEADLINE_LEAST || asked.runtime > asked.deadline || asked.deadline > period {
+        return Err("SCHED_DEADLINE needs 1024 <= runtime <= deadline <= period, in nanoseconds");
     }
     Ok(())
 }
 
-fn scheduler_flag(flag: i32) -> Option<LinuxSchedulerFlag> {
+/// The least runtime of SCHED_DEADLINE, in nanoseconds.
+const DEADLINE_LEAST: u64 = 1024;
+
+fn scheduler_flag(
+    policy: LinuxSchedulerPolicy,
+    flag: nri::LinuxSchedulerFlag,
+) -> Result<LinuxSchedulerFlag, &'static str> {
     use nri::LinuxSchedulerFlag as Nri;
-    Some(match Nri::try_from(flag).ok()? {
-        Nri::SchedFlagResetOnFork => LinuxSchedulerFlag::SchedResetOnFork,
-        Nri::SchedFlagReclaim => LinuxSchedulerFlag::SchedFlagReclaim,
-        Nri::SchedFlagDlOverrun => LinuxSchedulerFlag::SchedFlagDLOverrun,
-        Nri::SchedFlagKeepPolicy => LinuxSchedulerFlag::SchedFlagKeepPolicy,
-        Nri::SchedFlagKeepParams => LinuxSchedulerFlag::SchedFlagKeepParams,
-        Nri::SchedFlagUtilClampMin => LinuxSchedulerFlag::SchedFlagUtilClampMin,
-        Nri::SchedFlagUtilClampMax => LinuxSchedulerFlag::SchedFlagUtilClampMax,
-    })
+    match flag {
+        Nri::SchedFlagReclaim | Nri::SchedFlagDlOverrun
+            if policy != LinuxSchedulerPolicy::SchedDeadline =>
+        {
+            Err("SCHED_FLAG_RECLAIM and SCHED_FLAG_DL_OVERRUN belong to SCHED_DEADLINE")
+        }
+        Nri::SchedFlagResetOnFork => Ok(LinuxSchedulerFlag::SchedResetOnFork),
+        Nri::SchedFlagReclaim => Ok(LinuxSchedulerFlag::SchedFlagReclaim),
+        Nri::SchedFlagDlOverrun => Ok(LinuxSchedulerFlag::SchedFlagDLOverrun),
+        Nri::SchedFlagKeepPolicy => Ok(LinuxSchedulerFlag::SchedFlagKeepPolicy),
+        Nri::SchedFlagKeepParams => Ok(LinuxSchedulerFlag::SchedFlagKeepParams),
+        // The kernel would take the absent values for zeros: a container held at the lowest speed.
+        Nri::SchedFlagUtilClampMin | Nri::SchedFlagUtilClampMax => {
+            Err("an adjustment has no values for the utilisation clamps")
+        }
+    }
 }
 
 /// A type that is there already is replaced: OCI forbids a second one (NRI-708).
@@ -294,6 +360,13 @@ pub fn rlimits(spec: &mut Spec, asked: &[nri::PosixRlimit]) -> Result<(), SpecEr
 
 fn process(spec: &mut Spec) -> &mut Process {
     spec.process_mut().get_or_insert_with(empty_process)
+}
+
+fn in_user_namespace(field: &str) -> SpecError {
+    SpecError::unsupported(
+        field,
+        "a container in a user namespace has no privilege for more than ordinary time",
+    )
 }
 
 fn out_of_range(field: &str, value: i64, low: i64, high: i64) -> SpecError {

@@ -121,6 +121,8 @@ pub struct HostFacts {
     pub hugetlb: bool,
     /// The memory controller counts swap.
     pub swap: bool,
+    /// The cpu controller gives time to real-time processes per cgroup (v1 with RT_GROUP_SCHED).
+    pub realtime: bool,
     pub seccomp: bool,
     /// `None` where AppArmor is not enabled.
     pub apparmor: Option<AppArmorFacts>,

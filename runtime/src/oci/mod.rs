@@ -33,6 +33,7 @@ pub mod facts;
 pub mod from_cri;
 pub mod mounts;
 pub mod namespaces;
+mod nri_limits;
 pub mod nri_resources;
 pub mod pause;
 pub mod process;

@@ -86,7 +86,7 @@ pub(super) fn merge(
     if !nri.unified.is_empty() {
         let mut unified = resources.unified().clone().unwrap_or_default();
         for (key, value) in &nri.unified {
-            check_unified(key, value, host.cgroup)?;
+            check_unified(key, value, host.cgroup, &format!("{FIELD}.unified"))?;
             unified.insert(key.clone(), value.clone());
         }
         resources.set_unified(Some(unified));
@@ -140,10 +140,10 @@ fn merge_cpu(cpu: &mut LinuxCpu, asked: &nri::LinuxCpu) -> Result<(), SpecError>
         cpu.set_realtime_period(Some(period));
     }
     if !asked.cpus.is_empty() {
-        cpu.set_cpus(Some(cpuset(&asked.cpus, "cpuset_cpus")?));
+        cpu.set_cpus(Some(cpuset(&asked.cpus, &format!("{FIELD}.cpu.cpus"))?));
     }
     if !asked.mems.is_empty() {
-        cpu.set_mems(Some(cpuset(&asked.mems, "cpuset_mems")?));
+        cpu.set_mems(Some(cpuset(&asked.mems, &format!("{FIELD}.cpu.mems"))?));
     }
     Ok(())
 }
@@ -230,7 +230,12 @@ fn merge_hugepages(
     }
     let mut list = resources.hugepage_limits().clone().unwrap_or_default();
     for limit in limits {
-        put_hugepage(&mut list, &limit.page_size, limit.limit)?;
+        put_hugepage(
+            &mut list,
+            &limit.page_size,
+            limit.limit,
+            &format!("{FIELD}.hugepage_limits"),
+        )?;
     }
     resources.set_hugepage_limits(Some(list));
     Ok(())

@@ -129,10 +129,16 @@ fn merge_cpu(cpu: &mut LinuxCpu, cri: &LinuxContainerResources) -> Result<(), Sp
         }
     }
     if !cri.cpuset_cpus.is_empty() {
-        cpu.set_cpus(Some(cpuset(&cri.cpuset_cpus, "cpuset_cpus")?));
+        cpu.set_cpus(Some(cpuset(
+            &cri.cpuset_cpus,
+            &format!("{FIELD}.cpuset_cpus"),
+        )?));
     }
     if !cri.cpuset_mems.is_empty() {
-        cpu.set_mems(Some(cpuset(&cri.cpuset_mems, "cpuset_mems")?));
+        cpu.set_mems(Some(cpuset(
+            &cri.cpuset_mems,
+            &format!("{FIELD}.cpuset_mems"),
+        )?));
     }
     Ok(())
 }
@@ -189,7 +195,12 @@ fn merge_hugepages(
     }
     let mut list = resources.hugepage_limits().clone().unwrap_or_default();
     for limit in limits {
-        put_hugepage(&mut list, &limit.page_size, limit.limit)?;
+        put_hugepage(
+            &mut list,
+            &limit.page_size,
+            limit.limit,
+            &format!("{FIELD}.hugepage_limits"),
+        )?;
     }
     resources.set_hugepage_limits(Some(list));
     Ok(())
@@ -200,6 +211,7 @@ pub(super) fn put_hugepage(
     list: &mut Vec<LinuxHugepageLimit>,
     page_size: &str,
     limit: u64,
+    field: &str,
 ) -> Result<(), SpecError> {
     let digits = page_size.trim_end_matches(|c: char| c.is_ascii_uppercase());
     let unit = &page_size[digits.len()..];
@@ -208,7 +220,7 @@ pub(super) fn put_hugepage(
         && ["B", "KB", "MB", "GB"].contains(&unit);
     if !sane {
         return Err(SpecError::invalid(
-            format!("{FIELD}.hugepage_limits"),
+            field,
             format!("{page_size:?} is no page size such as 2MB"),
         ));
     }
@@ -232,7 +244,7 @@ fn merge_unified(
     }
     let mut all: HashMap<String, String> = resources.unified().clone().unwrap_or_default();
     for (key, value) in unified {
-        check_unified(key, value, mode)?;
+        check_unified(key, value, mode, &format!("{FIELD}.unified"))?;
         all.insert(key.clone(), value.clone());
     }
     resources.set_unified(Some(all));
@@ -240,8 +252,12 @@ fn merge_unified(
 }
 
 /// A key is the name of one file of the container's cgroup: nothing that leads elsewhere.
-pub(super) fn check_unified(key: &str, value: &str, mode: CgroupMode) -> Result<(), SpecError> {
-    let field = format!("{FIELD}.unified");
+pub(super) fn check_unified(
+    key: &str,
+    value: &str,
+    mode: CgroupMode,
+    field: &str,
+) -> Result<(), SpecError> {
     if mode != CgroupMode::V2 {
         return Err(SpecError::unsupported(
             field,
@@ -281,7 +297,7 @@ pub(super) fn cpuset(text: &str, field: &str) -> Result<String, SpecError> {
         return Ok(text.trim().to_owned());
     }
     Err(SpecError::invalid(
-        format!("{FIELD}.{field}"),
+        field,
         format!("{text:?} is no list such as 0-3,7"),
     ))
 }

@@ -1,8 +1,8 @@
 //! Each row of the table of NRI section 7, as a plugin author would check it.
 
 use cairn::oci::{
-    ApplyContext, BlockIoClasses, CdiResolver, HostDevice, SpecError, apply_adjustment,
-    apply_nri_update, devices::default_rules,
+    ApplyContext, BlockIoClasses, CdiResolver, CgroupDriver, CgroupMode, HostDevice, SpecError,
+    apply_adjustment, apply_nri_update, devices::default_rules,
 };
 use oci_spec::runtime::{Linux, LinuxBlockIo, LinuxNamespaceType, Process, Spec};
 use proto_nri as nri;
@@ -123,20 +123,16 @@ fn every_resource() -> nri::LinuxResources {
             limit: int(1000),
             reservation: int(900),
             swap: int(2000),
-            kernel: int(800),
-            kernel_tcp: int(700),
-            swappiness: uint(0),
-            disable_oom_killer: Some(nri::OptionalBool { value: true }),
             use_hierarchy: Some(nri::OptionalBool { value: true }),
+            ..nri::LinuxMemory::default()
         }),
         cpu: Some(nri::LinuxCpu {
             shares: uint(100),
             quota: int(-1),
             period: uint(1000),
-            realtime_runtime: int(10),
-            realtime_period: uint(20),
             cpus: "0".to_owned(),
             mems: "0".to_owned(),
+            ..nri::LinuxCpu::default()
         }),
         hugepage_limits: vec![nri::HugepageLimit {
             page_size: "2MB".to_owned(),
@@ -256,7 +252,15 @@ fn a_spec_is_the_same_after_it_was_on_disk() {
         .as_mut()
         .and_then(|l| l.scheduler.as_mut())
         .expect("set");
-    scheduler.flags = (0..=6).collect();
+    // Of all policies this one takes the most; clamps are refused.
+    *scheduler = nri::LinuxScheduler {
+        policy: nri::LinuxSchedulerPolicy::SchedDeadline as i32,
+        flags: (0..=4).collect(),
+        runtime: 2000,
+        deadline: 3000,
+        period: 4000,
+        ..nri::LinuxScheduler::default()
+    };
     let spec = applied(&adjust);
     let text = serde_json::to_vec(&spec).expect("serialisable");
     assert_eq!(
@@ -500,6 +504,48 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
 }
 
 #[test]
+fn in_a_user_namespace_a_node_keeps_the_hosts_mode_and_owner() {
+    let mut f = host();
+    f.sandbox.user_mapping = Some(cairn::oci::IdMap {
+        host_id: 100_000,
+        container_id: 0,
+        length: 65_536,
+    });
+    f.sandbox.namespaces.user = Some("/ns/user".into());
+    f.view.devices = vec![HostDevice {
+        path: "/dev/fuse".into(),
+        kind: 'c',
+        major: 10,
+        minor: 229,
+        mode: 0o600,
+        uid: 0,
+        gid: 7,
+    }];
+    let with = |change: fn(&mut nri::LinuxDevice)| {
+        let mut asked = device("/dev/fuse", "c", 10, 229);
+        change(&mut asked);
+        apply(
+            &f,
+            &of_linux(nri::LinuxContainerAdjustment {
+                devices: vec![asked],
+                ..Default::default()
+            }),
+        )
+    };
+    with(|_| ()).expect("as it is");
+    with(|d| d.gid = Some(nri::OptionalUInt32 { value: 7 })).expect("as it is");
+    let changes: [fn(&mut nri::LinuxDevice); 3] = [
+        |d| d.file_mode = Some(nri::OptionalFileMode { value: 0o666 }),
+        |d| d.uid = Some(nri::OptionalUInt32 { value: 1 }),
+        |d| d.gid = Some(nri::OptionalUInt32 { value: 1 }),
+    ];
+    for change in changes {
+        let text = with(change).expect_err("refused").to_string();
+        assert!(text.contains("adjust.linux.devices"), "{text}");
+    }
+}
+
+#[test]
 fn the_cgroup_can_move_within_the_hierarchy() {
     let path = |path: &str| {
         of_linux(nri::LinuxContainerAdjustment {
@@ -507,9 +553,16 @@ fn the_cgroup_can_move_within_the_hierarchy() {
             ..Default::default()
         })
     };
-    for good in ["/a/b", "x.slice:cairn:c1"] {
-        let spec = applied(&path(good));
+    let mut systemd = host();
+    systemd.policy.cgroup_driver = CgroupDriver::Systemd;
+    systemd.sandbox.cgroup_parent = "/a.slice".to_owned();
+    for (f, good, bad) in [
+        (&host(), "/a/b", "x.slice:cairn:c1"),
+        (&systemd, "x.slice:cairn:c1", "/a/b"),
+    ] {
+        let spec = apply(f, &path(good)).expect("applied");
         assert_eq!(linux(&spec).cgroups_path().as_deref(), Some(good.as_ref()));
+        assert!(apply(f, &path(bad)).is_err(), "{bad}: of the other driver");
     }
     for bad in ["a/b", "/a/../..", "a:b", "a/../b:c:d"] {
         assert!(refused(&path(bad)).contains("cgroups_path"), "{bad}");
@@ -595,6 +648,26 @@ fn priorities_that_the_kernel_would_refuse_are_refused_by_name() {
             flags: vec![77],
             ..none()
         },
+        nri::LinuxScheduler {
+            policy: other,
+            flags: vec![nri::LinuxSchedulerFlag::SchedFlagUtilClampMax as i32],
+            ..none()
+        },
+        nri::LinuxScheduler {
+            policy: other,
+            flags: vec![nri::LinuxSchedulerFlag::SchedFlagReclaim as i32],
+            ..none()
+        },
+        nri::LinuxScheduler {
+            policy: nri::LinuxSchedulerPolicy::SchedIso as i32,
+            ..none()
+        },
+        nri::LinuxScheduler {
+            policy: nri::LinuxSchedulerPolicy::SchedDeadline as i32,
+            runtime: 5000,
+            deadline: 4000,
+            ..none()
+        },
     ] {
         let text = refused(&of_linux(nri::LinuxContainerAdjustment {
             scheduler: Some(bad),
@@ -621,7 +694,13 @@ fn a_seccomp_policy_that_cannot_be_had_is_refused() {
     op.syscalls[0].args[0].op = "SCMP_CMP_ISH".to_owned();
     let mut index = good;
     index.syscalls[0].args[0].index = 6;
-    for bad in [listener, notify, action, arch, flag, op, index] {
+    let mut metadata = every_linux().seccomp_policy.expect("a policy");
+    metadata.listener_metadata = "for nobody".to_owned();
+    let mut waits = every_linux().seccomp_policy.expect("a policy");
+    waits.flags = vec!["SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV".to_owned()];
+    for bad in [
+        listener, notify, action, arch, flag, op, index, metadata, waits,
+    ] {
         let text = refused(&of_linux(nri::LinuxContainerAdjustment {
             seccomp_policy: Some(bad),
             ..Default::default()
@@ -648,7 +727,6 @@ fn namespaces_are_added_replaced_and_removed_by_type() {
     let spec = applied(&namespaces(&[
         ("network", "/other/net"),
         ("-ipc", ""),
-        ("user", "/ns/u"),
         ("-time", ""),
     ]));
     let list = linux(&spec).namespaces().clone().expect("list");
@@ -662,10 +740,11 @@ fn namespaces_are_added_replaced_and_removed_by_type() {
         Some(Some("/other/net".into()))
     );
     assert_eq!(path(LinuxNamespaceType::Ipc), None);
-    assert_eq!(path(LinuxNamespaceType::User), Some(Some("/ns/u".into())));
     for bad in [
         ("net work", ""),
         ("-mount", ""),
+        ("mount", "/ns/m"),
+        ("user", "/ns/u"),
         ("user", ""),
         ("-user", ""),
         ("pid", "relative"),
@@ -766,10 +845,27 @@ fn the_default_memory_policy_is_kept_as_a_mode() {
     let spec = applied(&policy(0, "", &[]));
     let found = linux(&spec).memory_policy().clone().expect("a policy");
     assert_eq!(found.mode().to_string(), "MPOL_DEFAULT");
+    let mode = |mode: nri::MpolMode| mode as i32;
+    let flag = |flag: nri::MpolFlag| flag as i32;
     for bad in [
         policy(99, "", &[]),
         policy(2, "all", &[]),
         policy(2, "0", &[9]),
+        policy(mode(nri::MpolMode::MpolBind), "", &[]),
+        policy(mode(nri::MpolMode::MpolDefault), "0", &[]),
+        policy(
+            mode(nri::MpolMode::MpolInterleave),
+            "0",
+            &[flag(nri::MpolFlag::MpolFNumaBalancing)],
+        ),
+        policy(
+            mode(nri::MpolMode::MpolBind),
+            "0",
+            &[
+                flag(nri::MpolFlag::MpolFStaticNodes),
+                flag(nri::MpolFlag::MpolFRelativeNodes),
+            ],
+        ),
     ] {
         assert!(refused(&bad).contains("adjust.linux.memory_policy"));
     }
@@ -836,7 +932,7 @@ fn a_negative_limit_of_processes_removes_it() {
 }
 
 #[test]
-fn the_resource_check_drops_what_the_host_may_lack_and_refuses_the_rest() {
+fn the_resource_check_refuses_what_the_host_lacks() {
     let mut f = host();
     let huge = of_resources(nri::LinuxResources {
         hugepage_limits: every_resource().hugepage_limits,
@@ -847,15 +943,12 @@ fn the_resource_check_drops_what_the_host_may_lack_and_refuses_the_rest() {
         ..Default::default()
     });
     f.host.hugetlb = false;
-    f.host.cgroup = cairn::oci::CgroupMode::Hybrid;
-    let spec = apply(&f, &huge).expect("tolerated");
-    assert_eq!(
-        linux(&spec)
-            .resources()
-            .as_ref()
-            .expect("resources")
-            .hugepage_limits(),
-        &None
+    f.host.cgroup = CgroupMode::Hybrid;
+    let error = apply(&f, &huge).expect_err("a plugin means what it asks for");
+    assert!(
+        error
+            .to_string()
+            .contains("adjust.linux.resources.hugepage_limits")
     );
     assert!(
         apply(&f, &unified)
@@ -874,6 +967,94 @@ fn the_resource_check_drops_what_the_host_may_lack_and_refuses_the_rest() {
         }));
         assert!(text.contains("resources.devices"), "{text}");
     }
+}
+
+/// Changes limits.
+type Change = fn(&mut nri::LinuxResources);
+
+#[test]
+fn limits_of_one_kind_of_host_are_refused_by_name_on_the_other() {
+    let mut v1 = host();
+    v1.host.cgroup = CgroupMode::V1;
+    v1.host.realtime = true;
+    let mut v2 = host();
+    v2.host.swap = false;
+    let rows: [(&str, Change); 6] = [
+        ("memory.swap", |r| memory_of(r).swap = int(2000)),
+        ("memory.kernel_tcp", |r| memory_of(r).kernel_tcp = int(700)),
+        ("memory.swappiness", |r| {
+            memory_of(r).swappiness = Some(nri::OptionalUInt64 { value: 0 });
+        }),
+        ("memory.disable_oom_killer", |r| {
+            memory_of(r).disable_oom_killer = Some(nri::OptionalBool { value: true });
+        }),
+        ("cpu.realtime_runtime", |r| {
+            r.cpu.get_or_insert_default().realtime_runtime = int(10);
+        }),
+        ("cpu.realtime_period", |r| {
+            let period = Some(nri::OptionalUInt64 { value: 20 });
+            r.cpu.get_or_insert_default().realtime_period = period;
+        }),
+    ];
+    for (field, change) in rows {
+        let mut asked = nri::LinuxResources::default();
+        change(&mut asked);
+        let spec = apply(&v1, &of_resources(asked.clone())).expect(field);
+        let found = linux(&spec).resources().clone().expect("resources");
+        let told = cairn::oci::resources_to_nri(&found);
+        let has = |all: &nri::LinuxResources| (all.memory.clone(), all.cpu.clone());
+        assert_eq!(has(&told), has(&asked), "{field}");
+        let error = apply(&v2, &of_resources(asked)).expect_err(field);
+        let field = format!("adjust.linux.resources.{field}:");
+        assert!(error.to_string().starts_with(&field), "{error}");
+    }
+    let nowhere: [(&str, Change); 2] = [
+        ("memory.kernel", |r| memory_of(r).kernel = int(800)),
+        ("memory.use_hierarchy", |r| {
+            memory_of(r).use_hierarchy = Some(nri::OptionalBool { value: false });
+        }),
+    ];
+    for (field, change) in nowhere {
+        for f in [&v1, &v2] {
+            let mut asked = nri::LinuxResources::default();
+            change(&mut asked);
+            let error = apply(f, &of_resources(asked)).expect_err(field);
+            assert!(error.to_string().contains(field), "{error}");
+        }
+    }
+}
+
+fn int(value: i64) -> Option<nri::OptionalInt64> {
+    Some(nri::OptionalInt64 { value })
+}
+
+fn memory_of(resources: &mut nri::LinuxResources) -> &mut nri::LinuxMemory {
+    resources.memory.get_or_insert_default()
+}
+
+#[test]
+fn realtime_needs_its_time_where_cgroups_share_it_out() {
+    let mut f = host();
+    f.host.cgroup = CgroupMode::V1;
+    f.host.realtime = true;
+    let mut adjust = of_linux(nri::LinuxContainerAdjustment {
+        scheduler: Some(nri::LinuxScheduler {
+            policy: nri::LinuxSchedulerPolicy::SchedRr as i32,
+            priority: 1,
+            ..nri::LinuxScheduler::default()
+        }),
+        ..Default::default()
+    });
+    let error = apply(&f, &adjust).expect_err("no time");
+    assert!(error.to_string().contains("realtime_runtime"), "{error}");
+    adjust.linux.as_mut().expect("set").resources = Some(nri::LinuxResources {
+        cpu: Some(nri::LinuxCpu {
+            realtime_runtime: int(1000),
+            ..nri::LinuxCpu::default()
+        }),
+        ..nri::LinuxResources::default()
+    });
+    apply(&f, &adjust).expect("it has time");
 }
 
 struct Classes;

@@ -1,5 +1,6 @@
 //! The end-to-end tests, by theme. One binary: linking is most of what a test binary costs.
 
+mod adjustments;
 mod answers;
 mod bad_input;
 mod contract;

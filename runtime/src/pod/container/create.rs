@@ -395,6 +395,9 @@ async fn describe(
     Ok(())
 }
 
+/// A step, for messages.
+const APPLY: &str = "apply the plugins' adjustment";
+
 /// The CreateContainer hook, under the NRI turn: other containers' updates, then this one's
 /// adjustment.
 async fn adjust(pod: &Arc<Pod>, container: &Arc<Container>, mut specs: Specs) -> Result<Specs> {
@@ -419,10 +422,17 @@ async fn adjust(pod: &Arc<Pod>, container: &Arc<Container>, mut specs: Specs) ->
             blockio: None,
         },
     )
-    .map_err(|error| Error::from(error).at("apply the plugins' adjustment"))?;
+    .map_err(|error| Error::from(error).at(APPLY))?;
     specs.base = Some(std::mem::replace(&mut specs.spec, spec));
     specs.adjustment = adjust;
     specs.owners = owners;
+    let moved = super::moved::cgroup(services, &container.id, &specs);
+    if let Some(cgroup) = moved.map_err(|error| error.at(APPLY))? {
+        container
+            .cell
+            .change(|record| record.cgroup = cgroup)
+            .await?;
+    }
     container.set_message(messages::base(pod, container, &specs));
     Ok(specs)
 }

@@ -4,6 +4,7 @@
 pub mod create;
 pub mod exec;
 pub mod exit;
+mod moved;
 pub mod remove;
 pub mod start;
 pub mod stop;

@@ -1,0 +1,153 @@
+//! startContainer hooks: run by init inside the container, after the start signal and before the program.
+//!
+//! Not by libcontainer: their programs are files of the container's image, and it would run them with every privilege of
+//! this helper. Here each is confined as the container's own program is, by the same tail.
+
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use cairn_monitor::filter::Filter;
+use cairn_monitor::process::Process;
+use cairn_monitor::record::Launch;
+use cairn_monitor::sys::{self, Fork};
+use cairn_monitor::tail::Tail;
+use oci_spec::runtime::{Hook, Spec};
+use serde_json::{Value, json};
+
+/// One hook, ready to run.
+pub struct StartHook {
+    path: String,
+    tail: Tail,
+    timeout: Option<Duration>,
+    /// Without the pid, which init learns in its namespace.
+    state: Value,
+}
+
+/// Takes them out of the spec. `process` is the container's own.
+pub fn take(
+    spec: &mut Spec,
+    launch: &Launch,
+    process: &Process,
+    filter: Option<&Filter>,
+) -> Result<Vec<StartHook>, String> {
+    let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
+    let state = json!({
+        "ociVersion": spec.version(),
+        "id": launch.id,
+        "status": "created",
+        "bundle": directory,
+        "annotations": spec.annotations().clone().unwrap_or_default(),
+    });
+    let Some(hooks) = spec.hooks_mut() else {
+        return Ok(Vec::new());
+    };
+    let taken = hooks.start_container().clone().unwrap_or_default();
+    hooks.set_start_container(None);
+    taken
+        .iter()
+        .map(|hook| prepare(hook, &state, process, filter))
+        .collect()
+}
+
+fn prepare(
+    hook: &Hook,
+    state: &Value,
+    process: &Process,
+    filter: Option<&Filter>,
+) -> Result<StartHook, String> {
+    let path = hook.path().display().to_string();
+    let bytes = |list: &Option<Vec<String>>| -> Vec<Vec<u8>> {
+        list.iter()
+            .flatten()
+            .map(|s| s.clone().into_bytes())
+            .collect()
+    };
+    let mut argv = bytes(hook.args());
+    if argv.is_empty() {
+        argv.push(path.clone().into_bytes());
+    }
+    let process = Process {
+        argv,
+        env: bytes(hook.env()),
+        cwd: b"/".to_vec(),
+        ..process.clone()
+    };
+    let tail = Tail::of_program(path.as_bytes(), process, filter)
+        .map_err(|e| format!("startContainer hook {path}: {e}"))?;
+    let seconds = hook.timeout().and_then(|t| u64::try_from(t).ok());
+    Ok(StartHook {
+        path,
+        tail,
+        timeout: seconds.map(Duration::from_secs),
+        state: state.clone(),
+    })
+}
+
+impl StartHook {
+    /// Runs it to its end; anything but success is an error.
+    pub fn run(&self) -> Result<(), String> {
+        let at = |e: std::io::Error| format!("startContainer hook {}: {e}", self.path);
+        let mut state = self.state.clone();
+        state["pid"] = std::process::id().into();
+        let stdin = sys::memory_file(state.to_string().as_bytes()).map_err(at)?;
+        // SAFETY: init has one thread; the child ends by execve or `exit_now`.
+        #[allow(unsafe_code)]
+        let child = match unsafe { sys::fork_into(None) }.map_err(at)? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                let ready = sys::dup_to(stdin.as_raw_fd(), 0).and_then(|()| sys::dup_to(2, 1));
+                if ready.is_ok() {
+                    self.tail.run();
+                }
+                sys::exit_now(127)
+            }
+        };
+        match wait(child, self.timeout).map_err(at)? {
+            Some(0) => Ok(()),
+            Some(127) => Err(format!(
+                "startContainer hook {}: it could not be executed",
+                self.path
+            )),
+            Some(code) => Err(format!(
+                "startContainer hook {}: exit code {code}",
+                self.path
+            )),
+            None => Err(format!(
+                "startContainer hook {}: it took too long",
+                self.path
+            )),
+        }
+    }
+}
+
+/// The child's exit code, or none if its time was over: it is dead then.
+fn wait(child: i32, timeout: Option<Duration>) -> std::io::Result<Option<i32>> {
+    let ended = sys::pidfd_open(child)?;
+    let deadline = timeout.map(|t| Instant::now() + t);
+    let mut in_time = true;
+    loop {
+        // In a pid namespace of its own init may reap others' orphans here; they are nobody's.
+        while let Some((pid, status)) = sys::reap() {
+            if pid == child {
+                return Ok(in_time.then_some(status.code));
+            }
+        }
+        let left = match deadline {
+            Some(deadline) if in_time => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                i32::try_from(left.as_millis().max(1)).unwrap_or(i32::MAX)
+            }
+            _ => -1,
+        };
+        let mut fds = [libc::pollfd {
+            fd: ended.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }];
+        sys::poll(&mut fds, left)?;
+        if in_time && deadline.is_some_and(|d| d <= Instant::now()) && fds[0].revents == 0 {
+            in_time = false;
+            sys::kill(child, libc::SIGKILL)?;
+        }
+    }
+}

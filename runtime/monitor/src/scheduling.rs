@@ -1,0 +1,145 @@
+//! How the processes of a container are scheduled: cpu, disk, memory nodes.
+//!
+//! `cairn-create` writes it beside the container's spec, once; init takes it on before the start signal, and the monitor
+//! gives it to every exec, so that both run at the same priority. A container without any has no such file.
+
+use std::{fs, io};
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::record::SCHEDULING;
+use crate::sys;
+use crate::wire::VERSION;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scheduling {
+    pub cpu: Option<Cpu>,
+    /// Class and level in the kernel's one number, for ioprio_set(2).
+    pub io: Option<u32>,
+    pub memory: Option<Memory>,
+}
+
+/// For sched_setattr(2), in the kernel's numbers; times in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cpu {
+    pub policy: u32,
+    pub flags: u64,
+    pub nice: i32,
+    pub priority: u32,
+    pub runtime: u64,
+    pub deadline: u64,
+    pub period: u64,
+}
+
+/// For set_mempolicy(2).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// With its flags.
+    pub mode: u32,
+    /// Bit n of the whole is node n; may be empty.
+    pub nodes: Vec<u64>,
+}
+
+impl Scheduling {
+    /// What the container in the working directory was given; nothing without a file.
+    pub fn read() -> Result<Scheduling, String> {
+        match fs::read(SCHEDULING) {
+            Ok(bytes) => Scheduling::decode(&bytes).map_err(|e| e.to_string()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Scheduling::default()),
+            Err(e) => Err(format!("read {SCHEDULING}: {e}")),
+        }
+    }
+
+    /// Makes it the calling process's own. In the container's cgroups already (they give real-time processes their
+    /// time, and say which nodes there are), and with the privileges of the host where a value needs them.
+    pub fn apply(&self) -> Result<(), (&'static str, io::Error)> {
+        let at = |step| move |e| (step, e);
+        if let Some(io) = self.io {
+            sys::set_io_priority(io).map_err(at("set the I/O priority"))?;
+        }
+        if let Some(cpu) = &self.cpu {
+            sys::set_scheduler(cpu).map_err(at("set the scheduler"))?;
+        }
+        if let Some(memory) = &self.memory {
+            sys::set_memory_policy(memory.mode, &memory.nodes)
+                .map_err(at("set the memory policy"))?;
+        }
+        Ok(())
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u16(VERSION);
+        w.option(self.cpu.as_ref(), |w, c| {
+            w.u32(c.policy).u64(c.flags).i32(c.nice).u32(c.priority);
+            w.u64(c.runtime).u64(c.deadline).u64(c.period);
+        });
+        w.option(self.io.as_ref(), |w, io| {
+            w.u32(*io);
+        });
+        w.option(self.memory.as_ref(), |w, m| {
+            w.u32(m.mode).list(&m.nodes, |w, word| {
+                w.u64(*word);
+            });
+        });
+        w.finish()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Scheduling, DecodeError> {
+        let mut r = Reader::new(bytes);
+        if r.u16()? != VERSION {
+            return Err(DecodeError("the scheduling file has another version"));
+        }
+        let scheduling = Scheduling {
+            cpu: r.option(|r| {
+                Ok(Cpu {
+                    policy: r.u32()?,
+                    flags: r.u64()?,
+                    nice: r.i32()?,
+                    priority: r.u32()?,
+                    runtime: r.u64()?,
+                    deadline: r.u64()?,
+                    period: r.u64()?,
+                })
+            })?,
+            io: r.option(Reader::u32)?,
+            memory: r.option(|r| {
+                Ok(Memory {
+                    mode: r.u32()?,
+                    nodes: r.list(Reader::u64)?,
+                })
+            })?,
+        };
+        r.end()?;
+        Ok(scheduling)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let full = Scheduling {
+            cpu: Some(Cpu {
+                policy: 6,
+                flags: 1,
+                nice: -3,
+                priority: 7,
+                runtime: 1,
+                deadline: 2,
+                period: 3,
+            }),
+            io: Some(2 << 13 | 4),
+            memory: Some(Memory {
+                mode: 2,
+                nodes: vec![1, 1 << 63],
+            }),
+        };
+        for scheduling in [full, Scheduling::default()] {
+            let bytes = scheduling.encode();
+            assert_eq!(Scheduling::decode(&bytes), Ok(scheduling));
+            assert!(Scheduling::decode(&bytes[..bytes.len() - 1]).is_err());
+        }
+    }
+}

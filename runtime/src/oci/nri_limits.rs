@@ -1,0 +1,74 @@
+//! Limits of an adjustment that this host, or every kernel of today, does not have.
+//!
+//! Only an adjustment is held to this: a plugin names what it means. A kubelet names every page size and its
+//! swap on every host, so its updates leave out what is not there (CRI-231).
+
+use proto_nri as nri;
+
+use super::{
+    error::SpecError,
+    facts::{CgroupMode, HostFacts},
+};
+
+const FIELD: &str = "adjust.linux.resources";
+
+/// The first limit that cannot be had, by the name of its field.
+pub(super) fn check(asked: &nri::LinuxResources, host: &HostFacts) -> Result<(), SpecError> {
+    if let Some(memory) = &asked.memory {
+        check_memory(memory, host)?;
+    }
+    if let Some(cpu) = &asked.cpu {
+        let runtime = cpu.realtime_runtime.as_ref().is_some_and(|v| v.value != 0);
+        let period = cpu.realtime_period.as_ref().is_some_and(|v| v.value != 0);
+        let why = "this host has no groups of real-time processes";
+        refuse(runtime && !host.realtime, "cpu.realtime_runtime", why)?;
+        refuse(period && !host.realtime, "cpu.realtime_period", why)?;
+    }
+    refuse(
+        !asked.hugepage_limits.is_empty() && !host.hugetlb,
+        "hugepage_limits",
+        "this host has no hugetlb controller",
+    )
+}
+
+fn check_memory(memory: &nri::LinuxMemory, host: &HostFacts) -> Result<(), SpecError> {
+    let limits = |value: &Option<nri::OptionalInt64>| value.as_ref().is_some_and(|v| v.value > 0);
+    let v2 = host.cgroup == CgroupMode::V2;
+    refuse(
+        limits(&memory.swap) && !host.swap,
+        "memory.swap",
+        "this host does not count swap per cgroup",
+    )?;
+    refuse(
+        limits(&memory.kernel),
+        "memory.kernel",
+        "kernels no longer limit their own memory apart from the rest",
+    )?;
+    refuse(
+        limits(&memory.kernel_tcp) && v2,
+        "memory.kernel_tcp",
+        "cgroup v2 counts it with the rest",
+    )?;
+    refuse(
+        memory.swappiness.is_some() && v2,
+        "memory.swappiness",
+        "cgroup v2 has none per cgroup",
+    )?;
+    refuse(
+        memory.disable_oom_killer.as_ref().is_some_and(|d| d.value) && v2,
+        "memory.disable_oom_killer",
+        "cgroup v2 has no such switch",
+    )?;
+    refuse(
+        memory.use_hierarchy.as_ref().is_some_and(|h| !h.value),
+        "memory.use_hierarchy",
+        "kernels count every cgroup with its parents",
+    )
+}
+
+fn refuse(missing: bool, field: &str, why: &str) -> Result<(), SpecError> {
+    if missing {
+        return Err(SpecError::unsupported(format!("{FIELD}.{field}"), why));
+    }
+    Ok(())
+}

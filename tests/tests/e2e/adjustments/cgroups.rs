@@ -1,0 +1,402 @@
+//! Limits, classes, and the place of the cgroup.
+
+use std::{fs, time::Duration};
+
+use cairn_tests::{look, plugin::Plugin, until};
+use nri::{
+    adjust::{Adjust, SetResources},
+    proto::{
+        HugepageLimit, LinuxMemory, LinuxPids, LinuxRdt, OptionalBool, OptionalInt64,
+        OptionalRepeatedString, OptionalString, OptionalUInt64,
+    },
+};
+
+use super::stage::{Stage, limits_are_v2, of_linux, of_resources, resources, sleeper};
+
+const MIB: i64 = 1 << 20;
+
+fn int(value: i64) -> Option<OptionalInt64> {
+    Some(OptionalInt64 { value })
+}
+
+fn uint(value: u64) -> Option<OptionalUInt64> {
+    Some(OptionalUInt64 { value })
+}
+
+fn flag(value: bool) -> Option<OptionalBool> {
+    Some(OptionalBool { value })
+}
+
+pub async fn limits_of_memory_are_in_the_cgroup(stage: &Stage) {
+    let v2 = limits_are_v2();
+    let pod = stage.pod("memory").await;
+    let plain = sleeper(&pod, "plain").await;
+    let swap_file = if v2 {
+        "memory.swap.max"
+    } else {
+        "memory.memsw.limit_in_bytes"
+    };
+    let swap = stage
+        .cgroup_file(&plain, "memory", swap_file)
+        .await
+        .is_some();
+    stage.adjusts(move |_, adjust| {
+        let memory = LinuxMemory {
+            limit: int(64 * MIB),
+            reservation: int(32 * MIB),
+            swap: int(96 * MIB).filter(|_| swap),
+            use_hierarchy: flag(true),
+            ..Default::default()
+        };
+        resources(adjust).memory = Some(match v2 {
+            true => memory,
+            false => LinuxMemory {
+                kernel_tcp: int(16 * MIB),
+                swappiness: uint(10),
+                disable_oom_killer: flag(true),
+                ..memory
+            },
+        });
+    });
+    let container = sleeper(&pod, "c").await;
+    let mut expected = if v2 {
+        vec![
+            ("memory.max", (64 * MIB).to_string()),
+            ("memory.low", (32 * MIB).to_string()),
+        ]
+    } else {
+        vec![
+            ("memory.limit_in_bytes", (64 * MIB).to_string()),
+            ("memory.soft_limit_in_bytes", (32 * MIB).to_string()),
+            ("memory.kmem.tcp.limit_in_bytes", (16 * MIB).to_string()),
+            ("memory.swappiness", "10".to_owned()),
+            ("memory.use_hierarchy", "1".to_owned()),
+        ]
+    };
+    if swap {
+        // v1 counts memory and swap together, v2 swap alone.
+        let limit = if v2 { 32 * MIB } else { 96 * MIB };
+        expected.push((swap_file, limit.to_string()));
+    }
+    for (file, value) in expected {
+        let seen = stage.in_cgroup(&container, "memory", file).await;
+        assert_eq!(seen, value, "{file}");
+    }
+    if !v2 {
+        let control = stage
+            .in_cgroup(&container, "memory", "memory.oom_control")
+            .await;
+        assert!(control.contains("oom_kill_disable 1"), "{control}");
+    }
+    let mut refused = Vec::new();
+    if v2 {
+        refused.push((
+            "kernel_tcp",
+            LinuxMemory {
+                kernel_tcp: int(MIB),
+                ..Default::default()
+            },
+        ));
+        refused.push((
+            "swappiness",
+            LinuxMemory {
+                swappiness: uint(1),
+                ..Default::default()
+            },
+        ));
+        let disabled = LinuxMemory {
+            disable_oom_killer: flag(true),
+            ..Default::default()
+        };
+        refused.push(("disable_oom_killer", disabled));
+    }
+    if !swap {
+        refused.push((
+            "swap",
+            LinuxMemory {
+                swap: int(96 * MIB),
+                ..Default::default()
+            },
+        ));
+    }
+    for (field, memory) in refused {
+        let adjust = of_resources(|r| r.memory = Some(memory));
+        let field = format!("linux.resources.memory.{field}");
+        stage.refuses(&pod, &field, adjust).await;
+    }
+    pod.end().await;
+}
+
+pub async fn memory_of_the_kernel_alone_is_refused(stage: &Stage) {
+    let pod = stage.pod("kernel").await;
+    for (field, memory) in [
+        (
+            "kernel",
+            LinuxMemory {
+                kernel: int(MIB),
+                ..Default::default()
+            },
+        ),
+        (
+            "use_hierarchy",
+            LinuxMemory {
+                use_hierarchy: flag(false),
+                ..Default::default()
+            },
+        ),
+        (
+            "swappiness",
+            LinuxMemory {
+                swappiness: uint(201),
+                ..Default::default()
+            },
+        ),
+        (
+            "limit",
+            LinuxMemory {
+                limit: int(-2),
+                ..Default::default()
+            },
+        ),
+    ] {
+        let adjust = of_resources(|r| r.memory = Some(memory));
+        let field = format!("linux.resources.memory.{field}");
+        stage.refuses(&pod, &field, adjust).await;
+    }
+    pod.end().await;
+}
+
+pub async fn limits_of_the_cpu_are_in_the_cgroup(stage: &Stage) {
+    stage.adjusts(|_, adjust| {
+        let cpu = resources(adjust).cpu.get_or_insert_default();
+        cpu.shares = uint(300);
+        cpu.quota = int(30_000);
+        cpu.period = uint(60_000);
+        cpu.cpus = "0".to_owned();
+        cpu.mems = "0".to_owned();
+    });
+    let pod = stage.pod("cpu").await;
+    let container = sleeper(&pod, "c").await;
+    if limits_are_v2() {
+        let max = stage.in_cgroup(&container, "cpu", "cpu.max").await;
+        assert_eq!(max, "30000 60000");
+        let weight = stage.in_cgroup(&container, "cpu", "cpu.weight").await;
+        let weight: u64 = weight.parse().expect("a number");
+        assert!((2..100).contains(&weight), "less than by default: {weight}");
+    } else {
+        for (file, value) in [
+            ("cpu.shares", "300"),
+            ("cpu.cfs_quota_us", "30000"),
+            ("cpu.cfs_period_us", "60000"),
+        ] {
+            let seen = stage.in_cgroup(&container, "cpu", file).await;
+            assert_eq!(seen, value, "{file}");
+        }
+    }
+    for (file, line) in [
+        ("cpuset.cpus", "Cpus_allowed_list:\t0"),
+        ("cpuset.mems", "Mems_allowed_list:\t0"),
+    ] {
+        assert_eq!(stage.in_cgroup(&container, "cpuset", file).await, "0");
+        for pid in ["1", "self"] {
+            let status = container
+                .exec(&["cat", &format!("/proc/{pid}/status")])
+                .await;
+            assert!(status.lines().any(|l| l == line), "{line} of {pid}");
+        }
+    }
+    for (field, list) in [("cpus", "none"), ("mems", "0-")] {
+        let adjust = of_resources(|r| {
+            let cpu = r.cpu.get_or_insert_default();
+            let place = if field == "cpus" {
+                &mut cpu.cpus
+            } else {
+                &mut cpu.mems
+            };
+            *place = list.to_owned();
+        });
+        let field = format!("linux.resources.cpu.{field}");
+        stage.refuses(&pod, &field, adjust).await;
+    }
+    pod.end().await;
+}
+
+pub async fn limits_of_processes_and_huge_pages_are_in_the_cgroup(stage: &Stage) {
+    let page = HugepageLimit {
+        page_size: "2MB".to_owned(),
+        limit: 4 << 20,
+    };
+    let controllers = fs::read_to_string("/proc/cgroups").expect("a kernel with cgroups");
+    let huge = controllers.lines().any(|l| l.starts_with("hugetlb"))
+        && fs::exists("/sys/kernel/mm/hugepages/hugepages-2048kB").unwrap_or(false);
+    let own = page.clone();
+    stage.adjusts(move |_, adjust| {
+        resources(adjust).pids = Some(LinuxPids { limit: 17 });
+        if huge {
+            resources(adjust).hugepage_limits = vec![own.clone()];
+        }
+    });
+    let pod = stage.pod("pids").await;
+    let container = sleeper(&pod, "c").await;
+    assert_eq!(stage.in_cgroup(&container, "pids", "pids.max").await, "17");
+    let script = "for n in $(seq 30); do sleep 5 & done 2>&1; echo";
+    let said = container.try_exec(&["sh", "-c", script], 20).await;
+    let said = said.expect("ExecSync");
+    assert!(
+        format!("{}{}", said.out, said.err).contains("fork"),
+        "{said:?}"
+    );
+    if huge {
+        let mut found = None;
+        for file in ["hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.max"] {
+            let seen = stage.cgroup_file(&container, "hugetlb", file).await;
+            found = found.or(seen);
+        }
+        assert_eq!(found.as_deref(), Some("4194304"));
+        let bad = HugepageLimit {
+            page_size: "big".to_owned(),
+            limit: 1,
+        };
+        let adjust = of_resources(|r| r.hugepage_limits = vec![bad]);
+        let field = "linux.resources.hugepage_limits";
+        stage.refuses(&pod, field, adjust).await;
+    } else {
+        let adjust = of_resources(|r| r.hugepage_limits = vec![page]);
+        let field = "linux.resources.hugepage_limits";
+        stage.refuses(&pod, field, adjust).await;
+    }
+    pod.end().await;
+}
+
+pub async fn unified_limits_are_in_the_cgroup_of_a_v2_host(stage: &Stage) {
+    let pod = stage.pod("unified").await;
+    let high = ("memory.high".to_owned(), (50 * MIB).to_string());
+    if limits_are_v2() {
+        let pair = high.clone();
+        stage.adjusts(move |_, adjust| {
+            resources(adjust).unified = [pair.clone()].into();
+        });
+        let container = sleeper(&pod, "c").await;
+        let seen = stage.in_cgroup(&container, "memory", &high.0).await;
+        assert_eq!(seen, high.1);
+    } else {
+        let adjust = of_resources(|r| r.unified = [high].into());
+        stage.refuses(&pod, "linux.resources.unified", adjust).await;
+    }
+    let adjust = of_resources(|r| r.unified = [("cgroup.procs".into(), "1".into())].into());
+    stage.refuses(&pod, "linux.resources.unified", adjust).await;
+    pod.end().await;
+}
+
+pub async fn the_cgroup_is_where_the_plugin_put_it_and_goes_with_the_container(stage: &Stage) {
+    let parent = stage.daemon.cgroup_parent().to_owned();
+    let place = format!("{parent}/else/where");
+    let to = place.clone();
+    stage.adjusts(move |_, adjust| {
+        adjust.cgroups_path(&to).memory_limit(48 * MIB);
+    });
+    let pod = stage.pod("placed").await;
+    let container = sleeper(&pod, "c").await;
+    let groups = fs::read_to_string(stage.proc(&container).await.join("cgroup"));
+    let groups = groups.expect("it runs");
+    for line in groups.lines() {
+        assert!(line.ends_with(&format!(":{place}")), "{groups}");
+    }
+    let inside: Vec<_> = look::cgroup_dirs(&place);
+    assert!(!inside.is_empty());
+    let limit = if limits_are_v2() {
+        "memory.max"
+    } else {
+        "memory.limit_in_bytes"
+    };
+    let seen = stage.in_cgroup(&container, "memory", limit).await;
+    assert_eq!(seen, (48 * MIB).to_string());
+    // The kernel lists an exec where init is, or in a group of its own below.
+    container.exec(&["true"]).await;
+    let taken = of_linux(|linux| linux.cgroups_path = place.clone());
+    stage.refuses(&pod, "linux.cgroups_path", taken).await;
+    container.stop(Duration::ZERO).await.expect("StopContainer");
+    until("the cgroup is gone", || async {
+        look::cgroup_dirs(&place).is_empty().then_some(())
+    })
+    .await;
+    for bad in ["/", "relative", "/a/../../b", "a.slice:b:c"] {
+        let adjust = of_linux(|linux| linux.cgroups_path = bad.to_owned());
+        stage.refuses(&pod, "linux.cgroups_path", adjust).await;
+    }
+    let pods = of_linux(|linux| linux.cgroups_path = parent);
+    stage.refuses(&pod, "linux.cgroups_path", pods).await;
+    pod.end().await;
+}
+
+pub async fn a_block_io_class_is_refused_as_there_are_none(stage: &Stage) {
+    let pod = stage.pod("blockio").await;
+    let class = |value: &str| {
+        let value = value.to_owned();
+        of_resources(|r| r.blockio_class = Some(OptionalString { value }))
+    };
+    let field = "linux.resources.blockio_class";
+    stage.refuses(&pod, field, class("fast")).await;
+    let none = class("");
+    stage.adjusts(move |_, adjust| *adjust = none.clone());
+    sleeper(&pod, "none").await;
+    pod.end().await;
+}
+
+pub async fn rdt_is_refused_unless_it_is_removed_again(stage: &Stage) {
+    let pod = stage.pod("rdt").await;
+    let class = |value: &str| OptionalString {
+        value: value.to_owned(),
+    };
+    let lines = OptionalRepeatedString {
+        value: vec!["L3:0=f".to_owned()],
+    };
+    let of_rdt = |rdt: LinuxRdt| of_linux(|linux| linux.rdt = Some(rdt));
+    // No machine of ours has resctrl: where one has, these would have to be seen in its directories.
+    let resctrl = fs::exists("/sys/fs/resctrl/schemata").unwrap_or(false);
+    assert!(
+        !resctrl,
+        "this machine has resctrl: show what becomes of it"
+    );
+    let clos = LinuxRdt {
+        clos_id: Some(class("gold")),
+        ..Default::default()
+    };
+    for (field, adjust) in [
+        (
+            "linux.resources.rdt_class",
+            of_resources(|r| r.rdt_class = Some(class("gold"))),
+        ),
+        ("linux.rdt.clos_id", of_rdt(clos.clone())),
+        (
+            "linux.rdt.schemata",
+            of_rdt(LinuxRdt {
+                schemata: Some(lines),
+                ..Default::default()
+            }),
+        ),
+        (
+            "linux.rdt.enable_monitoring",
+            of_rdt(LinuxRdt {
+                enable_monitoring: flag(true),
+                ..Default::default()
+            }),
+        ),
+    ] {
+        stage.refuses(&pod, field, adjust).await;
+    }
+    let second = Plugin::join(&stage.daemon.nri_socket(), "20", "second").await;
+    stage.adjusts(move |_, adjust| {
+        *adjust = of_linux(|linux| linux.rdt = Some(clos.clone()));
+    });
+    stage.adjusts_by(&second, |_, adjust| {
+        *adjust = of_linux(|linux| {
+            linux.rdt = Some(LinuxRdt {
+                remove: true,
+                ..Default::default()
+            });
+        });
+    });
+    sleeper(&pod, "without").await;
+    pod.end().await;
+}

@@ -1,0 +1,146 @@
+//! Device nodes and the rules about them.
+//!
+//! Major number 240 is for local use: nobody drives it. Opening such a node says "no such device" where the rules let it
+//! through, and "not permitted" where they do not.
+
+use cairn_tests::cri;
+use nri::{
+    adjust::Adjust,
+    proto::{LinuxDevice, LinuxDeviceCgroup, OptionalFileMode, OptionalInt64, OptionalUInt32},
+};
+
+use super::stage::{Stage, bind, fails, of_linux, of_resources, resources, sleeper};
+
+const PASSED: &str = "No such device or address";
+const DENIED: &str = "Operation not permitted";
+
+fn device(path: &str, kind: &str, numbers: (i64, i64), mode: u32) -> LinuxDevice {
+    LinuxDevice {
+        path: path.to_owned(),
+        r#type: kind.to_owned(),
+        major: numbers.0,
+        minor: numbers.1,
+        file_mode: Some(OptionalFileMode { value: mode }),
+        uid: Some(OptionalUInt32 { value: 1000 }),
+        gid: Some(OptionalUInt32 { value: 2000 }),
+    }
+}
+
+pub async fn devices_are_made_with_their_mode_and_owner_and_can_be_used(stage: &Stage) {
+    stage.adjusts(|_, adjust| {
+        adjust
+            .add_device(device("/dev/char", "c", (1, 3), 0o640))
+            .add_device(device("/dev/ours/local", "c", (240, 7), 0o600))
+            .add_device(device("/dev/block", "b", (240, 8), 0o604))
+            .add_device(device("/dev/fifo", "p", (0, 0), 0o622))
+            // Another in the place of one that every container has.
+            .set_device(device("/dev/full", "c", (1, 5), 0o666));
+    });
+    let pod = stage.pod("devices").await;
+    let container = sleeper(&pod, "c").await;
+    let format = "%a %u %g %t:%T %F";
+    for (path, expected) in [
+        ("/dev/char", "640 1000 2000 1:3 character special file"),
+        (
+            "/dev/ours/local",
+            "600 1000 2000 f0:7 character special file",
+        ),
+        ("/dev/block", "604 1000 2000 f0:8 block special file"),
+        ("/dev/fifo", "622 1000 2000 0:0 fifo"),
+        ("/dev/full", "666 1000 2000 1:5 character special file"),
+    ] {
+        let seen = container.exec(&["stat", "-c", format, path]).await;
+        assert_eq!(seen, expected, "{path}");
+    }
+    container.sh("echo x > /dev/char").await;
+    container
+        .sh("test $(head -c 3 /dev/full | wc -c) = 3 && echo x > /dev/full")
+        .await;
+    for path in ["/dev/ours/local", "/dev/block"] {
+        let said = fails(&container, &format!("cat {path}")).await;
+        assert!(said.contains(PASSED), "{path}: {said}");
+    }
+    container.sh("echo x > /dev/fifo & cat /dev/fifo").await;
+    for bad in [
+        device("dev/x", "c", (1, 3), 0),
+        device("/dev/x", "x", (1, 3), 0),
+        device("/dev/x", "c", (-1, 3), 0),
+    ] {
+        let adjust = of_linux(|linux| linux.devices.push(bad));
+        stage.refuses(&pod, "linux.devices", adjust).await;
+    }
+    pod.end().await;
+}
+
+pub async fn a_device_is_removed_together_with_its_rule(stage: &Stage) {
+    let nodes = stage.volume("nodes");
+    let node = nodes.join("local").display().to_string();
+    stage.machine(&["mknod", &node, "c", "240", "9"]).await;
+    stage.adjusts(|name, adjust| {
+        if name == "without" {
+            adjust.remove_device("/dev/local");
+        }
+    });
+    let pod = stage.pod("removed").await;
+    for (name, there, says) in [("with", "0", PASSED), ("without", "1", DENIED)] {
+        let mut config = pod.cri.container_config(name, &["sleep", "1000"]);
+        config.devices = vec![cri::Device {
+            container_path: "/dev/local".into(),
+            host_path: node.clone(),
+            permissions: "rwm".into(),
+        }];
+        config.mounts = vec![bind(&nodes, "/nodes")];
+        let container = pod.try_create(config).await.expect("CreateContainer");
+        container.start().await.expect("StartContainer");
+        let seen = container.sh("test -e /dev/local; echo $?").await;
+        assert_eq!(seen, there, "{name}");
+        // Another way to the same device: the rule decides.
+        let said = fails(&container, "cat /nodes/local").await;
+        assert!(said.contains(says), "{name}: {said}");
+    }
+    pod.end().await;
+}
+
+fn rule(allow: bool, kind: &str, numbers: (i64, i64), access: &str) -> LinuxDeviceCgroup {
+    LinuxDeviceCgroup {
+        allow,
+        r#type: kind.to_owned(),
+        major: Some(OptionalInt64 { value: numbers.0 }),
+        minor: Some(OptionalInt64 { value: numbers.1 }),
+        access: access.to_owned(),
+    }
+}
+
+pub async fn rules_allow_and_deny_devices(stage: &Stage) {
+    stage.adjusts(|_, adjust| {
+        resources(adjust).devices = vec![
+            rule(true, "c", (240, 11), "r"),
+            rule(false, "c", (1, 9), "w"),
+        ];
+    });
+    let nodes = stage.volume("nodes");
+    for minor in ["11", "12"] {
+        let node = nodes.join(minor).display().to_string();
+        stage.machine(&["mknod", &node, "c", "240", minor]).await;
+    }
+    let pod = stage.pod("rules").await;
+    let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
+    config.mounts = vec![bind(&nodes, "/nodes")];
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    for (script, says) in [
+        ("cat /nodes/11", PASSED),
+        ("echo x > /nodes/11", DENIED),
+        ("cat /nodes/12", DENIED),
+        ("echo x > /dev/urandom", DENIED),
+    ] {
+        let said = fails(&container, script).await;
+        assert!(said.contains(says), "{script}: {said}");
+    }
+    container.sh("head -c 1 /dev/urandom").await;
+    let bad = of_resources(|r| r.devices = vec![rule(true, "p", (1, 1), "r")]);
+    stage.refuses(&pod, "linux.resources.devices", bad).await;
+    let bad = of_resources(|r| r.devices = vec![rule(true, "c", (1, 1), "x")]);
+    stage.refuses(&pod, "linux.resources.devices", bad).await;
+    pod.end().await;
+}

@@ -1,0 +1,119 @@
+//! Mounts.
+
+use std::fs;
+
+use cairn_tests::until;
+use nri::{
+    adjust::Adjust,
+    proto::{ContainerAdjustment, Mount},
+};
+
+use super::stage::{Stage, bind, fails, sleeper};
+
+fn mount(destination: &str, kind: &str, source: &str, options: &[&str]) -> Mount {
+    Mount {
+        destination: destination.to_owned(),
+        r#type: kind.to_owned(),
+        source: source.to_owned(),
+        options: options.iter().map(|&o| o.to_owned()).collect(),
+    }
+}
+
+pub async fn mounts_are_added_replaced_and_removed(stage: &Stage) {
+    let volumes = ["old", "new", "gone", "gift"].map(|name| {
+        let path = stage.volume(name);
+        fs::write(path.join("file"), name).expect("a file");
+        path
+    });
+    let [old, new, gone, gift] = volumes;
+    let (new_source, gift_source) = (new.display().to_string(), gift.display().to_string());
+    stage.adjusts(move |_, adjust| {
+        adjust
+            .add_mount(mount("/gift", "bind", &gift_source, &["bind", "ro"]))
+            .add_mount(mount("/data", "bind", &new_source, &["rbind", "rw"]))
+            .add_mount(mount(
+                "/scratch",
+                "tmpfs",
+                "tmpfs",
+                &["nosuid", "nodev", "noexec", "mode=700", "size=64k"],
+            ))
+            .remove_mount("/gone");
+    });
+    let pod = stage.pod("mounts").await;
+    let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
+    config.mounts = vec![bind(&old, "/data"), bind(&gone, "/gone")];
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    assert_eq!(container.exec(&["cat", "/gift/file"]).await, "gift");
+    let denied = fails(&container, "touch /gift/x").await;
+    assert!(denied.contains("Read-only"), "{denied}");
+    assert_eq!(container.exec(&["cat", "/data/file"]).await, "new");
+    container.exec(&["touch", "/data/x"]).await;
+    assert!(new.join("x").exists() && !old.join("x").exists());
+    fails(&container, "test -e /gone").await;
+    let scratch = container
+        .sh("grep ' /scratch ' /proc/mounts; stat -c %a /scratch")
+        .await;
+    for word in ["tmpfs", "nosuid", "nodev", "noexec", "size=64k", "700"] {
+        assert!(scratch.contains(word), "{word}: {scratch}");
+    }
+    pod.end().await;
+}
+
+pub async fn a_mount_propagates_as_its_options_say_or_is_refused(stage: &Stage) {
+    let (shared, private) = (stage.volume("shared"), stage.volume("private"));
+    let (source, elsewhere) = (shared.display().to_string(), private.display().to_string());
+    stage
+        .machine(&["mount", "-t", "tmpfs", "tmpfs", &source])
+        .await;
+    stage.machine(&["mount", "--make-shared", &source]).await;
+    let (from, to) = (source.clone(), ["rshared", "rslave", "rprivate"]);
+    stage.adjusts(move |name, adjust| {
+        if to.contains(&name) {
+            adjust.add_mount(mount("/m", "bind", &from, &["rbind", name]));
+        }
+    });
+    let pod = stage.pod("propagation").await;
+    let [a, b, c] = [
+        sleeper(&pod, "rshared").await,
+        sleeper(&pod, "rslave").await,
+        sleeper(&pod, "rprivate").await,
+    ];
+    for (container, word) in [(&a, "shared:"), (&b, "master:"), (&c, " - ")] {
+        let line = container.sh("grep ' /m ' /proc/self/mountinfo").await;
+        let (flags, _) = line.split_once(" - ").expect("a separator");
+        let tags: Vec<&str> = flags.split(' ').skip(6).collect();
+        match word {
+            " - " => assert!(tags.is_empty(), "{line}"),
+            word => assert!(tags.iter().any(|t| t.starts_with(word)), "{line}"),
+        }
+    }
+    let below = format!("{source}/below");
+    stage.machine(&["mkdir", &below]).await;
+    stage
+        .machine(&["mount", "-t", "tmpfs", "tmpfs", &below])
+        .await;
+    stage.machine(&["touch", &format!("{below}/file")]).await;
+    for container in [&a, &b] {
+        until("the machine's mount arrives", || async {
+            let there = container.try_exec(&["test", "-e", "/m/below/file"], 10);
+            (there.await.ok()?.code == 0).then_some(())
+        })
+        .await;
+    }
+    fails(&c, "test -e /m/below/file").await;
+    for option in ["rshared", "rslave"] {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.add_mount(mount("/m", "bind", &elsewhere, &["rbind", option]));
+        stage.refuses(&pod, "mounts", adjust).await;
+    }
+    for bad in [
+        mount("/m", "bind", &source, &["tmpcopyup"]),
+        mount("relative", "bind", &source, &[]),
+    ] {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.add_mount(bad);
+        stage.refuses(&pod, "mounts", adjust).await;
+    }
+    pod.end().await;
+}

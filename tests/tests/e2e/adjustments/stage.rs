@@ -1,0 +1,212 @@
+//! A daemon with a plugin that adjusts, and short ways to what the adjusted containers look like.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use cairn_tests::{
+    Daemon, cri,
+    plugin::Plugin,
+    pod::{Container, Pod},
+};
+use nri::proto::{ContainerAdjustment, LinuxContainerAdjustment, LinuxResources};
+
+use super::fields;
+
+pub struct Stage {
+    pub daemon: Daemon,
+    pub plugin: Plugin,
+    /// All fields that were sent.
+    sent: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Stage {
+    pub async fn new() -> Self {
+        let daemon = Daemon::start().await;
+        let plugin = Plugin::join(&daemon.nri_socket(), "10", "adjuster").await;
+        Self {
+            daemon,
+            plugin,
+            sent: Arc::default(),
+        }
+    }
+
+    pub async fn pod(&self, name: &str) -> Pod {
+        self.daemon.cri().pod(name).await
+    }
+
+    /// From now on the plugin answers with this, by the container's name.
+    pub fn adjusts<F>(&self, adjust: F)
+    where
+        F: Fn(&str, &mut ContainerAdjustment) + Send + Sync + 'static,
+    {
+        self.adjusts_by(&self.plugin, adjust);
+    }
+
+    /// As `adjusts`, for a second plugin.
+    pub fn adjusts_by<F>(&self, plugin: &Plugin, adjust: F)
+    where
+        F: Fn(&str, &mut ContainerAdjustment) + Send + Sync + 'static,
+    {
+        let sent = self.sent.clone();
+        plugin.adjusts(move |_, container| {
+            let mut answer = ContainerAdjustment::default();
+            adjust(&container.name, &mut answer);
+            let fields = fields::set_in(&answer);
+            sent.lock().expect("never poisoned").extend(fields);
+            Some(answer)
+        });
+    }
+
+    /// The adjustment fails the creation by the name of the field, and nothing is left.
+    pub async fn refuses(&self, pod: &Pod, field: &str, adjust: ContainerAdjustment) {
+        self.adjusts(|_, _| ());
+        let plain = pod.create("before", &["true"]).await;
+        plain.remove().await.expect("RemoveContainer");
+        let before = self.daemon.inventory().await;
+        let listed = pod.cri.containers().await.len();
+        let shown = format!("{adjust:?}");
+        self.adjusts(move |_, answer| *answer = adjust.clone());
+        let created = pod
+            .try_create(pod.cri.container_config("refused", &["true"]))
+            .await;
+        let error = match created {
+            Ok(_) => panic!("{field} is taken: {shown}"),
+            Err(error) => error,
+        };
+        let text = error.message();
+        assert!(text.contains(field), "{field}: {text}");
+        assert_eq!(pod.cri.containers().await.len(), listed, "{field}");
+        self.daemon.leaves_only(&before).await;
+    }
+
+    /// # Panics
+    /// If one of the fields was in no adjustment.
+    pub fn has_sent(&self, fields: &[&str]) {
+        let sent = self.sent.lock().expect("never poisoned");
+        for field in fields {
+            assert!(sent.contains(*field), "{field} was never sent: {sent:?}");
+        }
+    }
+
+    /// `/proc/<init>` of a container.
+    pub async fn proc(&self, container: &Container) -> PathBuf {
+        let pid = container.pid().await.expect("the container runs");
+        self.daemon.yard.inside(format!("/proc/{pid}"))
+    }
+
+    /// A file of the container's cgroup, by its controller on v1; `None` where the machine has no such file.
+    pub async fn cgroup_file(
+        &self,
+        container: &Container,
+        controller: &str,
+        file: &str,
+    ) -> Option<String> {
+        let groups = fs::read_to_string(self.proc(container).await.join("cgroup"));
+        let groups = groups.expect("a process has cgroups");
+        let mut found = groups.lines().filter_map(|line| {
+            let (names, path) = line.split_once(':')?.1.split_once(':')?;
+            let root = if names.is_empty() {
+                unified_root()
+            } else if names.split(',').any(|n| n == controller) {
+                Path::new("/sys/fs/cgroup").join(names)
+            } else {
+                return None;
+            };
+            fs::read_to_string(root.join(path.trim_start_matches('/')).join(file)).ok()
+        });
+        found.next().map(|text| text.trim().to_owned())
+    }
+
+    /// As `cgroup_file`, for what must be there.
+    pub async fn in_cgroup(&self, container: &Container, controller: &str, file: &str) -> String {
+        let text = self.cgroup_file(container, controller, file).await;
+        text.unwrap_or_else(|| panic!("{controller} has no {file}"))
+    }
+
+    /// Runs a program of the machine in the daemon's namespaces; it must succeed. Answers what it prints.
+    pub async fn machine(&self, argv: &[&str]) -> String {
+        let (program, args) = argv.split_first().expect("a command");
+        let output = self.daemon.yard.command(program).args(args).output().await;
+        let output = output.expect("nsenter runs");
+        assert!(output.status.success(), "{argv:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// A directory of the machine for volumes, writable by all.
+    pub fn volume(&self, name: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.daemon.path("volumes").join(name);
+        fs::create_dir_all(&path).expect("a directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("ours");
+        path
+    }
+}
+
+/// Where the v2 tree is: alone, or beside v1.
+fn unified_root() -> PathBuf {
+    let beside = Path::new("/sys/fs/cgroup/unified");
+    if beside.is_dir() {
+        beside.to_owned()
+    } else {
+        "/sys/fs/cgroup".into()
+    }
+}
+
+/// Whether limits are written to cgroup v2.
+pub fn limits_are_v2() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// The first process sleeps, and forks nothing.
+pub async fn sleeper(pod: &Pod, name: &str) -> Container {
+    pod.run(name, &["sleep", "1000"]).await
+}
+
+/// What a command that must fail says.
+pub async fn fails(container: &Container, script: &str) -> String {
+    let ran = container.try_exec(&["sh", "-c", script], 20).await;
+    let ran = ran.expect("ExecSync");
+    assert_ne!(ran.code, 0, "{script:?} succeeds: {ran:?}");
+    ran.err
+}
+
+pub fn linux(adjust: &mut ContainerAdjustment) -> &mut LinuxContainerAdjustment {
+    adjust.linux.get_or_insert_default()
+}
+
+pub fn resources(adjust: &mut ContainerAdjustment) -> &mut LinuxResources {
+    linux(adjust).resources.get_or_insert_default()
+}
+
+/// An adjustment of the `linux` section only.
+pub fn of_linux(change: impl FnOnce(&mut LinuxContainerAdjustment)) -> ContainerAdjustment {
+    let mut adjust = ContainerAdjustment::default();
+    change(linux(&mut adjust));
+    adjust
+}
+
+/// An adjustment of limits only.
+pub fn of_resources(change: impl FnOnce(&mut LinuxResources)) -> ContainerAdjustment {
+    of_linux(|linux| change(linux.resources.get_or_insert_default()))
+}
+
+pub fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSecurityContext {
+    let linux = config.linux.as_mut().expect("set by container_config");
+    linux
+        .security_context
+        .as_mut()
+        .expect("set by container_config")
+}
+
+/// A bind mount as a kubelet asks for it.
+pub fn bind(from: &Path, to: &str) -> cri::Mount {
+    cri::Mount {
+        host_path: from.display().to_string(),
+        container_path: to.to_owned(),
+        ..Default::default()
+    }
+}
