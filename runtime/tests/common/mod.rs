@@ -48,7 +48,11 @@ fn helpers() -> PathBuf {
         return dir.into();
     }
     let exe = std::env::current_exe().expect("our own path");
-    let dir = exe.ancestors().nth(2).expect("a directory for each profile").to_path_buf();
+    let dir = exe
+        .ancestors()
+        .nth(2)
+        .expect("a directory for each profile")
+        .to_path_buf();
     assert!(
         dir.join("cairn-create").exists(),
         "run `hack/build helpers` first, or set CAIRN_HELPERS"

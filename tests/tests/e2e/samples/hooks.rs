@@ -222,7 +222,7 @@ async fn the_v010_adapter_vetoes_what_an_old_plugin_refuses_but_never_a_teardown
     let refusal = r#"{"plugin": "old", "version": "0.1", "error": "no room"}"#;
     write(&daemon, "/run/answer", refusal);
     let error = cri.try_pod(cri.pod_config("refused")).await;
-    let error = error.err().expect("a veto");
+    let error = error.expect_err("a veto");
     tells(&error, &["10-v010-adapter", "old", "no room"]);
     assert!(cri.pods().await.is_empty());
 

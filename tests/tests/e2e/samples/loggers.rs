@@ -266,9 +266,9 @@ async fn the_network_logger_tells_of_every_network_until_the_daemon_says_goodbye
     let expected = [
         format!("RunPodSandbox: default/hosted: {host}"),
         format!("StopPodSandbox: default/hosted: {host}"),
-        format!("RemovePodSandbox: default/hosted: network gone, no address"),
+        "RemovePodSandbox: default/hosted: network gone, no address".to_owned(),
         format!("StopPodSandbox: default/before: /{path}, addresses {ip}"),
-        format!("RemovePodSandbox: default/before: network gone, no address"),
+        "RemovePodSandbox: default/before: network gone, no address".to_owned(),
     ];
     assert_eq!(lines[1..6], expected);
     assert!(lines[6].starts_with("Shutdown: "), "{text}");

@@ -108,7 +108,7 @@ async fn a_pod_that_cannot_have_an_interface_fails_and_all_are_moved_back() {
     .enumerate()
     {
         let config = annotated(&cri, &format!("bad{n}"), &[(KEY, value)]);
-        let error = cri.try_pod(config).await.err().expect("a veto");
+        let error = cri.try_pod(config).await.expect_err("a veto");
         tells(&error, &[id, told]);
         assert!(cri.pods().await.is_empty(), "{value}");
         assert!(
@@ -129,7 +129,7 @@ async fn a_pod_on_the_hosts_network_cannot_have_an_interface() {
         .get_or_insert_default()
         .namespace_options;
     options.get_or_insert_default().network = cri::NamespaceMode::Node.into();
-    let error = cri.try_pod(config).await.err().expect("a veto");
+    let error = cri.try_pod(config).await.expect_err("a veto");
     tells(
         &error,
         &[
