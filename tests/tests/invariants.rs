@@ -12,12 +12,21 @@ use std::{
 use cairn_tests::bins::repository;
 use serde_json::Value;
 
-/// `cargo metadata`, resolved.
+/// The platform that cargo builds for here.
+fn host() -> String {
+    let output = Command::new(env!("CARGO")).arg("-vV").output();
+    let said = String::from_utf8(output.expect("cargo runs").stdout).expect("text");
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    host.expect("cargo names its host").to_owned()
+}
+
+/// `cargo metadata`, resolved for this platform: the crates of others are not on a machine that has only built.
 fn metadata() -> &'static Value {
     static METADATA: OnceLock<Value> = OnceLock::new();
     METADATA.get_or_init(|| {
         let output = Command::new(env!("CARGO"))
             .args(["metadata", "--format-version=1", "--locked", "--offline"])
+            .args(["--filter-platform", &host()])
             .current_dir(repository())
             .output()
             .expect("cargo runs");
