@@ -128,10 +128,16 @@ mod tests {
             now = now.max(at(*ms));
             loop {
                 while let Some(due) = replies.due().filter(|due| *due <= now) {
-                    let send = |f: &[u8]| Ok(out.push((since(due), f.to_vec())));
+                    let send = |f: &[u8]| {
+                        out.push((since(due), f.to_vec()));
+                        Ok(())
+                    };
                     replies.release(due, send).unwrap();
                 }
-                let send = |f: &[u8]| Ok(out.push((since(now), f.to_vec())));
+                let send = |f: &[u8]| {
+                    out.push((since(now), f.to_vec()));
+                    Ok(())
+                };
                 if replies.put(bytes, now, send).unwrap() {
                     break;
                 }
@@ -139,7 +145,10 @@ mod tests {
             }
         }
         while let Some(due) = replies.due() {
-            let send = |f: &[u8]| Ok(out.push((since(due), f.to_vec())));
+            let send = |f: &[u8]| {
+                out.push((since(due), f.to_vec()));
+                Ok(())
+            };
             replies.release(due, send).unwrap();
         }
         out
