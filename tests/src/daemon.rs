@@ -293,6 +293,19 @@ impl Daemon {
             .expect("cairn runs")
     }
 
+    /// What `cairn plugins --output json` lists.
+    ///
+    /// # Panics
+    /// If it fails, or says something else.
+    pub async fn plugins(&self) -> Vec<serde_json::Value> {
+        let output = self.cairn(&["plugins", "--output", "json"]).await;
+        assert!(output.status.success(), "{}", shown(&output));
+        let mut all: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let plugins = all["plugins"].take();
+        serde_json::from_value(plugins).expect("a list")
+    }
+
     /// `crictl -r <this daemon> <args>`.
     pub async fn crictl(&self, args: &[&str]) -> Output {
         let endpoint = format!("unix://{}", self.socket().display());

@@ -21,11 +21,7 @@ const GUARD: &str = "[nri]\nrequest_timeout = \"500ms\"\n\
 
 /// What `cairn plugins --output json` says of a plugin; null where it says nothing.
 async fn info(daemon: &Daemon, id: &str) -> Value {
-    let output = daemon.cairn(&["plugins", "--output", "json"]).await;
-    assert!(output.status.success(), "{}", shown(&output));
-    let all: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
-    let plugins = all["plugins"].as_array().expect("a list").clone();
-    let found = plugins.into_iter().find(|plugin| plugin["id"] == id);
+    let found = daemon.plugins().await.into_iter().find(|p| p["id"] == id);
     found.unwrap_or_default()
 }
 

@@ -5,11 +5,12 @@ use std::{fs, path::PathBuf};
 
 use cairn_tests::{
     Daemon, Setup, bins, cri,
-    daemon::{shown, stdout},
+    daemon::shown,
     image::{BUSYBOX, Image},
     pod::Cri,
     until,
 };
+use serde_json::Value;
 use tonic::Status;
 
 mod devices;
@@ -21,7 +22,7 @@ mod usage;
 mod validator;
 
 /// How the daemon came to a plugin, in the words of `cairn plugins`.
-const LAUNCHED: &str = "pre-connected";
+const LAUNCHED: &str = "launched";
 const CONNECTED: &str = "external";
 
 /// A sample that was started as one would in a shell.
@@ -65,11 +66,10 @@ async fn connect(daemon: &mut Daemon, program: &str, flags: &[&str], ids: &[&str
 
 /// Waits until `cairn plugins` lists it as active, and as come this way.
 async fn active(daemon: &Daemon, id: &str, kind: &str) {
-    let wanted = [id, "active", kind];
-    until(&format!("{wanted:?} is listed"), || async {
-        let table = stdout(&daemon.cairn(&["plugins"]).await);
-        let is_it = |row: &str| row.split_whitespace().take(3).eq(wanted);
-        table.lines().any(is_it).then_some(())
+    until(&format!("{id} is active, and {kind}"), || async {
+        let all = daemon.plugins().await;
+        let is_it = |p: &Value| p["id"] == id && p["state"] == "active" && p["kind"] == kind;
+        all.iter().any(is_it).then_some(())
     })
     .await;
 }

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use cairn_tests::{Daemon, Setup, bins, daemon::stdout, until};
+use cairn_tests::{Daemon, Setup, bins, until};
 
 use super::{cover, serve};
 
@@ -27,9 +27,8 @@ fn usages(readme: &str) -> BTreeMap<&str, Vec<&str>> {
 
 /// How many plugins the daemon has.
 async fn plugins(daemon: &Daemon) -> usize {
-    let table = stdout(&daemon.cairn(&["plugins"]).await);
-    let active = |row: &&str| row.split_whitespace().nth(1) == Some("active");
-    table.lines().filter(active).count()
+    let all = daemon.plugins().await;
+    all.iter().filter(|p| p["state"] == "active").count()
 }
 
 /// Pastes a line into a shell, which it shall find the samples by; answers the shell's pid. Either the daemon has

@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use cairn_tests::{Daemon, Setup, bins, cri, daemon::stdout, plugin::Plugin, pod::Cri, until};
+use cairn_tests::{Daemon, Setup, bins, cri, plugin::Plugin, pod::Cri, until};
 use nri::{
     adjust::{Adjust, HookKind},
     proto::{ContainerAdjustment, Event, Hook, LinuxSeccomp},
 };
 use tonic::Status;
+
+use serde_json::Value;
 
 use super::{LAUNCHED, active, annotated, connect, refused, tells, write};
 
@@ -162,9 +164,9 @@ async fn a_connected_validator_wants_required_plugins_unless_the_pod_tolerates_t
     tells(&refused(&cri, "more", &more).await, &["missing: logger"]);
     daemon.yard.kill(template.pid, 9).await;
     until("it is gone", || async {
-        let table = stdout(&daemon.cairn(&["plugins"]).await);
-        let row = table.lines().find(|row| row.starts_with("10-template"));
-        row.is_none_or(|row| !row.contains("active")).then_some(())
+        let all = daemon.plugins().await;
+        let active = |p: &Value| p["id"] == "10-template" && p["state"] == "active";
+        (!all.iter().any(active)).then_some(())
     })
     .await;
     tells(&refused(&cri, "gone", &[]).await, &["missing: template"]);
