@@ -90,10 +90,7 @@ async fn the_rdt_plugin_puts_containers_into_classes_or_the_daemon_names_what_is
         fs::remove_dir("/sys/fs/resctrl/cairn-test").expect("nobody is in it");
     } else {
         let error = refused(&cri, "classy", &asked).await;
-        tells(
-            &error,
-            &["adjust.linux.rdt", "cairn-test", "resctrl is not available"],
-        );
+        tells(&error, &["adjust.linux.rdt", "resctrl is not available"]);
     }
     rdt.says("default/classy/c: colour: not known").await;
     let asked = [("enablemonitoring.rdt.noderesource.dev/container.c", "maybe")];
