@@ -544,6 +544,31 @@ async fn a_bad_identity_is_refused_with_a_reason_and_the_connection_closes() {
 }
 
 #[tokio::test]
+async fn what_a_plugin_says_of_itself_is_told_in_one_short_line() {
+    let place = Place::new();
+    let _nri = place.builder().start().await.unwrap();
+    let long = "\u{1}\n".repeat(500_000);
+    let mut bad = Raw::connect(&place).await;
+    bad.register("10", &long).await;
+    assert_eq!(bad.status().await, Some(3));
+    let mut good = Raw::connect(&place).await;
+    let request = RegisterPluginRequest {
+        plugin_name: "good".into(),
+        plugin_idx: "10".into(),
+        nri_version: long,
+    };
+    good.request(RUNTIME, "RegisterPlugin", request.encode_to_vec())
+        .await;
+    let short = |text: &str| text.len() < 10_000 && !text.contains(char::is_control);
+    until("both are told", || {
+        let refused = |e: &PluginEvent| matches!(e, PluginEvent::Rejected { reason } if short(reason));
+        let known = |e: &PluginEvent| matches!(e, PluginEvent::Registered { nri_version, .. } if short(nri_version));
+        place.seen.saw("??", refused) && place.seen.saw("10-good", known)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn our_stub_learns_why_it_was_refused() {
     let place = Place::new();
     let _nri = place
