@@ -353,6 +353,18 @@ impl Trunk {
     }
 }
 
+impl MuxConn {
+    /// Ready while a write would be taken at once, or would fail.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut out = lock(&self.trunk.outbound);
+        if self.trunk.reason().is_some() || out.bytes.len() < OUTBOUND_BUDGET {
+            return Poll::Ready(());
+        }
+        out.writers.push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
 impl AsyncRead for MuxConn {
     fn poll_read(
         self: Pin<&mut Self>,

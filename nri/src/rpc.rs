@@ -6,7 +6,8 @@
 //! - a message that is too long is refused before it is sent, with both sizes (NRI-131, NRI-143);
 //! - a timeout is a variant, not a text (NRI-137): our clock decides, a status 4 counts as the same;
 //! - every method of a service is served, so that an unknown one is UNIMPLEMENTED (NRI-141);
-//! - a peer that floods us with requests is read no further than [`MAX_CALLS`] of them (NRI-108).
+//! - a peer that floods us with requests is read no further than [`MAX_CALLS`] of them, and one that
+//!   does not take our answers is not read (NRI-108).
 
 use std::{
     collections::HashMap,
@@ -370,6 +371,10 @@ impl AsyncRead for Gated {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // ttrpc answers what is no call too, each on a task of its own: those would pile up here.
+        if self.conn.poll_room(cx).is_pending() {
+            return Poll::Pending;
+        }
         if self.gate.open.load(Ordering::SeqCst) >= MAX_CALLS {
             let mut reader = self
                 .gate
