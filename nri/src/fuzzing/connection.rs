@@ -106,8 +106,8 @@ async fn whole(policy: crate::policy::PluginPolicy, script: Vec<Step>) {
 /// A pod's whole life. What cannot be vetoed must reach the honest plugin, each event once, in order.
 async fn life(nri: &Adaptation, honest: &Honest) {
     let pod = || samples::pod(samples::POD);
-    let container = || samples::container(samples::CONTAINER);
-    let resources = samples::resources;
+    let container = || samples::small_container(samples::CONTAINER);
+    let resources = LinuxResources::default;
     let mut sent = Vec::new();
     if within(Box::pin(nri.run_pod_sandbox(pod()))).await.is_ok() {
         if Box::pin(with_container(nri, &mut sent)).await {
@@ -133,7 +133,7 @@ async fn life(nri: &Adaptation, honest: &Honest) {
 /// From creation to the last update; false at the first veto.
 async fn with_container(nri: &Adaptation, sent: &mut Vec<Event>) -> bool {
     let pod = || samples::pod(samples::POD);
-    let container = || samples::container(samples::CONTAINER);
+    let container = || samples::small_container(samples::CONTAINER);
     let turn = within(Box::pin(nri.turn())).await;
     let created = within(Box::pin(nri.create_container(&turn, pod(), container()))).await;
     drop(turn);
@@ -152,7 +152,7 @@ async fn with_container(nri: &Adaptation, sent: &mut Vec<Event>) -> bool {
     within(Box::pin(nri.post_start_container(pod(), container()))).await;
     sent.push(Event::PostStartContainer);
     let turn = within(Box::pin(nri.turn())).await;
-    let updated = nri.update_container(&turn, pod(), container(), samples::resources());
+    let updated = nri.update_container(&turn, pod(), container(), LinuxResources::default());
     let updated = within(Box::pin(updated)).await;
     drop(turn);
     let Ok(updated) = updated else {

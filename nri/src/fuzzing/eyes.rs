@@ -43,7 +43,7 @@ impl Source for Eyes {
     fn snapshot(&self) -> Snapshot {
         Snapshot {
             pods: vec![samples::pod("earlier")],
-            containers: vec![samples::container(samples::OTHER)],
+            containers: vec![samples::small_container(samples::OTHER)],
         }
     }
 

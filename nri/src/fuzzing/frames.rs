@@ -92,9 +92,10 @@ pub(super) fn read(data: &[u8]) {
     }
 }
 
-/// Connections that are written to, and how many writes one input makes at most.
+/// Connections that are written to, and how much one input writes at most: some times what the sockets
+/// take at once.
 const CONNECTIONS: u32 = 3;
-const WRITES: usize = 64;
+const WRITES: usize = 16 << 10;
 /// Longer than any of this takes on a clock that only goes on when nothing moves.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -105,9 +106,12 @@ pub(super) fn write(data: &[u8]) {
     let mut input = Input(data);
     let (control, at_once) = (input.byte(), usize::from(input.u16() % 8192) + 1);
     let mut writes = Vec::new();
-    while !input.is_empty() && writes.len() < WRITES {
+    let mut left = WRITES;
+    while !input.is_empty() && left > 0 {
         let id = u32::from(input.byte()) % CONNECTIONS + 1;
-        let len = usize::from(input.u16()) % 10_000;
+        let len = (usize::from(input.u16()) % 10_000).min(left);
+        // An empty write counts too.
+        left = left.saturating_sub(len + 64);
         writes.push((id, vec![input.byte(); len]));
     }
     let frames = control & 1 == 1;
