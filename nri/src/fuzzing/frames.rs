@@ -96,6 +96,7 @@ pub(super) fn read(data: &[u8]) {
 /// take at once.
 const CONNECTIONS: u32 = 3;
 const WRITES: usize = 16 << 10;
+const MAX_READS: usize = 256;
 /// Longer than any of this takes on a clock that only goes on when nothing moves.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -168,6 +169,9 @@ async fn as_frames(writes: &[(u32, Vec<u8>)]) {
 }
 
 async fn as_streams(writes: &[(u32, Vec<u8>)], at_once: usize) {
+    // Byte by byte only what is short.
+    let total: usize = writes.iter().map(|(_, bytes)| bytes.len()).sum();
+    let at_once = at_once.max(total / MAX_READS);
     let (ours, theirs) = pair();
     let (from, to) = (Mux::new(ours, LONG), Mux::new(theirs, LONG));
     let (mut sending, receiving) = (open(&from), open(&to));
