@@ -108,6 +108,9 @@ mod call;
 mod chain;
 mod chunks;
 mod event;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handlers;
 mod journal;
 mod launch;

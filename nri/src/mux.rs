@@ -82,7 +82,7 @@ pub enum MuxError {
 ///
 /// State: inside a header with `got` bytes of it, or inside a payload with `left` bytes to come.
 #[derive(Debug, Default)]
-struct FrameReader {
+pub(crate) struct FrameReader {
     header: [u8; HEADER],
     got: usize,
     id: u32,
@@ -91,7 +91,7 @@ struct FrameReader {
 
 impl FrameReader {
     /// Takes bytes as they came from the socket, gives each piece of payload with its connection.
-    fn push(
+    pub(crate) fn push(
         &mut self,
         mut bytes: &[u8],
         mut deliver: impl FnMut(u32, &[u8]) -> Result<(), MuxError>,
@@ -127,13 +127,13 @@ impl FrameReader {
     }
 
     /// True between two frames: the only place where an end of stream is no error.
-    fn at_boundary(&self) -> bool {
+    pub(crate) fn at_boundary(&self) -> bool {
         self.got == 0 && self.left == 0
     }
 }
 
 /// The header of a frame with `len` bytes of payload.
-fn header(id: u32, len: usize) -> [u8; HEADER] {
+pub(crate) fn header(id: u32, len: usize) -> [u8; HEADER] {
     let mut h = [0; HEADER];
     h[..4].copy_from_slice(&id.to_be_bytes());
     h[4..].copy_from_slice(&(len as u32).to_be_bytes());

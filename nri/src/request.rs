@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::{
     Shared,
     owners::PluginId,
-    rpc::{Code, Incoming, Serve, Status},
+    rpc::{Code, Incoming, Serve, Status, one_line},
     version::Version,
 };
 
@@ -64,7 +64,7 @@ impl Door {
         self.open.store(true, Ordering::SeqCst);
     }
 
-    fn register(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
+    pub(crate) fn register(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
         let registering = self
             .registering
             .lock()
@@ -86,7 +86,7 @@ impl Door {
     }
 
     fn judge(&self, version: Version, payload: &[u8]) -> Answer {
-        let bad = |text: String| Status::new(Code::InvalidArgument, text);
+        let bad = |text: String| Status::new(Code::InvalidArgument, one_line(&text));
         let request = RegisterPluginRequest::decode(payload).map_err(|e| bad(e.to_string()))?;
         let id = match &self.fixed {
             Some(id) => id.clone(),
@@ -103,11 +103,11 @@ impl Door {
         Ok(Registration {
             id,
             version,
-            nri_version: request.nri_version,
+            nri_version: one_line(&request.nri_version),
         })
     }
 
-    async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
+    pub(crate) async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
         let who = self
             .who
             .get()

@@ -7,7 +7,8 @@
 //! - a timeout is a variant, not a text (NRI-137): our clock decides, a status 4 counts as the same;
 //! - every method of a service is served, so that an unknown one is UNIMPLEMENTED (NRI-141);
 //! - a peer that floods us with requests is read no further than [`MAX_CALLS`] of them, and not
-//!   while an answer waits to be written (NRI-108).
+//!   while an answer waits to be written (NRI-108): ttrpc answers also what is no call, each on a
+//!   task of its own, and those would pile up.
 
 use std::{
     collections::HashMap,
@@ -367,7 +368,7 @@ impl Drop for Entered {
 struct Gated {
     conn: MuxConn,
     gate: Arc<Gate>,
-    /// An answer waits to be written: no further calls are taken meanwhile, or answers pile up.
+    /// An answer waits to be written: nothing more is read meanwhile, or answers pile up.
     stuck: bool,
 }
 

@@ -20,7 +20,7 @@ use std::{
 };
 
 use proto_nri::{ConfigureRequest, ConfigureResponse, ContainerUpdate, Empty, Event};
-use proto_nri::{ShutdownRequest, SynchronizeResponse};
+use proto_nri::{ShutdownRequest, SynchronizeRequest, SynchronizeResponse};
 use tokio::{
     net::UnixStream,
     sync::watch,
@@ -420,7 +420,7 @@ pub(crate) async fn synchronize(
         done.updates = reply.as_ref().map_or(0, |reply| reply.update.len());
         shared.metrics.record("Synchronize", &done);
         let reply = reply.map_err(|e| format!("synchronize-failed: {e}"))?;
-        if message.more && (!reply.more || !reply.update.is_empty()) {
+        if !takes_parts(&message, &reply) {
             return Err("synchronize-failed: it cannot take the list in parts".to_owned());
         }
         updates = reply.update;
@@ -434,6 +434,11 @@ pub(crate) async fn synchronize(
     };
     shared.tell(&session.name(), &event);
     Ok(updates)
+}
+
+/// Whether this answers a part of the list as it must be answered (NRI-320).
+pub(crate) fn takes_parts(part: &SynchronizeRequest, reply: &SynchronizeResponse) -> bool {
+    !part.more || (reply.more && reply.update.is_empty())
 }
 
 fn outcome_of<T>(answer: &Result<T, CallError>) -> Outcome {

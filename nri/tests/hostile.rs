@@ -546,6 +546,31 @@ async fn a_bad_identity_is_refused_with_a_reason_and_the_connection_closes() {
 }
 
 #[tokio::test]
+async fn what_a_plugin_says_of_itself_is_told_in_one_short_line() {
+    let place = Place::new();
+    let _nri = place.builder().start().await.unwrap();
+    let long = "\u{1}\n".repeat(500_000);
+    let mut bad = Raw::connect(&place).await;
+    bad.register("10", &long).await;
+    assert_eq!(bad.status().await, Some(3));
+    let mut good = Raw::connect(&place).await;
+    let request = RegisterPluginRequest {
+        plugin_name: "good".into(),
+        plugin_idx: "10".into(),
+        nri_version: long,
+    };
+    good.request(RUNTIME, "RegisterPlugin", request.encode_to_vec())
+        .await;
+    let short = |text: &str| text.len() < 10_000 && !text.contains(char::is_control);
+    until("both are told", || {
+        let refused = |e: &PluginEvent| matches!(e, PluginEvent::Rejected { reason } if short(reason));
+        let known = |e: &PluginEvent| matches!(e, PluginEvent::Registered { nri_version, .. } if short(nri_version));
+        place.seen.saw("??", refused) && place.seen.saw("10-good", known)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn our_stub_learns_why_it_was_refused() {
     let place = Place::new();
     let _nri = place
@@ -612,6 +637,53 @@ async fn events_that_do_not_exist_are_refused() {
         assert!(raw.is_closed_by_peer().await, "{events:#x}");
         assert!(common::there(&nri).is_empty());
     }
+}
+
+/// Data messages belong to no call of ours; ttrpc answers each with an error. The answers must not pile
+/// up behind a peer that reads just enough not to be taken for dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_floods_with_data_and_hardly_reads_is_cut_off() {
+    const DATA: u8 = 3;
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let mut raw = Raw::connect(&place).await;
+    raw.register("10", "flood").await;
+    for answer in [ConfigureResponse { events: 1 }.encode_to_vec(), Vec::new()] {
+        let mut got = raw.read().await.unwrap();
+        while got.kind != REQUEST {
+            got = raw.read().await.unwrap();
+        }
+        raw.reply(got.stream, answer).await;
+    }
+    until_active(&nri, "10-flood").await;
+    const PAYLOAD: u32 = 400;
+    let mut message = [2, PAYLOAD + 10, PAYLOAD, 99]
+        .map(u32::to_be_bytes)
+        .concat();
+    message.extend([DATA, 0]);
+    message.resize(message.len() + PAYLOAD as usize, 0);
+    // No more at a time than is taken in: only the answers are slow.
+    let messages = message.repeat(1000);
+    let (mut from, mut to) = raw.stream.into_split();
+    let sipping = tokio::spawn(async move {
+        let mut sip = [0; 16384];
+        while from.read(&mut sip).await.is_ok_and(|n| n > 0) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let flood = async {
+        while to.write_all(&messages).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let cut_off = tokio::time::timeout(Duration::from_secs(10), flood).await;
+    assert!(cut_off.is_ok(), "it may go on for ever");
+    let overflow = |e: &PluginEvent| matches!(e, PluginEvent::Closed { reason } if reason.contains("unread bytes"));
+    until("its end is told, with the reason", || {
+        place.seen.saw("10-flood", overflow)
+    })
+    .await;
+    sipping.abort();
 }
 
 #[tokio::test]

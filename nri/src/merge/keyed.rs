@@ -108,7 +108,13 @@ pub(super) fn take<T: Keyed>(
             Some(_) => &mut removed,
             None => &mut set,
         };
-        side.insert(T::canonical(bare));
+        let key = T::canonical(bare);
+        if removal(entry.key()).is_none() && removal(&key).is_some() {
+            // Such as `./-/etc`: under its clean path it would remove `/etc`.
+            let why = "its clean form reads as a removal";
+            return Err(bad_key::<T>(plugin, entry.key(), why));
+        }
+        side.insert(key);
     }
     for key in &removed {
         if set.contains(key) || owners.owner_of(T::FIELD, key).is_some() {
@@ -169,7 +175,10 @@ pub(super) fn take_map<V: Clone + Default>(
     for key in entries.keys().filter_map(|key| removal(key)) {
         owners.clear_key(plugin, field, key);
         request.remove(key);
-        reply.remove(key);
+        // Under `-x` the reply has no value of an earlier plugin but its removal of `x`, which stands.
+        if removal(key).is_none() {
+            reply.remove(key);
+        }
         reply.insert(format!("-{key}"), V::default());
     }
     for (key, value) in entries {
@@ -185,7 +194,7 @@ pub(super) fn take_map<V: Clone + Default>(
 
 /// The shortest path that means the same, without looking at a file system: one slash between
 /// names, no `.`, each `..` resolved as far as it can be.
-pub(super) fn clean_path(path: &str) -> String {
+pub(crate) fn clean_path(path: &str) -> String {
     let rooted = path.starts_with('/');
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {

@@ -20,6 +20,12 @@ mod update;
 pub use create::{CreateMerge, MergedCreate};
 pub use update::{MergedStop, MergedUpdate, StopMerge, SyncMerge, UpdateMerge};
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use {
+    keyed::clean_path,
+    resources::{overlay, simple_fields},
+};
+
 use proto_nri::Field;
 
 use crate::owners::{Conflict, PluginId};

@@ -146,7 +146,7 @@ fn push(set: &mut Vec<Field>, field: Field, is_set: bool) {
 
 /// Overwrites in `base` all that `top` sets: values where present, hugepage limits by page size
 /// (NRI-548, mended), unified by key; device rules are added.
-pub(super) fn overlay(base: &mut LinuxResources, top: LinuxResources) {
+pub(crate) fn overlay(base: &mut LinuxResources, top: LinuxResources) {
     let LinuxResources {
         memory,
         cpu,

@@ -439,6 +439,34 @@ fn keys_that_no_runtime_could_apply_are_refused_by_name() {
 }
 
 #[test]
+fn a_path_that_turns_into_a_removal_when_it_is_cleaned_is_refused() {
+    for answer in [
+        adjust(|a| a.add_mount(mount("./-/old", "x"))),
+        adjust(|a| a.add_mount(mount("a/../-/old", "x"))),
+        adjust(|a| a.add_device(device(".//-/dev/old", 1))),
+    ] {
+        let error = merge(vec![answer]).expect_err("it would remove what it does not name");
+        assert!(matches!(error, MergeError::BadKey { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_removal_of_a_marked_key_leaves_an_earlier_plugins_removal_alone() {
+    for row in rows().into_iter().filter(|row| row.map) {
+        let merged = merge(vec![
+            adjust(|a| (row.remove)(a, row.have)),
+            adjust(|a| (row.remove)(a, &format!("-{}", row.have))),
+        ]);
+        let merged = merged.expect("two keys");
+        let marker = format!("-{}", row.have);
+        let told = (row.reply)(&merged);
+        assert!(told.iter().any(|(key, _)| *key == marker), "{told:?}");
+        let owner = merged.owner_of(row.field, row.have);
+        assert_eq!(owner.as_deref(), Some("-10-a"));
+    }
+}
+
+#[test]
 fn arguments_are_replaced_as_a_whole() {
     let first = || adjust(|a| a.add_args(["a", "b"]));
     let merged = merge(vec![first()]).expect("one plugin");

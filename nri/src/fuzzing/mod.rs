@@ -1,0 +1,95 @@
+//! What the fuzz targets of `nri/fuzz` call: one function for each, which takes bytes and panics when
+//! a rule is broken. The test `seeds` runs the same functions over everything that is checked in.
+//!
+//! Not part of the API: behind the feature `fuzzing` and hidden, so that the targets reach what is
+//! private without making it public.
+
+mod answers;
+mod check;
+mod connection;
+mod eyes;
+mod frames;
+mod requests;
+mod samples;
+mod script;
+mod seeds;
+
+pub use seeds::{Seed, seeds};
+
+/// One fuzz target.
+pub struct Target {
+    /// Its name: of the program, and of the directory of seeds.
+    pub name: &'static str,
+    /// The longest input worth making, in bytes.
+    pub max_len: usize,
+    pub run: fn(&[u8]),
+}
+
+/// All targets. `nri/fuzz/fuzz_targets` has a program for each, `nri/fuzz/seeds` a directory.
+pub const TARGETS: [Target; 12] = [
+    target("mux_read", 4096, frames::read),
+    target("mux_write", 512, frames::write),
+    target("connection", 4096, connection::run),
+    target("configure", 64, answers::configure),
+    target("synchronize", 2048, answers::synchronize),
+    target("create", 2048, answers::create),
+    target("update", 2048, answers::update),
+    target("stop", 2048, answers::stop),
+    target("validate", 512, answers::validate),
+    target("plain", 128, answers::plain),
+    target("register", 512, requests::register),
+    target("unsolicited", 2048, requests::unsolicited),
+];
+
+const fn target(name: &'static str, max_len: usize, run: fn(&[u8])) -> Target {
+    Target { name, max_len, run }
+}
+
+/// Runs the target of this name.
+///
+/// # Panics
+///
+/// If there is none, or if it finds something.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.expect("a target of this name").run)(data);
+}
+
+/// The bytes of one input, taken from the front. At the end there are zeros.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> u8 {
+        self.take(1).first().copied().unwrap_or(0)
+    }
+
+    /// Little endian.
+    fn u16(&mut self) -> u16 {
+        let low = self.byte();
+        u16::from_le_bytes([low, self.byte()])
+    }
+
+    /// As many bytes as there are, at most `n`.
+    fn take(&mut self, n: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(n.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Runs a future on a runtime of its own, whose clock goes on only when nothing else can.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build();
+    runtime.expect("a runtime can be made").block_on(future)
+}
