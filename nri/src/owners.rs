@@ -29,16 +29,24 @@ pub struct PluginId {
 pub enum BadPluginId {
     #[error("plugin name {0:?}: only letters, digits, '_', '.', '+' and '-' may stand in it")]
     Name(String),
+    #[error("plugin name of {0} bytes: at most {MAX_NAME} are allowed")]
+    NameTooLong(usize),
     #[error("plugin index {0:?}: must be exactly two digits")]
     Index(String),
     #[error("plugin id {0:?}: must be two digits, a dash and a name")]
     Form(String),
 }
 
+/// Bytes of a plugin's name: as many as a file's may have. It goes into every owner, metric and log line.
+const MAX_NAME: usize = 255;
+
 impl PluginId {
-    /// Checks the name, then the index (NRI-301, NRI-302).
+    /// Checks the name, then the index (NRI-301, NRI-302). A name may have 255 bytes.
     pub fn new(index: impl Into<String>, name: impl Into<String>) -> Result<Self, BadPluginId> {
         let (index, name) = (index.into(), name.into());
+        if name.len() > MAX_NAME {
+            return Err(BadPluginId::NameTooLong(name.len()));
+        }
         let in_name = |b: u8| b.is_ascii_alphanumeric() || b"_.+-".contains(&b);
         if name.is_empty() || !name.bytes().all(in_name) {
             return Err(BadPluginId::Name(name));

@@ -97,6 +97,9 @@ fn identities_of_plugins_are_checked_name_first() {
     let name = |name: &str| BadPluginId::Name(name.into());
     assert_eq!(PluginId::new("1", "foo,bar"), Err(name("foo,bar")));
     assert_eq!(PluginId::new("10", ""), Err(name("")));
+    assert!(PluginId::new("10", "x".repeat(255)).is_ok());
+    let long = PluginId::new("10", "x".repeat(256));
+    assert_eq!(long, Err(BadPluginId::NameTooLong(256)));
     for index in ["", "1", "1a", "100", "-1", "٣٤"] {
         let error = PluginId::new(index, "foo");
         assert_eq!(error, Err(BadPluginId::Index(index.into())));
