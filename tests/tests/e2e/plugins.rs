@@ -12,104 +12,11 @@ use cairn_tests::{
     until,
 };
 use nri::{
-    adjust::{Adjust, HookKind, SetResources},
-    proto::{ContainerAdjustment, Event, Hook, LinuxDevice, Mount},
+    adjust::{Adjust, SetResources},
+    proto::{ContainerAdjustment, Event},
 };
 
 const HASTY: &str = "[nri]\nrequest_timeout = \"400ms\"\nsync_timeout = \"2s\"";
-
-#[tokio::test]
-async fn adjustments_of_every_kind_are_seen_from_inside() {
-    let daemon = Daemon::start().await;
-    let plugin = Plugin::join(&daemon.nri_socket(), "10", "adjuster").await;
-    let gift = daemon.path("volumes/gift");
-    fs::create_dir_all(&gift).expect("a directory");
-    fs::write(gift.join("file"), "a gift").expect("a file");
-    let hook_out = daemon.path("volumes/hook");
-    let (source, out) = (gift.display().to_string(), hook_out.display().to_string());
-    let busybox = bins::system("busybox")
-        .expect("installed")
-        .display()
-        .to_string();
-    plugin.adjusts(move |_, container| {
-        let mut adjust = ContainerAdjustment::default();
-        adjust
-            .add_annotation("adjusted", "yes")
-            .add_env("ADJUSTED", "yes")
-            .add_args(container.args.iter().cloned().chain(["added".to_owned()]))
-            .add_mount(Mount {
-                destination: "/gift".into(),
-                r#type: "bind".into(),
-                source: source.clone(),
-                options: vec!["bind".into(), "ro".into()],
-            })
-            .add_hook(
-                HookKind::CreateRuntime,
-                Hook {
-                    path: busybox.clone(),
-                    args: ["sh", "-c", &format!("cat > {out}")]
-                        .map(String::from)
-                        .into(),
-                    ..Default::default()
-                },
-            )
-            .add_device(LinuxDevice {
-                path: "/dev/adjusted".into(),
-                r#type: "c".into(),
-                major: 1,
-                minor: 3,
-                ..Default::default()
-            })
-            .add_rlimit("RLIMIT_NOFILE", 777, 555)
-            .memory_limit(48 << 20);
-        Some(adjust)
-    });
-    let pod = daemon.cri().pod("adjusted").await;
-    let container = pod
-        .run(
-            "c",
-            &["sh", "-c", "echo \"$0\"; while :; do sleep 1000; done"],
-        )
-        .await;
-    container.says("added").await;
-    assert_eq!(container.sh("echo $ADJUSTED").await, "yes");
-    assert_eq!(container.exec(&["cat", "/gift/file"]).await, "a gift");
-    assert_ne!(
-        container
-            .try_exec(&["touch", "/gift/x"], 5)
-            .await
-            .expect("ExecSync")
-            .code,
-        0
-    );
-    assert_eq!(
-        container
-            .exec(&["stat", "-c", "%t:%T", "/dev/adjusted"])
-            .await,
-        "1:3"
-    );
-    container.sh("echo x > /dev/adjusted").await;
-    let limits = container.exec(&["cat", "/proc/1/limits"]).await;
-    let files = limits
-        .lines()
-        .find(|l| l.starts_with("Max open files"))
-        .expect("a line");
-    assert!(files.contains("555") && files.contains("777"), "{files}");
-    let state: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(&hook_out).expect("the OCI hook ran"))
-            .expect("JSON");
-    assert_eq!(
-        state["annotations"]["adjusted"], "yes",
-        "and was told the adjusted annotations"
-    );
-    let dir = look::cgroup_dir("memory", daemon.cgroup_parent()).expect("a memory cgroup");
-    let limit = (48 << 20).to_string();
-    let limited = look::tree(&dir)
-        .into_iter()
-        .any(|p| fs::read_to_string(dir.join(p)).is_ok_and(|text| text.trim() == limit));
-    assert!(limited, "the memory limit is in the cgroup");
-    pod.end().await;
-}
 
 #[tokio::test]
 async fn two_plugins_that_set_the_same_fail_the_creation_by_name() {
