@@ -51,7 +51,7 @@ use crate::{
     handlers::{Handlers, PluginService},
     mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
     owners::{BadPluginId, PluginId},
-    rpc::{CallError, Client, Code, Incoming, Serve, Serving, Status, serve},
+    rpc::{CallError, Client, Code, Incoming, Serve, Serving, Status, one_line, serve},
     settings::DEFAULT_SOCKET,
     transport::{ENV_INDEX, ENV_NAME, ENV_SOCKET},
     version::{NRI_VERSION, Version, plugin_services, runtime_nri_version},
@@ -102,7 +102,8 @@ pub enum StubError {
     Configure(Status),
     #[error("the connection has ended: {0}")]
     Ended(MuxError),
-    #[error("the connection has ended: {0:?} was the runtime's reason")]
+    /// With the runtime's reason; v1alpha1 has no place for one, and it is empty.
+    #[error("the runtime has ended the connection{}{}", if .0.is_empty() { "" } else { ": " }, one_line(.0))]
     Dismissed(String),
 }
 
@@ -569,6 +570,16 @@ mod tests {
 
     fn some(s: &str) -> Option<String> {
         Some(s.to_owned())
+    }
+
+    #[test]
+    fn the_end_of_a_connection_is_told_with_the_reason_if_there_is_one() {
+        let told = |reason: &str| StubError::Dismissed(reason.to_owned()).to_string();
+        assert_eq!(told(""), "the runtime has ended the connection");
+        assert_eq!(
+            told("runtime-stopping: it was\ntold to"),
+            "the runtime has ended the connection: runtime-stopping: it was told to"
+        );
     }
 
     #[test]
