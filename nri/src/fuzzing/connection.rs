@@ -3,6 +3,7 @@
 //! in time, the plugin beside it misses nothing, and nothing is left in the end.
 
 use std::{
+    collections::BTreeMap,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -271,6 +272,13 @@ fn called(what: u8) -> (String, &'static str) {
     (service.to_owned(), methods[usize::from(what >> 2 & 3)])
 }
 
+/// Length with its header, stream and type of the message that begins here, once its header is there.
+fn head(bytes: &[u8]) -> Option<(usize, u32, u8)> {
+    let (head, _) = bytes.split_first_chunk::<TTRPC_HEADER>()?;
+    let word = |n: usize| u32::from_be_bytes([0, 1, 2, 3].map(|i| head[n + i]));
+    Some((word(0) as usize + TTRPC_HEADER, word(4), head[8]))
+}
+
 /// The plugin's end of the connection.
 struct Peer {
     stream: UnixStream,
@@ -278,6 +286,8 @@ struct Peer {
     asked: u32,
     /// Ours to it.
     next: u32,
+    /// What came on each logical connection and is no whole message yet, or not asked for.
+    came: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Peer {
@@ -286,6 +296,7 @@ impl Peer {
             stream,
             asked: 0,
             next: 1,
+            came: BTreeMap::new(),
         }
     }
 
@@ -356,21 +367,26 @@ impl Peer {
         }
     }
 
-    /// The next message, as connection, stream and type; its frames must be such as Go can read
-    /// (NRI-110).
+    /// The next message, as connection, stream and type.
     async fn read(&mut self) -> Option<(u32, u32, u8)> {
-        let (conn, mut bytes) = self.read_frame().await?;
-        let (head, _) = bytes.split_first_chunk::<TTRPC_HEADER>()?;
-        let word = |n: usize| u32::from_be_bytes([0, 1, 2, 3].map(|i| head[n + i]));
-        let (len, stream, kind) = (word(0) as usize + TTRPC_HEADER, word(4), head[8]);
-        assert_eq!(bytes.len(), len.min(FIRST_FRAME));
-        if bytes.len() < len {
-            let (same, rest) = self.read_frame().await?;
-            assert_eq!(same, conn);
-            bytes.extend(rest);
+        loop {
+            for (conn, came) in &mut self.came {
+                let Some((len, stream, kind)) = head(came) else {
+                    continue;
+                };
+                if came.len() >= len {
+                    came.drain(..len);
+                    return Some((*conn, stream, kind));
+                }
+            }
+            let (conn, bytes) = self.read_frame().await?;
+            let came = self.came.entry(conn).or_default();
+            // A frame holds messages or parts of them, in any cut, but one that is longer than what a Go reader
+            // takes at once is the very rest of a message that has begun (NRI-110).
+            let rest = head(came).map(|(len, ..)| len - came.len());
+            assert!(bytes.len() <= FIRST_FRAME || rest == Some(bytes.len()));
+            came.extend(bytes);
         }
-        assert_eq!(bytes.len(), len);
-        Some((conn, stream, kind))
     }
 
     async fn read_frame(&mut self) -> Option<(u32, Vec<u8>)> {
