@@ -52,6 +52,9 @@ pub struct Services {
     pub network: Network,
     pub launcher: Launcher,
     pub cgroups: cgroup::Host,
+    /// Held from looking whether a cgroup is free until a container's record has it; by
+    /// [`pod::container`](crate::pod::container) alone, where a plugin puts a container elsewhere.
+    pub moving: tokio::sync::Mutex<()>,
     pub host: HostFacts,
     pub policy: Policy,
     pub hooks: Hooks,
@@ -109,6 +112,7 @@ impl Services {
             launcher,
             host: host::facts(&cgroups).step("read the host's facts")?,
             cgroups,
+            moving: tokio::sync::Mutex::default(),
             policy: Policy {
                 default_cgroup_parent: config.cgroup.parent.clone(),
                 restrict_oom_score_adj: config.container.restrict_oom_score_adj,

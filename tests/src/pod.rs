@@ -33,6 +33,17 @@ pub struct Ran {
     pub err: String,
 }
 
+/// Puts a pod on the host's network.
+///
+/// # Panics
+/// If the configuration is not one of [`Cri::pod_config`].
+pub fn host_network(config: &mut cri::PodSandboxConfig) {
+    let linux = config.linux.as_mut().expect("set by pod_config");
+    let security = linux.security_context.as_mut().expect("set by pod_config");
+    let options = security.namespace_options.as_mut();
+    options.expect("set by pod_config").network = cri::NamespaceMode::Node.into();
+}
+
 impl Cri {
     /// Of a runtime that serves `client`; logs go below `dir`, cgroups below `cgroup_parent`.
     pub fn new(client: Client, dir: &Path, cgroup_parent: &str) -> Self {
@@ -291,6 +302,23 @@ impl Pod {
         ip
     }
 
+    /// Tells other resources of the whole pod by UpdatePodSandboxResources.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub async fn share_cpu(&self, cpu_shares: i64) -> Result<(), Status> {
+        let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: self.id.clone(),
+            resources: Some(proto_cri::v1::LinuxContainerResources {
+                cpu_shares,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let mut newer = self.cri.client.newer.clone();
+        newer.update_pod_sandbox_resources(request).await.map(drop)
+    }
+
     /// # Errors
     /// The daemon's.
     pub async fn stop(&self) -> Result<(), Status> {
@@ -385,6 +413,23 @@ impl Container {
             .remove_container(request)
             .await
             .map(drop)
+    }
+
+    /// Asks for another memory limit, in bytes, by UpdateContainerResources.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub async fn limit_memory(&self, bytes: i64) -> Result<(), Status> {
+        let request = cri::UpdateContainerResourcesRequest {
+            container_id: self.id.clone(),
+            linux: Some(cri::LinuxContainerResources {
+                memory_limit_in_bytes: bytes,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        runtime.update_container_resources(request).await.map(drop)
     }
 
     /// # Errors

@@ -88,8 +88,9 @@ fn create() -> Result<i32, String> {
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }
-    let hooks = start_hooks::take(&mut plan.spec, &launch, &process, filter.as_ref())?;
     let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
+    let state = start_hooks::state(&plan.spec, &launch, &directory);
+    let hooks = start_hooks::take(&mut plan.spec, &state, &process, filter.as_ref())?;
     relay::install(&mut plan.spec, &directory);
     place::hold_namespaces(&mut plan.spec)?;
     let view = plan.cgroup_view.as_ref();
@@ -103,6 +104,7 @@ fn create() -> Result<i32, String> {
     write_bundle(&plan.spec)?;
     build(
         &launch,
+        &directory,
         init::Init::new(tail, scheduling, hooks, plan.propagation, cgroups),
     )
 }
@@ -172,8 +174,7 @@ fn write_bundle(spec: &Spec) -> Result<(), String> {
     file.and_then(|mut f: File| f.write_all(&bytes)).map_err(at)
 }
 
-fn build(launch: &Launch, init: init::Init) -> Result<i32, String> {
-    let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
+fn build(launch: &Launch, directory: &Path, init: init::Init) -> Result<i32, String> {
     let one_line = |e: &dyn std::error::Error| say::chain(e);
     let mut builder = ContainerBuilder::new(launch.id.clone(), SyscallType::default())
         .with_root_path(directory.join(STATE))

@@ -4,6 +4,7 @@
 //! this helper. Here each is confined as the container's own program is, by the same tail.
 
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cairn_monitor::filter::Filter;
@@ -23,21 +24,24 @@ pub struct StartHook {
     state: Value,
 }
 
-/// Takes them out of the spec. `process` is the container's own.
-pub fn take(
-    spec: &mut Spec,
-    launch: &Launch,
-    process: &Process,
-    filter: Option<&Filter>,
-) -> Result<Vec<StartHook>, String> {
-    let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
-    let state = json!({
+/// What hooks are told of the container in `directory`.
+pub fn state(spec: &Spec, launch: &Launch, directory: &Path) -> Value {
+    json!({
         "ociVersion": spec.version(),
         "id": launch.id,
         "status": "created",
         "bundle": directory,
         "annotations": spec.annotations().clone().unwrap_or_default(),
-    });
+    })
+}
+
+/// Takes them out of the spec. `process` is the container's own.
+pub fn take(
+    spec: &mut Spec,
+    state: &Value,
+    process: &Process,
+    filter: Option<&Filter>,
+) -> Result<Vec<StartHook>, String> {
     let Some(hooks) = spec.hooks_mut() else {
         return Ok(Vec::new());
     };
@@ -45,7 +49,7 @@ pub fn take(
     hooks.set_start_container(None);
     taken
         .iter()
-        .map(|hook| prepare(hook, &state, process, filter))
+        .map(|hook| prepare(hook, state, process, filter))
         .collect()
 }
 

@@ -17,7 +17,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cairn_tests::{Daemon, Setup, client::Client, cri, pod::Cri};
+use cairn_tests::{
+    Daemon, Setup,
+    client::Client,
+    cri,
+    pod::{Cri, host_network},
+};
 use nri::{Handlers, stub::Stub};
 
 const SERIES: [usize; 4] = [0, 1, 5, 10];
@@ -162,10 +167,7 @@ async fn measure(options: &Options) {
     };
     let mut config = cri.pod_config("bench");
     config.hostname = String::new();
-    let linux = config.linux.get_or_insert_default();
-    let security = linux.security_context.get_or_insert_default();
-    let namespaces = security.namespace_options.get_or_insert_default();
-    namespaces.network = cri::NamespaceMode::Node.into();
+    host_network(&mut config);
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let mut times: [Vec<Duration>; SERIES.len()] = Default::default();
     let mut made = 0;

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use cairn_tests::{Daemon, cri, look};
+use cairn_tests::{Daemon, cri, look, pod::host_network};
 use tonic::{Code, Status};
 
 /// A message for people: one line, not empty, and it names what it is about.
@@ -82,16 +82,6 @@ async fn an_id_that_could_be_two_is_an_invalid_argument() {
     for pod in pods {
         pod.remove().await.expect("RemovePodSandbox");
     }
-}
-
-fn host_network(config: &mut cri::PodSandboxConfig) {
-    let linux = config.linux.as_mut().expect("set by pod_config");
-    let security = linux.security_context.as_mut().expect("set by pod_config");
-    let options = security
-        .namespace_options
-        .as_mut()
-        .expect("set by pod_config");
-    options.network = cri::NamespaceMode::Node.into();
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use cairn_tests::{
     cri::{self, ContainerState, PodSandboxState},
     look,
     plugin::{Deed, Gate, Plugin, Seen},
-    pod::{Container, Cri, Pod},
+    pod::{Container, Cri, Pod, host_network},
 };
 use nri::proto::{Event, PodSandbox};
 use tokio::task::JoinHandle;
@@ -144,12 +144,7 @@ async fn contract_1111_while_run_blocks_the_namespaces_exist_and_their_paths_are
 async fn contract_1111_a_pod_of_the_hosts_network_has_no_network_path() {
     let (daemon, plugin) = with_plugin().await;
     let mut config = daemon.cri().pod_config("hostnet");
-    let security = config
-        .linux
-        .as_mut()
-        .and_then(|l| l.security_context.as_mut())
-        .expect("set");
-    security.namespace_options.as_mut().expect("set").network = cri::NamespaceMode::Node.into();
+    host_network(&mut config);
     let running = in_run(&daemon, &plugin, config).await;
     assert_eq!(namespace(&daemon, &running.pod, "network"), None);
     assert!(running.pod.ips.is_empty());

@@ -7,11 +7,11 @@
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use cairn_tests::{
-    Daemon, bins, cri,
+    Daemon, bins,
     cri::ContainerState,
     image::{Image, Layer},
     look,
-    pod::{Container, Cri, Pod},
+    pod::{Container, Pod},
 };
 use tonic::Status;
 
@@ -112,10 +112,16 @@ async fn life_with_retries(daemon: &Daemon, name: &str, failures: &mut Failures)
     };
     let container = started(&pod, container, failures).await;
     if failures
-        .note("UpdateContainerResources", update(&cri, &container).await)
+        .note(
+            "UpdateContainerResources",
+            container.limit_memory(64 << 20).await,
+        )
         .is_none()
     {
-        update(&cri, &container).await.expect("a retry works");
+        container
+            .limit_memory(64 << 20)
+            .await
+            .expect("a retry works");
     }
     let grace = Duration::from_secs(5);
     if failures
@@ -165,30 +171,13 @@ async fn started(pod: &Pod, container: Container, failures: &mut Failures) -> Co
     container
 }
 
-async fn update(cri: &Cri, container: &Container) -> Result<(), Status> {
-    let request = cri::UpdateContainerResourcesRequest {
-        container_id: container.id.clone(),
-        linux: Some(cri::LinuxContainerResources {
-            memory_limit_in_bytes: 64 << 20,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    cri.client
-        .runtime
-        .clone()
-        .update_container_resources(request)
-        .await
-        .map(drop)
-}
-
 /// A life until the daemon dies in it; what fails then is no surprise.
 async fn life_until_crash(daemon: &Daemon, name: &str) -> Result<(), Status> {
     let cri = daemon.cri();
     let pod = cri.try_pod(cri.pod_config(name)).await?;
     let container = pod.try_create(cri.container_config("c", &SLEEPER)).await?;
     container.start().await?;
-    update(&cri, &container).await?;
+    container.limit_memory(64 << 20).await?;
     container.stop(Duration::from_secs(5)).await?;
     container.remove().await?;
     pod.stop().await?;

@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_tests::{
-    Daemon,
-    cri::{self, ContainerState},
-};
+use cairn_tests::{Daemon, cri::ContainerState};
 
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
 const LONG: Duration = Duration::from_secs(60);
@@ -25,17 +22,8 @@ async fn in_a_minutes_grace_the_neighbour_starts_execs_is_updated_and_removed() 
     });
     let neighbour = pod.sleeper("neighbour").await;
     assert_eq!(neighbour.exec(&["echo", "exec"]).await, "exec");
-    let request = cri::UpdateContainerResourcesRequest {
-        container_id: neighbour.id.clone(),
-        linux: Some(cri::LinuxContainerResources {
-            memory_limit_in_bytes: 64 << 20,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let mut runtime = pod.cri.client.runtime.clone();
-    runtime
-        .update_container_resources(request)
+    neighbour
+        .limit_memory(64 << 20)
         .await
         .expect("UpdateContainerResources");
     neighbour

@@ -366,17 +366,8 @@ async fn resources_are_in_the_cgroup_and_can_be_updated() {
     let limit = |daemon: &Daemon| memory_limit_of_children(daemon.cgroup_parent());
     assert_eq!(limit(&daemon), Some(64 << 20));
     resources.memory_limit_in_bytes = 96 << 20;
-    let request = cri::UpdateContainerResourcesRequest {
-        container_id: container.id.clone(),
-        linux: Some(cri::LinuxContainerResources {
-            memory_limit_in_bytes: 96 << 20,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let mut runtime = pod.cri.client.runtime.clone();
-    runtime
-        .update_container_resources(request)
+    container
+        .limit_memory(96 << 20)
         .await
         .expect("UpdateContainerResources");
     assert_eq!(limit(&daemon), Some(96 << 20));

@@ -5,7 +5,10 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use cairn_tests::{Daemon, Setup, bins, cri, pod::Cri};
+use cairn_tests::{
+    Daemon, Setup, bins, cri,
+    pod::{Cri, host_network},
+};
 
 const CONFLIST: &str = r#"{
   "cniVersion": "1.0.0", "name": "testnet",
@@ -155,7 +158,7 @@ async fn a_pod_of_the_hosts_network_sees_the_hosts_links() {
     let cri = daemon.cri();
     let mut config = cri.pod_config("hostnet");
     config.hostname.clear();
-    options(&mut config).network = cri::NamespaceMode::Node.into();
+    host_network(&mut config);
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let mut config = cri.container_config("c", &["sleep", "1000"]);
     let linux = config
@@ -178,15 +181,6 @@ async fn a_pod_of_the_hosts_network_sees_the_hosts_links() {
         "a host pod has no address of its own"
     );
     pod.end().await;
-}
-
-fn options(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOption {
-    let linux = config.linux.as_mut().expect("set by pod_config");
-    let security = linux.security_context.as_mut().expect("set by pod_config");
-    security
-        .namespace_options
-        .as_mut()
-        .expect("set by pod_config")
 }
 
 /// A pod whose one container answers every connection to its port 80 with a word.

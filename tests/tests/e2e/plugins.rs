@@ -7,7 +7,7 @@ use std::{
 };
 
 use cairn_tests::{
-    Daemon, Setup, bins, cri, look,
+    Daemon, Setup, bins, look,
     plugin::{Deed, EVENTS, Plugin, held},
     until,
 };
@@ -171,34 +171,10 @@ async fn go_plugins_and_ours_see_the_same_events_in_the_same_order() {
         s.event == Event::StopContainer && s.container.as_ref().is_some_and(|c| c.name == "two")
     })
     .await;
-    let request = cri::UpdateContainerResourcesRequest {
-        container_id: one.id.clone(),
-        linux: Some(cri::LinuxContainerResources {
-            memory_limit_in_bytes: 64 << 20,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    cri.client
-        .runtime
-        .clone()
-        .update_container_resources(request)
+    one.limit_memory(64 << 20)
         .await
         .expect("UpdateContainerResources");
-    let update = proto_cri::v1::UpdatePodSandboxResourcesRequest {
-        pod_sandbox_id: pod.id.clone(),
-        resources: Some(proto_cri::v1::LinuxContainerResources {
-            cpu_shares: 300,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    cri.client
-        .newer
-        .clone()
-        .update_pod_sandbox_resources(update)
-        .await
-        .expect("UpdatePodSandboxResources");
+    pod.share_cpu(300).await.expect("UpdatePodSandboxResources");
     one.stop(Duration::from_secs(5))
         .await
         .expect("StopContainer");
@@ -334,32 +310,8 @@ async fn life(daemon: &Daemon, event: Event) -> Option<String> {
             .try_create(cri.container_config("c", &["sh", "-c", script]))
             .await?;
         container.start().await?;
-        let request = cri::UpdateContainerResourcesRequest {
-            container_id: container.id.clone(),
-            linux: Some(cri::LinuxContainerResources {
-                memory_limit_in_bytes: 64 << 20,
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        cri.client
-            .runtime
-            .clone()
-            .update_container_resources(request)
-            .await?;
-        let update = proto_cri::v1::UpdatePodSandboxResourcesRequest {
-            pod_sandbox_id: pod.id.clone(),
-            resources: Some(proto_cri::v1::LinuxContainerResources {
-                cpu_shares: 300,
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        cri.client
-            .newer
-            .clone()
-            .update_pod_sandbox_resources(update)
-            .await?;
+        container.limit_memory(64 << 20).await?;
+        pod.share_cpu(300).await?;
         container.stop(Duration::from_secs(5)).await?;
         container.remove().await
     };

@@ -301,8 +301,8 @@ async fn a_daemon_killed_in_a_notification_or_an_update_sends_nothing() {
     ] {
         let again = killed_in(event, |cri| async move {
             let (pod, container) = running(&cri).await;
-            let _ = update_container(&cri, &container).await;
-            let _ = update_pod(&cri, &pod).await;
+            let _ = container.limit_memory(64 << 20).await;
+            let _ = pod.share_cpu(300).await;
         })
         .await;
         let told = ["synchronised: 1 pods, 1 containers"];
@@ -333,32 +333,6 @@ async fn a_daemon_killed_in_a_notification_or_an_update_sends_nothing() {
             },
         );
     }
-}
-
-async fn update_container(cri: &Cri, container: &Container) -> Result<(), tonic::Status> {
-    let request = cri::UpdateContainerResourcesRequest {
-        container_id: container.id.clone(),
-        linux: Some(cri::LinuxContainerResources {
-            memory_limit_in_bytes: 64 << 20,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let mut runtime = cri.client.runtime.clone();
-    runtime.update_container_resources(request).await.map(drop)
-}
-
-async fn update_pod(cri: &Cri, pod: &Pod) -> Result<(), tonic::Status> {
-    let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
-        pod_sandbox_id: pod.id.clone(),
-        resources: Some(proto_cri::v1::LinuxContainerResources {
-            cpu_shares: 300,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let mut newer = cri.client.newer.clone();
-    newer.update_pod_sandbox_resources(request).await.map(drop)
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cairn_tests::{
     Daemon,
     cri::{self, ContainerState},
-    pod::Cri,
+    pod::{Cri, host_network},
     until,
 };
 use tonic::Code;
@@ -169,13 +169,7 @@ async fn a_pod_in_the_hosts_network_has_statistics_and_no_network() {
     let daemon = Daemon::start().await;
     let cri = daemon.cri();
     let mut config = cri.pod_config("host");
-    let linux = config.linux.as_mut().expect("set by pod_config");
-    let context = linux.security_context.as_mut().expect("set by pod_config");
-    let options = context
-        .namespace_options
-        .as_mut()
-        .expect("set by pod_config");
-    options.network = cri::NamespaceMode::Node.into();
+    host_network(&mut config);
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let request = cri::PodSandboxStatsRequest {
         pod_sandbox_id: pod.id.clone(),

@@ -426,13 +426,8 @@ async fn adjust(pod: &Arc<Pod>, container: &Arc<Container>, mut specs: Specs) ->
     specs.base = Some(std::mem::replace(&mut specs.spec, spec));
     specs.adjustment = adjust;
     specs.owners = owners;
-    let moved = super::moved::cgroup(services, &container.id, &specs);
-    if let Some(cgroup) = moved.map_err(|error| error.at(APPLY))? {
-        container
-            .cell
-            .change(|record| record.cgroup = cgroup)
-            .await?;
-    }
+    let placed = super::moved::place(services, container, &specs).await;
+    placed.map_err(|error| error.at(APPLY))?;
     container.set_message(messages::base(pod, container, &specs));
     Ok(specs)
 }

@@ -3,6 +3,7 @@
 //! The place must be free: limits, signals and the removal at the end go to all that is in a container's cgroup.
 
 use super::super::{
+    Container,
     error::{Error, Result},
     record::ContainerPhase,
     spec::Specs,
@@ -11,34 +12,43 @@ use crate::{cgroup::CgroupPath, services::Services};
 
 const FIELD: &str = "adjust.linux.cgroups_path";
 
-/// The path that the adjustment asks for, if it asks for one.
+/// Puts the container where its adjustment asks for, if it does; the record has it then.
 ///
 /// # Errors
-/// Names the field: it is no path of a cgroup, or something is there already.
-pub fn cgroup(services: &Services, id: &str, specs: &Specs) -> Result<Option<String>> {
+/// Names the field: it is no path of a cgroup, or something is there already. Or the record cannot be written.
+pub async fn place(services: &Services, container: &Container, specs: &Specs) -> Result<()> {
     let linux = specs.adjustment.linux.as_ref();
     let asked = linux.map_or("", |linux| linux.cgroups_path.as_str());
     if asked.is_empty() {
-        return Ok(None);
+        return Ok(());
     }
     let path =
         CgroupPath::parse(asked).map_err(|error| Error::invalid(format!("{FIELD}: {error}")))?;
-    let group = services.cgroups.cgroup(path.clone());
-    let there = group.dirs().iter().any(|dir| dir.exists());
-    let promised = services.registry.all().iter().any(|pod| {
-        pod.containers().iter().any(|other| {
-            let record = other.cell.get();
-            other.id != id
-                && record.phase != ContainerPhase::Exited
-                && overlap(&record.cgroup, path.as_str())
-        })
-    });
-    if there || promised {
+    // Two that ask for one place at once would both find it free.
+    let _moving = services.moving.lock().await;
+    if is_taken(services, &container.id, &path) {
         return Err(Error::invalid(format!(
             "{FIELD}: {path} is there already: what is in it would be limited and killed with the container"
         )));
     }
-    Ok(Some(path.as_str().to_owned()))
+    let path = path.as_str().to_owned();
+    container.cell.change(|record| record.cgroup = path).await?;
+    Ok(())
+}
+
+/// Somebody has it, or will have it when it starts.
+fn is_taken(services: &Services, id: &str, path: &CgroupPath) -> bool {
+    let group = services.cgroups.cgroup(path.clone());
+    let there = group.dirs().iter().any(|dir| dir.exists());
+    there
+        || services.registry.all().iter().any(|pod| {
+            pod.containers().iter().any(|other| {
+                let record = other.cell.get();
+                other.id != id
+                    && record.phase != ContainerPhase::Exited
+                    && overlap(&record.cgroup, path.as_str())
+            })
+        })
 }
 
 /// Whether one lies in the other.

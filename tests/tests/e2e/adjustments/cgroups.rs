@@ -313,6 +313,23 @@ pub async fn the_cgroup_is_where_the_plugin_put_it_and_goes_with_the_container(s
     assert_eq!(seen, (48 * MIB).to_string());
     // The kernel lists an exec where init is, or in a group of its own below.
     container.exec(&["true"]).await;
+    // Of many that ask for one place at once, one gets it.
+    let rivals = format!("{parent}/else/contested");
+    stage.adjusts(move |_, adjust| {
+        adjust.cgroups_path(&rivals);
+    });
+    let mut asking = tokio::task::JoinSet::new();
+    for n in 0..8 {
+        let pod = pod.clone();
+        let config = pod.cri.container_config(&format!("rival{n}"), &["true"]);
+        asking.spawn(async move { pod.try_create(config).await });
+    }
+    let answers = asking.join_all().await;
+    let made = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!(made, 1, "{answers:?}");
+    for winner in answers.into_iter().flatten() {
+        winner.remove().await.expect("RemoveContainer");
+    }
     let taken = of_linux(|linux| linux.cgroups_path = place.clone());
     stage.refuses(&pod, "linux.cgroups_path", taken).await;
     container.stop(Duration::ZERO).await.expect("StopContainer");

@@ -3,8 +3,8 @@
 use std::{fs, time::Duration};
 
 use cairn_tests::{
-    Daemon, Setup, bins, cri,
-    pod::{Container, Cri, Pod},
+    Daemon, Setup, bins,
+    pod::{Container, Pod, host_network},
     until,
 };
 use serde_json::Value;
@@ -30,32 +30,10 @@ const LIFE: [&str; 14] = [
 ];
 
 /// Updates both, then ends them one by one.
-async fn live(cri: &Cri, pod: &Pod, container: &Container) {
-    let request = cri::UpdateContainerResourcesRequest {
-        container_id: container.id.clone(),
-        linux: Some(cri::LinuxContainerResources {
-            memory_limit_in_bytes: 64 << 20,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let updated = cri
-        .client
-        .runtime
-        .clone()
-        .update_container_resources(request)
-        .await;
+async fn live(pod: &Pod, container: &Container) {
+    let updated = container.limit_memory(64 << 20).await;
     updated.expect("UpdateContainerResources");
-    let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
-        pod_sandbox_id: pod.id.clone(),
-        ..Default::default()
-    };
-    let updated = cri
-        .client
-        .newer
-        .clone()
-        .update_pod_sandbox_resources(request)
-        .await;
+    let updated = pod.share_cpu(300).await;
     updated.expect("UpdatePodSandboxResources");
     container
         .stop(Duration::from_secs(5))
@@ -99,7 +77,7 @@ async fn a_launched_logger_dumps_every_event_of_a_life_and_marks_the_container()
     assert_eq!(read(&daemon, &format!("/proc/{pid}/comm")), "99-logger\n");
     assert_eq!(annotation(&container, "seen.by").await, mark);
     let first = container.pid().await.expect("it runs");
-    live(&cri, &pod, &container).await;
+    live(&pod, &container).await;
 
     let text = read(&daemon, "/run/logger.log");
     assert_eq!(events(&text), LIFE, "{text}");
@@ -156,7 +134,7 @@ async fn connected_loggers_print_the_events_of_their_flags_and_override_marks() 
         format!("SEEN_BY={mark}")
     );
     assert_eq!(annotation(&container, "seen.by").await, mark);
-    live(&cri, &pod, &container).await;
+    live(&pod, &container).await;
     let lines = read(&daemon, "/run/pods");
     let only: Vec<&str> = lines
         .lines()
@@ -234,12 +212,7 @@ async fn the_network_logger_tells_of_every_network_until_the_daemon_says_goodbye
     )
     .await;
     let mut config = cri.pod_config("hosted");
-    let linux = config.linux.get_or_insert_default();
-    let options = &mut linux
-        .security_context
-        .get_or_insert_default()
-        .namespace_options;
-    options.get_or_insert_default().network = cri::NamespaceMode::Node.into();
+    host_network(&mut config);
     let hosted = cri.try_pod(config).await.expect("a pod");
     let ip = before.ip().await;
     hosted.end().await;
@@ -290,7 +263,7 @@ async fn the_template_takes_a_configuration_and_says_every_event() {
     let cri = daemon.cri();
     let pod = cri.pod("said").await;
     let container = pod.sleeper("c").await;
-    live(&cri, &pod, &container).await;
+    live(&pod, &container).await;
     let text = read(&daemon, "/run/template");
     let lines: Vec<&str> = text
         .lines()

@@ -1,6 +1,9 @@
 //! network-device-injector: interfaces of the yard, which is the pods' host, in pods and back.
 
-use cairn_tests::{Daemon, cri, pod::Container};
+use cairn_tests::{
+    Daemon,
+    pod::{Container, host_network},
+};
 
 use super::{annotated, connect, launching, tells};
 
@@ -123,12 +126,7 @@ async fn a_pod_on_the_hosts_network_cannot_have_an_interface() {
     let daemon = launching("network-device-injector").await;
     let cri = daemon.cri();
     let mut config = annotated(&cri, "hosted", &[(KEY, "[{name: lo}]")]);
-    let linux = config.linux.get_or_insert_default();
-    let options = &mut linux
-        .security_context
-        .get_or_insert_default()
-        .namespace_options;
-    options.get_or_insert_default().network = cri::NamespaceMode::Node.into();
+    host_network(&mut config);
     let error = cri.try_pod(config).await.expect_err("a veto");
     tells(
         &error,
