@@ -36,10 +36,13 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
             table: "bench0".into(),
             subnets: vec!["10.99.0.0/16".parse()?],
             masquerade: true,
+            spoof_check: true,
             mtu: None,
         }),
         add_timeout: Duration::from_secs(60),
+        ready_timeout: Duration::ZERO,
         parallel: 16,
+        started: None,
     })?;
     network.status().await?;
     println!("{}", network.describe());

@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 /// A hardware address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mac(pub [u8; 6]);
+pub(crate) struct Mac(pub(crate) [u8; 6]);
 
 impl Mac {
     /// The hardware address that always goes with an IP: neighbours' caches stay right when an address is given to
     /// another pod. Locally administered; IPv6 keeps its last four bytes.
-    pub fn of(ip: IpAddr) -> Self {
+    pub(crate) fn of(ip: IpAddr) -> Self {
         let [a, b, c, d] = match ip {
             IpAddr::V4(v4) => v4.octets(),
             IpAddr::V6(v6) => {
@@ -20,6 +20,31 @@ impl Mac {
             }
         };
         Self([0x0a, 0x58, a, b, c, d])
+    }
+}
+
+impl Mac {
+    /// The address that the kernel gives an interface of this hardware address (RFC 4291, appendix A).
+    pub(crate) fn link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.0;
+        Ipv6Addr::from([
+            0xfe,
+            0x80,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            a ^ 2,
+            b,
+            c,
+            0xff,
+            0xfe,
+            d,
+            e,
+            f,
+        ])
     }
 }
 
@@ -107,7 +132,7 @@ impl TryFrom<String> for Cidr {
 }
 
 /// An address as it is on the wire.
-pub fn ip_bytes(ip: IpAddr) -> Vec<u8> {
+pub(crate) fn ip_bytes(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
@@ -115,7 +140,7 @@ pub fn ip_bytes(ip: IpAddr) -> Vec<u8> {
 }
 
 /// The reverse of [`ip_bytes`].
-pub fn ip_from(bytes: &[u8]) -> Option<IpAddr> {
+pub(crate) fn ip_from(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
         return Some(IpAddr::from(v4));
     }

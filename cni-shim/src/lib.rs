@@ -1,25 +1,34 @@
 //! The network of a pod sandbox.
 //!
 //! Knows sandboxes by an id and a network namespace, and nothing of CRI or NRI.
+#![warn(unreachable_pub)]
 
 mod addr;
+mod attachments;
 mod bridge;
 mod cni;
+mod error;
+mod file;
 mod link;
 pub mod namespaces;
 mod netlink;
 mod network;
 mod nft;
 mod record;
+mod turns;
 mod types;
 
 pub use addr::Cidr;
-pub use bridge::ipam::PoolError;
+pub use bridge::{BridgeError, PoolError};
 pub use cni::CniError;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use cni::checks;
+pub use error::NetworkError;
 pub use link::{Counters, Link};
 pub use netlink::NetlinkError;
 pub use network::Network;
+pub use nft::probe as probe_nftables;
+pub use record::RecordError;
 pub use types::{
-    Attach, Attachment, BridgeConfig, Config, Dns, INTERFACE, NetworkError, NotReady, PortMapping,
-    Protocol,
+    Attach, Attachment, BridgeConfig, Config, Dns, INTERFACE, NotReady, PortMapping, Protocol,
 };

@@ -49,7 +49,7 @@ const RTN_UNICAST: u8 = 1;
 const AF_UNSPEC: u8 = 0;
 const AF_INET: u8 = 2;
 /// Multicast group of link changes.
-pub const RTMGRP_LINK: u32 = 1;
+pub(crate) const RTMGRP_LINK: u32 = 1;
 const AF_INET6: u8 = 10;
 const IFF_UP: u32 = 1;
 const IFINFO: usize = 16;
@@ -57,7 +57,7 @@ const IFADDR: usize = 8;
 /// The loopback device has this index in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// What the kernel says of one link.
+/// A link as the kernel reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     pub index: u32,
@@ -103,7 +103,7 @@ impl Counters {
 }
 
 /// Asks for a link by name; `None` when there is none.
-pub fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkError> {
+pub(crate) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkError> {
     let request = Message::new(
         RTM_GETLINK,
         0,
@@ -121,13 +121,13 @@ pub fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkErro
 }
 
 /// Every link of the socket's network namespace.
-pub fn list(socket: &mut Socket) -> Result<Vec<Link>, NetlinkError> {
+pub(crate) fn list(socket: &mut Socket) -> Result<Vec<Link>, NetlinkError> {
     let request = Message::new(RTM_GETLINK, NLM_F_DUMP, "list links", &ifinfo(0, 0), |_| {});
     Ok(links(&socket.ask(&request)?).collect())
 }
 
 /// The addresses of one link.
-pub fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, NetlinkError> {
+pub(crate) fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, NetlinkError> {
     let request = Message::new(
         RTM_GETADDR,
         NLM_F_DUMP,
@@ -149,7 +149,7 @@ pub fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, NetlinkEr
 }
 
 /// Makes a bridge, up, with a hardware address of its own (it would else follow its ports').
-pub fn add_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
+pub(crate) fn add_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
     let step = format!("create bridge {name}");
     Message::new(
         RTM_NEWLINK,
@@ -168,21 +168,21 @@ pub fn add_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
     )
 }
 
-/// What a veth pair between a bridge and a pod is made of.
+/// Parameters of a veth pair between a bridge and a pod.
 #[derive(Debug, Clone, Copy)]
-pub struct VethPair<'a> {
-    pub host_name: &'a str,
+pub(crate) struct VethPair<'a> {
+    pub(crate) host_name: &'a str,
     /// Index of the bridge the host's end joins.
-    pub bridge: u32,
-    pub pod_name: &'a str,
-    pub pod_mac: Mac,
+    pub(crate) bridge: u32,
+    pub(crate) pod_name: &'a str,
+    pub(crate) pod_mac: Mac,
     /// The pod's network namespace: its end is made there, never seen by the host.
-    pub netns: BorrowedFd<'a>,
-    pub mtu: Option<u32>,
+    pub(crate) netns: BorrowedFd<'a>,
+    pub(crate) mtu: Option<u32>,
 }
 
 /// Makes the pair, the host's end up.
-pub fn add_veth(pair: &VethPair<'_>) -> Message {
+pub(crate) fn add_veth(pair: &VethPair<'_>) -> Message {
     let step = format!("create veth pair {}", pair.host_name);
     Message::new(
         RTM_NEWLINK,
@@ -214,7 +214,7 @@ pub fn add_veth(pair: &VethPair<'_>) -> Message {
 }
 
 /// Lets a bridge port send back what came in by it: a pod that reaches itself through its own host port (CRI-538).
-pub fn set_hairpin(port: &str) -> Message {
+pub(crate) fn set_hairpin(port: &str) -> Message {
     let step = format!("set hairpin mode of {port}");
     Message::new(RTM_NEWLINK, 0, step, &ifinfo(0, 0), |a| {
         a.put_str(IFLA_IFNAME, port).nest(IFLA_LINKINFO, |info| {
@@ -227,7 +227,7 @@ pub fn set_hairpin(port: &str) -> Message {
 }
 
 /// Brings the loopback device up; the kernel gives it its addresses (CRI-535).
-pub fn loopback_up() -> Message {
+pub(crate) fn loopback_up() -> Message {
     Message::new(
         RTM_NEWLINK,
         0,
@@ -238,7 +238,7 @@ pub fn loopback_up() -> Message {
 }
 
 /// Brings a link up by name.
-pub fn set_up(name: &str) -> Message {
+pub(crate) fn set_up(name: &str) -> Message {
     Message::new(
         RTM_NEWLINK,
         0,
@@ -251,7 +251,7 @@ pub fn set_up(name: &str) -> Message {
 }
 
 /// Deletes a link by name; one that is gone already counts as deleted.
-pub fn delete(name: &str) -> Message {
+pub(crate) fn delete(name: &str) -> Message {
     Message::new(
         RTM_DELLINK,
         0,
@@ -265,7 +265,7 @@ pub fn delete(name: &str) -> Message {
 }
 
 /// Whether an event says that the link `name` is gone. The same type with a bridge's family only says that a port left.
-pub fn is_gone(event: &netlink::Reply, name: &str) -> bool {
+pub(crate) fn is_gone(event: &netlink::Reply, name: &str) -> bool {
     event.kind == RTM_DELLINK
         && event.body.first() == Some(&AF_UNSPEC)
         && event
@@ -274,7 +274,7 @@ pub fn is_gone(event: &netlink::Reply, name: &str) -> bool {
 }
 
 /// Gives a link an address. IPv6 skips duplicate detection: addresses here are handed out once.
-pub fn add_address(index: u32, address: Cidr) -> Message {
+pub(crate) fn add_address(index: u32, address: Cidr) -> Message {
     let v4 = address.ip.is_ipv4();
     let mut fixed = [0u8; IFADDR];
     fixed[0] = if v4 { AF_INET } else { AF_INET6 };
@@ -301,7 +301,7 @@ pub fn add_address(index: u32, address: Cidr) -> Message {
 }
 
 /// The default route through `gateway` on a link.
-pub fn add_default_route(index: u32, gateway: IpAddr) -> Message {
+pub(crate) fn add_default_route(index: u32, gateway: IpAddr) -> Message {
     let mut fixed = [0u8; 12];
     fixed[0] = if gateway.is_ipv4() { AF_INET } else { AF_INET6 };
     fixed[4] = RT_TABLE_MAIN;

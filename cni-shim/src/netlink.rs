@@ -14,13 +14,13 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-pub const NLM_F_REQUEST: u16 = 0x1;
-pub const NLM_F_ACK: u16 = 0x4;
-pub const NLM_F_DUMP: u16 = 0x300;
-pub const NLM_F_REPLACE: u16 = 0x100;
-pub const NLM_F_EXCL: u16 = 0x200;
-pub const NLM_F_CREATE: u16 = 0x400;
-pub const NLM_F_APPEND: u16 = 0x800;
+pub(crate) const NLM_F_REQUEST: u16 = 0x1;
+pub(crate) const NLM_F_ACK: u16 = 0x4;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
+pub(crate) const NLM_F_REPLACE: u16 = 0x100;
+pub(crate) const NLM_F_EXCL: u16 = 0x200;
+pub(crate) const NLM_F_CREATE: u16 = 0x400;
+pub(crate) const NLM_F_APPEND: u16 = 0x800;
 
 const NLMSG_NOOP: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
@@ -37,17 +37,17 @@ const MAX_DATAGRAMS: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {errno}")]
 pub struct NetlinkError {
-    /// What was asked, in words.
+    /// The failed request, in words.
     pub step: String,
     pub errno: Errno,
 }
 
 /// A list of netlink attributes under construction.
 #[derive(Debug, Default, Clone)]
-pub struct Attrs(Vec<u8>);
+pub(crate) struct Attrs(Vec<u8>);
 
 impl Attrs {
-    pub fn put(&mut self, kind: u16, value: &[u8]) -> &mut Self {
+    pub(crate) fn put(&mut self, kind: u16, value: &[u8]) -> &mut Self {
         let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
         self.0.extend_from_slice(&length.to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
@@ -57,28 +57,28 @@ impl Attrs {
     }
 
     /// An integer in host order (rtnetlink).
-    pub fn put_u32(&mut self, kind: u16, value: u32) -> &mut Self {
+    pub(crate) fn put_u32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.put(kind, &value.to_ne_bytes())
     }
 
     /// An integer in network order (nfnetlink).
-    pub fn put_be32(&mut self, kind: u16, value: u32) -> &mut Self {
+    pub(crate) fn put_be32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.put(kind, &value.to_be_bytes())
     }
 
     /// A string with its final NUL.
-    pub fn put_str(&mut self, kind: u16, value: &str) -> &mut Self {
+    pub(crate) fn put_str(&mut self, kind: u16, value: &str) -> &mut Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.put(kind, &bytes)
     }
 
-    pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Attrs)) -> &mut Self {
+    pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Attrs)) -> &mut Self {
         self.nest_after(kind, &[], fill)
     }
 
     /// A nest that starts with a fixed structure (the peer of a veth pair starts with `ifinfomsg`).
-    pub fn nest_after(
+    pub(crate) fn nest_after(
         &mut self,
         kind: u16,
         prefix: &[u8],
@@ -96,7 +96,7 @@ impl Attrs {
 
 /// One request: type, flags, fixed structure, attributes, and the words an error of it starts with.
 #[derive(Debug, Clone)]
-pub struct Message {
+pub(crate) struct Message {
     kind: u16,
     flags: u16,
     body: Vec<u8>,
@@ -106,7 +106,7 @@ pub struct Message {
 
 impl Message {
     /// `step` names the object and what is done to it, for the error.
-    pub fn new(
+    pub(crate) fn new(
         kind: u16,
         flags: u16,
         step: impl Into<String>,
@@ -126,7 +126,7 @@ impl Message {
     }
 
     /// Takes this answer for success: what was asked is already so.
-    pub fn tolerate(mut self, errno: Errno) -> Self {
+    pub(crate) fn tolerate(mut self, errno: Errno) -> Self {
         self.tolerated = Some(errno);
         self
     }
@@ -152,15 +152,15 @@ impl Message {
 
 /// One message the kernel sent: its type and what follows the header.
 #[derive(Debug)]
-pub struct Reply {
-    pub kind: u16,
+pub(crate) struct Reply {
+    pub(crate) kind: u16,
     sequence: u32,
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Reply {
     /// The attributes after a fixed structure of `fixed` bytes.
-    pub fn attributes(&self, fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    pub(crate) fn attributes(&self, fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
         attributes(self.body.get(fixed..).unwrap_or_default())
     }
 
@@ -171,7 +171,7 @@ impl Reply {
 }
 
 /// Walks attributes; stops at the first that does not fit.
-pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
         let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?) & NLA_TYPE_MASK;
@@ -183,26 +183,26 @@ pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 
 /// Which half of netlink a socket speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
+pub(crate) enum Family {
     Route,
     Netfilter,
 }
 
 /// A netlink socket of the network namespace it was opened in.
 #[derive(Debug)]
-pub struct Socket {
+pub(crate) struct Socket {
     fd: OwnedFd,
     sequence: u32,
 }
 
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
-    pub fn open(family: Family) -> Result<Self, NetlinkError> {
+    pub(crate) fn open(family: Family) -> Result<Self, NetlinkError> {
         Self::open_with_groups(family, 0)
     }
 
     /// Opens a socket that also hears of what others change: see [`Socket::next_events`].
-    pub fn listen(family: Family, groups: u32) -> Result<Self, NetlinkError> {
+    pub(crate) fn listen(family: Family, groups: u32) -> Result<Self, NetlinkError> {
         Self::open_with_groups(family, groups)
     }
 
@@ -234,7 +234,7 @@ impl Socket {
 
     /// Sends all messages as one datagram and waits for an acknowledgement of each. They are carried out in order; a
     /// refused one does not stop the later ones. The first refusal is the error.
-    pub fn run(&mut self, messages: &[Message]) -> Result<(), NetlinkError> {
+    pub(crate) fn run(&mut self, messages: &[Message]) -> Result<(), NetlinkError> {
         let first = self.send(messages)?;
         let mut waiting = messages.len();
         let mut refused: Option<(usize, NetlinkError)> = None;
@@ -264,7 +264,7 @@ impl Socket {
     }
 
     /// Sends one message and collects what the kernel answers, dumps included.
-    pub fn ask(&mut self, message: &Message) -> Result<Vec<Reply>, NetlinkError> {
+    pub(crate) fn ask(&mut self, message: &Message) -> Result<Vec<Reply>, NetlinkError> {
         let sequence = self.send(std::slice::from_ref(message))?;
         let mut answers = Vec::new();
         for _ in 0..MAX_DATAGRAMS {
@@ -289,7 +289,7 @@ impl Socket {
     ///
     /// Refusals are answered without being asked for and in order, so only the last step asks for an answer: a
     /// thousand acknowledgements would not fit the receive buffer.
-    pub fn transact(
+    pub(crate) fn transact(
         &mut self,
         begin: &Message,
         steps: &[Message],
@@ -333,7 +333,7 @@ impl Socket {
     }
 
     /// The next datagram of events; call it when the socket is readable.
-    pub fn next_events(&self) -> Result<Vec<Reply>, NetlinkError> {
+    pub(crate) fn next_events(&self) -> Result<Vec<Reply>, NetlinkError> {
         let asked = Message::new(NLMSG_NOOP, 0, "listen for changes", &[], |_| {});
         self.receive(&asked)
     }

@@ -1,4 +1,4 @@
-//! What is on disk of an attached sandbox: one JSON file each, `<state>/attachments/<sandbox id>.json`.
+//! Attachment records: one JSON file per attached sandbox, `<state>/attachments/<sandbox id>.json`.
 //!
 //! A record is written **before** the first effect (CRI-810) and removed after the last undo, and it alone says which
 //! addresses and host ports are in use. It is replaced atomically and not synced: what it describes (links, network
@@ -7,56 +7,73 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Cidr;
-use crate::types::{NetworkError, PortMapping};
+use crate::file::replace;
+use crate::types::PortMapping;
 
 const SCHEMA: u32 = 1;
 const RECORD_MAX: u64 = 4 << 20;
 
+/// A record could not be listed, written or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {cause}")]
+pub struct RecordError {
+    pub step: String,
+    pub cause: io::Error,
+}
+
+impl RecordError {
+    fn at(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let step = step.into();
+        move |cause| Self { step, cause }
+    }
+}
+
 /// One sandbox's record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub(crate) struct Record {
     schema: u32,
-    pub sandbox_id: String,
-    pub netns: PathBuf,
-    pub backend: Backend,
+    pub(crate) sandbox_id: String,
+    pub(crate) netns: PathBuf,
+    pub(crate) backend: Backend,
 }
 
 /// What undoes the attachment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Backend {
+pub(crate) enum Backend {
     Bridge(OnBridge),
     Cni(OnCni),
 }
 
 /// Held on the built-in bridge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OnBridge {
+pub(crate) struct OnBridge {
     /// The host's end of the veth pair.
-    pub veth: String,
-    pub addresses: Vec<Cidr>,
-    pub ports: Vec<PortMapping>,
+    pub(crate) veth: String,
+    pub(crate) addresses: Vec<Cidr>,
+    pub(crate) ports: Vec<PortMapping>,
 }
 
 /// Held by CNI plugins: everything a DEL needs, whatever the configuration directory holds by then (CRI-502).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OnCni {
-    pub network: String,
-    pub interface: String,
+pub(crate) struct OnCni {
+    pub(crate) network: String,
+    pub(crate) interface: String,
     /// The configuration list as it was used.
-    pub config: serde_json::Value,
-    pub args: Vec<(String, String)>,
-    pub capability_args: BTreeMap<String, serde_json::Value>,
+    pub(crate) config: serde_json::Value,
+    pub(crate) args: Vec<(String, String)>,
+    pub(crate) capability_args: BTreeMap<String, serde_json::Value>,
 }
 
 impl Record {
-    pub fn new(sandbox_id: &str, netns: &Path, backend: Backend) -> Self {
+    pub(crate) fn new(sandbox_id: &str, netns: &Path, backend: Backend) -> Self {
         Self {
             schema: SCHEMA,
             sandbox_id: sandbox_id.into(),
@@ -66,75 +83,87 @@ impl Record {
     }
 }
 
+/// Result of [`Records::load`], by sandbox id.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) records: BTreeMap<String, Record>,
+    pub(crate) unreadable: BTreeMap<String, Unreadable>,
+}
+
+/// A record that is there and cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    pub(crate) reason: String,
+    /// What looks like an address in it: nobody else is given these.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
 /// The directory of records.
 #[derive(Debug)]
-pub struct Records {
+pub(crate) struct Records {
     dir: PathBuf,
 }
 
 impl Records {
     /// Opens the directory, making it when missing.
-    pub fn open(state_dir: &Path) -> Result<Self, NetworkError> {
+    pub(crate) fn open(state_dir: &Path) -> Result<Self, RecordError> {
         let dir = state_dir.join("attachments");
-        fs::create_dir_all(&dir).map_err(NetworkError::io(format!("create {}", dir.display())))?;
+        fs::create_dir_all(&dir).map_err(RecordError::at(format!("create {}", dir.display())))?;
         Ok(Self { dir })
     }
 
-    /// Every readable record. An unreadable one is renamed to `<name>.unreadable` and logged; a half-written
-    /// temporary file is removed.
-    pub fn load(&self) -> Result<BTreeMap<String, Record>, NetworkError> {
-        let step = || NetworkError::io(format!("list {}", self.dir.display()));
+    /// Every record. One that cannot be read, or is of a newer schema, stays where it is; a half-written temporary
+    /// file is removed.
+    pub(crate) fn load(&self) -> Result<Loaded, RecordError> {
+        let step = || RecordError::at(format!("list {}", self.dir.display()));
         let mut records = BTreeMap::new();
+        let mut unreadable = BTreeMap::new();
         for entry in fs::read_dir(&self.dir).map_err(step())? {
             let path = entry.map_err(step())?.path();
             match path.extension().and_then(|extension| extension.to_str()) {
                 Some("json") => match read(&path) {
                     Ok(record) => drop(records.insert(record.sandbox_id.clone(), record)),
-                    Err(why) => set_aside(&path, &why),
+                    Err(reason) => {
+                        let Some(id) = path.file_stem().and_then(|stem| stem.to_str()) else {
+                            continue;
+                        };
+                        tracing::error!(record = %path.display(), reason, "unreadable attachment record; kept");
+                        let addresses = addresses_in(&fs::read(&path).unwrap_or_default());
+                        unreadable.insert(id.to_owned(), Unreadable { reason, addresses });
+                    }
                 },
                 Some("tmp") => drop(fs::remove_file(&path)),
                 _ => {}
             }
         }
-        Ok(records)
+        Ok(Loaded {
+            records,
+            unreadable,
+        })
     }
 
-    pub fn write(&self, record: &Record) -> Result<(), NetworkError> {
+    pub(crate) fn write(&self, record: &Record) -> Result<(), RecordError> {
         let path = self.path(&record.sandbox_id);
         let text = serde_json::to_vec(record).map_err(io::Error::from);
         text.and_then(|text| replace(&path, &text, 0o600))
-            .map_err(NetworkError::io(format!("write {}", path.display())))
+            .map_err(RecordError::at(format!("write {}", path.display())))
     }
 
     /// Removes a record; one that is gone already counts as removed.
-    pub fn remove(&self, sandbox_id: &str) -> Result<(), NetworkError> {
+    pub(crate) fn remove(&self, sandbox_id: &str) -> Result<(), RecordError> {
         let path = self.path(sandbox_id);
         match fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(NetworkError::io(format!("remove {}", path.display()))(e))
+                Err(RecordError::at(format!("remove {}", path.display()))(e))
             }
             _ => Ok(()),
         }
     }
 
-    fn path(&self, sandbox_id: &str) -> PathBuf {
+    /// Where the record of a sandbox lies.
+    pub(crate) fn path(&self, sandbox_id: &str) -> PathBuf {
         self.dir.join(format!("{sandbox_id}.json"))
     }
-}
-
-/// Replaces a file so that a reader sees the old or the new content, never a part.
-pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tmp");
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&temporary)?;
-    file.write_all(content)?;
-    fs::rename(&temporary, path)
 }
 
 fn read(path: &Path) -> Result<Record, String> {
@@ -147,15 +176,18 @@ fn read(path: &Path) -> Result<Record, String> {
     let named = path.file_stem().and_then(|stem| stem.to_str()) == Some(&record.sandbox_id);
     match record.schema {
         SCHEMA if named => Ok(record),
-        SCHEMA => Err("the file is not named after its sandbox".into()),
-        other => Err(format!("schema {other} is not known")),
+        SCHEMA => Err("the file name does not match its sandbox id".into()),
+        other => Err(format!("unsupported schema {other}")),
     }
 }
 
-fn set_aside(path: &Path, why: &str) {
-    let aside = path.with_extension("unreadable");
-    let moved = fs::rename(path, &aside);
-    tracing::warn!(record = %path.display(), why, moved = moved.is_ok(), "set an unreadable record aside");
+/// Whatever stands in quotes and is an address, with or without a prefix length.
+fn addresses_in(bytes: &[u8]) -> Vec<IpAddr> {
+    let text = String::from_utf8_lossy(bytes);
+    let words = text.split('"');
+    words
+        .filter_map(|word| word.split('/').next()?.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -173,12 +205,16 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_record_is_set_aside_and_hides_no_other() {
+    fn an_unreadable_record_stays_keeps_its_address_and_hides_no_other() {
         let dir = tempfile::tempdir().expect("a directory");
         let records = Records::open(dir.path()).expect("opens");
         records.write(&record("good")).expect("writes");
         let attachments = dir.path().join("attachments");
-        fs::write(attachments.join("torn.json"), b"{\"schema\":1,").expect("writes");
+        fs::write(
+            attachments.join("torn.json"),
+            b"{\"schema\":1,\"addresses\":[\"10.0.0.7/24\",\"fd00:",
+        )
+        .expect("writes");
         fs::write(
             attachments.join("other.json"),
             serde_json::to_vec(&record("name")).expect("json"),
@@ -188,9 +224,14 @@ mod tests {
 
         let loaded = records.load().expect("loads");
 
-        assert_eq!(loaded.into_values().collect::<Vec<_>>(), [record("good")]);
-        assert!(attachments.join("torn.unreadable").exists());
-        assert!(attachments.join("other.unreadable").exists());
+        let readable: Vec<_> = loaded.records.into_values().collect();
+        assert_eq!(readable, [record("good")]);
+        let held: Vec<_> = loaded.unreadable.keys().map(String::as_str).collect();
+        assert_eq!(held, ["other", "torn"]);
+        let address: IpAddr = "10.0.0.7".parse().expect("an address");
+        assert_eq!(loaded.unreadable["torn"].addresses, [address]);
+        assert!(attachments.join("torn.json").exists());
+        assert!(attachments.join("other.json").exists());
         assert!(!attachments.join("left.json.tmp").exists());
     }
 
@@ -201,6 +242,6 @@ mod tests {
         records.write(&record("a")).expect("writes");
         records.remove("a").expect("removes");
         records.remove("a").expect("is gone already");
-        assert!(records.load().expect("loads").is_empty());
+        assert!(records.load().expect("loads").records.is_empty());
     }
 }

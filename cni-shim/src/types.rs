@@ -1,7 +1,6 @@
-//! What goes into and comes out of a [`crate::Network`].
+//! Configuration, requests and results of a [`crate::Network`].
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,20 +8,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Cidr;
-use crate::bridge::ipam::PoolError;
-use crate::cni::CniError;
-use crate::namespaces::NamespaceError;
-use crate::netlink::NetlinkError;
 
 /// The interface of a pod's network (CRI-510).
 pub const INTERFACE: &str = "eth0";
 
-/// Where the network's parts are. Two daemons on one machine need different `state_dir`s and bridges.
+/// Configuration of the network. Two daemons on one machine need different `state_dir`s and bridges.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where CNI configurations are looked for (CRI-500).
+    /// Directory of CNI configurations (CRI-500).
     pub conf_dir: PathBuf,
-    /// Where CNI plugins are looked for, in order.
+    /// Directories of CNI plugins, in search order.
     pub bin_dirs: Vec<PathBuf>,
     /// Parent of the result cache shared with other runtimes: `<cache_dir>/results` (CRI-530).
     pub cache_dir: PathBuf,
@@ -32,8 +27,12 @@ pub struct Config {
     pub bridge: Option<BridgeConfig>,
     /// Longest a CNI ADD may take; a DEL gets one minute (CRI-518).
     pub add_timeout: Duration,
+    /// How long a sandbox waits for a network while none is configured.
+    pub ready_timeout: Duration,
     /// CNI operations at a time, over all sandboxes.
     pub parallel: usize,
+    /// Called with the pid of each CNI plugin that was started, to change what it inherits.
+    pub started: Option<fn(u32)>,
 }
 
 /// The built-in network.
@@ -47,11 +46,13 @@ pub struct BridgeConfig {
     pub subnets: Vec<Cidr>,
     /// Whether pods reach the outside under the node's address.
     pub masquerade: bool,
+    /// Whether pods are kept from sending under other addresses than their own, and as routers.
+    pub spoof_check: bool,
     /// MTU of the bridge and the pods; the kernel's default (1500) when `None`.
     pub mtu: Option<u32>,
 }
 
-/// What a sandbox needs from its network.
+/// Request to attach a sandbox.
 #[derive(Debug, Clone, Default)]
 pub struct Attach {
     pub sandbox_id: String,
@@ -91,6 +92,17 @@ pub enum Protocol {
     Sctp,
 }
 
+impl Protocol {
+    /// Its number in IP headers.
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+            Protocol::Sctp => 132,
+        }
+    }
+}
+
 /// Name servers for plugins that ask for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dns {
@@ -112,50 +124,15 @@ pub struct Attachment {
     pub network: String,
     /// The CNI result, also for the built-in bridge (for `info.cniResult`, CRI-123).
     pub result: serde_json::Value,
-    /// What was asked for and is not so, one line each (CRI-537).
+    /// Requested features that are not in effect, one line each (CRI-537).
     pub warnings: Vec<String>,
 }
 
-/// Why no pod can get a network now (CRI-503).
+/// Reason why no pod can get a network now (CRI-503).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct NotReady {
     /// One CamelCase word.
     pub reason: &'static str,
     pub message: String,
-}
-
-/// Why a sandbox was not attached or not detached.
-#[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
-    #[error(transparent)]
-    NotReady(#[from] NotReady),
-    #[error("sandbox id {0:?} is not a word of at most 128 letters, digits, '_', '.', '-'")]
-    SandboxId(String),
-    #[error("sandbox {0} is attached already")]
-    AlreadyAttached(String),
-    #[error("host port {0} is taken by another sandbox")]
-    HostPortTaken(String),
-    #[error("{0} sandboxes are attached to the bridge")]
-    BridgeInUse(usize),
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    #[error(transparent)]
-    Netlink(#[from] NetlinkError),
-    #[error(transparent)]
-    Namespace(#[from] NamespaceError),
-    #[error(transparent)]
-    Cni(#[from] CniError),
-    #[error("{step}: {cause}")]
-    Io { step: String, cause: io::Error },
-    /// The blocking worker was lost: the process is ending.
-    #[error("network worker: {0}")]
-    Worker(String),
-}
-
-impl NetworkError {
-    pub(crate) fn io(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let step = step.into();
-        move |cause| Self::Io { step, cause }
-    }
 }

@@ -5,7 +5,7 @@
 use prost::Message;
 use proto_nri::SynchronizeRequest;
 
-use crate::Snapshot;
+use crate::source::Snapshot;
 
 /// A list cut into messages that fit (NRI-320, NRI-323).
 #[derive(Debug, Default, PartialEq)]

@@ -1,29 +1,42 @@
 //! Pre-installed plugins: those of this process and those of the plugin directory, from their start
 //! to the one cut they all share, and the return of those that die.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{net::UnixStream, time::sleep};
 
 use crate::{
-    Shared, StartError,
-    handlers::Handlers,
+    join::{self, Connected, Origin},
     merge::SyncMerge,
     observe::{Kind, PluginEvent},
     owners::PluginId,
-    session::{self, Connected, Origin, Session},
+    plugin::Session,
+    plugin_side::handlers::Handlers,
+    roster::Joining,
     settings::Restart,
-    shared::unknown,
-    sync::Joining,
-    transport::{self, Found},
+    shared::{Shared, unknown},
+    violate,
+    wire::transport::{self, Found, LeftOut, TransportError},
 };
 
 /// Back-off of restarts.
 const RESTART_FIRST: Duration = Duration::from_secs(1);
 const RESTART_MAX: Duration = Duration::from_secs(60);
+
+/// Error of starting NRI.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    #[error("in-process plugin {id}: {cause}")]
+    InProcess { id: PluginId, cause: String },
+    #[error("plugin {}: {why}", file.display())]
+    PluginFile { file: PathBuf, why: String },
+    #[error("no source given: plugins cannot be synchronized")]
+    NoSource,
+    #[error("the runtime's name and version are needed: plugins are told them")]
+    NoName,
+}
 
 impl Shared {
     /// Configures the plugins of this process; one that fails fails the start (NRI-207).
@@ -33,7 +46,7 @@ impl Shared {
     ) -> Result<Vec<Arc<Session>>, StartError> {
         let mut sessions = Vec::new();
         for (id, handlers) in plugins {
-            let session = session::establish_in_process(&self, id.clone(), handlers).await;
+            let session = join::establish_in_process(&self, id.clone(), handlers).await;
             sessions.push(session.map_err(|cause| StartError::InProcess { id, cause })?);
         }
         Ok(sessions)
@@ -47,6 +60,11 @@ impl Shared {
         let config_dir = self.settings.plugin_config_dir.as_deref();
         let trusted = self.settings.trusted_files_only;
         let (found, left_out) = transport::discover(dir, config_dir, trusted)?;
+        if self.settings.strict_plugin_dir
+            && let Some(LeftOut { file, why }) = left_out.first().cloned()
+        {
+            return Err(StartError::PluginFile { file, why });
+        }
         for left in left_out {
             let reason = format!("{}: {}", left.file.display(), left.why);
             self.tell(&unknown(Kind::Launched), &PluginEvent::Rejected { reason });
@@ -57,7 +75,7 @@ impl Shared {
             let Some((stream, origin)) = self.launch(plugin) else {
                 continue;
             };
-            match session::establish(&self, stream, origin).await {
+            match join::establish(&self, stream, origin).await {
                 Some(plugin) => connected.push(plugin),
                 None if self.settings.plugin(&again.id).restart == Restart::OnFailure => {
                     self.clone().launch_later(again, Duration::ZERO);
@@ -74,6 +92,9 @@ impl Shared {
         match transport::launch(&found) {
             Ok((child, stream)) => {
                 name.pid = Some(child.pid);
+                if let Some(started) = self.settings.started {
+                    started(child.pid);
+                }
                 self.tell(&name, &PluginEvent::Launched);
                 Some((stream, Origin::Launched { found, child }))
             }
@@ -98,11 +119,11 @@ impl Shared {
         let mut merge = SyncMerge::new();
         let mut ready: Vec<Joining> = Vec::new();
         for (session, joining) in sessions.iter().zip(joining) {
-            match session::synchronize(&self, session, snapshot.clone()).await {
+            match join::synchronize(&self, session, snapshot.clone()).await {
                 Ok(updates) => {
                     let updates = self.granted(session, updates);
                     for conflict in merge.apply(&session.id, updates) {
-                        tracing::warn!(plugin = %session.id, %conflict, "left an update out at start-up");
+                        tracing::warn!(plugin = %session.id, %conflict, "update skipped at start-up");
                     }
                     ready.push(joining);
                 }
@@ -111,7 +132,7 @@ impl Shared {
                         reason: reason.clone(),
                     };
                     self.tell(&session.name(), &rejected);
-                    session.close(&self, reason);
+                    self.close(session, reason);
                 }
             }
         }
@@ -120,18 +141,24 @@ impl Shared {
             connected.open();
         }
         for joining in ready {
-            if let Err(e) = session::activate(&self, joining) {
+            if let Err(e) = join::activate(&self, joining) {
                 tracing::warn!("at start-up: {e}");
             }
         }
         for connected in launched {
-            tokio::spawn(session::watch(self.clone(), connected));
+            tokio::spawn(self.clone().watch_launched(connected));
+        }
+    }
+
+    async fn watch_launched(self: Arc<Self>, connected: Connected) {
+        if let Some((session, found)) = join::watch(self.clone(), connected).await {
+            self.restart(&session, found);
         }
     }
 
     /// Starts a launched plugin again if it is to be.
-    pub(crate) fn restart(self: Arc<Self>, session: &Session, found: Found) {
-        let settled = session.was_dismissed();
+    fn restart(self: Arc<Self>, session: &Session, found: Found) {
+        let settled = session.was_dismissed() || violate::is("ended-plugin-not-restarted");
         if settled || session.settings.restart == Restart::No || *self.stopping.borrow() {
             return;
         }
@@ -163,8 +190,14 @@ impl Shared {
             let Some((stream, origin)) = self.launch(found) else {
                 return;
             };
-            match session::establish(&self, stream, origin).await {
-                Some(connected) => session::join_and_watch(self, connected).await,
+            match join::establish(&self, stream, origin).await {
+                Some(connected) => {
+                    if let Some((session, found)) =
+                        join::join_and_watch(self.clone(), connected).await
+                    {
+                        self.restart(&session, found);
+                    }
+                }
                 None if policy.restart == Restart::OnFailure => {
                     self.launch_later(again, Duration::ZERO);
                 }
@@ -175,7 +208,7 @@ impl Shared {
 
     /// 1 s, 2 s, … a minute; from the start again after a life of a minute.
     fn next_restart(&self, id: &PluginId, lived: Duration) -> Duration {
-        let mut restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut restarts = self.restarts.lock();
         let count = restarts.entry(id.clone()).or_default();
         if lived >= RESTART_MAX {
             *count = 0;

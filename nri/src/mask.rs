@@ -45,13 +45,13 @@ pub fn event_name(event: Event) -> &'static str {
 /// A text that names no set of events or fields.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMask {
-    #[error("a list of names has an empty element")]
+    #[error("empty name in a list")]
     Empty,
-    #[error("{0:?} is no event and no group of events")]
+    #[error("unknown event or group of events {0:?}")]
     Event(String),
-    #[error("{0:?} is no field and no group of fields")]
+    #[error("unknown field or group of fields {0:?}")]
     Field(String),
-    #[error("events {0:#x}: bits outside {all:#x} name no event", all = EventMask::ALL.0)]
+    #[error("unknown events {0:#x} (known: {all:#x})", all = EventMask::ALL.0)]
     Bits(u32),
 }
 

@@ -1,23 +1,19 @@
-//! What can be seen from outside: outcomes, connects and disconnects, counts and latencies.
+//! Observability: outcomes, connects and disconnects, counts and latencies.
 //!
 //! Everything here is a name, an id, a number or an error text; no environment value, annotation or
 //! message body ever reaches it.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
+use parking_lot::Mutex;
 use proto_nri::Event;
 use tokio::time::Instant;
 
 use crate::{
     mask::{EventMask, event_name},
     owners::PluginId,
-    policy::Outcome,
-    version::Version,
+    policy::{OnTimeout, Outcome},
+    wire::version::Version,
 };
 
 /// One event at one plugin.
@@ -34,6 +30,8 @@ pub struct Delivery {
     pub took: Duration,
     /// The answer carried an adjustment.
     pub adjusted: bool,
+    /// Names of what it set in a container that is being created, such as `Env DEMO`; never a value.
+    pub changed: Vec<String>,
     /// Updates of containers in the answer.
     pub updates: usize,
     /// Evictions in the answer.
@@ -51,6 +49,7 @@ impl Delivery {
             outcome: Outcome::Answered,
             took: Duration::ZERO,
             adjusted: false,
+            changed: Vec::new(),
             updates: 0,
             evictions: 0,
         }
@@ -93,8 +92,20 @@ pub enum PluginEvent {
     Dropped { event: Event },
 }
 
-/// Who wants to know. Called on the dispatching task: return quickly, never block.
+/// Receiver of events. Called on the dispatching task: return quickly, never block.
 pub trait Observer: Send + Sync {
+    /// A plugin was called, in whatever way it went: each event by the name of its call, and each part of
+    /// `Synchronize`, whose event is `Unknown` and which has no pod. A second attempt as `StateChange` is the same
+    /// call. For counts of one's own; [`Adaptation::metrics`](crate::Adaptation::metrics) has ours.
+    fn called(&self, operation: &str, call: &Delivery) {
+        let _ = (operation, call);
+    }
+
+    /// So many plugins get events now.
+    fn active(&self, plugins: usize) {
+        let _ = plugins;
+    }
+
     /// An event was delivered to a plugin, or was not.
     fn delivered(&self, delivery: &Delivery) {
         let _ = delivery;
@@ -106,7 +117,7 @@ pub trait Observer: Send + Sync {
     }
 }
 
-/// Who a plugin is, as far as it is known.
+/// Identity of a plugin, as far as it is known.
 #[derive(Debug, Clone, Copy)]
 pub struct PluginName<'a> {
     pub id: Option<&'a PluginId>,
@@ -129,7 +140,7 @@ impl std::fmt::Display for PluginName<'_> {
     }
 }
 
-/// Where a plugin comes from.
+/// Origin of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// An object of the runtime's own process.
@@ -151,7 +162,7 @@ impl Kind {
     }
 }
 
-/// Where a plugin is in its life.
+/// State of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PluginState {
     /// It is being told what there is.
@@ -166,7 +177,7 @@ pub enum PluginState {
     Gone,
 }
 
-/// What [`Adaptation::plugins`](crate::Adaptation::plugins) tells of one plugin.
+/// One plugin as [`Adaptation::plugins`](crate::Adaptation::plugins) reports it.
 #[derive(Debug, Clone)]
 pub struct PluginInfo {
     pub id: PluginId,
@@ -182,6 +193,10 @@ pub struct PluginInfo {
     pub events: EventMask,
     pub required: bool,
     pub must_run: bool,
+    /// What is in force: the runtime's setting, or else the plugin's own wish.
+    pub on_timeout: OnTimeout,
+    /// Its failure to answer fails the operation.
+    pub fail_request: bool,
     /// Events it was called for since it connected.
     pub calls: u64,
     /// Calls that failed, in whatever way.
@@ -212,7 +227,7 @@ struct StatsInner {
 
 impl Stats {
     pub(crate) fn record(&self, took: Duration, error: Option<&str>) {
-        let mut s = lock(&self.0);
+        let mut s = self.0.lock();
         let at = usize::try_from(s.calls).unwrap_or(0) % RECENT;
         s.calls += 1;
         if s.recent.len() < RECENT {
@@ -227,7 +242,7 @@ impl Stats {
     }
 
     pub(crate) fn fill(&self, info: &mut PluginInfo) {
-        let s = lock(&self.0);
+        let s = self.0.lock();
         let mut recent = s.recent.clone();
         recent.sort_unstable();
         info.calls = s.calls;
@@ -244,10 +259,6 @@ impl Stats {
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(at).copied().unwrap_or_default()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Upper bounds of the latency histogram, in seconds.
@@ -280,15 +291,15 @@ struct MetricsInner {
 const MAX_OPERATIONS: usize = 4096;
 
 impl Metrics {
-    /// Counts one call, by the name of the call.
-    pub(crate) fn record(&self, operation: &'static str, delivery: &Delivery) {
+    /// Counts one call, by the name of the call. False: there was none.
+    pub(crate) fn record(&self, operation: &'static str, delivery: &Delivery) -> bool {
         let Some(error) = error_label(&delivery.outcome) else {
-            return;
+            return false;
         };
-        let mut inner = lock(&self.0);
+        let mut inner = self.0.lock();
         let key = (delivery.plugin.clone(), operation);
         if inner.operations.len() >= MAX_OPERATIONS && !inner.operations.contains_key(&key) {
-            return;
+            return true;
         }
         if delivery.outcome == Outcome::TimedOut {
             *inner.timeouts.entry(delivery.plugin.clone()).or_default() += 1;
@@ -304,13 +315,14 @@ impl Metrics {
         op.updates += delivery.updates as u64;
         op.evictions += delivery.evictions as u64;
         op.adjustments += u64::from(delivery.adjusted);
+        true
     }
 
     /// The families of containerd (NRI-451) and ours, as Prometheus text. `prefix` stands before
     /// each name: `containerd_nri` there.
     pub(crate) fn render(&self, prefix: &str, plugins: &[PluginInfo]) -> String {
         let mut text = String::new();
-        let inner = lock(&self.0);
+        let inner = self.0.lock();
         render_operations(&mut text, prefix, &inner.operations);
         family(&mut text, prefix, "plugin_timeouts_total", "counter");
         for (plugin, count) in &inner.timeouts {
@@ -374,7 +386,7 @@ fn render_operations(
 fn render_plugins(text: &mut String, prefix: &str, plugins: &[PluginInfo]) {
     let active = plugins
         .iter()
-        .filter(|p| p.state == PluginState::Active)
+        .filter(|p| matches!(p.state, PluginState::Active | PluginState::Overdue))
         .count();
     family(text, prefix, "active_plugins_total", "gauge");
     let _ = writeln!(text, "{prefix}_active_plugins_total {active}");
@@ -402,7 +414,8 @@ fn error_label(outcome: &Outcome) -> Option<&'static str> {
         Outcome::TimedOut => "deadline_exceeded",
         Outcome::Cancelled => "canceled",
         Outcome::Lost(_) => "unavailable",
-        Outcome::Refused(_) | Outcome::Panicked(_) => "unknown",
+        Outcome::Refused(status) => status.name(),
+        Outcome::Panicked(_) => "unknown",
         Outcome::Garbled(_) => "internal",
         Outcome::Conflict(_) | Outcome::Denied(_) => "other",
         Outcome::Skipped | Outcome::NotSubscribed | Outcome::Joining | Outcome::Absent => {

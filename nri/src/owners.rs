@@ -1,4 +1,4 @@
-//! Who set what: the ownership table of one operation (NRI-500…505), and the identity of a plugin.
+//! Ownership of fields in one operation (NRI-500…505), and the identity of a plugin.
 //!
 //! ```text
 //!            claim by P                 clear by any R
@@ -27,7 +27,7 @@ pub struct PluginId {
 /// An index or name that no plugin may have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPluginId {
-    #[error("plugin name {0:?}: only letters, digits, '_', '.', '+' and '-' may stand in it")]
+    #[error("plugin name {0:?}: only letters, digits, '_', '.', '+' and '-' are allowed")]
     Name(String),
     #[error("plugin name of {0} bytes: at most {MAX_NAME} are allowed")]
     NameTooLong(usize),
@@ -83,7 +83,7 @@ pub fn removal(key: &str) -> Option<&str> {
 
 /// Two plugins want the same thing (NRI-503). `later` is the one whose answer failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("plugin {later} sets {}, which {}", self.what(), self.deed())]
+#[error("plugin {later} sets {}, {}", self.what(), self.deed())]
 pub struct Conflict {
     pub later: PluginId,
     pub earlier: PluginId,
@@ -99,9 +99,9 @@ pub struct Conflict {
 impl Conflict {
     fn deed(&self) -> String {
         match (self.removed, self.later == self.earlier) {
-            (true, _) => format!("plugin {} removed", self.earlier),
-            (false, true) => "it had set before".to_owned(),
-            (false, false) => format!("plugin {} had set before", self.earlier),
+            (true, _) => format!("already removed by plugin {}", self.earlier),
+            (false, true) => "already set by itself".to_owned(),
+            (false, false) => format!("already set by plugin {}", self.earlier),
         }
     }
 
@@ -114,7 +114,7 @@ impl Conflict {
     }
 }
 
-/// What the table says of one field or key.
+/// Owner of one field or key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// Set by this plugin.
@@ -167,7 +167,7 @@ impl Owner {
     }
 }
 
-/// Who owns the fields of one container.
+/// Owners of the fields of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerOwners {
     pub(crate) id: String,
@@ -255,6 +255,24 @@ impl ContainerOwners {
     pub fn keys(&self, field: Field) -> impl Iterator<Item = (&str, &Owner)> {
         let keys = self.compound.get(&field).into_iter().flatten();
         keys.map(|(key, owner)| (key.as_str(), owner))
+    }
+
+    /// Names of what `plugin` set and nobody took from it since, such as `Env DEMO`.
+    pub fn set_by(&self, plugin: &PluginId) -> Vec<String> {
+        let mine = |owner: &Owner| match owner {
+            Owner::Set(id) => id == plugin,
+            Owner::Shared(ids) => ids.contains(plugin),
+            Owner::Cleared(_) => false,
+        };
+        let simple = self.simple.iter().filter(|(_, owner)| mine(owner));
+        let mut names: Vec<_> = simple
+            .map(|(field, _)| field.as_str_name().to_owned())
+            .collect();
+        for (field, keys) in &self.compound {
+            let keys = keys.iter().filter(|(_, owner)| mine(owner));
+            names.extend(keys.map(|(key, _)| format!("{} {key}", field.as_str_name())));
+        }
+        names
     }
 
     /// True while no plugin has touched the container.

@@ -1,4 +1,4 @@
-//! What one plugin may touch: finds, and on request drops, what lies outside its permitted fields
+//! Permitted fields of one plugin: finds, and on request drops, what lies outside of them
 //! (NRI-1400, B-14). Runs on an answer before it goes into the merge.
 //!
 //! Pure: no I/O, no clock. Device rules of a cgroup have no field of their own and count as
@@ -7,11 +7,14 @@
 
 use proto_nri::{
     ContainerAdjustment, ContainerEviction, ContainerUpdate, CreateContainerResponse, Field, Hooks,
-    LinuxContainerAdjustment, LinuxCpu, LinuxMemory, LinuxRdt, LinuxResources,
-    StopContainerResponse, UpdateContainerResponse,
+    LinuxContainerAdjustment, LinuxRdt, LinuxResources, StopContainerResponse,
+    UpdateContainerResponse,
 };
 
-use crate::mask::FieldMask;
+use crate::{
+    fields::{self, Visitor},
+    mask::FieldMask,
+};
 
 /// An answer that can be cut down to the permitted fields.
 pub trait Restrict {
@@ -159,71 +162,11 @@ impl Restrict for LinuxRdt {
 
 impl Restrict for LinuxResources {
     fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        let Self {
-            memory,
-            cpu,
-            hugepage_limits,
-            blockio_class,
-            rdt_class,
-            unified,
-            devices,
-            pids,
-        } = self;
         let mut cut = Cut::new(permitted);
-        cut.field(Field::HugepageLimits, hugepage_limits);
-        cut.field(Field::BlockioClass, blockio_class);
-        cut.field(Field::RdtClass, rdt_class);
-        cut.field(Field::CgroupsUnified, unified);
-        cut.field(Field::Devices, devices);
-        cut.field(Field::PidsLimit, pids);
-        cut.denied | memory.restrict(permitted) | cpu.restrict(permitted)
-    }
-}
-
-impl Restrict for LinuxMemory {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        let Self {
-            limit,
-            reservation,
-            swap,
-            kernel,
-            kernel_tcp,
-            swappiness,
-            disable_oom_killer,
-            use_hierarchy,
-        } = self;
-        let mut cut = Cut::new(permitted);
-        cut.field(Field::MemLimit, limit);
-        cut.field(Field::MemReservation, reservation);
-        cut.field(Field::MemSwapLimit, swap);
-        cut.field(Field::MemKernelLimit, kernel);
-        cut.field(Field::MemTcpLimit, kernel_tcp);
-        cut.field(Field::MemSwappiness, swappiness);
-        cut.field(Field::MemDisableOomKiller, disable_oom_killer);
-        cut.field(Field::MemUseHierarchy, use_hierarchy);
-        cut.denied
-    }
-}
-
-impl Restrict for LinuxCpu {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        let Self {
-            shares,
-            quota,
-            period,
-            realtime_runtime,
-            realtime_period,
-            cpus,
-            mems,
-        } = self;
-        let mut cut = Cut::new(permitted);
-        cut.field(Field::CpuShares, shares);
-        cut.field(Field::CpuQuota, quota);
-        cut.field(Field::CpuPeriod, period);
-        cut.field(Field::CpuRealtimeRuntime, realtime_runtime);
-        cut.field(Field::CpuRealtimePeriod, realtime_period);
-        cut.field(Field::CpuSetCpUs, cpus);
-        cut.field(Field::CpuSetMems, mems);
+        fields::visit(self, &mut LinuxResources::default(), &mut cut);
+        cut.field(Field::HugepageLimits, &mut self.hugepage_limits);
+        cut.field(Field::CgroupsUnified, &mut self.unified);
+        cut.field(Field::Devices, &mut self.devices);
         cut.denied
     }
 }
@@ -248,5 +191,11 @@ impl Cut {
             *value = T::default();
             self.denied = self.denied | FieldMask::of(field);
         }
+    }
+}
+
+impl Visitor for Cut {
+    fn field<T: Default + PartialEq>(&mut self, field: Field, value: &mut T, _: &mut T) {
+        Cut::field(self, field, value);
     }
 }

@@ -1,4 +1,4 @@
-//! What one plugin's outcome means for the operation and for the plugin (table 4.3, NRI-410…415).
+//! Failure policy: consequences of one plugin's outcome for the operation and for the plugin (NRI-410…415).
 //!
 //! ```text
 //!  outcome ×               setup          teardown       notification    validation
@@ -6,29 +6,36 @@
 //!  NotSubscribed           proceed        proceed        proceed         proceed
 //!  Refused, Panicked,      ABORT          proceed, log   proceed, log    ABORT
 //!    Conflict, Denied
-//!  TimedOut                proceed (1)    proceed (2)    proceed         ABORT        + close or count
-//!  Lost, Garbled           proceed (1)    proceed (2)    proceed         ABORT        + close
-//!  Skipped                 proceed (1)    proceed (2)    proceed         ABORT        + count
+//!  TimedOut                proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close or count
+//!  Lost, Garbled           proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close
+//!  Skipped                 proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + count
 //!  Absent, Joining         proceed (1)    proceed (2)    proceed         proceed (1)
 //!  Cancelled               ABORT          proceed        proceed         ABORT        never its fault
 //!
 //!  (1) a required plugin: ABORT, for RunPodSandbox, CreateContainer and validation (NRI-412)
 //!  (2) a must-run plugin: the event is journalled
+//!  (3) a plugin with `fail_request`: ABORT at setup; elsewhere everyone is told and nothing stops, and
+//!      the failure is the call's result in the end
 //! ```
+//!
+//! `fail_request` and what becomes of a plugin that is late are the plugin's own wish (`failure_policy`
+//! of its ConfigureResponse), unless the runtime's settings say otherwise.
 //!
 //! Pure: no I/O, no clock. The dispatcher keeps the count of misses in a row and carries out what
 //! the verdict says.
 
 use std::time::Duration;
 
-use proto_nri::Event;
+use proto_nri::{Event, FailurePolicy};
 
 use crate::{
     mask::{EventMask, FieldMask, event_name},
     owners::PluginId,
+    violate,
+    wire::rpc::Status,
 };
 
-/// What kind of event it is: the class column of table 4.1.
+/// Class of an event (CONTRACT.md, first table).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// A plugin may veto it.
@@ -65,13 +72,13 @@ impl Class {
     }
 }
 
-/// What came of one plugin at one event.
+/// Outcome of one plugin at one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It answered OK.
     Answered,
     /// It answered an error status, which says this.
-    Refused(String),
+    Refused(Status),
     /// A local deadline, or a status DEADLINE_EXCEEDED from its side: the same (NRI-137).
     TimedOut,
     /// The connection went, or ttrpc was violated.
@@ -96,7 +103,7 @@ pub enum Outcome {
     Cancelled,
 }
 
-/// What happens to a plugin that does not answer in time.
+/// Treatment of a plugin that does not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnTimeout {
     /// It is closed at once, as Go does (NRI-411).
@@ -104,9 +111,23 @@ pub enum OnTimeout {
     Close,
     /// It gets no event until its late answer came; `breaker` misses in a row close it.
     Skip,
+    /// It gets the next event all the same, and delays each by its whole limit if it hangs
+    /// (`keep_connected` of a plugin's failure policy).
+    Keep,
 }
 
-/// What happens to an adjustment outside the permitted fields.
+impl OnTimeout {
+    /// As configurations have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Close => "close",
+            Self::Skip => "skip",
+            Self::Keep => "keep",
+        }
+    }
+}
+
+/// Treatment of an adjustment outside the permitted fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDenied {
     /// The operation fails, naming plugin and field.
@@ -116,16 +137,20 @@ pub enum OnDenied {
     Drop,
 }
 
-/// How one plugin is treated. The default is Go's behaviour.
+/// Policy for one plugin. The default is Go's behaviour, and what the plugin itself asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginPolicy {
     /// Pods and containers are not created without its answer.
     pub required: bool,
     /// Stop and Remove events it has not acknowledged are kept and sent again.
     pub must_run: bool,
-    pub on_timeout: OnTimeout,
-    /// With `Skip`: so many misses in a row close it; 0 never does.
-    pub breaker: u32,
+    /// `None`: as the plugin says, else `Close`.
+    pub on_timeout: Option<OnTimeout>,
+    /// So many misses in a row close it; 0 never does. `None`: 3 with `Skip`, 0 with `Keep`.
+    pub breaker: Option<u32>,
+    /// A time-out, a lost connection or garbage fails the operation, as its own error does. `None`: as
+    /// the plugin says, else it does not.
+    pub fail_request: Option<bool>,
     /// `None`: that of the runtime (2 s).
     pub request_timeout: Option<Duration>,
     /// For one chunk of Synchronize. `None`: that of the runtime (10 s).
@@ -142,13 +167,50 @@ impl Default for PluginPolicy {
         Self {
             required: false,
             must_run: false,
-            on_timeout: OnTimeout::Close,
-            breaker: 3,
+            on_timeout: None,
+            breaker: None,
+            fail_request: None,
             request_timeout: None,
             sync_timeout: None,
             events: EventMask::ALL,
             fields: FieldMask::ALL,
             on_denied: OnDenied::Fail,
+        }
+    }
+}
+
+impl PluginPolicy {
+    /// With what the plugin says of its own failures, where the runtime's settings say nothing.
+    pub(crate) fn declared(self, wish: Option<&FailurePolicy>) -> Self {
+        let Some(wish) = wish else {
+            return self;
+        };
+        let keep = wish.keep_connected.then_some(OnTimeout::Keep);
+        Self {
+            on_timeout: self.on_timeout.or(keep),
+            fail_request: self.fail_request.or(Some(wish.fail_request)),
+            ..self
+        }
+    }
+
+    /// What happens to it when it is late.
+    pub fn on_timeout(&self) -> OnTimeout {
+        self.on_timeout.unwrap_or_default()
+    }
+
+    /// Whether its failure to answer fails the operation.
+    pub fn fails_request(&self) -> bool {
+        self.fail_request.unwrap_or(false) && !violate::is("fail-request-ignored")
+    }
+
+    /// How many misses in a row close it; 0 for never.
+    fn breaker(&self) -> u32 {
+        match self.on_timeout() {
+            OnTimeout::Close => 1,
+            OnTimeout::Skip if violate::is("breaker-fails-open") => 0,
+            OnTimeout::Skip => self.breaker.unwrap_or(3),
+            OnTimeout::Keep if violate::is("keep-connected-ignored") => 1,
+            OnTimeout::Keep => self.breaker.unwrap_or(0),
         }
     }
 }
@@ -161,7 +223,7 @@ pub enum Flow {
     Abort(String),
 }
 
-/// Why a plugin is closed: the reason given in `Shutdown` (NRI-1050).
+/// Reason for closing a plugin, given in `Shutdown` (NRI-1050).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
     RequestTimeout,
@@ -169,10 +231,12 @@ pub enum CloseReason {
     ProtocolError,
 }
 
-/// What follows from one outcome.
+/// Consequences of one outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     pub flow: Flow,
+    /// The operation goes on, and this is its result in the end.
+    pub failed: Option<String>,
     /// The plugin is closed and gets nothing more.
     pub close: Option<CloseReason>,
     /// The event is kept for this plugin until it has acknowledged it.
@@ -205,12 +269,16 @@ pub fn decide(case: Case<'_>, outcome: &Outcome) -> Verdict {
         }
         _ => 0,
     };
-    let flow = match &log {
-        Some(reason) if aborts(case, outcome) => Flow::Abort(reason.clone()),
-        _ => Flow::Proceed,
+    let (flow, failed) = match &log {
+        Some(reason) if aborts(case, outcome) => (Flow::Abort(reason.clone()), None),
+        Some(reason) if case.policy.fails_request() && is_failure(outcome) => {
+            (Flow::Proceed, Some(reason.clone()))
+        }
+        _ => (Flow::Proceed, None),
     };
     Verdict {
         flow,
+        failed,
         close: close(case.policy, outcome, misses),
         journal: case.policy.must_run
             && Class::of(case.event) == Class::Teardown
@@ -233,7 +301,7 @@ pub enum Late {
 /// Decides on a late answer to `event`; `ok` if it carries no error status.
 pub fn late(event: Event, ok: bool) -> Late {
     match event {
-        Event::CreateContainer if ok => Late::Undo,
+        Event::CreateContainer if ok && !violate::is("late-create-not-undone") => Late::Undo,
         _ => Late::Drop,
     }
 }
@@ -251,17 +319,22 @@ fn trouble(plugin: &PluginId, event: Event, outcome: &Outcome) -> Option<String>
     Some(match outcome {
         Outcome::Answered | Outcome::NotSubscribed => return None,
         Outcome::Refused(why) => format!("plugin {plugin} refused {event}: {why}"),
-        Outcome::TimedOut => format!("plugin {plugin} did not answer {event} in time"),
-        Outcome::Lost(why) => format!("plugin {plugin} was lost during {event}: {why}"),
+        // The words of Go's adaptation.
+        Outcome::TimedOut => format!("plugin {plugin} failed to handle {event} request: timed out"),
+        Outcome::Lost(why) => {
+            format!("plugin {plugin} failed to handle {event} request: connection lost: {why}")
+        }
         Outcome::Garbled(why) => {
-            format!("plugin {plugin} answered {event} with what is no reply: {why}")
+            format!("plugin {plugin} failed to handle {event} request: malformed reply: {why}")
         }
         Outcome::Panicked(why) => format!("plugin {plugin} panicked at {event}: {why}"),
         Outcome::Conflict(why) | Outcome::Denied(why) => {
-            format!("the answer of plugin {plugin} to {event} cannot stand: {why}")
+            format!("invalid answer of plugin {plugin} to {event}: {why}")
         }
         Outcome::Skipped => {
-            format!("plugin {plugin} was not told of {event}: it still owes an answer")
+            format!(
+                "plugin {plugin} was not told of {event}: its previous answer is still outstanding"
+            )
         }
         Outcome::Joining => format!("plugin {plugin} was not yet synchronised at {event}"),
         Outcome::Absent => format!("plugin {plugin} was not connected at {event}"),
@@ -271,19 +344,43 @@ fn trouble(plugin: &PluginId, event: Event, outcome: &Outcome) -> Option<String>
 
 fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
     let class = Class::of(case.event);
-    let missed = || case.policy.required && !case.exempt && needs_required(case.event);
+    let required = case.policy.required && !violate::is("required-ignored");
+    let missed = || required && !case.exempt && needs_required(case.event);
     match outcome {
         Outcome::Answered | Outcome::NotSubscribed => false,
+        Outcome::Refused(_) if veto_ignored(case.event) => false,
         Outcome::Refused(_)
         | Outcome::Panicked(_)
         | Outcome::Conflict(_)
         | Outcome::Denied(_)
         | Outcome::Cancelled => matches!(class, Class::Setup | Class::Validation),
-        Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Skipped => {
-            class == Class::Validation || missed()
-        }
         Outcome::Joining | Outcome::Absent => missed(),
+        Outcome::TimedOut if violate::is("late-plugin-fails-the-call") => class == Class::Setup,
+        Outcome::Lost(_) if violate::is("lost-plugin-fails-the-call") => class == Class::Setup,
+        Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Skipped => {
+            class == Class::Validation
+                || missed()
+                || (class == Class::Setup && case.policy.fails_request())
+        }
     }
+}
+
+/// Broken on purpose.
+fn veto_ignored(event: Event) -> bool {
+    match event {
+        Event::RunPodSandbox => violate::is("run-veto-ignored"),
+        Event::StartContainer => violate::is("start-veto-ignored"),
+        Event::UpdatePodSandbox => violate::is("update-pod-veto-ignored"),
+        _ => false,
+    }
+}
+
+/// It was asked, and gave no answer of its own.
+fn is_failure(outcome: &Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Skipped
+    )
 }
 
 fn close(policy: &PluginPolicy, outcome: &Outcome, misses: u32) -> Option<CloseReason> {
@@ -291,10 +388,8 @@ fn close(policy: &PluginPolicy, outcome: &Outcome, misses: u32) -> Option<CloseR
         Outcome::Lost(_) => Some(CloseReason::ConnectionLost),
         Outcome::Garbled(_) => Some(CloseReason::ProtocolError),
         Outcome::TimedOut | Outcome::Skipped => {
-            let due = match policy.on_timeout {
-                OnTimeout::Close => true,
-                OnTimeout::Skip => policy.breaker != 0 && misses >= policy.breaker,
-            };
+            let breaker = policy.breaker();
+            let due = breaker != 0 && misses >= breaker && !violate::is("late-plugin-stays");
             due.then_some(CloseReason::RequestTimeout)
         }
         _ => None,

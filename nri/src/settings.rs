@@ -1,4 +1,4 @@
-//! How a runtime wants NRI: paths, limits, and how each plugin is treated. Go's behaviour unless
+//! Settings of NRI: paths, limits, and the policy for each plugin. Go's behaviour unless
 //! said otherwise.
 
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
@@ -11,11 +11,11 @@ use crate::{
     policy::{OnDenied, OnTimeout, PluginPolicy},
 };
 
-/// Where runtimes listen and plugins connect.
+/// Default socket of runtimes.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
-/// Where launched plugins are.
+/// Default directory of launched plugins.
 pub const DEFAULT_PLUGIN_DIR: &str = "/opt/nri/plugins";
-/// Where their configurations are.
+/// Default directory of their configurations.
 pub const DEFAULT_PLUGIN_CONFIG_DIR: &str = "/etc/nri/conf.d";
 
 /// Whether a launched plugin that died is started again.
@@ -28,7 +28,7 @@ pub enum Restart {
     OnFailure,
 }
 
-/// How one plugin is treated.
+/// Policy for one plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PluginSettings {
     pub policy: PluginPolicy,
@@ -44,8 +44,9 @@ pub struct PluginSettings {
 /// must_run = true            # it is told of Stop and Remove events it has missed
 /// request_timeout = "5s"     # ms, s, m or h
 /// sync_timeout = "30s"
-/// on_timeout = "skip"        # or "close"
-/// breaker = 3                # with skip: so many misses in a row close it; 0 never
+/// on_timeout = "skip"        # or "close", "keep"; without: as the plugin says, else close
+/// breaker = 3                # with skip or keep: so many misses in a row close it; 0 never
+/// fail_request = true        # no answer fails the operation; without: as the plugin says, else not
 /// events = "pod,CreateContainer"
 /// fields = "Annotations,Env,resources"
 /// on_denied = "drop"         # or "fail"
@@ -61,8 +62,9 @@ pub struct PluginConfig {
     #[serde(deserialize_with = "duration")]
     pub sync_timeout: Option<Duration>,
     #[serde(deserialize_with = "on_timeout")]
-    pub on_timeout: OnTimeout,
+    pub on_timeout: Option<OnTimeout>,
     pub breaker: Option<u32>,
+    pub fail_request: Option<bool>,
     #[serde(deserialize_with = "parsed")]
     pub events: Option<EventMask>,
     #[serde(deserialize_with = "parsed")]
@@ -80,7 +82,8 @@ impl From<PluginConfig> for PluginSettings {
             required: config.required,
             must_run: config.must_run,
             on_timeout: config.on_timeout,
-            breaker: config.breaker.unwrap_or(default.breaker),
+            breaker: config.breaker,
+            fail_request: config.fail_request,
             request_timeout: config.request_timeout,
             sync_timeout: config.sync_timeout,
             events: config.events.unwrap_or(default.events),
@@ -107,11 +110,9 @@ fn word<'de, D: Deserializer<'de>, T: Copy>(
     })
 }
 
-fn on_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnTimeout, D::Error> {
-    word(
-        deserializer,
-        &[("close", OnTimeout::Close), ("skip", OnTimeout::Skip)],
-    )
+fn on_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OnTimeout>, D::Error> {
+    let all = [OnTimeout::Close, OnTimeout::Skip, OnTimeout::Keep];
+    word(deserializer, &all.map(|one| (one.as_str(), one))).map(Some)
 }
 
 fn on_denied<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnDenied, D::Error> {
@@ -155,6 +156,47 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
     Ok(Some(Duration::from_millis(millis)))
 }
 
+/// How long plugins have, unless their own policy says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From connect to RegisterPlugin.
+    pub registration: Duration,
+    /// For one event at one plugin, and for Configure.
+    pub request: Duration,
+    /// For one setup event at all plugins together, validators included. `None`: as long as each has.
+    /// When it is over the operation fails; the plugin that was being asked is not blamed.
+    pub operation: Option<Duration>,
+    /// For one part of Synchronize.
+    pub sync: Duration,
+    /// For all parts together. `None`: three times as long as for one.
+    pub sync_total: Option<Duration>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            registration: Duration::from_secs(5),
+            request: Duration::from_secs(2),
+            operation: None,
+            sync: Duration::from_secs(10),
+            sync_total: None,
+        }
+    }
+}
+
+impl Timeouts {
+    /// For one event at a plugin with this policy.
+    pub(crate) fn request_of(&self, policy: &PluginPolicy) -> Duration {
+        policy.request_timeout.unwrap_or(self.request)
+    }
+
+    /// For one part of Synchronize, and for all of them, at a plugin with this policy.
+    pub(crate) fn sync_of(&self, policy: &PluginPolicy) -> (Duration, Duration) {
+        let part = policy.sync_timeout.unwrap_or(self.sync);
+        (part, self.sync_total.unwrap_or(part * 3))
+    }
+}
+
 /// Everything a runtime can say about NRI.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -169,18 +211,21 @@ pub struct Settings {
     pub plugin_config_dir: Option<PathBuf>,
     /// Plugin files and their directory must belong to root or to us and not be writable by others.
     pub trusted_files_only: bool,
-    /// From connect to RegisterPlugin.
-    pub registration_timeout: Duration,
-    /// For one event at one plugin, and for Configure.
-    pub request_timeout: Duration,
-    /// For one chunk of Synchronize; all of them together have three times as long.
-    pub sync_timeout: Duration,
+    /// A file of the plugin directory that cannot be used, or whose configuration cannot be read, ends the
+    /// start, as in Go. Else it is left out, by name.
+    pub strict_plugin_dir: bool,
+    /// Plugins that may connect, `10-name` or `name`; none: all. Launched ones are in their directory by right.
+    pub allowed_plugins: Vec<String>,
+    /// At the start; [`Adaptation::set_timeouts`](crate::Adaptation::set_timeouts) changes them.
+    pub timeouts: Timeouts,
     /// By id, `10-name`.
     pub plugins: BTreeMap<PluginId, PluginSettings>,
     /// A newer v1alpha1 plugin with the same id replaces the older too (NRI-1070); v1beta1 always.
     pub replace_same_name: bool,
     /// A pod with this annotation set to `true` is let through without required plugins.
     pub tolerate_missing_annotation: Option<String>,
+    /// Called with the pid of each plugin that was launched, to change what it inherits.
+    pub started: Option<fn(u32)>,
 }
 
 impl Default for Settings {
@@ -192,30 +237,27 @@ impl Default for Settings {
             plugin_dir: Some(DEFAULT_PLUGIN_DIR.into()),
             plugin_config_dir: Some(DEFAULT_PLUGIN_CONFIG_DIR.into()),
             trusted_files_only: true,
-            registration_timeout: Duration::from_secs(5),
-            request_timeout: Duration::from_secs(2),
-            sync_timeout: Duration::from_secs(10),
+            strict_plugin_dir: false,
+            allowed_plugins: Vec::new(),
+            timeouts: Timeouts::default(),
             plugins: BTreeMap::new(),
             replace_same_name: false,
             tolerate_missing_annotation: None,
+            started: None,
         }
     }
 }
 
 impl Settings {
-    /// How this plugin is treated.
+    /// Policy for this plugin.
     pub fn plugin(&self, id: &PluginId) -> PluginSettings {
         self.plugins.get(id).cloned().unwrap_or_default()
     }
 
-    /// How long this plugin has for one event.
-    pub(crate) fn request_timeout(&self, policy: &PluginPolicy) -> Duration {
-        policy.request_timeout.unwrap_or(self.request_timeout)
-    }
-
-    /// How long it has for one chunk of Synchronize.
-    pub(crate) fn sync_timeout(&self, policy: &PluginPolicy) -> Duration {
-        policy.sync_timeout.unwrap_or(self.sync_timeout)
+    /// Whether a plugin of this id may connect.
+    pub(crate) fn allows(&self, id: &PluginId) -> bool {
+        let named = |name: &String| *name == id.name || *name == id.to_string();
+        self.allowed_plugins.is_empty() || self.allowed_plugins.iter().any(named)
     }
 }
 
@@ -237,15 +279,16 @@ mod tests {
     fn every_key_arrives() {
         let settings = read(
             r#"{"required": true, "must_run": true, "request_timeout": "5s", "sync_timeout": "1m",
-                "on_timeout": "skip", "breaker": 7, "events": "pod, CreateContainer",
+                "on_timeout": "skip", "breaker": 7, "fail_request": true, "events": "pod, CreateContainer",
                 "fields": "Env,resources", "on_denied": "drop", "restart": "on-failure"}"#,
         );
         let expected = PluginSettings {
             policy: PluginPolicy {
                 required: true,
                 must_run: true,
-                on_timeout: OnTimeout::Skip,
-                breaker: 7,
+                on_timeout: Some(OnTimeout::Skip),
+                breaker: Some(7),
+                fail_request: Some(true),
                 request_timeout: Some(Duration::from_secs(5)),
                 sync_timeout: Some(Duration::from_secs(60)),
                 events: "pod,CreateContainer".parse().unwrap(),
@@ -261,7 +304,10 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (json, names) in [
             (r#"{"requird": true}"#, "requird"),
-            (r#"{"on_timeout": "wait"}"#, "\"close\" or \"skip\""),
+            (
+                r#"{"on_timeout": "wait"}"#,
+                "\"close\" or \"skip\" or \"keep\"",
+            ),
             (r#"{"restart": "always"}"#, "\"on-failure\""),
             (r#"{"events": "Boom"}"#, "Boom"),
             (r#"{"fields": "Boom"}"#, "Boom"),

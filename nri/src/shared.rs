@@ -1,44 +1,44 @@
-//! What all plugins of one [`Adaptation`](crate::Adaptation) share: start, accept, stop.
+//! State shared by all plugins of one [`Adaptation`](crate::Adaptation).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    ops::Deref,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
-use proto_nri::{ContainerUpdate, UpdateContainersRequest};
+use parking_lot::{Mutex, RwLock};
+use proto_nri::{ContainerUpdate, Event};
 use tokio::{
-    net::UnixStream,
-    sync::{Mutex as AsyncMutex, OwnedRwLockWriteGuard, RwLock, Semaphore, watch},
+    sync::{Mutex as AsyncMutex, OwnedRwLockWriteGuard, RwLock as AsyncRwLock, watch},
     time::{Instant, sleep, timeout},
 };
 
 use crate::{
-    Builder, Snapshot, Source, StartError,
-    call::Limit,
-    event::HookRequest,
-    journal::{Journal, Kept},
-    observe::{Kind, Metrics, Observer, PluginEvent, PluginInfo, PluginName, PluginState},
+    backlog::{Backlog, Kept},
+    observe::{
+        Delivery, Kind, Metrics, Observer, PluginEvent, PluginInfo, PluginName, PluginState,
+    },
+    operation,
     owners::PluginId,
-    rpc::{CallError, one_line},
-    session::{self, Origin, Session},
-    settings::Settings,
-    step,
-    sync::{Joining, Roster, Seat, Slot},
-    transport::{self, Listener},
+    peer::Limit,
+    plugin::Session,
+    policy::Class,
+    roster::{Joining, Roster, Seat, Slot},
+    settings::{PluginSettings, Settings, Timeouts},
+    source::{Snapshot, Source},
     validate::effective_annotation,
-    version::Version,
+    violate,
+    wire::{
+        event::HookRequest,
+        rpc::{CallError, Metadata},
+        version::Version,
+    },
 };
 
-/// Connections that have not registered yet, at once (NRI-104).
-const MAX_UNREGISTERED: usize = 64;
 /// How long a joining plugin waits for a moment without `block_plugin_sync()` before it lets
 /// others through (NRI-319).
 const QUIET_WAIT: Duration = Duration::from_secs(5);
 const QUIET_PAUSE: Duration = Duration::from_secs(1);
-/// How long shutdown waits for plugins to end.
-const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 /// Plugins that have gone and are still listed.
 const MAX_GONE: usize = 16;
 struct Unobserved;
@@ -50,14 +50,17 @@ pub(crate) struct Shared {
     pub(crate) runtime_name: String,
     pub(crate) runtime_version: String,
     pub(crate) settings: Settings,
+    timeouts: RwLock<Timeouts>,
     pub(crate) roster: Arc<Roster>,
     pub(crate) observer: Arc<dyn Observer>,
-    pub(crate) metrics: Metrics,
-    pub(crate) journal: Journal,
+    /// What calls carry beside their request.
+    pub(crate) metadata: Option<Metadata>,
+    metrics: Metrics,
+    pub(crate) backlog: Backlog,
     pub(crate) turn: Arc<AsyncMutex<()>>,
     /// Read by `block_plugin_sync()`, written by those that join.
-    pub(crate) joins: Arc<RwLock<()>>,
-    source: Arc<dyn Source>,
+    pub(crate) joins: Arc<AsyncRwLock<()>>,
+    pub(crate) source: Arc<dyn Source>,
     in_process: BTreeSet<PluginId>,
     pub(crate) stopping: watch::Sender<bool>,
     /// The last plugins that were closed, as they were then; newest last.
@@ -67,117 +70,60 @@ pub(crate) struct Shared {
     pub(crate) restarts: Mutex<BTreeMap<PluginId, u32>>,
 }
 
-/// The handle's share: when the last handle goes, plugins are let go.
-pub(crate) struct Handle(Arc<Shared>);
-
-impl Deref for Handle {
-    type Target = Arc<Shared>;
-
-    fn deref(&self) -> &Arc<Shared> {
-        &self.0
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.0.begin_stop("its handle was dropped");
-    }
-}
-
 impl Shared {
-    /// See [`Builder::start`](crate::Builder::start).
-    pub(crate) async fn start(builder: Builder) -> Result<Arc<Handle>, StartError> {
-        let source = builder.source.ok_or(StartError::NoSource)?;
-        let shared = Arc::new(Self {
-            runtime_name: builder.runtime_name,
-            runtime_version: builder.runtime_version,
-            settings: builder.settings,
+    pub(crate) fn new(
+        (runtime_name, runtime_version): (String, String),
+        settings: Settings,
+        source: Arc<dyn Source>,
+        (observer, metadata): (Option<Arc<dyn Observer>>, Option<Metadata>),
+        in_process: BTreeSet<PluginId>,
+    ) -> Self {
+        Self {
+            runtime_name,
+            runtime_version,
+            timeouts: RwLock::new(settings.timeouts),
+            settings,
             roster: Arc::new(Roster::new(source.clone())),
-            observer: builder.observer.unwrap_or_else(|| Arc::new(Unobserved)),
+            observer: observer.unwrap_or_else(|| Arc::new(Unobserved)),
+            metadata,
             metrics: Metrics::default(),
-            journal: Journal::default(),
+            backlog: Backlog::default(),
             turn: Arc::default(),
             joins: Arc::default(),
             source,
-            in_process: builder
-                .in_process
-                .iter()
-                .map(|(id, _)| id.clone())
-                .collect(),
+            in_process,
             stopping: watch::Sender::new(false),
             gone: Mutex::default(),
             started: Instant::now(),
             restarts: Mutex::default(),
-        });
-        // Lets go of everything should a later step fail.
-        let handle = Arc::new(Handle(shared.clone()));
-        if let Some(path) = &shared.settings.socket {
-            transport::ensure_free(path).await?;
-        }
-        let in_process = shared.clone().start_in_process(builder.in_process).await?;
-        let launched = shared.clone().launch_all().await?;
-        shared.clone().join_preinstalled(in_process, launched).await;
-        if let Some(path) = &shared.settings.socket {
-            let listener = transport::listen(path, shared.settings.socket_mode).await?;
-            tokio::spawn(shared.clone().accept(listener));
-        }
-        Ok(handle)
-    }
-
-    /// Accepts connections until the end; no error ends it (NRI-104).
-    async fn accept(self: Arc<Self>, listener: Listener) {
-        let unregistered = Arc::new(Semaphore::new(MAX_UNREGISTERED));
-        let mut pause = Duration::from_millis(100);
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.listener.accept() => accepted,
-                () = self.stopped() => return,
-            };
-            match accepted {
-                Ok((stream, _)) => {
-                    pause = Duration::from_millis(100);
-                    self.clone().admit(stream, &unregistered);
-                }
-                Err(e) => {
-                    tracing::warn!("NRI socket: accept: {e}; trying again in {pause:?}");
-                    sleep(pause).await;
-                    pause = (pause * 2).min(Duration::from_secs(1));
-                }
-            }
         }
     }
 
-    fn admit(self: Arc<Self>, stream: UnixStream, unregistered: &Arc<Semaphore>) {
-        let cred = stream.peer_cred();
-        let pid = cred
-            .as_ref()
-            .ok()
-            .and_then(|c| c.pid())
-            .and_then(|p| u32::try_from(p).ok());
-        let name = PluginName {
-            pid,
-            ..unknown(Kind::External)
-        };
-        let reject = |reason: String| self.tell(&name, &PluginEvent::Rejected { reason });
-        match cred {
-            Ok(cred) if self.settings.allowed_uids.contains(&cred.uid()) => {}
-            Ok(cred) => return reject(format!("user {} may not connect", cred.uid())),
-            Err(e) => return reject(format!("who it is cannot be told: {e}")),
+    /// As they are now.
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        *self.timeouts.read()
+    }
+
+    pub(crate) fn set_timeouts(&self, timeouts: Timeouts) {
+        *self.timeouts.write() = timeouts;
+    }
+
+    /// Counts a call, and tells whoever keeps counts of their own.
+    pub(crate) fn count(&self, operation: &'static str, call: &Delivery) {
+        if self.metrics.record(operation, call) {
+            self.observer.called(operation, call);
         }
-        let Ok(permit) = unregistered.clone().try_acquire_owned() else {
-            return reject(format!(
-                "{MAX_UNREGISTERED} connections have not registered yet"
-            ));
-        };
-        let shared = self.clone();
-        tokio::spawn(async move {
-            let origin = Origin::External { pid };
-            let connected = session::establish(&shared, stream, origin).await;
-            drop(permit);
-            if let Some(connected) = connected {
-                session::join_and_watch(shared, connected).await;
-            }
-        });
+    }
+
+    /// A plugin gets no more events from now on; the first reason stands. What is left of it, the task
+    /// that watches it ends.
+    pub(crate) fn close(&self, session: &Arc<Session>, reason: String) {
+        self.roster.leave(session);
+        if session.is_to_close(&reason) {
+            self.remember_gone(session, &reason);
+            self.tell_count();
+            self.tell(&session.name(), &PluginEvent::Closed { reason });
+        }
     }
 
     /// The seat of the instance that this one replaces (NRI-1070).
@@ -218,7 +164,7 @@ impl Shared {
         session: &Session,
         updates: Vec<ContainerUpdate>,
     ) -> Vec<ContainerUpdate> {
-        step::permitted_updates(&session.id, &session.settings.policy, updates).0
+        operation::permitted_updates(&session.id, &session.settings.policy, updates).0
     }
 
     /// Applies what a plugin asked for when it was synchronised (NRI-327).
@@ -236,7 +182,7 @@ impl Shared {
             return;
         }
         // A source that waits for an operation that waits for the plugin must not hang both.
-        let limit = self.settings.sync_timeout;
+        let limit = self.timeouts().sync;
         match timeout(limit, self.source.update(updates)).await {
             Ok(failed) => {
                 for update in failed {
@@ -248,43 +194,6 @@ impl Shared {
             }
             Err(_) => tracing::warn!("updates at synchronisation took longer than {limit:?}"),
         }
-    }
-
-    /// Updates and evictions a plugin sends of its own accord (NRI-440, NRI-441, NRI-570).
-    pub(crate) async fn unsolicited(
-        &self,
-        plugin: &PluginId,
-        request: UpdateContainersRequest,
-    ) -> Vec<ContainerUpdate> {
-        let policy = self.settings.plugin(plugin).policy;
-        let (granted, mut failed) = step::permitted_updates(plugin, &policy, request.update);
-        let (creating, ready): (Vec<_>, Vec<_>) = granted
-            .into_iter()
-            .partition(|u| self.roster.is_being_created(&u.container_id));
-        failed.extend(creating);
-        let (updates, evictions) = (ready.len(), request.evict.len());
-        if !ready.is_empty() {
-            failed.extend(self.source.update(ready).await);
-        }
-        for eviction in request.evict {
-            let container = eviction.container_id;
-            let done = if policy.fields.may_evict() {
-                let reason = one_line(&eviction.reason);
-                self.source.evict(container.clone(), reason).await
-            } else {
-                Err("it may not evict".to_owned())
-            };
-            if let Err(why) = done {
-                tracing::warn!(%plugin, container, why, "an eviction failed");
-            }
-        }
-        let event = PluginEvent::Unsolicited {
-            updates,
-            failed: failed.len(),
-            evictions,
-        };
-        self.tell_of(plugin, &event);
-        failed
     }
 
     /// As [`Shared::tell`], of a plugin that is there or not.
@@ -310,11 +219,11 @@ impl Shared {
         if !session.settings.policy.must_run {
             return Ok(());
         }
-        let limit = Limit::of(self.settings.request_timeout(&session.settings.policy));
-        for event in self.journal.expired(&session.id) {
+        let limit = Limit::of(self.timeouts().request_of(&session.settings.policy));
+        for event in self.backlog.expired(&session.id) {
             self.tell(&session.name(), &PluginEvent::Dropped { event });
         }
-        while let Some(kept) = self.journal.oldest(&session.id) {
+        while let Some(kept) = self.backlog.oldest(&session.id) {
             let failed = |e: &CallError| matches!(e, CallError::TimedOut(_) | CallError::Lost(_));
             let (peer, style) = (&session.peer, &session.style);
             let subscribed = session.events().has(kept.event());
@@ -330,15 +239,16 @@ impl Shared {
             {
                 return Err(format!("request-timeout: an event it had missed: {e}"));
             }
-            self.journal.acknowledged(&session.id);
+            self.backlog.acknowledged(&session.id);
         }
         Ok(())
     }
 
     /// Whether the pod's annotation lets it through without required plugins.
     pub(crate) fn is_exempt<R: HookRequest>(&self, request: &R) -> bool {
-        let (Some(key), Some(pod)) = (&self.settings.tolerate_missing_annotation, request.pod())
-        else {
+        let key = self.settings.tolerate_missing_annotation.as_ref();
+        let key = key.filter(|_| !violate::is("tolerance-ignored"));
+        let (Some(key), Some(pod)) = (key, request.pod()) else {
             return false;
         };
         let container = request.container().map_or("", |c| c.name.as_str());
@@ -348,6 +258,18 @@ impl Shared {
 
     pub(crate) fn is_in_process(&self, id: &PluginId) -> bool {
         self.in_process.contains(id)
+    }
+
+    /// When the operation is to have its answers, all plugins together. Teardown and notifications are
+    /// everybody's, however long it takes.
+    pub(crate) fn deadline_of(&self, event: Event) -> Option<Instant> {
+        let limit = self.timeouts().operation?;
+        (Class::of(event) == Class::Setup).then(|| Instant::now() + limit)
+    }
+
+    /// How a plugin is treated: with what it said itself, while it is there.
+    pub(crate) fn settings_of(&self, id: &PluginId, session: Option<&Session>) -> PluginSettings {
+        session.map_or_else(|| self.settings.plugin(id), |s| s.settings.clone())
     }
 
     /// Tells log and observer of a step in a plugin's life.
@@ -366,16 +288,28 @@ impl Shared {
         self.observer.plugin(name, event);
     }
 
+    /// Tells the observer how many there are.
+    pub(crate) fn tell_count(&self) {
+        let slots = self.roster.slots();
+        let active = |slot: &&Arc<Slot>| matches!(slot.seat(), Seat::Active(_));
+        self.observer.active(slots.iter().filter(active).count());
+    }
+
     /// Keeps what a plugin was, and why it was closed, for [`Shared::plugins`].
     pub(crate) fn remember_gone(&self, session: &Session, reason: &str) {
         let mut info = self.info_of(session, PluginState::Gone);
         info.last_error = Some(reason.to_owned());
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = self.gone.lock();
         gone.retain(|(other, _)| other.id != session.id);
         if gone.len() >= MAX_GONE {
             gone.pop_front();
         }
         gone.push_back((info, Instant::now()));
+    }
+
+    /// See [`Metrics::render`].
+    pub(crate) fn metrics(&self, prefix: &str) -> String {
+        self.metrics.render(prefix, &self.plugins())
     }
 
     /// In call order, then those that should be there, then the last that have gone.
@@ -395,7 +329,7 @@ impl Shared {
                 all.push(self.absent(id));
             }
         }
-        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = self.gone.lock();
         for (was, at) in gone.iter() {
             match all.iter_mut().find(|info| info.id == was.id) {
                 Some(info) if info.state == PluginState::Absent => {
@@ -426,6 +360,8 @@ impl Shared {
         info.version = Some(session.version);
         info.old_style = session.is_old_style();
         info.events = session.events();
+        info.on_timeout = session.settings.policy.on_timeout();
+        info.fail_request = session.settings.policy.fails_request();
         session.stats.fill(&mut info);
         info
     }
@@ -443,11 +379,13 @@ impl Shared {
             events: crate::mask::EventMask::NONE,
             required: policy.required,
             must_run: policy.must_run,
+            on_timeout: policy.on_timeout(),
+            fail_request: policy.fails_request(),
             calls: 0,
             errors: 0,
             p50: Duration::ZERO,
             p99: Duration::ZERO,
-            backlog: self.journal.backlog(id),
+            backlog: self.backlog.backlog(id),
             last_error: None,
             last_error_age: Duration::ZERO,
         }
@@ -459,38 +397,6 @@ impl Shared {
         async move {
             // An error means that everything is gone.
             let _ = stopping.wait_for(|stopping| *stopping).await;
-        }
-    }
-
-    /// No new plugins; those there are, are asked to go.
-    fn begin_stop(&self, reason: &str) -> Vec<Arc<Session>> {
-        self.stopping.send_replace(true);
-        let sessions: Vec<_> = self
-            .roster
-            .slots()
-            .iter()
-            .filter_map(|slot| match slot.seat() {
-                Seat::Joining(session) | Seat::Active(session) => Some(session),
-                Seat::Gone => None,
-            })
-            .collect();
-        for session in &sessions {
-            session.close(self, format!("runtime-stopping: {reason}"));
-        }
-        sessions
-    }
-
-    pub(crate) async fn shutdown(&self, reason: &str) {
-        let sessions = self.begin_stop(reason);
-        let deadline = Instant::now() + SHUTDOWN_WAIT;
-        for session in sessions {
-            if session.kind == Kind::InProcess {
-                session::shutdown_in_process(&session, reason).await;
-            }
-            let ended = tokio::time::timeout_at(deadline, session.ended()).await;
-            if ended.is_err() {
-                tracing::warn!(plugin = %session.name(), "has not ended within {SHUTDOWN_WAIT:?}");
-            }
         }
     }
 }

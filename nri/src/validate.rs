@@ -4,7 +4,11 @@
 //! Pure: no I/O, no clock. The dispatcher calls the validators in parallel and hands the answers
 //! in; an error, a timeout and a lost connection are rejections too (NRI-602).
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::Path,
+};
 
 use proto_nri::{
     Field, OwningPlugins, PluginInstance, PodSandbox, ValidateContainerAdjustmentRequest,
@@ -12,11 +16,13 @@ use proto_nri::{
 };
 
 use crate::{
-    merge::MergedCreate,
-    owners::{ContainerOwners, Owners, PluginId},
+    mask::FieldMask,
+    merge::{MergedCreate, clean_path},
+    owners::{ContainerOwners, Owner, Owners, PluginId, removal},
+    violate,
 };
 
-/// How one active plugin took part in the CreateContainer that is being validated.
+/// Participation of one active plugin in the CreateContainer that is being validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     pub plugin: PluginId,
@@ -46,12 +52,13 @@ pub fn request(merged: &MergedCreate, parts: &[Part]) -> ValidateContainerAdjust
         container: Some(merged.container.clone()),
         adjust: Some(merged.adjust.clone()),
         update: merged.update.clone(),
-        owners: Some(OwningPlugins::from(&merged.owners)),
+        owners: (!violate::is("create-without-owners"))
+            .then(|| OwningPlugins::from(&merged.owners)),
         plugins: present.map(instance).collect(),
     }
 }
 
-/// Why validators would not have the container: all of them, in order of their ids (NRI-602).
+/// Rejections of all validators, in order of their ids (NRI-602).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// Never empty.
@@ -91,6 +98,9 @@ pub fn verdict(
         })
         .collect();
     by.sort();
+    if violate::is("create-first-rejection-only") {
+        by.truncate(1);
+    }
     match by.is_empty() {
         true => Ok(()),
         false => Err(Rejected { by }),
@@ -133,6 +143,17 @@ pub struct DefaultValidator {
     pub reject_namespace_adjustment: bool,
     #[serde(alias = "rejectSysctlAdjustment")]
     pub reject_sysctl_adjustment: bool,
+    /// Ours, like the next three: no plugin may set the command.
+    #[serde(alias = "rejectArgsAdjustment")]
+    pub reject_args_adjustment: bool,
+    #[serde(alias = "rejectDeviceAdjustment")]
+    pub reject_device_adjustment: bool,
+    /// Directories of the host that plugins may mount from; empty: all. Other file systems are not limited.
+    #[serde(alias = "allowedMountSources")]
+    pub allowed_mount_sources: Vec<String>,
+    /// By fields or groups of fields as `fields` of a plugin's settings has them: the plugins that may adjust them.
+    #[serde(alias = "allowedOwners")]
+    pub allowed_owners: BTreeMap<String, Vec<String>>,
     /// Bare names or `NN-name`.
     #[serde(alias = "requiredPlugins")]
     pub required_plugins: Vec<String>,
@@ -142,8 +163,27 @@ pub struct DefaultValidator {
 }
 
 impl DefaultValidator {
-    /// Accepts, or says why not. Hooks, seccomp, namespaces, required plugins, sysctl; the first
-    /// failure decides (NRI-630).
+    /// Whether [`Self::check`] can go by it: says what is no field, and which directory is none.
+    pub fn verify(&self) -> Result<(), String> {
+        for fields in self.allowed_owners.keys() {
+            fields
+                .parse::<FieldMask>()
+                .map_err(|e| format!("allowed_owners: {e}"))?;
+        }
+        match self
+            .allowed_mount_sources
+            .iter()
+            .find(|s| !s.starts_with('/'))
+        {
+            Some(wrong) => Err(format!(
+                "allowed_mount_sources: {wrong:?} must be an absolute path"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Accepts, or says why not. Hooks, seccomp, namespaces, required plugins, sysctl, as Go has them; then ours:
+    /// command, devices, sources of mounts, owners. The first failure decides (NRI-630).
     pub fn check(&self, request: &ValidateContainerAdjustmentRequest) -> Result<(), String> {
         let container = request.container.as_ref();
         let wire = request.owners.clone().unwrap_or_default();
@@ -156,13 +196,63 @@ impl DefaultValidator {
             check_keys(on, owners, Field::Namespace, "namespaces")?;
         }
         self.check_required(request)?;
-        match owners {
-            Some(owners) => {
-                let on = self.reject_sysctl_adjustment;
-                check_keys(on, owners, Field::Sysctl, "sysctls")
-            }
-            None => Ok(()),
+        let Some(owners) = owners else {
+            return Ok(());
+        };
+        let on = self.reject_sysctl_adjustment;
+        check_keys(on, owners, Field::Sysctl, "sysctls")?;
+        if let (true, Some(owner)) = (self.reject_args_adjustment, owners.owner(Field::Args)) {
+            let plugins = names(owner.plugins());
+            return Err(format!("plugin(s) {plugins} may not adjust the command"));
         }
+        let on = self.reject_device_adjustment;
+        check_keys(on, owners, Field::Devices, "devices")?;
+        self.check_mounts(request, owners)?;
+        self.check_owners(owners)
+    }
+
+    fn check_mounts(
+        &self,
+        request: &ValidateContainerAdjustmentRequest,
+        owners: &ContainerOwners,
+    ) -> Result<(), String> {
+        if self.allowed_mount_sources.is_empty() {
+            return Ok(());
+        }
+        let mounts = request.adjust.iter().flat_map(|adjust| &adjust.mounts);
+        for mount in mounts.filter(|m| removal(&m.destination).is_none()) {
+            let binds = mount.options.iter().any(|o| o == "bind" || o == "rbind");
+            if !(binds || mount.r#type == "bind" || mount.source.starts_with('/')) {
+                continue;
+            }
+            let source = clean_path(&mount.source);
+            let below = |dir: &String| Path::new(&source).starts_with(clean_path(dir));
+            if !self.allowed_mount_sources.iter().any(below) {
+                let owner = owners.owner_of(Field::Mounts, &mount.destination);
+                let plugins = names(owner.into_iter().flat_map(Owner::plugins));
+                return Err(format!(
+                    "plugin(s) {plugins} may not mount {source} of the host"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_owners(&self, owners: &ContainerOwners) -> Result<(), String> {
+        for (fields, allowed) in &self.allowed_owners {
+            let fields: FieldMask = fields.parse().map_err(|e| format!("allowed_owners: {e}"))?;
+            let may = |p: &PluginId| allowed.iter().any(|a| *a == p.name || *a == p.to_string());
+            for field in fields.iter() {
+                let simple = owners.owner(field).into_iter().flat_map(Owner::plugins);
+                let keyed = owners.keys(field).flat_map(|(_, owner)| owner.plugins());
+                let others: Vec<_> = simple.chain(keyed).filter(|plugin| !may(plugin)).collect();
+                if !others.is_empty() {
+                    let (plugins, field) = (names(others), field.as_str_name());
+                    return Err(format!("plugin(s) {plugins} may not adjust {field}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check_hooks(&self, owners: &ContainerOwners) -> Result<(), String> {
@@ -216,7 +306,7 @@ impl DefaultValidator {
         let mut required: BTreeSet<String> = self.required_plugins.iter().cloned().collect();
         if let Some(text) = effective_annotation(pod, REQUIRED_PLUGINS, container) {
             let more = string_list(text)
-                .ok_or_else(|| format!("annotation {REQUIRED_PLUGINS}: no list of names"))?;
+                .ok_or_else(|| format!("annotation {REQUIRED_PLUGINS}: must be a list of names"))?;
             required.extend(more);
         }
         let present = |name: &str| {
@@ -247,7 +337,7 @@ impl DefaultValidator {
             None => Ok(false),
             Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Ok(true),
             Some("0" | "f" | "F" | "FALSE" | "false" | "False") => Ok(false),
-            Some(other) => Err(format!("annotation {key}: {other:?} is no boolean")),
+            Some(other) => Err(format!("annotation {key}: {other:?} is not a boolean")),
         }
     }
 }

@@ -1,71 +1,97 @@
-//! Asking the validators: all at once, and a failure to answer rejects (NRI-600…606).
+//! Asking the validators: all at once, and a failure to answer rejects.
+//!
+//! Asked is who is there, and who is about to be; a required plugin that is to judge and is neither
+//! rejects by its absence, so that what it guards is not open while it is away.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use proto_nri::{Event, ValidateContainerAdjustmentRequest};
 use tokio::time::Instant;
 
 use crate::{
-    Refused, Shared,
-    chain::{Told, call, delivery, settle},
+    dispatch::{absent, call, conclude},
     merge::MergedCreate,
     observe::Delivery,
+    operation::{Refused, Told, Weight},
     owners::PluginId,
-    policy::{self, Case, Flow, Outcome},
-    rpc::one_line,
-    step::Weight,
-    sync::{Seat, Slot},
-    validate,
+    policy::{Flow, Outcome},
+    roster::{Seat, Slot},
+    shared::Shared,
+    validate, violate,
+    wire::rpc::one_line,
 };
 
-/// Asks all validators at once (NRI-600…606). A failure to answer rejects too.
+/// Asks all validators at once. A failure to answer rejects too.
 pub(crate) async fn validate(
     shared: &Arc<Shared>,
     merged: &MergedCreate,
-    told: &mut Vec<Delivery>,
+    deliveries: &mut Vec<Delivery>,
+    deadline: Option<Instant>,
 ) -> Result<(), Refused> {
     let slots = shared.roster.slots();
-    let active = slots.iter().filter_map(|slot| match slot.seat() {
-        Seat::Active(session) => Some((slot, session)),
-        Seat::Joining(_) | Seat::Gone => None,
-    });
     let mut parts = Vec::new();
     let mut validators = Vec::new();
-    for (slot, session) in active {
+    for slot in &slots {
+        let (session, is_in) = match slot.seat() {
+            Seat::Active(session) => (session, true),
+            Seat::Joining(session) => (session, false),
+            Seat::Gone => continue,
+        };
         let events = session.events();
-        let answered = |d: &Delivery| d.plugin == slot.id && d.outcome == Outcome::Answered;
-        parts.push(validate::Part {
-            plugin: slot.id.clone(),
-            subscribed: events.has(Event::CreateContainer),
-            answered: told.iter().any(answered),
-        });
+        if is_in {
+            let answered = |d: &Delivery| d.plugin == slot.id && d.outcome == Outcome::Answered;
+            parts.push(validate::Part {
+                plugin: slot.id.clone(),
+                subscribed: events.has(Event::CreateContainer),
+                answered: deliveries.iter().any(answered),
+            });
+        }
         if events.has(Event::ValidateContainerAdjustment) {
-            validators.push(slot.clone());
+            validators.push((slot.clone(), is_in));
         }
     }
-    if validators.is_empty() {
+    let there = |id: &PluginId| slots.iter().any(|slot| slot.id == *id);
+    let event = Event::ValidateContainerAdjustment;
+    let mut named = shared.settings.plugins.iter();
+    let missing =
+        named.any(|(id, s)| s.policy.required && s.policy.events.has(event) && !there(id));
+    if validators.is_empty() && !missing {
         return Ok(());
     }
     let request = Arc::new(validate::request(merged, &parts));
+    let exempt = shared.is_exempt(&*request);
+    let mut told = Told {
+        deliveries: std::mem::take(deliveries),
+        failed: None,
+    };
+    absent(shared, &*request, exempt, there, &mut told)?;
     let asked: Vec<_> = validators
         .into_iter()
-        .map(|slot| tokio::spawn(ask_validator(shared.clone(), slot, request.clone())))
+        .map(|(slot, was_in)| {
+            let ask = ask_validator(
+                shared.clone(),
+                slot.clone(),
+                was_in,
+                (exempt, deadline),
+                request.clone(),
+            );
+            (slot, tokio::spawn(ask))
+        })
         .collect();
     let mut answers = Vec::new();
-    for one in asked {
+    for (slot, one) in asked {
         match one.await {
-            Ok((answer, deliveries)) => {
-                told.extend(deliveries);
+            Ok((answer, more)) => {
+                told.deliveries.extend(more);
                 answers.extend(answer);
             }
-            Err(e) => tracing::error!("a validator's task ended: {e}"),
+            Err(e) => answers.push((slot.id.clone(), Err(format!("asking it failed: {e}")))),
         }
     }
-    validate::verdict(answers).map_err(|rejected| Refused {
-        event: Event::CreateContainer,
-        reason: rejected.to_string(),
-        deliveries: std::mem::take(told),
-    })
+    validate::verdict(answers)
+        .map_err(|rejected| told.refused(Event::CreateContainer, rejected.to_string()))?;
+    *deliveries = told.deliveries;
+    Ok(())
 }
 
 type Verdicts = Option<(
@@ -73,49 +99,39 @@ type Verdicts = Option<(
     Result<proto_nri::ValidateContainerAdjustmentResponse, String>,
 )>;
 
+/// `was_in`: it was synchronised when the container's adjustments were merged.
 async fn ask_validator(
     shared: Arc<Shared>,
     slot: Arc<Slot>,
+    was_in: bool,
+    (exempt, deadline): (bool, Option<Instant>),
     request: Arc<ValidateContainerAdjustmentRequest>,
 ) -> (Verdicts, Vec<Delivery>) {
     let _lane = slot.take_place().wait().await;
     let begun = Instant::now();
-    let Seat::Active(session) = slot.seat() else {
-        // It was there when the container was merged, and cannot speak any more.
-        let gone = Err("it has gone".to_owned());
-        return (Some((slot.id.clone(), gone)), Vec::new());
+    let session = match slot.seat() {
+        Seat::Active(session) => Some(session),
+        Seat::Joining(_) | Seat::Gone => None,
     };
-    let (outcome, reply) = if session.overdue.since().is_some() {
-        (Outcome::Skipped, None)
-    } else {
-        call(&shared, &session, &*request).await
+    let (outcome, reply) = match &session {
+        Some(session) if session.overdue.since().is_some() => (Outcome::Skipped, None),
+        Some(session) => call(&shared, session, &*request, deadline).await,
+        None if was_in => (Outcome::Lost("it has gone".to_owned()), None),
+        None => (Outcome::Absent, None),
     };
-    let case = Case {
-        plugin: &slot.id,
-        event: Event::ValidateContainerAdjustment,
-        policy: &session.settings.policy,
-        misses: session.misses.load(Ordering::SeqCst),
-        exempt: false,
-    };
-    let verdict = policy::decide(case, &outcome);
-    let answer = match (reply, &verdict.flow) {
+    let who = (&slot.id, session.as_ref());
+    let carried = (begun.elapsed(), Weight::default());
+    let mut told = Told::default();
+    let flow = conclude(&shared, who, &*request, outcome, carried, exempt, &mut told);
+    let answer = match (reply, flow) {
         (Some(mut reply), _) => {
             reply.reason = one_line(&reply.reason);
+            reply.reject &= !violate::is("create-rejection-ignored");
             Some(Ok(reply))
         }
-        (None, Flow::Abort(reason)) => Some(Err(reason.clone())),
+        (None, Flow::Abort(_)) if violate::is("create-silent-validator-accepts") => None,
+        (None, Flow::Abort(reason)) => Some(Err(reason)),
         (None, Flow::Proceed) => None,
     };
-    let took = begun.elapsed();
-    let delivery = delivery(&*request, &slot.id, outcome, took, Weight::default());
-    let mut told = Told::default();
-    settle(
-        &shared,
-        Some(&session),
-        &*request,
-        delivery,
-        verdict,
-        &mut told,
-    );
     (answer.map(|a| (slot.id.clone(), a)), told.deliveries)
 }

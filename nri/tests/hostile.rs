@@ -46,6 +46,7 @@ struct Status {
 const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
 const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
+const DATA: u8 = 3;
 
 /// A connection without any rules.
 struct Raw {
@@ -148,7 +149,7 @@ impl Raw {
             let request = Request::decode(got.payload.as_slice()).unwrap();
             match request.method.as_str() {
                 "Configure" => {
-                    let answer = ConfigureResponse { events }.encode_to_vec();
+                    let answer = configured(events).encode_to_vec();
                     self.reply(got.stream, answer).await;
                 }
                 "Synchronize" => self.reply(got.stream, Vec::new()).await,
@@ -183,6 +184,7 @@ enum Misdeed {
     Hang,
     Close,
     Garbage,
+    DataFrame,
     HalfFrame,
     HugeFrame,
     HugeMessage,
@@ -207,6 +209,13 @@ impl Misdeed {
             Self::Hang => while raw.read().await.is_some() {},
             Self::Close => return,
             Self::Garbage => raw.reply(event.stream, vec![0xff; 20]).await,
+            // For nobody, which means nothing; then what would be a fine answer as a response.
+            Self::DataFrame => {
+                raw.message(1, event.stream + 1000, DATA, b"").await;
+                let (status, payload) = (None, Vec::new());
+                let response = Response { status, payload }.encode_to_vec();
+                raw.message(1, event.stream, DATA, &response).await;
+            }
             Self::HalfFrame => {
                 let _ = raw
                     .stream
@@ -273,7 +282,7 @@ impl Misdeed {
             Self::Error => matches!(outcome, Outcome::Refused(_)),
             Self::Hang | Self::HalfFrame | Self::NeverReads => *outcome == Outcome::TimedOut,
             Self::Close | Self::HugeFrame => matches!(outcome, Outcome::Lost(_)),
-            Self::Garbage => matches!(outcome, Outcome::Garbled(_)),
+            Self::Garbage | Self::DataFrame => matches!(outcome, Outcome::Garbled(_)),
             // Which of both is noticed first does not matter.
             Self::HugeMessage | Self::Flood => {
                 matches!(outcome, Outcome::Lost(_) | Outcome::TimedOut)
@@ -332,6 +341,13 @@ async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
         }
         Event::RemoveContainer => told(Ok(nri.remove_container(p, c).await)),
         _ => unreachable!("no test sends it"),
+    }
+}
+
+fn configured(events: i32) -> ConfigureResponse {
+    ConfigureResponse {
+        events,
+        failure_policy: None,
     }
 }
 
@@ -422,6 +438,7 @@ misdeeds! {
     a_plugin_that_hangs_at_each_event Hang
     a_plugin_that_closes_at_each_event Close
     a_plugin_that_answers_garbage_at_each_event Garbage
+    a_plugin_that_answers_in_a_data_frame_at_each_event DataFrame
     a_plugin_that_sends_half_a_frame_at_each_event HalfFrame
     a_plugin_that_promises_a_huge_frame_at_each_event HugeFrame
     a_plugin_that_promises_a_huge_message_at_each_event HugeMessage
@@ -431,11 +448,12 @@ misdeeds! {
     a_plugin_that_never_reads_at_each_event NeverReads
 }
 
-const MISDEEDS: [Misdeed; 11] = [
+const MISDEEDS: [Misdeed; 12] = [
     Misdeed::Error,
     Misdeed::Hang,
     Misdeed::Close,
     Misdeed::Garbage,
+    Misdeed::DataFrame,
     Misdeed::HalfFrame,
     Misdeed::HugeFrame,
     Misdeed::HugeMessage,
@@ -464,6 +482,7 @@ async fn before_it_is_active(method: &'static str) {
         let _good = good.start().await.unwrap();
         until_active(&nri, "20-good").await;
         let mut raw = Raw::connect(&place).await;
+        let (begin, begun) = tokio::sync::oneshot::channel();
         let bad = tokio::spawn(async move {
             raw.register("10", "bad").await;
             while let Some(got) = raw.read().await {
@@ -472,16 +491,16 @@ async fn before_it_is_active(method: &'static str) {
                 }
                 let request = Request::decode(got.payload.as_slice()).unwrap();
                 if request.method == method {
+                    begin.send(()).unwrap();
                     return misdeed.commit(raw, got).await;
                 }
                 raw.reply(got.stream, Vec::new()).await;
             }
         });
         let case = format!("{misdeed:?} at {method}");
-        until(&format!("{case}: it is begun"), || {
-            place.seen.saw("10-bad", |_| true)
-        })
-        .await;
+        begun
+            .await
+            .unwrap_or_else(|_| panic!("{case}: it is never asked"));
         let begun = Instant::now();
         nri.run_pod_sandbox(pod("p")).await.unwrap();
         assert!(
@@ -585,7 +604,7 @@ async fn our_stub_learns_why_it_was_refused() {
         .socket(place.socket());
     let refused = thief.start().await.unwrap_err().to_string();
     assert!(
-        refused.contains("10-mine is a plugin of the runtime itself"),
+        refused.contains("10-mine is an in-process plugin of the runtime"),
         "{refused}"
     );
 }
@@ -648,7 +667,7 @@ async fn a_plugin_that_floods_with_data_and_hardly_reads_is_cut_off() {
     let nri = place.builder().start().await.unwrap();
     let mut raw = Raw::connect(&place).await;
     raw.register("10", "flood").await;
-    for answer in [ConfigureResponse { events: 1 }.encode_to_vec(), Vec::new()] {
+    for answer in [configured(1).encode_to_vec(), Vec::new()] {
         let mut got = raw.read().await.unwrap();
         while got.kind != REQUEST {
             got = raw.read().await.unwrap();
@@ -816,6 +835,57 @@ async fn a_container_too_big_for_a_message_is_refused_with_its_size() {
     assert_eq!(common::there(&nri).len(), 1);
 }
 
+/// More than a message may have, in frames that may be.
+async fn too_long(raw: &mut Raw, conn: u32, stream: u32, kind: u8) {
+    let length: u32 = (4 << 20) + 1;
+    let mut header = length.to_be_bytes().to_vec();
+    header.extend(stream.to_be_bytes());
+    header.extend([kind, 0]);
+    raw.frame(conn, &header).await;
+    raw.frame(conn, &vec![0; 1 << 20]).await;
+    raw.frame(conn, &vec![0; length as usize - (1 << 20)]).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_is_refused_as_go_does_and_the_connection_stays() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let mut raw = Raw::connect(&place).await;
+    too_long(&mut raw, 2, 1, REQUEST).await;
+    assert_eq!(raw.status().await, Some(8), "RESOURCE_EXHAUSTED");
+    raw.next_id = 3;
+    let life = tokio::spawn(async move { raw.first_event("10", "verbose", 0).await });
+    until_active(&nri, "10-verbose").await;
+    nri.shutdown("over").await;
+    life.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_an_error_with_its_size_and_the_plugin_stays() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let mut raw = Raw::connect(&place).await;
+    let life = tokio::spawn(async move {
+        let event = raw.first_event("10", "verbose", 0).await.unwrap();
+        too_long(&mut raw, 1, event.stream, RESPONSE).await;
+        let event = raw.read().await.unwrap();
+        raw.reply(event.stream, Vec::new()).await;
+        raw
+    });
+    until_active(&nri, "10-verbose").await;
+    let refused = nri.start_container(pod("p"), container("c", "p")).await;
+    let refused = refused.unwrap_err();
+    let Outcome::Refused(status) = &refused.deliveries[0].outcome else {
+        panic!("{refused:?}");
+    };
+    assert!(status.is(nri::Code::ResourceExhausted), "{status:?}");
+    assert!(status.message.contains("4194305"), "{status}");
+    nri.start_container(pod("p"), container("c", "p"))
+        .await
+        .expect("it is still there, and answers");
+    let _raw = life.await.unwrap();
+}
+
 #[tokio::test]
 async fn a_list_in_parts_that_the_plugin_does_not_take_closes_it() {
     let place = Place::new();
@@ -901,7 +971,7 @@ async fn another_runtimes_socket_is_left_alone() {
         .map(|_| ())
         .unwrap_err()
         .to_string();
-    assert!(second.contains("another runtime answers"), "{second}");
+    assert!(second.contains("in use by another runtime"), "{second}");
     nri.shutdown("over").await;
     until("the socket is gone", || !place.socket().exists()).await;
     // Something else in its place is not touched, a dead socket is.

@@ -99,7 +99,13 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
                 .unwrap()
         })
     };
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // It has the turn, so it was dispatched; what does not wait would have given it back already.
+    until("the creation waits in its turn", || {
+        let turn = std::pin::pin!(nri.turn());
+        let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
+        turn.poll(&mut nobody).is_pending()
+    })
+    .await;
     assert!(!create.is_finished());
     assert_eq!(record.lines(), ["Synchronize"]);
     gate.open();
@@ -144,9 +150,14 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
     // 50 holds the hook; meanwhile 10 joins, whose place in the order is past.
     let hold = Arc::new(tokio::sync::Semaphore::new(0));
     let held = hold.clone();
+    let (entered, in_it) = tokio::sync::oneshot::channel();
+    let entered = Arc::new(std::sync::Mutex::new(Some(entered)));
     let slow = Handlers::new().run_pod_sandbox(move |_| {
-        let held = held.clone();
+        let (held, entered) = (held.clone(), entered.clone());
         async move {
+            if let Some(entered) = entered.lock().unwrap().take() {
+                entered.send(()).unwrap();
+            }
             held.acquire().await.unwrap().forget();
             Ok(())
         }
@@ -158,7 +169,7 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
         let nri = nri.clone();
         tokio::spawn(async move { nri.run_pod_sandbox(pod("p")).await.unwrap() })
     };
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    in_it.await.unwrap();
     let record = Record::default();
     let _late = plugin(&place, "10-late", record.handlers())
         .start()
@@ -195,36 +206,34 @@ async fn an_object_being_removed_is_neither_listed_nor_told_of() {
 }
 
 #[tokio::test]
-async fn a_join_during_a_long_grace_period_is_through_at_once() {
-    let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
-    // The grace period is the runtime's business; the turn is not held in it, and nothing else.
-    let begun = Instant::now();
-    let _stub = plugin(&place, "10-a", Record::default().handlers())
-        .start()
-        .await
-        .unwrap();
-    until_active(&nri, "10-a").await;
-    assert!(begun.elapsed() < Duration::from_secs(1));
-}
-
-#[tokio::test]
 async fn block_plugin_sync_keeps_a_plugin_out_until_it_is_dropped() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
     let block = nri.block_plugin_sync().await;
     let nested = block.clone();
-    let _stub = plugin(&place, "10-a", Record::default().handlers())
+    let record = Record::default();
+    let configured = |id| {
+        place
+            .seen
+            .saw(id, |e| matches!(e, PluginEvent::Configured { .. }))
+    };
+    let _a = plugin(&place, "10-a", record.handlers())
         .start()
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(common::there(&nri).is_empty());
+    until("10-a waits", || configured("10-a")).await;
     drop(block);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // By the time that another one came as far as this one was, this one would be through.
+    let _b = plugin(&place, "20-b", record.handlers())
+        .start()
+        .await
+        .unwrap();
+    until("20-b waits", || configured("20-b")).await;
+    assert_eq!(record.lines(), Vec::<String>::new());
     assert!(common::there(&nri).is_empty());
     drop(nested);
     until_active(&nri, "10-a").await;
+    until_active(&nri, "20-b").await;
 }
 
 #[tokio::test]

@@ -3,13 +3,16 @@
 //! `CAIRN_FAULT=name=error|hang|abort` (several by comma) arms them; only with the feature
 //! `fault`, which the release build does not have. A name with `@n` fires at the n-th pass.
 
+/// A test armed this point of an async way; shown as its name.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Fired(String);
+
 #[cfg(feature = "fault")]
 mod armed {
-    use std::{
-        collections::HashMap,
-        env, process,
-        sync::{Mutex, OnceLock},
-    };
+    use std::{collections::HashMap, env, process, sync::OnceLock};
+
+    use parking_lot::Mutex;
 
     #[derive(Clone, Copy, PartialEq)]
     pub enum Act {
@@ -46,7 +49,7 @@ mod armed {
     pub fn fires(name: &str) -> Option<Act> {
         let faults =
             FAULTS.get_or_init(|| Mutex::new(parse(&env::var("CAIRN_FAULT").unwrap_or_default())));
-        let mut faults = faults.lock().unwrap_or_else(|e| e.into_inner());
+        let mut faults = faults.lock();
         let fault = faults.get_mut(name)?;
         fault.passes_left = fault.passes_left.checked_sub(1)?;
         if fault.passes_left > 0 {
@@ -78,10 +81,10 @@ pub fn point(name: &str) -> Result<(), String> {
 /// # Errors
 /// The name, when a test armed this point.
 #[cfg(feature = "fault")]
-pub async fn pass(name: &str) -> Result<(), String> {
+pub async fn pass(name: &str) -> Result<(), Fired> {
     match armed::fires(name) {
         Some(armed::Act::Hang) => std::future::pending().await,
-        Some(_) => Err(name.to_owned()),
+        Some(_) => Err(Fired(name.to_owned())),
         None => Ok(()),
     }
 }
@@ -102,6 +105,6 @@ pub fn point(_name: &str) -> Result<(), String> {
 /// Never.
 #[cfg(not(feature = "fault"))]
 #[inline]
-pub async fn pass(_name: &str) -> Result<(), String> {
+pub async fn pass(_name: &str) -> Result<(), Fired> {
     Ok(())
 }

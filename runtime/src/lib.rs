@@ -1,23 +1,26 @@
 //! cairn: a small CRI runtime with NRI built in. ARCHITECTURE.md is the map.
 
-pub mod app;
-pub mod args;
-pub mod cairn_service;
-pub mod cdi;
 pub mod cgroup;
-pub mod client;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod cri;
+pub mod daemon;
+mod detached;
+pub mod explain;
 pub mod fault;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod host;
 pub mod image;
-pub mod metrics;
+pub mod inherited;
 pub mod monitor;
 pub mod oci;
-mod plugin_table;
 pub mod pod;
-pub mod services;
+pub mod preflight;
+pub mod remove;
 pub mod stats;
 pub mod store;
+pub mod stream;
 pub mod trace;
+pub mod violate;

@@ -5,10 +5,15 @@
 use std::{io::IsTerminal as _, process::ExitCode};
 
 use cairn::{
-    app,
-    args::{Cli, Command, ConfigCommand, ImageCommand, Serve},
-    client,
+    cli::{
+        args::{Check, Cli, Command, ConfigCommand, ImageCommand, Output, Serve},
+        check_table, client,
+    },
     config::{self, Config, Format},
+    daemon::serve,
+    inherited,
+    preflight::{self, State},
+    violate,
 };
 use clap::{CommandFactory as _, Parser as _};
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,6 +22,11 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(serve) => report(run_daemon(serve)),
         Command::Config(command) => report(run_config(command)),
+        Command::Check(arguments) => match run_check(arguments) {
+            Ok(State::Ok | State::Limited) => ExitCode::SUCCESS,
+            Ok(State::Fails) => ExitCode::FAILURE,
+            Err(error) => report(Err(error)),
+        },
         Command::Image(ImageCommand::Import {
             file,
             name,
@@ -24,11 +34,15 @@ fn main() -> ExitCode {
         }) => report(client(client::import(&connect.connect, &file, name))),
         Command::Timeline(arguments) => report(client(client::timeline(arguments))),
         Command::Plugins(arguments) => report(client(client::plugins(arguments))),
+        Command::Explain(arguments) => report(client(client::explain(arguments))),
+        Command::Recover(arguments) => report(client(client::recover(arguments))),
+        Command::Rm(arguments) => report(client(client::rm(arguments))),
         Command::Completion { shell } => {
             let mut command = Cli::command();
             clap_complete::generate(shell, &mut command, "cairn", &mut std::io::stdout());
             ExitCode::SUCCESS
         }
+        Command::Man { dir } => report(write_manual(&dir)),
         Command::Unpack { args } => cairn::image::unpack::helper_main(args),
         Command::Sandbox => {
             ExitCode::from(u8::try_from(cni_shim::namespaces::helper_main()).unwrap_or(1))
@@ -60,12 +74,44 @@ fn run_config(command: ConfigCommand) -> Result<(), String> {
     Ok(())
 }
 
-fn run_daemon(serve: Serve) -> Result<(), String> {
+/// A page for each command that is for people, and one for the configuration.
+fn write_manual(dir: &std::path::Path) -> Result<(), String> {
+    clap_mangen::generate_to(Cli::command(), dir)
+        .and_then(|()| std::fs::write(dir.join("cairn.toml.5"), config::manual()))
+        .map_err(|error| format!("write manual pages into {}: {error}", dir.display()))
+}
+
+fn run_check(arguments: Check) -> Result<State, String> {
+    let config = arguments.serve.over_file().and_then(Config::check);
+    let config = config.map_err(|error| error.to_string())?;
+    let program = std::env::current_exe().map_err(|e| format!("find our own program: {e}"))?;
+    let report = preflight::inspect(&config, &program);
+    match arguments.output {
+        Output::Table => {
+            let (width, color) = client::terminal();
+            print!("{}", check_table::table(&report, width, color));
+        }
+        Output::Json => print!("{}", check_table::json(&report)),
+    }
+    Ok(report.state())
+}
+
+fn run_daemon(mut serve: Serve) -> Result<(), String> {
+    match serve.violate.take().as_deref() {
+        None => {}
+        #[cfg(feature = "fault")]
+        Some("list") => {
+            print!("{}", violate::list());
+            return Ok(());
+        }
+        Some(name) => violate::arm(name)?,
+    }
     let config = serve
         .over_file()
         .and_then(Config::check)
         .map_err(|error| error.to_string())?;
     start_log(&config);
+    inherited::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -79,7 +125,7 @@ fn run_daemon(serve: Serve) -> Result<(), String> {
                 _ = interrupt.recv() => tracing::info!("told to end by SIGINT"),
             }
         };
-        app::serve(config, shutdown)
+        serve::serve(config, shutdown)
             .await
             .map_err(|error| error.to_string())
     });

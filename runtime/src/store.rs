@@ -1,7 +1,7 @@
 //! Records on disk: one JSON file per object, replaced atomically and fsynced, so that an RPC
 //! that said OK is on disk (CRI-811) and damage to one file is damage to one object (CRI-818).
 //!
-//! An unreadable file is set aside under `unreadable/`, never deleted.
+//! A file that cannot be read, or is of a newer schema, is left where it is: the program that wrote it finds it there.
 
 use std::{
     fmt,
@@ -55,6 +55,15 @@ struct Envelope<R> {
     record: R,
 }
 
+/// A record that is there and cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// From the file's name.
+    pub id: String,
+    pub path: PathBuf,
+    pub reason: String,
+}
+
 /// A directory of records of one kind.
 pub struct Store<R> {
     dir: PathBuf,
@@ -83,43 +92,60 @@ impl<R: Record> Store<R> {
         })
     }
 
-    fn path(&self, id: &str) -> PathBuf {
+    /// Where the record of this id lies.
+    pub fn path(&self, id: &str) -> PathBuf {
         self.dir.join(format!("{id}.json"))
     }
 
-    /// Every readable record; the others are set aside and named with the reason.
+    /// Every readable record, and what is there beside them.
     ///
     /// # Errors
     /// When the directory itself cannot be read.
-    pub fn load(&self) -> Result<(Vec<R>, Vec<String>), Error> {
+    pub fn load(&self) -> Result<(Vec<R>, Vec<Unreadable>), Error> {
+        self.take_back()?;
+        discard_unfinished(&self.dir)?;
         let mut records = Vec::new();
-        let mut set_aside = Vec::new();
+        let mut unreadable = Vec::new();
         let entries = fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))?;
         for entry in entries {
             let path = entry.map_err(Error::io("read", &self.dir))?.path();
             let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
                 continue;
             };
-            if name.ends_with(".tmp") {
-                // A write that never became a record.
-                fs::remove_file(&path).map_err(Error::io("remove", &path))?;
-            } else if let Some(id) = name.strip_suffix(".json") {
-                match read_record::<R>(&path) {
-                    Ok(record) if record.id() == id => records.push(record),
-                    Ok(_) => set_aside.push(self.set_aside(&path, "names another object")?),
-                    Err(reason) => set_aside.push(self.set_aside(&path, &reason)?),
-                }
+            if let Some(id) = name.strip_suffix(".json") {
+                let reason = match read_record::<R>(&path) {
+                    Ok(record) if record.id() == id => {
+                        records.push(record);
+                        continue;
+                    }
+                    Ok(record) => format!("is the record of {}", record.id()),
+                    Err(reason) => reason,
+                };
+                unreadable.push(Unreadable {
+                    id: id.to_owned(),
+                    path: path.clone(),
+                    reason,
+                });
             }
         }
-        Ok((records, set_aside))
+        Ok((records, unreadable))
     }
 
-    fn set_aside(&self, path: &Path, reason: &str) -> Result<String, Error> {
-        let dir = self.dir.join("unreadable");
-        make_dir(&dir)?;
-        let to = dir.join(path.file_name().unwrap_or_default());
-        fs::rename(path, &to).map_err(Error::io("set aside", path))?;
-        Ok(format!("{} {}: {reason}", R::KIND, to.display()))
+    /// Before 0.2 a record that could not be read was moved to `unreadable/`.
+    fn take_back(&self) -> Result<(), Error> {
+        let aside = self.dir.join("unreadable");
+        let entries = match fs::read_dir(&aside) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(Error::io("read", &aside))?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(Error::io("read", &aside))?;
+            let to = self.dir.join(entry.file_name());
+            if !to.exists() {
+                fs::rename(entry.path(), &to).map_err(Error::io("take back", &to))?;
+            }
+        }
+        Ok(())
     }
 
     fn save(&self, record: &R) -> Result<(), Error> {
@@ -151,12 +177,19 @@ impl<R: Record> Store<R> {
 }
 
 fn read_record<R: Record>(path: &Path) -> Result<R, String> {
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    parse_record(&fs::read(path).map_err(|error| error.to_string())?)
+}
+
+/// A record out of the bytes of its file.
+///
+/// # Errors
+/// Why it is none of this version.
+pub fn parse_record<R: Record>(bytes: &[u8]) -> Result<R, String> {
     #[derive(Deserialize)]
     struct Head {
         schema: u32,
     }
-    let head: Head = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if head.schema > R::SCHEMA {
         return Err(format!(
             "schema {} is newer than this cairn's {}",
@@ -164,7 +197,7 @@ fn read_record<R: Record>(path: &Path) -> Result<R, String> {
             R::SCHEMA
         ));
     }
-    serde_json::from_slice::<Envelope<R>>(&bytes)
+    serde_json::from_slice::<Envelope<R>>(bytes)
         .map(|envelope| envelope.record)
         .map_err(|error| error.to_string())
 }
@@ -196,6 +229,21 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
+/// Removes what [`replace`] left in a directory when it was cut off: writes that never became a file. For a start,
+/// before anything is written there.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn discard_unfinished(dir: &Path) -> Result<(), Error> {
+    for entry in fs::read_dir(dir).map_err(Error::io("read", dir))? {
+        let path = entry.map_err(Error::io("read", dir))?.path();
+        if path.extension().is_some_and(|kind| kind == "tmp") {
+            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
 fn sync_dir(dir: &Path) -> Result<(), Error> {
     File::open(dir)
         .and_then(|dir| dir.sync_all())
@@ -203,13 +251,26 @@ fn sync_dir(dir: &Path) -> Result<(), Error> {
 }
 
 /// Makes a directory that others may pass through and not list: on the way to what a
-/// container in a user namespace must reach, under names that cannot be guessed.
+/// container in a user namespace must reach, each below a directory of [`make_private`].
 ///
 /// # Errors
 /// When the file system refuses.
 pub fn make_passage(dir: &Path) -> Result<(), Error> {
     make_dir(dir)?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).map_err(Error::io("open", dir))
+}
+
+/// Makes a directory that none but the daemon enters, and, to pass through, this user: the root of a user namespace, who
+/// must reach what a container is made from. The ids of pods and containers are no secret on their host.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn make_private(dir: &Path, passes: Option<u32>) -> Result<(), Error> {
+    make_dir(dir)?;
+    let mode = if passes.is_some() { 0o500 } else { 0o700 };
+    std::os::unix::fs::chown(dir, passes, None)
+        .and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(mode)))
+        .map_err(Error::io("close", dir))
 }
 
 /// Makes a directory and its parents, private to the daemon.
@@ -293,6 +354,14 @@ impl<R: Record> Cell<R> {
         saved.map(|()| record)
     }
 
+    /// Changes memory, and the disk if it takes it: for marks without which a removal goes on all the same, as it must
+    /// where the disk is full.
+    pub async fn note(&self, edit: impl FnOnce(&mut R)) {
+        if let Err(error) = self.record_fact(edit).await {
+            tracing::warn!(record = %self.get().id(), kind = R::KIND, %error, "not on record");
+        }
+    }
+
     /// Removes the record from disk; memory keeps the last one for whoever still holds it.
     ///
     /// # Errors
@@ -355,11 +424,27 @@ impl Lock {
                 pid: pid.trim().to_owned(),
             });
         }
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()))
-            .map_err(Error::io("write", &path))?;
-        Ok(Self { _file: file })
+        let pid = format!("{}\n", std::process::id());
+        // Over the old one, whose place on a full disk is ours; the pid is for people, the lock holds without it.
+        let written = file
+            .rewind()
+            .and_then(|()| file.write_all(pid.as_bytes()))
+            .and_then(|()| file.set_len(pid.len() as u64));
+        match written {
+            Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+                Err(Error::io("write", &path)(error))
+            }
+            _ => Ok(Self { _file: file }),
+        }
+    }
+
+    /// Who holds `<dir>/lock`, if anybody does.
+    pub fn holder(dir: &Path) -> Option<u32> {
+        let mut file = File::open(dir.join("lock")).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockShared).err()?;
+        let mut pid = String::new();
+        file.read_to_string(&mut pid).ok()?;
+        pid.trim().parse().ok()
     }
 }
 
@@ -426,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_set_aside_not_deleted() {
+    fn what_cannot_be_read_stays_where_it_is() {
         let dir = tempfile::tempdir().expect("tempdir");
         let store = Store::<Stone>::open(dir.path().to_owned()).expect("open");
         store.save(&stone("good", 1)).expect("save");
@@ -442,14 +527,24 @@ mod tests {
         )
         .expect("write");
         fs::write(dir.path().join("half.tmp"), b"{").expect("write");
-        let (records, mut set_aside) = store.load().expect("load");
-        set_aside.sort();
-        assert_eq!(records, [stone("good", 1)]);
-        assert_eq!(set_aside.len(), 3);
-        assert!(set_aside[0].contains("schema 3 is newer than this cairn's 2"));
-        for name in ["torn", "newer", "other"] {
-            assert!(dir.path().join(format!("unreadable/{name}.json")).exists());
-        }
+        // One that an earlier version had moved away.
+        fs::create_dir(dir.path().join("unreadable")).expect("make");
+        fs::write(
+            dir.path().join("unreadable/back.json"),
+            b"{\"schema\":2,\"record\":{\"id\":\"back\",\"weight\":4}}",
+        )
+        .expect("write");
+        let (mut records, mut unreadable) = store.load().expect("load");
+        records.sort_by(|a, b| a.id.cmp(&b.id));
+        unreadable.sort_by(|a, b| a.id.cmp(&b.id));
+        assert_eq!(records, [stone("back", 4), stone("good", 1)]);
+        let ids: Vec<_> = unreadable.iter().map(|found| found.id.as_str()).collect();
+        assert_eq!(ids, ["newer", "other", "torn"]);
+        assert_eq!(
+            unreadable[0].reason,
+            "schema 3 is newer than this cairn's 2"
+        );
+        assert!(unreadable.iter().all(|found| found.path.exists()));
         assert!(!dir.path().join("half.tmp").exists());
     }
 

@@ -129,17 +129,21 @@ async fn a_filesystem_without_idmapping_is_named() {
 #[tokio::test]
 async fn recursive_read_only_reaches_mounts_below() {
     let mut ground = Ground::new().await;
-    let mut b = ground.container(&["sh", "-c", "touch /vol/x /vol/bin/x; echo $?; touch /plain/x; echo $?; grep /plain /proc/self/mountinfo"]);
-    // `run/bin` is a writable mount below `run`.
-    let run = ground.dir.path().join("run");
+    let mut b = ground.container(&["sh", "-c", "touch /vol/x /vol/below/x; echo $?; touch /plain/x; echo $?; grep /plain /proc/self/mountinfo"]);
+    let volume = ground.dir.path().join("volume");
+    let below = volume.join("below");
+    fs::create_dir_all(&below).expect("directories");
+    let no_flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &below, "tmpfs", no_flags, None).expect("we are root");
+    let _unmount = Unmount(below);
     b.spec["mounts"].as_array_mut().expect("mounts").extend([
-        json!({"destination": "/vol", "type": "bind", "source": run, "options": ["rbind", "rro"]}),
-        json!({"destination": "/plain", "type": "bind", "source": run, "options": ["rbind", "rprivate"]}),
+        json!({"destination": "/vol", "type": "bind", "source": volume, "options": ["rbind", "rro"]}),
+        json!({"destination": "/plain", "type": "bind", "source": volume, "options": ["rbind", "rprivate"]}),
     ]);
     let log = ground.run(&b).await;
     let found = lines(&log);
     has(&found, "touch: /vol/x: Read-only file system");
-    has(&found, "touch: /vol/bin/x: Read-only file system");
+    has(&found, "touch: /vol/below/x: Read-only file system");
     has(&found, "0");
     let plain = found
         .iter()
@@ -149,7 +153,7 @@ async fn recursive_read_only_reaches_mounts_below() {
         !plain.contains("master:") && !plain.contains("shared:"),
         "rprivate: {plain}"
     );
-    fs::remove_file(run.join("x")).expect("written through /plain");
+    fs::remove_file(volume.join("x")).expect("written through /plain");
 }
 
 #[tokio::test]

@@ -49,7 +49,6 @@ fn host() -> HostFacts {
         cgroup: CgroupMode::Hybrid,
         seccomp: true,
         recursive_readonly: true,
-        idmapped_mounts: true,
         devices: host_devices(),
         ..HostFacts::default()
     }

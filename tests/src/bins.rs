@@ -4,7 +4,7 @@
 //! such directory: then the programs are built here, by the same cargo, once per test binary.
 
 use std::{
-    env, fs,
+    env, fs, iter,
     path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
@@ -78,13 +78,10 @@ fn target_dir() -> PathBuf {
 /// # Panics
 /// If it was not built.
 pub fn built(program: &str) -> PathBuf {
-    let places = [
-        env::var_os("CAIRN_BIN_DIR").map(PathBuf::from),
-        Some(target_dir()),
-    ];
-    places
+    let given = env::var_os("CAIRN_BIN_DIR").map(PathBuf::from);
+    given
         .into_iter()
-        .flatten()
+        .chain(iter::once_with(target_dir))
         .map(|dir| dir.join(program))
         .find(|path| path.is_file())
         .unwrap_or_else(|| panic!("{program} is not built: run hack/test, or cargo build"))
@@ -95,12 +92,24 @@ pub fn built(program: &str) -> PathBuf {
 /// # Panics
 /// If it is not there, with the command that puts it there.
 pub fn peer(program: &str) -> PathBuf {
+    of_peers("bin", program)
+}
+
+/// A file of a peer that `hack/peers` fetched.
+///
+/// # Panics
+/// As [`peer`].
+pub fn shared(file: &str) -> PathBuf {
+    of_peers("share", file)
+}
+
+fn of_peers(kind: &str, name: &str) -> PathBuf {
     let peers =
         env::var_os("CAIRN_PEERS").map_or_else(|| repository().join("target/peers"), PathBuf::from);
-    let path = peers.join("bin").join(program);
+    let path = peers.join(kind).join(name);
     assert!(
         path.is_file(),
-        "{program} is not in {}: run hack/peers",
+        "{name} is not in {}: run hack/peers",
         peers.display()
     );
     path

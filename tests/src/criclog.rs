@@ -17,36 +17,51 @@ pub struct Record {
 /// # Panics
 /// At the first byte that is not in the format.
 pub fn records(log: &[u8]) -> Vec<Record> {
+    parse(log).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// As [`records`].
+///
+/// # Errors
+/// The first record that is not in the format.
+pub fn parse(log: &[u8]) -> Result<Vec<Record>, String> {
     if log.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let body = log
         .strip_suffix(b"\n")
-        .expect("a log ends with a whole record");
+        .ok_or("a log ends with a whole record")?;
     body.split(|b| *b == b'\n').map(record).collect()
 }
 
-fn record(line: &[u8]) -> Record {
+fn record(line: &[u8]) -> Result<Record, String> {
     let shown = String::from_utf8_lossy(line);
     let mut parts = line.splitn(4, |b| *b == b' ');
     let mut next = |what: &str| {
         let part = parts.next();
-        part.unwrap_or_else(|| panic!("no {what} in the record {shown:?}"))
+        part.ok_or_else(|| format!("no {what} in the record {shown:?}"))
     };
-    let text = |b: &[u8]| String::from_utf8(b.to_vec()).expect("the head of a record is text");
-    let (time, stream, tag) = (text(next("time")), text(next("stream")), text(next("tag")));
-    assert!(
-        time.len() >= "2026-01-02T03:04:05.000000000Z".len() && time.contains('T'),
-        "not a time with nanoseconds: {time}"
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    let (time, stream, tag) = (
+        text(next("time")?),
+        text(next("stream")?),
+        text(next("tag")?),
     );
-    assert!(matches!(&*stream, "stdout" | "stderr"), "stream {stream}");
-    assert!(matches!(&*tag, "P" | "F"), "tag {tag}");
-    Record {
+    let sound = time.len() >= "2026-01-02T03:04:05.000000000Z".len() && time.contains('T');
+    if !sound {
+        return Err(format!(
+            "not a time with nanoseconds: {time:?} in {shown:?}"
+        ));
+    }
+    if !matches!(&*stream, "stdout" | "stderr") || !matches!(&*tag, "P" | "F") {
+        return Err(format!("stream {stream:?}, tag {tag:?} in {shown:?}"));
+    }
+    Ok(Record {
         time,
         stream,
         partial: tag == "P",
-        content: next("content").to_vec(),
-    }
+        content: next("content")?.to_vec(),
+    })
 }
 
 /// What the container wrote to one stream. A final F stands for the newline that ended the line,

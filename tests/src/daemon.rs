@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use k8s_cri::v1 as cri;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -24,7 +25,7 @@ use crate::{
     image::{BUSYBOX, Image},
     look,
     pod::Cri,
-    until::until_within,
+    until::poll_within,
     yard::{Ended, Yard},
 };
 
@@ -43,10 +44,19 @@ pub struct Setup {
     pub plugins: Vec<(String, PathBuf, Option<String>)>,
     /// A CNI conflist; the CNI programs come from `hack/peers`.
     pub cni: Option<String>,
+    /// Where the CNI programs lie, if not where `hack/peers` put them.
+    pub cni_programs: Option<PathBuf>,
     /// Environment of the daemon, such as `CAIRN_FAULT`.
     pub env: Vec<(String, String)>,
+    /// System calls that the daemon and all that it starts are refused, as `cairn-refuse` has it.
+    pub refused: Vec<String>,
+    /// The limits of open files that it starts with, soft and hard.
+    pub open_files: Option<(u64, u64)>,
     /// Of the daemon's log; `debug` if nothing is said.
     pub log_level: Option<&'static str>,
+    /// A rule that the daemon breaks (`serve --violate`). `CAIRN_TEST_VIOLATE` says it for all daemons of a run, whose
+    /// tests of that rule are then to fail.
+    pub violate: Option<String>,
 }
 
 impl Setup {
@@ -70,6 +80,22 @@ impl Setup {
     #[must_use]
     pub fn cni(mut self, conflist: &str) -> Self {
         self.cni = Some(conflist.to_owned());
+        self
+    }
+    #[must_use]
+    pub fn refused(mut self, calls: &[&str]) -> Self {
+        self.refused
+            .extend(calls.iter().map(|call| (*call).to_owned()));
+        self
+    }
+    #[must_use]
+    pub fn open_files(mut self, soft: u64, hard: u64) -> Self {
+        self.open_files = Some((soft, hard));
+        self
+    }
+    #[must_use]
+    pub fn violate(mut self, rule: &str) -> Self {
+        self.violate = Some(rule.to_owned());
         self
     }
     #[must_use]
@@ -175,8 +201,13 @@ impl Daemon {
 
     /// The command line of the daemon.
     pub fn argv(&self) -> Vec<String> {
+        self.argv_of("serve")
+    }
+
+    /// The command line of a command with the daemon's flags: `serve` or `check`.
+    pub fn argv_of(&self, command: &str) -> Vec<String> {
         let text = |path: PathBuf| path.display().to_string();
-        let mut argv = vec![text(bins::cairn()), "serve".to_owned()];
+        let mut argv = vec![text(bins::cairn()), command.to_owned()];
         let mut flag = |name: &str, value: String| {
             argv.push(format!("--{name}"));
             argv.push(value);
@@ -190,11 +221,11 @@ impl Daemon {
         flag("nri-plugin-config-dir", text(self.path("plugin-conf")));
         flag("cni-conf-dir", text(self.path("cni")));
         if self.setup.cni.is_some() {
-            let programs = bins::peer("bridge");
-            flag(
-                "cni-bin-dir",
-                text(programs.parent().expect("a file lies somewhere").into()),
-            );
+            let programs = self.setup.cni_programs.clone().unwrap_or_else(|| {
+                let bridge = bins::peer("bridge");
+                bridge.parent().expect("a file lies somewhere").into()
+            });
+            flag("cni-bin-dir", text(programs));
         }
         flag("registry-config-dir", text(self.path("certs")));
         flag(
@@ -202,12 +233,33 @@ impl Daemon {
             self.setup.log_level.unwrap_or("debug").to_owned(),
         );
         flag("log-format", "human".to_owned());
+        let of_the_run = || env::var("CAIRN_TEST_VIOLATE").ok();
+        if command == "serve"
+            && let Some(rule) = self.setup.violate.clone().or_else(of_the_run)
+        {
+            flag("violate", rule);
+        }
         argv
+    }
+
+    /// A command line that runs as the daemon does, without the system calls that it is refused.
+    pub fn refusing(&self, argv: Vec<String>) -> Vec<String> {
+        if self.setup.refused.is_empty() {
+            return argv;
+        }
+        let refuse = bins::built("cairn-refuse").display().to_string();
+        let calls = self.setup.refused.iter().cloned();
+        let wrapper = [refuse].into_iter().chain(calls).chain(["--".to_owned()]);
+        wrapper.chain(argv).collect()
     }
 
     /// Starts the process, without waiting until it serves.
     pub async fn spawn(&mut self) {
-        let argv = self.argv();
+        let mut argv = self.refusing(self.argv());
+        if let Some((soft, hard)) = self.setup.open_files {
+            let limited = ["prlimit".to_owned(), format!("--nofile={soft}:{hard}")];
+            argv.splice(0..0, limited);
+        }
         let env: Vec<_> = self
             .setup
             .env
@@ -224,29 +276,33 @@ impl Daemon {
     /// # Panics
     /// If it ends before, with what it logged.
     pub async fn serve(&mut self) {
+        self.try_serve().await.unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    /// As [`Daemon::serve`].
+    ///
+    /// # Errors
+    /// That it ended before, with what it logged, or that it does not answer within a minute.
+    pub async fn try_serve(&mut self) -> Result<(), String> {
         self.spawn().await;
         let (socket, pid) = (self.socket(), self.pid);
-        let client = until_within(
-            "the daemon answers Version",
-            Duration::from_secs(60),
-            || async {
-                if let Some(ended) = self.yard.ending(pid) {
-                    panic!(
-                        "the daemon ended at its start ({ended:?}):\n{}",
-                        self.log_tail(40)
-                    );
-                }
-                let mut client = Client::connect(&socket).await.ok()?;
-                client
-                    .runtime
-                    .version(crate::cri::VersionRequest::default())
-                    .await
-                    .ok()?;
-                Some(client)
-            },
-        )
-        .await;
+        let asked = || async {
+            if let Some(ended) = self.yard.ending(pid) {
+                let log = self.log_tail(40);
+                return Some(Err(format!(
+                    "the daemon ended at its start ({ended:?}):\n{log}"
+                )));
+            }
+            let mut client = Client::connect(&socket).await.ok()?;
+            let request = cri::VersionRequest::default();
+            client.runtime.version(request).await.ok()?;
+            Some(Ok(client))
+        };
+        let client = poll_within(Duration::from_secs(60), asked)
+            .await
+            .unwrap_or_else(|| Err("the daemon does not answer Version for a minute".to_owned()))?;
         self.cri = Some(Cri::new(client, self.dir.path(), &self.cgroup_parent));
+        Ok(())
     }
 
     /// Ends the daemon by force, as a crash would.
@@ -375,7 +431,8 @@ impl Daemon {
             );
         }
         for part in ["state", "root"] {
-            let seen = look::tree(&self.path(part));
+            // As the yard sees it: there it may be a file system of its own.
+            let seen = look::tree(&self.yard.inside(self.path(part)));
             add(
                 part,
                 seen.into_iter()
@@ -383,6 +440,13 @@ impl Daemon {
                     .collect(),
             );
         }
+        add(
+            "cni",
+            look::tree(&self.yard.inside("/var/lib/cni/networks"))
+                .into_iter()
+                .filter(|p| !p.ends_with("last_reserved_ip.0") && !p.ends_with("lock"))
+                .collect(),
+        );
         add(
             "link",
             self.lines(&["ip", "-o", "-br", "link"])
@@ -392,7 +456,9 @@ impl Daemon {
                 .collect(),
         );
         if bins::system("nft").is_some() {
-            add("nft", self.lines(&["nft", "list", "ruleset"]).await);
+            // Without what its counters have counted.
+            let list = ["nft", "--stateless", "list", "ruleset"];
+            add("nft", self.lines(&list).await);
         }
         all
     }
@@ -403,22 +469,31 @@ impl Daemon {
     /// # Panics
     /// With what is left, or missing.
     pub async fn leaves_only(&self, before: &BTreeSet<String>) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let (left, missing) = self.changed_since(before, Duration::from_secs(10)).await;
+        assert!(
+            left.is_empty() && missing.is_empty(),
+            "left behind: {left:?}; missing: {missing:?}"
+        );
+    }
+
+    /// What is there that was not there before, and what is missing, once nothing is or `patience` has run out.
+    pub async fn changed_since(
+        &self,
+        before: &BTreeSet<String>,
+        patience: Duration,
+    ) -> (Vec<String>, Vec<String>) {
+        let deadline = Instant::now() + patience;
         loop {
             let now = self.inventory().await;
-            let left: Vec<_> = now.difference(before).collect();
+            let left: Vec<_> = now.difference(before).cloned().collect();
             // What was on its way out when `before` was taken may be gone now.
             let missing = before
                 .difference(&now)
                 .filter(|m| !m.contains("images/trash"));
-            let missing: Vec<_> = missing.collect();
-            if left.is_empty() && missing.is_empty() {
-                return;
+            let missing: Vec<_> = missing.cloned().collect();
+            if (left.is_empty() && missing.is_empty()) || Instant::now() >= deadline {
+                return (left, missing);
             }
-            assert!(
-                Instant::now() < deadline,
-                "left behind: {left:?}; missing: {missing:?}"
-            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -459,6 +534,14 @@ impl Drop for Daemon {
             self.keep_log();
         }
         self.yard.end();
+        // A test may leave trees that the recursion of a temporary directory's own removal cannot take.
+        let emptied = std::process::Command::new("rm")
+            .args(["-rf", "--one-file-system"])
+            .arg(self.path("root"))
+            .status();
+        if !emptied.is_ok_and(|status| status.success()) && !std::thread::panicking() {
+            panic!("the daemon's root cannot be removed");
+        }
         let left = look::remove_cgroup(&self.cgroup_parent);
         if !left.is_empty() && !std::thread::panicking() {
             panic!("cgroups that cannot be removed: {left:?}");

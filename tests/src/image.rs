@@ -82,41 +82,46 @@ impl Layer {
     }
 }
 
-/// The layer that every image here begins with.
+/// The layer that every image of the tests begins with.
 fn busybox_layer() -> &'static [u8] {
     static LAYER: OnceLock<Vec<u8>> = OnceLock::new();
     LAYER.get_or_init(|| {
-        let program = bins::system("busybox").expect("busybox-static is installed: hack/setup");
-        let listed = Command::new(&program)
-            .arg("--list")
-            .output()
-            .expect("busybox runs");
-        let applets = String::from_utf8(listed.stdout).expect("applet names are text");
-        let mut layer = Layer::default();
-        for dir in [
-            "bin", "dev", "etc", "home", "home/app", "proc", "sys", "run", "usr", "usr/bin", "var",
-            "mnt",
-        ] {
-            layer = layer.dir(dir, 0o755);
-        }
-        layer = layer
-            .dir("root", 0o700)
-            .dir("tmp", 0o1777)
-            .file("etc/passwd", 0o644, PASSWD.as_bytes())
-            .file("etc/group", 0o644, GROUP.as_bytes())
-            .file(
-                "bin/busybox",
-                0o755,
-                &fs::read(&program).expect("busybox can be read"),
-            );
-        for applet in applets.lines().filter(|a| *a != "busybox") {
-            layer = layer.hard_link(&format!("bin/{applet}"), "bin/busybox");
-        }
-        layer.bytes()
+        layer_of(&bins::system("busybox").expect("busybox-static is installed: hack/setup"))
     })
 }
 
+/// The layer of an image that is some static busybox.
+fn layer_of(program: &Path) -> Vec<u8> {
+    let listed = Command::new(program)
+        .arg("--list")
+        .output()
+        .expect("busybox runs");
+    let applets = String::from_utf8(listed.stdout).expect("applet names are text");
+    let mut layer = Layer::default();
+    for dir in [
+        "bin", "dev", "etc", "home", "home/app", "proc", "sys", "run", "usr", "usr/bin", "var",
+        "mnt",
+    ] {
+        layer = layer.dir(dir, 0o755);
+    }
+    layer = layer
+        .dir("root", 0o700)
+        .dir("tmp", 0o1777)
+        .file("etc/passwd", 0o644, PASSWD.as_bytes())
+        .file("etc/group", 0o644, GROUP.as_bytes())
+        .file(
+            "bin/busybox",
+            0o755,
+            &fs::read(program).expect("busybox can be read"),
+        );
+    for applet in applets.lines().filter(|a| *a != "busybox") {
+        layer = layer.hard_link(&format!("bin/{applet}"), "bin/busybox");
+    }
+    layer.bytes()
+}
+
 /// An image that is being put together.
+#[derive(Clone)]
 pub struct Image {
     name: String,
     layers: Vec<Vec<u8>>,
@@ -127,19 +132,34 @@ impl Image {
     /// Busybox under a name, with `sh` as its command.
     pub fn busybox(name: &str) -> Self {
         Self {
-            name: name.to_owned(),
             layers: vec![busybox_layer().to_vec()],
+            ..Self::bare(name)
+        }
+    }
+    /// An image of nothing but the layers that are added.
+    pub fn bare(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            layers: Vec::new(),
             config: json!({
                 "Env": ["PATH=/bin:/usr/bin", "FROM_IMAGE=yes"],
                 "Cmd": ["sh"],
             }),
         }
     }
-    /// An image of nothing but the layers that are added.
-    pub fn bare(name: &str) -> Self {
+    /// The same of another busybox than the system's.
+    pub fn of_busybox(name: &str, program: &Path) -> Self {
         Self {
-            layers: Vec::new(),
-            ..Self::busybox(name)
+            layers: vec![layer_of(program)],
+            ..Self::bare(name)
+        }
+    }
+    /// The same under another name.
+    #[must_use]
+    pub fn name(self, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..self
         }
     }
     /// Sets a field of the image's config, such as `User` or `Entrypoint`.

@@ -9,6 +9,7 @@
 //! Dropping a [`Daemon`] ends the yard's pid 1, and with it every process, mount and network
 //! device that was made inside; the cgroups and the directory are removed after that. The harness
 //! knows the daemon only by its command line, its sockets and the kernel's view of what it made.
+#![warn(unreachable_pub)]
 
 pub mod bins;
 pub mod client;
@@ -19,6 +20,7 @@ pub mod look;
 pub mod machine;
 pub mod plugin;
 pub mod pod;
+pub mod registry;
 pub mod until;
 pub mod yard;
 

@@ -4,13 +4,8 @@
 //! socket, so that the daemon sees an external plugin like any other.
 
 use std::{
-    collections::BTreeMap,
-    io::Write,
-    net::Shutdown,
-    os::unix::net::UnixStream,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    collections::BTreeMap, io::Write, net::Shutdown, os::unix::net::UnixStream, path::Path,
+    sync::Arc, time::Duration,
 };
 
 use nri::{
@@ -21,6 +16,7 @@ use nri::{
     },
     stub::Stub,
 };
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use crate::until::PATIENCE;
@@ -49,7 +45,7 @@ pub enum Deed {
     HalfFrame,
     /// Writes frames for connections that nobody opened, without end, and never answers.
     Flood,
-    /// Registers once more on the same connection, then agrees.
+    /// Registers once more on the same connection, as `77-other`, then agrees.
     RegisterAgain,
     /// Waits until the gate is opened, then agrees.
     Wait(Arc<Semaphore>),
@@ -198,11 +194,11 @@ impl Plugin {
 
     /// Makes the plugin misbehave at an event from now on.
     pub fn does(&self, event: Event, deed: Deed) {
-        lock(&self.shared.deeds).insert(event as i32, deed);
+        self.shared.deeds.lock().insert(event as i32, deed);
     }
     /// Makes it behave again.
     pub fn behaves(&self) {
-        lock(&self.shared.deeds).clear();
+        self.shared.deeds.lock().clear();
     }
     /// Makes an event's hook block until the gate is opened.
     pub fn blocks(&self, event: Event) -> Gate {
@@ -225,7 +221,7 @@ impl Plugin {
     where
         F: Fn(&PodSandbox, &Container) -> CreateContainerResponse + Send + Sync + 'static,
     {
-        *lock(&self.shared.answering) = Some(Arc::new(answer));
+        *self.shared.answering.lock() = Some(Arc::new(answer));
     }
 
     /// All events so far.
@@ -286,10 +282,6 @@ fn line(seen: &Seen) -> String {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     /// Notes an event and does what was told for it.
     async fn pass(
@@ -298,7 +290,7 @@ impl Shared {
         pod: PodSandbox,
         container: Option<Container>,
     ) -> nri::Result<()> {
-        let deed = lock(&self.deeds).get(&(event as i32)).cloned();
+        let deed = self.deeds.lock().get(&(event as i32)).cloned();
         self.seen.send_modify(|all| {
             all.push(Seen {
                 event,
@@ -316,8 +308,7 @@ impl Shared {
             }
             Deed::Panic => panic!("a handler that panics, on purpose"),
             Deed::RegisterAgain => {
-                // Frame 2: a call of the runtime's service. What it says matters little.
-                let _ = raw.write_all(&frame(2, &[0, 0, 0, 4, 0, 0, 0, 99, 1, 0, 1, 2, 3, 4]));
+                let _ = raw.write_all(&frame(2, &registration("77", "other")));
                 return Ok(());
             }
             Deed::Exit => drop(self.raw.shutdown(Shutdown::Both)),
@@ -339,6 +330,32 @@ impl Shared {
         }
         std::future::pending().await
     }
+}
+
+/// A call of RegisterPlugin as ttrpc has it: length, stream, kind and flags, then the request. It goes to connection 2,
+/// the runtime's service.
+fn registration(index: &str, name: &str) -> Vec<u8> {
+    /// A field of bytes, shorter than 128.
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(bytes.len()).expect("a short field");
+        [&[number << 3 | 2, length], bytes].concat()
+    }
+    let who = [field(1, name.as_bytes()), field(2, index.as_bytes())].concat();
+    let request = [
+        field(1, b"nri.pkg.api.v1alpha1.Runtime"),
+        field(2, b"RegisterPlugin"),
+        field(3, &who),
+    ]
+    .concat();
+    let length = u32::try_from(request.len()).expect("a short request");
+    let (stream, kind) = (10_001_u32, [1, 0]);
+    [
+        &length.to_be_bytes()[..],
+        &stream.to_be_bytes(),
+        &kind,
+        &request,
+    ]
+    .concat()
 }
 
 /// A frame of the multiplexer: connection, length, payload.
@@ -397,7 +414,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: &[Event]) 
             async move {
                 let pod = request.pod.unwrap_or_default();
                 let container = request.container.unwrap_or_default();
-                let answering = lock(&own.answering).clone();
+                let answering = own.answering.lock().clone();
                 let answer = answering.map(|a| a(&pod, &container));
                 own.pass(Event::CreateContainer, pod, Some(container))
                     .await?;

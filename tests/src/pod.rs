@@ -7,14 +7,14 @@ use std::{
     time::Duration,
 };
 
+use k8s_cri::v1::{self as cri, ContainerState};
 use tonic::Status;
 
 use crate::{
     client::Client,
-    cri::{self, ContainerState},
     criclog::{self, Record},
     image::BUSYBOX,
-    until,
+    until::until,
 };
 
 /// A client of one daemon, with what its requests have in common. Clones share the connection.
@@ -38,10 +38,29 @@ pub struct Ran {
 /// # Panics
 /// If the configuration is not one of [`Cri::pod_config`].
 pub fn host_network(config: &mut cri::PodSandboxConfig) {
+    pod_namespaces(config).network = cri::NamespaceMode::Node.into();
+}
+
+/// # Panics
+/// If the configuration is not one of [`Cri::pod_config`].
+pub fn pod_security(config: &mut cri::PodSandboxConfig) -> &mut cri::LinuxSandboxSecurityContext {
     let linux = config.linux.as_mut().expect("set by pod_config");
-    let security = linux.security_context.as_mut().expect("set by pod_config");
-    let options = security.namespace_options.as_mut();
-    options.expect("set by pod_config").network = cri::NamespaceMode::Node.into();
+    linux.security_context.as_mut().expect("set by pod_config")
+}
+
+/// # Panics
+/// If the configuration is not one of [`Cri::pod_config`].
+pub fn pod_namespaces(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOption {
+    let options = pod_security(config).namespace_options.as_mut();
+    options.expect("set by pod_config")
+}
+
+/// # Panics
+/// If the configuration is not one of [`Cri::container_config`].
+pub fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSecurityContext {
+    let linux = config.linux.as_mut().expect("set by container_config");
+    let security = linux.security_context.as_mut();
+    security.expect("set by container_config")
 }
 
 impl Cri {

@@ -24,7 +24,17 @@ where
 ///
 /// # Panics
 /// Names `what` if the deadline passes first.
-pub async fn until_within<T, F, Fut>(what: &str, patience: Duration, mut condition: F) -> T
+pub async fn until_within<T, F, Fut>(what: &str, patience: Duration, condition: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Option<T>>,
+{
+    let answer = poll_within(patience, condition).await;
+    answer.unwrap_or_else(|| panic!("waited {patience:?} in vain: {what}"))
+}
+
+/// As [`until_within`], for those who go on without an answer.
+pub async fn poll_within<T, F, Fut>(patience: Duration, mut condition: F) -> Option<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Option<T>>,
@@ -33,12 +43,11 @@ where
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(value) = condition().await {
-            return value;
+            return Some(value);
         }
-        assert!(
-            start.elapsed() < patience,
-            "waited {patience:?} in vain: {what}"
-        );
+        if start.elapsed() >= patience {
+            return None;
+        }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(50));
     }

@@ -5,9 +5,10 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
@@ -160,7 +161,7 @@ impl Yard {
 
     /// A number that no other call on this yard was given.
     pub fn next(&self) -> u32 {
-        let mut n = self.scratch.lock().expect("never poisoned");
+        let mut n = self.scratch.lock();
         *n += 1;
         *n
     }

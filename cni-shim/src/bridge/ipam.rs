@@ -11,18 +11,18 @@ use crate::addr::Cidr;
 pub enum PoolError {
     #[error("subnet {subnet}: all {in_use} addresses are in use")]
     Exhausted { subnet: Cidr, in_use: usize },
-    #[error("subnet {0}: no room for a gateway and a pod")]
+    #[error("subnet {0}: too small for a gateway and a pod")]
     TooSmall(Cidr),
     #[error("address {ip} is not a pod address of subnet {subnet}")]
     Foreign { ip: IpAddr, subnet: Cidr },
-    #[error("address {0} is in use already")]
+    #[error("address {0} is already in use")]
     Taken(IpAddr),
 }
 
 /// The addresses of one subnet. The first is the gateway's; pods get the others in turn, so that an address rests as
 /// long as possible before it is used again.
 #[derive(Debug, Clone)]
-pub struct Pool {
+pub(crate) struct Pool {
     subnet: Cidr,
     /// Offsets from the network address.
     used: HashSet<u128>,
@@ -34,7 +34,7 @@ const GATEWAY: u128 = 1;
 const FIRST: u128 = 2;
 
 impl Pool {
-    pub fn new(subnet: Cidr) -> Result<Self, PoolError> {
+    pub(crate) fn new(subnet: Cidr) -> Result<Self, PoolError> {
         let (bits, reserved_end) = if subnet.ip.is_ipv4() {
             (32, 1)
         } else {
@@ -58,7 +58,7 @@ impl Pool {
         })
     }
 
-    pub fn gateway(&self) -> Cidr {
+    pub(crate) fn gateway(&self) -> Cidr {
         Cidr {
             ip: self.at(GATEWAY),
             prefix: self.subnet.prefix,
@@ -66,7 +66,7 @@ impl Pool {
     }
 
     /// Hands out the next free address, with the subnet's prefix length.
-    pub fn take(&mut self) -> Result<Cidr, PoolError> {
+    pub(crate) fn take(&mut self) -> Result<Cidr, PoolError> {
         let room = self.last - FIRST + 1;
         if self.used.len() as u128 >= room {
             return Err(PoolError::Exhausted {
@@ -88,7 +88,7 @@ impl Pool {
     }
 
     /// Marks an address as in use: a record of an earlier run holds it.
-    pub fn claim(&mut self, ip: IpAddr) -> Result<(), PoolError> {
+    pub(crate) fn claim(&mut self, ip: IpAddr) -> Result<(), PoolError> {
         let offset = self.offset(ip).ok_or(PoolError::Foreign {
             ip,
             subnet: self.subnet,
@@ -104,7 +104,7 @@ impl Pool {
     }
 
     /// Gives an address back; one that is not in use, or of another subnet, changes nothing.
-    pub fn release(&mut self, ip: IpAddr) {
+    pub(crate) fn release(&mut self, ip: IpAddr) {
         if let Some(offset) = self.offset(ip) {
             self.used.remove(&offset);
         }

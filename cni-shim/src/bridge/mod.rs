@@ -9,74 +9,60 @@
 //! Nothing is forked and one rtnetlink socket serves all pods. [`crate::Network`] owns the order above; this module
 //! owns the links and the pools. All functions block for about a millisecond: not for an async thread.
 
-pub mod ipam;
+mod error;
+mod ipam;
 mod ports;
-mod setup;
+mod state;
 mod unplug;
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use serde_json::json;
 
 use crate::addr::{Cidr, Mac};
-use crate::link::{self, VethPair};
+use crate::link;
 use crate::namespaces::in_netns;
 use crate::netlink::{Family, NetlinkError, Socket};
-use crate::nft::Firewall;
-use crate::record::{Backend, OnBridge, Record};
-use crate::types::{Attach, Attachment, BridgeConfig, INTERFACE, NetworkError, NotReady};
-use ipam::Pool;
-use ports::Ports;
-pub use unplug::delete_link;
+use crate::record::{Backend, Loaded, OnBridge, Record};
+use crate::types::{Attach, Attachment, BridgeConfig, INTERFACE, NotReady};
+pub use error::BridgeError;
+pub use ipam::PoolError;
+use state::State;
+pub(crate) use unplug::delete_link;
 
 /// The version of the result that is shown for the built-in network.
 const RESULT_VERSION: &str = "1.0.0";
 
 /// One bridge and the pods on it.
 #[derive(Debug)]
-pub struct Bridge {
+pub(crate) struct Bridge {
     config: BridgeConfig,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
-struct State {
-    route: Socket,
-    firewall: Firewall,
-    pools: Vec<Pool>,
-    ports: Ports,
-    /// The bridge's index once it is known to be complete.
-    index: Option<u32>,
-}
-
 impl Bridge {
     /// Takes over the addresses and ports that `records` hold. Touches no link yet.
-    pub fn new(
-        config: BridgeConfig,
-        records: &BTreeMap<String, Record>,
-    ) -> Result<Self, NetworkError> {
+    /// Also sets aside the addresses that records name which cannot be read.
+    pub(crate) fn new(config: BridgeConfig, loaded: &Loaded) -> Result<Self, BridgeError> {
         validate(&config).map_err(|message| NotReady {
             reason: "InvalidBridgeConfiguration",
             message,
         })?;
-        let mut state = State {
-            route: Socket::open(Family::Route)?,
-            firewall: Firewall::open(&config)?,
-            pools: config
-                .subnets
-                .iter()
-                .map(|subnet| Pool::new(*subnet))
-                .collect::<Result<_, _>>()?,
-            ports: Ports::default(),
-            index: None,
-        };
-        for (sandbox, held) in on_bridge(records) {
+        let mut state = State::open(&config)?;
+        for address in loaded.unreadable.values().flat_map(|one| &one.addresses) {
+            for pool in &mut state.pools {
+                // Of another subnet, or taken: nobody is given it either way.
+                let _ = pool.claim(*address);
+            }
+        }
+        for (sandbox, held) in on_bridge(&loaded.records) {
             for address in &held.addresses {
                 let claims: Vec<_> = state
                     .pools
@@ -84,7 +70,7 @@ impl Bridge {
                     .map(|pool| pool.claim(address.ip))
                     .collect();
                 if claims.iter().all(Result::is_err) {
-                    tracing::warn!(sandbox, %address, "a pod's address is of none of the configured subnets");
+                    tracing::warn!(sandbox, %address, "the pod address is in none of the configured subnets");
                 }
             }
             state.ports.claim(sandbox, &held.ports);
@@ -96,17 +82,17 @@ impl Bridge {
         })
     }
 
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.config.name
     }
 
     /// Makes sure the bridge, its addresses and rules are there; says why not.
-    pub fn status(&self) -> Result<(), NetworkError> {
+    pub(crate) fn status(&self) -> Result<(), BridgeError> {
         self.state().ensure(&self.config).map(drop)
     }
 
     /// Sets addresses and host ports aside for a sandbox. No effect outside of memory.
-    pub fn reserve(&self, attach: &Attach) -> Result<OnBridge, NetworkError> {
+    pub(crate) fn reserve(&self, attach: &Attach) -> Result<OnBridge, BridgeError> {
         let mut state = self.state();
         let ports: Vec<_> = attach
             .port_mappings
@@ -133,13 +119,17 @@ impl Bridge {
     }
 
     /// Makes what was reserved real. On failure the caller disconnects and releases.
-    pub fn connect(&self, netns: &Path, held: &OnBridge) -> Result<Attachment, NetworkError> {
-        let file = File::open(netns).map_err(NetworkError::io(format!(
+    pub(crate) fn connect(&self, netns: &Path, held: &OnBridge) -> Result<Attachment, BridgeError> {
+        let file = File::open(netns).map_err(BridgeError::io(format!(
             "open network namespace {}",
             netns.display()
         )))?;
         let gateways: Vec<IpAddr> = {
             let mut state = self.state();
+            if state.index.is_none() {
+                state.ensure(&self.config)?;
+            }
+            state.firewall.add_sources(held)?;
             state.plug(&self.config, held, file.as_fd())?;
             state.pools.iter().map(|pool| pool.gateway().ip).collect()
         };
@@ -151,20 +141,21 @@ impl Bridge {
     }
 
     /// Undoes [`Bridge::connect`], as far as it came. Idempotent; the pod's namespace may be gone.
-    pub fn disconnect(&self, held: &OnBridge) -> Result<(), NetworkError> {
+    pub(crate) fn disconnect(&self, held: &OnBridge) -> Result<(), BridgeError> {
         if !held.ports.is_empty() {
             self.state().firewall.remove_ports(held)?;
         }
-        Ok(delete_link(&held.veth)?)
+        delete_link(&held.veth)?;
+        Ok(self.state().firewall.remove_sources(held)?)
     }
 
     /// Gives addresses and host ports back, once nothing uses them any more.
-    pub fn release(&self, sandbox_id: &str, held: &OnBridge) {
+    pub(crate) fn release(&self, sandbox_id: &str, held: &OnBridge) {
         self.state().release(sandbox_id, held);
     }
 
     /// What a sandbox has, from its record.
-    pub fn attachment(&self, netns: &Path, held: &OnBridge) -> Attachment {
+    pub(crate) fn attachment(&self, netns: &Path, held: &OnBridge) -> Attachment {
         let state = self.state();
         let gateways: Vec<IpAddr> = state.pools.iter().map(|pool| pool.gateway().ip).collect();
         let mac = held
@@ -212,7 +203,7 @@ impl Bridge {
     }
 
     /// Removes the bridge and its rules. The next [`Bridge::status`] makes them again.
-    pub fn remove(&self) -> Result<(), NetworkError> {
+    pub(crate) fn remove(&self) -> Result<(), BridgeError> {
         let mut state = self.state();
         state.index = None;
         state.firewall.uninstall()?;
@@ -222,56 +213,7 @@ impl Bridge {
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while it was held leaves the sockets usable (answers carry sequence numbers) and at worst an
         // address set aside.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Makes the veth pair. Once more after setting the bridge up again, should it have been deleted meanwhile; or
-    /// after deleting a pair of the same name, which only an interrupted attach of the same sandbox can have left.
-    fn plug(
-        &mut self,
-        config: &BridgeConfig,
-        held: &OnBridge,
-        netns: std::os::fd::BorrowedFd<'_>,
-    ) -> Result<(), NetworkError> {
-        let mut retried = false;
-        loop {
-            let bridge = match self.index {
-                Some(index) => index,
-                None => self.ensure(config)?,
-            };
-            let pair = VethPair {
-                host_name: &held.veth,
-                bridge,
-                pod_name: INTERFACE,
-                pod_mac: Mac::of(held.addresses[0].ip),
-                netns,
-                mtu: config.mtu,
-            };
-            match self
-                .route
-                .run(&[link::add_veth(&pair), link::set_hairpin(&held.veth)])
-            {
-                Err(error) if !retried && matches!(error.errno, Errno::NODEV | Errno::INVAL) => {
-                    self.index = None;
-                }
-                Err(error) if !retried && error.errno == Errno::EXIST => {
-                    self.route.run(&[link::delete(&held.veth)])?;
-                }
-                other => return Ok(other?),
-            }
-            retried = true;
-        }
-    }
-
-    fn release(&mut self, sandbox_id: &str, held: &OnBridge) {
-        for address in &held.addresses {
-            self.pools
-                .iter_mut()
-                .for_each(|pool| pool.release(address.ip));
-        }
-        self.ports.release(sandbox_id);
+        self.state.lock()
     }
 }
 
@@ -286,12 +228,21 @@ fn on_bridge(records: &BTreeMap<String, Record>) -> impl Iterator<Item = (&str, 
 }
 
 /// The pod's side, on a thread inside its network namespace.
-fn configure_pod(addresses: &[Cidr], gateways: &[IpAddr]) -> Result<(), NetworkError> {
+fn configure_pod(addresses: &[Cidr], gateways: &[IpAddr]) -> Result<(), BridgeError> {
     let mut socket = Socket::open(Family::Route)?;
     let interface = link::find(&mut socket, INTERFACE)?.ok_or_else(|| NetlinkError {
         step: format!("look up {INTERFACE} in the pod"),
         errno: Errno::NODEV,
     })?;
+    let ours = ["accept_ra", "addr_gen_mode"];
+    for path in ours.map(|name| format!("/proc/sys/net/ipv6/conf/{INTERFACE}/{name}")) {
+        // Neighbours are no routers, and the link-local address is the one that the spoof check expects. A kernel
+        // without IPv6 has neither.
+        match fs::write(&path, "0") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other.map_err(BridgeError::io(format!("set {path} in the pod")))?,
+        }
+    }
     let mut steps = vec![link::loopback_up(), link::set_up(INTERFACE)];
     steps.extend(
         addresses
@@ -313,25 +264,25 @@ fn validate(config: &BridgeConfig) -> Result<(), String> {
     };
     if !word(&config.name) || config.name.len() > 15 {
         return Err(format!(
-            "bridge name {:?} is not a word of at most 15 letters, digits, '_', '-'",
+            "invalid bridge name {:?}: at most 15 letters, digits, '_' and '-' are allowed",
             config.name
         ));
     }
     if !word(&config.table) || config.table.len() > 64 {
         return Err(format!(
-            "table name {:?} is not a word of at most 64 letters, digits, '_', '-'",
+            "invalid table name {:?}: at most 64 letters, digits, '_' and '-' are allowed",
             config.table
         ));
     }
     match config.subnets.as_slice() {
         [_] => Ok(()),
         [one, other] if one.ip.is_ipv4() != other.ip.is_ipv4() => Ok(()),
-        _ => Err("one subnet is needed, or one of IPv4 and one of IPv6".into()),
+        _ => Err("expected one subnet, or one IPv4 and one IPv6 subnet".into()),
     }
 }
 
 /// A name for the host's end: 44 bits of the id's FNV-1a hash, so that it can be found again from the id alone.
-fn veth_name(sandbox_id: &str) -> String {
+pub(crate) fn veth_name(sandbox_id: &str) -> String {
     let hash = sandbox_id
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

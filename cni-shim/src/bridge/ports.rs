@@ -2,17 +2,22 @@
 
 use std::net::IpAddr;
 
-use crate::types::{NetworkError, PortMapping};
+use super::error::BridgeError;
+use crate::types::PortMapping;
 
 /// The host ports of all sandboxes.
 #[derive(Debug, Default)]
-pub struct Ports {
+pub(crate) struct Ports {
     held: Vec<(String, PortMapping)>,
 }
 
 impl Ports {
     /// Takes all of a sandbox's ports or none.
-    pub fn reserve(&mut self, sandbox_id: &str, ports: &[PortMapping]) -> Result<(), NetworkError> {
+    pub(crate) fn reserve(
+        &mut self,
+        sandbox_id: &str,
+        ports: &[PortMapping],
+    ) -> Result<(), BridgeError> {
         for (position, port) in ports.iter().enumerate() {
             let others = self
                 .held
@@ -20,7 +25,7 @@ impl Ports {
                 .map(|(_, held)| held)
                 .chain(&ports[..position]);
             if others.clone().any(|held| clash(held, port)) {
-                return Err(NetworkError::HostPortTaken(describe(port)));
+                return Err(BridgeError::HostPortTaken(describe(port)));
             }
         }
         self.claim(sandbox_id, ports);
@@ -28,12 +33,12 @@ impl Ports {
     }
 
     /// Takes ports that a record says are held.
-    pub fn claim(&mut self, sandbox_id: &str, ports: &[PortMapping]) {
+    pub(crate) fn claim(&mut self, sandbox_id: &str, ports: &[PortMapping]) {
         self.held
             .extend(ports.iter().map(|port| (sandbox_id.to_owned(), *port)));
     }
 
-    pub fn release(&mut self, sandbox_id: &str) {
+    pub(crate) fn release(&mut self, sandbox_id: &str) {
         self.held.retain(|(holder, _)| holder != sandbox_id);
     }
 }

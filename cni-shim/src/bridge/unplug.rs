@@ -21,7 +21,7 @@ const PATIENCE: Timespec = Timespec {
 };
 
 /// Deletes a link of the calling thread's network namespace and returns when it is gone. Gone already is success.
-pub fn delete_link(name: &str) -> Result<(), NetlinkError> {
+pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
     let failed = |errno| NetlinkError {
         step: format!("delete link {name}"),
         errno,

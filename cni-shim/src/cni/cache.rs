@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::record::replace;
+use crate::file;
 
 const KIND: &str = "cniCacheV1";
 const ENTRY_MAX: u64 = 8 << 20;
@@ -22,52 +22,52 @@ const FILES_MAX: usize = 100_000;
 /// One attachment, as cached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
-    pub kind: String,
-    pub container_id: String,
+pub(crate) struct Entry {
+    pub(crate) kind: String,
+    pub(crate) container_id: String,
     /// The configuration list, in base64.
-    pub config: String,
-    pub if_name: String,
-    pub network_name: String,
+    pub(crate) config: String,
+    pub(crate) if_name: String,
+    pub(crate) network_name: String,
     #[serde(default)]
-    pub netns: String,
+    pub(crate) netns: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cni_args: Option<Vec<(String, String)>>,
+    pub(crate) cni_args: Option<Vec<(String, String)>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capability_args: Option<BTreeMap<String, Value>>,
+    pub(crate) capability_args: Option<BTreeMap<String, Value>>,
     #[serde(default)]
-    pub result: Value,
+    pub(crate) result: Value,
 }
 
 impl Entry {
-    pub fn config(&self) -> Result<Value, String> {
+    pub(crate) fn config(&self) -> Result<Value, String> {
         let text = STANDARD.decode(&self.config).map_err(|e| e.to_string())?;
         serde_json::from_slice(&text).map_err(|e| e.to_string())
     }
 
-    pub fn encode_config(list: &Value) -> String {
+    pub(crate) fn encode_config(list: &Value) -> String {
         STANDARD.encode(list.to_string())
     }
 
-    pub fn kind() -> String {
+    pub(crate) fn kind() -> String {
         KIND.to_owned()
     }
 }
 
 /// The directory of results.
 #[derive(Debug)]
-pub struct Cache {
+pub(crate) struct Cache {
     dir: PathBuf,
 }
 
 impl Cache {
-    pub fn new(cache_dir: &Path) -> Self {
+    pub(crate) fn new(cache_dir: &Path) -> Self {
         Self {
             dir: cache_dir.join("results"),
         }
     }
 
-    pub fn write(&self, entry: &Entry) -> io::Result<()> {
+    pub(crate) fn write(&self, entry: &Entry) -> io::Result<()> {
         if !self.dir.is_dir() {
             fs::DirBuilder::new()
                 .recursive(true)
@@ -76,23 +76,20 @@ impl Cache {
             fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o700))?;
         }
         let path = self.path(&entry.network_name, &entry.container_id, &entry.if_name);
-        replace(&path, &serde_json::to_vec(entry)?, 0o600)
+        file::replace(&path, &serde_json::to_vec(entry)?, 0o600)
     }
 
     /// What is cached; `None` also when it is unreadable, since a DEL without a previous result is better than none.
-    pub fn read(&self, network: &str, container: &str, interface: &str) -> Option<Entry> {
+    pub(crate) fn read(&self, network: &str, container: &str, interface: &str) -> Option<Entry> {
         read(&self.path(network, container, interface))
     }
 
-    pub fn remove(&self, network: &str, container: &str, interface: &str) -> io::Result<()> {
-        match fs::remove_file(self.path(network, container, interface)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+    pub(crate) fn remove(&self, network: &str, container: &str, interface: &str) -> io::Result<()> {
+        file::remove(&self.path(network, container, interface))
     }
 
     /// Every attachment, of any runtime, that `wanted` is true for (given the file's name first, to read few).
-    pub fn find(
+    pub(crate) fn find(
         &self,
         named: impl Fn(&str) -> bool,
         wanted: impl Fn(&Entry) -> bool,
@@ -157,6 +154,17 @@ mod tests {
             .remove("net", "c1", "eth0")
             .expect("again is no error");
         assert_eq!(cache.read("net", "c1", "eth0"), None);
+    }
+
+    #[test]
+    fn what_a_crash_left_of_a_write_goes_with_its_entry() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cache = Cache::new(dir.path());
+        cache.write(&entry()).expect("writes");
+        fs::write(dir.path().join("results/net-c1-eth0.tmp"), "{").expect("writes");
+        cache.remove("net", "c1", "eth0").expect("removes");
+        let left = fs::read_dir(dir.path().join("results")).expect("a directory");
+        assert_eq!(left.count(), 0);
     }
 
     #[test]

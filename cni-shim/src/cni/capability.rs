@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 
 use crate::types::Attach;
 
-pub const PORT_MAPPINGS: &str = "portMappings";
+pub(crate) const PORT_MAPPINGS: &str = "portMappings";
 const BANDWIDTH: &str = "bandwidth";
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 /// The annotations that limit a pod's bandwidth.
-pub const LIMIT_ANNOTATIONS: [&str; 2] = [INGRESS, EGRESS];
+pub(crate) const LIMIT_ANNOTATIONS: [&str; 2] = [INGRESS, EGRESS];
 /// Limits outside of 1k to 1P bits per second are refused, as by peers.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
 
 /// `CNI_ARGS`, as pairs.
-pub fn args(attach: &Attach) -> Vec<(String, String)> {
+pub(crate) fn args(attach: &Attach) -> Vec<(String, String)> {
     let pairs = [
         ("IgnoreUnknown", "1"),
         ("K8S_POD_NAMESPACE", &attach.pod_namespace),
@@ -34,7 +34,7 @@ pub fn args(attach: &Attach) -> Vec<(String, String)> {
 }
 
 /// Every capability argument of a sandbox; a plugin gets those it declares.
-pub fn capability_args(attach: &Attach) -> Result<BTreeMap<String, Value>, String> {
+pub(crate) fn capability_args(attach: &Attach) -> Result<BTreeMap<String, Value>, String> {
     let mut args = BTreeMap::new();
     let ports: Vec<_> = attach
         .port_mappings
@@ -70,7 +70,7 @@ fn bandwidth(annotations: &BTreeMap<String, String>) -> Result<Option<Value>, St
         };
         let rate = bits_per_second(text).ok_or_else(|| {
             let shown: String = text.chars().take(64).collect();
-            format!("annotation {annotation}: {shown:?} is not a quantity from 1k to 1P")
+            format!("annotation {annotation}: invalid quantity {shown:?} (must be 1k to 1P)")
         })?;
         limits.insert(format!("{direction}Rate"), rate.into());
         limits.insert(format!("{direction}Burst"), u32::MAX.into());

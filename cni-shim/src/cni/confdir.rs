@@ -8,16 +8,18 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::conflist::{CONFIG_MAX, ConfList};
 
 /// More files than this are not looked at.
 const FILES_MAX: usize = 1024;
 
-/// What the directory holds.
+/// Contents of the configuration directory.
 #[derive(Debug, Clone)]
-pub enum Found {
+pub(crate) enum Found {
     /// The first valid list, and what was wrong with files before it.
     List {
         list: Arc<ConfList>,
@@ -32,7 +34,7 @@ pub enum Found {
 
 /// The directory, and what was last read of it.
 #[derive(Debug)]
-pub struct ConfDir {
+pub(crate) struct ConfDir {
     dir: PathBuf,
     last: Mutex<Option<(Vec<Stamp>, Found)>>,
 }
@@ -47,25 +49,25 @@ struct Stamp {
 }
 
 impl ConfDir {
-    pub fn new(dir: PathBuf) -> Self {
+    pub(crate) fn new(dir: PathBuf) -> Self {
         Self {
             dir,
             last: Mutex::new(None),
         }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// What the directory holds now.
-    pub fn look(&self) -> Found {
+    /// Looks at the directory as it is now.
+    pub(crate) fn look(&self) -> Found {
         let now = match self.stamps() {
             Ok(stamps) => stamps,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Found::Nothing,
             Err(error) => return Found::Invalid(vec![format!("{}: {error}", self.dir.display())]),
         };
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         match &*last {
             Some((stamps, found)) if *stamps == now => found.clone(),
             _ => {

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 /// The versions of the specification that are spoken, oldest first.
-pub const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+pub(crate) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// A configuration file larger than this is refused.
-pub const CONFIG_MAX: usize = 1 << 20;
+pub(crate) const CONFIG_MAX: usize = 1 << 20;
 const PLUGINS_MAX: usize = 64;
 const NAME_MAX: usize = 128;
 
@@ -18,51 +18,51 @@ const LIST_KEYS: [&str; 3] = ["cniVersion", "name", "capabilities"];
 
 /// Position in [`VERSIONS`]: versions compare by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(usize);
+pub(crate) struct Version(usize);
 
 impl Version {
-    pub const V0_4_0: Version = Version(2);
-    pub const V1_0_0: Version = Version(3);
-    pub const V1_1_0: Version = Version(4);
+    pub(crate) const V0_4_0: Version = Version(2);
+    pub(crate) const V1_0_0: Version = Version(3);
+    pub(crate) const V1_1_0: Version = Version(4);
 
-    pub fn known(text: &str) -> Option<Self> {
+    pub(crate) fn known(text: &str) -> Option<Self> {
         VERSIONS
             .iter()
             .position(|version| *version == text)
             .map(Version)
     }
 
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         VERSIONS[self.0]
     }
 }
 
 /// A checked list.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ConfList {
-    pub version: Version,
-    pub name: String,
-    pub disable_check: bool,
-    pub disable_gc: bool,
+pub(crate) struct ConfList {
+    pub(crate) version: Version,
+    pub(crate) name: String,
+    pub(crate) disable_check: bool,
+    pub(crate) disable_gc: bool,
     /// Whether files beside the list may add plugins.
-    pub inlined_only: bool,
-    pub plugins: Vec<Plugin>,
+    pub(crate) inlined_only: bool,
+    pub(crate) plugins: Vec<Plugin>,
 }
 
 /// One plugin of a list.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plugin {
+pub(crate) struct Plugin {
     /// The program's file name.
-    pub kind: String,
+    pub(crate) kind: String,
     /// The capabilities it declares as true.
-    pub capabilities: BTreeSet<String>,
+    pub(crate) capabilities: BTreeSet<String>,
     /// Everything in its configuration but the list's keys.
-    pub config: Map<String, Value>,
+    pub(crate) config: Map<String, Value>,
 }
 
 impl ConfList {
     /// Reads a list, or a single plugin's configuration, which becomes a list of one.
-    pub fn parse(text: &[u8]) -> Result<Self, String> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > CONFIG_MAX {
             return Err(format!("{} bytes are too long", text.len()));
         }
@@ -71,7 +71,7 @@ impl ConfList {
     }
 
     /// The same from a value: what [`ConfList::to_value`] wrote.
-    pub fn from_value(value: &Value) -> Result<Self, String> {
+    pub(crate) fn from_value(value: &Value) -> Result<Self, String> {
         let map = value.as_object().ok_or("not a JSON object")?;
         let name = string(map, "name")?.ok_or("has no name")?;
         check_name(name)?;
@@ -79,7 +79,7 @@ impl ConfList {
             (Some(Value::Array(plugins)), _) => plugins.clone(),
             (None | Some(Value::Null), false) => Vec::new(),
             (None, true) => vec![value.clone()],
-            _ => return Err("\"plugins\" is not a list".into()),
+            _ => return Err("\"plugins\" must be a list".into()),
         };
         let plugins = list
             .iter()
@@ -99,9 +99,9 @@ impl ConfList {
     }
 
     /// Adds a plugin from a file beside the list; see [`ConfList::inlined_only`].
-    pub fn append(&mut self, text: &[u8]) -> Result<(), String> {
+    pub(crate) fn append(&mut self, text: &[u8]) -> Result<(), String> {
         if text.len() > CONFIG_MAX || self.plugins.len() >= PLUGINS_MAX {
-            return Err("too much configuration".into());
+            return Err("configuration too large".into());
         }
         let value = serde_json::from_slice(text).map_err(|e| format!("not JSON: {e}"))?;
         self.plugins.push(Plugin::from_value(&value)?);
@@ -109,7 +109,7 @@ impl ConfList {
     }
 
     /// The list as it is used, self-contained: what is stored with the sandbox and in the result cache.
-    pub fn to_value(&self) -> Value {
+    pub(crate) fn to_value(&self) -> Value {
         let plugins: Vec<Value> = self.plugins.iter().map(Plugin::to_value).collect();
         serde_json::json!({
             "cniVersion": self.version.as_str(),
@@ -122,7 +122,7 @@ impl ConfList {
     }
 
     /// Whether some plugin takes this capability.
-    pub fn takes(&self, capability: &str) -> bool {
+    pub(crate) fn takes(&self, capability: &str) -> bool {
         self.plugins
             .iter()
             .any(|plugin| plugin.capabilities.contains(capability))
@@ -133,7 +133,7 @@ impl Plugin {
     fn from_value(value: &Value) -> Result<Self, String> {
         let map = value
             .as_object()
-            .ok_or("a plugin's configuration is not a JSON object")?;
+            .ok_or("a plugin's configuration must be a JSON object")?;
         let kind = string(map, "type")?.ok_or("a plugin has no type")?;
         if kind.is_empty()
             || kind.contains(['/', '\0'])
@@ -189,11 +189,11 @@ fn version(map: &Map<String, Value>) -> Result<Version, String> {
                 offered.push(
                     version
                         .as_str()
-                        .ok_or("\"cniVersions\" holds something that is not a text")?,
+                        .ok_or("\"cniVersions\" must be a list of strings")?,
                 );
             }
         }
-        Some(_) => return Err("\"cniVersions\" is not a list".into()),
+        Some(_) => return Err("\"cniVersions\" must be a list of strings".into()),
     }
     offered
         .iter()
@@ -201,7 +201,7 @@ fn version(map: &Map<String, Value>) -> Result<Version, String> {
         .max()
         .ok_or_else(|| match offered.first() {
             Some(first) => format!(
-                "cniVersion {:?} is not spoken, only 0.3.0 to 1.1.0 are",
+                "unsupported cniVersion {:?} (supported: 0.3.0-1.1.0)",
                 shorten(first)
             ),
             None => "has no cniVersion".to_owned(),
@@ -215,7 +215,7 @@ fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "name {:?} is not a word of letters, digits, '_', '.', '-'",
+        "invalid name {:?}: only letters, digits, '_', '.' and '-' are allowed",
         shorten(name)
     ))
 }
@@ -224,7 +224,7 @@ fn string<'a>(map: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>,
     match map.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(format!("{key:?} is not a text")),
+        Some(_) => Err(format!("{key:?} must be a string")),
     }
 }
 
@@ -235,7 +235,7 @@ fn boolean(map: &Map<String, Value>, key: &str) -> Result<bool, String> {
         Some(Value::Bool(flag)) => Ok(*flag),
         Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
         Some(Value::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
-        Some(_) => Err(format!("{key:?} is neither true nor false")),
+        Some(_) => Err(format!("{key:?} must be true or false")),
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-use super::CniError;
+use super::error::CniError;
 use super::result::{PluginError, parse_error};
 
 /// A result larger than this is refused.
@@ -31,9 +31,9 @@ const VARIABLES: [&str; 6] = [
     "CNI_PATH",
 ];
 
-/// What a plugin is asked to do.
+/// CNI command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
+pub(crate) enum Verb {
     Add,
     Check,
     Del,
@@ -42,7 +42,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Verb::Add => "ADD",
             Verb::Check => "CHECK",
@@ -55,20 +55,22 @@ impl Verb {
 
 /// One call of one plugin.
 #[derive(Debug)]
-pub struct Call<'a> {
-    pub verb: Verb,
+pub(crate) struct Call<'a> {
+    pub(crate) verb: Verb,
     /// The plugin's type: a file name, checked by the configuration's parser.
-    pub kind: &'a str,
-    pub bin_dirs: &'a [PathBuf],
+    pub(crate) kind: &'a str,
+    pub(crate) bin_dirs: &'a [PathBuf],
+    /// See [`Config::started`](crate::Config::started).
+    pub(crate) started: Option<fn(u32)>,
     /// Variables beyond `CNI_COMMAND` and `CNI_PATH`.
-    pub environment: &'a [(&'static str, String)],
-    /// What goes to its stdin.
-    pub input: Vec<u8>,
-    pub deadline: Instant,
+    pub(crate) environment: &'a [(&'static str, String)],
+    /// Configuration for its stdin.
+    pub(crate) input: Vec<u8>,
+    pub(crate) deadline: Instant,
 }
 
 /// The program of a plugin: the first of that name in the directories.
-pub fn find_plugin(kind: &str, bin_dirs: &[PathBuf]) -> Result<PathBuf, CniError> {
+pub(crate) fn find_plugin(kind: &str, bin_dirs: &[PathBuf]) -> Result<PathBuf, CniError> {
     let found = bin_dirs
         .iter()
         .map(|dir| dir.join(kind))
@@ -81,9 +83,12 @@ pub fn find_plugin(kind: &str, bin_dirs: &[PathBuf]) -> Result<PathBuf, CniError
 
 impl Call<'_> {
     /// Runs the plugin and returns what it wrote to stdout.
-    pub async fn run(self) -> Result<Vec<u8>, CniError> {
+    pub(crate) async fn run(self) -> Result<Vec<u8>, CniError> {
         let path = find_plugin(self.kind, self.bin_dirs)?;
         let mut child = self.spawn(&path).await?;
+        if let (Some(started), Some(pid)) = (self.started, child.id()) {
+            started(pid);
+        }
         let group = Group::of(&child);
         let talk = self.talk(&mut child);
         let finished = tokio::time::timeout_at(self.deadline, talk).await;
@@ -109,7 +114,7 @@ impl Call<'_> {
             tracing::info!(
                 plugin = self.kind,
                 verb = self.verb.as_str(),
-                "network plugin says: {}",
+                "CNI plugin stderr: {}",
                 text.trim()
             );
         }

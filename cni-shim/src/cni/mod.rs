@@ -10,28 +10,32 @@
 
 mod cache;
 mod capability;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod checks;
 mod confdir;
 mod conflist;
+mod error;
 mod invoke;
 mod result;
 mod target;
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::record::OnCni;
 use crate::types::{Attach, Attachment, Config, INTERFACE, NotReady};
 use cache::{Cache, Entry};
-pub use capability::LIMIT_ANNOTATIONS;
+pub(crate) use capability::LIMIT_ANNOTATIONS;
 use confdir::ConfDir;
-pub use confdir::Found;
-pub use conflist::ConfList;
+pub(crate) use confdir::Found;
+pub(crate) use conflist::ConfList;
 use conflist::{Plugin, Version};
+pub use error::CniError;
 use invoke::{Call, Verb, find_plugin};
 use target::{Target, is_namespace};
 
@@ -40,45 +44,22 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// A STATUS answer is good for this long (CRI-503).
 const READY_FOR: Duration = Duration::from_secs(5);
 const UNREADY_FOR: Duration = Duration::from_millis(500);
-/// Why a network by plugins was not made, checked or removed.
-#[derive(Debug, thiserror::Error)]
-pub enum CniError {
-    #[error("CNI plugin {kind} is in none of {dirs}")]
-    PluginMissing { kind: String, dirs: String },
-    #[error("CNI plugin {} {verb}: cannot be started: {cause}", path.display())]
-    NotStarted {
-        path: PathBuf,
-        verb: &'static str,
-        cause: io::Error,
-    },
-    #[error("CNI plugin {kind} {verb}: {cause}")]
-    Talk {
-        kind: String,
-        verb: &'static str,
-        cause: io::Error,
-    },
-    #[error("CNI plugin {kind} {verb}: did not end in time and was killed")]
-    TimedOut { kind: String, verb: &'static str },
-    /// The plugin's own error (CRI-519).
-    #[error("CNI plugin {kind} {verb}: code {code}: {message}")]
-    Plugin {
-        kind: String,
-        verb: &'static str,
-        code: u64,
-        message: String,
-    },
-    #[error("CNI plugin {kind} ADD: result: {reason}")]
-    Result { kind: String, reason: String },
-    #[error("CNI network {network}: {reason}")]
-    Network { network: String, reason: String },
-    #[error("CNI network {network}: result cache: {cause}")]
-    Cache { network: String, cause: io::Error },
+
+/// Failures that a DEL ignores, in rising order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tolerate {
+    Nothing,
+    /// Programs that are in none of the directories.
+    MissingPrograms,
+    /// Whatever a program says or does.
+    Everything,
 }
 
 /// CNI as configured.
 #[derive(Debug)]
-pub struct Cni {
+pub(crate) struct Cni {
     bin_dirs: Vec<PathBuf>,
+    started: Option<fn(u32)>,
     conf: ConfDir,
     cache: Cache,
     add_timeout: Duration,
@@ -93,9 +74,10 @@ struct StatusSeen {
 }
 
 impl Cni {
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
             bin_dirs: config.bin_dirs.clone(),
+            started: config.started,
             conf: ConfDir::new(config.conf_dir.clone()),
             cache: Cache::new(&config.cache_dir),
             add_timeout: config.add_timeout,
@@ -103,17 +85,17 @@ impl Cni {
         }
     }
 
-    /// What the configuration directory holds now. Blocks for some microseconds.
-    pub fn look(&self) -> Found {
+    /// Looks at the configuration directory. Blocks for some microseconds.
+    pub(crate) fn look(&self) -> Found {
         self.conf.look()
     }
 
-    pub fn conf_dir(&self) -> &Path {
+    pub(crate) fn conf_dir(&self) -> &Path {
         self.conf.path()
     }
 
     /// What a sandbox's record must hold before [`Cni::add`] starts.
-    pub fn prepare(&self, list: &ConfList, attach: &Attach) -> Result<OnCni, CniError> {
+    pub(crate) fn prepare(&self, list: &ConfList, attach: &Attach) -> Result<OnCni, CniError> {
         let wrong = |reason| CniError::Network {
             network: list.name.clone(),
             reason,
@@ -128,7 +110,7 @@ impl Cni {
     }
 
     /// Adds a sandbox to its network. On failure the caller runs [`Cni::del`].
-    pub async fn add(
+    pub(crate) async fn add(
         &self,
         sandbox_id: &str,
         netns: &Path,
@@ -158,14 +140,31 @@ impl Cni {
     }
 
     /// Removes a sandbox from its network; its namespace may be gone. A plugin's failure stops the chain, and the
-    /// caller repeats it later (CRI-514).
-    pub async fn del(&self, sandbox_id: &str, netns: &Path, held: &OnCni) -> Result<(), CniError> {
+    /// caller repeats it later (CRI-514), but for what is to be tolerated.
+    pub(crate) async fn del(
+        &self,
+        sandbox_id: &str,
+        netns: &Path,
+        held: &OnCni,
+        tolerate: Tolerate,
+    ) -> Result<(), CniError> {
         let target = Target::new(sandbox_id, netns, held)?;
         let deadline = Instant::now() + DEL_TIMEOUT;
         let cached = self.cached_result(&target);
         for plugin in target.list.plugins.iter().rev() {
-            self.call(Verb::Del, &target, plugin, cached.as_ref(), deadline)
-                .await?;
+            let done = self
+                .call(Verb::Del, &target, plugin, cached.as_ref(), deadline)
+                .await;
+            let tolerated = match &done {
+                Err(CniError::PluginMissing { .. }) => tolerate >= Tolerate::MissingPrograms,
+                _ => tolerate == Tolerate::Everything,
+            };
+            match done {
+                Err(error) if tolerated => {
+                    tracing::warn!(sandbox = sandbox_id, %error, "CNI DEL skipped; {} may keep resources of the sandbox", plugin.kind);
+                }
+                other => drop(other?),
+            }
         }
         let removed = self
             .cache
@@ -174,7 +173,7 @@ impl Cni {
     }
 
     /// Asks the plugins whether the network is as they made it (CRI-515). Lists that cannot be checked pass.
-    pub async fn check(
+    pub(crate) async fn check(
         &self,
         sandbox_id: &str,
         netns: &Path,
@@ -196,7 +195,7 @@ impl Cni {
     }
 
     /// Whether the plugins of a list are there and say that they can work (CRI-503, CRI-516).
-    pub async fn status(&self, list: &Arc<ConfList>) -> Result<(), NotReady> {
+    pub(crate) async fn status(&self, list: &Arc<ConfList>) -> Result<(), NotReady> {
         for kind in list.plugins.iter().flat_map(programs) {
             let found = find_plugin(kind, &self.bin_dirs);
             found.map_err(|error| not_ready(&error.to_string()))?;
@@ -204,10 +203,7 @@ impl Cni {
         if list.version < Version::V1_1_0 {
             return Ok(());
         }
-        if let Some(seen) = &*self
-            .last_status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        if let Some(seen) = &*self.last_status.lock()
             && seen.of == *list
             && Instant::now() < seen.until
         {
@@ -225,10 +221,7 @@ impl Cni {
             until,
             answer: answer.clone(),
         };
-        *self
-            .last_status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(seen);
+        *self.last_status.lock() = Some(seen);
         answer
     }
 
@@ -245,7 +238,7 @@ impl Cni {
 
     /// Lets plugins drop what belongs to no attachment in `valid` (CRI-517). Attachments of other runtimes whose
     /// namespace is alive count as valid: sharing a cache must not cost them their addresses.
-    pub async fn gc(&self, list: &ConfList, valid: &[String]) -> Result<(), CniError> {
+    pub(crate) async fn gc(&self, list: &ConfList, valid: &[String]) -> Result<(), CniError> {
         if list.version < Version::V1_1_0 || list.disable_gc {
             return Ok(());
         }
@@ -280,7 +273,7 @@ impl Cni {
 
     /// A sandbox that only the result cache knows: the record was lost with the state directory, or another runtime
     /// added it.
-    pub fn find_cached(&self, sandbox_id: &str) -> Vec<(PathBuf, OnCni)> {
+    pub(crate) fn find_cached(&self, sandbox_id: &str) -> Vec<(PathBuf, OnCni)> {
         let infix = format!("-{sandbox_id}-");
         let found = self.cache.find(
             |name| name.contains(&infix),
@@ -293,7 +286,7 @@ impl Cni {
     }
 
     /// Cached attachments of a network that no record holds and whose namespace is gone.
-    pub fn find_dead(&self, network: &str, known: impl Fn(&str) -> bool) -> Vec<String> {
+    pub(crate) fn find_dead(&self, network: &str, known: impl Fn(&str) -> bool) -> Vec<String> {
         let dead = |entry: &Entry| {
             entry.network_name == network
                 && !known(&entry.container_id)
@@ -344,6 +337,7 @@ impl Cni {
             verb,
             kind: &plugin.kind,
             bin_dirs: &self.bin_dirs,
+            started: self.started,
             environment: &target.environment(),
             input: input(&target.list, plugin, extra),
             deadline,
@@ -365,6 +359,7 @@ impl Cni {
             verb,
             kind: &plugin.kind,
             bin_dirs: &self.bin_dirs,
+            started: self.started,
             environment: &[],
             input,
             deadline,

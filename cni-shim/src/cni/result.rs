@@ -1,4 +1,4 @@
-//! What a plugin says: a result, or an error. Pure; the text comes from a program that may be anything.
+//! CNI results and errors, parsed. Pure; the text comes from a program that may be anything.
 
 use std::net::IpAddr;
 
@@ -9,28 +9,28 @@ use crate::addr::Cidr;
 
 /// An error in a plugin's own words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PluginError {
+pub(crate) struct PluginError {
     /// CRI-519; 999 when the plugin did not say.
-    pub code: u64,
-    pub message: String,
+    pub(crate) code: u64,
+    pub(crate) message: String,
 }
 
 /// The code that libcni gives an error without one.
-pub const UNKNOWN_CODE: u64 = 999;
+pub(crate) const UNKNOWN_CODE: u64 = 999;
 /// "Try again later".
 const MESSAGE_MAX: usize = 1024;
 
-/// What of a result the pod's status needs.
+/// The part of a result that the pod's status needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Addresses {
+pub(crate) struct Addresses {
     /// IPv4 before IPv6, otherwise in the result's order (CRI-117).
-    pub ips: Vec<IpAddr>,
-    pub gateways: Vec<IpAddr>,
-    pub mac: Option<String>,
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) gateways: Vec<IpAddr>,
+    pub(crate) mac: Option<String>,
 }
 
 /// Reads the result of an ADD. `version` is the configuration's: a result without one has it (CRI-513).
-pub fn parse_result(stdout: &[u8], version: Version) -> Result<Value, String> {
+pub(crate) fn parse_result(stdout: &[u8], version: Version) -> Result<Value, String> {
     let mut value: Value = serde_json::from_slice(stdout).map_err(|e| format!("not JSON: {e}"))?;
     let map = value.as_object_mut().ok_or("not a JSON object")?;
     if let Some(said) = map.get("cniVersion").and_then(Value::as_str)
@@ -38,7 +38,7 @@ pub fn parse_result(stdout: &[u8], version: Version) -> Result<Value, String> {
         && Version::known(said).is_none()
     {
         return Err(format!(
-            "result version {:?} is not spoken",
+            "unsupported result version {:?}",
             said.chars().take(64).collect::<String>()
         ));
     }
@@ -65,7 +65,7 @@ fn name_families(result: &mut Map<String, Value>) {
 }
 
 /// The addresses of `interface` in the sandbox; all addresses when the result does not say whose they are (CRI-536).
-pub fn addresses(result: &Value, interface: &str) -> Result<Addresses, String> {
+pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Addresses, String> {
     let list = |key: &str| {
         result
             .get(key)
@@ -102,9 +102,7 @@ pub fn addresses(result: &Value, interface: &str) -> Result<Addresses, String> {
         ..Addresses::default()
     };
     for ip in chosen {
-        found
-            .ips
-            .push(address(ip).ok_or("an address that is none")?.ip);
+        found.ips.push(address(ip).ok_or("invalid address")?.ip);
         found.gateways.extend(
             ip.get("gateway")
                 .and_then(Value::as_str)
@@ -120,7 +118,7 @@ pub fn addresses(result: &Value, interface: &str) -> Result<Addresses, String> {
 }
 
 /// Reads what a plugin that failed wrote: an error object, or anything.
-pub fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
+pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
     let value = serde_json::from_slice::<Value>(stdout).ok();
     if let Some(map) = value.as_ref().and_then(Value::as_object)
         && let Some(message) = map.get("msg").and_then(Value::as_str)

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::cache::Entry;
 use super::conflist::ConfList;
-use super::{CniError, capability, result};
+use super::error::CniError;
+use super::{capability, result};
 use crate::record::OnCni;
 use crate::types::Attachment;
 
@@ -15,15 +16,19 @@ use crate::types::Attachment;
 const NAMESPACE_MAGIC: [i128; 2] = [0x6e73_6673, 0x9fa0];
 
 /// One sandbox as plugins see it.
-pub struct Target<'a> {
-    pub sandbox_id: &'a str,
+pub(crate) struct Target<'a> {
+    pub(crate) sandbox_id: &'a str,
     netns: String,
-    pub held: &'a OnCni,
-    pub list: ConfList,
+    pub(crate) held: &'a OnCni,
+    pub(crate) list: ConfList,
 }
 
 impl<'a> Target<'a> {
-    pub fn new(sandbox_id: &'a str, netns: &Path, held: &'a OnCni) -> Result<Self, CniError> {
+    pub(crate) fn new(
+        sandbox_id: &'a str,
+        netns: &Path,
+        held: &'a OnCni,
+    ) -> Result<Self, CniError> {
         let list = ConfList::from_value(&held.config).map_err(|reason| CniError::Network {
             network: held.network.clone(),
             reason,
@@ -42,7 +47,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    pub fn environment(&self) -> [(&'static str, String); 4] {
+    pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
         let args: Vec<String> = self
             .held
             .args
@@ -57,7 +62,7 @@ impl<'a> Target<'a> {
         ]
     }
 
-    pub fn attachment(&self, result: &Value) -> Result<Attachment, String> {
+    pub(crate) fn attachment(&self, result: &Value) -> Result<Attachment, String> {
         let found = result::addresses(result, &self.held.interface)?;
         let mut warnings = Vec::new();
         let wants_ports = self
@@ -67,7 +72,7 @@ impl<'a> Target<'a> {
         if wants_ports && !self.list.takes(capability::PORT_MAPPINGS) {
             let network = &self.list.name;
             warnings.push(format!(
-                "host ports are not open: no plugin of network {network} takes portMappings"
+                "host ports are not published: no plugin of network {network} has the portMappings capability"
             ));
         }
         Ok(Attachment {
@@ -81,7 +86,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    pub fn entry(&self, result: Value) -> Entry {
+    pub(crate) fn entry(&self, result: Value) -> Entry {
         Entry {
             kind: Entry::kind(),
             container_id: self.sandbox_id.to_owned(),
@@ -95,14 +100,14 @@ impl<'a> Target<'a> {
         }
     }
 
-    pub fn wrong(&self, reason: String) -> CniError {
+    pub(crate) fn wrong(&self, reason: String) -> CniError {
         CniError::Network {
             network: self.held.network.clone(),
             reason,
         }
     }
 
-    pub fn cache_error(&self, cause: io::Error) -> CniError {
+    pub(crate) fn cache_error(&self, cause: io::Error) -> CniError {
         CniError::Cache {
             network: self.held.network.clone(),
             cause,
@@ -111,7 +116,7 @@ impl<'a> Target<'a> {
 }
 
 /// Whether a path is (still) a network namespace's file.
-pub fn is_namespace(path: &Path) -> bool {
+pub(crate) fn is_namespace(path: &Path) -> bool {
     !path.as_os_str().is_empty()
         && rustix::fs::statfs(path)
             .is_ok_and(|stat| NAMESPACE_MAGIC.contains(&i128::from(stat.f_type)))

@@ -12,50 +12,24 @@
 //! A word other than the expected one is the helper's error, in one line.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use super::{IdMap, Mappings, NamespaceError, PinSpec};
+use super::error::NamespaceError;
+use super::make;
+use super::spec::{IdMap, Mappings, PinSpec};
 
 /// A spec or an answer longer than this is refused.
 const LINE_MAX: u64 = 1 << 20;
-/// The kernel takes at most this many ranges.
-const RANGES_MAX: usize = 340;
 
 /// The program that runs [`helper_main`], with its arguments; nothing is passed beyond them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HelperCommand {
     pub program: PathBuf,
     pub args: Vec<OsString>,
-}
-
-impl Mappings {
-    pub(super) fn validate(&self) -> Result<(), NamespaceError> {
-        for (side, ranges) in [("uid", &self.uids), ("gid", &self.gids)] {
-            let bad = |why: &str| Err(NamespaceError::Invalid(format!("{side} mappings: {why}")));
-            if ranges.len() > RANGES_MAX {
-                return bad("more than 340 ranges");
-            }
-            if ranges
-                .iter()
-                .any(|r| r.size == 0 || r.container.checked_add(r.size - 1).is_none())
-            {
-                return bad("an empty range, or one past the last id");
-            }
-            if ranges
-                .iter()
-                .any(|r| r.host.checked_add(r.size - 1).is_none())
-            {
-                return bad("a range past the last id of the host");
-            }
-            if !ranges.iter().any(|r| r.container == 0) {
-                return bad("container id 0 is not mapped");
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Has the helper make the namespaces, and pins them while it holds them.
@@ -65,6 +39,33 @@ pub(super) fn pin_by_process(
     dir: &Path,
     helper: &HelperCommand,
 ) -> Result<(), NamespaceError> {
+    let mut process = make_and_map(spec, mappings, helper)?;
+    process.say("mapped")?;
+    process.expect("ready")?;
+    make::bind_all(spec, &process.namespaces(), dir)
+}
+
+/// A user namespace in which nobody lives; it lasts as long as the descriptor. Takes as long as `helper` needs to start.
+pub fn user_namespace(
+    mappings: &Mappings,
+    helper: &HelperCommand,
+) -> Result<OwnedFd, NamespaceError> {
+    let spec = PinSpec {
+        userns: Some(mappings.clone()),
+        ..PinSpec::default()
+    };
+    spec.validate()?;
+    let process = make_and_map(&spec, mappings, helper)?;
+    let namespace = File::open(process.namespaces().join("user"));
+    let namespace = namespace.map_err(NamespaceError::io("open the user namespace"))?;
+    Ok(namespace.into())
+}
+
+fn make_and_map(
+    spec: &PinSpec,
+    mappings: &Mappings,
+    helper: &HelperCommand,
+) -> Result<Process, NamespaceError> {
     let mut process = Process::start(helper)?;
     let line = serde_json::to_string(spec).map_err(|e| NamespaceError::Helper(e.to_string()))?;
     process.say(&line)?;
@@ -75,9 +76,7 @@ pub(super) fn pin_by_process(
         fs::write(&path, map_lines(ranges))
             .map_err(NamespaceError::io(format!("write {file} of the sandbox")))?;
     }
-    process.say("mapped")?;
-    process.expect("ready")?;
-    super::bind_all(spec, &proc_dir.join("ns"), dir)
+    Ok(process)
 }
 
 fn map_lines(ranges: &[IdMap]) -> String {
@@ -95,6 +94,10 @@ struct Process {
 }
 
 impl Process {
+    fn namespaces(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns", self.child.id()))
+    }
+
     fn start(helper: &HelperCommand) -> Result<Self, NamespaceError> {
         let step = || format!("start {}", helper.program.display());
         let mut child = Command::new(&helper.program)
@@ -166,13 +169,13 @@ fn helper_steps(input: &mut impl BufRead, output: &mut impl Write) -> Result<(),
     let spec: PinSpec = serde_json::from_str(&line)
         .map_err(|e| NamespaceError::Invalid(format!("unreadable request: {e}")))?;
     spec.validate()?;
-    super::unshare(spec.flags()).map_err(NamespaceError::io("unshare"))?;
+    make::unshare(spec.flags()).map_err(NamespaceError::io("unshare"))?;
     tell("made")?;
     if read_line(input).map_err(NamespaceError::io("wait for the mappings"))? != "mapped" {
         return Err(NamespaceError::Helper("the daemon gave up".into()));
     }
     become_root()?;
-    spec.prepare()?;
+    make::prepare(&spec)?;
     tell("ready")?;
     // The namespaces must live until the daemon has pinned them: it says so by closing the pipe.
     read_line(input)

@@ -3,14 +3,19 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::{NamespaceError, PinSpec};
+use super::error::NamespaceError;
 use crate::types::INTERFACE;
 
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 4096;
 
-/// Refuses a parameter that would act on the host: one of a namespace the sandbox does not own, or of none.
-pub fn check(spec: &PinSpec, name: &str, value: &str) -> Result<(), NamespaceError> {
+/// Refuses a parameter that would act on the host: one of a namespace the sandbox does not own, or of none. The flags
+/// say whether it has a network and an IPC namespace of its own.
+pub(crate) fn check(
+    (net, ipc): (bool, bool),
+    name: &str,
+    value: &str,
+) -> Result<(), NamespaceError> {
     let refuse = |reason: &str| {
         Err(NamespaceError::Sysctl {
             name: name.into(),
@@ -24,33 +29,33 @@ pub fn check(spec: &PinSpec, name: &str, value: &str) -> Result<(), NamespaceErr
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
     };
     if name.len() > NAME_MAX || !name.split('.').all(word) {
-        return refuse("not a name of words separated by dots");
+        return refuse("invalid name: must be words separated by dots");
     }
     if value.len() > VALUE_MAX || value.contains('\0') {
-        return refuse("the value is too long or holds a NUL");
+        return refuse("the value is too long or contains a NUL byte");
     }
-    let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."]
+    let of_ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."]
         .iter()
         .any(|prefix| name.starts_with(prefix))
         || name == "kernel.sem";
     match name {
-        _ if ipc && !spec.ipc => refuse("not allowed with the host's IPC namespace"),
-        _ if ipc => Ok(()),
-        _ if name.starts_with("net.") && !spec.net => refuse("not allowed with the host's network"),
+        _ if of_ipc && !ipc => refuse("not allowed with the host's IPC namespace"),
+        _ if of_ipc => Ok(()),
+        _ if name.starts_with("net.") && !net => refuse("not allowed with the host's network"),
         _ if name.starts_with("net.") => Ok(()),
-        _ => refuse("not a parameter of a namespace"),
+        _ => refuse("not namespaced"),
     }
 }
 
 /// Whether a parameter is the pod's interface's, which exists only once the network is attached.
-pub fn is_of_interface(name: &str) -> bool {
+pub(crate) fn is_of_interface(name: &str) -> bool {
     let mut words = name.split('.');
     let (net, _family, kind, of) = (words.next(), words.next(), words.next(), words.next());
     net == Some("net") && matches!(kind, Some("conf" | "neigh")) && of == Some(INTERFACE)
 }
 
 /// Writes a checked parameter in the calling thread's namespaces.
-pub fn write(name: &str, value: &str) -> Result<(), NamespaceError> {
+pub(crate) fn write(name: &str, value: &str) -> Result<(), NamespaceError> {
     let path: PathBuf = ["/proc/sys", &name.replace('.', "/")].iter().collect();
     fs::write(path, value).map_err(|cause| NamespaceError::Sysctl {
         name: name.into(),
@@ -61,14 +66,6 @@ pub fn write(name: &str, value: &str) -> Result<(), NamespaceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn own(net: bool, ipc: bool) -> PinSpec {
-        PinSpec {
-            net,
-            ipc,
-            ..PinSpec::default()
-        }
-    }
 
     #[test]
     fn only_parameters_of_an_own_namespace_are_taken() {
@@ -83,7 +80,7 @@ mod tests {
             ("vm.overcommit_memory", true, true, false),
             ("kernel.core_pattern", true, true, false),
         ] {
-            assert_eq!(check(&own(net, ipc), name, "1").is_ok(), taken, "{name}");
+            assert_eq!(check((net, ipc), name, "1").is_ok(), taken, "{name}");
         }
     }
 
@@ -110,7 +107,7 @@ mod tests {
             "net.a b",
             "net.\u{0}",
         ] {
-            assert!(check(&own(true, true), name, "1").is_err(), "{name:?}");
+            assert!(check((true, true), name, "1").is_err(), "{name:?}");
         }
     }
 }

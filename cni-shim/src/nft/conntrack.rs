@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use super::{family_of, nfgenmsg, protocol_number};
+use super::family::{Ip, nfgenmsg};
 use crate::netlink::{Message, NetlinkError, Socket};
 use crate::record::OnBridge;
 use crate::types::Protocol;
@@ -22,7 +22,7 @@ const BY_PROTOCOL_AND_PORT: u32 = 1 << 3 | 1 << 5;
 
 /// Forgets the flows to a pod's UDP host ports. Kernels before 6.8 cannot select flows so; there old flows stay until
 /// they time out, and a line in the log says so.
-pub fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), NetlinkError> {
+pub(crate) fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), NetlinkError> {
     let udp = held
         .ports
         .iter()
@@ -31,12 +31,12 @@ pub fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), NetlinkErr
         udp.flat_map(|port| held.addresses.iter().map(move |address| (port, address)))
     {
         let step = format!("forget flows to UDP port {}", port.host_port);
-        let fixed = nfgenmsg(family_of(address.ip).nfproto(), 0);
+        let fixed = nfgenmsg(Ip::of(address.ip).nfproto(), 0);
         let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE;
         let request = Message::new(kind, 0, step, &fixed, |a| {
             a.nest(CTA_TUPLE_ORIG, |tuple| {
                 tuple.nest(CTA_TUPLE_PROTO, |proto| {
-                    proto.put(CTA_PROTO_NUM, &[protocol_number(Protocol::Udp)]);
+                    proto.put(CTA_PROTO_NUM, &[Protocol::Udp.number()]);
                     proto.put(CTA_PROTO_DST_PORT, &port.host_port.to_be_bytes());
                 });
             });
@@ -47,7 +47,7 @@ pub fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), NetlinkErr
         });
         match socket.run(&[request.tolerate(Errno::NOENT)]) {
             Err(error) if matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP) => {
-                tracing::warn!(%error, "flows that are under way keep their way");
+                tracing::warn!(%error, "established flows keep their destination");
             }
             other => other?,
         }

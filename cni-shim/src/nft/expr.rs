@@ -3,6 +3,7 @@
 //! Registers: values are loaded into the 32-bit registers from [`R0`] on; a match uses the first ones and frees them,
 //! a map's key is laid over several in a row, and its data overwrites them.
 
+use super::family::Ip;
 use crate::netlink::Attrs;
 
 const NFTA_LIST_ELEM: u16 = 1;
@@ -15,8 +16,12 @@ const NFTA_VERDICT_CHAIN: u16 = 2;
 const NFT_REG_VERDICT: u32 = 0;
 const NFT_JUMP: i32 = -3;
 const NF_DROP: i32 = 0;
+const NF_ACCEPT: i32 = 1;
+const NFT_LOOKUP_F_INV: u32 = 1;
+const IPPROTO_ICMPV6: u8 = 58;
 const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
+const NFT_PAYLOAD_LINK_HEADER: u32 = 0;
 const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
 const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
 const NFT_META_IIFNAME: u32 = 6;
@@ -35,97 +40,77 @@ const R0: u32 = 8;
 
 /// Which interface of a packet a rule looks at.
 #[derive(Debug, Clone, Copy)]
-pub enum Interface {
+pub(crate) enum Interface {
     In,
     Out,
 }
 
-/// An address family as nftables sees it: where addresses are in the header, and how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ip {
-    V4,
-    V6,
-}
-
-impl Ip {
-    pub fn nfproto(self) -> u8 {
-        match self {
-            Ip::V4 => 2,
-            Ip::V6 => 10,
-        }
-    }
-
-    pub fn length(self) -> u32 {
-        match self {
-            Ip::V4 => 4,
-            Ip::V6 => 16,
-        }
-    }
-
-    fn source(self) -> u32 {
-        match self {
-            Ip::V4 => 12,
-            Ip::V6 => 8,
-        }
-    }
-
-    fn destination(self) -> u32 {
-        match self {
-            Ip::V4 => 16,
-            Ip::V6 => 24,
-        }
-    }
-}
-
 /// Source or destination address of a packet.
 #[derive(Debug, Clone, Copy)]
-pub enum End {
+pub(crate) enum End {
     Source,
     Destination,
 }
 
-/// A rule under construction: matches first, a verdict last.
-#[derive(Debug, Clone)]
-pub struct Rule {
-    ip: Ip,
-    expressions: Attrs,
+/// A part of a packet by which it says whose it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Field {
+    EtherType,
+    EtherSource,
+    ArpHardware,
+    ArpSource,
+    Source(Ip),
+    /// The address that a neighbour advertisement speaks for.
+    NeighbourTarget,
 }
 
-impl Rule {
-    pub fn new(ip: Ip) -> Self {
-        Self {
-            ip,
-            expressions: Attrs::default(),
+impl Field {
+    /// Header, offset and length in bytes.
+    fn place(self) -> (u32, u32, u32) {
+        match self {
+            Field::EtherType => (NFT_PAYLOAD_LINK_HEADER, 12, 2),
+            Field::EtherSource => (NFT_PAYLOAD_LINK_HEADER, 6, 6),
+            Field::ArpHardware => (NFT_PAYLOAD_NETWORK_HEADER, 8, 6),
+            Field::ArpSource => (NFT_PAYLOAD_NETWORK_HEADER, 14, 4),
+            Field::Source(ip) => (NFT_PAYLOAD_NETWORK_HEADER, ip.source(), ip.length()),
+            Field::NeighbourTarget => (NFT_PAYLOAD_TRANSPORT_HEADER, 8, 16),
         }
     }
+}
 
-    pub fn ip(&self) -> Ip {
-        self.ip
-    }
+/// An interface's name as the kernel compares it.
+pub(crate) fn interface_name(name: &str) -> [u8; IFNAMSIZ] {
+    let mut padded = [0u8; IFNAMSIZ];
+    let length = name.len().min(IFNAMSIZ - 1);
+    padded[..length].copy_from_slice(&name.as_bytes()[..length]);
+    padded
+}
 
-    pub fn into_expressions(self) -> Attrs {
-        self.expressions
+/// A rule under construction: matches first, a verdict last.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rule(Attrs);
+
+impl Rule {
+    pub(crate) fn into_expressions(self) -> Attrs {
+        self.0
     }
 
     /// Only packets that came in by, or go out by, an interface; or, with `!is`, by any other.
-    pub fn interface(self, which: Interface, is: bool, name: &str) -> Self {
+    pub(crate) fn interface(self, which: Interface, is: bool, name: &str) -> Self {
         let key = match which {
             Interface::In => NFT_META_IIFNAME,
             Interface::Out => NFT_META_OIFNAME,
         };
-        let mut padded = [0u8; IFNAMSIZ];
-        let length = name.len().min(IFNAMSIZ - 1);
-        padded[..length].copy_from_slice(&name.as_bytes()[..length]);
-        self.load_meta(key, R0).compare(is, &padded)
+        self.load_meta(key, R0).compare(is, &interface_name(name))
     }
 
     /// Only packets one of whose addresses is in a network; or, with `!is`, is not. `network` has the family's length.
-    pub fn address(self, end: End, is: bool, network: &[u8], prefix: u8) -> Self {
+    pub(crate) fn address(self, ip: Ip, end: End, is: bool, network: &[u8], prefix: u8) -> Self {
         let offset = match end {
-            End::Source => self.ip.source(),
-            End::Destination => self.ip.destination(),
+            End::Source => ip.source(),
+            End::Destination => ip.destination(),
         };
-        let length = self.ip.length();
+        let length = ip.length();
         let mask: Vec<u8> = (0..length)
             .map(|byte| mask_byte(u32::from(prefix).saturating_sub(byte * 8)))
             .collect();
@@ -143,7 +128,7 @@ impl Rule {
     }
 
     /// Only packets to an address of this node.
-    pub fn towards_node(self) -> Self {
+    pub(crate) fn towards_node(self) -> Self {
         self.expression("fib", |a| {
             a.put_be32(1, R0)
                 .put_be32(2, NFT_FIB_RESULT_ADDRTYPE)
@@ -153,7 +138,7 @@ impl Rule {
     }
 
     /// Only packets of connections whose destination was rewritten.
-    pub fn was_dnated(self) -> Self {
+    pub(crate) fn was_dnated(self) -> Self {
         self.expression("ct", |a| {
             a.put_be32(1, R0).put_be32(2, NFT_CT_STATUS);
         })
@@ -169,25 +154,57 @@ impl Rule {
         .compare(false, &[0u8; 4])
     }
 
-    pub fn masquerade(self) -> Self {
+    pub(crate) fn masquerade(self) -> Self {
         self.expression("masq", |_| {})
     }
 
-    pub fn drop_packet(self) -> Self {
+    pub(crate) fn drop_packet(self) -> Self {
         self.verdict(NF_DROP, None)
     }
 
-    pub fn jump(self, chain: &str) -> Self {
+    pub(crate) fn accept(self) -> Self {
+        self.verdict(NF_ACCEPT, None)
+    }
+
+    /// Only packets that came in by an interface of a set; or, with `!is`, by none of it.
+    pub(crate) fn came_in_by_one_of(self, is: bool, set: &str) -> Self {
+        self.load_meta(NFT_META_IIFNAME, R0).look_up(is, set)
+    }
+
+    /// Only packets whose incoming interface and `field` are together in a set; or, with `!is`, are not.
+    pub(crate) fn interface_and(self, field: Field, is: bool, set: &str) -> Self {
+        let (base, offset, length) = field.place();
+        self.load_meta(NFT_META_IIFNAME, R0)
+            .load_payload(base, offset, length, R0 + IFNAMSIZ as u32 / 4)
+            .look_up(is, set)
+    }
+
+    /// Only packets whose `field` has a value, given as on the wire.
+    pub(crate) fn field(self, field: Field, value: &[u8]) -> Self {
+        let (base, offset, length) = field.place();
+        self.load_payload(base, offset, length, R0)
+            .compare(true, value)
+    }
+
+    /// Only ICMPv6 messages of a type.
+    pub(crate) fn icmpv6(self, kind: u8) -> Self {
+        self.load_meta(NFT_META_L4PROTO, R0)
+            .compare(true, &[IPPROTO_ICMPV6])
+            .load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, R0)
+            .compare(true, &[kind])
+    }
+
+    pub(crate) fn jump(self, chain: &str) -> Self {
         self.verdict(NFT_JUMP, Some(chain))
     }
 
     /// Rewrites the destination to what `map` holds for (destination address, if `by_address`,) protocol and port; a
-    /// packet without an entry goes on to the next rule. See [`super::Element`] for key and data.
-    pub fn dnat_by_map(self, map: &str, by_address: bool) -> Self {
-        let (family, length) = (self.ip.nfproto(), self.ip.length());
+    /// packet without an entry goes on to the next rule. See [`super::table::Element`] for key and data.
+    pub(crate) fn dnat_by_map(self, ip: Ip, map: &str, by_address: bool) -> Self {
+        let (family, length) = (ip.nfproto(), ip.length());
         let words = length / 4;
         let (rule, key) = if by_address {
-            let offset = self.ip.destination();
+            let offset = ip.destination();
             (
                 self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, offset, length, R0),
                 R0 + words,
@@ -221,6 +238,13 @@ impl Rule {
         })
     }
 
+    fn look_up(self, is: bool, set: &str) -> Self {
+        self.expression("lookup", |a| {
+            a.put_str(1, set).put_be32(2, R0);
+            a.put_be32(5, if is { 0 } else { NFT_LOOKUP_F_INV });
+        })
+    }
+
     fn compare(self, equal: bool, value: &[u8]) -> Self {
         let operator = if equal { NFT_CMP_EQ } else { NFT_CMP_NEQ };
         self.expression("cmp", |a| {
@@ -245,7 +269,7 @@ impl Rule {
     }
 
     fn expression(mut self, name: &str, fill: impl FnOnce(&mut Attrs)) -> Self {
-        self.expressions.nest(NFTA_LIST_ELEM, |element| {
+        self.0.nest(NFTA_LIST_ELEM, |element| {
             element
                 .put_str(NFTA_EXPR_NAME, name)
                 .nest(NFTA_EXPR_DATA, fill);

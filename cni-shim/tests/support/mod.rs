@@ -114,6 +114,7 @@ pub fn config(dir: &Path, subnets: &[&str]) -> Config {
         table: "cairn0".into(),
         subnets,
         masquerade: true,
+        spoof_check: true,
         mtu: None,
     };
     Config {
@@ -123,7 +124,9 @@ pub fn config(dir: &Path, subnets: &[&str]) -> Config {
         state_dir: dir.join("state"),
         bridge: Some(bridge),
         add_timeout: Duration::from_secs(30),
+        ready_timeout: Duration::ZERO,
         parallel: 16,
+        started: None,
     }
 }
 

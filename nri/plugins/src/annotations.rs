@@ -3,6 +3,8 @@
 use nri::proto::PodSandbox;
 use serde::de::DeserializeOwned;
 
+use crate::yaml;
+
 /// What an annotation says: its whole key, and its value.
 pub type Found<'a> = (String, &'a str);
 
@@ -35,7 +37,7 @@ fn first<'a>(pod: &'a PodSandbox, keys: &[&str], scopes: &[&str]) -> Option<Foun
 
 /// Reads a value, YAML or JSON. The error names the annotation.
 pub fn read<T: DeserializeOwned>((key, value): Found<'_>) -> Result<T, String> {
-    serde_yaml_ng::from_str(value).map_err(|e| format!("annotation {key}: {e}"))
+    yaml::parse(value).map_err(|e| format!("annotation {key}: {e}"))
 }
 
 #[cfg(test)]

@@ -106,7 +106,9 @@ impl Args {
                     .ok_or_else(|| Stop::Bad(format!("flag -{key} needs a value")))?,
             };
             if flag.value.is_empty() && go_bool(&value).is_none() {
-                return Err(Stop::Bad(format!("flag -{key}: {value:?} is no boolean")));
+                return Err(Stop::Bad(format!(
+                    "flag -{key}: {value:?} is not a boolean"
+                )));
             }
             parsed.push((flag.name, value));
         }

@@ -1,17 +1,16 @@
 //! The default validator as a plugin of its own: the rules of [`nri::validate::DefaultValidator`],
 //! configured by the runtime (YAML or JSON), or by a file until then.
 
-use std::{
-    fs,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{fs, sync::Arc};
 
 use nri::{EventMask, Handlers, validate::DefaultValidator as Rules};
+use parking_lot::RwLock;
 
 use crate::{
     cli::{Args, Flag, Usage},
     log::Log,
     plugin::Plugin,
+    yaml,
 };
 
 /// See the module.
@@ -39,7 +38,7 @@ impl Plugin for DefaultValidator {
             None => Rules::default(),
             Some(path) => {
                 let text = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-                serde_yaml_ng::from_str(&text).map_err(|e| format!("{path}: {e}"))?
+                yaml::parse(&text).map_err(|e| format!("{path}: {e}"))?
             }
         };
         Ok(Self {
@@ -56,15 +55,15 @@ impl Plugin for DefaultValidator {
                 let (rules, log) = (configured.clone(), log.clone());
                 async move {
                     if !request.config.is_empty() {
-                        let new: Rules = serde_yaml_ng::from_str(&request.config)?;
+                        let new: Rules = yaml::parse(&request.config)?;
                         log.info(format_args!("{new:?}"));
-                        *rules.write().unwrap_or_else(PoisonError::into_inner) = new;
+                        *rules.write() = new;
                     }
                     Ok(EventMask::NONE)
                 }
             })
             .validate_container_adjustment(move |request| {
-                let rules = rules.read().unwrap_or_else(PoisonError::into_inner);
+                let rules = rules.read();
                 let verdict = rules.check(&request).map_err(Into::into);
                 async move { verdict }
             })

@@ -127,7 +127,7 @@ fn adjustment(args: &Args) -> Result<ContainerAdjustment, String> {
 }
 
 fn bad(flag: &str, text: &str) -> String {
-    format!("flag -{flag}: {text:?} is not of its form; -help shows it")
+    format!("flag -{flag}: malformed {text:?}; -help shows the form")
 }
 
 fn pair<'a>(flag: &str, text: &'a str, at: char) -> Result<(&'a str, &'a str), String> {
@@ -158,7 +158,7 @@ fn mount(text: &str) -> Result<Mount, String> {
 
 fn hook_kind(kind: &str) -> Result<HookKind, String> {
     crate::hook_injector::stage(kind)
-        .ok_or_else(|| format!("flag -hook: {kind:?} is no kind of OCI hook"))
+        .ok_or_else(|| format!("flag -hook: unknown kind of OCI hook {kind:?}"))
 }
 
 fn device(text: &str) -> Option<LinuxDevice> {

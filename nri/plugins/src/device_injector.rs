@@ -271,7 +271,7 @@ fn nonzero(value: u32) -> Option<u32> {
     (value != 0).then_some(value)
 }
 
-/// A mode is a number; with a leading 0, which YAML 1.2 reads as a string, an octal one.
+/// A mode is a number, or the text of an octal one.
 fn file_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -282,6 +282,6 @@ fn file_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error
     match Mode::deserialize(deserializer)? {
         Mode::Number(mode) => Ok(mode),
         Mode::Text(text) => u32::from_str_radix(text.trim_start_matches("0o"), 8)
-            .map_err(|_| de::Error::custom(format!("file mode {text:?} is no number"))),
+            .map_err(|_| de::Error::custom(format!("file mode {text:?} is not a number"))),
     }
 }

@@ -8,12 +8,10 @@
 //! What is kept goes by event, pod and container, so that events of several pods may mix. If a plugin
 //! between vetoes, the next index never asks for what was kept; the oldest are forgotten.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use nri::{Handlers, HookRequest, proto::*};
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -149,7 +147,7 @@ impl Differ {
             self.print(at, name, &now);
         }
         let before = {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept.lock();
             let before = kept.take(&look);
             if at + 1 < self.indices.len() {
                 kept.keep(Look { at: at + 1, ..look }, now.clone());
@@ -224,7 +222,7 @@ fn indices(text: &str) -> Result<Vec<String>, String> {
         let digits = (1..=2).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
         match digits {
             true => Ok(format!("{text:0>2}")),
-            false => Err(format!("indices: {text:?} is no index")),
+            false => Err(format!("indices: {text:?} is not an index")),
         }
     };
     let mut indices: Vec<String> = text.split(',').map(one).collect::<Result<_, _>>()?;

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::yaml;
+
 /// The message as a value, without fields at their default.
 pub fn value(message: &impl Serialize) -> Value {
     match serde_json::to_value(message) {
@@ -13,7 +15,7 @@ pub fn value(message: &impl Serialize) -> Value {
 
 /// The message as lines of YAML.
 pub fn yaml(message: &impl Serialize) -> String {
-    let text = serde_yaml_ng::to_string(&value(message));
+    let text = yaml::print(&value(message));
     text.unwrap_or_else(|e| format!("cannot be shown: {e}\n"))
 }
 
@@ -53,6 +55,6 @@ mod tests {
             linux: Some(LinuxContainer::default()),
             ..Default::default()
         };
-        assert_eq!(yaml(&container), "args:\n- sh\n- ''\nid: c\n");
+        assert_eq!(yaml(&container), "args:\n- sh\n- \"\"\nid: c\n");
     }
 }

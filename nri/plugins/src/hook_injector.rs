@@ -237,7 +237,7 @@ fn check(file: HookFile) -> Result<Known, String> {
         return Err(format!("version {:?} is not 1.0.0", file.version));
     }
     if !file.hook.path.starts_with('/') {
-        return Err(format!("hook path {:?} is not absolute", file.hook.path));
+        return Err(format!("hook path {:?} must be absolute", file.hook.path));
     }
     let kind = |name: &String| stage(name).ok_or_else(|| format!("stage {name:?} is not known"));
     let stages = file

@@ -22,3 +22,4 @@ pub mod template;
 pub mod ulimit_adjuster;
 pub mod v010_adapter;
 pub mod writable_cgroups;
+mod yaml;

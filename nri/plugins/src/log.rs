@@ -6,8 +6,10 @@ use std::{
     fs::OpenOptions,
     io::{self, Write},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::Mutex;
 
 /// A log that can be cloned and pointed elsewhere. A line that cannot be written is lost.
 #[derive(Clone)]
@@ -43,7 +45,7 @@ impl Log {
         let path = path.as_ref();
         let file = OpenOptions::new().append(true).create(true).open(path);
         let file = file.map_err(|e| format!("log file {}: {e}", path.display()))?;
-        *self.sink.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(file);
+        *self.sink.lock() = Box::new(file);
         Ok(())
     }
 
@@ -62,7 +64,7 @@ impl Log {
     /// A line as it is.
     pub fn raw(&self, line: impl Display) {
         let text = format!("{line}\n");
-        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sink = self.sink.lock();
         let _ = sink.write_all(text.as_bytes()).and_then(|()| sink.flush());
     }
 }

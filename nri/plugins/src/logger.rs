@@ -3,16 +3,14 @@
 //!
 //! It prints what it is sent, values of variables included: a tool for looking, not for a node.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use nri::{
     Error, EventMask, Handlers, HookRequest,
     adjust::{Adjust, Strip},
     proto::*,
 };
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -20,6 +18,7 @@ use crate::{
     dump,
     log::Log,
     plugin::Plugin,
+    yaml,
 };
 
 /// What it does; from flags, then from the runtime's configuration.
@@ -155,10 +154,9 @@ impl Logger {
     }
 
     fn configure(&self, request: &ConfigureRequest) -> Result<EventMask, String> {
-        let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let mut config = self.config.write();
         if !request.config.is_empty() {
-            *config = serde_yaml_ng::from_str(&request.config)
-                .map_err(|e| format!("configuration: {e}"))?;
+            *config = yaml::parse(&request.config).map_err(|e| format!("configuration: {e}"))?;
             self.open_log(&config)?;
         }
         events(&config)
@@ -208,7 +206,7 @@ impl Logger {
 
     /// What to change about a container being created.
     fn mark(&self) -> Option<ContainerAdjustment> {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.read();
         let value = format!("logger-pid-{}", std::process::id());
         let mut adjust = ContainerAdjustment::default();
         if !config.add_annotation.is_empty() {

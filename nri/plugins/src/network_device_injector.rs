@@ -156,7 +156,7 @@ fn check(devices: Vec<Device>) -> Result<Vec<Move>, String> {
                 || name.contains(odd)
                 || name.starts_with('.')
             {
-                return Err(format!("{name:?} is no name of an interface"));
+                return Err(format!("invalid interface name {name:?}"));
             }
         }
         if moves
@@ -182,7 +182,7 @@ fn check(devices: Vec<Device>) -> Result<Vec<Move>, String> {
 fn checked_address(address: &str, prefix: Option<u8>) -> Result<(IpAddr, u8), String> {
     let parsed: IpAddr = address
         .parse()
-        .map_err(|_| format!("{address:?} is no address"))?;
+        .map_err(|_| format!("invalid address {address:?}"))?;
     let longest = if parsed.is_ipv4() { 32 } else { 128 };
     match prefix.unwrap_or(longest) {
         prefix if prefix <= longest => Ok((parsed, prefix)),

@@ -58,7 +58,7 @@ impl Rdt {
                 }
                 Some("enablemonitoring") => {
                     let enable = go_bool(value)
-                        .ok_or_else(|| format!("annotation {key}: {value:?} is no boolean"))?;
+                        .ok_or_else(|| format!("annotation {key}: {value:?} is not a boolean"))?;
                     adjust.rdt_enable_monitoring(enable);
                 }
                 Some(other) => {

@@ -8,6 +8,7 @@ use crate::{
     cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Plugin, display},
+    yaml,
 };
 
 /// What the runtime may give us as configuration.
@@ -52,7 +53,7 @@ fn with_control(handlers: Handlers, log: &Log) -> Handlers {
             async move {
                 let config: Config = match request.config.is_empty() {
                     true => Config::default(),
-                    false => serde_yaml_ng::from_str(&request.config)?,
+                    false => yaml::parse(&request.config)?,
                 };
                 log.info(format_args!(
                     "configured by {} {}: cfgParam1 = {:?}",

@@ -236,7 +236,7 @@ async fn invoke(program: &str, input: &[u8]) -> Result<Answer, String> {
     match serde_json::from_slice(&output) {
         Ok(answer) => Ok(answer),
         Err(_) if !status.success() => Err(format!("ended with {status}")),
-        Err(e) => Err(format!("its answer is no result: {e}")),
+        Err(e) => Err(format!("its answer is not a result: {e}")),
     }
 }
 

@@ -9,20 +9,20 @@ use std::{collections::BTreeMap, fmt::Debug};
 use prost::Message;
 use proto_nri::*;
 
-use super::{Input, check, samples};
+use super::{check, input::Input, samples};
 use crate::{
     Snapshot, chunks,
+    join::takes_parts,
     mask::{EventMask, FieldMask},
     merge::{
         CreateMerge, MergedCreate, MergedStop, MergedUpdate, StopMerge, SyncMerge, UpdateMerge,
     },
+    operation::{Operation, Stop, permitted_updates},
     owners::PluginId,
     permit::Restrict,
     policy::{OnDenied, Outcome, PluginPolicy},
-    rpc::one_line,
-    session::takes_parts,
-    step::{Step, Stop, permitted_updates},
     validate,
+    wire::rpc::one_line,
 };
 
 /// Bit of the control byte: both answers are in the input.
@@ -101,7 +101,10 @@ fn cut<A: Restrict + Clone + PartialEq + Debug>(answer: &A, fields: FieldMask) {
 }
 
 /// Takes all answers in; false if one cannot stand, which must be for a reason that fits.
-fn take_all<S: Step>(step: &mut S, said: &[Said<<S::Request as crate::HookRequest>::Reply>]) -> bool
+fn take_all<S: Operation>(
+    step: &mut S,
+    said: &[Said<<S::Request as crate::HookRequest>::Reply>],
+) -> bool
 where
     <S::Request as crate::HookRequest>::Reply: Clone,
 {

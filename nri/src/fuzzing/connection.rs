@@ -2,13 +2,9 @@
 //! a clock that goes on only when nothing else can. Whatever the plugin does, every operation ends
 //! in time, the plugin beside it misses nothing, and nothing is left in the end.
 
-use std::{
-    collections::BTreeMap,
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use prost::Message;
 use proto_nri::*;
 use tokio::{
@@ -18,20 +14,22 @@ use tokio::{
 };
 
 use super::{
-    Input, block_on, check,
+    check,
+    clock::block_on,
     eyes::Eyes,
+    input::Input,
     samples,
     script::{FLOOD, Step, steps},
 };
 use crate::{
     Adaptation, Handlers, PluginSettings, PluginState,
     adjust::Adjust,
-    event::HookRequest,
-    mux::{PLUGIN_SERVICE, RUNTIME_SERVICE, header},
+    join::{self, Origin},
     policy::Class,
-    session::{self, Origin},
-    settings::Settings,
-    version::Version,
+    settings::{Settings, Timeouts},
+    wire::event::HookRequest,
+    wire::mux::{PLUGIN_SERVICE, RUNTIME_SERVICE, header},
+    wire::version::Version,
 };
 
 /// The fuzzed plugin if it registers as it should, and the one beside it, which does all it should.
@@ -69,7 +67,10 @@ async fn whole(policy: crate::policy::PluginPolicy, script: Vec<Step>) {
     let settings = Settings {
         socket: None,
         plugin_dir: None,
-        request_timeout: REQUEST_TIMEOUT,
+        timeouts: Timeouts {
+            request: REQUEST_TIMEOUT,
+            ..Timeouts::default()
+        },
         plugins: [(samples::plugin(FUZZED), settings)].into(),
         ..Settings::default()
     };
@@ -86,8 +87,8 @@ async fn whole(policy: crate::policy::PluginPolicy, script: Vec<Step>) {
     let shared = (*nri.shared).clone();
     let session = tokio::spawn(async move {
         let origin = Origin::External { pid: None };
-        if let Some(connected) = session::establish(&shared, ours, origin).await {
-            session::join_and_watch(shared, connected).await;
+        if let Some(connected) = join::establish(&shared, ours, origin).await {
+            join::join_and_watch(shared, connected).await;
         }
     });
     let settled = timeout(CONNECTION, eyes.settled()).await;
@@ -209,13 +210,13 @@ impl Honest {
     }
 
     fn hear(&self, event: Event) {
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.0.lock();
         heard.push(event);
     }
 
     /// The events that nobody may veto, in order.
     fn heard(&self) -> Vec<Event> {
-        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = self.0.lock();
         let sure = |e: &&Event| matches!(Class::of(**e), Class::Teardown | Class::Notification);
         heard.iter().filter(sure).copied().collect()
     }

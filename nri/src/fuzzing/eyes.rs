@@ -1,7 +1,6 @@
 //! A runtime made of memory, which sees what becomes of the plugin under test.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use proto_nri::ContainerUpdate;
 use tokio::sync::Notify;
 
@@ -19,7 +18,7 @@ pub(super) struct Eyes {
 }
 
 fn take<T: Default>(from: &Mutex<T>) -> T {
-    std::mem::take(&mut *from.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut *from.lock())
 }
 
 impl Eyes {
@@ -50,16 +49,13 @@ impl Source for Eyes {
     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
         let fails = |update: &ContainerUpdate| update.container_id == FAILS;
         let (failed, done): (Vec<_>, Vec<_>) = updates.into_iter().partition(fails);
-        let mut all = self.updates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.updates.lock();
         all.extend(done);
         Box::pin(std::future::ready(failed))
     }
 
     fn evict(&self, container: String, reason: String) -> BoxFuture<'_, Result<(), String>> {
-        let mut all = self
-            .evictions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.evictions.lock();
         all.push((container, reason));
         Box::pin(std::future::ready(Ok(())))
     }

@@ -8,8 +8,8 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Input, block_on};
-use crate::mux::{FrameReader, MAX_FRAME, Mux, MuxConn, MuxError};
+use super::{clock::block_on, input::Input};
+use crate::wire::mux::{FrameReader, MAX_FRAME, Mux, MuxConn, MuxError};
 
 /// Bytes by connection.
 type Streams = BTreeMap<u32, Vec<u8>>;

@@ -6,9 +6,11 @@
 
 mod answers;
 mod check;
+mod clock;
 mod connection;
 mod eyes;
 mod frames;
+mod input;
 mod requests;
 mod samples;
 mod script;
@@ -53,43 +55,4 @@ const fn target(name: &'static str, max_len: usize, run: fn(&[u8])) -> Target {
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("a target of this name").run)(data);
-}
-
-/// The bytes of one input, taken from the front. At the end there are zeros.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        self.take(1).first().copied().unwrap_or(0)
-    }
-
-    /// Little endian.
-    fn u16(&mut self) -> u16 {
-        let low = self.byte();
-        u16::from_le_bytes([low, self.byte()])
-    }
-
-    /// As many bytes as there are, at most `n`.
-    fn take(&mut self, n: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-/// Runs a future on a runtime of its own, whose clock goes on only when nothing else can.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build();
-    runtime.expect("a runtime can be made").block_on(future)
 }

@@ -7,19 +7,20 @@ use proto_nri::*;
 use tokio::runtime::Runtime;
 
 use super::{
-    Input,
     eyes::{Eyes, FAILS},
+    input::Input,
     samples,
 };
 use crate::{
-    Adaptation, Handlers, PluginId, PluginSettings, Shared,
+    Adaptation, Handlers, PluginId, PluginSettings,
     mask::FieldMask,
     permit::Restrict,
     policy::OnDenied,
-    request::Door,
-    rpc::{Code, Status},
+    register::Door,
     settings::Settings,
-    version::Version,
+    shared::Shared,
+    wire::rpc::{Code, Status},
+    wire::version::Version,
 };
 
 /// A runtime side that is made once, since nothing here changes it.

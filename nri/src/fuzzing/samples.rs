@@ -235,12 +235,12 @@ pub(super) fn connection_policy(control: u8) -> PluginPolicy {
     PluginPolicy {
         required: on(16),
         must_run: on(32),
-        on_timeout: if on(64) {
+        on_timeout: Some(if on(64) {
             OnTimeout::Skip
         } else {
             OnTimeout::Close
-        },
-        breaker: 2,
+        }),
+        breaker: Some(2),
         events: if on(128) {
             EventMask::ALL.without(Event::PostStartContainer)
         } else {

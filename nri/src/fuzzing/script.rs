@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::Input;
+use super::input::Input;
 
 /// How often a flood repeats its bytes.
 pub(super) const FLOOD: usize = 64;

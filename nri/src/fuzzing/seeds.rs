@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     adjust::{Adjust, SetResources, update},
-    mux::{MAX_FRAME, PLUGIN_SERVICE, RUNTIME_SERVICE, header},
+    wire::mux::{MAX_FRAME, PLUGIN_SERVICE, RUNTIME_SERVICE, header},
 };
 
 /// One input that is checked in.
@@ -121,12 +121,19 @@ const UPDATE_CONTAINERS: u8 = 4;
 const INVENTED: u8 = 8;
 const NO_SERVICE: u8 = 3;
 
+fn configured(events: i32) -> ConfigureResponse {
+    ConfigureResponse {
+        events,
+        failure_policy: None,
+    }
+}
+
 /// Registered, configured for `events`, and synchronised in one part.
 fn joined(control: u8, events: i32) -> Script {
     let (index, name) = FUZZED.split_once('-').unwrap_or_default();
     Script::new(control)
         .call(REGISTER, &registration(name, index))
-        .answer(&ConfigureResponse { events }.encode_to_vec())
+        .answer(&configured(events).encode_to_vec())
         .answer(&SynchronizeResponse::default().encode_to_vec())
 }
 
@@ -190,7 +197,7 @@ fn connection(seeds: &mut Seeds) {
         "configures-badly",
         Script::new(0)
             .call(REGISTER, &registration("a", "10"))
-            .answer(&ConfigureResponse { events: i32::MIN }.encode_to_vec())
+            .answer(&configured(i32::MIN).encode_to_vec())
             .stay(),
     );
     add(
@@ -481,7 +488,7 @@ fn updates(seeds: &mut Seeds) {
 /// Targets whose answers are small.
 fn small(seeds: &mut Seeds) {
     for events in [0, 1, 0x3fff, 0x4000, i32::MIN, -1] {
-        let bytes = ConfigureResponse { events }.encode_to_vec();
+        let bytes = configured(events).encode_to_vec();
         seeds.add("configure", format!("{events:#x}"), bytes);
     }
     for (reject, reason) in [(false, ""), (true, ""), (true, "a reason\nin two lines")] {

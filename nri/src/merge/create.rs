@@ -12,12 +12,14 @@ use proto_nri::{
 };
 
 use super::{
-    MergeError, keyed, resources,
+    error::MergeError,
+    keyed, resources,
     update::{EvictSet, UpdateSet},
 };
 use crate::{
     adjust::extend_hooks,
     owners::{ContainerOwners, Owners, PluginId, removal},
+    violate,
 };
 
 /// The merge of one CreateContainer.
@@ -33,7 +35,7 @@ pub struct CreateMerge {
     evict: EvictSet,
 }
 
-/// What the plugins made of one CreateContainer.
+/// Merged answers to one CreateContainer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergedCreate {
     pub pod: Option<PodSandbox>,
@@ -76,6 +78,11 @@ impl CreateMerge {
         &self.request
     }
 
+    /// Who set what so far.
+    pub fn owners(&self) -> &ContainerOwners {
+        &self.owners
+    }
+
     /// The container as the first plugin saw it.
     pub fn pristine(&self) -> &Container {
         &self.pristine
@@ -95,6 +102,9 @@ impl CreateMerge {
         } = answer;
         if let Some(adjust) = adjust {
             self.sides(plugin).adjust(adjust)?;
+            if violate::is("create-unmerged") {
+                self.request.container = Some(self.pristine.clone());
+            }
         }
         for update in update {
             if update.container_id == self.pristine.id {

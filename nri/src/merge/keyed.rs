@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto_nri::{Field, KeyValue, LinuxDevice, Mount};
 
-use super::MergeError;
+use super::error::MergeError;
 use crate::owners::{ContainerOwners, PluginId, removal};
 
 /// An entry of a list that is owned and removed by a key.
@@ -34,7 +34,7 @@ impl Keyed for Mount {
         clean_path(key)
     }
     fn fault(key: &str) -> Option<&'static str> {
-        key.is_empty().then_some("a mount needs a destination")
+        key.is_empty().then_some("a mount must have a destination")
     }
 }
 
@@ -50,7 +50,7 @@ impl Keyed for LinuxDevice {
         clean_path(key)
     }
     fn fault(key: &str) -> Option<&'static str> {
-        key.is_empty().then_some("a device needs a path")
+        key.is_empty().then_some("a device must have a path")
     }
 }
 
@@ -68,7 +68,7 @@ impl Keyed for KeyValue {
     /// `A=B` would be owned as `A=B` but set `A`.
     fn fault(key: &str) -> Option<&'static str> {
         key.contains('=')
-            .then_some("the name of a variable has no '='")
+            .then_some("the name of a variable must not contain '='")
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) fn take<T: Keyed>(
         let key = T::canonical(bare);
         if removal(entry.key()).is_none() && removal(&key).is_some() {
             // Such as `./-/etc`: under its clean path it would remove `/etc`.
-            let why = "its clean form reads as a removal";
+            let why = "its cleaned form would be a removal";
             return Err(bad_key::<T>(plugin, entry.key(), why));
         }
         side.insert(key);

@@ -13,39 +13,15 @@
 //! thing, never another wire format.
 
 mod create;
+mod error;
 mod keyed;
 mod resources;
 mod update;
 
 pub use create::{CreateMerge, MergedCreate};
+pub use error::MergeError;
 pub use update::{MergedStop, MergedUpdate, StopMerge, SyncMerge, UpdateMerge};
 
+pub(crate) use keyed::clean_path;
 #[cfg(feature = "fuzzing")]
-pub(crate) use {
-    keyed::clean_path,
-    resources::{overlay, simple_fields},
-};
-
-use proto_nri::Field;
-
-use crate::owners::{Conflict, PluginId};
-
-/// Why an answer cannot be taken into the merge.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MergeError {
-    #[error(transparent)]
-    Conflict(#[from] Box<Conflict>),
-    /// NRI-540.
-    #[error("plugin {plugin} updates container {container}, which is still being created")]
-    UpdatesCreated { plugin: PluginId, container: String },
-    /// NRI-570.
-    #[error("plugin {plugin} evicts container {container}, which is still being created")]
-    EvictsCreated { plugin: PluginId, container: String },
-    #[error("plugin {plugin} sets {} with the key {key:?}: {why}", field.as_str_name())]
-    BadKey {
-        plugin: PluginId,
-        field: Field,
-        key: String,
-        why: &'static str,
-    },
-}
+pub(crate) use resources::{overlay, simple_fields};

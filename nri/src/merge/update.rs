@@ -7,10 +7,11 @@ use proto_nri::{
     StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
 };
 
-use super::{MergeError, resources};
+use super::{error::MergeError, resources};
 use crate::{
     owners::{Conflict, ContainerOwners, Owners, PluginId},
-    rpc::one_line,
+    violate,
+    wire::rpc::one_line,
 };
 
 /// Updates of any number of containers, one entry each, in order of first mention (NRI-541).
@@ -22,9 +23,9 @@ pub(super) struct UpdateSet {
 
 /// One container's updates so far.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
-    pub(super) owners: ContainerOwners,
-    pub(super) resources: LinuxResources,
+struct Entry {
+    owners: ContainerOwners,
+    resources: LinuxResources,
     /// AND over all plugins (NRI-543).
     ignore_failure: bool,
     /// A plugin mentioned it.
@@ -39,6 +40,18 @@ impl Entry {
             ignore_failure: true,
             touched: false,
         }
+    }
+
+    /// Claims for `plugin` all that `wanted` sets, and overwrites it; or changes nothing. Device rules
+    /// cannot be updated (NRI-547).
+    fn update(&mut self, plugin: &PluginId, wanted: LinuxResources) -> Result<(), Box<Conflict>> {
+        resources::claim(&mut self.owners, plugin, &wanted)?;
+        let wanted = LinuxResources {
+            devices: Vec::new(),
+            ..wanted
+        };
+        resources::overlay(&mut self.resources, wanted);
+        Ok(())
     }
 }
 
@@ -60,7 +73,7 @@ impl UpdateSet {
             }
         };
         let wanted = update.linux.and_then(|linux| linux.resources);
-        match resources::update(entry, plugin, wanted.unwrap_or_default()) {
+        match entry.update(plugin, wanted.unwrap_or_default()) {
             Err(_) if update.ignore_failure => return Ok(()),
             taken => taken?,
         }
@@ -135,7 +148,7 @@ pub struct UpdateMerge {
     evict: EvictSet,
 }
 
-/// What the plugins made of one UpdateContainer.
+/// Merged answers to one UpdateContainer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergedUpdate {
     /// For the container of the request: its resources with the plugins' values in them. `None`
@@ -177,7 +190,9 @@ impl UpdateMerge {
             self.updates.add(plugin, update)?;
         }
         evict.into_iter().for_each(|e| self.evict.add(e));
-        if let Some(target) = self.updates.entries.first() {
+        if let Some(target) = self.updates.entries.first()
+            && !violate::is("later-update-sees-the-request")
+        {
             self.request.linux_resources = Some(target.resources.clone());
         }
         Ok(())
@@ -211,7 +226,7 @@ pub struct StopMerge {
     updates: UpdateSet,
 }
 
-/// What the plugins made of one StopContainer, or of their start-up.
+/// Merged updates of one StopContainer, or of the start-up of plugins.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MergedStop {
     pub update: Vec<ContainerUpdate>,
@@ -227,7 +242,14 @@ impl StopMerge {
     pub fn apply(&mut self, plugin: &PluginId, answer: StopContainerResponse) -> Vec<Conflict> {
         let updates = answer.update.into_iter();
         updates
-            .filter_map(|update| self.updates.add(plugin, update).err().map(|c| *c))
+            .filter_map(|update| {
+                let conflict = self.updates.add(plugin, update.clone()).err()?;
+                if violate::is("last-update-wins-at-stop") {
+                    self.updates = UpdateSet::default();
+                    self.updates.add(plugin, update).ok()?;
+                }
+                Some(*conflict)
+            })
             .collect()
     }
 

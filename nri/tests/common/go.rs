@@ -26,6 +26,7 @@ pub fn programs() -> Option<&'static Path> {
             "-o",
             &format!("{}/", out.display()),
             "./plugin",
+            "./failing",
             "./runtime",
         ]);
         for (generation, package) in [

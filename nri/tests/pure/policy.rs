@@ -1,6 +1,7 @@
 //! Table 4.3, cell by cell.
 
 use nri::{
+    Code, Status,
     mask::EVENTS,
     policy::{
         Case, Class, CloseReason, Flow, Late, OnTimeout, Outcome, PluginPolicy, Verdict, decide,
@@ -15,7 +16,7 @@ fn outcomes() -> Vec<Outcome> {
     let why = || "why".to_owned();
     vec![
         Outcome::Answered,
-        Outcome::Refused(why()),
+        Outcome::Refused(Status::new(Code::Unknown, why())),
         Outcome::TimedOut,
         Outcome::Lost(why()),
         Outcome::Garbled(why()),
@@ -100,7 +101,7 @@ fn a_refusal_vetoes_every_setup_event_and_names_plugin_event_and_cause() {
             );
         }
     }
-    let refused = Outcome::Refused("no room".into());
+    let refused = Outcome::Refused(Status::new(Code::Unknown, "no room"));
     let verdict = told(Event::RunPodSandbox, &policy, 0, &refused);
     let text = "plugin 10-a refused RunPodSandbox: no room".to_owned();
     assert_eq!(verdict.flow, Flow::Abort(text.clone()));
@@ -190,8 +191,8 @@ fn a_timeout_closes_at_once_by_default() {
 #[test]
 fn a_skipped_plugin_is_closed_after_so_many_misses_in_a_row() {
     let skip = PluginPolicy {
-        on_timeout: OnTimeout::Skip,
-        breaker: 3,
+        on_timeout: Some(OnTimeout::Skip),
+        breaker: Some(3),
         ..Default::default()
     };
     let first = told(Event::RunPodSandbox, &skip, 0, &Outcome::TimedOut);
@@ -215,7 +216,10 @@ fn a_skipped_plugin_is_closed_after_so_many_misses_in_a_row() {
     let answered = told(Event::RunPodSandbox, &skip, 2, &Outcome::Answered);
     assert_eq!(answered.misses, 0);
 
-    let never = PluginPolicy { breaker: 0, ..skip };
+    let never = PluginPolicy {
+        breaker: Some(0),
+        ..skip
+    };
     let verdict = told(Event::RunPodSandbox, &never, u32::MAX, &Outcome::TimedOut);
     assert_eq!((verdict.close, verdict.misses), (None, u32::MAX));
 }
@@ -223,7 +227,7 @@ fn a_skipped_plugin_is_closed_after_so_many_misses_in_a_row() {
 #[test]
 fn a_lost_or_garbling_plugin_is_closed_whatever_its_policy() {
     let skip = PluginPolicy {
-        on_timeout: OnTimeout::Skip,
+        on_timeout: Some(OnTimeout::Skip),
         ..Default::default()
     };
     for event in events() {

@@ -5,7 +5,7 @@ use nri::{
     validate::{DefaultValidator, Part, Rejected, request, verdict},
 };
 use proto_nri::{
-    CreateContainerResponse, LinuxSeccomp, PluginInstance, SecurityProfile,
+    CreateContainerResponse, LinuxSeccomp, Mount, PluginInstance, SecurityProfile,
     ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
     security_profile::ProfileType,
 };
@@ -130,6 +130,70 @@ fn hooks_namespaces_and_sysctls_are_rejected_by_their_switches() {
 }
 
 #[test]
+fn command_devices_sources_and_owners_can_be_limited() {
+    let bound = Mount {
+        r#type: "bind".into(),
+        options: vec!["rbind".into()],
+        ..mount("/data", "/srv/plugin/../other/x")
+    };
+    let scratch = Mount {
+        r#type: "tmpfs".into(),
+        ..mount("/run", "tmpfs")
+    };
+    let request = asked(vec![adjust(|a| {
+        a.args = vec!["true".into()];
+        a.mounts = vec![bound.clone(), scratch.clone()];
+        a.linux.get_or_insert_default().devices = vec![device("/dev/x", 1)];
+        a
+    })]);
+    let limited = |limit: &dyn Fn(&mut DefaultValidator)| {
+        let mut validator = DefaultValidator::default();
+        limit(&mut validator);
+        assert_eq!(validator.verify(), Ok(()));
+        validator.check(&request)
+    };
+    let refused = |limit: &dyn Fn(&mut DefaultValidator), names: &str| {
+        let why = limited(limit).unwrap_err();
+        assert!(why.contains("10-a") && why.contains(names), "{why}");
+    };
+    refused(&|v| v.reject_args_adjustment = true, "the command");
+    refused(&|v| v.reject_device_adjustment = true, "devices");
+    let from = |dir: &str| vec![dir.to_owned()];
+    refused(
+        &|v| v.allowed_mount_sources = from("/srv/plugin"),
+        "/srv/other/x",
+    );
+    refused(
+        &|v| v.allowed_mount_sources = from("/srv/oth"),
+        "/srv/other/x",
+    );
+    assert_eq!(
+        limited(&|v| v.allowed_mount_sources = from("/srv/other/")),
+        Ok(())
+    );
+    let owners = |fields: &str, plugin: &str| [(fields.to_owned(), from(plugin))].into();
+    refused(
+        &|v| v.allowed_owners = owners("Env, Devices", "q"),
+        "Devices",
+    );
+    refused(&|v| v.allowed_owners = owners("Args", "20-a"), "Args");
+    for plugin in ["a", "10-a"] {
+        assert_eq!(
+            limited(&|v| v.allowed_owners = owners("Args,Devices,Mounts", plugin)),
+            Ok(())
+        );
+    }
+    assert_eq!(limited(&|v| v.allowed_owners = owners("Env", "q")), Ok(()));
+    let wrong = |limit: &dyn Fn(&mut DefaultValidator)| {
+        let mut validator = DefaultValidator::default();
+        limit(&mut validator);
+        validator.verify().unwrap_err()
+    };
+    assert!(wrong(&|v| v.allowed_owners = owners("Nap", "q")).contains("Nap"));
+    assert!(wrong(&|v| v.allowed_mount_sources = from("srv")).contains("absolute"));
+}
+
+#[test]
 fn the_seccomp_switch_is_that_of_the_profile_the_container_had() {
     let validator = |profile: Option<ProfileType>| DefaultValidator {
         reject_runtime_default_seccomp_adjustment: profile == Some(ProfileType::RuntimeDefault),
@@ -211,7 +275,10 @@ fn required_plugins_come_from_configuration_and_annotation_and_match_by_name_or_
         "", "xyzzy", "[", "[[a]]", "{a: b}", "- a\n-b", "[\"a]", "- - a", "[a,,b]", "[~]",
     ] {
         let reason = with("", bad).expect_err(bad);
-        assert!(reason.contains("no list of names"), "{bad:?}: {reason}");
+        assert!(
+            reason.contains("must be a list of names"),
+            "{bad:?}: {reason}"
+        );
     }
 }
 
@@ -246,7 +313,7 @@ fn a_toleration_lets_the_container_through_and_must_be_a_boolean() {
         assert!(with(no).is_err());
     }
     let reason = with("yes").expect_err("Go has no such boolean");
-    assert!(reason.contains("no boolean"), "{reason}");
+    assert!(reason.contains("not a boolean"), "{reason}");
     let mut foo = asked(vec![]);
     foo.plugins.push(PluginInstance {
         name: "foo".into(),

@@ -2,36 +2,38 @@
 //!
 //! Pure. What libcontainer does wrongly or not at all is taken out here: the tail of the process and its scheduling
 //! (`init.rs`), cgroups (joined already), mount propagation (set after its mounts), idmapped mounts and the cgroup mount (staged by
-//! `place.rs` as plain binds). What neither can do is refused by name.
+//! `place.rs` as plain binds), a PID namespace that is joined, with its procfs (`join.rs`, `birth.rs`). What neither can do
+//! is refused by name.
 
 use std::path::{Path, PathBuf};
 
 use cairn_monitor::record::CgroupDir;
 use oci_spec::runtime::{
-    LinuxIdMapping, LinuxNamespaceType as Ns, Mount, ProcessBuilder, Spec, UserBuilder,
+    LinuxIdMapping, LinuxNamespace, LinuxNamespaceType as Ns, Mount, ProcessBuilder, Spec,
+    UserBuilder,
 };
 
 /// Set on a mount of the finished container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Propagation {
-    pub destination: PathBuf,
+pub(crate) struct Propagation {
+    pub(crate) destination: PathBuf,
     /// MS_* flags.
-    pub flags: u64,
+    pub(crate) flags: u64,
 }
 
-/// What the container shall see of its own cgroups. Attached as one tree at the very end: as a dozen binds it would be
+/// The container's view of its own cgroups. Attached as one tree at the very end: as a dozen binds it would be
 /// the larger half of libcontainer's system calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CgroupView {
-    pub destination: PathBuf,
+pub(crate) struct CgroupView {
+    pub(crate) destination: PathBuf,
     /// MOUNT_ATTR_* bits.
-    pub attributes: u64,
+    pub(crate) attributes: u64,
     /// With v2 its directory alone; with v1 a frame of directories, a name each.
-    pub hierarchies: Hierarchies,
+    pub(crate) hierarchies: Hierarchies,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hierarchies {
+pub(crate) enum Hierarchies {
     V2(PathBuf),
     V1 {
         directories: Vec<(String, PathBuf)>,
@@ -40,9 +42,29 @@ pub enum Hierarchies {
     },
 }
 
+/// The procfs of a PID namespace that is joined, with what lies below its mount: attached as one tree at the very end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProcView {
+    pub(crate) destination: PathBuf,
+    /// MOUNT_ATTR_* bits.
+    pub(crate) attributes: u64,
+    /// Paths from here on are relative to `destination`.
+    pub(crate) binds: Vec<Bind>,
+    pub(crate) read_only: Vec<PathBuf>,
+    pub(crate) masked: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bind {
+    pub(crate) at: PathBuf,
+    pub(crate) source: PathBuf,
+    pub(crate) recursive: bool,
+    pub(crate) attributes: u64,
+}
+
 /// A mount made before libcontainer's, to be bound by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Staged {
+pub(crate) enum Staged {
     /// A copy of `source` with shifted owners.
     Idmapped {
         at: PathBuf,
@@ -55,21 +77,42 @@ pub enum Staged {
 
 /// What is to be done.
 #[derive(Debug)]
-pub struct Plan {
-    pub spec: Spec,
-    pub rootfs: PathBuf,
-    pub propagation: Vec<Propagation>,
-    pub stage: Vec<Staged>,
-    pub cgroup_view: Option<CgroupView>,
+pub(crate) struct Plan {
+    pub(crate) spec: Spec,
+    pub(crate) rootfs: PathBuf,
+    pub(crate) propagation: Vec<Propagation>,
+    pub(crate) stage: Vec<Staged>,
+    pub(crate) cgroup_view: Option<CgroupView>,
+    /// The PID namespace to join, and how it shall be seen.
+    pub(crate) join: Option<PathBuf>,
+    pub(crate) procs: Vec<ProcView>,
+    /// Only with `join`: libcontainer's init would look for the kernel's settings, and for its own AppArmor attributes, at
+    /// a `/proc` that is not there yet.
+    pub(crate) sysctls: Vec<(String, String)>,
+    pub(crate) apparmor: Option<String>,
     /// Stay in the host's mount namespace, with libcontainer's slower way through cgroups: OCI hooks run there, a
     /// shared mount must reach it, or a bind takes the host's cgroup hierarchies along.
-    pub host_mounts: bool,
+    pub(crate) host_mounts: bool,
 }
 
 /// Where mounts are staged: a tmpfs that stands in for the hierarchies (libcgroups wants one there).
-pub const STAGE: &str = "/sys/fs/cgroup";
+pub(crate) const STAGE: &str = "/sys/fs/cgroup";
 
-pub fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
+/// All that may be mounted inside a procfs: what lxcfs and its like stand in for. libcontainer has the same rule.
+const PROC_FILES: [&str; 10] = [
+    "cpuinfo",
+    "diskstats",
+    "meminfo",
+    "stat",
+    "swaps",
+    "uptime",
+    "loadavg",
+    "slabinfo",
+    "sys/kernel/ns_last_pid",
+    "sys/crypto/fips_enabled",
+];
+
+pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
     let root = spec
         .root()
         .as_ref()
@@ -77,26 +120,35 @@ pub fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
         .path()
         .clone();
     if !root.is_absolute() {
-        return Err(format!("root {} is not absolute", root.display()));
+        return Err(format!("root {} must be absolute", root.display()));
     }
     let host_mounts = needs_host_mounts(&spec);
     strip_process(&mut spec)?;
     strip_linux(&mut spec, cgroups)?;
     strip_names(&mut spec);
+    let join = take_pid_namespace(&mut spec);
     let mut plan = Plan {
         spec,
         rootfs: root,
         propagation: Vec::new(),
         stage: Vec::new(),
         cgroup_view: None,
+        join,
+        procs: Vec::new(),
+        sysctls: Vec::new(),
+        apparmor: None,
         host_mounts,
     };
+    if plan.join.is_some() {
+        plan.take_what_needs_proc();
+    }
     let mounts = plan.spec.mounts().clone().unwrap_or_default();
     let mut kept = Vec::with_capacity(mounts.len());
     for mount in mounts {
         plan.mount(mount, cgroups, &mut kept)?;
     }
     plan.spec.set_mounts(Some(kept));
+    plan.cover_procs();
     if host_mounts && !plan.stage.is_empty() {
         return Err("an idmapped mount together with OCI hooks, a shared mount or the host's /sys is not supported"
             .to_owned());
@@ -153,7 +205,7 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
 
 fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<(), String> {
     let Some(linux) = spec.linux_mut() else {
-        return Err("the spec has no linux part".to_owned());
+        return Err("the spec has no linux section".to_owned());
     };
     if linux
         .mount_label()
@@ -175,7 +227,7 @@ fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<(), String> {
         .as_ref()
         .is_none_or(|p| !p.is_absolute())
     {
-        return Err("linux.cgroupsPath is not absolute".to_owned());
+        return Err("linux.cgroupsPath must be absolute".to_owned());
     }
     let propagation = match linux.rootfs_propagation().as_deref() {
         Some(p @ ("rshared" | "rslave" | "rprivate" | "runbindable")) => Some(p[1..].to_owned()),
@@ -208,7 +260,102 @@ fn strip_names(spec: &mut Spec) {
     }
 }
 
+fn take_pid_namespace(spec: &mut Spec) -> Option<PathBuf> {
+    let namespaces = spec.linux_mut().as_mut()?.namespaces_mut().as_mut()?;
+    let joined = |n: &LinuxNamespace| n.typ() == Ns::Pid && n.path().is_some();
+    let at = namespaces.iter().position(joined)?;
+    namespaces.remove(at).path().clone()
+}
+
 impl Plan {
+    fn take_what_needs_proc(&mut self) {
+        if let Some(linux) = self.spec.linux_mut() {
+            self.sysctls
+                .extend(linux.sysctl().clone().unwrap_or_default());
+            linux.set_sysctl(None);
+        }
+        if let Some(process) = self.spec.process_mut() {
+            self.apparmor = process.apparmor_profile().clone();
+            process.set_apparmor_profile(None);
+        }
+    }
+
+    /// One that is joined has a view for each of its mounts, and one for each mount upon those.
+    fn proc_view(&mut self, mount: &Mount, options: &[String]) -> Result<bool, String> {
+        let destination = mount.destination();
+        let refuse = |why: &str| {
+            Err(format!(
+                "mount {}: {why} in a PID namespace that is joined",
+                destination.display()
+            ))
+        };
+        let unknown = options.iter().find(|o| attribute(o).is_none());
+        let unknown = unknown.map(|option| format!("option {option} is not supported"));
+        if mount.typ().as_deref() == Some("proc") {
+            if let Some(why) = unknown {
+                return refuse(&why);
+            }
+            self.procs.retain(|v| v.destination != *destination);
+            self.procs.push(ProcView {
+                destination: destination.clone(),
+                attributes: attributes(options),
+                binds: Vec::new(),
+                read_only: Vec::new(),
+                masked: Vec::new(),
+            });
+            return Ok(true);
+        }
+        let below = |v: &&mut ProcView| destination.starts_with(&v.destination);
+        let Some(view) = self.procs.iter_mut().find(below) else {
+            return Ok(false);
+        };
+        let at = destination
+            .strip_prefix(&view.destination)
+            .map(Path::to_owned);
+        let at = at.unwrap_or_default();
+        let recursive = options.iter().any(|o| o == "rbind");
+        if !PROC_FILES.iter().any(|file| Path::new(file) == at)
+            || !(recursive || options.iter().any(|o| o == "bind"))
+        {
+            return refuse("inside or over /proc, it is not supported");
+        }
+        if let Some(why) = unknown {
+            return refuse(&why);
+        }
+        view.binds.push(Bind {
+            at,
+            source: mount.source().clone().unwrap_or_default(),
+            recursive,
+            attributes: attributes(options),
+        });
+        Ok(true)
+    }
+
+    /// Masks and read-only paths that lie in a procfs are made with it.
+    fn cover_procs(&mut self) {
+        let Some(linux) = self.spec.linux_mut() else {
+            return;
+        };
+        let mut masked = linux.masked_paths().clone().unwrap_or_default();
+        let mut read_only = linux.readonly_paths().clone().unwrap_or_default();
+        for view in &mut self.procs {
+            let take = |paths: &mut Vec<String>| -> Vec<PathBuf> {
+                let below = |path: &String| {
+                    let below = Path::new(path).strip_prefix(&view.destination).ok()?;
+                    Some(below.to_owned()).filter(|p| !p.as_os_str().is_empty())
+                };
+                let taken = paths.iter().filter_map(below).collect();
+                paths.retain(|path| below(path).is_none());
+                taken
+            };
+            let (masks, reads) = (take(&mut masked), take(&mut read_only));
+            view.masked = masks;
+            view.read_only = reads;
+        }
+        linux.set_masked_paths(Some(masked));
+        linux.set_readonly_paths(Some(read_only));
+    }
+
     fn mount(
         &mut self,
         mut mount: Mount,
@@ -236,6 +383,9 @@ impl Plan {
         }
         if matches!(mount.typ().as_deref(), Some("cgroup" | "cgroup2")) {
             self.cgroup_view = cgroup_view(&destination, &options, cgroups);
+            return Ok(());
+        }
+        if self.join.is_some() && self.proc_view(&mount, &options)? {
             return Ok(());
         }
         if mount.source().is_none() {
@@ -302,14 +452,6 @@ fn cgroup_view(
     options: &[String],
     cgroups: &[CgroupDir],
 ) -> Option<CgroupView> {
-    let bits = options.iter().map(|o| match o.as_str() {
-        "ro" => libc::MOUNT_ATTR_RDONLY,
-        "nosuid" => libc::MOUNT_ATTR_NOSUID,
-        "nodev" => libc::MOUNT_ATTR_NODEV,
-        "noexec" => libc::MOUNT_ATTR_NOEXEC,
-        // Access times of cgroup files mean nothing.
-        _ => 0,
-    });
     let only_v2 = cgroups.iter().all(CgroupDir::unified);
     let hierarchies = if only_v2 {
         Hierarchies::V2(PathBuf::from(&cgroups.first()?.path))
@@ -328,12 +470,30 @@ fn cgroup_view(
             directories,
         }
     };
-    let attributes = bits.fold(0, |all, bit| all | bit);
     Some(CgroupView {
         destination: destination.to_owned(),
-        attributes,
+        attributes: attributes(options),
         hierarchies,
     })
+}
+
+/// What a mount option is as a MOUNT_ATTR_* bit. Access times mean nothing in cgroup file systems and procfs; `bind` is
+/// no property of a mount.
+fn attribute(option: &str) -> Option<u64> {
+    Some(match option {
+        "ro" => libc::MOUNT_ATTR_RDONLY,
+        "nosuid" => libc::MOUNT_ATTR_NOSUID,
+        "nodev" => libc::MOUNT_ATTR_NODEV,
+        "noexec" => libc::MOUNT_ATTR_NOEXEC,
+        "rw" | "suid" | "dev" | "exec" | "defaults" | "bind" | "rbind" => 0,
+        "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "strictatime" => 0,
+        _ => return None,
+    })
+}
+
+fn attributes(options: &[String]) -> u64 {
+    let bits = options.iter().filter_map(|o| attribute(o));
+    bits.fold(0, |all, bit| all | bit)
 }
 
 /// Under /sys/fs/cgroup in the container.

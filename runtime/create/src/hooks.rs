@@ -10,7 +10,7 @@ use oci_spec::runtime::{Hook, Spec};
 use crate::say;
 
 /// Tells the monitor which hooks are left for later.
-pub fn announce(spec: &Spec) -> Result<(), String> {
+pub(crate) fn announce(spec: &Spec) -> Result<(), String> {
     let names: String = ["poststart", "poststop"]
         .into_iter()
         .filter(|point| hooks(spec, point).is_some_and(|h| !h.is_empty()))
@@ -23,7 +23,7 @@ pub fn announce(spec: &Spec) -> Result<(), String> {
 }
 
 /// Runs the hooks of one point; the first failure ends them.
-pub fn run(point: &str, pid: i32) -> Result<(), String> {
+pub(crate) fn run(point: &str, pid: i32) -> Result<(), String> {
     let launch = fs::read(LAUNCH).map_err(|e| format!("read {LAUNCH}: {e}"))?;
     let launch = Launch::decode(&launch).map_err(|e| e.to_string())?;
     let config = fs::read(CONFIG).map_err(|e| format!("read {CONFIG}: {e}"))?;

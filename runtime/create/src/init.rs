@@ -1,61 +1,76 @@
-//! What runs inside, in libcontainer's init: last preparations before the start signal, and the tail after it.
+//! Inside libcontainer's init: last preparations before the start signal, and the tail after it.
 //!
 //! libcontainer gets a spec without user, capabilities, limits, seccomp and no_new_privs, so that init still has every
 //! privilege when it comes here; `cairn_monitor::tail` then confines it exactly as it confines an exec.
 
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::fs;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 
 use cairn_monitor::report::{REACHED, STATUS_FD};
 use cairn_monitor::scheduling::Scheduling;
-use cairn_monitor::sys;
 use cairn_monitor::tail::Tail;
+use cairn_monitor::{rooted, sys};
 use libcontainer::workload::{
     Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError,
 };
 use oci_spec::runtime::Spec;
+use rustix::fs::OFlags;
 
 use crate::adjust::Propagation;
-use crate::place;
+use crate::birth::Birth;
+use crate::inherited;
+use crate::place::{self, Trees};
 use crate::start_hooks::StartHook;
 
 #[derive(Clone)]
-pub struct Init {
+pub(crate) struct Init {
     tail: Rc<Tail>,
     scheduling: Rc<Scheduling>,
     hooks: Rc<Vec<StartHook>>,
     propagation: Rc<Vec<Propagation>>,
-    /// The container's view of its cgroups, and where it belongs.
-    cgroups: Option<Rc<(OwnedFd, PathBuf)>>,
+    trees: Rc<Trees>,
+    /// Where the program is not ours to become, but that of a process in another PID namespace.
+    birth: Option<Rc<Birth>>,
 }
 
 impl Init {
-    pub fn new(
+    pub(crate) fn new(
         tail: Tail,
         scheduling: Scheduling,
         hooks: Vec<StartHook>,
         propagation: Vec<Propagation>,
-        cgroups: Option<(OwnedFd, PathBuf)>,
+        trees: Trees,
+        birth: Option<Birth>,
     ) -> Init {
         Init {
             tail: Rc::new(tail),
             scheduling: Rc::new(scheduling),
             hooks: Rc::new(hooks),
             propagation: Rc::new(propagation),
-            cgroups: cgroups.map(Rc::new),
+            trees: Rc::new(trees),
+            birth: birth.map(Rc::new),
         }
     }
 
+    /// The container's root is ours, with all that libcontainer mounts. Its image may have laid traps in the paths that
+    /// are touched here: descriptors that lead out of it are closed before.
     fn prepare(&self) -> Result<(), String> {
-        if let Some((tree, at)) = self.cgroups.as_deref() {
-            place::attach(tree, at)
-                .map_err(|e| format!("mount the cgroups at {}: {e}", at.display()))?;
+        if let Some(birth) = &self.birth {
+            birth.write_settings()?;
         }
+        let namespace = self.birth.iter().map(|b| b.keep());
+        let trees = self.trees.iter().map(|(tree, _)| tree.as_raw_fd());
+        close_what_leads_outside(&namespace.clone().chain(trees).collect::<Vec<_>>());
+        let root = || sys::open_root().map_err(|e| format!("open the root: {e}"));
+        for (tree, at) in self.trees.iter() {
+            place::attach(root()?.as_fd(), tree, at)
+                .map_err(|e| format!("mount {}: {e}", at.display()))?;
+        }
+        close_what_leads_outside(&namespace.collect::<Vec<_>>());
+        let root = root()?;
         for p in self.propagation.iter() {
             place::set_propagation(&p.destination, p.flags).map_err(|e| {
                 format!(
@@ -65,49 +80,72 @@ impl Init {
             })?;
         }
         let process = self.tail.process();
-        let cwd = Path::new(std::ffi::OsStr::from_bytes(&process.cwd));
-        if !cwd.exists() {
-            // As the peers do. On a read-only root it fails, and changing to it will say why.
-            let _reported_by_the_tail = fs::create_dir_all(cwd);
+        // As the peers do. On a read-only root it fails, and entering it will say why.
+        let _reported_by_the_tail = rooted::make_directories(root.as_fd(), &process.cwd, 0o755);
+        self.find_program(root.as_fd())?;
+        match &self.birth {
+            None => self.scheduling.apply(),
+            // The scheduler is given to it by the monitor.
+            Some(_) => self.scheduling.apply_inherited(),
         }
-        self.find_program()?;
-        self.scheduling
-            .apply()
-            .map_err(|(step, e)| format!("{step}: {e}"))
+        .map_err(|(step, e)| format!("{step}: {e}"))?;
+        drop(root);
+        self.birth
+            .as_ref()
+            .map_or(Ok(()), |birth| birth.give(&self.tail))
     }
 
-    /// So that a missing program fails the creation and not the start.
-    fn find_program(&self) -> Result<(), String> {
-        let program = self
-            .tail
-            .process()
-            .argv
-            .first()
-            .map(|p| String::from_utf8_lossy(p));
+    /// So that a missing program fails the creation and not the start. One that is reached through a link of procfs is
+    /// none: `/proc/self/exe` would be this helper.
+    fn find_program(&self, root: BorrowedFd<'_>) -> Result<(), String> {
+        let process = self.tail.process();
+        let program = process.argv.first().map(|p| String::from_utf8_lossy(p));
         let program = program.unwrap_or_default();
-        let cwd = Path::new(std::ffi::OsStr::from_bytes(&self.tail.process().cwd));
-        let found = self.tail.candidates().iter().filter_map(|c: &CString| {
-            fs::metadata(cwd.join(std::ffi::OsStr::from_bytes(c.as_bytes()))).ok()
-        });
-        let mut found = found.peekable();
-        if found.peek().is_none() {
-            let place = if program.contains('/') {
-                "no such file"
-            } else {
-                "not found in PATH"
+        let mut why = None;
+        for candidate in self.tail.candidates() {
+            let path = match candidate.as_bytes() {
+                absolute @ [b'/', ..] => absolute.to_vec(),
+                relative => [process.cwd.as_slice(), b"/", relative].concat(),
             };
-            return Err(format!("exec {program:?}: {place}"));
+            match executable(root, &path) {
+                Ok(true) => return Ok(()),
+                Ok(false) => why = Some("not executable".to_owned()),
+                Err(e) if is_missing(&e) => {}
+                Err(e) => why = why.or(Some(e.to_string())),
+            }
         }
-        let executable = |m: &fs::Metadata| {
-            use std::os::unix::fs::PermissionsExt;
-            m.is_file() && m.permissions().mode() & 0o111 != 0
-        };
-        if found.any(|m| executable(&m)) {
-            Ok(())
+        let missing = if program.contains('/') {
+            "no such file"
         } else {
-            Err(format!("exec {program:?}: not executable"))
-        }
+            "not found in PATH"
+        };
+        Err(format!(
+            "exec {program:?}: {}",
+            why.as_deref().unwrap_or(missing)
+        ))
     }
+}
+
+/// All that libcontainer still uses in this process are its sockets: what else it opened was for what is done by now.
+fn close_what_leads_outside(keep: &[RawFd]) {
+    // SAFETY: owners of what is closed lie in frames that this process never returns to: it ends by execve or exit.
+    #[allow(unsafe_code)]
+    unsafe {
+        sys::close_all_but_sockets_and_pipes(keep);
+    }
+}
+
+fn is_missing(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+fn executable(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<bool> {
+    use std::os::unix::fs::PermissionsExt;
+    let metadata: fs::Metadata = File::from(rooted::open(root, path, OFlags::PATH)?).metadata()?;
+    Ok(metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 impl Executor for Init {
@@ -124,15 +162,24 @@ impl Executor for Init {
     }
 
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
-        // SAFETY: descriptor 7 is the monitor's pipe, open until execve; nobody in this process closes it.
-        #[allow(unsafe_code)]
-        let status = unsafe { BorrowedFd::borrow_raw(STATUS_FD) };
+        let status = inherited::status();
         // This helper ignores SIGPIPE (a hook need not read its stdin); the program must not inherit that.
         sys::default_signals();
         let _nobody_listens = sys::write(status, &[REACHED]);
-        let error = match self.hooks.iter().try_for_each(StartHook::run) {
-            Ok(()) => self.tail.describe(&self.tail.run()),
-            Err(text) => text,
+        let inside = self.birth.as_deref();
+        let hooked = self.hooks.iter().try_for_each(|hook| hook.run(inside));
+        let error = match (hooked, inside) {
+            (Ok(()), Some(birth)) => match birth.let_go() {
+                Ok(()) => sys::exit_now(0),
+                Err(e) => format!("start init: {e}"),
+            },
+            // SAFETY: only the status pipe is used from here on, and `exit_now` follows.
+            #[allow(unsafe_code)]
+            (Ok(()), None) => match unsafe { self.tail.become_user(&mut [STATUS_FD]) } {
+                Ok(()) => self.tail.describe(&self.tail.execute()),
+                Err(e) => self.tail.describe(&e),
+            },
+            (Err(text), _) => text,
         };
         let _nobody_listens = sys::write(status, error.as_bytes());
         sys::exit_now(127)

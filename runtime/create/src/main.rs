@@ -9,11 +9,16 @@
 //!
 //! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before anything is forked) → own mount namespace
 //! without cgroup hierarchies → what libcontainer cannot do (`adjust.rs`, `place.rs`) → libcontainer → in its init,
-//! as its last step, the same tail as every exec's (`init.rs`).
+//! as its last step, the same tail as every exec's (`init.rs`); where a PID namespace is joined (`join.rs`), in a process
+//! that is born into it then (`birth.rs`).
+#![warn(unreachable_pub)]
 
 mod adjust;
+mod birth;
 mod hooks;
+mod inherited;
 mod init;
+mod join;
 mod place;
 mod profile;
 mod relay;
@@ -36,11 +41,14 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
+use crate::birth::Birth;
+use crate::place::Views;
+
 fn main() -> std::process::ExitCode {
     // A container in whose pid namespace we show up may execute this image (`/proc/<pid>/exe`): it shall do nothing
     // there. Only the monitor gives us the report socket.
     if std::process::id() == 1 || !say::has_socket() {
-        eprintln!("cairn-create: started by cairn-monitor only");
+        eprintln!("cairn-create: for cairn-monitor only");
         return std::process::ExitCode::FAILURE;
     }
     say::install();
@@ -51,6 +59,8 @@ fn main() -> std::process::ExitCode {
         return std::process::ExitCode::FAILURE;
     }
     if option.as_deref() == Some("--hooks") {
+        // The monitor is protected; what an operator's hook does is not.
+        let _only_raised = fs::write("/proc/self/oom_score_adj", "0");
         let point = args.next().unwrap_or_default();
         let pid = args.next().and_then(|p| p.parse().ok()).unwrap_or(0);
         return match hooks::run(&point, pid) {
@@ -80,6 +90,8 @@ fn create() -> Result<i32, String> {
         .join()
         .map_err(|e| format!("join the container's cgroups: {e}"))?;
     sys::set_groups(&[]).map_err(|e| format!("drop our groups: {e}"))?;
+    // Here, where it counts against the quota of the host's root: that of a mapped user is 200 keys.
+    sys::own_session_keyring().map_err(|e| format!("make a session keyring: {e}"))?;
     tail::raise_limits(&process).map_err(|e| format!("raise resource limits: {e}"))?;
     if !launch.tty {
         give_stdio(&spec, &process);
@@ -93,19 +105,29 @@ fn create() -> Result<i32, String> {
     let hooks = start_hooks::take(&mut plan.spec, &state, &process, filter.as_ref())?;
     relay::install(&mut plan.spec, &directory);
     place::hold_namespaces(&mut plan.spec)?;
-    let view = plan.cgroup_view.as_ref();
-    let tree = if plan.host_mounts {
-        view.map_or(Ok(None), place::cgroup_tree)?
-    } else {
-        place::private_mounts(&plan.stage, view)?
+    let joined = plan.join.as_deref();
+    let joined = joined
+        .map(|path| join::take(path, plan.procs.len()))
+        .transpose()?;
+    let (namespace, procfs) = joined.map_or((None, Vec::new()), |j| (Some(j.namespace), j.procfs));
+    let views = Views {
+        cgroups: plan.cgroup_view.as_ref(),
+        procs: plan.procs.iter().zip(procfs).collect(),
     };
-    let cgroups = tree.zip(plan.cgroup_view.map(|v| v.destination));
+    let trees = if plan.host_mounts {
+        place::trees(views)?
+    } else {
+        place::private_mounts(Some(&plan.rootfs), &plan.stage, views)?
+    };
+    let birth = namespace
+        .map(|namespace| Birth::new(namespace, plan.sysctls, plan.apparmor, launch.tty))
+        .transpose()?;
     let tail = Tail::new(process, filter.as_ref())?;
     write_bundle(&plan.spec)?;
     build(
         &launch,
         &directory,
-        init::Init::new(tail, scheduling, hooks, plan.propagation, cgroups),
+        init::Init::new(tail, scheduling, hooks, plan.propagation, trees, birth),
     )
 }
 
@@ -144,7 +166,7 @@ fn give_stdio(spec: &Spec, process: &Process) {
         (offset < m.size()).then(|| m.host_id().checked_add(offset))?
     });
     if let Some(uid) = mapped.into_iter().next() {
-        for fd in 3..6 {
+        for fd in inherited::stdio() {
             if sys::stat_fd(fd).is_ok_and(|(_, device)| device.is_none()) {
                 let _stays_roots = sys::chown_fd(fd, uid);
             }
@@ -185,7 +207,7 @@ fn build(launch: &Launch, directory: &Path, init: init::Init) -> Result<i32, Str
     if launch.tty {
         builder = builder.with_console_socket(Some(directory.join(CONSOLE)));
     } else {
-        let [stdin, stdout, stderr] = place::inherited_stdio();
+        let [stdin, stdout, stderr] = inherited::take_stdio();
         builder = builder
             .with_stdin(stdin)
             .with_stdout(stdout)
@@ -198,6 +220,6 @@ fn build(launch: &Launch, directory: &Path, init: init::Init) -> Result<i32, Str
         .as_sibling(true)
         .build()
         .map_err(|e| one_line(&e))?;
-    let pid = container.pid().ok_or("libcontainer reports no pid")?;
+    let pid = container.pid().ok_or("libcontainer reported no pid")?;
     Ok(pid.as_raw())
 }

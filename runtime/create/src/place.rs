@@ -1,52 +1,68 @@
-//! Mounts made beside libcontainer, in a mount namespace of this helper's own. All its `unsafe` but two borrows.
+//! Mounts made beside libcontainer, in a mount namespace of this helper's own.
 //!
 //! The namespace is a slave of the host's: what the host mounts later would arrive, nothing goes back. The cgroup
 //! hierarchies are taken off in it, so that libcontainer's cgroup code finds none to move processes through (each
 //! write to a `cgroup.procs` waits 7 to 20 ms for RCU; we have joined already).
-#![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use cairn_monitor::mount_tree::{self, Attributes};
+use cairn_monitor::rooted;
 use cairn_monitor::sys::{self, Fork};
 use oci_spec::runtime::{LinuxIdMapping, Spec};
+use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::adjust::{CgroupView, Hierarchies, STAGE, Staged};
-
-/// Stdin, stdout, stderr of the container as the monitor handed them over.
-pub fn inherited_stdio() -> [OwnedFd; 3] {
-    // SAFETY: descriptors 3 to 5 are ours by the protocol in `cairn_monitor::report`; this is called once.
-    [3, 4, 5].map(|fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) })
-}
+use crate::adjust::{CgroupView, Hierarchies, ProcView, STAGE, Staged};
 
 /// Sets how mounts at and below `destination` propagate.
-pub fn set_propagation(destination: &Path, flags: u64) -> io::Result<()> {
-    mount(None, destination, None, flags, None)
+pub(crate) fn set_propagation(destination: &Path, flags: u64) -> io::Result<()> {
+    let flags = MountPropagationFlags::from_bits_retain(flags as u32);
+    Ok(rustix::mount::mount_change(destination, flags)?)
 }
 
-/// A mount namespace of our own without cgroup hierarchies, and the staged mounts in their place. Returns the tree that
-/// init shall attach as the container's view of its cgroups.
-pub fn private_mounts(
+/// What init shall attach inside the container, each put together to one detached tree.
+#[derive(Default)]
+pub(crate) struct Views<'a> {
+    pub(crate) cgroups: Option<&'a CgroupView>,
+    /// Each with a procfs to begin with.
+    pub(crate) procs: Vec<(&'a ProcView, OwnedFd)>,
+}
+
+/// Trees, and where they belong.
+pub(crate) type Trees = Vec<(OwnedFd, PathBuf)>;
+
+/// A mount namespace of our own without cgroup hierarchies, and the staged mounts in their place; what restricts the
+/// file system that `root` lies in does not restrict it there.
+pub(crate) fn private_mounts(
+    root: Option<&Path>,
     stage: &[Staged],
-    view: Option<&CgroupView>,
-) -> Result<Option<OwnedFd>, String> {
+    views: Views<'_>,
+) -> Result<Trees, String> {
     let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
-    sys::unshare(libc::CLONE_NEWNS).map_err(at("make a mount namespace"))?;
-    mount(
-        None,
-        Path::new("/"),
-        None,
-        libc::MS_REC | libc::MS_SLAVE,
-        None,
-    )
-    .map_err(at("make our mounts slaves of the host's"))?;
+    sys::unshare_namespaces(UnshareFlags::NEWNS).map_err(at("make a mount namespace"))?;
+    set_propagation(Path::new("/"), libc::MS_REC | libc::MS_SLAVE)
+        .map_err(at("make our mounts slaves of the host's"))?;
+    if let Some(root) = root {
+        lift_restrictions(root).map_err(|e| format!("remount the root {}: {e}", root.display()))?;
+    }
     // Taken hold of while their sources can be seen.
     let trees = stage.iter().map(open).collect::<Result<Vec<_>, String>>()?;
-    let directories = match view.map(|v| &v.hierarchies) {
+    let procs = views.procs.into_iter().map(|(view, procfs)| {
+        let binds = view.binds.iter().map(|bind| {
+            mount_tree::copy(&bind.source, bind.recursive)
+                .map_err(|e| format!("bind {}: {e}", bind.source.display()))
+        });
+        Ok((view, procfs, binds.collect::<Result<Vec<_>, String>>()?))
+    });
+    let procs = procs.collect::<Result<Vec<_>, String>>()?;
+    let directories = match views.cgroups.map(|v| &v.hierarchies) {
         None => Vec::new(),
         Some(Hierarchies::V2(path)) => vec![path.as_path()],
         Some(Hierarchies::V1 { directories, .. }) => {
@@ -56,7 +72,8 @@ pub fn private_mounts(
     let cgroups = directories
         .into_iter()
         .map(|path| {
-            open_tree(path, false).map_err(|e| format!("bind cgroup {}: {e}", path.display()))
+            mount_tree::copy(path, false)
+                .map_err(|e| format!("bind cgroup {}: {e}", path.display()))
         })
         .collect::<Result<Vec<_>, String>>()?;
     match unmount(Path::new(STAGE)) {
@@ -64,41 +81,77 @@ pub fn private_mounts(
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
         other => other.map_err(at("take the cgroup hierarchies off"))?,
     }
-    mount(
-        Some("cairn"),
-        Path::new(STAGE),
-        Some("tmpfs"),
-        0,
-        Some("mode=755,size=1m"),
-    )
-    .map_err(at("mount a tmpfs over the cgroup hierarchies"))?;
-    let tree = view
-        .map(|v| assemble(v, cgroups))
-        .transpose()
-        .map_err(at("assemble the cgroup mount"))?;
+    mount_tmpfs("cairn", Path::new(STAGE), c"mode=755,size=1m")
+        .map_err(at("mount a tmpfs over the cgroup hierarchies"))?;
+    let mut made = Trees::new();
+    for (view, procfs, binds) in procs {
+        let tree = cover(view, &procfs, &binds).map_err(|e| {
+            let path = view.destination.display();
+            format!("assemble the mount of {path}: {e}")
+        })?;
+        made.push((tree, view.destination.clone()));
+    }
+    if let Some(view) = views.cgroups {
+        let tree = assemble(view, cgroups).map_err(at("assemble the cgroup mount"))?;
+        made.push((tree, view.destination.clone()));
+    }
     stage
         .iter()
         .zip(trees)
         .try_for_each(|(staged, tree)| settle(staged, &tree))?;
-    Ok(tree)
+    Ok(made)
 }
 
-/// The container's view of its cgroups alone, for a helper that stays in the host's mount namespace: put together in
-/// another one, which is gone afterwards. A detached tree belongs to none.
-pub fn cgroup_tree(view: &CgroupView) -> Result<Option<OwnedFd>, String> {
-    let at = |e: io::Error| format!("return to the host's mount namespace: {e}");
-    let directory = std::env::current_dir().map_err(at)?;
-    let host = File::open("/proc/self/ns/mnt").map_err(at)?;
-    let tree = private_mounts(&[], Some(view));
-    // Also sets root and working directory to that namespace's root.
-    sys::setns(host.as_fd(), libc::CLONE_NEWNS).map_err(at)?;
-    std::env::set_current_dir(directory).map_err(at)?;
-    tree
+/// A pause process has its root in the state directory, and /run is mounted noexec, nosuid and nodev on most hosts. In a
+/// user namespace such options could not be taken off any more, and a remount that does not name them is refused.
+fn lift_restrictions(root: &Path) -> io::Result<()> {
+    const RESTRICTIONS: u64 =
+        libc::MOUNT_ATTR_NOEXEC | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    let of_root = rustix::fs::statvfs(root)?;
+    if !of_root.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        return Ok(());
+    }
+    let tree = mount_tree::copy(root, false)?;
+    let attributes = Attributes {
+        clear: RESTRICTIONS,
+        ..Attributes::default()
+    };
+    mount_tree::set_attributes(&tree, &attributes)?;
+    mount_tree::attach(&tree, root)
+}
+
+/// The trees alone, for a helper that stays in the host's mount namespace: put together in another one, which is gone
+/// afterwards. A detached tree belongs to none.
+pub(crate) fn trees(views: Views<'_>) -> Result<Trees, String> {
+    if views.cgroups.is_none() && views.procs.is_empty() {
+        return Ok(Trees::new());
+    }
+    and_return(|| private_mounts(None, &[], views))
+        .map_err(|e| format!("return to the host's mount namespace: {e}"))?
+}
+
+/// Runs `work`, which may enter another mount namespace; afterwards this process is where it was.
+pub(crate) fn and_return<T>(work: impl FnOnce() -> T) -> io::Result<T> {
+    let directory = std::env::current_dir()?;
+    let ours = File::open("/proc/self/ns/mnt")?;
+    let result = work();
+    enter_mounts(&ours)?;
+    std::env::set_current_dir(directory)?;
+    Ok(result)
+}
+
+/// Also sets root and working directory to that namespace's root.
+pub(crate) fn enter_mounts(namespace: &File) -> io::Result<()> {
+    let kind = Some(LinkNameSpaceType::Mount);
+    Ok(rustix::thread::move_into_link_name_space(
+        namespace.as_fd(),
+        kind,
+    )?)
 }
 
 /// Opens the namespaces to join: init opens them by path only after it has entered its user namespace, where it may not
 /// be able to walk there. The descriptors stay open until execve.
-pub fn hold_namespaces(spec: &mut Spec) -> Result<(), String> {
+pub(crate) fn hold_namespaces(spec: &mut Spec) -> Result<(), String> {
     let Some(namespaces) = spec
         .linux_mut()
         .as_mut()
@@ -125,35 +178,85 @@ fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd>
         Hierarchies::V1 { directories, links } => {
             let frame = Path::new(STAGE).join("frame");
             fs::create_dir(&frame)?;
-            mount(
-                Some("cgroup"),
-                &frame,
-                Some("tmpfs"),
-                0,
-                Some("mode=755,size=64k"),
-            )?;
+            mount_tmpfs("cgroup", &frame, c"mode=755,size=64k")?;
             for ((name, _), tree) in directories.iter().zip(&cgroups) {
                 fs::create_dir(frame.join(name))?;
-                move_mount(tree, &frame.join(name))?;
+                mount_tree::attach(tree, &frame.join(name))?;
             }
             for (link, to) in links {
                 std::os::unix::fs::symlink(to, frame.join(link))?;
             }
-            let tree = open_tree(&frame, true)?;
+            let tree = mount_tree::copy(&frame, true)?;
             unmount(&frame)?;
+            fs::remove_dir(&frame)?;
             tree
         }
     };
-    set_attributes(&tree, true, view.attributes, None)?;
+    let attributes = Attributes {
+        set: view.attributes,
+        recursive: true,
+        ..Attributes::default()
+    };
+    mount_tree::set_attributes(&tree, &attributes)?;
+    Ok(tree)
+}
+
+/// A procfs with its masks, put together on the stage as [`assemble`] does. A path that the kernel does not offer needs no
+/// cover.
+fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<OwnedFd> {
+    const SEALED: u64 = libc::MOUNT_ATTR_RDONLY
+        | libc::MOUNT_ATTR_NOSUID
+        | libc::MOUNT_ATTR_NODEV
+        | libc::MOUNT_ATTR_NOEXEC;
+    let frame = Path::new(STAGE).join("frame");
+    fs::create_dir(&frame)?;
+    let attributes = Attributes {
+        set: view.attributes,
+        clear: SEALED & !view.attributes,
+        ..Attributes::default()
+    };
+    mount_tree::set_attributes(procfs, &attributes)?;
+    mount_tree::attach(procfs, &frame)?;
+    for (bind, tree) in view.binds.iter().zip(binds) {
+        let attributes = Attributes {
+            set: bind.attributes,
+            recursive: bind.recursive,
+            ..Attributes::default()
+        };
+        mount_tree::set_attributes(tree, &attributes)?;
+        mount_tree::attach(tree, &frame.join(&bind.at))?;
+    }
+    let there = |paths: &[PathBuf]| -> Vec<PathBuf> {
+        let paths = paths.iter().map(|path| frame.join(path));
+        paths.filter(|path| path.exists()).collect()
+    };
+    for path in there(&view.read_only) {
+        let tree = mount_tree::copy(&path, true)?;
+        let attributes = Attributes {
+            set: SEALED,
+            ..Attributes::default()
+        };
+        mount_tree::set_attributes(&tree, &attributes)?;
+        mount_tree::attach(&tree, &path)?;
+    }
+    for path in there(&view.masked) {
+        if path.is_dir() {
+            rustix::mount::mount("tmpfs", &path, "tmpfs", MountFlags::RDONLY, None)?;
+        } else {
+            mount_tree::attach(&mount_tree::copy(Path::new("/dev/null"), false)?, &path)?;
+        }
+    }
+    let tree = mount_tree::copy(&frame, true)?;
+    unmount(&frame)?;
+    fs::remove_dir(&frame)?;
     Ok(tree)
 }
 
 /// Attaches the view inside the container, after everything libcontainer has mounted.
-pub fn attach(tree: &OwnedFd, destination: &Path) -> io::Result<()> {
-    if !destination.is_dir() {
-        fs::create_dir_all(destination)?;
-    }
-    move_mount(tree, destination)
+pub(crate) fn attach(root: BorrowedFd<'_>, tree: &OwnedFd, destination: &Path) -> io::Result<()> {
+    let path = destination.as_os_str().as_bytes();
+    let directory = rooted::make_directories(root, path, 0o755)?;
+    mount_tree::attach_on(tree, directory.as_fd())
 }
 
 fn open(staged: &Staged) -> Result<OwnedFd, String> {
@@ -174,7 +277,7 @@ fn settle(staged: &Staged, tree: &OwnedFd) -> Result<(), String> {
     } else {
         File::create(at).map(drop)
     };
-    made.and_then(|()| move_mount(tree, at))
+    made.and_then(|()| mount_tree::attach(tree, at))
         .map_err(|e| format!("stage {}: {e}", at.display()))
 }
 
@@ -192,47 +295,22 @@ fn idmapped(
     let at = |step: &'static str| {
         move |e: io::Error| format!("idmapped mount of {}: {step}: {e}", source.display())
     };
-    let tree = open_tree(source, recursive).map_err(at("open"))?;
+    let tree = mount_tree::copy(source, recursive).map_err(at("open"))?;
     let namespace = user_namespace(uids, gids).map_err(at("make a user namespace"))?;
-    set_attributes(&tree, recursive, libc::MOUNT_ATTR_IDMAP, Some(&namespace)).map_err(|e| {
+    let attributes = Attributes {
+        set: libc::MOUNT_ATTR_IDMAP,
+        clear: 0,
+        userns: Some(namespace.as_fd()),
+        recursive,
+    };
+    mount_tree::set_attributes(&tree, &attributes).map_err(|e| {
         let kind = filesystem(&tree);
         format!(
-            "idmapped mount of {}: its filesystem ({kind}) refuses: {e}",
+            "idmapped mount of {}: not supported by its file system ({kind}): {e}",
             source.display()
         )
     })?;
     Ok(tree)
-}
-
-fn set_attributes(
-    tree: &OwnedFd,
-    recursive: bool,
-    set: u64,
-    userns: Option<&File>,
-) -> io::Result<()> {
-    let attributes = libc::mount_attr {
-        attr_set: set,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: userns.map_or(0, |f| f.as_raw_fd() as u64),
-    };
-    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the path is a C string, the attributes are valid for their size.
-    let ret = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            tree.as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-            &raw const attributes,
-            size_of::<libc::mount_attr>(),
-        )
-    };
-    if ret < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
 }
 
 /// A user namespace with these mappings; nobody lives in it.
@@ -240,11 +318,12 @@ fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Resul
     let (ready_read, ready_write) = sys::pipe()?;
     let (stay_read, stay_write) = sys::pipe()?;
     // SAFETY: this helper has one thread; the child ends by `exit_now`.
+    #[allow(unsafe_code)]
     let pid = match unsafe { sys::fork_into(None)? } {
         Fork::Parent(pid) => pid,
         Fork::Child => {
             drop(stay_write);
-            if sys::unshare(libc::CLONE_NEWUSER).is_ok() {
+            if sys::unshare_namespaces(UnshareFlags::NEWUSER).is_ok() {
                 let _parent_gone = sys::write(ready_write.as_fd(), b"1");
                 let _until_it_is_closed = sys::read(stay_read.as_fd(), &mut [0]);
             }
@@ -258,8 +337,7 @@ fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Resul
         Err(e) => Err(e),
     };
     drop(stay_write);
-    // SAFETY: waits for our own child; a null status is allowed.
-    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    let _nothing_to_reap = sys::reap_child(pid);
     result
 }
 
@@ -275,8 +353,8 @@ fn map(pid: i32, uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Result
 }
 
 /// `HOME=...` of a user by the root's /etc/passwd, read without following anything out of the root.
-pub fn home(rootfs: &Path, uid: u32) -> Vec<u8> {
-    let text = read_in_root(rootfs, c"etc/passwd").unwrap_or_default();
+pub(crate) fn home(rootfs: &Path, uid: u32) -> Vec<u8> {
+    let text = read_in_root(rootfs, b"/etc/passwd").unwrap_or_default();
     let mut lines = text
         .split(|b| *b == b'\n')
         .map(|l| l.split(|b| *b == b':').collect::<Vec<_>>());
@@ -290,27 +368,14 @@ pub fn home(rootfs: &Path, uid: u32) -> Vec<u8> {
     [b"HOME=".to_vec(), home].concat()
 }
 
-fn read_in_root(rootfs: &Path, path: &CStr) -> io::Result<Vec<u8>> {
+fn read_in_root(rootfs: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
     /// Nobody's passwd is larger.
     const LIMIT: u64 = 1 << 20;
     let root = File::open(rootfs)?;
-    // SAFETY: zero is valid for open_how.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
-    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-    // SAFETY: the path is a C string, `how` is valid for its size.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            root.as_raw_fd(),
-            path.as_ptr(),
-            &raw const how,
-            size_of::<libc::open_how>(),
-        )
-    };
-    let file = File::from(own(fd)?);
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rooted::open(root.as_fd(), path, flags)?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut text = Vec::new();
     file.take(LIMIT).read_to_end(&mut text)?;
@@ -318,100 +383,19 @@ fn read_in_root(rootfs: &Path, path: &CStr) -> io::Result<Vec<u8>> {
 }
 
 fn filesystem(fd: &OwnedFd) -> String {
-    // SAFETY: zero is valid; the kernel writes it before it is read.
-    unsafe {
-        let mut stat: libc::statfs = std::mem::zeroed();
-        if libc::fstatfs(fd.as_raw_fd(), &raw mut stat) < 0 {
-            return "unknown".to_owned();
-        }
-        format!("type {:#x}", stat.f_type)
+    match rustix::fs::fstatfs(fd) {
+        Ok(stat) => format!("type {:#x}", stat.f_type),
+        Err(_) => "unknown".to_owned(),
     }
 }
 
-fn open_tree(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
-    let path = c_string(path)?;
-    let flags = libc::OPEN_TREE_CLONE
-        | libc::OPEN_TREE_CLOEXEC
-        | if recursive {
-            libc::AT_RECURSIVE as u32
-        } else {
-            0
-        };
-    // SAFETY: a C string.
-    own(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })
-}
-
-fn move_mount(tree: &OwnedFd, to: &Path) -> io::Result<()> {
-    let to = c_string(to)?;
-    // SAFETY: C strings.
-    let ret = unsafe {
-        libc::syscall(
-            libc::SYS_move_mount,
-            tree.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_FDCWD,
-            to.as_ptr(),
-            libc::MOVE_MOUNT_F_EMPTY_PATH,
-        )
-    };
-    if ret < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-fn own(ret: libc::c_long) -> io::Result<OwnedFd> {
-    if ret < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just gave out this descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(ret as RawFd) })
-}
-
-fn c_string(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
-}
-
-fn mount(
-    source: Option<&str>,
-    target: &Path,
-    kind: Option<&str>,
-    flags: u64,
-    data: Option<&str>,
-) -> io::Result<()> {
-    let text = |s: Option<&str>| {
-        s.map(CString::new)
-            .transpose()
-            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
-    };
-    let (source, target, kind, data) = (text(source)?, c_string(target)?, text(kind)?, text(data)?);
-    let pointer = |s: &Option<CString>| s.as_ref().map_or(std::ptr::null(), |s| s.as_ptr());
-    // SAFETY: null or C strings that outlive the call.
-    let ret = unsafe {
-        libc::mount(
-            pointer(&source),
-            target.as_ptr(),
-            pointer(&kind),
-            flags,
-            pointer(&data).cast(),
-        )
-    };
-    if ret < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+fn mount_tmpfs(source: &str, target: &Path, options: &CStr) -> io::Result<()> {
+    let flags = MountFlags::empty();
+    Ok(rustix::mount::mount(
+        source, target, "tmpfs", flags, options,
+    )?)
 }
 
 fn unmount(target: &Path) -> io::Result<()> {
-    let target = c_string(target)?;
-    // SAFETY: a C string.
-    let ret = unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
-    if ret < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    Ok(rustix::mount::unmount(target, UnmountFlags::DETACH)?)
 }

@@ -2,6 +2,9 @@
 //!
 //! The cache is a directory of files named by a hash of the profile. A file holds the profile itself too, and is used
 //! only if that is the same.
+//!
+//! A system call newer than any that the profile names is unknown to it, not forbidden: it answers ENOSYS, and programs fall
+//! back to an older one (the rule of the OCI's runtime specification for `linux.seccomp`; runc does the same).
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,10 +21,13 @@ use oci_spec::runtime::{
     LinuxSeccompFilterFlag as Flag, LinuxSeccompOperator as Op, LinuxSyscall,
 };
 
+/// Changes with what is made of a profile: the cache may be an older version's.
+const COMPILER: u32 = 2;
+
 /// The filter, and where it is cached.
-pub fn filter(profile: &LinuxSeccomp, cache: &Path) -> Result<(Filter, PathBuf), String> {
+pub(crate) fn filter(profile: &LinuxSeccomp, cache: &Path) -> Result<(Filter, PathBuf), String> {
     let text = serde_json::to_vec(profile).map_err(|e| format!("seccomp profile: {e}"))?;
-    let path = cache.join(format!("{:016x}.bpf", hash(&text)));
+    let path = cache.join(format!("{:016x}.{COMPILER}.bpf", hash(&text)));
     if let Ok(bytes) = fs::read(&path)
         && let Ok(filter) = Filter::decode(&bytes)
         && filter.profile == text
@@ -89,11 +95,102 @@ fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>, String> {
     let (read, write) = sys::pipe().map_err(|e| format!("compile the seccomp profile: {e}"))?;
     context.export_bpf(&write).map_err(at)?;
     drop(write);
-    let mut program = Vec::new();
+    let mut program = unknown_calls(profile);
     fs::File::from(read)
         .read_to_end(&mut program)
         .map_err(|e| format!("compile the seccomp profile: {e}"))?;
     Ok(program)
+}
+
+/// What stands before the compiled rules: ENOSYS for calls above the highest that the profile names, on each architecture.
+/// Nothing where others than the named are allowed, or left to a tracer.
+fn unknown_calls(profile: &LinuxSeccomp) -> Vec<u8> {
+    use Action as A;
+    let refuses = matches!(
+        profile.default_action(),
+        A::ScmpActErrno
+            | A::ScmpActTrap
+            | A::ScmpActKill
+            | A::ScmpActKillThread
+            | A::ScmpActKillProcess
+    );
+    if !refuses {
+        return Vec::new();
+    }
+    let named = profile.architectures().iter().flatten();
+    let mut tokens: Vec<(u32, ScmpArch)> = named
+        .map(|arch| architecture(*arch))
+        .chain([ScmpArch::native()])
+        .filter_map(|arch| Some((audit_token(arch)?, arch)))
+        .collect();
+    tokens.sort_unstable_by_key(|(token, _)| *token);
+    tokens.dedup_by_key(|(token, _)| *token);
+    let highest = tokens
+        .into_iter()
+        .filter_map(|(token, arch)| Some((token, highest_call(profile, arch)?)));
+    enosys_above(&highest.collect::<Vec<_>>())
+}
+
+/// Pseudo numbers of calls that an architecture does not have are negative.
+fn highest_call(profile: &LinuxSeccomp, arch: ScmpArch) -> Option<u32> {
+    let rules = profile.syscalls().iter().flatten();
+    let numbers = rules.flat_map(LinuxSyscall::names).filter_map(|name| {
+        let call = ScmpSyscall::from_name_by_arch(name, arch).ok()?;
+        u32::try_from(call.as_raw_syscall()).ok()
+    });
+    numbers.max()
+}
+
+/// AUDIT_ARCH_* as seccomp sees it. x32 has x86_64's, and numbers of its own from bit 30 on, which are left to the rules;
+/// so is an architecture that is not listed.
+fn audit_token(arch: ScmpArch) -> Option<u32> {
+    const WIDE: u32 = 1 << 31;
+    const LITTLE: u32 = 1 << 30;
+    Some(match arch {
+        ScmpArch::X86 => 3 | LITTLE,
+        ScmpArch::X8664 => 62 | WIDE | LITTLE,
+        ScmpArch::Arm => 40 | LITTLE,
+        ScmpArch::Aarch64 => 183 | WIDE | LITTLE,
+        ScmpArch::Ppc64Le => 21 | WIDE | LITTLE,
+        ScmpArch::S390X => 22 | WIDE,
+        ScmpArch::S390 => 22,
+        ScmpArch::Riscv64 => 243 | WIDE | LITTLE,
+        ScmpArch::Loongarch64 => 258 | WIDE | LITTLE,
+        _ => return None,
+    })
+}
+
+/// Classic BPF that answers ENOSYS above these numbers, and else goes on behind its end.
+fn enosys_above(highest: &[(u32, u32)]) -> Vec<u8> {
+    /// Where x32's numbers begin.
+    const X32: u32 = 1 << 30;
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const IF_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
+    const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    // Of struct seccomp_data.
+    const NUMBER: u32 = 0;
+    const ARCHITECTURE: u32 = 4;
+    let enosys = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    // Code, how many to skip if so, if not, operand.
+    let mut program: Vec<(u16, u8, u8, u32)> = Vec::new();
+    for (token, number) in highest {
+        program.extend([
+            (LOAD, 0, 0, ARCHITECTURE),
+            (IF_EQUAL, 0, 4, *token),
+            (LOAD, 0, 0, NUMBER),
+            (IF_AT_LEAST, 2, 0, X32),
+            (IF_GREATER, 0, 1, *number),
+            (RETURN, 0, 0, enosys),
+        ]);
+    }
+    let bytes = program.into_iter().flat_map(|(code, yes, no, k)| {
+        let [a, b] = code.to_ne_bytes();
+        let [c, d, e, f] = k.to_ne_bytes();
+        [a, b, yes, no, c, d, e, f]
+    });
+    bytes.collect()
 }
 
 fn add(
@@ -190,5 +287,32 @@ fn architecture(arch: Arch) -> ScmpArch {
         Arch::ScmpArchM68k => ScmpArch::M68k,
         Arch::ScmpArchSh => ScmpArch::Sh,
         Arch::ScmpArchSheb => ScmpArch::Sheb,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oci_spec::runtime::{LinuxSeccompBuilder, LinuxSyscallBuilder};
+
+    fn profile(default: Action) -> LinuxSeccomp {
+        let rule = LinuxSyscallBuilder::default()
+            .names(vec!["read".to_owned(), "clone3".to_owned()])
+            .action(Action::ScmpActAllow);
+        LinuxSeccompBuilder::default()
+            .default_action(default)
+            .syscalls(vec![rule.build().expect("a rule")])
+            .build()
+            .expect("a profile")
+    }
+
+    #[test]
+    fn a_profile_that_refuses_by_default_has_a_highest_number() {
+        let clone3 = highest_call(&profile(Action::ScmpActErrno), ScmpArch::X8664);
+        assert_eq!(clone3, Some(435));
+        let before = unknown_calls(&profile(Action::ScmpActErrno));
+        assert_eq!(before.len(), 6 * 8, "one architecture");
+        assert!(unknown_calls(&profile(Action::ScmpActAllow)).is_empty());
+        assert!(unknown_calls(&profile(Action::ScmpActTrace)).is_empty());
     }
 }

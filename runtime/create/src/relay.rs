@@ -1,4 +1,4 @@
-//! What stands between libcontainer and an OCI hook that it runs (prestart, createRuntime, createContainer).
+//! Relay between libcontainer and an OCI hook that it runs (prestart, createRuntime, createContainer).
 //!
 //! libcontainer tells a hook the bundle that it was given itself, whose spec is stripped (`adjust.rs`). Many hooks read
 //! the container's environment and mounts there: they are told the container's directory, which holds the whole spec.
@@ -15,7 +15,7 @@ use oci_spec::runtime::{Hook, Spec};
 use serde_json::Value;
 
 /// The first argument of a relay.
-pub const OPTION: &str = "--hook";
+pub(crate) const OPTION: &str = "--hook";
 
 /// A state longer than this is none: annotations have 256 KiB at most.
 const MAX_STATE: u64 = 4 << 20;
@@ -24,7 +24,7 @@ const MAX_STATE: u64 = 4 << 20;
 const SELF: &str = "/proc/self/exe";
 
 /// Puts a relay before each hook that libcontainer runs. `directory` is the container's.
-pub fn install(spec: &mut Spec, directory: &Path) {
+pub(crate) fn install(spec: &mut Spec, directory: &Path) {
     let Some(hooks) = spec.hooks_mut() else {
         return;
     };
@@ -56,7 +56,7 @@ fn relay(hook: &mut Hook, directory: &Path) {
 }
 
 /// Becomes the hook; `args` are those behind the option. Returns only with an error.
-pub fn run(args: impl Iterator<Item = String>) -> String {
+pub(crate) fn run(args: impl Iterator<Item = String>) -> String {
     match prepare(args) {
         Ok((path, argv, env)) => format!("{path:?}: {}", sys::execve(&path, &argv, &env)),
         Err(text) => text,

@@ -1,10 +1,9 @@
-//! How this helper talks: messages on the report socket, also from the processes libcontainer forks.
+//! Reports of this helper: messages on the report socket, also from the processes libcontainer forks.
 //!
 //! A tracing subscriber sends each ERROR line at once, by write(2) on an inherited descriptor, so that it also works
 //! after pivot_root. libcontainer's returned errors are shallow; its first ERROR line names path and cause.
 
 use std::fmt::Write as _;
-use std::os::fd::BorrowedFd;
 
 use cairn_monitor::report::{MAX, REPORT_FD, Report};
 use cairn_monitor::sys;
@@ -13,26 +12,25 @@ use tracing::metadata::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::inherited;
+
 /// Whether descriptor 6 is a socket, which only the monitor hands out.
-pub fn has_socket() -> bool {
+pub(crate) fn has_socket() -> bool {
     std::fs::read_link(format!("/proc/self/fd/{REPORT_FD}"))
         .is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
 }
 
-pub fn send(report: &Report) {
-    // SAFETY: descriptor 6 is the monitor's socket (checked in main) and nobody in this process closes it.
-    #[allow(unsafe_code)]
-    let socket = unsafe { BorrowedFd::borrow_raw(REPORT_FD) };
-    let _nobody_listens = sys::write(socket, &report.encode());
+pub(crate) fn send(report: &Report) {
+    let _nobody_listens = sys::write(inherited::report(), &report.encode());
 }
 
 /// Makes libcontainer's ERROR lines reports.
-pub fn install() {
+pub(crate) fn install() {
     let _only_once = tracing::subscriber::set_global_default(Errors);
 }
 
 /// An error with all its causes, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -3,7 +3,7 @@
 //! Not by libcontainer: their programs are files of the container's image, and it would run them with every privilege of
 //! this helper. Here each is confined as the container's own program is, by the same tail.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,10 @@ use cairn_monitor::tail::Tail;
 use oci_spec::runtime::{Hook, Spec};
 use serde_json::{Value, json};
 
+use crate::birth::{Birth, born_into};
+
 /// One hook, ready to run.
-pub struct StartHook {
+pub(crate) struct StartHook {
     path: String,
     tail: Tail,
     timeout: Option<Duration>,
@@ -25,7 +27,7 @@ pub struct StartHook {
 }
 
 /// What hooks are told of the container in `directory`.
-pub fn state(spec: &Spec, launch: &Launch, directory: &Path) -> Value {
+pub(crate) fn state(spec: &Spec, launch: &Launch, directory: &Path) -> Value {
     json!({
         "ociVersion": spec.version(),
         "id": launch.id,
@@ -36,7 +38,7 @@ pub fn state(spec: &Spec, launch: &Launch, directory: &Path) -> Value {
 }
 
 /// Takes them out of the spec. `process` is the container's own.
-pub fn take(
+pub(crate) fn take(
     spec: &mut Spec,
     state: &Value,
     process: &Process,
@@ -88,38 +90,70 @@ fn prepare(
 }
 
 impl StartHook {
-    /// Runs it to its end; anything but success is an error.
-    pub fn run(&self) -> Result<(), String> {
+    /// Runs it to its end; anything but success is an error. `inside`: in the PID namespace that init was born into.
+    pub(crate) fn run(&self, inside: Option<&Birth>) -> Result<(), String> {
         let at = |e: std::io::Error| format!("startContainer hook {}: {e}", self.path);
         let mut state = self.state.clone();
-        state["pid"] = std::process::id().into();
+        let init = inside.and_then(Birth::pid);
+        state["pid"] = init.unwrap_or(std::process::id().cast_signed()).into();
         let stdin = sys::memory_file(state.to_string().as_bytes()).map_err(at)?;
+        let (heard, said) = sys::pipe().map_err(at)?;
         // SAFETY: init has one thread; the child ends by execve or `exit_now`.
         #[allow(unsafe_code)]
-        let child = match unsafe { sys::fork_into(None) }.map_err(at)? {
+        let mut child = match unsafe { sys::fork_into(None) }.map_err(at)? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 let ready = sys::dup_to(stdin.as_raw_fd(), 0).and_then(|()| sys::dup_to(2, 1));
                 if ready.is_ok() {
-                    self.tail.run();
+                    self.become_hook(inside, &said);
                 }
                 sys::exit_now(127)
             }
         };
+        drop(said);
+        if inside.is_some() {
+            let mut pid = [0; 4];
+            if let Ok(4) = sys::read(heard.as_fd(), &mut pid) {
+                // Others of the namespace may have written it.
+                child = Some(i32::from_ne_bytes(pid))
+                    .filter(|pid| sys::is_child(*pid))
+                    .unwrap_or(child);
+            }
+        }
         match wait(child, self.timeout).map_err(at)? {
             Some(0) => Ok(()),
             Some(127) => Err(format!(
-                "startContainer hook {}: it could not be executed",
+                "startContainer hook {}: cannot be executed",
                 self.path
             )),
             Some(code) => Err(format!(
                 "startContainer hook {}: exit code {code}",
                 self.path
             )),
-            None => Err(format!(
-                "startContainer hook {}: it took too long",
-                self.path
-            )),
+            None => Err(format!("startContainer hook {}: timed out", self.path)),
+        }
+    }
+}
+
+impl StartHook {
+    /// In a child: returns if there is nothing to execute.
+    fn become_hook(&self, inside: Option<&Birth>, said: &OwnedFd) {
+        let Some(birth) = inside else {
+            // SAFETY: nothing above 2 is used from here on, and the caller ends.
+            #[allow(unsafe_code)]
+            if unsafe { self.tail.become_user(&mut []) }.is_ok() {
+                self.tail.execute();
+            }
+            return;
+        };
+        match born_into(birth.namespace(), &self.tail, &mut [said.as_raw_fd()]) {
+            Ok(Fork::Child) => {
+                self.tail.execute();
+            }
+            Ok(Fork::Parent(pid)) => {
+                let _nobody_listens = sys::write(said.as_fd(), &pid.to_ne_bytes());
+            }
+            Err(_) => {}
         }
     }
 }

@@ -208,7 +208,7 @@ fn kill_v2(dir: &Path) -> io::Result<()> {
         let Some(left) = deadline.checked_duration_since(Instant::now()) else {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "killed processes do not end",
+                "killed processes did not exit",
             ));
         };
         // The kernel says POLLPRI when `populated` changes.
@@ -242,7 +242,7 @@ fn kill_by_hand(dir: &Path) -> io::Result<()> {
         if Instant::now() > deadline {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "killed processes do not end",
+                "killed processes did not exit",
             ));
         }
         sys::poll(&mut [], pause)?;

@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-/// Why bytes did not decode. One line, without the bytes themselves (they may hold environment values).
+/// Version of the frames and of the files `launch`, `pid` and `exit`.
+pub const VERSION: u16 = 1;
+
+/// Decoding error. One line, without the bytes themselves (they may hold environment values).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError(pub &'static str);
 
@@ -101,7 +104,7 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
         if n > self.rest.len() {
-            return Err(DecodeError("it ends in the middle of a value"));
+            return Err(DecodeError("truncated value"));
         }
         let (head, tail) = self.rest.split_at(n);
         self.rest = tail;
@@ -122,7 +125,7 @@ impl<'a> Reader<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(DecodeError("a flag is neither 0 nor 1")),
+            _ => Err(DecodeError("invalid flag")),
         }
     }
 
@@ -148,14 +151,14 @@ impl<'a> Reader<'a> {
     }
 
     pub fn string(&mut self) -> Result<String> {
-        String::from_utf8(self.bytes()?).map_err(|_| DecodeError("a text is not UTF-8"))
+        String::from_utf8(self.bytes()?).map_err(|_| DecodeError("text is not UTF-8"))
     }
 
     /// A list whose items are at least one byte each, so that a count can never outrun the bytes left.
     pub fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let n = self.u32()? as usize;
         if n > self.rest.len() {
-            return Err(DecodeError("a list is longer than its message"));
+            return Err(DecodeError("a list exceeds its message"));
         }
         let mut out = Vec::new();
         for _ in 0..n {
@@ -177,7 +180,7 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() {
             Ok(())
         } else {
-            Err(DecodeError("bytes are left over"))
+            Err(DecodeError("trailing bytes"))
         }
     }
 }

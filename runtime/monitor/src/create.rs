@@ -9,14 +9,17 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::log::Stream;
 use cairn_monitor::record::{HOOKS, Launch};
-use cairn_monitor::report::{self, CONSOLE, REACHED, REPORT_FD, Report, STATE, STATUS_FD};
+use cairn_monitor::report::{
+    self, CONSOLE, PROGRAMS_FD, REACHED, REPORT_FD, Report, STATE, STATUS_FD,
+};
+use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::sys::{self, ExecVector, Fork};
 
 use crate::output::Output;
 
 /// The helper at work, and what stays of it until init has executed its program.
-pub struct Creation {
-    pub helper: i32,
+pub(crate) struct Creation {
+    pub(crate) helper: i32,
     /// Messages of the helper and of what it forked.
     report: Option<OwnedFd>,
     /// The exec status pipe.
@@ -25,18 +28,20 @@ pub struct Creation {
     console: Option<UnixListener>,
     errors: Vec<String>,
     failed: Option<String>,
-    pub pid: Option<i32>,
+    /// Init, where it is not the process that libcontainer made.
+    born: Option<i32>,
+    pub(crate) pid: Option<i32>,
 }
 
 /// Our ends of the container's streams.
-pub struct Streams {
+pub(crate) struct Streams {
     /// The write end of its stdin pipe.
-    pub stdin: Option<OwnedFd>,
+    pub(crate) stdin: Option<OwnedFd>,
 }
 
 impl Creation {
     /// Spawns the helper. The container's output is `output`'s from now on.
-    pub fn spawn(
+    pub(crate) fn spawn(
         launch: &Launch,
         cgroups: &Cgroups,
         output: &mut Output,
@@ -75,21 +80,22 @@ impl Creation {
             console,
             errors: Vec::new(),
             failed: None,
+            born: None,
             pid: None,
         };
         Ok((creation, streams))
     }
 
-    pub fn report_fd(&self) -> Option<i32> {
+    pub(crate) fn report_fd(&self) -> Option<i32> {
         self.report.as_ref().map(|fd| fd.as_raw_fd())
     }
 
-    pub fn status_fd(&self) -> Option<i32> {
+    pub(crate) fn status_fd(&self) -> Option<i32> {
         self.status.as_ref().map(|fd| fd.as_raw_fd())
     }
 
     /// Reads what the helper said so far.
-    pub fn read_report(&mut self) {
+    pub(crate) fn read_report(&mut self) {
         let mut buf = [0; report::MAX];
         while let Some(fd) = &self.report {
             match sys::read(fd.as_fd(), &mut buf) {
@@ -97,7 +103,8 @@ impl Creation {
                 Ok(n) => match Report::decode(&buf[..n]) {
                     // Bounded: the first lines tell what happened.
                     Some(Report::Error(text)) if self.errors.len() < 16 => self.errors.push(text),
-                    Some(Report::Created(pid)) => self.pid = Some(pid),
+                    Some(Report::Born(pid)) => self.born = Some(pid),
+                    Some(Report::Created(pid)) => self.pid = self.born.or(Some(pid)),
                     Some(Report::Failed(text)) => self.failed = Some(text),
                     _ => {}
                 },
@@ -109,13 +116,15 @@ impl Creation {
     }
 
     /// The status pipe: none while init has not come to its program or failed. `Ok` is a running program.
-    pub fn started(&mut self) -> Option<Result<(), String>> {
+    pub(crate) fn started(&mut self) -> Option<Result<(), String>> {
         let fd = self.status.as_ref()?;
         let mut buf = [0; 512];
         loop {
             match sys::read(fd.as_fd(), &mut buf) {
                 Ok(0) => break,
-                Ok(n) => self.said.extend_from_slice(&buf[..n]),
+                Ok(n) if self.said.len() < report::MAX => self.said.extend_from_slice(&buf[..n]),
+                // More than is ever said: a container of the same pid namespace writes to it.
+                Ok(_) => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(_) => break,
@@ -132,7 +141,7 @@ impl Creation {
 
     /// The first ERROR line tells most; the error returned is often shallow. When one of the helper's processes ends,
     /// the others complain about their channel: that is never the cause.
-    pub fn why(&self, otherwise: &str) -> String {
+    pub(crate) fn why(&self, otherwise: &str) -> String {
         let cause = self
             .errors
             .iter()
@@ -145,8 +154,19 @@ impl Creation {
         }
     }
 
+    /// An init that was born without a scheduler gets it here, where the privilege is.
+    pub(crate) fn schedule(&self, pid: i32) -> io::Result<()> {
+        if self.born.is_none() {
+            return Ok(());
+        }
+        let scheduling = Scheduling::read().map_err(io::Error::other)?;
+        let set = scheduling.cpu.map(|cpu| sys::set_scheduler(pid, &cpu));
+        set.unwrap_or(Ok(()))
+            .map_err(|e| io::Error::new(e.kind(), format!("set the scheduler: {e}")))
+    }
+
     /// The terminal's master, sent by init before it reported ready.
-    pub fn take_terminal(&mut self) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn take_terminal(&mut self) -> io::Result<Option<OwnedFd>> {
         let Some(listener) = self.console.take() else {
             return Ok(None);
         };
@@ -156,23 +176,23 @@ impl Creation {
         fs::remove_file(CONSOLE)?;
         master
             .map(Some)
-            .ok_or_else(|| io::Error::other("the terminal did not arrive"))
+            .ok_or_else(|| io::Error::other("no terminal was received"))
     }
 }
 
 /// Lets init run: it waits in accept on this socket, and reads to its end.
-pub fn notify(id: &str) -> io::Result<()> {
+pub(crate) fn notify(id: &str) -> io::Result<()> {
     UnixStream::connect(format!("{STATE}/{id}/notify.sock"))?.write_all(b"start container")
 }
 
 /// Whether the container has OCI hooks for this point.
-pub fn has_hooks(point: &str) -> bool {
+pub(crate) fn has_hooks(point: &str) -> bool {
     fs::read_to_string(HOOKS).is_ok_and(|names| names.lines().any(|n| n == point))
 }
 
 /// Starts the helper to run them; its end is their end. What they say or how they fail changes nothing (OCI: a failing
 /// poststart or poststop hook is not an error of the operation).
-pub fn run_hooks(launch: &Launch, point: &str, pid: i32) -> io::Result<i32> {
+pub(crate) fn run_hooks(launch: &Launch, point: &str, pid: i32) -> io::Result<i32> {
     // It wants a report socket, which nobody reads here.
     let (_ours, theirs) = sys::seqpacket_pair()?;
     let args = [
@@ -214,6 +234,7 @@ fn spawn(
         Fork::Child => {
             sys::default_signals();
             let mut keep: Vec<i32> = inherited.iter().map(|(_, number)| *number).collect();
+            keep.push(PROGRAMS_FD);
             let numbers = (0..3).map(|n| (null.as_raw_fd(), n));
             for (fd, number) in numbers.chain(inherited.iter().map(|(fd, n)| (fd.as_raw_fd(), *n)))
             {

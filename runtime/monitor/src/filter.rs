@@ -3,8 +3,7 @@
 //! Pure. The file holds the profile's own text too: whoever takes a filter from the cache compares the text, so that
 //! a name clash cannot hand out a foreign filter.
 
-use crate::codec::{DecodeError, Reader, Writer};
-use crate::wire::VERSION;
+use crate::codec::{DecodeError, Reader, VERSION, Writer};
 
 /// The kernel's own bound on instructions.
 const MAX_INSTRUCTIONS: usize = 4096;
@@ -32,7 +31,7 @@ impl Filter {
     pub fn decode(bytes: &[u8]) -> Result<Filter, DecodeError> {
         let mut r = Reader::new(bytes);
         if r.u16()? != VERSION {
-            return Err(DecodeError("the seccomp filter has another version"));
+            return Err(DecodeError("unsupported version of the seccomp filter"));
         }
         let filter = Filter {
             flags: r.u32()?,
@@ -42,7 +41,7 @@ impl Filter {
         r.end()?;
         let n = filter.program.len();
         if n == 0 || !n.is_multiple_of(8) || n / 8 > MAX_INSTRUCTIONS {
-            return Err(DecodeError("the seccomp filter has a wrong size"));
+            return Err(DecodeError("invalid size of the seccomp filter"));
         }
         Ok(filter)
     }

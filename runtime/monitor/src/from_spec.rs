@@ -10,7 +10,8 @@ use oci_spec::runtime::{
 };
 
 use crate::process::{Capabilities, Limit, Process};
-use crate::scheduling::{Cpu, Memory, Scheduling};
+use crate::scheduling::{Memory, Scheduling};
+use crate::sys::Cpu;
 
 /// Fails, in one line, on what cannot be carried over.
 pub fn process(spec: &Spec) -> Result<Process, String> {
@@ -170,7 +171,7 @@ fn memory(asked: &LinuxMemoryPolicy) -> Result<Memory, String> {
     Ok(Memory {
         mode: mode | flags,
         nodes: node_mask(nodes)
-            .ok_or_else(|| format!("memory policy: {nodes:?} is no list of nodes"))?,
+            .ok_or_else(|| format!("memory policy: invalid list of nodes {nodes:?}"))?,
     })
 }
 

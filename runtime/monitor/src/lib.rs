@@ -1,7 +1,7 @@
 //! The monitor's protocol and the parts it shares with `cairn-create` and the daemon.
 //!
 //! Pure: `codec`, `wire`, `record`, `process`, `filter`, `log`, `from_spec`. With system calls, for single-threaded
-//! processes only: `sys`, `cgroup`, `scheduling`, `tail`.
+//! processes only: `sys`, `rooted`, `stat`, `cgroup`, `scheduling`, `tail`; for any: `mount_tree`, `log_path`.
 
 pub mod cgroup;
 pub mod codec;
@@ -9,10 +9,14 @@ pub mod filter;
 #[cfg(feature = "spec")]
 pub mod from_spec;
 pub mod log;
+pub mod log_path;
+pub mod mount_tree;
 pub mod process;
 pub mod record;
 pub mod report;
+pub mod rooted;
 pub mod scheduling;
+pub mod stat;
 pub mod sys;
 pub mod tail;
 pub mod wire;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use cairn_monitor::log::Stream;
 use cairn_monitor::record::{EXIT, Exit, PID, Pid};
+use cairn_monitor::stat::start_time;
 use cairn_monitor::sys::{self, Status};
 use cairn_monitor::wire::{Event, Phase};
 
@@ -37,10 +38,12 @@ impl Server {
         {
             return self.check_creation(Some(status));
         }
-        if let Some(exec) = self.execs.iter_mut().find(|e| e.pid == pid) {
-            exec.exit = Some(status);
-            let session = exec.session;
-            return self.check_exec(session);
+        for exec in &mut self.execs {
+            if exec.concerns(pid) {
+                exec.buried(pid, status);
+                let session = exec.session;
+                return self.check_exec(session);
+            }
         }
         if self.phase == Phase::Creating {
             self.strays.push((pid, status));
@@ -57,11 +60,18 @@ impl Server {
             return;
         }
         let result = match (creation.pid, helper) {
-            (Some(pid), _) => match creation.take_terminal() {
+            // Others of its PID namespace may have had a say in it.
+            (Some(pid), _) if !sys::is_child(pid) && self.strays.iter().all(|s| s.0 != pid) => {
+                Err(format!("take over init: {pid} is no child of the monitor"))
+            }
+            (Some(pid), _) => match creation.take_terminal().and_then(|terminal| {
+                creation.schedule(pid)?;
+                Ok(terminal)
+            }) {
                 Ok(terminal) => self
                     .adopt(pid, terminal)
                     .map_err(|e| format!("take over init: {e}")),
-                Err(e) => Err(format!("take over the terminal: {e}")),
+                Err(e) => Err(format!("take over init: {e}")),
             },
             (None, Some(status)) => {
                 Err(creation.why(&format!("cairn-create ended with code {}", status.code)))
@@ -98,16 +108,16 @@ impl Server {
             .trim()
             .to_owned();
         let monitor = std::process::id() as i32;
-        fs::write(
-            PID,
-            Pid {
-                pid,
-                start_time: self.start_time,
-                boot_id,
-                monitor,
-            }
-            .to_text(),
-        )?;
+        let text = Pid {
+            pid,
+            start_time: self.start_time,
+            boot_id,
+            monitor,
+        }
+        .to_text();
+        const TEMPORARY: &str = "pid.tmp";
+        fs::write(TEMPORARY, text)?;
+        fs::rename(TEMPORARY, PID)?;
         if let Some(master) = terminal {
             self.output
                 .add(Stream::Stdout, sys::dup_above(master.as_fd(), 3)?, true)?;
@@ -188,10 +198,10 @@ impl Server {
         };
         let exec = &mut self.execs[at];
         let asker = (exec.peer, exec.request);
-        let pid = exec.pid;
         match exec.outcome() {
             Outcome::Pending => {}
             Outcome::Started(streams, fds) => {
+                let pid = exec.pid();
                 self.tell(
                     asker,
                     Event::ExecStarted {
@@ -255,22 +265,6 @@ impl Server {
             self.tell((id, 0), Event::Exited(exit), Vec::new());
         }
     }
-}
-
-/// Field 22 of `/proc/<pid>/stat`; the second field may contain anything, so from the last `)` on.
-fn start_time(pid: i32) -> io::Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = after
-        .split_whitespace()
-        .nth(19)
-        .and_then(|f| f.parse().ok());
-    field.ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            "/proc/<pid>/stat has no start time",
-        )
-    })
 }
 
 /// Atomic: temporary file, fdatasync, rename.

@@ -1,7 +1,7 @@
 //! The keeper process of one container: parent of its init, holder of its streams, writer of its log.
 //!
 //! `cairn-monitor <dir>`, stdin a connected socket to the daemon; or `cairn-monitor --cleanup <dir>` after a monitor
-//! was lost. Called as `pause` it is the pause process of a pod instead (`pause.rs`). One thread, one poll loop, no JSON, no runtime. It outlives the daemon; a new one connects to
+//! was lost; or `cairn-monitor --hold`, which keeps a systemd scope from being empty. Called as `pause` it is the pause process of a pod instead (`pause.rs`). One thread, one poll loop, no JSON, no runtime. It outlives the daemon; a new one connects to
 //! `<dir>/ctl.sock`.
 //!
 //! ```text
@@ -10,24 +10,26 @@
 //!    └───────────────┴───────────┴─ nobody is connected: undo all, end
 //! ```
 //! Only `life.rs` changes the phase, and `request.rs` to Creating.
+#![warn(unreachable_pub)]
 
 mod create;
 mod life;
 mod output;
 mod pause;
 mod peer;
+mod purge;
 mod request;
 mod server;
 mod session;
 
 use std::fs;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use cairn_monitor::cgroup::Cgroups;
-use cairn_monitor::record::{CTL, LAUNCH, Launch};
-use cairn_monitor::report::{CONSOLE, STATE};
+use cairn_monitor::record::{LAUNCH, Launch};
+use cairn_monitor::report::PROGRAMS_FD;
 use cairn_monitor::sys;
 use cairn_monitor::wire::Event;
 
@@ -39,9 +41,10 @@ fn main() -> std::process::ExitCode {
     let result = match (args.next(), args.next()) {
         (None, None) if is_pause => pause::run(),
         (Some(flag), Some(dir)) if flag == "--cleanup" => cleanup(Path::new(&dir)),
+        (Some(flag), None) if flag == "--hold" => hold(),
         (Some(dir), None) => keep(Path::new(&dir)),
         _ => Err(io::Error::other(
-            "usage: cairn-monitor [--cleanup] <container directory>",
+            "usage: cairn-monitor [--cleanup] <container directory> | --hold",
         )),
     };
     match result {
@@ -63,23 +66,22 @@ fn keep(dir: &Path) -> io::Result<()> {
     let launch = read_launch()?;
     // The daemon started us in its session; a Ctrl-C there is not for us. Fails if we lead one already.
     let _leader_already = sys::setsid();
-    sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1)?;
+    sys::become_subreaper()?;
     // Nothing in a container may trace us or our children before their execve.
-    sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
+    sys::forbid_dumps()?;
     // Last to be killed for memory; refused where the daemon's own score may not be lowered.
     let _refused = fs::write("/proc/self/oom_score_adj", "-999");
-    // SAFETY: descriptor 0 is the socket the daemon gave us; nothing else in this process uses it.
-    #[allow(unsafe_code)]
-    let daemon = unsafe { OwnedFd::from_raw_fd(0) };
-    let first = sys::dup_above(std::os::fd::AsFd::as_fd(&daemon), 10)?;
+    let first = sys::dup_above(rustix::stdio::stdin(), 10)?;
+    // Nothing else has been opened: it gets this number, and keeps it.
+    std::mem::forget(sys::dup_above(rustix::stdio::stdout(), PROGRAMS_FD)?);
     let null = fs::OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/null")?;
-    sys::dup_to(std::os::fd::AsRawFd::as_raw_fd(&null), 0)?;
-    std::mem::forget(daemon); // 0 is /dev/null from now on and stays open.
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
     // So that the daemon hears why, not only that we are gone.
-    let answer = sys::dup_above(std::os::fd::AsFd::as_fd(&first), 10)?;
+    let answer = sys::dup_above(first.as_fd(), 10)?;
     match server::Server::new(launch, first) {
         Ok(server) => {
             drop(answer);
@@ -88,31 +90,21 @@ fn keep(dir: &Path) -> io::Result<()> {
         Err(e) => {
             let text = format!("start the monitor: {e}");
             let failed = Event::Failed { text }.encode(0);
-            sys::write(std::os::fd::AsFd::as_fd(&answer), &failed)?;
+            sys::write(answer.as_fd(), &failed)?;
             Err(e)
         }
     }
 }
 
+/// Until a signal ends it: systemd takes a scope away, and with it the count of its OOM kills, the moment that nothing
+/// runs in it.
+fn hold() -> io::Result<()> {
+    let _leader_already = sys::setsid();
+    sys::wait_signal(&[libc::SIGTERM, libc::SIGINT]).map(drop)
+}
+
 /// What a lost monitor left: processes, sub-groups, state. Safe to repeat.
 fn cleanup(dir: &Path) -> io::Result<()> {
     std::env::set_current_dir(dir)?;
-    purge(&Cgroups::new(&read_launch()?.cgroups))
-}
-
-/// Undoes everything but what the daemon made.
-fn purge(cgroups: &Cgroups) -> io::Result<()> {
-    cgroups.kill_all()?;
-    cgroups.remove_sessions()?;
-    match fs::remove_dir_all(STATE) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    for name in [CTL, CONSOLE] {
-        match fs::remove_file(name) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-    }
-    Ok(())
+    purge::purge(&Cgroups::new(&read_launch()?.cgroups))
 }

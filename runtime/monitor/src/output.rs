@@ -4,13 +4,13 @@
 //! its own pipe). A client that takes nothing for [`STUCK`] is let go. A log that cannot be written (disk full) never
 //! stops the container: what is lost is counted.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cairn_monitor::log::{Encoder, Stream};
+use cairn_monitor::log_path;
 use cairn_monitor::sys;
 
 /// How long an attached client may take nothing before it is let go.
@@ -47,7 +47,7 @@ struct Source {
 }
 
 /// Owns the container's output until its end.
-pub struct Output {
+pub(crate) struct Output {
     log: Log,
     sources: Vec<Source>,
     copies: Vec<Copy>,
@@ -59,14 +59,14 @@ pub struct Output {
     clippy::disallowed_methods,
     reason = "the monitor's clock: it shares no code with the daemon's"
 )]
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl Output {
-    pub fn new(log_path: Option<&str>, max_line: u32) -> io::Result<Output> {
+    pub(crate) fn new(log_path: Option<&str>, max_line: u32) -> io::Result<Output> {
         let file = log_path.map(open_log).transpose()?;
         let encoder = Encoder::new(max_line as usize);
         let log = Log {
@@ -85,7 +85,7 @@ impl Output {
     }
 
     /// Reads this from now on.
-    pub fn add(&mut self, stream: Stream, fd: OwnedFd, tty: bool) -> io::Result<()> {
+    pub(crate) fn add(&mut self, stream: Stream, fd: OwnedFd, tty: bool) -> io::Result<()> {
         sys::set_nonblocking(fd.as_fd())?;
         self.sources.push(Source {
             stream,
@@ -97,12 +97,12 @@ impl Output {
     }
 
     /// Every source has ended.
-    pub fn ended(&self) -> bool {
+    pub(crate) fn ended(&self) -> bool {
         self.sources.is_empty()
     }
 
     /// What to poll for reading: nothing while a client is behind.
-    pub fn readable(&self) -> Vec<RawFd> {
+    pub(crate) fn readable(&self) -> Vec<RawFd> {
         if self.copies.iter().any(|c| !c.waiting.is_empty()) {
             return Vec::new();
         }
@@ -114,7 +114,7 @@ impl Output {
     }
 
     /// What to poll for writing. The others are polled for hang-up by the caller's wish only at the next write.
-    pub fn writable(&self) -> Vec<RawFd> {
+    pub(crate) fn writable(&self) -> Vec<RawFd> {
         self.copies
             .iter()
             .filter(|c| !c.waiting.is_empty())
@@ -123,7 +123,7 @@ impl Output {
     }
 
     /// When `tick` is due.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let stuck = self
             .copies
             .iter()
@@ -135,7 +135,7 @@ impl Output {
     }
 
     /// Wakes what slept, lets go what is stuck.
-    pub fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         for source in &mut self.sources {
             source.asleep = source.asleep.filter(|t| *t > now);
@@ -145,7 +145,7 @@ impl Output {
     }
 
     /// A descriptor of `readable` has something. `dying`: init has exited, a terminal will not come back.
-    pub fn read(&mut self, fd: RawFd, dying: bool) {
+    pub(crate) fn read(&mut self, fd: RawFd, dying: bool) {
         let Some(at) = self.sources.iter().position(|s| s.fd.as_raw_fd() == fd) else {
             return;
         };
@@ -182,7 +182,7 @@ impl Output {
     }
 
     /// A descriptor of `writable` takes more.
-    pub fn write(&mut self, fd: RawFd) {
+    pub(crate) fn write(&mut self, fd: RawFd) {
         if let Some(copy) = self.copies.iter_mut().find(|c| c.pipe.as_raw_fd() == fd) {
             let waiting = std::mem::take(&mut copy.waiting);
             copy.push(&waiting);
@@ -197,7 +197,7 @@ impl Output {
     }
 
     /// The container is over: writes what is left, closes everything. Returns the bytes the log lost.
-    pub fn close(&mut self) -> u64 {
+    pub(crate) fn close(&mut self) -> u64 {
         while !self.sources.is_empty() {
             self.end(0);
         }
@@ -216,7 +216,7 @@ impl Output {
     }
 
     /// A new copy of a stream; the read end is the client's.
-    pub fn attach(&mut self, attach_id: u32, stream: Stream) -> io::Result<OwnedFd> {
+    pub(crate) fn attach(&mut self, attach_id: u32, stream: Stream) -> io::Result<OwnedFd> {
         let (read, write) = sys::pipe()?;
         if self.sources.iter().any(|s| s.stream == stream) {
             sys::set_nonblocking(write.as_fd())?;
@@ -231,12 +231,12 @@ impl Output {
         Ok(read)
     }
 
-    pub fn detach(&mut self, attach_id: u32) {
+    pub(crate) fn detach(&mut self, attach_id: u32) {
         self.copies.retain(|c| c.attach_id != attach_id);
     }
 
     /// CRI-138: when this returns, the new file exists and the old one gets nothing more. On failure nothing changed.
-    pub fn reopen(&mut self) -> io::Result<()> {
+    pub(crate) fn reopen(&mut self) -> io::Result<()> {
         let path = self
             .log
             .path
@@ -283,14 +283,8 @@ impl Copy {
 /// No attach session has this id: the client has closed its end.
 const DEAD: u32 = 0;
 
-/// 0640, root's (CRI-254).
 fn open_log(path: &str) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .open(path)
-        .map_err(|e| io::Error::new(e.kind(), format!("open the log {path}: {e}")))
+    log_path::open(path).map_err(|e| io::Error::new(e.kind(), format!("open the log {path}: {e}")))
 }
 
 impl Log {

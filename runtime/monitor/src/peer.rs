@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use cairn_monitor::sys;
 use cairn_monitor::wire::{self, Event, Request};
@@ -12,8 +12,8 @@ use cairn_monitor::wire::{self, Event, Request};
 /// Bytes that may wait for a client.
 const QUEUE: usize = 1 << 20;
 
-pub struct Peer {
-    pub id: u64,
+pub(crate) struct Peer {
+    pub(crate) id: u64,
     socket: OwnedFd,
     input: Vec<u8>,
     output: VecDeque<Frame>,
@@ -28,13 +28,13 @@ struct Frame {
 }
 
 /// A request's id, and the request if it could be read.
-pub type Asked = (u32, Result<Request, String>);
+pub(crate) type Asked = (u32, Result<Request, String>);
 
 /// The connection is over.
-pub struct Gone;
+pub(crate) struct Gone;
 
 impl Peer {
-    pub fn new(id: u64, socket: OwnedFd) -> io::Result<Peer> {
+    pub(crate) fn new(id: u64, socket: OwnedFd) -> io::Result<Peer> {
         sys::set_nonblocking(socket.as_fd())?;
         Ok(Peer {
             id,
@@ -45,16 +45,16 @@ impl Peer {
         })
     }
 
-    pub fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    pub fn has_output(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         !self.output.is_empty()
     }
 
     /// Reads what is there. `Err`: it hung up, or sent nonsense.
-    pub fn read(&mut self) -> Result<Vec<Asked>, Gone> {
+    pub(crate) fn read(&mut self) -> Result<Vec<Asked>, Gone> {
         let mut chunk = [0; 4096];
         loop {
             match sys::read(self.socket.as_fd(), &mut chunk) {
@@ -81,7 +81,7 @@ impl Peer {
         Ok(requests)
     }
 
-    pub fn send(&mut self, id: u32, event: &Event, fds: Vec<OwnedFd>) -> Result<(), Gone> {
+    pub(crate) fn send(&mut self, id: u32, event: &Event, fds: Vec<OwnedFd>) -> Result<(), Gone> {
         let bytes = event.encode(id);
         self.queued += bytes.len();
         self.output.push_back(Frame {
@@ -96,9 +96,9 @@ impl Peer {
     }
 
     /// Sends what the socket takes now.
-    pub fn flush(&mut self) -> Result<(), Gone> {
+    pub(crate) fn flush(&mut self) -> Result<(), Gone> {
         while let Some(frame) = self.output.front_mut() {
-            let fds: Vec<RawFd> = frame.fds.iter().map(|f| f.as_raw_fd()).collect();
+            let fds: Vec<BorrowedFd<'_>> = frame.fds.iter().map(|f| f.as_fd()).collect();
             match sys::send(self.socket.as_fd(), &frame.bytes[frame.sent..], &fds) {
                 Ok(n) => {
                     frame.sent += n;

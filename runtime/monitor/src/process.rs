@@ -1,4 +1,4 @@
-//! What a process in the container is to be: plain values, resolved by the daemon, carried over the wire.
+//! Description of a process in the container: plain values, resolved by the daemon, carried over the wire.
 //!
 //! Pure. The same value drives init's last steps (in `cairn-create`) and an exec's (in the monitor), so that both end
 //! up equally confined; `tail.rs` applies it.

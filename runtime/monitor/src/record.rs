@@ -1,11 +1,10 @@
-//! What the monitor leaves on disk in the container's directory: `launch` (written by the daemon, read by the monitor),
-//! `pid` and `exit` (written by the monitor). Each carries the version of the protocol.
+//! What lies in the container's directory: `launch` and `join` (written by the daemon, read by the monitor and
+//! `cairn-create`), `pid` and `exit` (written by the monitor). Each carries the version of the protocol.
 //!
 //! `pid` and `exit` are lines of `key=value`, for people too. `exit` appears atomically (temporary file, fdatasync,
 //! rename), so that it is either absent or whole.
 
-use crate::codec::{DecodeError, Reader, Writer};
-use crate::wire::VERSION;
+use crate::codec::{DecodeError, Reader, VERSION, Writer};
 
 /// Name of the control socket in the container's directory.
 pub const CTL: &str = "ctl.sock";
@@ -18,10 +17,12 @@ pub const SECCOMP: &str = "seccomp.bpf";
 pub const SCHEDULING: &str = "scheduling";
 /// Names of the OCI hooks that are left for after create, if there are any (`poststart`, `poststop`), one a line.
 pub const HOOKS: &str = "hooks";
+/// Whose PID namespace the container joins, if it does ([`Join`]).
+pub const JOIN: &str = "join";
 /// The OCI spec.
 pub const CONFIG: &str = "config.json";
 
-/// How init ended.
+/// Exit status of init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
     /// As a shell says it: the exit code, or 128 + signal.
@@ -79,7 +80,7 @@ impl Exit {
     }
 }
 
-/// Who init is, safely across pid reuse and reboot (CRI-813).
+/// Identity of init, safe across pid reuse and reboot (CRI-813).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pid {
     pub pid: i32,
@@ -109,6 +110,31 @@ impl Pid {
     }
 }
 
+/// The process whose PID namespace is joined, as `join`. A number alone could be another's by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Join {
+    pub pid: i32,
+    /// As [`Pid::start_time`].
+    pub start_time: u64,
+}
+
+impl Join {
+    pub fn to_text(&self) -> String {
+        format!(
+            "version={VERSION}\npid={}\nstart_time={}\n",
+            self.pid, self.start_time
+        )
+    }
+
+    pub fn from_text(text: &str) -> Result<Join, DecodeError> {
+        let fields = Fields::parse(text)?;
+        Ok(Join {
+            pid: fields.get("pid")?,
+            start_time: fields.get("start_time")?,
+        })
+    }
+}
+
 /// One cgroup directory of the container, made by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupDir {
@@ -127,7 +153,7 @@ impl CgroupDir {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     pub id: String,
-    /// Path of `cairn-create`, on the read-only bind.
+    /// Path of `cairn-create`; the daemon's is below [`PROGRAMS_FD`](crate::report::PROGRAMS_FD).
     pub create: String,
     pub cgroups: Vec<CgroupDir>,
     pub tty: bool,
@@ -159,7 +185,7 @@ impl Launch {
     pub fn decode(bytes: &[u8]) -> Result<Launch, DecodeError> {
         let mut r = Reader::new(bytes);
         if r.u16()? != VERSION {
-            return Err(DecodeError("the launch file has another version"));
+            return Err(DecodeError("unsupported version of the launch file"));
         }
         let launch = Launch {
             id: r.string()?,
@@ -195,7 +221,7 @@ impl<'a> Fields<'a> {
         let fields = Fields(text.lines().filter_map(|l| l.split_once('=')).collect());
         match fields.get::<u16>("version")? {
             VERSION => Ok(fields),
-            _ => Err(DecodeError("the file has another version")),
+            _ => Err(DecodeError("unsupported version of the file")),
         }
     }
 
@@ -203,6 +229,6 @@ impl<'a> Fields<'a> {
         let value = self.0.iter().find(|(k, _)| *k == key).map(|(_, v)| v);
         value
             .and_then(|v| v.parse().ok())
-            .ok_or(DecodeError("a field of the file is missing or malformed"))
+            .ok_or(DecodeError("missing or malformed field"))
     }
 }

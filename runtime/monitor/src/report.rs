@@ -1,4 +1,4 @@
-//! What `cairn-create` (and the processes it forks) tell the monitor: one message each on a SEQPACKET socket.
+//! Reports of `cairn-create` (and the processes it forks) to the monitor: one message each on a SEQPACKET socket.
 //!
 //! Pure. Descriptors of `cairn-create`: 0, 1, 2 null; 3, 4, 5 the container's stdin, stdout, stderr (none with a
 //! terminal); 6 this socket; 7 the exec status pipe, which init keeps until execve: `E` and end of file is success,
@@ -8,6 +8,9 @@
 pub const REPORT_FD: i32 = 6;
 /// Descriptor of the exec status pipe.
 pub const STATUS_FD: i32 = 7;
+/// Of the monitor itself: the directory of our programs, which the daemon gave it as stdout. Moved there first of all,
+/// closed by every execve.
+pub const PROGRAMS_FD: i32 = 8;
 /// Written to the status pipe when only our own tail and execve are left.
 pub const REACHED: u8 = b'E';
 /// The longest message.
@@ -24,6 +27,8 @@ pub enum Report {
     Error(String),
     /// The container is made; init's pid in the helper's pid namespace.
     Created(i32),
+    /// Before that, where init is born into a pid namespace that others live in: its pid, which libcontainer does not know.
+    Born(i32),
     /// It is not; the error as returned, often shallow.
     Failed(String),
 }
@@ -33,6 +38,7 @@ impl Report {
         let (kind, text) = match self {
             Report::Error(text) => (b'e', text.clone()),
             Report::Created(pid) => (b'c', pid.to_string()),
+            Report::Born(pid) => (b'b', pid.to_string()),
             Report::Failed(text) => (b'f', text.clone()),
         };
         let mut end = text.len().min(MAX - 1);
@@ -50,6 +56,7 @@ impl Report {
         Some(match kind {
             b'e' => Report::Error(text),
             b'c' => Report::Created(text.parse().ok()?),
+            b'b' => Report::Born(text.parse().ok()?),
             b'f' => Report::Failed(text),
             _ => return None,
         })

@@ -1,4 +1,4 @@
-//! What a client may ask, and when.
+//! Requests of clients, and the phases in which they are accepted.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -70,7 +70,7 @@ impl Server {
 
     fn on_create(&mut self, asker: Asker) {
         if self.phase != Phase::Empty || self.waits_for_create.is_some() {
-            return self.fail(asker, "the container is made already");
+            return self.fail(asker, "the container already exists");
         }
         match Creation::spawn(&self.launch, &self.cgroups, &mut self.output) {
             Ok((creation, streams)) => {
@@ -102,7 +102,7 @@ impl Server {
             return self.fail(asker, format!("the container is {:?}", self.phase));
         };
         if self.execs.len() >= EXECS {
-            return self.fail(asker, format!("{EXECS} execs are running"));
+            return self.fail(asker, format!("limit of {EXECS} running execs reached"));
         }
         let session = self.next_number;
         self.next_number += 1;
@@ -123,7 +123,7 @@ impl Server {
             return Err(format!("the container is {:?}", self.phase));
         }
         if self.attached.len() >= ATTACHED {
-            return Err(format!("{ATTACHED} sessions are attached"));
+            return Err(format!("limit of {ATTACHED} attached sessions reached"));
         }
         let attach_id = self.next_number;
         self.next_number += 1;
@@ -203,7 +203,7 @@ impl Server {
     }
 
     pub(crate) fn delete(&mut self) -> Result<(), String> {
-        crate::purge(&self.cgroups).map_err(|e| e.to_string())?;
+        crate::purge::purge(&self.cgroups).map_err(|e| e.to_string())?;
         self.over = true;
         Ok(())
     }

@@ -1,14 +1,13 @@
-//! How the processes of a container are scheduled: cpu, disk, memory nodes.
+//! Scheduling of a container's processes: cpu, disk, memory nodes.
 //!
 //! `cairn-create` writes it beside the container's spec, once; init takes it on before the start signal, and the monitor
 //! gives it to every exec, so that both run at the same priority. A container without any has no such file.
 
 use std::{fs, io};
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader, VERSION, Writer};
 use crate::record::SCHEDULING;
-use crate::sys;
-use crate::wire::VERSION;
+use crate::sys::{self, Cpu};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scheduling {
@@ -16,18 +15,6 @@ pub struct Scheduling {
     /// Class and level in the kernel's one number, for ioprio_set(2).
     pub io: Option<u32>,
     pub memory: Option<Memory>,
-}
-
-/// For sched_setattr(2), in the kernel's numbers; times in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cpu {
-    pub policy: u32,
-    pub flags: u64,
-    pub nice: i32,
-    pub priority: u32,
-    pub runtime: u64,
-    pub deadline: u64,
-    pub period: u64,
 }
 
 /// For set_mempolicy(2).
@@ -52,12 +39,17 @@ impl Scheduling {
     /// Makes it the calling process's own. In the container's cgroups already (they give real-time processes their
     /// time, and say which nodes there are), and with the privileges of the host where a value needs them.
     pub fn apply(&self) -> Result<(), (&'static str, io::Error)> {
+        if let Some(cpu) = &self.cpu {
+            sys::set_scheduler(0, cpu).map_err(|e| ("set the scheduler", e))?;
+        }
+        self.apply_inherited()
+    }
+
+    /// [`Scheduling::apply`], but for the scheduler: some have children start without it, some allow none.
+    pub fn apply_inherited(&self) -> Result<(), (&'static str, io::Error)> {
         let at = |step| move |e| (step, e);
         if let Some(io) = self.io {
             sys::set_io_priority(io).map_err(at("set the I/O priority"))?;
-        }
-        if let Some(cpu) = &self.cpu {
-            sys::set_scheduler(cpu).map_err(at("set the scheduler"))?;
         }
         if let Some(memory) = &self.memory {
             sys::set_memory_policy(memory.mode, &memory.nodes)
@@ -87,7 +79,7 @@ impl Scheduling {
     pub fn decode(bytes: &[u8]) -> Result<Scheduling, DecodeError> {
         let mut r = Reader::new(bytes);
         if r.u16()? != VERSION {
-            return Err(DecodeError("the scheduling file has another version"));
+            return Err(DecodeError("unsupported version of the scheduling file"));
         }
         let scheduling = Scheduling {
             cpu: r.option(|r| {

@@ -9,9 +9,10 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use cairn_monitor::cgroup::{self, Cgroups};
+use cairn_monitor::codec::VERSION;
 use cairn_monitor::record::{CTL, Exit, Launch};
 use cairn_monitor::sys::{self, Status};
-use cairn_monitor::wire::{Event, Phase, VERSION};
+use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::Creation;
 use crate::output::Output;
@@ -27,7 +28,7 @@ const PEERS: usize = 16;
 pub(crate) type Asker = (u64, u32);
 
 /// The monitor. Fields are owned by it alone; requests (`request.rs`) change them through its methods.
-pub struct Server {
+pub(crate) struct Server {
     pub(crate) launch: Launch,
     pub(crate) cgroups: Cgroups,
     pub(crate) phase: Phase,
@@ -83,7 +84,7 @@ enum Token {
 }
 
 impl Server {
-    pub fn new(launch: Launch, daemon: OwnedFd) -> io::Result<Server> {
+    pub(crate) fn new(launch: Launch, daemon: OwnedFd) -> io::Result<Server> {
         // First: it fails most easily, and leaves nothing then.
         let output = Output::new(launch.log_path.as_deref(), launch.max_log_line)?;
         let signals = sys::child_signal_fd()?;
@@ -125,14 +126,14 @@ impl Server {
     }
 
     /// Until deleted, or abandoned before the start.
-    pub fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
             if self.over && self.peers.iter().all(|p| !p.has_output()) {
                 return Ok(());
             }
             if self.peers.is_empty() && !self.started && self.exit.is_none() {
                 // Also what the daemon asked for last and will not hear: it rolls back by the record it has.
-                return crate::purge(&self.cgroups);
+                return crate::purge::purge(&self.cgroups);
             }
             let (mut fds, tokens) = self.interests();
             sys::poll(&mut fds, self.timeout())?;
@@ -173,8 +174,9 @@ impl Server {
         }
         for exec in &self.execs {
             let token = Token::Exec(exec.session);
-            exec.status_fd()
-                .into_iter()
+            let fds = [exec.status_fd(), exec.birth_fd()];
+            fds.into_iter()
+                .flatten()
                 .for_each(|fd| add(fd, libc::POLLIN, token));
         }
         add(self.signals.as_raw_fd(), libc::POLLIN, Token::Signals);

@@ -1,8 +1,11 @@
 //! Exec: a process beside init, the monitor's own child, in all of the container's namespaces and cgroups.
 //!
-//! One fork: the monitor sets the pid namespace for its children, forks (straight into the exec's own cgroup on v2),
-//! and sets it back. Everything the child needs is opened before; nothing of the host is opened after it has entered
-//! the container. What it has to say it says over a close-on-exec pipe: end of file is success.
+//! Nothing of it can be seen from inside before it is inside. The monitor forks a *joiner* (straight into the exec's
+//! own cgroup on v2), which never is in the container's pid namespace itself. It closes what it does not need, joins the
+//! other namespaces, becomes the user with all his limits, and only then clones the exec into the pid namespace, as its
+//! sibling: the monitor's own child, with the rights, the root and the descriptors of the container. Everything either
+//! needs is opened before; nothing of the host is opened after that. What they have to say they say over a close-on-exec
+//! pipe: end of file is success.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,50 +17,44 @@ use cairn_monitor::cgroup::{self, Cgroups};
 use cairn_monitor::filter::Filter;
 use cairn_monitor::record::SECCOMP;
 use cairn_monitor::scheduling::Scheduling;
-use cairn_monitor::sys::{self, Fork, Status};
+use cairn_monitor::sys::{self, Cpu, Fork, Status};
 use cairn_monitor::tail::{self, Tail};
 use cairn_monitor::wire::{ExecRequest, Streams};
+use rustix::thread::ThreadNameSpaceType;
 
 /// Init as execs need it; read once, when the container is made.
-pub struct Target {
-    pub pid: i32,
-    pub pidfd: OwnedFd,
+pub(crate) struct Target {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
     /// Namespaces that are not ours, as setns(2) takes them.
-    kinds: i32,
-    /// Our own pid namespace, if init's is another.
-    own_pid_namespace: Option<File>,
+    kinds: ThreadNameSpaceType,
     uid_map: String,
 }
 
 impl Target {
-    pub fn new(pid: i32) -> io::Result<Target> {
-        const KINDS: [(&str, i32); 8] = [
-            ("user", libc::CLONE_NEWUSER),
-            ("mnt", libc::CLONE_NEWNS),
-            ("net", libc::CLONE_NEWNET),
-            ("ipc", libc::CLONE_NEWIPC),
-            ("uts", libc::CLONE_NEWUTS),
-            ("cgroup", libc::CLONE_NEWCGROUP),
-            ("time", libc::CLONE_NEWTIME),
-            ("pid", libc::CLONE_NEWPID),
+    pub(crate) fn new(pid: i32) -> io::Result<Target> {
+        const KINDS: [(&str, ThreadNameSpaceType); 8] = [
+            ("user", ThreadNameSpaceType::USER),
+            ("mnt", ThreadNameSpaceType::MOUNT),
+            ("net", ThreadNameSpaceType::NETWORK),
+            ("ipc", ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION),
+            ("uts", ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME),
+            ("cgroup", ThreadNameSpaceType::CONTROL_GROUP),
+            ("time", ThreadNameSpaceType::TIME),
+            ("pid", ThreadNameSpaceType::PROCESS_ID),
         ];
         let pidfd = sys::pidfd_open(pid)?;
-        let mut kinds = 0;
+        let mut kinds = ThreadNameSpaceType::empty();
         for (name, kind) in KINDS {
             if inode(&format!("/proc/self/ns/{name}")) != inode(&format!("/proc/{pid}/ns/{name}")) {
                 kinds |= kind;
             }
         }
-        let other_pids = kinds & libc::CLONE_NEWPID != 0;
-        let own_pid_namespace = other_pids
-            .then(|| File::open("/proc/self/ns/pid"))
-            .transpose()?;
         let uid_map = fs::read_to_string(format!("/proc/{pid}/uid_map"))?;
         Ok(Target {
             pid,
             pidfd,
-            kinds: kinds & !libc::CLONE_NEWPID,
-            own_pid_namespace,
+            kinds,
             uid_map,
         })
     }
@@ -87,12 +84,16 @@ fn inode(path: &str) -> Option<u64> {
 }
 
 /// A running exec.
-pub struct Exec {
-    pub session: u32,
+pub(crate) struct Exec {
+    pub(crate) session: u32,
     /// Who asked, and by which request.
-    pub peer: u64,
-    pub request: u32,
-    pub pid: i32,
+    pub(crate) peer: u64,
+    pub(crate) request: u32,
+    /// None while its joiner has not told it.
+    pid: Option<i32>,
+    joiner: Joiner,
+    /// How it is scheduled; given to it by the monitor, which has the privilege.
+    cpu: Option<Cpu>,
     group: Option<cgroup::Session>,
     /// The status pipe; none once it has ended.
     status: Option<OwnedFd>,
@@ -104,22 +105,38 @@ pub struct Exec {
     console: Option<OwnedFd>,
     deadline: Option<Instant>,
     timed_out: bool,
-    pub exit: Option<Status>,
+    pub(crate) exit: Option<Status>,
     announced: bool,
 }
 
+/// The process that makes an exec.
+struct Joiner {
+    /// 0 once it has ended.
+    pid: i32,
+    /// Here it tells the pid of the exec.
+    birth: OwnedFd,
+    /// A byte lets the exec run on; none once it has it. By its end it ends.
+    go: Option<OwnedFd>,
+}
+
 /// What the status pipe of an exec came to.
-pub enum Outcome {
+pub(crate) enum Outcome {
     Pending,
     Started(Streams, Vec<OwnedFd>),
     Failed(String),
 }
 
-/// What only the child uses.
+/// The kernel's limit is longer than anything that is said there; a container with SYS_PTRACE may write to it.
+const MAX_ERROR: usize = 4096;
+
+/// What only the joiner and the exec itself use.
 struct ChildEnds {
     stdio: Option<[OwnedFd; 3]>,
     null_stdin: bool,
     status: OwnedFd,
+    birth: OwnedFd,
+    /// Where the exec waits until the monitor knows of it.
+    go: OwnedFd,
     console: Option<OwnedFd>,
     window: Option<(u16, u16)>,
     tasks: Vec<File>,
@@ -127,7 +144,7 @@ struct ChildEnds {
 }
 
 impl Exec {
-    pub fn start(
+    pub(crate) fn start(
         session: u32,
         (peer, request): (u64, u32),
         exec: ExecRequest,
@@ -139,6 +156,9 @@ impl Exec {
         let scheduling = Scheduling::read()?;
         let host_uid = target.host_uid(exec.process.uid);
         let tail = Tail::new(exec.process, filter.as_ref())?;
+        let (birth, child_birth) = sys::pipe().map_err(at("start the exec"))?;
+        sys::set_nonblocking(birth.as_fd()).map_err(at("start the exec"))?;
+        let (child_go, go) = sys::pipe().map_err(at("start the exec"))?;
         let group = cgroups
             .make_session(session)
             .map_err(at("make the exec's cgroup"))?;
@@ -146,7 +166,13 @@ impl Exec {
             session,
             peer,
             request,
-            pid: 0,
+            pid: None,
+            joiner: Joiner {
+                pid: 0,
+                birth,
+                go: Some(go),
+            },
+            cpu: scheduling.cpu,
             group,
             status: None,
             error: Vec::new(),
@@ -160,7 +186,13 @@ impl Exec {
             announced: false,
         };
         let forked = started
-            .open_ends(exec.tty, exec.stdin, exec.window, host_uid)
+            .open_ends(
+                (child_birth, child_go),
+                exec.tty,
+                exec.stdin,
+                exec.window,
+                host_uid,
+            )
             .and_then(|mut ends| {
                 ends.tasks = started.tasks(cgroups)?;
                 ends.scheduling = scheduling;
@@ -179,6 +211,7 @@ impl Exec {
     /// Pipes or the console socket; our ends stay here.
     fn open_ends(
         &mut self,
+        (birth, go): (OwnedFd, OwnedFd),
         tty: bool,
         stdin: bool,
         window: Option<(u16, u16)>,
@@ -191,6 +224,8 @@ impl Exec {
             stdio: None,
             null_stdin: !stdin,
             status: child_status,
+            birth,
+            go,
             console: None,
             window,
             tasks: Vec::new(),
@@ -210,7 +245,7 @@ impl Exec {
         for fd in [&in_read, &out_write, &err_write] {
             // So that the user can open /dev/stdout by name; root's otherwise.
             let _still_roots = if uid != 0 {
-                sys::chown_fd(fd.as_raw_fd(), uid)
+                sys::chown_fd(fd.as_fd(), uid)
             } else {
                 Ok(())
             };
@@ -249,34 +284,77 @@ impl Exec {
             .map(|g| g.directory())
             .transpose()?
             .flatten();
-        if target.own_pid_namespace.is_some() {
-            sys::setns(target.pidfd.as_fd(), libc::CLONE_NEWPID)?;
-        }
-        // SAFETY: the monitor has one thread; the child ends in `child`, which does not return.
+        // SAFETY: the monitor has one thread; the child ends in `join`, which does not return.
         #[allow(unsafe_code)]
-        let forked = unsafe { sys::fork_into(directory.as_ref().map(|d| d.as_fd())) };
-        if let Ok(Fork::Child) = forked {
-            child(tail, target, ends);
-        }
-        if let Some(own) = &target.own_pid_namespace
-            && sys::setns(own.as_fd(), libc::CLONE_NEWPID).is_err()
-        {
-            // The next helper would be born in the container.
-            std::process::abort();
-        }
-        if let Fork::Parent(pid) = forked? {
-            self.pid = pid;
+        match unsafe { sys::fork_into(directory.as_ref().map(|d| d.as_fd()))? } {
+            Fork::Child => join(tail, target, ends),
+            Fork::Parent(pid) => self.joiner.pid = pid,
         }
         Ok(())
     }
 
+    /// Whether a child of the monitor is this exec or its joiner.
+    pub(crate) fn concerns(&mut self, pid: i32) -> bool {
+        self.learn();
+        pid == self.joiner.pid || Some(pid) == self.pid
+    }
+
+    /// Reads who the exec is, and lets it go.
+    fn learn(&mut self) {
+        if self.joiner.go.is_none() {
+            return;
+        }
+        let mut pid = [0; 4];
+        match sys::read(self.joiner.birth.as_fd(), &mut pid) {
+            Ok(4) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+            // The joiner ended before.
+            _ => return self.joiner.go = None,
+        }
+        let pid = i32::from_ne_bytes(pid);
+        self.pid = Some(pid);
+        let go = self.joiner.go.take();
+        let scheduled = self.cpu.map_or(Ok(()), |c| sys::set_scheduler(pid, &c));
+        let let_go = go.map(|go| scheduled.and_then(|()| sys::write(go.as_fd(), &[1])));
+        if let Some(Err(e)) = let_go
+            && sys::is_child(pid)
+        {
+            self.error = format!("set the scheduler: {e}").into_bytes();
+        }
+    }
+
+    /// To poll, until it is known who the exec is.
+    pub(crate) fn birth_fd(&self) -> Option<i32> {
+        let unknown = self.joiner.go.is_some();
+        unknown.then(|| self.joiner.birth.as_raw_fd())
+    }
+
+    /// One of the two has ended.
+    pub(crate) fn buried(&mut self, pid: i32, status: Status) {
+        let is_joiner = pid == self.joiner.pid;
+        if is_joiner {
+            self.joiner.pid = 0;
+        }
+        // After the joiner nothing more is told: without an exec, or with one that was killed and buried before the
+        // joiner could tell of it, its end is the end.
+        if !is_joiner || self.pid.is_none_or(|pid| !sys::is_child(pid)) {
+            self.exit.get_or_insert(status);
+        }
+    }
+
+    /// In the daemon's pid namespace; none is 0.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.unwrap_or(0)
+    }
+
     /// To poll, until the outcome is known.
-    pub fn status_fd(&self) -> Option<i32> {
+    pub(crate) fn status_fd(&self) -> Option<i32> {
         self.status.as_ref().map(|fd| fd.as_raw_fd())
     }
 
     /// Reads the status pipe. `Started` and `Failed` come once.
-    pub fn outcome(&mut self) -> Outcome {
+    pub(crate) fn outcome(&mut self) -> Outcome {
+        self.learn();
         let Some(status) = &self.status else {
             return Outcome::Pending;
         };
@@ -284,7 +362,8 @@ impl Exec {
         loop {
             match sys::read(status.as_fd(), &mut buf) {
                 Ok(0) => break,
-                Ok(n) => self.error.extend_from_slice(&buf[..n]),
+                Ok(n) if self.error.len() < MAX_ERROR => self.error.extend_from_slice(&buf[..n]),
+                Ok(_) => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // A process that has ended says no more, whoever else may hold the pipe for a moment.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.exit.is_none() => {
@@ -297,10 +376,13 @@ impl Exec {
         if !self.error.is_empty() {
             return Outcome::Failed(String::from_utf8_lossy(&self.error).into_owned());
         }
+        if self.pid.is_none() {
+            return Outcome::Failed("it was killed before it entered the container".to_owned());
+        }
         if let Some(console) = self.console.take() {
             match sys::receive_fd(console.as_fd(), &mut [0; 8]) {
                 Ok((_, Some(master))) => self.fds.push(master),
-                _ => return Outcome::Failed("the terminal did not arrive".to_owned()),
+                _ => return Outcome::Failed("no terminal was received".to_owned()),
             }
         }
         self.announced = true;
@@ -308,20 +390,20 @@ impl Exec {
     }
 
     /// The client knows of it and waits for its end.
-    pub fn announced(&self) -> bool {
+    pub(crate) fn announced(&self) -> bool {
         self.announced
     }
 
-    pub fn timed_out(&self) -> bool {
+    pub(crate) fn timed_out(&self) -> bool {
         self.timed_out
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
     /// Kills it, with all it started, if its time is over.
-    pub fn tick(&mut self, now: Instant) {
+    pub(crate) fn tick(&mut self, now: Instant) {
         if self.deadline.is_some_and(|d| d <= now) {
             self.deadline = None;
             self.timed_out = true;
@@ -329,15 +411,18 @@ impl Exec {
         }
     }
 
-    pub fn kill(&self) -> io::Result<()> {
+    pub(crate) fn kill(&self) -> io::Result<()> {
         match &self.group {
             Some(group) => group.kill(),
-            None => sys::kill(self.pid, libc::SIGKILL),
+            None => match self.pid.unwrap_or(self.joiner.pid) {
+                0 => Ok(()),
+                pid => sys::kill(pid, libc::SIGKILL),
+            },
         }
     }
 
     /// The group, to be removed once the background children are gone too.
-    pub fn into_group(self) -> Option<cgroup::Session> {
+    pub(crate) fn into_group(self) -> Option<cgroup::Session> {
         self.group
     }
 }
@@ -347,27 +432,71 @@ fn read_filter() -> Result<Filter, String> {
     Filter::decode(&bytes).map_err(|e| e.to_string())
 }
 
-/// The child's whole life before its program.
-fn child(tail: &Tail, target: &Target, ends: ChildEnds) -> ! {
-    let error = match enter(tail, target, &ends) {
-        Ok(()) => tail.describe(&tail.run()),
-        Err((step, e)) => format!("{step}: {e}"),
+/// The joiner's whole life.
+fn join(tail: &Tail, target: &Target, ends: ChildEnds) -> ! {
+    let code = match enter(tail, target, &ends).and_then(|()| become_user(tail, &ends)) {
+        // SAFETY: the joiner has one thread; the child ends in `be_born`, which does not return.
+        #[allow(unsafe_code)]
+        Ok(()) => match unsafe { sys::fork_sibling() } {
+            Ok(Fork::Child) => be_born(tail, &ends),
+            Ok(Fork::Parent(pid)) => {
+                let _monitor_gone = sys::write(ends.birth.as_fd(), &pid.to_ne_bytes());
+                0
+            }
+            Err(e) => say(&ends, &format!("clone into the container: {e}")),
+        },
+        Err(text) => say(&ends, &text),
     };
-    let _nobody_listens = sys::write(ends.status.as_fd(), error.as_bytes());
-    sys::exit_now(127)
+    sys::exit_now(code)
 }
 
-type Step = (&'static str, io::Error);
+fn say(ends: &ChildEnds, text: &str) -> i32 {
+    let _nobody_listens = sys::write(ends.status.as_fd(), text.as_bytes());
+    127
+}
 
-fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), Step> {
-    let at = |step| move |e| (step, e);
+fn become_user(tail: &Tail, ends: &ChildEnds) -> Result<(), String> {
+    let mut keep = [&ends.status, &ends.birth, &ends.go].map(|fd| fd.as_raw_fd());
+    // SAFETY: these are all that is used from here on, up to `exit_now`.
+    #[allow(unsafe_code)]
+    unsafe { tail.become_user(&mut keep) }.map_err(|e| tail.describe(&e))
+}
+
+/// The exec itself, from its birth to its program.
+fn be_born(tail: &Tail, ends: &ChildEnds) -> ! {
+    let mut keep = [ends.status.as_raw_fd(), ends.go.as_raw_fd()];
+    // SAFETY: only the two are used, and `exit_now` follows.
+    #[allow(unsafe_code)]
+    unsafe {
+        sys::close_all_but(&mut keep);
+    }
+    match sys::read(ends.go.as_fd(), &mut [0]) {
+        Ok(1) => {}
+        _ => sys::exit_now(127),
+    }
+    let session = sys::setsid().and_then(|()| match ends.console {
+        Some(_) => sys::take_terminal(io::stdin().as_fd()),
+        None => Ok(()),
+    });
+    let error = match session {
+        Ok(()) => tail.describe(&tail.execute()),
+        Err(e) => format!("make a session: {e}"),
+    };
+    sys::exit_now(say(ends, &error))
+}
+
+/// Into the container's cgroups and all its namespaces but that of pids, into which the next child is born.
+fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), String> {
+    let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
     sys::default_signals();
     for mut tasks in &ends.tasks {
         tasks
             .write_all(b"0")
             .map_err(at("join the container's cgroups"))?;
     }
-    ends.scheduling.apply()?;
+    ends.scheduling
+        .apply_inherited()
+        .map_err(|(step, e)| format!("{step}: {e}"))?;
     let process = tail.process();
     fs::write(
         "/proc/self/oom_score_adj",
@@ -379,25 +508,30 @@ fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), Step> {
         fs::write("/proc/self/attr/apparmor/exec", exec).map_err(at("set the AppArmor profile"))?;
     }
     tail::raise_limits(process).map_err(at("raise resource limits"))?;
+    sys::own_session_keyring().map_err(at("make a session keyring"))?;
     if let Some(stdio) = &ends.stdio {
         for (fd, number) in stdio.iter().zip(0..) {
             sys::dup_to(fd.as_raw_fd(), number).map_err(at("set stdio"))?;
         }
     }
-    let mut keep = vec![target.pidfd.as_raw_fd(), ends.status.as_raw_fd()];
+    let mut keep = vec![
+        target.pidfd.as_raw_fd(),
+        ends.status.as_raw_fd(),
+        ends.birth.as_raw_fd(),
+        ends.go.as_raw_fd(),
+    ];
     keep.extend(ends.console.as_ref().map(|c| c.as_raw_fd()));
-    // SAFETY: this child uses the three only, and ends by execve or `exit_now`: no destructor runs.
+    // SAFETY: this child uses these only, and ends by `exit_now`: no destructor runs.
     #[allow(unsafe_code)]
     unsafe {
         sys::close_all_but(&mut keep);
     }
-    if target.kinds != 0 {
-        sys::setns(target.pidfd.as_fd(), target.kinds)
+    if !target.kinds.is_empty() {
+        sys::join_namespaces(target.pidfd.as_fd(), target.kinds)
             .map_err(at("enter the container's namespaces"))?;
     }
-    sys::setsid().map_err(at("make a session"))?;
     if let Some(console) = &ends.console {
-        return take_terminal(console, ends.window).map_err(at("open a terminal"));
+        return open_terminal(console, ends.window).map_err(at("open a terminal"));
     }
     if ends.null_stdin {
         null_stdin();
@@ -405,13 +539,13 @@ fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), Step> {
     Ok(())
 }
 
-fn take_terminal(console: &OwnedFd, window: Option<(u16, u16)>) -> io::Result<()> {
+/// Its master goes to the monitor, the other side is stdio.
+fn open_terminal(console: &OwnedFd, window: Option<(u16, u16)>) -> io::Result<()> {
     let (master, slave) = sys::open_pty()?;
     if let Some((columns, rows)) = window {
         sys::set_window(master.as_fd(), columns, rows)?;
     }
-    sys::send(console.as_fd(), b"pty", &[master.as_raw_fd()])?;
-    sys::take_terminal(slave.as_fd())?;
+    sys::send(console.as_fd(), b"pty", &[master.as_fd()])?;
     (0..3).try_for_each(|n| sys::dup_to(slave.as_raw_fd(), n))
 }
 
@@ -424,7 +558,7 @@ fn null_stdin() {
         .read(true)
         .custom_flags(flags)
         .open("/dev/null")
-        && sys::stat_fd(null.as_raw_fd()).is_ok_and(|(_, device)| device == Some(DEV_NULL))
+        && sys::stat_fd(null.as_fd()).is_ok_and(|(_, device)| device == Some(DEV_NULL))
     {
         let _pipe_stays = sys::dup_to(null.as_raw_fd(), 0);
     }

@@ -1,21 +1,27 @@
 //! The last steps of a process before its program: of init (in `cairn-create`'s child) and of every exec (in the
 //! monitor's child). One function, so that both are equally confined.
 //!
-//! Order: limits → umask → stdio's owner → cwd → keep capabilities → [filter, without no_new_privs: it needs
-//! CAP_SYS_ADMIN] → bounding set → groups → ids → capabilities → cwd as the user → no_new_privs → [filter] → execve.
-//! Namespaces, cgroups, session, stdio and oom_score_adj are the caller's, before.
+//! Order: descriptors closed → limits → umask → stdio's owner → cwd → keep capabilities → [filter, without no_new_privs:
+//! it needs CAP_SYS_ADMIN] → bounding set → groups → ids → capabilities → cwd as the user → no_new_privs: the process is
+//! then no more than the container's own. An exec is born into the pid namespace here → [filter] → execve.
+//! Namespaces, cgroups, session, keyring, stdio and oom_score_adj are the caller's, before.
+//!
+//! No path of the container is touched while a descriptor that could lead out of it is open (CVE-2024-21626).
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::RawFd;
+
+use rustix::stdio::{stderr, stdin, stdout};
 
 use crate::filter::Filter;
 use crate::process::Process;
+use crate::rooted;
 use crate::sys::{self, ExecVector};
 
-/// A process prepared so far that applying it allocates nothing and opens nothing.
+/// A process prepared so far that applying it opens nothing but its working directory.
 pub struct Tail {
     process: Process,
-    cwd: CString,
     argv: ExecVector,
     env: ExecVector,
     /// Where the program may be, in this order.
@@ -46,9 +52,9 @@ impl Tail {
         process: Process,
         filter: Option<&Filter>,
     ) -> Result<Tail, String> {
-        let nul = |_| "a NUL byte in arguments, environment or working directory".to_owned();
+        let nul = |_| "a NUL byte in arguments or environment".to_owned();
         if program.is_empty() {
-            return Err("no program is given".to_owned());
+            return Err("no program given".to_owned());
         }
         if process.seccomp && filter.is_none() {
             return Err("the container's seccomp filter is missing".to_owned());
@@ -56,13 +62,10 @@ impl Tail {
         let filter = filter
             .filter(|_| process.seccomp)
             .map(|f| (f.instructions(), f.flags));
-        let cwd = if process.cwd.is_empty() {
-            b"/".to_vec()
-        } else {
-            process.cwd.clone()
-        };
+        if process.cwd.contains(&0) {
+            return Err("a NUL byte in the working directory".to_owned());
+        }
         Ok(Tail {
-            cwd: CString::new(cwd).map_err(nul)?,
             argv: ExecVector::new(&process.argv).map_err(nul)?,
             env: ExecVector::new(&process.env).map_err(nul)?,
             candidates: candidates(program, &process.env).map_err(nul)?,
@@ -80,23 +83,26 @@ impl Tail {
         &self.candidates
     }
 
-    /// Becomes the program. Returns only with the error.
-    pub fn run(&self) -> TailError {
-        match self.confine() {
-            Ok(()) => self.execute(),
-            Err(e) => e,
-        }
-    }
-
-    fn confine(&self) -> Result<(), TailError> {
+    /// From here on the process may do no more than the container's, but for what the filter forbids. Of the
+    /// descriptors from 3 on `keep` stay open.
+    ///
+    /// # Safety
+    /// This is a child that ends by execve or `exit_now`, and uses none but `keep` of its descriptors from 3 on.
+    #[allow(unsafe_code)]
+    pub unsafe fn become_user(&self, keep: &mut [RawFd]) -> Result<(), TailError> {
         let p = &self.process;
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            sys::close_all_but(keep);
+        }
         let at = |step| move |cause| TailError { step, cause };
         set_limits(p).map_err(at("set resource limits"))?;
         sys::umask(p.umask);
         own_stdio(p.uid);
         // As root first: a directory only root may enter; as the user later: one that root may not (NFS).
-        let entered = sys::chdir(&self.cwd).is_ok();
-        sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(at("keep capabilities"))?;
+        let entered = rooted::enter(&p.cwd).is_ok();
+        rustix::thread::set_keep_capabilities(true)
+            .map_err(|e| at("keep capabilities")(e.into()))?;
         if !p.no_new_privileges {
             self.load_filter()?;
         }
@@ -116,14 +122,14 @@ impl Tail {
         sys::set_ambient(c.ambient & permitted & inheritable)
             .map_err(at("set ambient capabilities"))?;
         if !entered {
-            sys::chdir(&self.cwd).map_err(at("change to the working directory"))?;
+            rooted::enter(&p.cwd).map_err(at("change to the working directory"))?;
         }
         sys::cloexec_from(3).map_err(at("mark descriptors"))?;
         if p.no_new_privileges {
-            sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(at("set no_new_privs"))?;
-            self.load_filter()?;
+            rustix::thread::set_no_new_privs(true).map_err(|e| at("set no_new_privs")(e.into()))?;
         }
-        Ok(())
+        // Other ids may have made it dumpable, which would open our memory to the container's other processes.
+        sys::forbid_dumps().map_err(at("forbid dumps"))
     }
 
     fn load_filter(&self) -> Result<(), TailError> {
@@ -136,8 +142,13 @@ impl Tail {
         })
     }
 
-    /// As execvp: a refusal is remembered, a missing file is not.
-    fn execute(&self) -> TailError {
+    /// As execvp: a refusal is remembered, a missing file is not. After [`Tail::become_user`].
+    pub fn execute(&self) -> TailError {
+        if self.process.no_new_privileges
+            && let Err(e) = self.load_filter()
+        {
+            return e;
+        }
         let mut worst = io::Error::from_raw_os_error(libc::ENOENT);
         for path in &self.candidates {
             let error = sys::execve(path, &self.argv, &self.env);
@@ -172,7 +183,8 @@ impl Tail {
             "change to the working directory" => {
                 format!(
                     "change to the working directory {:?}: {}",
-                    self.cwd, error.cause
+                    String::from_utf8_lossy(&self.process.cwd),
+                    error.cause
                 )
             }
             step => format!("{step}: {}", error.cause),
@@ -200,7 +212,7 @@ fn set_limits(p: &Process) -> io::Result<()> {
 /// So that a user may open /dev/stdout by name. Refused for what is not ours to give: then it stays as it is.
 fn own_stdio(uid: u32) {
     const DEV_NULL: u64 = libc::makedev(1, 3);
-    for fd in 0..3 {
+    for fd in [stdin(), stdout(), stderr()] {
         if let Ok((owner, device)) = sys::stat_fd(fd)
             && owner != uid
             && device != Some(DEV_NULL)

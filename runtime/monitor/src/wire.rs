@@ -10,12 +10,9 @@
 //! A monitor outlives its daemon, so an old monitor meets a new daemon: a change of meaning needs a new
 //! [`VERSION`], and `tests/fixtures/v1.conversation` keeps a recorded version 1.
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader, VERSION, Writer};
 use crate::process::{Limit, Process};
 use crate::record::Exit;
-
-/// Version of the frames and of the files `launch`, `pid` and `exit`.
-pub const VERSION: u16 = 1;
 
 /// The longest frame either side accepts, header included: argv plus environment of an exec.
 pub const MAX_FRAME: usize = 4 << 20;
@@ -25,7 +22,7 @@ pub const HEADER: usize = 9;
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// What a client asks of the monitor.
+/// Request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Build the container (once). Answer: `Created` or `Failed`.
@@ -66,7 +63,7 @@ pub struct ExecRequest {
     pub timeout_ms: u64,
 }
 
-/// What the monitor says.
+/// Event or answer of the monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Hello {
@@ -120,7 +117,7 @@ impl Streams {
     }
 }
 
-/// Where the container's life stands. Only the monitor changes it: Empty → Creating → Created → Running → Exited.
+/// Phase of the container. Only the monitor changes it: Empty → Creating → Created → Running → Exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Empty,
@@ -179,7 +176,7 @@ pub fn split(buf: &[u8]) -> Result<Option<Frame<'_>>> {
     }
     let len = u32::from_le_bytes([buf[0], buf[1], buf[2], buf[3]]) as usize;
     if !(HEADER - 4..=MAX_FRAME - 4).contains(&len) {
-        return Err(DecodeError("a frame's length is out of bounds"));
+        return Err(DecodeError("frame length out of range"));
     }
     if buf.len() < len + 4 {
         return Ok(None);

@@ -1,10 +1,11 @@
 //! The protocol: what goes in comes out, hostile bytes are refused, and version 1 stays readable for ever.
 
+use cairn_monitor::codec::VERSION;
 use cairn_monitor::filter::Filter;
 use cairn_monitor::process::{Capabilities, Limit, Process};
 use cairn_monitor::record::{CgroupDir, Exit, Launch, Pid};
 use cairn_monitor::report::Report;
-use cairn_monitor::wire::{Event, ExecRequest, Phase, Request, Streams, VERSION, split};
+use cairn_monitor::wire::{Event, ExecRequest, Phase, Request, Streams, split};
 use proptest::prelude::*;
 
 fn exec() -> ExecRequest {

@@ -1,9 +1,12 @@
 //! Writes a plan to a cgroup, all or nothing: if the kernel refuses one value, the earlier ones of
 //! the same call are put back (CRI-137).
 
+use super::error::{Error, Result};
+use super::group::Cgroup;
+use super::host::Mode;
 use super::host::Place;
 use super::plan::{Change, Layout, View, plan};
-use super::{Cgroup, Error, Mode, Result, devices, group, io};
+use super::{devices, group, io};
 use oci_spec::runtime::LinuxResources;
 use std::path::PathBuf;
 
@@ -34,7 +37,7 @@ impl Cgroup {
     }
 
     /// Writes the plan; returns what restores the former values, in order of writing.
-    fn write_limits(&self, resources: &LinuxResources) -> Result<Vec<Change>> {
+    pub(super) fn write_limits(&self, resources: &LinuxResources) -> Result<Vec<Change>> {
         let changes = plan(self, resources)?;
         let mut undo: Vec<Change> = Vec::with_capacity(changes.len());
         for change in changes {
@@ -123,7 +126,7 @@ impl Cgroup {
 
     /// Restores in reverse order. Goes on after a failure and reports the first one, for the error
     /// text of the failure that caused this.
-    fn put_back(&self, undo: &[Change]) -> Option<String> {
+    pub(super) fn put_back(&self, undo: &[Change]) -> Option<String> {
         let mut failed = None;
         for change in undo.iter().rev() {
             let Ok(file) = self.file(change) else {

@@ -98,9 +98,7 @@ fn load(program: &[u64]) -> io::Result<OwnedFd> {
     attr.prog_name[..13].copy_from_slice(b"cairn_devices");
     // SAFETY: `insns` and `license` point to `program` and to a static, which outlive the call and
     // are only read by the kernel; `log_size` 0 with `log_buf` 0 asks for no log.
-    let fd = unsafe { bpf(PROG_LOAD, &mut attr) }?;
-    // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    unsafe { bpf(PROG_LOAD, &mut attr) }.map(own)
 }
 
 fn attach(cgroup: &File, program: &OwnedFd) -> io::Result<()> {
@@ -108,13 +106,11 @@ fn attach(cgroup: &File, program: &OwnedFd) -> io::Result<()> {
         attach_flags: ALLOW_MULTI,
         ..target(cgroup, program)
     };
-    // SAFETY: the attributes hold numbers only.
-    unsafe { bpf(PROG_ATTACH, &mut attr) }.map(|_| ())
+    bpf_of_numbers(PROG_ATTACH, &mut attr).map(drop)
 }
 
 fn detach(cgroup: &File, program: &OwnedFd) -> io::Result<()> {
-    // SAFETY: the attributes hold numbers only.
-    unsafe { bpf(PROG_DETACH, &mut target(cgroup, program)) }.map(|_| ())
+    bpf_of_numbers(PROG_DETACH, &mut target(cgroup, program)).map(drop)
 }
 
 fn target(cgroup: &File, program: &OwnedFd) -> Attach {
@@ -147,10 +143,23 @@ fn by_id(id: u32) -> io::Result<OwnedFd> {
         prog_id: id,
         ..GetFdById::default()
     };
-    // SAFETY: the attributes hold numbers only.
-    let fd = unsafe { bpf(PROG_GET_FD_BY_ID, &mut attr) }?;
+    bpf_of_numbers(PROG_GET_FD_BY_ID, &mut attr).map(own)
+}
+
+/// The result of a command that makes a descriptor.
+fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Attributes without addresses.
+trait Numbers {}
+impl Numbers for Attach {}
+impl Numbers for GetFdById {}
+
+fn bpf_of_numbers(command: libc::c_int, attr: &mut impl Numbers) -> io::Result<RawFd> {
+    // SAFETY: `attr` holds no address.
+    unsafe { bpf(command, attr) }
 }
 
 /// # Safety

@@ -3,8 +3,10 @@
 //! A rule list is read from the last to the first: for each kind of access asked for (make, read,
 //! write) the last rule that names the device and that access decides; what no rule names is denied.
 
+use super::error::{Error, Result};
+use super::group::Cgroup;
 use super::host::Place;
-use super::{Cgroup, Error, Result, bpf, io};
+use super::{bpf, io};
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 
 /// Most rules of one container; a privileged one needs a single rule.

@@ -1,7 +1,9 @@
 //! One cgroup: its directories in all hierarchies, making them, and joining them.
 
-use super::host::{Place, Unified};
-use super::{CgroupPath, Error, Host, Mode, Result, io};
+use super::error::{Error, Result};
+use super::host::{Host, Mode, Place, Unified};
+use super::path::CgroupPath;
+use super::{io, unit};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -19,13 +21,45 @@ pub struct Cgroup {
     pub(super) path: CgroupPath,
 }
 
-/// What a process needs to enter a cgroup without the RCU wait.
+/// Open files with which a process enters a cgroup without the RCU wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinPaths {
     /// v1: the process itself writes `0` to each of these while it has one thread.
     pub tasks: Vec<PathBuf>,
     /// v2 and hybrid: directory for `clone3` with `CLONE_INTO_CGROUP`.
     pub unified: Option<PathBuf>,
+}
+
+impl Host {
+    /// The cgroup at `path`; nothing is touched.
+    pub fn cgroup(&self, path: CgroupPath) -> Cgroup {
+        Cgroup::new(self.clone(), path)
+    }
+
+    /// The pod level cgroup: the kubelet's `cgroup_parent` itself, or, where the request names none,
+    /// one of the pod's own in the default parent.
+    ///
+    /// # Errors
+    /// `BadPath`, or the driver that `cgroup_parent` is not for.
+    pub fn pod(&self, cgroup_parent: &str, default_parent: &str, pod_id: &str) -> Result<Cgroup> {
+        let parent = || cgroup_parent.to_owned();
+        let path = match (self.systemd(), cgroup_parent) {
+            (None, "") => CgroupPath::parse(default_parent)?.child(pod_id)?,
+            (Some(_), "") => unit::slice_for_pod(default_parent, pod_id)?,
+            (None, slice) if unit::is_slice(slice) => {
+                return Err(Error::NotSystemd { parent: parent() });
+            }
+            (None, path) => CgroupPath::parse(path)?,
+            (Some(_), slice) if unit::is_slice(slice) => unit::slice_of_parent(slice)?,
+            (Some(_), _) => return Err(Error::NotCgroupfs { parent: parent() }),
+        };
+        Ok(self.cgroup(path))
+    }
+
+    /// `<parent>/<name>`: a container's, or the pause's, own leaf.
+    pub fn container(&self, parent: &str, name: &str) -> Result<Cgroup> {
+        Ok(self.cgroup(CgroupPath::parse(parent)?.child(name)?))
+    }
 }
 
 impl Cgroup {
@@ -97,12 +131,11 @@ impl Cgroup {
 
     fn create_all(&self, made: &mut Vec<PathBuf>) -> Result<()> {
         for hierarchy in self.host.v1() {
-            let from = made.len();
             make_dirs(&hierarchy.mount, &self.path, made)?;
             if hierarchy.controllers.iter().any(|c| c == "cpuset") {
-                made[from..]
-                    .iter()
-                    .try_for_each(|dir| inherit_cpuset(dir))?;
+                for file in ["cpuset.cpus", "cpuset.mems"] {
+                    inherit_cpuset(&hierarchy.mount, &self.path, file)?;
+                }
             }
         }
         if let Some(unified) = self.host.unified() {
@@ -160,22 +193,24 @@ fn make_below(mount: &Path, path: &CgroupPath, made: &mut Vec<PathBuf>) -> std::
     }
 }
 
-/// v1: a new cpuset is empty and takes no task before it has cpus and mems.
-fn inherit_cpuset(dir: &Path) -> Result<()> {
-    let parent = dir.parent().unwrap_or(dir);
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        let own = io::read_if_there(&dir.join(file))?;
-        if own.is_some_and(|value| !value.is_empty()) {
-            continue;
-        }
-        let value = io::read_if_there(&parent.join(file))?.unwrap_or_default();
-        io::write(&dir.join(file), &value).map_err(|source| Error::Io {
-            path: dir.join(file),
-            step: "copy the cpuset from above",
-            source,
-        })?;
+/// v1: a new cpuset is empty and takes no task before it has cpus and mems. Parents are looked at too: another pod may
+/// have made one this moment, or a crash may have left it empty.
+fn inherit_cpuset(mount: &Path, path: &CgroupPath, file: &str) -> Result<String> {
+    let own = path.below(mount).join(file);
+    let value = io::read_if_there(&own)?.unwrap_or_default();
+    if !value.is_empty() {
+        return Ok(value);
     }
-    Ok(())
+    let value = match path.parent() {
+        Some(parent) => inherit_cpuset(mount, &parent, file)?,
+        None => io::read_if_there(&mount.join(file))?.unwrap_or_default(),
+    };
+    io::write(&own, &value).map_err(|source| Error::Io {
+        path: own,
+        step: "copy the parent's cpuset",
+        source,
+    })?;
+    Ok(value)
 }
 
 /// Enables `wanted` in every directory above the cgroup at `path`, from the root down. A controller
@@ -207,7 +242,7 @@ pub(super) fn delegate(unified: &Unified, path: &CgroupPath, wanted: &[String]) 
                 Err(source) if source.raw_os_error() == Some(libc::EBUSY) => {
                     return Err(Error::Io {
                         path: control,
-                        step: "hand controllers down (it has processes of its own)",
+                        step: "enable controllers (the cgroup has processes)",
                         source,
                     });
                 }
@@ -219,7 +254,7 @@ pub(super) fn delegate(unified: &Unified, path: &CgroupPath, wanted: &[String]) 
 }
 
 /// Best effort: without the mark an empty parent stays behind, which harms nobody.
-fn mark(dir: &Path) {
+pub(super) fn mark(dir: &Path) {
     let _ = rustix::fs::lsetxattr(dir, MADE_BY_US, b"1", rustix::fs::XattrFlags::empty());
 }
 

@@ -1,10 +1,12 @@
 //! Which hierarchies this machine has, read from `/proc/self/mountinfo` once.
 
-use super::{Cgroup, CgroupPath, Error, Result, io};
+use super::error::{Error, Result};
+use super::io;
+use super::systemd::Systemd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How the hierarchies are laid out. What a controller's files are called follows from where that
+/// Layout of the hierarchies. What a controller's files are called follows from where that
 /// controller lives ([`Host::place`]), not from this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -39,7 +41,11 @@ pub enum Place<'a> {
 
 /// The cgroup hierarchies of this machine. Cheap to clone; never changes after detection.
 #[derive(Debug, Clone)]
-pub struct Host(Arc<Trees>);
+pub struct Host {
+    trees: Arc<Trees>,
+    /// With the systemd driver.
+    systemd: Option<Systemd>,
+}
 
 #[derive(Debug)]
 struct Trees {
@@ -90,28 +96,45 @@ impl Host {
             (false, None) => Mode::V1,
             (false, Some(_)) => Mode::Hybrid,
         };
-        Ok(Self(Arc::new(Trees { mode, v1, unified })))
+        Ok(Self {
+            trees: Arc::new(Trees { mode, v1, unified }),
+            systemd: None,
+        })
+    }
+
+    /// The same with the systemd driver.
+    #[must_use]
+    pub fn driven_by(self, systemd: Systemd) -> Self {
+        Self {
+            systemd: Some(systemd),
+            ..self
+        }
+    }
+
+    /// `None` with the cgroupfs driver.
+    pub fn systemd(&self) -> Option<&Systemd> {
+        self.systemd.as_ref()
     }
 
     pub fn mode(&self) -> Mode {
-        self.0.mode
+        self.trees.mode
     }
 
     /// The v1 hierarchies, in the order of the mount table.
     pub fn v1(&self) -> &[Hierarchy] {
-        &self.0.v1
+        &self.trees.v1
     }
 
     pub fn unified(&self) -> Option<&Unified> {
-        self.0.unified.as_ref()
+        self.trees.unified.as_ref()
     }
 
     /// Where `controller` lives; `None` if this host does not have it.
     pub fn place(&self, controller: &str) -> Option<Place<'_>> {
         let has = |list: &[String]| list.iter().any(|c| c == controller);
-        let v1 = self.0.v1.iter().find(|h| has(&h.controllers));
+        let v1 = self.trees.v1.iter().find(|h| has(&h.controllers));
         v1.map(|h| Place::V1(&h.mount)).or_else(|| {
-            let unified = self.0.unified.as_ref()?;
+            let unified = self.trees.unified.as_ref()?;
             has(&unified.controllers).then_some(Place::V2(&unified.mount))
         })
     }
@@ -142,27 +165,6 @@ impl Host {
             Some(Place::V1(mount)) => mount.join("cpu.rt_runtime_us").exists(),
             _ => false,
         }
-    }
-
-    /// The cgroup at `path`; nothing is touched.
-    pub fn cgroup(&self, path: CgroupPath) -> Cgroup {
-        Cgroup::new(self.clone(), path)
-    }
-
-    /// The pod level cgroup: the kubelet's `cgroup_parent` itself, or, where the request names none,
-    /// `<default_parent>/<pod_id>` (CRI-210, CRI-710).
-    pub fn pod(&self, cgroup_parent: &str, default_parent: &str, pod_id: &str) -> Result<Cgroup> {
-        let path = if cgroup_parent.is_empty() {
-            CgroupPath::parse(default_parent)?.child(pod_id)?
-        } else {
-            CgroupPath::parse(cgroup_parent)?
-        };
-        Ok(self.cgroup(path))
-    }
-
-    /// `<parent>/<name>`: a container's, or the pause's, own leaf.
-    pub fn container(&self, parent: &str, name: &str) -> Result<Cgroup> {
-        Ok(self.cgroup(CgroupPath::parse(parent)?.child(name)?))
     }
 }
 

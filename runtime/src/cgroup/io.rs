@@ -1,7 +1,7 @@
 //! Small reads and single writes on cgroup files. A read is bounded, a write is one `write(2)`:
 //! the kernel takes a cgroup value whole or not at all.
 
-use super::{Error, Result};
+use super::error::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;

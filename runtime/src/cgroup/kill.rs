@@ -4,7 +4,9 @@
 //! also forks under way. On v1, and for processes that left the unified cgroup, it is: freeze, kill
 //! each through a pidfd, thaw, until nothing is left or the time is up.
 
-use super::{Cgroup, Error, Result, io};
+use super::error::{Error, Result};
+use super::group::Cgroup;
+use super::io;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -72,7 +74,11 @@ impl Cgroup {
                 return Ok(());
             }
             if !backoff.pause().await {
-                return Err(self.timed_out("kill", wait, format!("{} processes left", left.len())));
+                return Err(self.timed_out(
+                    "kill",
+                    wait,
+                    format!("{} processes remain", left.len()),
+                ));
             }
         }
     }

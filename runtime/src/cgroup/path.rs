@@ -1,7 +1,7 @@
-//! Where a cgroup lies below the root of every hierarchy, checked: the text comes from the kubelet
+//! Checked path of a cgroup below the root of every hierarchy: the text comes from the kubelet
 //! and must not lead out of the tree (CRI-210, CRI-710).
 
-use super::{Error, Result};
+use super::error::{Error, Result};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ impl CgroupPath {
     ///
     /// # Errors
     /// `BadPath` for `..`, `.`, NUL or newline, an overlong or empty path, and names that would be
-    /// control files; `SystemdDriver` if the last name ends in `.slice` (CRI-710).
+    /// control files.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |why| Error::BadPath {
             path: text.chars().take(200).collect(),
@@ -40,11 +40,6 @@ impl CgroupPath {
         names
             .iter()
             .try_for_each(|name| check_name(name).map_err(bad))?;
-        if is_slice(text) {
-            return Err(Error::SystemdDriver {
-                parent: text.to_owned(),
-            });
-        }
         Ok(Self(format!("/{}", names.join("/"))))
     }
 
@@ -53,7 +48,7 @@ impl CgroupPath {
         if name.is_empty() || name.contains('/') {
             return Err(Error::BadPath {
                 path: name.to_owned(),
-                why: "one name is wanted",
+                why: "must be a single name",
             });
         }
         Self::parse(&format!("{}/{name}", self.0))
@@ -82,15 +77,6 @@ impl fmt::Display for CgroupPath {
     }
 }
 
-/// CRI-710: the suffix of the last name decides between the drivers.
-pub fn is_slice(parent: &str) -> bool {
-    parent
-        .trim_end_matches('/')
-        .rsplit('/')
-        .next()
-        .is_some_and(|name| name.ends_with(".slice"))
-}
-
 fn check_name(name: &str) -> std::result::Result<(), &'static str> {
     if name == "." || name == ".." {
         return Err("must not contain . or ..");
@@ -103,7 +89,7 @@ fn check_name(name: &str) -> std::result::Result<(), &'static str> {
     }
     // A directory of such a name would be taken for a control file of its parent.
     if name.starts_with("cgroup.") || name == "tasks" {
-        return Err("a name is that of a control file");
+        return Err("a name is reserved for a control file");
     }
     Ok(())
 }
@@ -122,12 +108,6 @@ mod tests {
         ] {
             assert_eq!(CgroupPath::parse(given).unwrap().as_str(), kept);
         }
-    }
-
-    #[test]
-    fn a_systemd_slice_is_refused_by_name() {
-        let error = CgroupPath::parse("/kubepods.slice/kubepods-pod1.slice/").unwrap_err();
-        assert!(matches!(error, Error::SystemdDriver { .. }), "{error}");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! `None` in the resources means "leave as it is" (CRI-137). Devices are not here (`devices.rs`).
 
+use super::error::{Error, Result};
 use super::values::{is_page_size, max_or, parse_limit};
-use super::{Error, Result};
 use oci_spec::runtime::{LinuxBlockIo, LinuxCpu, LinuxResources};
 
 /// Which names a controller's files have.
@@ -14,7 +14,7 @@ pub enum Layout {
     V2,
 }
 
-/// What the planner may ask about the cgroup.
+/// Facts about the cgroup for the planner.
 pub trait View {
     /// For messages.
     fn name(&self) -> &str;
@@ -172,7 +172,10 @@ impl Plan<'_> {
             let mut there = files.into_iter();
             let found = loop {
                 let Some(file) = there.next() else {
-                    return self.unsupported("block I/O weight", "no scheduler here has weights");
+                    return self.unsupported(
+                        "block I/O weight",
+                        "no I/O scheduler on this host has weights",
+                    );
                 };
                 if self.view.current(controller, file)?.is_some() {
                     break file;

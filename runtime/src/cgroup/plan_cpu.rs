@@ -1,7 +1,7 @@
 //! Pure: the cpu part of a plan: shares or weight, and the bandwidth in an order that never exceeds
 //! what the parent allows.
 
-use super::Result;
+use super::error::Result;
 use super::plan::{Layout, Plan};
 use super::values::{max_or, weight_from_shares};
 use oci_spec::runtime::LinuxCpu;
@@ -78,7 +78,7 @@ impl Plan<'_> {
 
     fn cpu_v2(&mut self, cpu: &LinuxCpu) -> Result<()> {
         if cpu.realtime_runtime().is_some() || cpu.realtime_period().is_some() {
-            return self.unsupported("realtime cpu limit", "cgroup v2 has none");
+            return self.unsupported("realtime cpu limit", "not available on cgroup v2");
         }
         // An idle cgroup takes no weight, so idle is left first and entered last.
         if let Some(idle) = cpu.idle().filter(|idle| *idle == 0) {

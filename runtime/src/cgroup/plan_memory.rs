@@ -1,6 +1,6 @@
 //! Pure: the memory part of a plan, in the order in which the kernel takes limit and swap.
 
-use super::Result;
+use super::error::Result;
 use super::plan::{Layout, Plan};
 use super::values::max_or;
 use oci_spec::runtime::LinuxMemory;
@@ -17,7 +17,7 @@ impl Plan<'_> {
             self.refuse_below_usage(layout, limit.unsigned_abs())?;
         }
         if memory.use_hierarchy() == Some(false) {
-            return self.unsupported("memory without hierarchy", "kernels no longer have it");
+            return self.unsupported("memory without hierarchy", "removed from Linux");
         }
         match layout {
             Layout::V1 => self.memory_v1(memory),
@@ -89,10 +89,10 @@ impl Plan<'_> {
     fn memory_v2(&mut self, memory: &LinuxMemory) -> Result<()> {
         const SWAP: &str = "memory.swap.max";
         if memory.disable_oom_killer() == Some(true) {
-            return self.unsupported("disabled OOM killer", "cgroup v2 has no such switch");
+            return self.unsupported("disabled OOM killer", "not available on cgroup v2");
         }
         if memory.swappiness().is_some() {
-            return self.unsupported("memory swappiness", "cgroup v2 has none per cgroup");
+            return self.unsupported("memory swappiness", "not available per cgroup on cgroup v2");
         }
         let swap = match (memory.swap(), memory.limit()) {
             (None, _) => None,

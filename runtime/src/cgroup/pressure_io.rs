@@ -1,7 +1,32 @@
 //! Pure: the texts of pressure and block I/O files, read into numbers. What is not understood is
 //! left out, as the kernel may add words.
 
-use super::stats::{IoDevice, PressureLine, Psi};
+/// Pressure stall information of one resource.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Psi {
+    pub some: PressureLine,
+    pub full: PressureLine,
+}
+
+/// Percentages over 10, 60, 300 s, and the total in ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PressureLine {
+    pub avg10: f64,
+    pub avg60: f64,
+    pub avg300: f64,
+    pub total_ns: u64,
+}
+
+/// One device's share of block I/O.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IoDevice {
+    pub major: u32,
+    pub minor: u32,
+    pub read_bytes: u64,
+    pub write_bytes: u64,
+    pub reads: u64,
+    pub writes: u64,
+}
 
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and `full …`; total is in µs there.
 pub fn parse_psi(text: &str) -> Psi {

@@ -3,8 +3,12 @@
 //! rmdir fails with EBUSY while a process is in it that is killed but not yet reaped. The unified
 //! tree announces when it is empty; where there is none, the wait is a short doubling backoff.
 
+use super::error::{Error, Result};
+use super::group::Cgroup;
+use super::host::Host;
 use super::kill::{Backoff, wait_unpopulated};
-use super::{Cgroup, CgroupPath, Error, Result, group, io};
+use super::path::CgroupPath;
+use super::{group, io, unit};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,7 +43,8 @@ impl Cgroup {
                 }
             }
             if busy.is_empty() {
-                self.remove_made_parents();
+                self.end_scope(deadline).await?;
+                self.remove_made_parents().await;
                 return Ok(());
             }
             if let Some(unified) = self.unified_dir() {
@@ -68,14 +73,23 @@ impl Cgroup {
     }
 
     /// Climbs up while the parent carries our mark in the unified tree and is empty everywhere.
-    fn remove_made_parents(&self) {
+    async fn remove_made_parents(&self) {
         let Some(unified) = self.host.unified() else {
             return;
         };
-        for parent in std::iter::successors(self.path.parent(), CgroupPath::parent) {
+        let scope = unit::scope_of(&self.path).map(|scope| scope.path);
+        let first = scope.as_ref().unwrap_or(&self.path).parent();
+        for parent in std::iter::successors(first, CgroupPath::parent) {
             let marked = parent.below(&unified.mount);
             if !group::is_marked(&marked) {
                 return;
+            }
+            if self.host.systemd().is_some() && unit::is_slice(parent.as_str()) {
+                let stopped = self.host.stop_slice(unit::last(parent.as_str())).await;
+                if !matches!(stopped, Ok(true)) {
+                    return;
+                }
+                continue;
             }
             // The marked directory first: while it stands, nobody else's cgroup below it is hit.
             if std::fs::remove_dir(&marked).is_err() {
@@ -88,8 +102,31 @@ impl Cgroup {
     }
 }
 
+impl Host {
+    /// Stops a slice that nothing is in; false: something is.
+    ///
+    /// # Errors
+    /// No name of a slice, or what systemd says.
+    pub async fn stop_slice(&self, name: &str) -> Result<bool> {
+        let (Some(systemd), Some(unified)) = (self.systemd(), self.unified()) else {
+            return Ok(false);
+        };
+        let dir = unit::slice_path(name)?.below(&unified.mount);
+        systemd.stop_slice_if(name, || has_no_children(&dir)).await
+    }
+}
+
+/// No cgroup in it, and no process of its own: that would be one that we did not put there.
+fn has_no_children(dir: &Path) -> bool {
+    let populated = io::read(&dir.join("cgroup.events"))
+        .is_ok_and(|events| events.lines().any(|line| line == "populated 1"));
+    let is_dir = |e: std::fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
+    let children = std::fs::read_dir(dir).map(|mut list| list.any(|e| e.is_ok_and(is_dir)));
+    !populated && !children.unwrap_or(false)
+}
+
 /// EBUSY: a process or a child cgroup is still there. ENOTEMPTY is what other filesystems say.
-fn retryable(error: &std::io::Error) -> bool {
+pub(super) fn retryable(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::ResourceBusy | ErrorKind::DirectoryNotEmpty
@@ -97,7 +134,7 @@ fn retryable(error: &std::io::Error) -> bool {
 }
 
 /// rmdir of `dir` and all below, deepest first. Usually `dir` has no children and one call is enough.
-fn remove_tree(dir: &Path) -> std::io::Result<()> {
+pub(super) fn remove_tree(dir: &Path) -> std::io::Result<()> {
     let first = std::fs::remove_dir(dir);
     match first {
         Ok(()) => return Ok(()),

@@ -2,16 +2,18 @@
 //! the controller or the cgroup is, leaves its part `None`: one broken container must not fail a
 //! list (CRI-150).
 
+use super::error::Result;
+use super::group::Cgroup;
 use super::host::Place;
-use super::pressure_io::{parse_blkio, parse_io_stat, parse_psi};
+use super::io;
+use super::pressure_io::{IoDevice, Psi, parse_blkio, parse_io_stat, parse_psi};
 use super::values::{parse_cpu_max, parse_limit};
-use super::{Cgroup, Result, io};
 use std::path::Path;
 
-/// How much of a sample is wanted: each step up costs more files to read.
+/// Extent of a sample: each step up costs more files to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// What ContainerStats tells: cpu and memory use, swap, pressure. Fields of [`Cpu`] and
+    /// The figures of ContainerStats: cpu and memory use, swap, pressure. Fields of [`Cpu`] and
     /// [`Memory`] that are kept in further files on v1 are 0 or `None`.
     Usage,
     /// And the number of tasks, as PodSandboxStats tells.
@@ -95,21 +97,6 @@ pub struct Pressure {
     pub io: Option<Psi>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Psi {
-    pub some: PressureLine,
-    pub full: PressureLine,
-}
-
-/// Percentages over 10, 60, 300 s, and the total in ns.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PressureLine {
-    pub avg10: f64,
-    pub avg60: f64,
-    pub avg300: f64,
-    pub total_ns: u64,
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HugePages {
     /// `2MB`, `1GB`.
@@ -117,16 +104,6 @@ pub struct HugePages {
     pub usage: u64,
     /// v1 only.
     pub max_usage: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct IoDevice {
-    pub major: u32,
-    pub minor: u32,
-    pub read_bytes: u64,
-    pub write_bytes: u64,
-    pub reads: u64,
-    pub writes: u64,
 }
 
 /// What is set now; `None` where nothing limits.

@@ -6,6 +6,7 @@
 use super::host::Place;
 use super::*;
 use oci_spec::runtime::LinuxResources;
+use std::time::Duration;
 
 struct Recorded {
     dir: tempfile::TempDir,
@@ -165,9 +166,26 @@ fn a_create_that_fails_half_way_leaves_nothing() {
     let group = tree.host.container("/new/pod7", "c").unwrap();
     // In a recorded tree a new cpuset has no files to fill, so the fourth hierarchy fails.
     let error = group.create().unwrap_err().to_string();
-    assert!(error.contains("copy the cpuset from above"), "{error}");
+    assert!(error.contains("copy the parent's cpuset"), "{error}");
     for hierarchy in ["systemd", "cpu,cpuacct", "memory", "hugetlb", "cpuset"] {
         assert!(!tree.below(hierarchy).join("new").exists(), "{hierarchy}");
+    }
+}
+
+#[test]
+fn a_cgroup_whose_parent_was_left_without_cpus_gets_them_through_it() {
+    let tree = v1();
+    let group = tree.host.container("/new/pod7", "c").unwrap();
+    let all = ["", "new", "new/pod7", "new/pod7/c"].map(|dir| tree.below("cpuset").join(dir));
+    for (dir, cpus) in all.iter().zip(["0-3", "", "", ""]) {
+        std::fs::create_dir_all(dir).unwrap();
+        std::fs::write(dir.join("cpuset.cpus"), cpus).unwrap();
+        std::fs::write(dir.join("cpuset.mems"), "0").unwrap();
+    }
+    group.create().unwrap();
+    for dir in all {
+        let cpus = std::fs::read_to_string(dir.join("cpuset.cpus")).unwrap();
+        assert_eq!(cpus, "0-3", "{}", dir.display());
     }
 }
 

@@ -1,38 +1,44 @@
 //! `cairn.toml`: every key, its default, and the check that turns a file plus flags into a
 //! [`Config`] before anything on the machine is touched.
 //!
-//! An error is one line that names the key (CRI has no say here; design.md, "Arguments →
+//! An error is one line that names the key (CRI has no say here; "Arguments →
 //! checked configuration → bind").
 
+mod container;
+mod duration;
+mod error;
+mod image;
 mod nri;
+mod size;
+mod stream;
 
+pub use container::{Container, SeccompDefault};
+pub use error::Error;
+pub use image::Image;
 pub use nri::Nri;
+pub use stream::Stream;
 
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 /// The commented default configuration, as `cairn config default` prints it. A test holds it
 /// equal to [`File::default`].
 pub const DEFAULT_TEXT: &str = include_str!("default.toml");
 
-/// What can be wrong with a configuration; each text is one line that names the key.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("{}: {message}", path.display())]
-    Parse { path: PathBuf, message: String },
-    #[error("{key}: {message}")]
-    Value { key: &'static str, message: String },
+/// The manual page of the configuration, as roff: the default with its comments.
+pub fn manual() -> String {
+    let escaped = |line: &str| format!("\\&{}\n", line.replace('\\', "\\e").replace('-', "\\-"));
+    let text: String = DEFAULT_TEXT.lines().map(escaped).collect();
+    format!(
+        ".TH cairn.toml 5\n.SH NAME\ncairn.toml \\- configuration of cairn\n.SH DESCRIPTION\n\
+         Every key is optional; this is the default. \\fBcairn config check FILE\\fR judges a file.\n\
+         .PP\n.nf\n{text}.fi\n.SH SEE ALSO\n.BR cairn (1)\n"
+    )
 }
 
 /// The file as it stands, every key optional.
@@ -51,6 +57,7 @@ pub struct File {
     pub nri: Nri,
     pub trace: Trace,
     pub metrics: Metrics,
+    pub stream: Stream,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -80,16 +87,19 @@ pub enum Format {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cgroup {
-    /// Parent for pods that name none (CRI-210).
+    pub driver: CgroupDriver,
+    /// Parent for pods that name none; with systemd `/a/b` stands for `a-b.slice`.
     pub parent: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Container {
-    pub max_log_line: u32,
-    /// Clamp `oom_score_adj` to the daemon's own where the kernel would refuse (CRI-233).
-    pub restrict_oom_score_adj: bool,
+/// Cgroup driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupDriver {
+    /// systemd where it is init and only cgroup v2 is mounted.
+    Auto,
+    Cgroupfs,
+    Systemd,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -97,20 +107,15 @@ pub struct Container {
 pub struct Network {
     pub cni_conf_dir: PathBuf,
     pub cni_bin_dirs: Vec<PathBuf>,
+    /// Empty: no built-in network.
     pub bridge: String,
     pub subnet: String,
     /// Empty: no IPv6.
     pub subnet6: String,
     pub masquerade: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Image {
-    pub registry_config_dir: PathBuf,
-    pub max_parallel_layers: usize,
-    #[serde(deserialize_with = "duration")]
-    pub progress_timeout: Duration,
+    pub spoof_check: bool,
+    /// 0: the kernel's default.
+    pub mtu: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -144,6 +149,7 @@ impl Default for File {
             nri: Nri::default(),
             trace: Trace::default(),
             metrics: Metrics::default(),
+            stream: Stream::default(),
         }
     }
 }
@@ -160,16 +166,8 @@ impl Default for Log {
 impl Default for Cgroup {
     fn default() -> Self {
         Self {
+            driver: CgroupDriver::Auto,
             parent: "/cairn".into(),
-        }
-    }
-}
-
-impl Default for Container {
-    fn default() -> Self {
-        Self {
-            max_log_line: 16384,
-            restrict_oom_score_adj: true,
         }
     }
 }
@@ -183,16 +181,8 @@ impl Default for Network {
             subnet: "10.88.0.0/16".into(),
             subnet6: String::new(),
             masquerade: true,
-        }
-    }
-}
-
-impl Default for Image {
-    fn default() -> Self {
-        Self {
-            registry_config_dir: "/etc/cairn/certs.d".into(),
-            max_parallel_layers: 2,
-            progress_timeout: Duration::from_secs(300),
+            spoof_check: true,
+            mtu: 0,
         }
     }
 }
@@ -252,7 +242,7 @@ impl Config {
             })
         };
         if file.version != 1 {
-            return refuse("version", "this cairn reads version = 1 only");
+            return refuse("version", "unsupported version (supported: 1)");
         }
         for (key, path) in [
             ("root", &file.root),
@@ -270,28 +260,24 @@ impl Config {
         if file.root == file.state {
             return refuse(
                 "state",
-                "must differ from root: it is lost at a reboot, root is not",
+                "must differ from root: state does not survive a reboot, root does",
             );
         }
         let socket = socket_path("listen", &file.listen)?;
         if file.nri.socket.as_os_str().len() > MAX_SOCKET_PATH {
-            return refuse("nri.socket", "a socket path may have 107 bytes at most");
+            return refuse("nri.socket", "socket path too long (limit: 107 bytes)");
         }
         if !file.cgroup.parent.starts_with('/') || file.cgroup.parent.contains("..") {
             return refuse("cgroup.parent", "must be an absolute path without '..'");
         }
         check_network(&file.network)?;
-        if file.container.max_log_line < 256 {
-            return refuse("container.max_log_line", "must be 256 bytes or more");
-        }
-        if !(1..=16).contains(&file.image.max_parallel_layers) {
-            return refuse("image.max_parallel_layers", "must be from 1 to 16");
-        }
+        file.container.check()?;
+        file.image.check()?;
         for (key, value) in [
             ("nri.registration_timeout", file.nri.registration_timeout),
             ("nri.request_timeout", file.nri.request_timeout),
             ("nri.sync_timeout", file.nri.sync_timeout),
-            ("image.progress_timeout", file.image.progress_timeout),
+            ("stream.idle_timeout", file.stream.idle_timeout),
         ] {
             if value.is_zero() {
                 return refuse(key, "must be longer than zero");
@@ -301,6 +287,7 @@ impl Config {
             return refuse("trace.ring", "must be from 64 to 1048576 events");
         }
         let metrics = check_metrics(&file.metrics)?;
+        file.stream.check()?;
         let nri_settings = file.nri.settings()?;
         Ok(Self {
             file,
@@ -321,11 +308,11 @@ const MAX_SOCKET_PATH: usize = 107;
 pub fn socket_path(key: &'static str, endpoint: &str) -> Result<PathBuf, Error> {
     let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
     let message = if path.contains("://") {
-        format!("{endpoint}: only unix:// endpoints are served")
+        format!("{endpoint}: unsupported scheme (supported: unix://)")
     } else if !path.starts_with('/') {
         format!("{endpoint}: the path of a unix:// endpoint must be absolute")
     } else if path.len() > MAX_SOCKET_PATH {
-        format!("{endpoint}: a socket path may have {MAX_SOCKET_PATH} bytes at most")
+        format!("{endpoint}: socket path too long (limit: {MAX_SOCKET_PATH} bytes)")
     } else {
         return Ok(path.into());
     };
@@ -342,7 +329,10 @@ fn check_metrics(metrics: &Metrics) -> Result<Option<SocketAddr>, Error> {
         Some(address) if address.ip().is_loopback() => Ok(Some(address)),
         _ => Err(Error::Value {
             key: "metrics.listen",
-            message: format!("\"{}\" is no loopback address and port", metrics.listen),
+            message: format!(
+                "\"{}\": must be a loopback address and port",
+                metrics.listen
+            ),
         }),
     }
 }
@@ -350,10 +340,16 @@ fn check_metrics(metrics: &Metrics) -> Result<Option<SocketAddr>, Error> {
 fn check_network(network: &Network) -> Result<(), Error> {
     let refuse = |key, message: String| Err(Error::Value { key, message });
     let name = &network.bridge;
-    if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
+    if name.len() > 15 || name.contains(['/', ' ']) {
         return refuse(
             "network.bridge",
-            format!("\"{name}\" is no interface name (1 to 15 bytes, no slash, no blank)"),
+            format!("\"{name}\": invalid interface name (up to 15 bytes, no slash, no blank)"),
+        );
+    }
+    if !matches!(network.mtu, 0 | 1280..=65_535) {
+        return refuse(
+            "network.mtu",
+            format!("{} must be 0, or 1280 to 65535", network.mtu),
         );
     }
     let subnet = network
@@ -365,7 +361,10 @@ fn check_network(network: &Network) -> Result<(), Error> {
         _ => {
             return refuse(
                 "network.subnet",
-                format!("\"{}\" is no IPv4 subnet of /8 to /29", network.subnet),
+                format!(
+                    "\"{}\": must be an IPv4 subnet of /8 to /29",
+                    network.subnet
+                ),
             );
         }
     }
@@ -377,7 +376,10 @@ fn check_network(network: &Network) -> Result<(), Error> {
         if !ok {
             return refuse(
                 "network.subnet6",
-                format!("\"{}\" is no IPv6 subnet of /48 to /124", network.subnet6),
+                format!(
+                    "\"{}\": must be an IPv6 subnet of /48 to /124",
+                    network.subnet6
+                ),
             );
         }
     }
@@ -421,28 +423,6 @@ fn one_line(text: &str, key: &str, error: &toml::de::Error) -> String {
     }
 }
 
-/// Durations are written as in Go: `500ms`, `2s`, `5m`, `1h`.
-fn parse_duration(text: &str) -> Option<Duration> {
-    let at = text.find(|c: char| !c.is_ascii_digit())?;
-    let number: u64 = text[..at].parse().ok()?;
-    match &text[at..] {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        "m" => number.checked_mul(60).map(Duration::from_secs),
-        "h" => number.checked_mul(3600).map(Duration::from_secs),
-        _ => None,
-    }
-}
-
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    parse_duration(&text).ok_or_else(|| {
-        serde::de::Error::custom(format!(
-            "\"{text}\" is no duration; write a whole number and ms, s, m or h"
-        ))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -464,13 +444,30 @@ mod tests {
     #[test]
     fn every_key_of_the_default_is_printed() {
         let keys: toml::Table = toml::from_str(DEFAULT_TEXT).expect("parses");
-        for (table, expected) in [("network", 6), ("nri", 12), ("image", 3), ("trace", 3)] {
+        for (table, expected) in [
+            ("container", 9),
+            ("network", 8),
+            ("nri", 16),
+            ("image", 10),
+            ("trace", 3),
+            ("stream", 5),
+        ] {
             assert_eq!(
                 keys[table].as_table().expect("a table").len(),
                 expected,
                 "{table}"
             );
         }
+    }
+
+    #[test]
+    fn the_manual_page_shows_every_line_of_the_default_as_text() {
+        let page = manual();
+        let shown = page.lines().filter_map(|line| line.strip_prefix("\\&"));
+        let shown: Vec<_> = shown
+            .map(|l| l.replace("\\-", "-").replace("\\e", "\\"))
+            .collect();
+        assert_eq!(shown, DEFAULT_TEXT.lines().collect::<Vec<_>>());
     }
 
     #[test]
@@ -488,24 +485,37 @@ mod tests {
     fn a_bad_value_is_refused_by_key() {
         assert_eq!(
             judge("version = 2"),
-            "version: this cairn reads version = 1 only"
+            "version: unsupported version (supported: 1)"
         );
         assert_eq!(judge("root = \"x\""), "root: x is not an absolute path");
-        assert!(judge("listen = \"tcp://1\"").starts_with("listen: tcp://1: only unix://"));
+        assert!(judge("listen = \"tcp://1\"").starts_with("listen: tcp://1: unsupported scheme"));
         assert!(judge("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));
-        assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("no duration"));
+        assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("invalid duration"));
         assert!(judge("[nri]\nrequest_timeout = \"0s\"").starts_with("nri.request_timeout: "));
         assert!(judge("[metrics]\nlisten = \"0.0.0.0:1\"").starts_with("metrics.listen: "));
         assert!(judge("[nri.plugin.x]\n").starts_with("nri.plugin: \"x\""));
-        assert!(judge("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
-    }
-
-    #[test]
-    fn durations_are_written_as_in_go() {
-        assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
-        assert_eq!(parse_duration("5m"), Some(Duration::from_secs(300)));
-        for bad in ["", "5", "ms", "5 s", "-1s", "99999999999999999999h"] {
-            assert_eq!(parse_duration(bad), None, "{bad}");
+        for (key, value) in [
+            ("max_parallel_layers", "17"),
+            ("max_layers_per_host", "0"),
+            ("max_layers", "4"),
+            ("max_image_bytes", "\"1KiB\""),
+            ("max_image_bytes", "\"1GB\""),
+            ("max_image_files", "999"),
+            ("max_image_depth", "15"),
+            ("max_volume_bytes", "1"),
+            ("progress_timeout", "\"0s\""),
+        ] {
+            let said = judge(&format!("[image]\n{key} = {value}"));
+            assert!(said.contains(&format!("image.{key}: ")), "{said}");
         }
+        for bad in [
+            "\"http://r.example\" = []",
+            "\"r.example\" = [\"login.example/x\"]",
+        ] {
+            let said = judge(&format!("[image.token_services]\n{bad}"));
+            assert!(said.starts_with("image.token_services: "), "{said}");
+        }
+        assert!(judge("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
+        assert!(judge("[container]\nulimits = [\"nofile\"]").starts_with("container.ulimits: "));
     }
 }

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use nri::{PluginConfig, PluginId, Settings, validate::DefaultValidator};
+use nri::{PluginConfig, PluginId, Settings, Timeouts, validate::DefaultValidator};
 use serde::Deserialize;
 
-use super::{Error, duration};
+use super::duration::duration;
+use super::error::Error;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -20,8 +21,18 @@ pub struct Nri {
     pub registration_timeout: Duration,
     #[serde(deserialize_with = "duration")]
     pub request_timeout: Duration,
+    /// For one setup event at all plugins together; zero: as long as each has.
+    #[serde(deserialize_with = "duration")]
+    pub operation_timeout: Duration,
     #[serde(deserialize_with = "duration")]
     pub sync_timeout: Duration,
+    /// For all parts of Synchronize together; zero: three times `sync_timeout`.
+    #[serde(deserialize_with = "duration")]
+    pub sync_total_timeout: Duration,
+    /// A file of the plugin directory that cannot be used ends the start.
+    pub strict_plugin_dir: bool,
+    /// Plugins that may connect, by name or by index and name; empty: all.
+    pub allowed_plugins: Vec<String>,
     /// Users whose plugins may connect, by number.
     pub allowed_uids: Vec<u32>,
     /// A pod with this annotation set to "true" does not need required plugins; empty: none.
@@ -44,7 +55,11 @@ impl Default for Nri {
             disable_connections: false,
             registration_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(2),
+            operation_timeout: Duration::ZERO,
             sync_timeout: Duration::from_secs(10),
+            sync_total_timeout: Duration::ZERO,
+            strict_plugin_dir: false,
+            allowed_plugins: Vec::new(),
             allowed_uids: vec![0],
             tolerate_missing_annotation: String::new(),
             replace_same_name: false,
@@ -55,7 +70,7 @@ impl Default for Nri {
 }
 
 impl Nri {
-    /// What the library is started with.
+    /// Settings for the nri library.
     ///
     /// # Errors
     /// The first plugin whose name, events or fields are none.
@@ -64,22 +79,36 @@ impl Nri {
         for (name, plugin) in &self.plugin {
             let id: PluginId = name.parse().map_err(|_| Error::Value {
                 key: "nri.plugin",
-                message: format!("\"{name}\" is not of the form \"10-name\""),
+                message: format!("\"{name}\": must be of the form \"10-name\""),
             })?;
             plugins.insert(id, plugin.clone().into());
         }
+        self.default_validator
+            .verify()
+            .map_err(|message| Error::Value {
+                key: "nri.default_validator",
+                message,
+            })?;
+        let some = |limit: Duration| (!limit.is_zero()).then_some(limit);
         let annotation = &self.tolerate_missing_annotation;
         Ok(Settings {
             socket: (!self.disable_connections).then(|| self.socket.clone()),
             allowed_uids: self.allowed_uids.clone(),
             plugin_dir: Some(self.plugin_dir.clone()),
             plugin_config_dir: Some(self.plugin_config_dir.clone()),
-            registration_timeout: self.registration_timeout,
-            request_timeout: self.request_timeout,
-            sync_timeout: self.sync_timeout,
+            strict_plugin_dir: self.strict_plugin_dir,
+            allowed_plugins: self.allowed_plugins.clone(),
+            timeouts: Timeouts {
+                registration: self.registration_timeout,
+                request: self.request_timeout,
+                operation: some(self.operation_timeout),
+                sync: self.sync_timeout,
+                sync_total: some(self.sync_total_timeout),
+            },
             plugins,
             replace_same_name: self.replace_same_name,
             tolerate_missing_annotation: (!annotation.is_empty()).then(|| annotation.clone()),
+            started: Some(crate::inherited::give_back),
             ..Settings::default()
         })
     }
@@ -100,13 +129,15 @@ mod tests {
     fn a_plugin_is_treated_as_its_table_says() {
         let settings = settings(
             "[plugin.\"10-x\"]\nrequired = true\non_timeout = \"skip\"\nbreaker = 5\n\
+             fail_request = false\n\
              events = \"RunPodSandbox, container\"\nfields = \"Env\"\nrestart = \"on-failure\"\n",
         )
         .expect("is valid");
         let plugin = settings.plugin(&"10-x".parse().expect("an id"));
         assert!(plugin.policy.required && !plugin.policy.must_run);
-        assert_eq!(plugin.policy.on_timeout, OnTimeout::Skip);
-        assert_eq!(plugin.policy.breaker, 5);
+        assert_eq!(plugin.policy.on_timeout, Some(OnTimeout::Skip));
+        assert_eq!(plugin.policy.breaker, Some(5));
+        assert_eq!(plugin.policy.fail_request, Some(false));
         assert_eq!(plugin.policy.fields, "Env".parse().expect("a field"));
         assert_eq!(plugin.restart, Restart::OnFailure);
     }
@@ -123,7 +154,7 @@ mod tests {
         let refused = |text: &str| settings(text).expect_err("refused");
         assert!(refused("[plugin.\"10-x\"]\nevents = \"Nap\"").contains("Nap"));
         assert!(refused("[plugin.\"10-x\"]\nfields = \"Nap\"").contains("Nap"));
-        assert!(refused("[plugin.x]\n").contains("not of the form"));
+        assert!(refused("[plugin.x]\n").contains("must be of the form"));
         assert!(refused("[plugin.\"10-x\"]\non_timeout = \"nap\"").contains("skip"));
     }
 }

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use proto_cri::v1 as cri;
 
 use crate::pod::{
-    Container, Pod,
+    held::{HeldContainer, HeldPod},
     record::{ContainerPhase, ContainerRecord, PodPhase, PodRecord},
+    state::{Container, Pod},
 };
 
 pub fn pod_state(record: &PodRecord) -> cri::PodSandboxState {
@@ -132,6 +133,64 @@ pub fn container_status(record: &ContainerRecord) -> cri::ContainerStatus {
     }
 }
 
+/// A sandbox whose record cannot be read: never ready, whatever of it runs.
+pub fn held_pod(held: &HeldPod) -> cri::PodSandbox {
+    cri::PodSandbox {
+        id: held.id.clone(),
+        metadata: held.config.metadata.clone(),
+        state: cri::PodSandboxState::SandboxNotready.into(),
+        created_at: held.created_at,
+        labels: held.config.labels.clone(),
+        annotations: held.config.annotations.clone(),
+        runtime_handler: String::new(),
+    }
+}
+
+pub fn held_pod_status(held: &HeldPod) -> cri::PodSandboxStatus {
+    let pod = held_pod(held);
+    cri::PodSandboxStatus {
+        id: pod.id,
+        metadata: pod.metadata,
+        state: pod.state,
+        created_at: pod.created_at,
+        labels: pod.labels,
+        annotations: pod.annotations,
+        ..Default::default()
+    }
+}
+
+/// A container whose record cannot be read.
+pub fn held_container(held: &HeldContainer) -> cri::Container {
+    cri::Container {
+        id: held.id.clone(),
+        pod_sandbox_id: held.pod.clone().unwrap_or_default(),
+        metadata: held.config.metadata.clone(),
+        image: Some(held.config.image.clone().unwrap_or_default()),
+        state: cri::ContainerState::ContainerUnknown.into(),
+        created_at: held.created_at,
+        labels: held.config.labels.clone(),
+        annotations: held.config.annotations.clone(),
+        ..Default::default()
+    }
+}
+
+pub fn held_container_status(held: &HeldContainer) -> cri::ContainerStatus {
+    let container = held_container(held);
+    cri::ContainerStatus {
+        id: container.id,
+        metadata: container.metadata,
+        state: container.state,
+        created_at: container.created_at,
+        image: container.image,
+        reason: "RecordUnreadable".to_owned(),
+        message: held.refusal("container").text,
+        labels: container.labels,
+        annotations: container.annotations,
+        mounts: held.config.mounts.clone(),
+        ..Default::default()
+    }
+}
+
 /// Every key must match exactly.
 fn labels_match(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
     selector
@@ -141,14 +200,29 @@ fn labels_match(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, S
 
 /// CRI-119: all given conditions hold; no filter lets all through.
 pub fn pod_passes(filter: Option<&cri::PodSandboxFilter>, pod: &Pod) -> bool {
-    let Some(filter) = filter else { return true };
     let record = pod.cell.get();
-    pod.id.starts_with(&filter.id)
+    filter
+        .is_none_or(|filter| passes_pod(filter, &pod.id, pod_state(&record), &record.config.labels))
+}
+
+/// [`pod_passes`] for one that is held.
+pub fn held_pod_passes(filter: Option<&cri::PodSandboxFilter>, held: &HeldPod) -> bool {
+    let state = cri::PodSandboxState::SandboxNotready;
+    filter.is_none_or(|filter| passes_pod(filter, &held.id, state, &held.config.labels))
+}
+
+fn passes_pod(
+    filter: &cri::PodSandboxFilter,
+    id: &str,
+    state: cri::PodSandboxState,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    id.starts_with(&filter.id)
         && filter
             .state
             .as_ref()
-            .is_none_or(|wanted| wanted.state() == pod_state(&record))
-        && labels_match(&filter.label_selector, &record.config.labels)
+            .is_none_or(|wanted| wanted.state() == state)
+        && labels_match(&filter.label_selector, labels)
 }
 
 /// CRI-135.
@@ -157,13 +231,34 @@ pub fn container_passes(
     pod: &Pod,
     container: &Container,
 ) -> bool {
-    let Some(filter) = filter else { return true };
     let record = container.cell.get();
-    container.id.starts_with(&filter.id)
-        && pod.id.starts_with(&filter.pod_sandbox_id)
+    filter.is_none_or(|filter| {
+        let ids = (container.id.as_str(), pod.id.as_str());
+        passes_container(filter, ids, container_state(&record), &record.config.labels)
+    })
+}
+
+/// [`container_passes`] for one that is held.
+pub fn held_container_passes(filter: Option<&cri::ContainerFilter>, held: &HeldContainer) -> bool {
+    let state = cri::ContainerState::ContainerUnknown;
+    filter.is_none_or(|filter| {
+        let ids = (held.id.as_str(), held.pod.as_deref().unwrap_or_default());
+        passes_container(filter, ids, state, &held.config.labels)
+    })
+}
+
+/// `ids`: the container's and its pod's.
+fn passes_container(
+    filter: &cri::ContainerFilter,
+    ids: (&str, &str),
+    state: cri::ContainerState,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    ids.0.starts_with(&filter.id)
+        && ids.1.starts_with(&filter.pod_sandbox_id)
         && filter
             .state
             .as_ref()
-            .is_none_or(|wanted| wanted.state() == container_state(&record))
-        && labels_match(&filter.label_selector, &record.config.labels)
+            .is_none_or(|wanted| wanted.state() == state)
+        && labels_match(&filter.label_selector, labels)
 }

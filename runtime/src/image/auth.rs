@@ -3,18 +3,20 @@
 //! Secrets are in no `Debug` output and in no error.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use reqwest::Url;
 
-/// What a CRI client sends along with a pull. Empty strings are absent.
+/// Credentials that a CRI client sends along with a pull. Empty strings are absent.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Auth {
     pub username: String,
     pub password: String,
     /// base64 of `user:password`.
     pub auth: String,
-    /// If set, the credentials are for this registry only.
+    /// The host that the credentials are for; empty: the image's registry.
     pub server_address: String,
     /// OAuth2 refresh token.
     pub identity_token: String,
@@ -39,13 +41,91 @@ pub enum Credentials {
     Bearer(String),
 }
 
-impl Auth {
-    /// The first kind that applies, for images of `registry`. An `auth` that is not base64 of
-    /// `user:password` is an error, lest a pull go out anonymously by mistake.
-    pub fn credentials(&self, registry: &str) -> Result<Credentials, &'static str> {
-        if !self.server_address.is_empty() && host_of(&self.server_address) != host_of(registry) {
-            return Ok(Credentials::Anonymous);
+/// Credentials with the one host that they were given for. No other host gets them: no mirror, no
+/// target of a redirect, and no token service but those of that host.
+#[derive(Clone)]
+pub struct Given {
+    credentials: Credentials,
+    host: String,
+    /// Token services, besides the host's own, that may have them.
+    services: Vec<String>,
+}
+
+impl Given {
+    /// What is sent to `host`.
+    pub fn at(&self, host: &str) -> Credentials {
+        if host_of(host).eq_ignore_ascii_case(&self.host) {
+            self.credentials.clone()
+        } else {
+            Credentials::Anonymous
         }
+    }
+
+    /// Whether a token service may have them: one on the very host, or named by a domain above or
+    /// below it (who runs one runs the other: `auth.docker.io`, `gitlab.com` for
+    /// `registry.gitlab.com`), or one that the configuration names.
+    pub fn may_go_to(&self, service: &Url) -> bool {
+        let (Some(host), Some(port)) = (service.host_str(), service.port_or_known_default()) else {
+            return false;
+        };
+        let named = |text: &String| match split_port(text) {
+            (name, Some(named)) => name.eq_ignore_ascii_case(host) && named == port,
+            (name, None) => name.eq_ignore_ascii_case(host) && service.port().is_none(),
+        };
+        if self.services.iter().any(named) {
+            return true;
+        }
+        let (own, own_port) = split_port(&self.host);
+        if own.eq_ignore_ascii_case(host) {
+            return service.port().is_none() || Some(port) == own_port;
+        }
+        let own = own.to_ascii_lowercase();
+        service.port().is_none()
+            && !is_address(host)
+            && !is_address(&own)
+            && (is_below(host, &own) || (is_below(&own, host) && host.contains('.')))
+    }
+}
+
+/// `a.b.example` is below `b.example`.
+fn is_below(name: &str, domain: &str) -> bool {
+    name.strip_suffix(domain)
+        .is_some_and(|rest| rest.ends_with('.'))
+}
+
+fn is_address(host: &str) -> bool {
+    host.starts_with('[') || host.parse::<IpAddr>().is_ok()
+}
+
+/// Name and port of `host[:port]`.
+pub fn split_port(host: &str) -> (&str, Option<u16>) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => match port.parse() {
+            Ok(port) => (name, Some(port)),
+            Err(_) => (host, None),
+        },
+        _ => (host, None),
+    }
+}
+
+impl Auth {
+    /// The credentials, and the host they are for: the one they name, else `registry`. `services` are
+    /// the token services that the configuration adds to its own.
+    pub fn given(&self, registry: &str, services: &[String]) -> Result<Given, &'static str> {
+        let host = match &*self.server_address {
+            "" => registry,
+            named => named,
+        };
+        Ok(Given {
+            credentials: self.credentials()?,
+            host: host_of(host).to_owned(),
+            services: services.to_vec(),
+        })
+    }
+
+    /// The first kind that applies. An `auth` that is not base64 of `user:password` is an error, lest
+    /// a pull go out anonymously by mistake.
+    fn credentials(&self) -> Result<Credentials, &'static str> {
         if !self.username.is_empty() {
             let (user, password) = (self.username.clone(), self.password.clone());
             return Ok(Credentials::Basic { user, password });
@@ -73,17 +153,17 @@ impl Auth {
 }
 
 /// The host of an address as docker's configuration writes it, with its names for one registry
-/// taken as one.
+/// taken as one, and without the port that https has anyway.
 fn host_of(address: &str) -> &str {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
     let host = rest.split('/').next().unwrap_or_default();
-    match host {
+    match host.strip_suffix(":443").unwrap_or(host) {
         "index.docker.io" | "registry-1.docker.io" => "docker.io",
         host => host,
     }
 }
 
-/// What a registry asks for in `WWW-Authenticate`.
+/// Challenge of a registry (`WWW-Authenticate`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Challenge {
     Basic,
@@ -185,7 +265,7 @@ mod tests {
             registry_token: "t".into(),
             ..Auth::default()
         };
-        let used = |auth: &Auth| auth.credentials("r.example").unwrap();
+        let used = |auth: &Auth| auth.given("r.example", &[]).unwrap().at("r.example");
         assert!(used(&auth) == Credentials::Bearer("t".into()));
         auth.auth = STANDARD.encode("u:p:q\0\0");
         assert!(used(&auth) == pair("u", "p:q"));
@@ -198,23 +278,83 @@ mod tests {
             auth: "%".into(),
             ..Auth::default()
         };
-        assert!(odd.credentials("r.example").is_err());
+        assert!(odd.given("r.example", &[]).is_err());
     }
 
-    #[test]
-    fn credentials_for_another_registry_are_not_sent() {
-        let auth = |server: &str| Auth {
+    fn given(server: &str, registry: &str) -> Given {
+        let auth = Auth {
             username: "u".into(),
             server_address: server.into(),
             ..Auth::default()
         };
-        let sent = |server, registry| {
-            auth(server).credentials(registry).unwrap() != Credentials::Anonymous
-        };
-        assert!(sent("https://index.docker.io/v1/", "docker.io"));
-        assert!(sent("r.example:5000", "r.example:5000"));
-        assert!(!sent("r.example", "evil.example"));
-        assert!(!sent("r.example", "r.example:5000"));
+        let services = ["login.example".to_owned(), "other.example:8443".to_owned()];
+        auth.given(registry, &services).unwrap()
+    }
+
+    #[test]
+    fn credentials_are_sent_to_the_host_they_are_for_and_to_no_other() {
+        for (server, registry, host, sent) in [
+            ("", "r.example", "r.example", true),
+            ("", "r.example", "R.Example:443", true),
+            ("", "r.example", "mirror.example", false),
+            ("", "r.example", "r.example:5000", false),
+            ("", "r.example", "xr.example", false),
+            ("", "docker.io", "registry-1.docker.io", true),
+            (
+                "https://index.docker.io/v1/",
+                "docker.io",
+                "registry-1.docker.io",
+                true,
+            ),
+            ("r.example:5000", "r.example:5000", "r.example:5000", true),
+            ("r.example", "evil.example", "evil.example", false),
+            ("r.example", "r.example:5000", "r.example:5000", false),
+            // Given for a mirror by name: for it alone.
+            ("mirror.example", "r.example", "mirror.example", true),
+            ("mirror.example", "r.example", "r.example", false),
+        ] {
+            let got = given(server, registry).at(host) != Credentials::Anonymous;
+            assert_eq!(got, sent, "{server} {registry} {host}");
+        }
+    }
+
+    #[test]
+    fn a_token_service_gets_credentials_if_it_is_the_registrys_own_or_configured() {
+        for (registry, realm, may) in [
+            ("r.example", "https://r.example/token", true),
+            ("r.example:5000", "https://r.example:5000/token", true),
+            ("r.example:5000", "https://r.example/token", true),
+            ("r.example:5000", "https://r.example:5001/token", false),
+            ("r.example", "https://r.example:8443/token", false),
+            ("docker.io", "https://auth.docker.io/token", true),
+            (
+                "registry.gitlab.example",
+                "https://gitlab.example/jwt/auth",
+                true,
+            ),
+            (
+                "registry.gitlab.example",
+                "https://gitlab.example:8443/jwt/auth",
+                false,
+            ),
+            ("registry.a.example", "https://token.a.example/", false),
+            ("r.example", "https://evil.example/token", false),
+            ("r.example", "https://r.example.evil.test/token", false),
+            ("r.example", "https://evilr.example/token", false),
+            ("r.example", "https://example/token", false),
+            ("10.0.0.1:5000", "http://10.0.0.1:5000/token", true),
+            ("10.0.0.1:5000", "http://10.0.0.2:5000/token", false),
+            ("127.0.0.1:5000", "http://0.0.1/token", false),
+            ("[::1]:5000", "http://[::1]:5000/token", true),
+            ("[::1]:5000", "http://[::1]:5001/token", false),
+            ("r.example", "https://login.example/token", true),
+            ("r.example", "https://login.example:444/token", false),
+            ("r.example", "https://other.example:8443/token", true),
+            ("r.example", "https://other.example/token", false),
+        ] {
+            let got = given("", registry).may_go_to(&realm.parse().unwrap());
+            assert_eq!(got, may, "{registry} {realm}");
+        }
     }
 
     #[test]

@@ -41,6 +41,11 @@ impl Digest {
         format!("{PREFIX}{hex}").parse()
     }
 
+    /// A name for this digest together with something else.
+    pub fn with(&self, other: &str) -> Digest {
+        Digest::of(format!("{self} {other}").as_bytes())
+    }
+
     /// The chain id of a layer upon `parent` (CRI-440): the lowest layer's is its diff id.
     pub fn chain(parent: Option<&Digest>, diff_id: &Digest) -> Digest {
         match parent {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Url};
 
+use super::auth::Credentials;
 use super::hosts::{Endpoint, Tls};
-use super::pull::PullError;
+use super::pull_error::PullError;
 
 const CLIENTS_MAX: usize = 32;
 
@@ -41,6 +42,10 @@ fn build(endpoint: &Endpoint, local: bool, system: bool) -> reqwest::Result<Clie
     let mut builder = Client::builder()
         .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(endpoint.dial_timeout)
+        // A connection per transfer: in HTTP/2 one layer that is unpacked slowly holds up the others,
+        // and windows of megabytes wait in memory.
+        .http1_only()
+        .pool_max_idle_per_host(4)
         // Redirects are followed by `Remote`: not every header may go to another host.
         .redirect(reqwest::redirect::Policy::none())
         .tls_danger_accept_invalid_certs(endpoint.tls.skip_verify);
@@ -65,12 +70,14 @@ fn build(endpoint: &Endpoint, local: bool, system: bool) -> reqwest::Result<Clie
 pub struct Host {
     pub endpoint: Endpoint,
     pub http: Client,
+    /// What this host may be told.
+    pub credentials: Credentials,
     /// `Authorization` that worked last, or is about to be tried.
     pub authorization: Mutex<Option<HeaderValue>>,
     /// https could not be spoken; plain http is.
     pub plain: AtomicBool,
 }
-/// Why one host did not answer, and whether to ask again.
+/// Failure of one host, and whether to ask again.
 pub enum Trouble {
     /// Perhaps better in a moment: connection, 5xx, 429, stall.
     Transient(PullError),
@@ -89,7 +96,7 @@ impl Host {
         };
         let url = format!("{api}/{repository}/{path}{ns}");
         url.parse()
-            .map_err(|_| Trouble::Final(self.error("its configured URL is none")))
+            .map_err(|_| Trouble::Final(self.error("invalid configured URL")))
     }
 
     pub fn is_secure(&self) -> bool {
@@ -147,7 +154,7 @@ pub fn redirected(host: &Host, from: &Url, target: &str) -> Result<Url, Trouble>
     match (from.scheme(), to.scheme()) {
         (_, "https") | ("http", "http") => Ok(to),
         _ => Err(Trouble::Final(
-            host.error("redirects from https to something less"),
+            host.error("redirects from https to an insecure URL"),
         )),
     }
 }

@@ -51,7 +51,7 @@ pub struct Tls {
     pub client: Vec<Vec<u8>>,
 }
 
-/// Why a registry's configuration cannot be used.
+/// Error in a registry's configuration.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("registry configuration {}: {why}", path.display())]
 pub struct BadHosts {
@@ -59,7 +59,7 @@ pub struct BadHosts {
     why: String,
 }
 
-/// Where to ask for images of `registry`, in order. Never empty.
+/// Hosts for images of `registry`, in order. Never empty.
 pub fn endpoints(config: Option<&Path>, registry: &str) -> Result<Vec<Endpoint>, BadHosts> {
     let Some(dir) = config.and_then(|config| directory(config, registry)) else {
         return Ok(vec![default_endpoint(registry)]);
@@ -147,7 +147,7 @@ fn loopback_port(registry: &str) -> Option<Option<u16>> {
 }
 
 /// Parses `hosts.toml`; files it names are relative to `dir`.
-fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoint>, String> {
+pub fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoint>, String> {
     let table: Table = text
         .parse()
         .map_err(|e: toml::de::Error| e.message().to_owned())?;
@@ -176,7 +176,7 @@ fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoint>, String
     endpoints.push(with_keys(server, dir, registry, &table)?);
     endpoints.retain(|e| e.pull || e.resolve);
     if endpoints.is_empty() {
-        return Err("no host may be pulled from".into());
+        return Err("no host has the pull capability".into());
     }
     Ok(endpoints)
 }
@@ -185,11 +185,15 @@ fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoint>, String
 fn at_url(mut endpoint: Endpoint, url: &str, keys: &Table) -> Result<Endpoint, String> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
     if !matches!(scheme, "http" | "https") {
-        return Err(format!("{url:?}: only http and https are spoken"));
+        return Err(format!(
+            "{url:?}: unsupported scheme (supported: http, https)"
+        ));
     }
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     if host.is_empty() || host.contains(['@', '?', '#', ' ']) {
-        return Err(format!("{url:?} is not <scheme>://<host>[/path]"));
+        return Err(format!(
+            "{url:?} must be of the form <scheme>://<host>[/path]"
+        ));
     }
     let path = path.trim_matches('/');
     let path = if path.is_empty() {
@@ -259,7 +263,7 @@ fn with_keys(
     }
     if let Some(timeout) = keys.get("dial_timeout") {
         let text = timeout.as_str().ok_or("`dial_timeout` is not a string")?;
-        e.dial_timeout = duration(text).ok_or_else(|| format!("bad dial_timeout {text:?}"))?;
+        e.dial_timeout = duration(text).ok_or_else(|| format!("invalid dial_timeout {text:?}"))?;
     }
     Ok(e)
 }

@@ -15,15 +15,18 @@ use futures_util::{StreamExt, stream};
 use serde::Deserialize;
 
 use super::digest::{Digest, Hasher};
+use super::error::{Error, blocking};
+use super::images::Shared;
 use super::ingest::{Opened, Source, ingest};
 use super::manifest::{CONFIG_MAX, Descriptor, Document, ImageManifest, IndexEntry, MANIFEST_MAX};
+use super::progress::Progress;
 use super::record::Names;
 use super::reference::Reference;
 use super::store::TempDir;
 use super::unpack::decode;
 use super::unpack::path::CleanPath;
 use super::unpack::tarball::{Kind, Reader};
-use super::{Error, Progress, Shared, blocking, fsutil, manifest};
+use super::{fsutil, manifest, spool};
 
 /// Files in one archive.
 const FILES_MAX: usize = 100_000;
@@ -31,7 +34,7 @@ const FILES_MAX: usize = 100_000;
 const LINKS_MAX: usize = 8;
 const CHUNK: usize = 256 * 1024;
 
-/// Where an import reads from.
+/// Source of an import.
 pub enum ImportFrom {
     /// A tar: OCI layout or `docker save`, plain or compressed. It is read in a blocking thread.
     Reader(Box<dyn Read + Send>),
@@ -85,7 +88,7 @@ pub async fn import(
     let reading = archive.clone();
     let found = blocking(move || reading.images()).await?;
     if found.is_empty() {
-        return Err(bad("no image for this machine in it"));
+        return Err(bad("no image for this platform in it"));
     }
     if name.is_some() && found.len() > 1 {
         return Err(bad(format!(
@@ -160,7 +163,7 @@ fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
     let mut by_digest = HashMap::new();
     while let Some(entry) = tar.next_entry().map_err(bad)? {
         if by_path.len() >= FILES_MAX {
-            return Err(bad("more files than an image archive has"));
+            return Err(bad("too many files for an image archive"));
         }
         let path = CleanPath::new(&entry.path).map_err(bad)?;
         match entry.kind {
@@ -207,7 +210,7 @@ fn copy(from: &mut impl Read, to: &Path) -> io::Result<Digest> {
 /// An image as the archive describes it.
 struct Found {
     manifest: ImageManifest,
-    config: String,
+    config: spool::Document,
     names: Vec<Reference>,
     /// The document the archive names first, then the manifest.
     manifests: Vec<Digest>,
@@ -216,7 +219,7 @@ struct Found {
 impl Archive {
     /// The images in it that this machine can run. Blocking.
     fn images(&self) -> Result<Vec<Found>, Error> {
-        if let Some(index) = self.named("index.json", MANIFEST_MAX as u64)? {
+        if let Some(index) = self.named("index.json", MANIFEST_MAX)? {
             let Document::Index(entries) = manifest::parse("index.json", &index)? else {
                 return Err(bad("index.json is not an index"));
             };
@@ -226,7 +229,7 @@ impl Archive {
             }
             return Ok(found);
         }
-        match self.named("manifest.json", MANIFEST_MAX as u64)? {
+        match self.named("manifest.json", MANIFEST_MAX)? {
             Some(list) => self.saved_images(&list),
             None => Err(bad("neither index.json nor manifest.json in it")),
         }
@@ -248,10 +251,9 @@ impl Archive {
             document = self.document(&chosen.digest, chosen.size)?;
         }
         let Document::Image(manifest) = document else {
-            return Err(bad("an index in an index in an index"));
+            return Err(bad("indexes nested too deeply"));
         };
-        let config = self.blob(&manifest.config, CONFIG_MAX)?;
-        let config = String::from_utf8(config).map_err(|_| manifest.config.fault("is not text"))?;
+        let config = spool::Document::of(self.blob(&manifest.config, CONFIG_MAX)?);
         // A bare word is a tag without a name: of no use here.
         let named = |n: &&String| n.contains(['/', ':']);
         let names = entry
@@ -275,7 +277,7 @@ impl Archive {
             size: Some(size),
             name,
         };
-        manifest::parse(digest.as_str(), &self.blob(&blob, MANIFEST_MAX as u64)?)
+        manifest::parse(digest.as_str(), &self.blob(&blob, MANIFEST_MAX)?)
     }
 
     /// Images of a `docker save` archive.
@@ -290,8 +292,8 @@ impl Archive {
             };
             let config = self
                 .named(&image.config, CONFIG_MAX)?
-                .and_then(|bytes| String::from_utf8(bytes).ok())
-                .ok_or_else(|| bad(format!("config {} is missing or not text", image.config)))?;
+                .map(spool::Document::of)
+                .ok_or_else(|| bad(format!("config {} is missing", image.config)))?;
             let mut layers: Vec<_> = image.layers.iter().map(part).collect();
             for layer in &mut layers {
                 let path = self.path_of(layer)?;
@@ -353,7 +355,7 @@ impl Archive {
             .as_ref()
             .is_some_and(|d| *d != Digest::of(&bytes))
         {
-            return Err(blob.fault("does not have its digest"));
+            return Err(blob.fault("digest mismatch"));
         }
         Ok(bytes)
     }
@@ -372,7 +374,7 @@ fn follow<'a>(
             Some(Spooled::Link(target)) => name = target.clone(),
         }
     }
-    Err(bad("a ring of links"))
+    Err(bad("a symlink loop"))
 }
 
 fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>, Error> {
@@ -391,6 +393,10 @@ fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>, Error> {
 
 impl Source for Archive {
     type Error = Error;
+
+    fn host(&self) -> &str {
+        "this machine"
+    }
 
     async fn open(&self, blob: &Descriptor) -> Opened<Error> {
         let path = self.path_of(blob)?;

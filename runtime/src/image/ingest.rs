@@ -1,13 +1,14 @@
 //! Config and layers of one image into the store: the common part of pull and import.
 //!
 //! ```text
-//! per layer, in parallel     lock(chain) ─► present? ─► turn ─► stream + unpack ─┐
+//! per layer, in parallel     lock(chain, host) ─► present? ─► turn ─► stream + unpack ─┐
 //! in order, lowest first                                              commit ◄───┘
 //! last                                                        record, then names
 //! ```
 //!
-//! Two images that share layers wait for each other's only from the shared ones up, never in a
-//! ring: a chain id names all that is below it, so locks are needed in the same order by all.
+//! Two images that share layers of one host wait for each other's only from the shared ones up, never
+//! in a ring: a chain id names all that is below it, so locks are needed in the same order by all.
+//! Where two hosts send the same layer, who has it first commits it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,15 +18,21 @@ use futures_util::stream::BoxStream;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
+use super::digest::Digest;
+use super::error::{Error, blocking};
 use super::layer::{Unpacked, Unpacker};
 use super::manifest::{Descriptor, ImageManifest};
-use super::record::{ImageRecord, Names, parse_config};
+use super::progress::Progress;
+use super::record::{BadRecord, ImageRecord, Names, parse_config};
+use super::spool::Document;
 use super::store::Store;
-use super::{Error, Progress, blocking};
 
-/// Where blobs come from: a registry, or an archive.
+/// Source of blobs: a registry, or an archive.
 pub trait Source: Send + Sync + 'static {
     type Error: From<Error> + Send + 'static;
+
+    /// Who is busy with sending: turns are shared out by it.
+    fn host(&self) -> &str;
 
     /// The blob's bytes as they come; the reader checks size and digest.
     fn open(&self, blob: &Descriptor) -> impl Future<Output = Opened<Self::Error>> + Send;
@@ -45,27 +52,16 @@ pub async fn ingest<S: Source>(
     store: &Arc<Store>,
     unpacker: &Arc<Unpacker>,
     manifest: &ImageManifest,
-    config_json: String,
+    config: Document,
     names: &Names,
     source: &Arc<S>,
     progress: &Progress,
 ) -> Result<Arc<ImageRecord>, S::Error> {
     let layers = &manifest.layers;
-    let (_, diff_ids) = parse_config(&config_json).map_err(Error::from)?;
-    if diff_ids.len() != layers.len() {
-        let why = format!(
-            "{} layers, but the config lists {}",
-            layers.len(),
-            diff_ids.len()
-        );
-        return Err(manifest.config.fault(&why).into());
-    }
-    let size = layers
-        .iter()
-        .filter_map(|l| l.size)
-        .fold(config_json.len() as u64, u64::saturating_add);
-    let record = ImageRecord::new(config_json, size).map_err(Error::from)?;
+    let (record, diff_ids, config) = described(manifest, config).await?;
     let _hold = store.hold(&record.layers);
+    let budget = Arc::new(unpacker.budget(store.usage_of(&record.layers))?);
+    let image = unpacker.turns.image();
     let mut tasks = JoinSet::new();
     for (at, chain_id) in record.layers.iter().enumerate() {
         if store.has_layer(chain_id) {
@@ -74,42 +70,61 @@ pub async fn ingest<S: Source>(
         progress.expect(layers[at].size.unwrap_or(0));
         let (store, unpacker, source) = (store.clone(), unpacker.clone(), source.clone());
         let (chain_id, diff_id) = (chain_id.clone(), diff_ids[at].clone());
-        let (blob, progress) = (layers[at].clone(), progress.clone());
+        let (blob, progress, budget) = (layers[at].clone(), progress.clone(), budget.clone());
         tasks.spawn(async move {
-            let guard = store.layer_lock(&chain_id).lock_owned().await;
-            if store.has_layer(&chain_id) {
-                return Ok((
-                    at,
-                    Made {
-                        _guard: guard,
-                        unpacked: None,
-                    },
-                ));
+            // Those who fetch it from the same host fetch it once; whoever has it from another host
+            // does not wait for this one.
+            let lock = store.layer_lock(&chain_id.with(source.host()));
+            let guard = lock.lock_owned().await;
+            let mut made = Made {
+                _guard: guard,
+                unpacked: None,
+            };
+            if !store.has_layer(&chain_id) {
+                let _turn = unpacker.turns.take(source.host(), image).await;
+                let stream = source.open(&blob).await?;
+                let unpacked = unpacker
+                    .unpack(&store, &blob, &diff_id, stream, &budget, &progress)
+                    .await?;
+                made.unpacked = Some(unpacked);
             }
-            let _turn = unpacker.turn().await;
-            let stream = source.open(&blob).await?;
-            let unpacked = unpacker
-                .unpack(&store, &blob, &diff_id, stream, &progress)
-                .await?;
-            Ok::<_, S::Error>((
-                at,
-                Made {
-                    _guard: guard,
-                    unpacked: Some(unpacked),
-                },
-            ))
+            Ok::<_, S::Error>((at, made))
         });
     }
     commit_in_order(store, &record, &diff_ids, tasks).await?;
     let (store, names) = (store.clone(), names.clone());
-    Ok(blocking(move || store.put(&record, &names)).await?)
+    Ok(blocking(move || store.put(&record, Some(&config), &names)).await?)
+}
+
+/// The image's record, without names, and the diff ids of its layers.
+async fn described(
+    manifest: &ImageManifest,
+    config: Document,
+) -> Result<(ImageRecord, Vec<Digest>, Document), Error> {
+    let sizes = manifest.layers.iter().filter_map(|l| l.size);
+    let size = sizes.fold(config.bytes, u64::saturating_add);
+    let (blob, layers) = (manifest.config.clone(), manifest.layers.len());
+    blocking(move || {
+        let parsed = config.read(|bytes| {
+            let text = std::str::from_utf8(bytes).map_err(|_| blob.fault("is not text"))?;
+            let (_, diff_ids) = parse_config(text)?;
+            Ok::<_, Error>((ImageRecord::new(text, size)?, diff_ids))
+        });
+        let (record, diff_ids) = parsed.map_err(|e| BadRecord::Json(e.to_string()))??;
+        if diff_ids.len() != layers {
+            let why = format!("{layers} layers, but the config lists {}", diff_ids.len());
+            return Err(blob.fault(&why));
+        }
+        Ok((record, diff_ids, config))
+    })
+    .await
 }
 
 /// Commits layers as they come, each after the one below it.
 async fn commit_in_order<E: From<Error> + 'static>(
     store: &Arc<Store>,
     record: &ImageRecord,
-    diff_ids: &[super::digest::Digest],
+    diff_ids: &[Digest],
     mut tasks: JoinSet<Result<(usize, Made), E>>,
 ) -> Result<(), E> {
     let mut waiting = HashMap::new();
@@ -128,9 +143,14 @@ async fn commit_in_order<E: From<Error> + 'static>(
             if let Some(unpacked) = unpacked {
                 let lowers = store.lowers(&record.layers[..next])?;
                 let (store, diff_id) = (store.clone(), diff_ids[next].clone());
+                let one = store.layer_lock(&chain_id).lock_owned().await;
                 blocking(move || {
+                    let _one = one;
                     // Given up meanwhile, by all: then the layer goes as it comes.
                     let _hold = store.hold(std::slice::from_ref(&chain_id));
+                    if store.has_layer(&chain_id) {
+                        return Ok(());
+                    }
                     unpacked.commit(&store, &chain_id, &diff_id, &lowers)
                 })
                 .await?;

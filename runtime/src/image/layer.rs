@@ -13,59 +13,112 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::Semaphore;
 
+use super::attributes::copy_attributes;
 use super::digest::{Digest, Hasher};
+use super::error::{Error, blocking};
+use super::layer_record::LayerInfo;
 use super::manifest::Descriptor;
-use super::store::{LayerInfo, Store, TempDir};
+use super::progress::Progress;
+use super::spool::Document;
+use super::store::{Store, TempDir};
+use super::turns::Turns;
 use super::unpack::path::CleanPath;
-use super::unpack::{REPORT_MAX, Report};
+use super::unpack::{REPORT_MAX, Report, Summary};
 use super::view::View;
-use super::{Error, Progress};
 
 /// A helper's last words.
 const STDERR_MAX: u64 = 4096;
-/// Entries in one layer: ten times the largest images in use.
-const ENTRIES_MAX: u64 = 5_000_000;
-/// Uncompressed bytes of one layer.
-const BYTES_MAX: u64 = 128 << 30;
 
-/// Starts helpers, a bounded number at a time.
+/// Held while a long report is in memory: what is left to do for it may take a while.
+static LONG_REPORT: Mutex<()> = Mutex::new(());
+
+/// Starts helpers, each with what its image may still take.
 pub struct Unpacker {
     /// Program and leading arguments, such as `cairn unpack`.
     helper: Vec<OsString>,
-    permits: Arc<Semaphore>,
+    /// One is held while a layer is transferred and unpacked.
+    pub turns: Arc<Turns>,
+    bounds: TreeBounds,
     /// A helper that takes no byte for so long is given up.
     stall: Duration,
+}
+
+/// What one image may come to, unpacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeBounds {
+    pub bytes: u64,
+    pub files: u64,
+    /// Directories in each other.
+    pub depth: u32,
+}
+
+/// What an image may still come to, as its layers are unpacked one beside the other.
+pub struct Budget {
+    bounds: TreeBounds,
+    /// Bytes and files.
+    left: Mutex<(u64, u64)>,
+}
+
+impl Budget {
+    fn left(&self) -> (u64, u64) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what a layer, or several, came to; too much is an error.
+    fn take(&self, bytes: u64, files: u64) -> Result<(), Error> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let refuse = |what, max, key| Err(Error::TooLarge { what, max, key });
+        let Some(bytes) = left.0.checked_sub(bytes) else {
+            return refuse("bytes", self.bounds.bytes, "max_image_bytes");
+        };
+        let Some(files) = left.1.checked_sub(files) else {
+            return refuse("files", self.bounds.files, "max_image_files");
+        };
+        *left = (bytes, files);
+        Ok(())
+    }
 }
 
 /// A layer's tree in `tmp/`, checked, not yet committed.
 pub struct Unpacked {
     tmp: TempDir,
-    report: Report,
+    /// The helper's report, and what of it is kept in memory.
+    said: Document,
+    summary: Summary,
 }
 
 impl Unpacker {
-    pub fn new(helper: Vec<OsString>, parallel: usize, stall: Duration) -> Self {
+    pub fn new(
+        helper: Vec<OsString>,
+        turns: Arc<Turns>,
+        bounds: TreeBounds,
+        stall: Duration,
+    ) -> Self {
         Self {
             helper,
-            permits: Arc::new(Semaphore::new(parallel.max(1))),
+            turns,
+            bounds,
             stall,
         }
     }
 
-    /// Waits for a turn; held while a layer is transferred and unpacked.
-    pub async fn turn(&self) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        self.permits.clone().acquire_owned().await.ok()
+    /// What is left for an image of which layers of so many bytes and files are here.
+    pub fn budget(&self, (bytes, files): (u64, u64)) -> Result<Budget, Error> {
+        let bounds = self.bounds;
+        let left = Mutex::new((bounds.bytes, bounds.files));
+        let budget = Budget { bounds, left };
+        budget.take(bytes, files)?;
+        Ok(budget)
     }
 
     /// Unpacks `stream` and checks it against the blob's digest and size and the config's diff id.
@@ -75,6 +128,7 @@ impl Unpacker {
         blob: &Descriptor,
         diff_id: &Digest,
         stream: S,
+        budget: &Budget,
         progress: &Progress,
     ) -> Result<Unpacked, E>
     where
@@ -84,14 +138,15 @@ impl Unpacker {
         let tmp = store.temp_dir()?;
         let fs = tmp.path.join("fs");
         std::fs::create_dir(&fs).map_err(Error::io("layer", "create", &fs))?;
-        let mut child = self
-            .spawn(&fs)
-            .map_err(Error::io("unpack helper", "start", &fs))?;
-        let (stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (fed, out, err) = tokio::join!(
+        // A file, so that a report that is long, and waits for its turn, takes no memory.
+        let said = tempfile::tempfile_in(&tmp.path);
+        let said = said.map_err(Error::io("unpack helper", "make a report for", &fs))?;
+        let mut child =
+            self.spawn(&fs, budget, &said)
+                .map_err(Error::io("unpack helper", "start", &fs))?;
+        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+        let (fed, err) = tokio::join!(
             self.feed(stdin, blob, stream, progress),
-            read_some(stdout, REPORT_MAX),
             read_some(stderr, STDERR_MAX),
         );
         // The stream's own fault comes first: the helper only saw it end too soon.
@@ -100,25 +155,30 @@ impl Unpacker {
             .wait()
             .await
             .map_err(Error::io("unpack helper", "await", &fs))?;
-        let report = judge(blob, diff_id, fed, status, &out, &err)?;
-        Ok(Unpacked { tmp, report })
+        ended_well(blob, fed, status, &err)?;
+        let (blob, diff_id) = (blob.clone(), diff_id.clone());
+        let (said, summary) = blocking(move || judge(&blob, &diff_id, said)).await?;
+        budget.take(summary.disk_bytes, summary.inodes)?;
+        Ok(Unpacked { tmp, said, summary })
     }
 
-    fn spawn(&self, fs: &Path) -> std::io::Result<Child> {
+    fn spawn(&self, fs: &Path, budget: &Budget, said: &File) -> std::io::Result<Child> {
         let (program, args) = self
             .helper
             .split_first()
             .ok_or(std::io::Error::from(std::io::ErrorKind::NotFound))?;
         let (bytes, inodes) = super::fsutil::room(fs)?;
+        let left = budget.left();
         Command::new(program)
             .args(args)
             .arg(fs)
-            .arg(bytes.min(BYTES_MAX).to_string())
-            .arg(inodes.min(ENTRIES_MAX).to_string())
+            .arg(bytes.min(left.0).to_string())
+            .arg(inodes.min(left.1).to_string())
+            .arg(budget.bounds.depth.to_string())
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .stdout(said.try_clone()?)
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -160,14 +220,13 @@ impl Unpacker {
     }
 }
 
-fn judge(
+/// Whether the helper got what the blob's digest says, and was content with it.
+fn ended_well(
     blob: &Descriptor,
-    diff_id: &Digest,
     fed: Option<Digest>,
     status: ExitStatus,
-    out: &[u8],
     err: &[u8],
-) -> Result<Report, Error> {
+) -> Result<(), Error> {
     if let (Some(want), Some(got)) = (&blob.digest, &fed)
         && want != got
     {
@@ -186,13 +245,25 @@ fn judge(
     if fed.is_none() {
         return Err(blob.fault("unpack: the helper ended before its input did"));
     }
-    let report: Report = serde_json::from_slice(out)
-        .map_err(|e| blob.fault(&format!("unpack: unreadable report: {e}")))?;
-    if report.diff_id != *diff_id {
-        let got = &report.diff_id;
-        return Err(blob.fault(&format!("unpacks to {got}, the config says {diff_id}")));
+    Ok(())
+}
+
+/// The helper's report, if it is about the layer that the config means. Blocking.
+fn judge(blob: &Descriptor, diff_id: &Digest, said: File) -> Result<(Document, Summary), Error> {
+    let unreadable = |e: String| blob.fault(&format!("unpack: unreadable report: {e}"));
+    let said = Document::from_file(said).map_err(|e| unreadable(e.to_string()))?;
+    if said.bytes > REPORT_MAX {
+        return Err(unreadable(format!("of {} bytes", said.bytes)));
     }
-    Ok(report)
+    let summary = said
+        .read(|bytes| serde_json::from_slice::<Summary>(bytes).map_err(|e| e.to_string()))
+        .map_err(|e| unreadable(e.to_string()))?
+        .map_err(unreadable)?;
+    if summary.diff_id != *diff_id {
+        let got = &summary.diff_id;
+        return Err(blob.fault(&format!("unpacks to {got}, but the config says {diff_id}")));
+    }
+    Ok((said, summary))
 }
 
 /// What a pipe gives, up to a bound; more is left unread, and the helper ends on the closed pipe.
@@ -224,30 +295,47 @@ impl Unpacked {
         let root: OwnedFd = File::open(&fs)
             .map_err(Error::io("layer", "open", &fs))?
             .into();
-        let opaque = self.report.opaque().map_err(fail("report"))?;
-        let implied = self.report.implied().map_err(fail("report"))?;
-        mark_opaque(&root, &opaque).map_err(fail("mark opaque directories"))?;
-        let whiteouts = self.report.whiteouts().map_err(fail("report"))?;
-        drop_idle_whiteouts(&root, lowers, &whiteouts, &opaque).map_err(fail("whiteouts"))?;
-        let lowers: Vec<OwnedFd> = lowers
-            .iter()
-            .map(|lower| {
-                Ok(File::open(lower)
-                    .map_err(Error::io("layer", "open", lower))?
-                    .into())
-            })
-            .collect::<Result<_, Error>>()?;
-        inherit(&root, &lowers, &implied).map_err(fail("inherit attributes"))?;
+        let hidden = {
+            let _long = self.said.is_long().then(|| LONG_REPORT.lock());
+            let report = self
+                .said
+                .read(|bytes| serde_json::from_slice::<Report>(bytes));
+            let report = report.map_err(|e| fail("report")(e.to_string()))?;
+            let report = report.map_err(|e| fail("report")(e.to_string()))?;
+            finish(&root, lowers, &report).map_err(|(step, e)| fail(step)(e))?
+        };
         crate::fault::point("image.layer.flush").map_err(fail("fault"))?;
         // One flush for all the layer's files (CRI-445); records are written only after it.
         rustix::fs::syncfs(&root).map_err(|e| fail("flush")(e.to_string()))?;
         crate::fault::point("image.layer.commit").map_err(fail("fault"))?;
         let mut info = LayerInfo::new(chain_id.clone(), diff_id.clone());
-        info.inodes = self.report.inodes;
-        info.disk_bytes = self.report.disk_bytes;
-        info.opaque = opaque.iter().any(CleanPath::is_root);
+        info.inodes = self.summary.inodes;
+        info.disk_bytes = self.summary.disk_bytes;
+        info.opaque = hidden;
         store.commit_layer(&self.tmp, info)
     }
+}
+
+/// Does what the report leaves to do upon `lowers`; whether the layer hides all of them. An error comes
+/// with the step.
+fn finish(
+    root: &OwnedFd,
+    lowers: &[PathBuf],
+    report: &Report,
+) -> Result<bool, (&'static str, String)> {
+    let at = |step: &'static str| move |e: String| (step, e);
+    let opaque = report.opaque().map_err(at("report"))?;
+    mark_opaque(root, &opaque).map_err(at("mark opaque directories"))?;
+    let whiteouts = report.whiteouts().map_err(at("report"))?;
+    drop_idle_whiteouts(root, lowers, &whiteouts, &opaque).map_err(at("whiteouts"))?;
+    let implied = report.implied().map_err(at("report"))?;
+    let lowers: Vec<OwnedFd> = lowers
+        .iter()
+        .map(|lower| Ok(File::open(lower)?.into()))
+        .collect::<std::io::Result<_>>()
+        .map_err(|e| at("open a lower layer")(e.to_string()))?;
+    inherit(root, &lowers, &implied).map_err(at("inherit attributes"))?;
+    Ok(opaque.iter().any(CleanPath::is_root))
 }
 
 fn open_dir(
@@ -321,44 +409,6 @@ fn inherit(root: &OwnedFd, lowers: &[OwnedFd], implied: &[CleanPath]) -> Result<
                 // Hidden or replaced there: what lies deeper is not this directory's past.
                 Err(_) => break,
             }
-        }
-    }
-    Ok(())
-}
-
-/// Owner, attributes, mode and times of one directory for another. Also gives a container's upper
-/// directory the look of its image's root (CRI-451).
-pub fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
-    let stat = rustix::fs::fstat(from)?;
-    let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-    rustix::fs::fchown(to, Some(uid), Some(gid))?;
-    copy_xattrs(from, to)?;
-    rustix::fs::fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
-    let time = |sec, nsec: u64| Timespec {
-        tv_sec: sec,
-        tv_nsec: nsec.try_into().unwrap_or(0),
-    };
-    let times = Timestamps {
-        last_access: time(stat.st_atime, stat.st_atime_nsec),
-        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    };
-    rustix::fs::futimens(to, &times)
-}
-
-/// Attributes but overlayfs's own, whose meaning ends with the layer they stand in.
-fn copy_xattrs(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
-    let mut names = vec![0u8; 64 * 1024];
-    let n = match rustix::fs::flistxattr(from, &mut names[..]) {
-        Err(Errno::OPNOTSUPP) => return Ok(()),
-        other => other?,
-    };
-    let names = names[..n].split(|b| *b == 0).filter(|n| !n.is_empty());
-    for name in names.filter(|n| !n.starts_with(b"trusted.overlay.")) {
-        let mut value = vec![0u8; 64 * 1024];
-        let n = rustix::fs::fgetxattr(from, name, &mut value[..])?;
-        match rustix::fs::fsetxattr(to, name, &value[..n], XattrFlags::empty()) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(e) => return Err(e),
         }
     }
     Ok(())

@@ -3,17 +3,19 @@
 
 use serde::Deserialize;
 
-use super::Error;
 use super::digest::Digest;
+use super::error::Error;
 use super::record::LAYERS_MAX;
 
 /// Bytes of a manifest or index taken.
-pub const MANIFEST_MAX: usize = 4 << 20;
+pub const MANIFEST_MAX: u64 = 4 << 20;
 /// Bytes of an image config taken.
-pub const CONFIG_MAX: u64 = 8 << 20;
+pub const CONFIG_MAX: u64 = 4 << 20;
 const INDEX_ENTRIES_MAX: usize = 1000;
+/// Bytes of a media type kept.
+const NAME_MAX: usize = 200;
 
-/// What a registry is asked for, best first.
+/// Accepted media types, best first.
 pub const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, \
      application/vnd.oci.image.manifest.v1+json, \
@@ -43,7 +45,7 @@ impl Descriptor {
     }
 }
 
-/// What a document at a manifest's place says.
+/// A document found in place of a manifest: an index or a manifest.
 #[derive(Debug)]
 pub enum Document {
     Image(ImageManifest),
@@ -91,7 +93,18 @@ struct RawDescriptor {
     #[serde(default)]
     artifact_type: Option<String>,
     #[serde(default)]
-    annotations: Option<std::collections::HashMap<String, String>>,
+    annotations: Option<Annotations>,
+}
+
+/// Those that count.
+#[derive(Deserialize, Default)]
+struct Annotations {
+    #[serde(rename = "vnd.docker.reference.type", default)]
+    reference_type: Option<String>,
+    #[serde(rename = "io.containerd.image.name", default)]
+    image_name: Option<String>,
+    #[serde(rename = "org.opencontainers.image.ref.name", default)]
+    ref_name: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -113,7 +126,7 @@ impl From<RawDescriptor> for Descriptor {
         Self {
             digest: Some(raw.digest),
             size: Some(raw.size),
-            name: raw.media_type,
+            name: raw.media_type.chars().take(NAME_MAX).collect(),
         }
     }
 }
@@ -127,7 +140,7 @@ pub fn parse(what: &str, bytes: &[u8]) -> Result<Document, Error> {
     let raw: Raw = serde_json::from_slice(bytes).map_err(|e| fault(e.to_string()))?;
     if raw.schema_version != 2 {
         return Err(fault(format!(
-            "schema {} is not supported, only 2",
+            "unsupported schema {} (supported: 2)",
             raw.schema_version
         )));
     }
@@ -177,17 +190,10 @@ pub fn parse(what: &str, bytes: &[u8]) -> Result<Document, Error> {
 
 fn index_entry(raw: RawDescriptor) -> IndexEntry {
     let annotations = raw.annotations.unwrap_or_default();
-    let attestation = annotations
-        .get("vnd.docker.reference.type")
-        .is_some_and(|kind| kind == "attestation-manifest");
-    let names = [
-        "io.containerd.image.name",
-        "org.opencontainers.image.ref.name",
-    ]
-    .iter()
-    .filter_map(|key| annotations.get(*key).cloned())
-    .take(1)
-    .collect();
+    let kind = annotations.reference_type.as_deref();
+    let attestation = kind == Some("attestation-manifest");
+    let names = annotations.image_name.or(annotations.ref_name);
+    let names = names.into_iter().collect();
     IndexEntry {
         digest: raw.digest,
         size: raw.size,
@@ -225,7 +231,7 @@ fn choose_for<'a>(
         .collect();
     let (os, architecture) = (&host.os, &host.architecture);
     let why = format!(
-        "nothing for {os}/{architecture}; it offers {}",
+        "no image for {os}/{architecture} (available: {})",
         offered.join(", ")
     );
     Err(Error::Manifest {

@@ -13,7 +13,7 @@
 //! it may exist, also over a restart of the daemon. The file is not flushed: a view does not outlive
 //! a power cut anyway, as its mount does not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -25,14 +25,15 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
 
+use super::attributes::copy_attributes;
 use super::digest::Digest;
+use super::error::{Error, blocking};
 use super::fsutil::{Usage, usage};
-use super::layer::copy_attributes;
-use super::overlay::{Overlay, Userns, shifted};
+use super::images::Images;
+use super::overlay::{Overlay, Userns};
 use super::record::ImageRecord;
 use super::store::Store;
-use super::view::View;
-use super::{Error, Images, blocking};
+use super::view::{CopyBudget, View};
 
 const SCHEMA: u32 = 1;
 /// Mounts on top of each other that a release takes away.
@@ -53,7 +54,7 @@ pub struct Rootfs {
 /// A read-only view of an image, or of a directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageMount {
-    /// What to bind into the container; never outside the view.
+    /// Path to bind into the container; never outside the view.
     pub path: PathBuf,
 }
 
@@ -95,13 +96,6 @@ impl Images {
             made
         })
         .await
-    }
-
-    /// Whether trees of this store can be shown shifted into a user namespace (CRI-452): the kernel
-    /// and the file system must both know how.
-    pub fn can_idmap(&self, userns: &Userns) -> bool {
-        let tree = self.0.store.root().join("empty");
-        shifted(&tree, userns).is_ok()
     }
 
     /// The root of a container that was prepared earlier, also before a restart.
@@ -159,14 +153,24 @@ impl Images {
         .await
     }
 
-    /// Fills `into`, an empty directory, with what the image has at `path`: the first content of
-    /// an image's `VOLUME` (CRI-129). Owners are the image's own; in a user namespace the volume is
-    /// mounted shifted.
-    pub async fn copy_up(&self, rootfs: &Rootfs, path: &str, into: &Path) -> Result<(), Error> {
-        let (trees, path, into) = (rootfs.trees(), PathBuf::from(path), into.to_owned());
+    /// Fills empty directories with what the image has at these paths: the first content of an image's
+    /// `VOLUME`s (CRI-129), bounded for all of them together. Owners are the image's own; in a user
+    /// namespace the volume is mounted shifted.
+    pub async fn fill_volumes(
+        &self,
+        rootfs: &Rootfs,
+        volumes: &BTreeMap<String, PathBuf>,
+    ) -> Result<(), Error> {
+        let (trees, volumes) = (rootfs.trees(), volumes.clone());
+        let mut budget = CopyBudget::new(self.0.options.max_volume_bytes);
         blocking(move || {
-            let done = View::open(&trees).and_then(|view| view.copy_up(&path, &into));
-            done.map_err(Error::io("image volume", "fill", &path))
+            for (path, into) in &volumes {
+                let path = Path::new(path);
+                let done =
+                    View::open(&trees).and_then(|view| view.copy_up(path, into, &mut budget));
+                done.map_err(Error::io("image VOLUME", "fill", path))?;
+            }
+            Ok(())
         })
         .await
     }
@@ -177,6 +181,19 @@ impl Images {
         let dir = self.rootfs_dir(container_id)?;
         let store = self.0.store.clone();
         blocking(move || release(&store, &dir)).await
+    }
+
+    /// Moves a directory that is of no use any more out of sight and removes it in the background. One that cannot be moved
+    /// stays.
+    pub async fn discard(&self, dir: &Path) -> Result<(), Error> {
+        let (store, dir) = (self.0.store.clone(), dir.to_owned());
+        blocking(move || {
+            if dir.exists() {
+                store.discard(&dir);
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// The pod's view of an image, mounted once however often it is asked for, and the directory
@@ -244,6 +261,25 @@ impl Images {
     fn volumes_dir(&self, pod_id: &str) -> Result<PathBuf, Error> {
         Ok(self.0.volumes_dir().join(component(pod_id)?))
     }
+}
+
+/// Tries whether a container's root can lie in `dir`, an existing directory of the caller's; nothing
+/// is mounted, but directories are made there. With a user namespace the owners of its image are
+/// shifted, as the kernel and the file system must both know how.
+///
+/// # Errors
+/// What the kernel said.
+pub fn try_root_in(dir: &Path, userns: Option<Userns>) -> Result<(), Error> {
+    let [lower, upper, work, view] = ["lower", "upper", "work", "view"].map(|n| dir.join(n));
+    for made in [&lower, &upper, &work, &view] {
+        fs::create_dir_all(made).map_err(Error::io("container root", "create", made))?;
+    }
+    let overlay = Overlay {
+        lowers: vec![lower],
+        upper: Some((&upper, &work)),
+        userns,
+    };
+    overlay.try_at(&view)
 }
 
 /// An id is a file name: a single, plain component.
@@ -333,7 +369,11 @@ fn begin_use(store: &Store, dir: &Path, image: Digest, layers: &[Digest]) -> Res
         layers: layers.to_vec(),
     };
     let json = serde_json::to_vec(&list).map_err(|e| failed(e.into()))?;
-    fs::write(dir.join("use.json"), json).map_err(&failed)
+    // Whole or not at all: one that cannot be read keeps every layer.
+    let temporary = dir.join("use.new");
+    fs::write(&temporary, json)
+        .and_then(|()| fs::rename(&temporary, dir.join("use.json")))
+        .map_err(&failed)
 }
 
 /// The upper directory is what `/` looks like: it takes owner, mode and attributes of the image's
@@ -391,7 +431,10 @@ pub fn find_uses(store: &Store, containers: &Path, volumes: &Path) -> Result<(),
         };
         match serde_json::from_slice::<Use>(&json) {
             Ok(found) if found.schema == SCHEMA => store.add_use(&dir, &found.layers),
-            _ => tracing::warn!(dir = %dir.display(), "unreadable use.json; its layers may go"),
+            _ => {
+                tracing::error!(dir = %dir.display(), "unreadable use.json: every layer is kept");
+                store.freeze();
+            }
         }
     }
     Ok(())

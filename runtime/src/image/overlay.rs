@@ -1,23 +1,36 @@
 //! The overlay mount itself: many layers, owners shifted or not, new kernels and old (CRI-450).
+//!
+//! | layers | kernel | how | where |
+//! |---|---|---|---|
+//! | as they are | from 6.7 | `fsopen`, a `lowerdir+` for each | nowhere: a detached mount |
+//! | as they are | before | `mount`, one options string | a mount namespace of its own |
+//! | owners shifted | any | as above | a mount namespace of its own |
+//!
+//! The options string has one page for all layers. It names them by descriptor, relative to a
+//! working directory in /proc: five bytes a layer, and nothing in it needs escaping. Shifted layers
+//! must be attached somewhere (kernels before 6.15 take no others); in a namespace of its own
+//! nobody sees them, and no crash leaves them behind.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use cairn_monitor::mount_tree;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
-};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
 
-use super::{Error, sys};
+use super::error::Error;
+use crate::detached;
 
 /// Longest string `fsconfig` takes.
 const FSCONFIG_MAX: usize = 255;
 /// Longest options string of `mount`, with its NUL.
 const OPTIONS_MAX: usize = 4096;
+/// What names in the options string are relative to.
+const DESCRIPTORS: &str = "/proc/thread-self/fd";
 
 /// A pod's user namespace, as lower trees and volumes are shifted by it (CRI-452).
 pub type Userns = Arc<OwnedFd>;
@@ -31,110 +44,129 @@ pub struct Overlay<'a> {
     pub userns: Option<Userns>,
 }
 
+/// How the kernel is told the layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Api {
+    LowerdirPlus,
+    Options,
+}
+
 impl Overlay<'_> {
-    /// Mounts the view at `target`. `lowerdir+` takes any number of layers; kernels without it get
-    /// one options string, short because it names layers by descriptor.
+    /// Mounts the view at `target`, which has neither of the directories below it.
     pub fn mount_at(&self, target: &Path) -> Result<(), Error> {
-        let fail = |step: &'static str| {
-            let what = target.display().to_string();
-            move |e: io::Error| Error::Mount {
-                what: what.clone(),
-                step,
-                cause: e.to_string(),
-            }
-        };
+        let mounted = self.mount_by(supported(), target);
+        mounted.map_err(|failed| failed.at(target))
+    }
+
+    /// Whether it can be mounted; nothing is.
+    pub fn try_at(&self, target: &Path) -> Result<(), Error> {
+        let tree = self.make(supported(), target);
+        tree.map(drop).map_err(|failed| failed.at(target))
+    }
+
+    fn mount_by(&self, api: Api, target: &Path) -> Result<(), Failed> {
+        let tree = self.make(api, target)?;
+        mount_tree::attach(&tree, target).map_err(at("attach"))
+    }
+
+    /// The view, attached nowhere.
+    fn make(&self, api: Api, target: &Path) -> Result<OwnedFd, Failed> {
         if let Some((_, work)) = self.upper {
             // A volatile mount leaves a mark that forbids the next; here the next is only a start
             // that is tried again, of a tree nobody relies on after a crash.
             let mark = work.join("work/incompat");
-            crate::image::fsutil::remove_tree_at(&mark).map_err(fail("clear the mark"))?;
+            crate::remove::remove_tree_at(&mark).map_err(at("clear the mark"))?;
         }
-        let lowers = self.open_lowers().map_err(fail("open layers"))?;
-        match self.new_api(&lowers) {
-            Ok(mount) => rustix::mount::move_mount(
-                &mount,
-                "",
-                CWD,
-                target,
-                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-            )
-            .map_err(|e| fail("attach")(e.into())),
-            Err(Step::NoLowerdirPlus) => self.old_api(&lowers, target).map_err(fail("mount")),
-            Err(Step::Failed(step, e)) => Err(fail(step)(e)),
+        if api == Api::LowerdirPlus && self.userns.is_none() {
+            return self.detached(&self.open_lowers().map_err(at("open layers"))?);
         }
+        let made = detached::in_private_namespace(|| Ok(self.in_private_namespace(api, target)));
+        made.map_err(at("make a mount namespace"))?
     }
 
-    /// Descriptors of the lower trees; detached and shifted ones in a user namespace.
-    fn open_lowers(&self) -> io::Result<Vec<OwnedFd>> {
-        let open = |path: &PathBuf| match &self.userns {
-            None => Ok(rustix::fs::open(
-                path,
-                OFlags::PATH | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?),
-            Some(userns) => shifted(path, userns),
+    /// As [`detached::in_private_namespace`] has it: `target` is free to be mounted on.
+    fn in_private_namespace(&self, api: Api, target: &Path) -> Result<OwnedFd, Failed> {
+        let lowers = match &self.userns {
+            None => self.open_lowers().map_err(at("open layers"))?,
+            Some(userns) => self
+                .shift_lowers(userns, target)
+                .map_err(at("shift layers"))?,
         };
+        if api == Api::LowerdirPlus {
+            return self.detached(&lowers);
+        }
+        self.mount_with_options(&lowers, target)
+            .map_err(at("mount overlayfs"))?;
+        mount_tree::copy(target, false).map_err(at("detach"))
+    }
+
+    fn open_lowers(&self) -> io::Result<Vec<OwnedFd>> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let open = |path: &PathBuf| Ok(rustix::fs::open(path, flags, Mode::empty())?);
         self.lowers.iter().map(open).collect()
     }
 
-    fn new_api(&self, lowers: &[OwnedFd]) -> Result<OwnedFd, Step> {
+    /// Shifted copies of the lower trees, attached on top of each other.
+    fn shift_lowers(&self, userns: &Userns, target: &Path) -> io::Result<Vec<OwnedFd>> {
+        let shift = |path: &PathBuf| {
+            let tree = detached::shifted(path, userns.as_fd())?;
+            mount_tree::attach(&tree, target)?;
+            Ok(tree)
+        };
+        self.lowers.iter().map(shift).collect()
+    }
+
+    fn detached(&self, lowers: &[OwnedFd]) -> Result<OwnedFd, Failed> {
         let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
-            .map_err(|e| Step::Failed("open overlayfs", e.into()))?;
+            .map_err(at_errno("open overlayfs"))?;
         let set = |key: &'static str, value: &str| {
             rustix::mount::fsconfig_set_string(fs.as_fd(), key, value)
-                .map_err(|e| Step::Failed(key, explain(&fs, e)))
+                .map_err(|e| at(key)(explain(&fs, e)))
         };
         set("source", "cairn")?;
-        for (at, (fd, path)) in lowers.iter().zip(&self.lowers).enumerate() {
-            let text = match path.to_str() {
-                Some(path) if self.userns.is_none() && path.len() <= FSCONFIG_MAX => {
-                    path.to_owned()
-                }
-                _ => by_descriptor(fd),
-            };
-            match rustix::mount::fsconfig_set_string(fs.as_fd(), "lowerdir+", &*text) {
-                Err(Errno::INVAL) if at == 0 => return Err(Step::NoLowerdirPlus),
-                other => other.map_err(|e| Step::Failed("add a layer", explain(&fs, e)))?,
-            }
+        for (fd, path) in lowers.iter().zip(&self.lowers) {
+            // A shifted layer is not what lies at its path.
+            let path = Some(&**path).filter(|_| self.userns.is_none());
+            set("lowerdir+", &name(path, fd))?;
         }
         let mut held = Vec::new();
         if let Some((upper, work)) = self.upper {
             for (key, path) in [("upperdir", upper), ("workdir", work)] {
                 let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-                    .map_err(|e| Step::Failed(key, e.into()))?;
-                match path.to_str() {
-                    Some(path) if path.len() <= FSCONFIG_MAX => set(key, path)?,
-                    _ => set(key, &by_descriptor(&fd))?,
-                }
+                    .map_err(at_errno(key))?;
+                set(key, &name(Some(path), &fd))?;
                 held.push(fd);
             }
         }
         set("index", "off")?;
         if self.upper.is_some() {
             // Without it every unmount flushes the whole file system below (tens of milliseconds and
-            // more), for a tree that is thrown away. Kernels before 5.10 do not know it.
-            let _ = rustix::mount::fsconfig_set_flag(fs.as_fd(), "volatile");
+            // more), for a tree that is thrown away.
+            rustix::mount::fsconfig_set_flag(fs.as_fd(), "volatile")
+                .map_err(|e| at("volatile")(explain(&fs, e)))?;
         }
-        rustix::mount::fsconfig_create(fs.as_fd())
-            .map_err(|e| Step::Failed("create", explain(&fs, e)))?;
+        rustix::mount::fsconfig_create(fs.as_fd()).map_err(|e| at("create")(explain(&fs, e)))?;
         let attributes = match self.upper {
             Some(_) => MountAttrFlags::empty(),
             None => MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV,
         };
         rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-            .map_err(|e| Step::Failed("mount", e.into()))
+            .map_err(at_errno("mount"))
     }
 
-    fn old_api(&self, lowers: &[OwnedFd], target: &Path) -> io::Result<()> {
-        let names: Vec<_> = lowers.iter().map(by_descriptor).collect();
+    /// Changes the thread's working directory.
+    fn mount_with_options(&self, lowers: &[OwnedFd], target: &Path) -> io::Result<()> {
+        rustix::process::chdir(DESCRIPTORS)?;
+        let names: Vec<_> = lowers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
         let mut options = format!("index=off,lowerdir={}", names.join(":"));
         let mut held = Vec::new();
         if let Some((upper, work)) = self.upper {
             for (key, path) in [("upperdir", upper), ("workdir", work)] {
                 let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-                options += &format!(",{key}={}", by_descriptor(&fd));
+                options += &format!(",{key}={}", fd.as_raw_fd());
                 held.push(fd);
             }
+            options += ",volatile";
         }
         if options.len() >= OPTIONS_MAX {
             return Err(io::Error::other("too many layers for this kernel"));
@@ -144,32 +176,67 @@ impl Overlay<'_> {
             None => MountFlags::RDONLY | MountFlags::NODEV,
         };
         let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
-        Ok(rustix::mount::mount(
-            "cairn",
-            target,
-            "overlay",
-            flags,
-            options.as_c_str(),
-        )?)
+        rustix::mount::mount("cairn", target, "overlay", flags, options.as_c_str()).map_err(|e| {
+            let cause = io::Error::from(e);
+            io::Error::new(
+                cause.kind(),
+                format!("{cause} (dmesg has the kernel's words)"),
+            )
+        })
     }
 }
 
-enum Step {
-    /// A kernel before 6.7.
-    NoLowerdirPlus,
-    Failed(&'static str, io::Error),
+/// Asked once. Overlayfs of Linux 6.5 and 6.6 has no `lowerdir+`; before, a file system context
+/// takes any key and fails only when all is put together.
+fn supported() -> Api {
+    static SUPPORTED: OnceLock<Api> = OnceLock::new();
+    *SUPPORTED.get_or_init(|| {
+        let api = match rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC) {
+            Err(_) => Api::Options,
+            Ok(fs) if rustix::mount::fsconfig_set_flag(fs.as_fd(), "no-such-option").is_ok() => {
+                Api::Options
+            }
+            Ok(fs) => match rustix::mount::fsconfig_set_string(fs.as_fd(), "lowerdir+", "/") {
+                Ok(()) => Api::LowerdirPlus,
+                Err(_) => Api::Options,
+            },
+        };
+        tracing::debug!(?api, "overlayfs");
+        api
+    })
 }
 
-fn by_descriptor(fd: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
+/// The step that failed, and why.
+struct Failed {
+    step: &'static str,
+    cause: io::Error,
 }
 
-/// A detached copy of a tree, its owners shifted.
-pub fn shifted(path: &Path, userns: &Userns) -> io::Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = rustix::mount::open_tree(CWD, path, flags)?;
-    sys::idmap(tree.as_fd(), userns.as_fd())?;
-    Ok(tree)
+impl Failed {
+    fn at(self, target: &Path) -> Error {
+        Error::Mount {
+            what: target.display().to_string(),
+            step: self.step,
+            cause: self.cause.to_string(),
+        }
+    }
+}
+
+fn at(step: &'static str) -> impl FnOnce(io::Error) -> Failed {
+    move |cause| Failed { step, cause }
+}
+
+fn at_errno(step: &'static str) -> impl FnOnce(Errno) -> Failed {
+    move |e| at(step)(e.into())
+}
+
+/// A layer's path, for people who read the mount table; its descriptor, where the path is too long
+/// or has what overlayfs takes for an escape.
+fn name(path: Option<&Path>, fd: &OwnedFd) -> String {
+    match path.and_then(Path::to_str) {
+        Some(path) if path.len() <= FSCONFIG_MAX && !path.contains('\\') => path.to_owned(),
+        _ => format!("/proc/self/fd/{}", fd.as_raw_fd()),
+    }
 }
 
 /// The kernel's own words on a failed step, which it leaves in the descriptor.
@@ -188,39 +255,122 @@ fn explain(fs: &OwnedFd, e: Errno) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{collections::BTreeSet, fs};
 
     use rustix::mount::UnmountFlags;
 
+    use super::super::record::LAYERS_MAX;
     use super::*;
 
-    #[test]
-    fn kernels_without_lowerdir_plus_get_one_string_whatever_the_paths_are_called() {
+    /// What is mounted at or below a path in this mount namespace.
+    fn mounts(path: &Path) -> Vec<String> {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let here = path.display().to_string();
+        let lines = table.lines().filter(|line| line.contains(&here));
+        lines.map(str::to_owned).collect()
+    }
+
+    /// Mounts layers whose directories are called after all that an options string would have to
+    /// escape, and answers the owner of a file in the lowest one.
+    fn owner_in_the_view(api: Api, layers: u32, userns: Option<Userns>) -> u32 {
         let tmp = tempfile::tempdir().unwrap();
         let make = |name: &str| {
             let path = tmp.path().join(name);
             fs::create_dir_all(&path).unwrap();
             path
         };
-        let lowers = vec![make(&format!("a:b,{}", "x".repeat(200))), make("c")];
-        fs::write(lowers[0].join("f"), "top").unwrap();
-        fs::write(lowers[1].join("f"), "low").unwrap();
-        let (upper, work, merged) = (make("upper"), make("work"), make("merged"));
-        let overlay = Overlay {
-            lowers,
-            upper: Some((&upper, &work)),
-            userns: None,
+        let layer = |n: u32| {
+            let path = make(&format!("a:b,c\\d e{}/{n}", "x".repeat(200)));
+            fs::write(path.join("f"), n.to_string()).unwrap();
+            fs::write(path.join(n.to_string()), "").unwrap();
+            path
         };
-        overlay
-            .old_api(&overlay.open_lowers().unwrap(), &merged)
+        let (upper, work, merged) = (make("up:per,"), make("wo\\rk"), make("merged"));
+        let overlay = Overlay {
+            lowers: (0..layers).map(layer).collect(),
+            upper: Some((&upper, &work)),
+            userns,
+        };
+        let mut owner = 0;
+        // The second finds the mark that the first, volatile, left in its work directory.
+        for _ in 0..2 {
+            if let Err(Failed { step, cause }) = overlay.mount_by(api, &merged) {
+                panic!("{api:?}: {step}: {cause}");
+            }
+            let shown = fs::read_to_string(merged.join("f"));
+            let lowest = fs::metadata(merged.join((layers - 1).to_string()));
+            let mounted = mounts(tmp.path());
+            rustix::mount::unmount(&merged, UnmountFlags::DETACH).unwrap();
+            assert_eq!(shown.unwrap(), "0");
+            owner = std::os::unix::fs::MetadataExt::uid(&lowest.unwrap());
+            assert_eq!(mounted.len(), 1, "{mounted:?}");
+            assert!(mounted[0].contains("volatile"), "{mounted:?}");
+            assert_eq!(mounts(tmp.path()), [""; 0]);
+        }
+        owner
+    }
+
+    /// A user namespace whose root is the host's 100000; of a process that waits for the end of
+    /// its input.
+    fn userns() -> (Userns, std::process::Child) {
+        let mut child = std::process::Command::new("unshare")
+            .args(["--user", "sh", "-c", "echo; read end"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
             .unwrap();
-        let shown = fs::read_to_string(merged.join("f"));
-        rustix::mount::unmount(&merged, UnmountFlags::DETACH).unwrap();
-        assert_eq!(shown.unwrap(), "top");
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let proc = PathBuf::from(format!("/proc/{}", child.id()));
+        for map in ["uid_map", "gid_map"] {
+            fs::write(proc.join(map), "0 100000 65536").unwrap();
+        }
+        let namespace = File::open(proc.join("ns/user")).unwrap();
+        (Arc::new(namespace.into()), child)
+    }
+
+    /// The old way works on every kernel.
+    fn apis() -> BTreeSet<Api> {
+        [Api::Options, supported()].into()
     }
 
     #[test]
-    fn a_failed_mount_says_why_in_the_kernels_words() {
+    fn old_kernels_and_new_show_as_many_layers_as_an_image_may_have() {
+        for api in apis() {
+            let layers = u32::try_from(LAYERS_MAX).unwrap();
+            assert_eq!(owner_in_the_view(api, layers, None), 0);
+        }
+    }
+
+    #[test]
+    fn shifted_layers_are_attached_where_the_host_does_not_see_them() {
+        let (userns, mut child) = userns();
+        for api in apis() {
+            assert_eq!(owner_in_the_view(api, 20, Some(userns.clone())), 100_000);
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn this_kernel_takes_what_it_is_believed_to_take() {
+        let api = supported();
+        assert_eq!(owner_in_the_view(api, 3, None), 0);
+        let release = rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned();
+        let mut numbers = release.split('.').map(|n| n.parse().unwrap_or(0));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        let known = if version >= (6, 7) {
+            Api::LowerdirPlus
+        } else {
+            Api::Options
+        };
+        assert_eq!(api, known, "{release}");
+    }
+
+    #[test]
+    fn a_failed_mount_says_why_in_the_kernels_words_or_where_these_are() {
         let tmp = tempfile::tempdir().unwrap();
         let (lower, file) = (tmp.path().join("lower"), tmp.path().join("file"));
         fs::create_dir(&lower).unwrap();
@@ -230,7 +380,16 @@ mod tests {
             upper: None,
             userns: None,
         };
-        let e = overlay.mount_at(tmp.path()).unwrap_err().to_string();
-        assert!(e.contains("overlay") && e.contains("director"), "{e}");
+        for api in apis() {
+            let Err(failed) = overlay.mount_by(api, tmp.path()) else {
+                panic!("a file is no layer");
+            };
+            let said = failed.at(tmp.path()).to_string();
+            let why = match api {
+                Api::LowerdirPlus => "director",
+                Api::Options => "dmesg",
+            };
+            assert!(said.contains("overlay") && said.contains(why), "{said}");
+        }
     }
 }

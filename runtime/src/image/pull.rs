@@ -1,101 +1,33 @@
 //! PullImage (CRI-170, CRI-400 to CRI-408): what a reference means now, and what of it is missing.
 //!
 //! ```text
-//! tag ─► HEAD ─► known here under this repository? ─► names only, done
-//!          └──► manifest ─► index? choose ─► manifest ─► config ─► layers (ingest) ─► names
+//! reference ─► HEAD ─► known here under this repository? ─► names only, done
+//!                └──► manifest ─► index? choose ─► manifest ─► config ─► layers (ingest) ─► names
 //! ```
 //!
 //! Pulls of one reference with the same credentials are one: whoever comes later waits with the
 //! first. When the last of them is gone, so is the work.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use futures_util::TryStreamExt;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use super::auth::Auth;
-use super::digest::{BadDigest, Digest};
-use super::hosts::{self, BadHosts};
+use super::digest::Digest;
+use super::error::{Error, blocking};
+use super::flights::{Flight, Outcome};
+use super::hosts;
+use super::images::{Images, Shared};
 use super::ingest::{Source, ingest};
 use super::manifest::{self, CONFIG_MAX, Descriptor, Document, ImageManifest};
+use super::progress::Progress;
+use super::pull_error::PullError;
 use super::record::{ImageRecord, Names};
-use super::reference::{BadReference, Reference};
+use super::reference::Reference;
 use super::registry::Remote;
+use super::spool::{self, Spool};
 use super::transfer::RemoteBlobs;
-use super::{Error, Images, Progress, Shared, blocking};
-
-/// Why an image was not pulled. One line each; no secrets.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum PullError {
-    #[error(transparent)]
-    Reference(#[from] BadReference),
-    #[error("credentials: {0}")]
-    Credentials(&'static str),
-    #[error(transparent)]
-    Hosts(#[from] BadHosts),
-    /// Nothing answers (CRI-407: clients look for the prefix).
-    #[error("RegistryUnavailable: {host}: {why}")]
-    Unavailable { host: String, why: String },
-    #[error("RegistryUnavailable: {host} sends nothing")]
-    Stalled { host: String },
-    #[error("{host}: {what}: manifest unknown")]
-    NotFound { host: String, what: String },
-    #[error("{host} does not know who asks: {why}")]
-    Unauthenticated { host: String, why: String },
-    #[error("{host} refuses: {why}")]
-    Denied { host: String, why: String },
-    #[error("{host}: {why}")]
-    Registry { host: String, why: String },
-    #[error(transparent)]
-    Store(#[from] Error),
-    #[error("the pull was cut short")]
-    CutShort,
-}
-
-impl PullError {
-    /// Whether another host's answer is worth more than this one's.
-    pub fn is_unreachable(&self) -> bool {
-        matches!(
-            self,
-            PullError::Unavailable { .. } | PullError::Stalled { .. }
-        )
-    }
-}
-
-impl From<BadDigest> for PullError {
-    fn from(e: BadDigest) -> Self {
-        PullError::Store(Error::Archive(e.to_string()))
-    }
-}
-
-type Outcome = Result<Digest, PullError>;
-type Key = (String, Auth);
-
-/// Pulls under way.
-#[derive(Default)]
-pub struct Flights(Mutex<HashMap<Key, Weak<Flight>>>);
-
-impl Flights {
-    /// Forgets pulls that are over, and with them the credentials they were asked with.
-    fn tidy(&self) {
-        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        flights.retain(|_, flight| flight.strong_count() > 0);
-    }
-}
-
-/// One pull; it is given up when nobody holds it.
-struct Flight {
-    outcome: watch::Receiver<Option<Outcome>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
 
 impl Images {
     /// Pulls an image and gives its id. `progress` is that of the pull this one joins, if it joins
@@ -153,23 +85,20 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
             .into_iter()
             .find(|image| image.answers_to(reference))
     };
-    if reference.digest.is_some()
-        && let Some(image) = known(reference)
-    {
-        // Content by digest cannot have changed.
-        return Ok(image.id.clone());
-    }
     let registry = &reference.registry;
     let endpoints = hosts::endpoints(shared.options.registry_config_dir.as_deref(), registry)?;
-    let credentials = auth.credentials(registry).map_err(PullError::Credentials)?;
+    let services = shared.options.token_services.get(registry);
+    let given = auth.given(registry, services.map_or(&[], Vec::as_slice));
+    let given = given.map_err(PullError::Credentials)?;
     let stall = shared.options.progress_timeout;
     let remote = Remote::new(
         &shared.clients,
         endpoints,
         registry,
         &reference.repository,
-        credentials,
+        given,
         stall,
+        shared.store.tmp(),
     )?;
     let remote = Arc::new(remote);
     if let Some(digest) = now(shared, &remote, reference).await? {
@@ -181,14 +110,14 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
         if let Some(image) = known(&by_digest) {
             match rename(shared, &image, &names(reference, vec![digest])).await {
                 Ok(()) => return pin(shared, reference, image.id.clone()).await,
-                Err(Error::NoLayer(_)) => {}
+                Err(Error::NoLayer(_) | Error::NoImage(_)) => {}
                 Err(e) => return Err(e.into()),
             }
         }
     }
     let found = find(&remote, reference).await?;
     let source = Arc::new(RemoteBlobs(remote));
-    let config = small_blob(&source, &found.image.config).await?;
+    let config = config(shared, &source, &found.image.config).await?;
     let names = names(reference, found.manifests);
     let (store, unpacker) = (&shared.store, &shared.unpacker);
     let record = ingest(
@@ -204,16 +133,14 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
     pin(shared, reference, record.id.clone()).await
 }
 
-/// The digest the tag has now. Asked only if something of that repository is here: content known
+/// The digest that the reference has now, by the registry's word: also what is here is given only to
+/// whom its registry gives it. Asked only if something of that repository is here: content known
 /// from elsewhere is no proof that this registry has it too.
 async fn now(
     shared: &Shared,
     remote: &Remote,
     reference: &Reference,
 ) -> Result<Option<Digest>, PullError> {
-    let (Some(tag), None) = (&reference.tag, &reference.digest) else {
-        return Ok(None);
-    };
     let repository = format!("{}@", reference.name());
     let of_repository = |digest: &String| digest.starts_with(&repository);
     if !shared
@@ -224,8 +151,8 @@ async fn now(
     {
         return Ok(None);
     }
-    match remote.head(tag).await {
-        Ok(digest) => Ok(digest),
+    match remote.head(reference.manifest_name()).await {
+        Ok(said) => Ok(reference.digest.clone().or(said)),
         // Not every registry answers HEAD as it answers GET; those that cannot be spoken to at all
         // will not do it the second time.
         Err(PullError::NotFound { .. } | PullError::Registry { .. }) => Ok(None),
@@ -233,8 +160,8 @@ async fn now(
     }
 }
 
-/// Adds names to an image that is here; nothing is written if nothing changes. `NoLayer` if the
-/// image was removed a moment ago and its layers are on their way out.
+/// Adds names to an image that is here; nothing is written if nothing changes. `NoLayer` or `NoImage`
+/// if it was removed a moment ago, or never came to the disk.
 async fn rename(shared: &Shared, image: &Arc<ImageRecord>, names: &Names) -> Result<(), Error> {
     let (store, image, names) = (shared.store.clone(), image.clone(), names.clone());
     blocking(move || {
@@ -242,9 +169,12 @@ async fn rename(shared: &Shared, image: &Arc<ImageRecord>, names: &Names) -> Res
         if let Some(missing) = image.layers.iter().find(|l| !store.has_layer(l)) {
             return Err(Error::NoLayer(missing.clone()));
         }
+        if !store.is_durable(&image.id) {
+            return Err(Error::NoImage(image.id.clone()));
+        }
         let now = store.get(&image.id).filter(|now| now.has_names(&names));
-        if now.is_none() || !store.is_durable(&image.id) {
-            store.put(&image, &names)?;
+        if now.is_none() {
+            store.put(&image, None, &names)?;
         }
         Ok(())
     })
@@ -280,20 +210,19 @@ struct FoundImage {
 }
 
 async fn find(remote: &Remote, reference: &Reference) -> Result<FoundImage, PullError> {
-    let (bytes, digest) = remote.manifest(reference.manifest_name()).await?;
     let what = reference.to_string();
+    let (mut document, digest) = manifest(remote, reference.manifest_name(), &what).await?;
     let mut manifests = vec![digest];
-    let mut document = manifest::parse(&what, &bytes)?;
     if let Document::Index(entries) = &document {
         let chosen = manifest::choose(&what, entries)?.digest.clone();
-        let (bytes, digest) = remote.manifest(chosen.as_str()).await?;
+        let (next, digest) = manifest(remote, chosen.as_str(), chosen.as_str()).await?;
         manifests.push(digest);
-        document = manifest::parse(chosen.as_str(), &bytes)?;
+        document = next;
     }
     match document {
         Document::Image(image) => Ok(FoundImage { image, manifests }),
         Document::Index(_) => {
-            let why = "an index in an index".to_owned();
+            let why = "nested index".to_owned();
             Err(Error::Manifest {
                 manifest: what,
                 why,
@@ -303,22 +232,44 @@ async fn find(remote: &Remote, reference: &Reference) -> Result<FoundImage, Pull
     }
 }
 
-/// A config: small, text, and what its digest says.
-async fn small_blob(source: &RemoteBlobs, blob: &Descriptor) -> Result<String, PullError> {
-    let mut bytes = Vec::new();
+/// A manifest or index by tag or digest, and its digest; `what` names it in an error.
+async fn manifest(
+    remote: &Remote,
+    name: &str,
+    what: &str,
+) -> Result<(Document, Digest), PullError> {
+    let (came, digest) = remote.manifest(name).await?;
+    let what = what.to_owned();
+    let parsed = blocking(move || {
+        let parsed = came.read(|bytes| manifest::parse(&what, bytes));
+        let fault = |e: std::io::Error| Error::Manifest {
+            manifest: what.clone(),
+            why: e.to_string(),
+        };
+        parsed.map_err(fault)?
+    });
+    Ok((parsed.await?, digest))
+}
+
+/// A config: small, and what its digest says.
+async fn config(
+    shared: &Shared,
+    source: &RemoteBlobs,
+    blob: &Descriptor,
+) -> Result<spool::Document, PullError> {
+    let dir = shared.store.tmp();
+    let mut spool = Spool::new();
     let mut chunks = source.open(blob).await?;
     while let Some(chunk) = chunks.try_next().await? {
-        if (bytes.len() + chunk.len()) as u64 > blob.size.unwrap_or(CONFIG_MAX).min(CONFIG_MAX) {
+        if spool.bytes() + chunk.len() as u64 > blob.size.unwrap_or(CONFIG_MAX).min(CONFIG_MAX) {
             return Err(blob.fault("is longer than its manifest says").into());
         }
-        bytes.extend_from_slice(&chunk);
+        let kept = spool.push(&chunk, &dir);
+        kept.map_err(Error::io("image store", "spool a config", &dir))?;
     }
-    if blob
-        .digest
-        .as_ref()
-        .is_some_and(|d| *d != Digest::of(&bytes))
-    {
-        return Err(blob.fault("does not have its digest").into());
+    let (config, digest) = spool.finish();
+    match &blob.digest {
+        Some(want) if *want != digest => Err(blob.fault("digest mismatch").into()),
+        _ => Ok(config),
     }
-    String::from_utf8(bytes).map_err(|_| blob.fault("is not text").into())
 }

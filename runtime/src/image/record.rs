@@ -1,8 +1,12 @@
-//! What is known of one image, and its form on disk: one JSON file per image, named by its id.
+//! Record of one image, and its form on disk: one JSON file per image, named by its id.
 //!
-//! The id is the digest of the config, so a record proves itself when it is read back.
+//! The id is the digest of the config, so a record proves itself when it is read back. The config as
+//! it came is in the file only: an image may have megabytes of it, and a node many images.
 
-use oci_spec::image::ImageConfiguration;
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
@@ -11,6 +15,10 @@ use super::reference::Reference;
 const SCHEMA: u32 = 1;
 /// Layers in one image: more than any tool makes; overlayfs itself stops at 500.
 pub const LAYERS_MAX: usize = 500;
+/// Entries of one list in a config: of the environment, say.
+const LIST_MAX: usize = 10_000;
+/// Bytes of all that is kept in memory of a config; an `execve` takes no more.
+const KEPT_MAX: usize = 512 << 10;
 
 /// One image. Immutable: a change makes a new record.
 #[derive(Debug, Clone)]
@@ -25,22 +33,32 @@ pub struct ImageRecord {
     pub manifests: Vec<Digest>,
     /// Bytes of the config and of the layers as transferred (compressed); never 0.
     pub size: u64,
-    pub config: ImageConfiguration,
-    /// The config as it came; verbose status shows it (CRI-177).
-    pub config_json: String,
+    pub run: RunConfig,
     /// Chain ids of the layers, lowest first.
     pub layers: Vec<Digest>,
     pub pinned: bool,
 }
 
-/// Why a text is no usable image config or record.
+/// What the config says of running the image.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunConfig {
+    pub entrypoint: Vec<String>,
+    pub cmd: Vec<String>,
+    pub env: Vec<String>,
+    pub user: String,
+    pub working_dir: String,
+    pub volumes: Vec<String>,
+    pub stop_signal: String,
+}
+
+/// Error of parsing an image config or record.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BadRecord {
     #[error("not readable: {0}")]
     Json(String),
-    #[error("written by another version (schema {0})")]
+    #[error("unsupported schema {0}")]
     Schema(u32),
-    #[error("the config does not have the digest {0}")]
+    #[error("config digest mismatch (expected {0})")]
     Digest(Digest),
     #[error("the config lists {0} layers, at most {LAYERS_MAX} are taken")]
     Layers(usize),
@@ -48,10 +66,14 @@ pub enum BadRecord {
     DiffId(#[from] super::digest::BadDigest),
     #[error("not an image: rootfs type {0:?}")]
     NotLayers(String),
+    #[error(
+        "the config has {0} bytes of environment, command and volumes, at most {KEPT_MAX} are taken"
+    )]
+    Kept(usize),
 }
 
 #[derive(Serialize, Deserialize)]
-struct OnDisk {
+struct OnDisk<'a> {
     schema: u32,
     id: Digest,
     repo_tags: Vec<String>,
@@ -59,7 +81,8 @@ struct OnDisk {
     manifests: Vec<Digest>,
     size: u64,
     pinned: bool,
-    config: String,
+    #[serde(borrow)]
+    config: Cow<'a, str>,
 }
 
 /// Names an image is to be known by from now on.
@@ -94,16 +117,109 @@ impl Named {
     }
 }
 
-/// The parsed config and the diff ids it lists, lowest layer first.
-pub fn parse_config(json: &str) -> Result<(ImageConfiguration, Vec<Digest>), BadRecord> {
-    let config: ImageConfiguration =
-        serde_json::from_str(json).map_err(|e| BadRecord::Json(e.to_string()))?;
-    if config.rootfs().typ() != "layers" {
+#[derive(Deserialize)]
+struct RawConfig {
+    #[serde(rename = "architecture")]
+    _architecture: IgnoredAny,
+    #[serde(rename = "os")]
+    _os: IgnoredAny,
+    #[serde(default)]
+    config: Option<RawRun>,
+    rootfs: RawRootfs,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+struct RawRun {
+    entrypoint: Option<Strings>,
+    cmd: Option<Strings>,
+    env: Option<Strings>,
+    user: Option<String>,
+    working_dir: Option<String>,
+    volumes: Option<Strings>,
+    stop_signal: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawRootfs {
+    #[serde(rename = "type")]
+    kind: String,
+    diff_ids: Strings,
+}
+
+/// A list of strings, or the keys of a map; longer than any image's is refused while it is read.
+#[derive(Default)]
+struct Strings(Vec<String>);
+
+impl<'de> Deserialize<'de> for Strings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Strings;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "up to {LIST_MAX} strings")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Strings, A::Error> {
+                let mut all = Vec::new();
+                while let Some(text) = seq.next_element()? {
+                    if all.len() == LIST_MAX {
+                        return Err(serde::de::Error::invalid_length(LIST_MAX + 1, &self));
+                    }
+                    all.push(text);
+                }
+                Ok(Strings(all))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strings, A::Error> {
+                let mut all = Vec::new();
+                while let Some((key, _)) = map.next_entry::<String, IgnoredAny>()? {
+                    if all.len() == LIST_MAX {
+                        return Err(serde::de::Error::invalid_length(LIST_MAX + 1, &self));
+                    }
+                    all.push(key);
+                }
+                Ok(Strings(all))
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+impl From<RawRun> for RunConfig {
+    fn from(raw: RawRun) -> Self {
+        let list = |strings: Option<Strings>| strings.unwrap_or_default().0;
+        Self {
+            entrypoint: list(raw.entrypoint),
+            cmd: list(raw.cmd),
+            env: list(raw.env),
+            user: raw.user.unwrap_or_default(),
+            working_dir: raw.working_dir.unwrap_or_default(),
+            volumes: list(raw.volumes),
+            stop_signal: raw.stop_signal.unwrap_or_default(),
+        }
+    }
+}
+
+impl RunConfig {
+    fn bytes(&self) -> usize {
+        let lists = [&self.entrypoint, &self.cmd, &self.env, &self.volumes];
+        let texts = [&self.user, &self.working_dir, &self.stop_signal];
+        let all = lists.into_iter().flatten().chain(texts);
+        all.map(String::len).sum()
+    }
+}
+
+/// What a config says of running the image, and the diff ids it lists, lowest layer first.
+pub fn parse_config(json: &str) -> Result<(RunConfig, Vec<Digest>), BadRecord> {
+    let raw: RawConfig = serde_json::from_str(json).map_err(|e| BadRecord::Json(e.to_string()))?;
+    if raw.rootfs.kind != "layers" {
         return Err(BadRecord::NotLayers(
-            config.rootfs().typ().chars().take(40).collect(),
+            raw.rootfs.kind.chars().take(40).collect(),
         ));
     }
-    let diff_ids = config.rootfs().diff_ids();
+    let diff_ids = raw.rootfs.diff_ids.0;
     if diff_ids.len() > LAYERS_MAX {
         return Err(BadRecord::Layers(diff_ids.len()));
     }
@@ -111,7 +227,11 @@ pub fn parse_config(json: &str) -> Result<(ImageConfiguration, Vec<Digest>), Bad
         .iter()
         .map(|d| d.parse())
         .collect::<Result<_, _>>()?;
-    Ok((config, diff_ids))
+    let run = RunConfig::from(raw.config.unwrap_or_default());
+    match run.bytes() {
+        bytes if bytes > KEPT_MAX => Err(BadRecord::Kept(bytes)),
+        _ => Ok((run, diff_ids)),
+    }
 }
 
 /// The chain ids of these layers, lowest first.
@@ -126,8 +246,8 @@ pub fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
 impl ImageRecord {
     /// A new image of this config, without names yet. `size` of 0 is lifted to 1: clients take
     /// an image of size 0 for a broken one (CRI-171).
-    pub fn new(config_json: String, size: u64) -> Result<Self, BadRecord> {
-        let (config, diff_ids) = parse_config(&config_json)?;
+    pub fn new(config_json: &str, size: u64) -> Result<Self, BadRecord> {
+        let (run, diff_ids) = parse_config(config_json)?;
         Ok(Self {
             id: Digest::of(config_json.as_bytes()),
             repo_tags: Vec::new(),
@@ -135,8 +255,7 @@ impl ImageRecord {
             manifests: Vec::new(),
             size: size.max(1),
             layers: chain_ids(&diff_ids),
-            config,
-            config_json,
+            run,
             pinned: false,
         })
     }
@@ -183,12 +302,7 @@ impl ImageRecord {
 
     /// User and group of the config (CRI-173).
     pub fn user(&self) -> ImageUser {
-        let text = self
-            .config
-            .config()
-            .as_ref()
-            .and_then(|c| c.user().as_deref())
-            .unwrap_or("");
+        let text = self.run.user.as_str();
         let (user, group) = text.split_once(':').unwrap_or((text, ""));
         ImageUser {
             user: Named::parse(user),
@@ -196,7 +310,8 @@ impl ImageRecord {
         }
     }
 
-    pub fn to_json(&self) -> Vec<u8> {
+    /// The file of the record; `config_json` is the config as it came.
+    pub fn to_json(&self, config_json: &str) -> Vec<u8> {
         let on_disk = OnDisk {
             schema: SCHEMA,
             id: self.id.clone(),
@@ -205,9 +320,9 @@ impl ImageRecord {
             manifests: self.manifests.clone(),
             size: self.size,
             pinned: self.pinned,
-            config: self.config_json.clone(),
+            config: config_json.into(),
         };
-        // Strings and numbers only: this cannot fail, and an empty file would be set aside.
+        // Strings and numbers only: this cannot fail, and an empty file would be no record.
         serde_json::to_vec_pretty(&on_disk).unwrap_or_default()
     }
 
@@ -222,7 +337,7 @@ impl ImageRecord {
             return Err(BadRecord::Schema(version.schema));
         }
         let on_disk: OnDisk = serde_json::from_slice(bytes).map_err(json)?;
-        let mut record = Self::new(on_disk.config, on_disk.size)?;
+        let mut record = Self::new(&on_disk.config, on_disk.size)?;
         if record.id != on_disk.id {
             return Err(BadRecord::Digest(on_disk.id));
         }
@@ -232,6 +347,13 @@ impl ImageRecord {
         record.pinned = on_disk.pinned;
         Ok(record)
     }
+}
+
+/// The config as it came, out of a record's file.
+pub fn config_json(record: &[u8]) -> Result<String, BadRecord> {
+    let on_disk: OnDisk =
+        serde_json::from_slice(record).map_err(|e| BadRecord::Json(e.to_string()))?;
+    Ok(on_disk.config.into_owned())
 }
 
 /// Adds what is missing; the result is sorted, so that equal sets are equal messages.
@@ -256,7 +378,7 @@ pub(super) mod tests {
     }
 
     fn user(text: &str) -> ImageUser {
-        ImageRecord::new(config(text, &[]), 1).unwrap().user()
+        ImageRecord::new(&config(text, &[]), 1).unwrap().user()
     }
 
     #[test]
@@ -277,13 +399,14 @@ pub(super) mod tests {
     #[test]
     fn a_record_comes_back_from_disk_as_it_was() {
         let layers = [Digest::of(b"1"), Digest::of(b"2")];
-        let record = ImageRecord::new(config("", &layers), 7)
-            .unwrap()
-            .with_names(&Names {
-                repo_tags: vec!["r.example/b:2".into(), "r.example/a:1".into()],
-                ..Names::default()
-            });
-        let back = ImageRecord::from_json(&record.to_json()).unwrap();
+        let config = config("", &layers);
+        let record = ImageRecord::new(&config, 7).unwrap().with_names(&Names {
+            repo_tags: vec!["r.example/b:2".into(), "r.example/a:1".into()],
+            ..Names::default()
+        });
+        let file = record.to_json(&config);
+        assert_eq!(config_json(&file).unwrap(), config);
+        let back = ImageRecord::from_json(&file).unwrap();
         assert_eq!(back.repo_tags, ["r.example/a:1", "r.example/b:2"]);
         assert_eq!(
             (&back.id, &back.layers, back.size),
@@ -309,38 +432,51 @@ pub(super) mod tests {
             "history": [{"created": "2024-01-01T00:00:00Z", "empty_layer": true}, {}],
             "rootfs": {"type": "layers", "diff_ids": [layer]},
         });
-        let record = ImageRecord::new(json.to_string(), 1).unwrap();
-        assert_eq!(
-            record
-                .config
-                .config()
-                .as_ref()
-                .unwrap()
-                .stop_signal()
-                .as_deref(),
-            Some("SIGQUIT")
-        );
+        let record = ImageRecord::new(&json.to_string(), 1).unwrap();
+        assert_eq!(record.run.stop_signal, "SIGQUIT");
         let full = json
             .to_string()
-            .replace("\"Volumes\":null", "\"Volumes\":{\"/data\":{}}");
-        let record = ImageRecord::new(
-            full.replace("\"ExposedPorts\":null", "\"ExposedPorts\":{\"80/tcp\":{}}"),
-            1,
-        )
-        .unwrap();
-        let config = record.config.config().as_ref().unwrap();
-        assert_eq!(config.volumes().as_ref().unwrap(), &["/data"]);
+            .replace("\"Volumes\":null", "\"Volumes\":{\"/data\":{}}")
+            .replace("\"Env\":null", "\"Env\":[\"A=b\"]");
+        let record = ImageRecord::new(&full, 1).unwrap();
+        assert_eq!(
+            (&*record.run.volumes, &*record.run.env),
+            (&["/data".to_owned()][..], &["A=b".to_owned()][..])
+        );
         for odd in ["\"history\":null", "\"config\":null"] {
             let (key, _) = odd.split_once(':').unwrap();
             let mut value = json.clone();
             value[key.trim_matches('"')] = serde_json::Value::Null;
-            assert!(ImageRecord::new(value.to_string(), 1).is_ok(), "{odd}");
+            assert!(ImageRecord::new(&value.to_string(), 1).is_ok(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_config_keeps_little_in_memory_and_is_refused_where_that_is_much() {
+        let with = |run: serde_json::Value| {
+            let mut value: serde_json::Value = serde_json::from_str(&config("", &[])).unwrap();
+            value["config"] = run;
+            value["history"] = vec![serde_json::json!({}); 100_000].into();
+            ImageRecord::new(&value.to_string(), 1)
+        };
+        assert!(with(serde_json::json!({"Env": vec![""; LIST_MAX]})).is_ok());
+        for run in [
+            serde_json::json!({"Env": vec![""; LIST_MAX + 1]}),
+            serde_json::json!({"Cmd": ["x".repeat(KEPT_MAX + 1)]}),
+            serde_json::json!({"User": "x".repeat(KEPT_MAX + 1)}),
+        ] {
+            let e = with(run).unwrap_err().to_string();
+            assert!(
+                e.len() < 200 && e.contains("10000") || e.contains("524288"),
+                "{e}"
+            );
         }
     }
 
     #[test]
     fn a_damaged_or_foreign_record_is_refused() {
-        let good = ImageRecord::new(config("", &[]), 7).unwrap().to_json();
+        let config = config("", &[]);
+        let good = ImageRecord::new(&config, 7).unwrap().to_json(&config);
         let good = String::from_utf8(good).unwrap();
         for bad in [
             String::new(),

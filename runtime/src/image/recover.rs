@@ -1,4 +1,4 @@
-//! What a store finds when it is opened: layers, records, and the damage a crash or a disk did.
+//! Recovery of a store when it is opened: layers, records, and the damage a crash or a disk did.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Error;
 use super::digest::Digest;
+use super::error::Error;
+use super::layer_record::{Layer, LayerInfo, SCHEMA};
 use super::record::ImageRecord;
-use super::store::{Layer, LayerInfo, SCHEMA};
 
 /// A crash between two writes may leave a tag in two records: only its owner keeps it.
 pub fn drop_stolen_tags(
@@ -25,6 +25,24 @@ pub fn drop_stolen_tags(
             *image = Arc::new(next);
         }
     }
+}
+
+/// Before 0.2 a record that could not be read was moved to `aside/`.
+pub fn take_back(root: &Path) -> Result<(), Error> {
+    let aside = root.join("aside");
+    let failed = || Error::io("image records", "take back", &aside);
+    let entries = match fs::read_dir(&aside) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(failed())?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed())?;
+        let to = root.join("records").join(entry.file_name());
+        if !to.exists() {
+            fs::rename(entry.path(), &to).map_err(failed())?;
+        }
+    }
+    Ok(())
 }
 
 /// Committed layers, and the highest number used for a directory.
@@ -68,7 +86,7 @@ pub fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> 
     Ok((layers, last))
 }
 
-/// Readable records whose layers are all there; the others are set aside, never deleted.
+/// Readable records whose layers are all there; the others stay where they are, for the version that wrote them.
 pub fn load_records(
     root: &Path,
     layers: &HashMap<Digest, Layer>,
@@ -88,10 +106,7 @@ pub fn load_records(
             Ok(record) => images.push(Arc::new(record)),
             Err(why) => {
                 damaged += 1;
-                tracing::error!(record = %path.display(), "image record set aside: {why}");
-                if let Some(name) = path.file_name() {
-                    fs::rename(&path, root.join("aside").join(name)).map_err(failed())?;
-                }
+                tracing::error!(record = %path.display(), "image record skipped: {why}");
             }
         }
     }
@@ -102,7 +117,7 @@ fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageReco
     let bytes = fs::read(path).map_err(|e| e.to_string())?;
     let record = ImageRecord::from_json(&bytes).map_err(|e| e.to_string())?;
     if path.file_stem() != Some(OsStr::new(record.id.hex())) {
-        return Err(format!("is named for another image than {}", record.id));
+        return Err(format!("its name does not match image {}", record.id));
     }
     match record.layers.iter().find(|l| !layers.contains_key(*l)) {
         Some(missing) => Err(format!("layer {missing} is missing")),

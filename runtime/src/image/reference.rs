@@ -27,7 +27,7 @@ pub struct Reference {
     pub digest: Option<Digest>,
 }
 
-/// Why a text is no reference.
+/// Error of parsing a reference.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("image reference {text:?}: {why}")]
 pub struct BadReference {

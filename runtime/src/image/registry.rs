@@ -8,39 +8,45 @@
 //! Hand-written upon `reqwest`, not `oci-client`: that one knows no mirrors, path overrides, extra
 //! headers, resumption, or bounds on what a registry may answer.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
 
-use super::auth::{self, Challenge, Credentials};
+use super::auth::{self, Challenge, Credentials, Given};
 use super::digest::Digest;
+use super::error::Error;
 use super::host::{Clients, Host, Trouble, redirected};
 use super::hosts::Endpoint;
 use super::manifest::{self, MANIFEST_MAX};
-use super::pull::PullError;
+use super::pace::{Paced, Stalled};
+use super::pull_error::PullError;
+use super::spool::{Document, Spool};
 
 const REDIRECTS_MAX: usize = 5;
 /// Tries at one host before the next is asked.
 pub const TRIES: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// Bytes of a token answer or an error text taken.
-const ANSWER_MAX: usize = 256 * 1024;
+/// Bytes of a token service's answer taken.
+const TOKEN_MAX: u64 = 256 << 10;
+/// Bytes of an error's text taken.
+const ERROR_MAX: u64 = 16 << 10;
 const CLIENT_ID: &str = "cairn";
 /// One repository, as one pull with its credentials sees it.
 pub struct Remote {
     repository: String,
     pub(super) registry: String,
     pub(super) hosts: Vec<Host>,
-    credentials: Credentials,
+    given: Given,
     /// A host that sends nothing for so long is given up.
     pub(super) stall: Duration,
+    /// Where long documents may lie while they come.
+    spool_dir: PathBuf,
 }
 /// A request for a manifest by tag or digest.
 struct Ask<'a> {
@@ -65,14 +71,16 @@ impl Remote {
         endpoints: Vec<Endpoint>,
         registry: &str,
         repository: &str,
-        credentials: Credentials,
+        given: Given,
         stall: Duration,
+        spool_dir: PathBuf,
     ) -> Result<Self, PullError> {
         let host = |endpoint: Endpoint| {
             let http = clients.get(&endpoint).map_err(|why| PullError::Registry {
                 host: endpoint.host.clone(),
                 why: format!("cannot make a client: {why}"),
             })?;
+            let credentials = given.at(&endpoint.host);
             let first = match &credentials {
                 Credentials::Bearer(token) => secret(&format!("Bearer {token}")),
                 _ => None,
@@ -81,6 +89,7 @@ impl Remote {
             Ok(Host {
                 endpoint,
                 http,
+                credentials,
                 authorization,
                 plain: AtomicBool::new(false),
             })
@@ -92,37 +101,37 @@ impl Remote {
                 .into_iter()
                 .map(host)
                 .collect::<Result<_, PullError>>()?,
-            credentials,
+            given,
             stall,
+            spool_dir,
         })
+    }
+
+    /// The host that is asked first.
+    pub fn first_host(&self) -> &str {
+        let first = self.hosts.first();
+        first.map_or(&self.registry, |host| &host.endpoint.host)
     }
 
     /// The digest a tag has now, if the registry says so without sending the manifest.
     pub async fn head(&self, tag: &str) -> Result<Option<Digest>, PullError> {
-        Ok(self
-            .on_hosts(&Ask {
-                method: Method::HEAD,
-                name: tag,
-            })
-            .await?
-            .1)
+        let method = Method::HEAD;
+        let (_, said) = self.on_hosts(&Ask { method, name: tag }).await?;
+        Ok(said)
     }
 
     /// A manifest or index by tag or digest: its exact bytes and their digest.
-    pub async fn manifest(&self, name: &str) -> Result<(Bytes, Digest), PullError> {
-        let (bytes, _) = self
-            .on_hosts(&Ask {
-                method: Method::GET,
-                name,
-            })
-            .await?;
-        let digest = Digest::of(&bytes);
-        Ok((bytes, digest))
+    pub async fn manifest(&self, name: &str) -> Result<(Document, Digest), PullError> {
+        let method = Method::GET;
+        match self.on_hosts(&Ask { method, name }).await? {
+            (document, Some(digest)) => Ok((document, digest)),
+            (_, None) => Err(PullError::CutShort),
+        }
     }
 
     /// Asks hosts in order; on each as often as trouble is transient. The last word is that of the
     /// last host that could be reached at all.
-    async fn on_hosts(&self, ask: &Ask<'_>) -> Result<(Bytes, Option<Digest>), PullError> {
+    async fn on_hosts(&self, ask: &Ask<'_>) -> Result<(Document, Option<Digest>), PullError> {
         let mut last: Option<PullError> = None;
         for host in self
             .hosts
@@ -150,12 +159,12 @@ impl Remote {
         }
         Err(last.unwrap_or_else(|| PullError::Registry {
             host: self.registry.clone(),
-            why: "no configured host may be asked for this".into(),
+            why: "no configured host has the required capability".into(),
         }))
     }
 
-    /// A manifest's bytes, checked, and the digest the host says it has.
-    async fn ask(&self, host: &Host, ask: &Ask<'_>) -> Result<(Bytes, Option<Digest>), Trouble> {
+    /// A manifest's bytes and their digest, checked; for HEAD no bytes, and the digest the host says.
+    async fn ask(&self, host: &Host, ask: &Ask<'_>) -> Result<(Document, Option<Digest>), Trouble> {
         let path = format!("manifests/{}", ask.name);
         let response = self
             .send(host, ask.method.clone(), &path, &accept())
@@ -166,16 +175,15 @@ impl Remote {
             .and_then(|d| d.to_str().ok());
         let said: Option<Digest> = said.and_then(|d| d.parse().ok());
         if ask.method == Method::HEAD {
-            return Ok((Bytes::new(), said));
+            return Ok((Document::of(Vec::new()), said));
         }
-        let bytes = self.body(host, response, MANIFEST_MAX).await?;
-        let digest = Digest::of(&bytes);
-        match ask.digest().or(said.clone()) {
+        let (document, digest) = self.document(host, response, MANIFEST_MAX).await?;
+        match ask.digest().or(said) {
             Some(want) if want != digest => {
                 let why = format!("manifest {} has the digest {digest}, not {want}", ask.name);
                 Err(Trouble::Final(host.error(&why)))
             }
-            _ => Ok((bytes, said)),
+            _ => Ok((document, Some(digest))),
         }
     }
 
@@ -189,9 +197,10 @@ impl Remote {
     ) -> Result<Response, Trouble> {
         let mut answered = false;
         loop {
-            let response = self.send_once(host, method.clone(), path, headers).await?;
+            let (response, own) = self.send_once(host, method.clone(), path, headers).await?;
             let status = response.status();
-            if status != StatusCode::UNAUTHORIZED || answered {
+            // Who a redirect led to may not ask for credentials in the host's name.
+            if status != StatusCode::UNAUTHORIZED || answered || !own {
                 return self.check(host, path, response).await;
             }
             answered = true;
@@ -199,7 +208,7 @@ impl Remote {
             let asked = header
                 .and_then(|h| h.to_str().ok())
                 .and_then(auth::challenge);
-            let authorization = match (asked, &self.credentials) {
+            let authorization = match (asked, &host.credentials) {
                 (Some(Challenge::Basic), Credentials::Basic { user, password }) => {
                     secret(&auth::basic(user, password))
                 }
@@ -222,13 +231,14 @@ impl Remote {
         }
     }
 
+    /// The answer, and whether it is the host's own: not that of another one behind a redirect.
     async fn send_once(
         &self,
         host: &Host,
         method: Method,
         path: &str,
         headers: &HeaderMap,
-    ) -> Result<Response, Trouble> {
+    ) -> Result<(Response, bool), Trouble> {
         let authorization = host
             .authorization
             .lock()
@@ -242,7 +252,8 @@ impl Remote {
                 .request(method.clone(), url.clone())
                 .headers(headers.clone());
             // Neither credentials nor configured headers go to another host (CRI-401).
-            if url.origin() == origin {
+            let own = url.origin() == origin;
+            if own {
                 request = request.headers(host.extra_headers());
                 if let Some(authorization) = &authorization {
                     request = request.header(AUTHORIZATION, authorization.clone());
@@ -263,7 +274,7 @@ impl Remote {
                 .get(LOCATION)
                 .and_then(|l| l.to_str().ok());
             match target.filter(|_| response.status().is_redirection()) {
-                None => return Ok(response),
+                None => return Ok((response, own)),
                 Some(target) => url = redirected(host, &url, target)?,
             }
         }
@@ -284,8 +295,8 @@ impl Remote {
         let name = host.endpoint.host.clone();
         let what = format!("{}/{} {path}", self.registry, self.repository);
         let transient = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-        let said = match self.body(host, response, ANSWER_MAX).await {
-            Ok(body) => first_error(&body),
+        let said = match self.document(host, response, ERROR_MAX).await {
+            Ok((body, _)) => body.read(first_error).unwrap_or_default(),
             Err(_) => String::new(),
         };
         let why = format!("{what}: {status}{said}");
@@ -300,19 +311,29 @@ impl Remote {
         })
     }
 
-    async fn body(&self, host: &Host, response: Response, max: usize) -> Result<Bytes, Trouble> {
-        let mut bytes = BytesMut::new();
-        let mut chunks = response.bytes_stream();
+    /// The body of an answer, `max` bytes of it at most, and its digest.
+    async fn document(
+        &self,
+        host: &Host,
+        response: Response,
+        max: u64,
+    ) -> Result<(Document, Digest), Trouble> {
+        let mut spool = Spool::new();
+        let mut chunks = Paced::new(response, self.stall);
         loop {
-            match tokio::time::timeout(self.stall, chunks.next()).await {
-                Err(_) => return Err(Trouble::Transient(host.stalled())),
-                Ok(None) => return Ok(bytes.freeze()),
+            match chunks.next().await {
+                Err(Stalled) => return Err(Trouble::Transient(host.stalled())),
+                Ok(None) => return Ok(spool.finish()),
                 Ok(Some(Err(e))) => return Err(host.trouble(&e)),
-                Ok(Some(Ok(chunk))) if bytes.len() + chunk.len() > max => {
-                    let why = format!("sends {} bytes or more where {max} are taken", bytes.len());
+                Ok(Some(Ok(chunk))) if spool.bytes() + chunk.len() as u64 > max => {
+                    let why = format!("the response exceeds the limit of {max} bytes");
                     return Err(Trouble::Final(host.error(&why)));
                 }
-                Ok(Some(Ok(chunk))) => bytes.extend_from_slice(&chunk),
+                Ok(Some(Ok(chunk))) => {
+                    let kept = spool.push(&chunk, &self.spool_dir);
+                    let failed = Error::io("image store", "spool a document", &self.spool_dir);
+                    kept.map_err(|e| Trouble::Final(failed(e).into()))?;
+                }
             }
         }
     }
@@ -328,16 +349,26 @@ impl Remote {
         let url: Url = realm
             .parse()
             .map_err(|_| Trouble::Final(host.error("bad token realm")))?;
-        let secret_sent = self.credentials != Credentials::Anonymous;
+        let secret_sent = host.credentials != Credentials::Anonymous;
         if secret_sent && url.scheme() != "https" && host.is_secure() {
             return Err(Trouble::Final(
-                host.error("wants credentials sent in the clear"),
+                host.error("asks for credentials over an unencrypted connection"),
             ));
+        }
+        if secret_sent && !self.given.may_go_to(&url) {
+            let to = url.host_str().unwrap_or_default();
+            let port = url.port().map(|port| format!(":{port}"));
+            let why = format!(
+                "wants its credentials sent to {to}{}, which image.token_services does not name for {}",
+                port.unwrap_or_default(),
+                self.registry
+            );
+            return Err(Trouble::Final(host.error(&why)));
         }
         let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.repository));
         let mut query = vec![("scope", scope)];
         query.extend(service.map(|service| ("service", service)));
-        let request = match &self.credentials {
+        let request = match &host.credentials {
             Credentials::Refresh(token) => {
                 query.push(("grant_type", "refresh_token".into()));
                 query.push(("client_id", CLIENT_ID.into()));
@@ -370,19 +401,23 @@ impl Remote {
             Ok(Err(e)) => return Err(host.trouble(&e)),
             Ok(Ok(response)) => self.check(host, "token", response).await?,
         };
-        #[derive(Deserialize)]
-        struct Answer {
-            token: Option<String>,
-            access_token: Option<String>,
-        }
-        let body = self.body(host, response, ANSWER_MAX).await?;
-        let answer: Option<Answer> = serde_json::from_slice(&body).ok();
-        answer
-            .and_then(|a| a.token.or(a.access_token))
-            .filter(|token| !token.is_empty())
-            .and_then(|token| secret(&format!("Bearer {token}")))
-            .ok_or_else(|| Trouble::Final(host.error("the token service sent no token")))
+        let (body, _) = self.document(host, response, TOKEN_MAX).await?;
+        let token = body.read(token_of).ok().flatten();
+        token.ok_or_else(|| Trouble::Final(host.error("the token service sent no token")))
     }
+}
+
+/// `Authorization` by a token service's answer.
+pub fn token_of(answer: &[u8]) -> Option<HeaderValue> {
+    #[derive(Deserialize)]
+    struct Answer {
+        token: Option<String>,
+        access_token: Option<String>,
+    }
+    let answer: Answer = serde_json::from_slice(answer).ok()?;
+    let token = answer.token.or(answer.access_token)?;
+    let some = !token.is_empty();
+    some.then(|| secret(&format!("Bearer {token}"))).flatten()
 }
 
 fn accept() -> HeaderMap {
@@ -404,11 +439,20 @@ pub fn backoff(tries: u32) -> Duration {
 }
 
 /// The first error of a registry's answer, for a person, or nothing.
-fn first_error(body: &[u8]) -> String {
-    let answer: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let error = answer.as_ref().and_then(|a| a["errors"][0].as_object());
-    let field = |name| error.and_then(|e| e.get(name)).and_then(|f| f.as_str());
-    match field("message").filter(|m| !m.is_empty()).or(field("code")) {
+pub fn first_error(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Answer {
+        errors: Vec<Said>,
+    }
+    #[derive(Deserialize)]
+    struct Said {
+        code: Option<String>,
+        message: Option<String>,
+    }
+    let answer: Option<Answer> = serde_json::from_slice(body).ok();
+    let first = answer.and_then(|answer| answer.errors.into_iter().next());
+    let text = first.and_then(|said| said.message.filter(|m| !m.is_empty()).or(said.code));
+    match text {
         Some(text) => {
             let plain = |c: &char| !c.is_control();
             format!(

@@ -1,11 +1,10 @@
-//! What is on disk, and what of it is known: records, layers, and who uses which layer.
+//! Image store: records and layers on disk, their index in memory, and who uses which layer.
 //!
 //! ```text
 //! <root>/records/<id hex>.json     one image; a file here means all its layers are here (CRI-445)
 //! <root>/layers/<n>/fs             one layer's tree; layers/<n>/layer.json says which
 //! <root>/tmp/<n>/                  being made; swept when the store is opened
 //! <root>/trash/<n>                 being removed; swept when the store is opened
-//! <root>/aside/                    records that could not be read: kept for people to look at
 //! ```
 //!
 //! A layer is *committed* by the rename of its directory into `layers/`; it goes when no image, use
@@ -16,40 +15,21 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::Error;
 use super::digest::Digest;
+use super::error::Error;
 use super::fsutil;
-use super::record::{ImageRecord, Names};
-use super::recover::{drop_stolen_tags, load_layers, load_records};
+use super::layer_record::{Layer, LayerInfo, SCHEMA};
+use super::record::{self, ImageRecord, Names};
+use super::recover::{drop_stolen_tags, load_layers, load_records, take_back};
+use super::spool::{Document, one_at_a_time};
+use crate::remove::remove_tree_at;
 
-/// Of `layer.json`.
-pub(super) const SCHEMA: u32 = 1;
 /// Locks for the writing of records; two images seldom share one.
 const WRITERS: usize = 16;
-
-/// What is known of a committed layer; `layer.json` beside its tree.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LayerInfo {
-    pub schema: u32,
-    pub chain_id: Digest,
-    pub diff_id: Digest,
-    /// Bytes and inodes its tree takes on disk, as counted when it was unpacked.
-    pub disk_bytes: u64,
-    pub inodes: u64,
-    /// It hides everything below it (an opaque marker at its root).
-    pub opaque: bool,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Layer {
-    pub dir: PathBuf,
-    pub info: LayerInfo,
-}
 
 #[derive(Default)]
 struct Inner {
@@ -72,6 +52,9 @@ pub struct Store {
     /// One unpacks a layer, others wait for it.
     layer_locks: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     next: AtomicU64,
+    /// Some record could not be read.
+    damaged: bool,
+    frozen: AtomicBool,
 }
 
 /// Keeps a set of layers from removal while it lives.
@@ -89,10 +72,11 @@ pub struct TempDir {
 impl Store {
     /// Opens, or makes, the store at `root`. The caller holds the lock that keeps others out.
     pub fn open(root: &Path) -> Result<Arc<Self>, Error> {
-        for dir in ["records", "layers", "tmp", "trash", "aside", "empty"] {
+        for dir in ["records", "layers", "tmp", "trash", "empty"] {
             let dir = root.join(dir);
             fs::create_dir_all(&dir).map_err(Error::io("image store", "create", &dir))?;
         }
+        take_back(root)?;
         let (layers, last) = load_layers(root)?;
         let (images, damaged) = load_records(root, &layers)?;
         let mut inner = Inner {
@@ -112,26 +96,32 @@ impl Store {
             writers: Default::default(),
             layer_locks: Mutex::default(),
             next: AtomicU64::new(last + 1),
+            damaged: damaged > 0,
+            frozen: AtomicBool::new(false),
         });
         store.sweep_trash()?;
         store.sweep_tmp()?;
         if damaged > 0 {
             tracing::warn!(
                 damaged,
-                "image records set aside; unused layers are kept meanwhile"
+                "image records cannot be read; unused layers are kept meanwhile"
             );
         }
         Ok(store)
     }
 
     /// Removes what no image and no use names. Called once, when the uses are known. While a record
-    /// is set aside nothing is removed, so that whoever repairs it finds its layers.
+    /// cannot be read nothing is removed, so that whoever reads it finds its layers.
     pub fn collect(self: &Arc<Self>) {
         let all: Vec<_> = self.lock().layers.keys().cloned().collect();
-        let aside = fs::read_dir(self.root.join("aside")).is_ok_and(|mut d| d.next().is_some());
-        if !aside {
+        if !self.damaged {
             self.sweep(&all);
         }
+    }
+
+    /// A container or volume uses layers and cannot say which: none goes until the next start.
+    pub fn freeze(&self) {
+        self.frozen.store(true, Ordering::Release);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -159,13 +149,21 @@ impl Store {
         all
     }
 
-    /// Adds an image, or names to one that is known. Tags move here from the image that had them.
-    /// On disk when this returns. The caller holds the image's layers.
-    pub fn put(&self, record: &ImageRecord, names: &Names) -> Result<Arc<ImageRecord>, Error> {
+    /// Adds an image with its config, or names to one that is known. Tags move here from the image that
+    /// had them. On disk when this returns. The caller holds the image's layers.
+    pub fn put(
+        &self,
+        record: &ImageRecord,
+        config: Option<&Document>,
+        names: &Names,
+    ) -> Result<Arc<ImageRecord>, Error> {
         crate::fault::point("image.record.write").map_err(Error::Task)?;
         let (now, losers) = {
             let mut inner = self.lock();
             let known = inner.images.get(&record.id).cloned();
+            if known.is_none() && config.is_none() {
+                return Err(Error::NoImage(record.id.clone()));
+            }
             let base = known.as_deref().unwrap_or(record);
             let mut now = base.with_names(names);
             now.pinned |= record.pinned;
@@ -185,9 +183,9 @@ impl Store {
         };
         // A tag is taken from its old owner first: a crash between leaves no tag with two owners.
         for id in losers {
-            self.flush(&id)?;
+            self.flush(&id, None)?;
         }
-        self.flush(&record.id)?;
+        self.flush(&record.id, config)?;
         Ok(now)
     }
 
@@ -206,7 +204,7 @@ impl Store {
                 ..(**image).clone()
             });
         }
-        self.flush(id)
+        self.flush(id, None)
     }
 
     /// Forgets an image under all its names (CRI-175); layers in use stay until the use ends.
@@ -220,7 +218,7 @@ impl Store {
         let Some(gone) = gone else {
             return Ok(());
         };
-        let result = self.flush(id);
+        let result = self.flush(id, None);
         if result.is_err() {
             // Still on disk, so still listed: the caller may try again.
             let mut inner = self.lock();
@@ -235,16 +233,30 @@ impl Store {
     }
 
     /// Brings the record's file to what memory says *now*. Several changes may end in one write, and
-    /// the last write always has the last word.
-    fn flush(&self, id: &Digest) -> Result<(), Error> {
+    /// the last write always has the last word. Without `config` it is that of the file; where there is
+    /// no file, whoever adds the image again writes it.
+    fn flush(&self, id: &Digest, config: Option<&Document>) -> Result<(), Error> {
         let stripe = usize::from(id.hex().as_bytes()[0] ^ id.hex().as_bytes()[1]) % WRITERS;
         let _writer = self.writers[stripe]
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let path = self.root.join("records").join(format!("{}.json", id.hex()));
-        let written = match self.get(id) {
-            Some(record) => fsutil::write_durably(&path, &record.to_json()),
-            None => fsutil::remove_durably(&path),
+        let path = self.record_path(id);
+        let write = |record: &ImageRecord, config: &str| {
+            fsutil::write_durably(&path, &record.to_json(config))
+        };
+        let written = match (self.get(id), config) {
+            (None, _) => fsutil::remove_durably(&path),
+            (Some(record), Some(config)) => config
+                .read(|bytes| {
+                    let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+                    write(&record, text)
+                })
+                .flatten(),
+            (Some(record), None) => match with_config(&path, |config| write(&record, config)) {
+                Ok(Some(written)) => written,
+                Ok(None) => return Ok(()),
+                Err(e) => Err(e),
+            },
         };
         let mut inner = self.lock();
         match &written {
@@ -252,6 +264,16 @@ impl Store {
             Err(_) => inner.behind.insert(id.clone()),
         };
         written.map_err(Error::io("image record", "write", &path))
+    }
+
+    /// The config of an image as it came. Blocking.
+    pub fn config_json(&self, id: &Digest) -> Result<Option<String>, Error> {
+        let path = self.record_path(id);
+        with_config(&path, str::to_owned).map_err(Error::io("image record", "read", &path))
+    }
+
+    fn record_path(&self, id: &Digest) -> PathBuf {
+        self.root.join("records").join(format!("{}.json", id.hex()))
     }
 
     /// Whether the image is on disk as it is in memory.
@@ -311,7 +333,17 @@ impl Store {
         Ok(trees)
     }
 
-    /// Commits an unpacked layer: `tmp` holds `fs/`, whose files are on stable storage.
+    /// Bytes and inodes of those of these layers that are here.
+    pub fn usage_of(&self, layers: &[Digest]) -> (u64, u64) {
+        let inner = self.lock();
+        let here = layers.iter().filter_map(|layer| inner.layers.get(layer));
+        here.fold((0, 0), |(bytes, inodes), layer| {
+            (bytes + layer.info.disk_bytes, inodes + layer.info.inodes)
+        })
+    }
+
+    /// Commits an unpacked layer: `tmp` holds `fs/`, whose files are on stable storage. The caller has
+    /// the layer's lock, and it is not here yet.
     pub fn commit_layer(&self, tmp: &TempDir, info: LayerInfo) -> Result<(), Error> {
         let failed = |step| Error::io("layer", step, &tmp.path);
         let json = serde_json::to_vec(&info).map_err(|e| failed("describe")(e.into()))?;
@@ -362,6 +394,9 @@ impl Store {
 
     /// Removes those of `candidates` that nothing names any more.
     fn sweep(self: &Arc<Self>, candidates: &[Digest]) {
+        if self.frozen.load(Ordering::Acquire) {
+            return;
+        }
         let mut dirs = Vec::new();
         {
             let mut inner = self.lock();
@@ -389,7 +424,7 @@ impl Store {
             let removed = match e.kind() {
                 io::ErrorKind::NotFound => Ok(()),
                 // Image volumes may be elsewhere; little is in them.
-                io::ErrorKind::CrossesDevices => fsutil::remove_tree_at(dir),
+                io::ErrorKind::CrossesDevices => remove_tree_at(dir),
                 _ => Err(e),
             };
             if let Err(e) = removed {
@@ -413,6 +448,11 @@ impl Store {
     fn fresh(&self, dir: &str) -> PathBuf {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         self.root.join(dir).join(n.to_string())
+    }
+
+    /// For files that are gone when they are closed, or when the store is opened next.
+    pub fn tmp(&self) -> PathBuf {
+        self.root.join("tmp")
     }
 
     pub fn root(&self) -> &Path {
@@ -440,16 +480,42 @@ impl Store {
     }
 }
 
+/// Shows the config in a record's file to `look`, if there is such a file.
+fn with_config<T: Send>(path: &Path, look: impl FnOnce(&str) -> T + Send) -> io::Result<Option<T>> {
+    one_at_a_time(|| {
+        let bytes = match fs::read(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        let config = record::config_json(&bytes).map_err(io::Error::other)?;
+        drop(bytes);
+        Ok(Some(look(&config)))
+    })
+}
+
+const TRASH_AGAIN: Duration = Duration::from_secs(1);
+const TRASH_SELDOM: Duration = Duration::from_secs(300);
+
+/// What cannot be removed now (no descriptor left, a disk's error) is tried again, ever more seldom.
 fn remove_in_background(path: PathBuf) {
     let remove = move || {
-        if let Err(e) = fsutil::remove_tree_at(&path) {
+        let removed = remove_tree_at(&path);
+        if let Err(e) = &removed {
             tracing::warn!(dir = %path.display(), "cannot empty the trash: {e}");
         }
+        removed.is_ok()
     };
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-        Err(_) => remove(),
-    }
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        remove();
+        return;
+    };
+    runtime.spawn(async move {
+        let mut pause = TRASH_AGAIN;
+        while !matches!(tokio::task::spawn_blocking(remove.clone()).await, Ok(true)) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(TRASH_SELDOM);
+        }
+    });
 }
 
 impl Drop for Hold {

@@ -2,11 +2,9 @@
 //! fails (CRI-405, CRI-406). Digest and size are checked by whoever reads it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt, stream};
 use reqwest::header::{HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, StatusCode};
 
@@ -14,38 +12,14 @@ use super::digest::Digest;
 use super::host::{Host, Trouble};
 use super::ingest::{Opened, Source};
 use super::manifest::Descriptor;
-use super::pull::PullError;
+use super::pace::{Paced, Stalled};
+use super::pull_error::PullError;
 use super::registry::{Remote, TRIES, backoff};
 
-/// Slower than this over a whole progress timeout is no progress: a trickle would hold a pull up
-/// for ever. Only time spent waiting for the host counts.
-const RATE_MIN: u64 = 1024;
-
 struct Body {
-    chunks: BoxStream<'static, reqwest::Result<Bytes>>,
+    chunks: Paced,
     /// Bytes had already.
     skip: u64,
-    /// Time waited for bytes, and bytes that came, since the rate was looked at last.
-    waited: Duration,
-    came: u64,
-}
-
-impl Body {
-    async fn next(&mut self, stall: Duration) -> Option<Option<reqwest::Result<Bytes>>> {
-        let from = Instant::now();
-        let chunk = tokio::time::timeout(stall, self.chunks.next()).await.ok()?;
-        self.waited += from.elapsed();
-        self.came += chunk
-            .as_ref()
-            .and_then(|c| c.as_ref().ok())
-            .map_or(0, |c| c.len() as u64);
-        if self.waited >= stall {
-            let enough = self.came >= RATE_MIN.saturating_mul(stall.as_secs().max(1));
-            (self.waited, self.came) = (Duration::ZERO, 0);
-            return enough.then_some(chunk);
-        }
-        Some(chunk)
-    }
 }
 
 /// A blob on its way, over as many connections and hosts as it takes.
@@ -70,7 +44,7 @@ impl Transfer {
             let Some(host) = remote.hosts.get(self.host) else {
                 return Err(PullError::Registry {
                     host: remote.registry.clone(),
-                    why: format!("no host sends blob {}", self.digest),
+                    why: format!("no host serves blob {}", self.digest),
                 });
             };
             match self.read(&remote, host).await {
@@ -86,7 +60,7 @@ impl Transfer {
 
     async fn read(&mut self, remote: &Remote, host: &Host) -> Result<Option<Bytes>, Trouble> {
         if !host.endpoint.pull {
-            return Err(Trouble::Final(host.error("may not be pulled from")));
+            return Err(Trouble::Final(host.error("lacks the pull capability")));
         }
         if self.body.is_none() {
             self.body = Some(remote.open_at(host, &self.digest, self.offset).await?);
@@ -95,12 +69,12 @@ impl Transfer {
             return Ok(None);
         };
         loop {
-            let mut chunk = match body.next(remote.stall).await {
-                None => return Err(Trouble::Transient(host.stalled())),
-                Some(Some(Err(e))) => return Err(host.trouble(&e)),
-                Some(Some(Ok(chunk))) => chunk,
-                Some(None) if self.size.is_none() => return Ok(None),
-                Some(None) => return Err(Trouble::Transient(host.error("ended the blob early"))),
+            let mut chunk = match body.chunks.next().await {
+                Err(Stalled) => return Err(Trouble::Transient(host.stalled())),
+                Ok(Some(Err(e))) => return Err(host.trouble(&e)),
+                Ok(Some(Ok(chunk))) => chunk,
+                Ok(None) if self.size.is_none() => return Ok(None),
+                Ok(None) => return Err(Trouble::Transient(host.error("ended the blob early"))),
             };
             let skip = body.skip.min(chunk.len() as u64);
             body.skip -= skip;
@@ -140,6 +114,10 @@ pub struct RemoteBlobs(pub Arc<Remote>);
 impl Source for RemoteBlobs {
     type Error = PullError;
 
+    fn host(&self) -> &str {
+        self.0.first_host()
+    }
+
     async fn open(&self, blob: &Descriptor) -> Opened<PullError> {
         let digest = blob
             .digest
@@ -178,12 +156,7 @@ impl Remote {
         } else {
             offset
         };
-        let chunks = response.bytes_stream().boxed();
-        Ok(Body {
-            chunks,
-            skip,
-            waited: Duration::ZERO,
-            came: 0,
-        })
+        let chunks = Paced::new(response, self.stall);
+        Ok(Body { chunks, skip })
     }
 }

@@ -4,30 +4,32 @@
 //! A directory of the view is a stack of directories, topmost first; a name is looked up from the
 //! top until something hides what is below.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
+};
 use rustix::io::Errno;
 
-use super::layer::copy_attributes;
+use super::attributes::copy_attributes;
 
 /// Symlinks followed in one look-up; the kernel's own limit.
 const LINKS_MAX: usize = 40;
 /// Components walked in one look-up, those of symlinks included.
 const STEPS_MAX: usize = 4096;
-/// Entries copied up into one volume.
+/// Entries copied up for one container.
 const COPY_MAX: usize = 1_000_000;
 
 /// Directories shown as one, topmost first.
 type Merged = Rc<Vec<OwnedFd>>;
 
-/// What stands at a path.
+/// Kind of file at a path.
 enum Found {
     Dir(Merged),
     /// Anything else, by name in the directory that shows it.
@@ -80,27 +82,39 @@ impl View {
     }
 
     /// Copies what the view has in the directory at `path` into `into`, which exists and is empty,
-    /// with owners, modes, attributes and times. Nothing there, or no directory, is fine.
-    pub fn copy_up(&self, path: &Path, into: &Path) -> io::Result<()> {
-        let Some(Found::Dir(dir)) = self.find(path.as_os_str().as_encoded_bytes())? else {
+    /// with owners, modes, attributes, times and holes. Nothing there, or no directory, is fine.
+    pub fn copy_up(&self, path: &Path, into: &Path, budget: &mut CopyBudget) -> io::Result<()> {
+        let Some(Found::Dir(from)) = self.find(path.as_os_str().as_encoded_bytes())? else {
             return Ok(());
         };
         let into: OwnedFd = File::open(into)?.into();
-        let mut left = COPY_MAX;
-        let mut queue = VecDeque::from([(dir, into)]);
-        while let Some((from, to)) = queue.pop_front() {
-            for (name, found) in list(&from)? {
-                left = left
-                    .checked_sub(1)
-                    .ok_or_else(|| io::Error::other("too many entries"))?;
-                match found {
-                    Found::Dir(dir) => {
-                        rustix::fs::mkdirat(&to, &name, Mode::RWXU)?;
-                        let made = open_dir(to.as_fd(), &name)?;
-                        queue.push_back((dir, made));
+        // Directories are known by their names and opened one at a time: a hostile image has more of
+        // them than there are descriptors.
+        let mut todo = vec![Rc::new(Node::default())];
+        while let Some(node) = todo.pop() {
+            let path = node.path();
+            let Some(from) = descend(&from, &path)? else {
+                continue;
+            };
+            let to = open_below(&into, &path)?;
+            for (at, dir) in from.iter().enumerate() {
+                for entry in Dir::read_from(dir)? {
+                    let entry = entry?;
+                    let name = entry.file_name();
+                    if name == c"." || name == c".." || is_in(&from[..at], name)? {
+                        continue;
                     }
-                    Found::Other { dir, at, stat, .. } => {
-                        copy_entry(dir[at].as_fd(), &stat, to.as_fd(), &name)?;
+                    match step(&from, name)? {
+                        None => {}
+                        Some(Found::Dir(_)) => {
+                            budget.entry()?;
+                            rustix::fs::mkdirat(&to, name, Mode::RWXU)?;
+                            todo.push(Rc::new(Node::below(&node, name)));
+                        }
+                        Some(Found::Other { dir, at, stat, .. }) => {
+                            budget.entry()?;
+                            copy_entry(dir[at].as_fd(), &stat, to.as_fd(), name, budget)?;
+                        }
                     }
                 }
             }
@@ -209,25 +223,98 @@ fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
     Ok((!dirs.is_empty()).then(|| Found::Dir(Rc::new(dirs))))
 }
 
-/// All names of a merged directory with what stands there.
-fn list(here: &Merged) -> io::Result<HashMap<CString, Found>> {
-    let mut names = HashSet::new();
-    for dir in here.iter() {
-        for entry in Dir::read_from(dir)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if name != c"." && name != c".." {
-                names.insert(name.to_owned());
-            }
+/// What may still be copied up for one container.
+#[derive(Debug)]
+pub struct CopyBudget {
+    entries: usize,
+    bytes: u64,
+    max_bytes: u64,
+}
+
+impl CopyBudget {
+    pub fn new(max_bytes: u64) -> Self {
+        Self {
+            entries: COPY_MAX,
+            bytes: max_bytes,
+            max_bytes,
         }
     }
-    let mut found = HashMap::new();
+
+    fn entry(&mut self) -> io::Result<()> {
+        let left = self.entries.checked_sub(1);
+        self.entries =
+            left.ok_or_else(|| io::Error::other(format!("more than {COPY_MAX} files")))?;
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        let max = self.max_bytes;
+        let refuse = || io::Error::other(format!("more than {max} bytes (image.max_volume_bytes)"));
+        self.bytes = self.bytes.checked_sub(bytes).ok_or_else(refuse)?;
+        Ok(())
+    }
+}
+
+/// A directory by its names from the top down.
+#[derive(Default)]
+struct Node(Option<(Rc<Node>, CString)>);
+
+impl Node {
+    fn below(parent: &Rc<Node>, name: &CStr) -> Self {
+        Self(Some((parent.clone(), name.to_owned())))
+    }
+
+    fn path(&self) -> Vec<CString> {
+        let mut names = Vec::new();
+        let mut here = self;
+        while let Some((parent, name)) = &here.0 {
+            names.push(name.clone());
+            here = parent;
+        }
+        names.reverse();
+        names
+    }
+}
+
+impl Drop for Node {
+    /// One after the other: the last directory of a deep tree lets go of all above it.
+    fn drop(&mut self) {
+        let mut next = self.0.take();
+        while let Some((parent, _)) = next {
+            next = Rc::into_inner(parent).and_then(|mut node| node.0.take());
+        }
+    }
+}
+
+/// The directory that these names lead to.
+fn descend(from: &Merged, names: &[CString]) -> io::Result<Option<Merged>> {
+    let mut here = from.clone();
     for name in names {
-        if let Some(what) = step(here, &name)? {
-            found.insert(name, what);
+        match step(&here, name)? {
+            Some(Found::Dir(dir)) => here = dir,
+            _ => return Ok(None),
         }
     }
-    Ok(found)
+    Ok(Some(here))
+}
+
+fn open_below(dir: &OwnedFd, names: &[CString]) -> io::Result<OwnedFd> {
+    let mut here = dir.try_clone()?;
+    for name in names {
+        here = open_dir(here.as_fd(), name)?;
+    }
+    Ok(here)
+}
+
+/// Whether one of these directories has the name.
+fn is_in(dirs: &[OwnedFd], name: &CStr) -> io::Result<bool> {
+    for dir in dirs {
+        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => {}
+            other => return Ok(other.map(|_| true)?),
+        }
+    }
+    Ok(false)
 }
 
 fn copy_entry(
@@ -235,10 +322,11 @@ fn copy_entry(
     stat: &Stat,
     to: BorrowedFd<'_>,
     name: &CStr,
+    budget: &mut CopyBudget,
 ) -> io::Result<()> {
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => return copy_file(from, to, name),
+        FileType::RegularFile => return copy_file(from, to, name, budget),
         FileType::Symlink => {
             let target = rustix::fs::readlinkat(from, name, Vec::new())?;
             rustix::fs::symlinkat(&target, to, name)?;
@@ -259,16 +347,43 @@ fn copy_entry(
     )?)
 }
 
-fn copy_file(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
-    let source = open_file(from, name)?;
+fn copy_file(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    name: &CStr,
+    budget: &mut CopyBudget,
+) -> io::Result<()> {
+    let source = File::from(open_file(from, name)?);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let target = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
-    // In the kernel where the file system can; sharing blocks where it can do that.
-    io::copy(
-        &mut File::from(source.try_clone()?),
-        &mut File::from(target.try_clone()?),
-    )?;
-    Ok(copy_attributes(&source, &target)?)
+    let target = File::from(target);
+    let size = source.metadata()?.len();
+    let mut at = 0;
+    while let Some((start, end)) = data_from(&source, at, size)? {
+        budget.take(end - start)?;
+        (&source).seek(io::SeekFrom::Start(start))?;
+        (&target).seek(io::SeekFrom::Start(start))?;
+        // In the kernel where the file system can; sharing blocks where it can do that.
+        io::copy(&mut (&source).take(end - start), &mut &target)?;
+        at = end;
+    }
+    target.set_len(size)?;
+    Ok(copy_attributes(&source.into(), &target.into())?)
+}
+
+/// The next part of a file that is no hole, from `at` on.
+fn data_from(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if at >= size {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Err(Errno::NXIO) => return Ok(None),
+        // A file system that knows no holes.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
+        start => start?,
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+    Ok(Some((start, end.min(size))))
 }
 
 fn times(stat: &Stat) -> Timestamps {
@@ -427,7 +542,14 @@ mod tests {
         let into = t.path("volume", "x");
         fs::create_dir(&into).unwrap();
         let view = t.view(&["top", "low"]);
-        view.copy_up(Path::new("/data"), &into).unwrap();
+        let mut budget = CopyBudget::new(100);
+        view.copy_up(Path::new("/data"), &into, &mut budget)
+            .unwrap();
+        assert_eq!(
+            (budget.entries, budget.bytes),
+            (COPY_MAX - 4, 94),
+            "each entry, shown once"
+        );
         assert_eq!(fs::read_to_string(into.join("sub/old")).unwrap(), "old");
         assert!(!into.join("sub/gone").exists());
         assert_eq!(
@@ -437,6 +559,81 @@ mod tests {
         let new = fs::metadata(into.join("sub/new")).unwrap();
         assert_eq!((new.uid(), new.gid()), (12, 34));
         assert_eq!(fs::metadata(&into).unwrap().uid(), 7);
-        view.copy_up(Path::new("/absent"), &into).unwrap();
+        view.copy_up(Path::new("/absent"), &into, &mut budget)
+            .unwrap();
+    }
+
+    #[test]
+    fn holes_stay_holes_and_only_data_counts_in_a_volume() {
+        let t = Trees::new();
+        let sparse = File::create(t.path("low", "data/sparse")).unwrap();
+        sparse.set_len(1 << 30).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&sparse, &[7; 4096], 64 << 20).unwrap();
+        let into = t.path("volume", "x");
+        fs::create_dir(&into).unwrap();
+        let view = t.view(&["low"]);
+        let mut budget = CopyBudget::new(1 << 20);
+        view.copy_up(Path::new("/data"), &into, &mut budget)
+            .unwrap();
+        let copied = fs::metadata(into.join("sparse")).unwrap();
+        assert_eq!(copied.len(), 1 << 30);
+        assert!(copied.blocks() * 512 < 1 << 20, "{}", copied.blocks());
+        let mut page = [0; 4096];
+        let copied = File::open(into.join("sparse")).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&copied, &mut page, 64 << 20).unwrap();
+        assert_eq!(page, [7; 4096]);
+    }
+
+    #[test]
+    fn a_volume_beyond_its_bound_is_refused_by_the_settings_name() {
+        let t = Trees::new();
+        t.file("low", "data/a", &"x".repeat(60));
+        t.file("low", "data/b", &"x".repeat(60));
+        let into = t.path("volume", "x");
+        fs::create_dir(&into).unwrap();
+        let view = t.view(&["low"]);
+        let e = view.copy_up(Path::new("/data"), &into, &mut CopyBudget::new(100));
+        let e = e.unwrap_err().to_string();
+        assert_eq!(e, "more than 100 bytes (image.max_volume_bytes)");
+    }
+
+    #[test]
+    fn a_volume_with_more_directories_than_descriptors_is_copied() {
+        let t = Trees::new();
+        let deep = vec!["d"; 400].join("/");
+        t.file("low", &format!("data/{deep}/f"), "deep");
+        for n in 0..1500 {
+            fs::create_dir(t.path("low", &format!("data/wide/{n}"))).unwrap();
+        }
+        let into = t.path("volume", "x");
+        fs::create_dir(&into).unwrap();
+        let view = t.view(&["low"]);
+        let before = open_descriptors();
+        let mut most = 0;
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let copying = std::thread::scope(|scope| {
+            let (done, most) = (&done, &mut most);
+            let watch = scope.spawn(move || {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    *most = open_descriptors().max(*most);
+                }
+            });
+            let copied = view.copy_up(Path::new("/data"), &into, &mut CopyBudget::new(100));
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            watch.join().unwrap();
+            copied
+        });
+        copying.unwrap();
+        // Other tests of this process have some open, too.
+        assert!(most < before + 200, "{most} descriptors, {before} before");
+        assert_eq!(
+            fs::read_to_string(into.join(deep).join("f")).unwrap(),
+            "deep"
+        );
+        assert_eq!(fs::read_dir(into.join("wide")).unwrap().count(), 1500);
+    }
+
+    fn open_descriptors() -> usize {
+        fs::read_dir("/proc/self/fd").unwrap().count()
     }
 }

@@ -7,13 +7,15 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use cairn_monitor::codec;
 use cairn_monitor::record::Exit;
 use cairn_monitor::wire::{self, Event, Phase, Request};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -21,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::error::MonitorError;
 use super::stream::{Pty, StreamIn, StreamOut, pipe_in, pipe_out};
 
-/// How a container's life ended, as far as the daemon can know.
+/// End of a container, as far as the daemon can know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     Exited(Exit),
@@ -69,9 +71,7 @@ struct Waiting {
 impl Shared {
     /// A panic while this was held leaves plain maps behind: still usable.
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.waiting.lock()
     }
 }
 
@@ -125,12 +125,12 @@ impl Monitor {
                 },
                 _,
             ))) => {
-                if version != wire::VERSION {
+                if version != codec::VERSION {
                     return Err(MonitorError::Version {
                         id,
                         step,
                         version,
-                        ours: wire::VERSION,
+                        ours: codec::VERSION,
                     });
                 }
                 (phase, pid, start_time, exit)
@@ -225,6 +225,10 @@ impl Monitor {
         let Event::Attached { attach_id, streams } = event else {
             return Err(self.unexpected(step, event));
         };
+        if fds.len() < streams.count() {
+            let _detached = self.detach(attach_id).await;
+            return Err(self.no_descriptors(step));
+        }
         let mut fds = fds.into_iter();
         let mut session = AttachSession {
             attach_id,
@@ -273,7 +277,7 @@ impl Monitor {
     /// Lets the monitor go, after the exit: its processes, sub-cgroups and state are gone then; the caller removes
     /// the container's cgroups and directory.
     pub async fn delete(&self) -> Result<(), MonitorError> {
-        self.done("delete", Request::Delete, START).await
+        self.done("delete", Request::Delete, ANSWER).await
     }
 
     pub(super) async fn create(&self) -> Result<(i32, u64), MonitorError> {
@@ -296,6 +300,11 @@ impl Monitor {
             (Event::Done, _) => Ok(()),
             (event, _) => Err(self.unexpected(step, event)),
         }
+    }
+
+    pub(super) fn no_descriptors(&self, step: &'static str) -> MonitorError {
+        let id = self.inner.id.clone();
+        MonitorError::Descriptors { id, step }
     }
 
     pub(super) fn unexpected(&self, step: &'static str, event: Event) -> MonitorError {
@@ -331,7 +340,7 @@ impl Monitor {
         let frame = request.encode(id);
         if frame.len() > wire::MAX_FRAME {
             let text = format!(
-                "the request has {} bytes, the limit is {}",
+                "request of {} bytes exceeds the limit of {}",
                 frame.len(),
                 wire::MAX_FRAME
             );
@@ -436,6 +445,14 @@ struct Incoming {
     stream: Arc<UnixStream>,
     bytes: Vec<u8>,
     fds: VecDeque<OwnedFd>,
+    /// Descriptors of the next event that bears any were lost: our table was full. It comes without, and whoever asked
+    /// for it fails; the connection, and the container, go on.
+    cut: bool,
+}
+
+struct Received {
+    bytes: usize,
+    cut: bool,
 }
 
 impl Incoming {
@@ -444,6 +461,7 @@ impl Incoming {
             stream,
             bytes: Vec::new(),
             fds: VecDeque::new(),
+            cut: false,
         }
     }
 
@@ -458,20 +476,26 @@ impl Incoming {
                     }
                     _ => 0,
                 };
-                if self.fds.len() < n {
+                if self.fds.len() < n && !std::mem::take(&mut self.cut) {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
                         "descriptors are missing",
                     ));
                 }
+                let n = n.min(self.fds.len());
                 return Ok(Some((id, event, self.fds.drain(..n).collect())));
             }
-            let Incoming { stream, bytes, fds } = self;
-            if stream
+            let Incoming {
+                stream,
+                bytes,
+                fds,
+                cut,
+            } = self;
+            let received = stream
                 .async_io(Interest::READABLE, || receive(stream, bytes, fds))
-                .await?
-                == 0
-            {
+                .await?;
+            *cut |= received.cut;
+            if received.bytes == 0 {
                 return Ok(None);
             }
         }
@@ -491,17 +515,22 @@ fn receive(
     stream: &UnixStream,
     bytes: &mut Vec<u8>,
     fds: &mut VecDeque<OwnedFd>,
-) -> io::Result<usize> {
+) -> io::Result<Received> {
     let mut chunk = [0u8; 4096];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut iov = [io::IoSliceMut::new(&mut chunk)];
     let got = rustix::net::recvmsg(stream, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let cut = got.flags.contains(ReturnFlags::CTRUNC);
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
-            fds.extend(received);
+            // Some of an event's descriptors are none: they are closed here.
+            fds.extend(received.filter(|_| !cut));
         }
     }
     bytes.extend_from_slice(&chunk[..got.bytes]);
-    Ok(got.bytes)
+    Ok(Received {
+        bytes: got.bytes,
+        cut,
+    })
 }

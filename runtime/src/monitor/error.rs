@@ -1,4 +1,4 @@
-//! What can go wrong between the daemon and a monitor.
+//! Errors between the daemon and a monitor.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub enum MonitorError {
         seconds: u64,
     },
     #[error(
-        "container {id}: {step}: its monitor speaks version {version} of the protocol, this daemon {ours}"
+        "container {id}: {step}: its monitor uses protocol version {version}, this daemon {ours}"
     )]
     Version {
         id: String,
@@ -31,8 +31,12 @@ pub enum MonitorError {
         version: u16,
         ours: u16,
     },
-    #[error("container {id}: {step}: its monitor answered out of turn")]
+    #[error("container {id}: {step}: unexpected answer from its monitor")]
     Protocol { id: String, step: &'static str },
+    #[error(
+        "container {id}: {step}: its streams could not be taken over: too many open files; raise the daemon's LimitNOFILE"
+    )]
+    Descriptors { id: String, step: &'static str },
     /// Only from `exec_sync`: everything in the session was killed (CRI-139).
     #[error("container {id}: exec: timed out after {millis} ms")]
     ExecTimedOut { id: String, millis: u64 },

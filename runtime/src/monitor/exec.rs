@@ -19,7 +19,10 @@ pub fn process_of(spec: &Spec) -> Result<Process, String> {
     cairn_monitor::from_spec::process(spec)
 }
 
-/// What to run. Start from [`process_of`] the container's own spec.
+/// How long after its timeout an exec's end may be told.
+const OVERTIME: Duration = Duration::from_secs(3);
+
+/// Process to run. Start from [`process_of`] the container's own spec.
 #[derive(Debug, Clone)]
 pub struct ExecSpec {
     pub process: Process,
@@ -47,7 +50,7 @@ pub struct ExecSession {
     end: oneshot::Receiver<Event>,
 }
 
-/// How an exec ended.
+/// Exit status of an exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExecEnd {
     /// As a shell says it: the exit code, or 128 + signal.
@@ -56,7 +59,7 @@ pub struct ExecEnd {
     pub timed_out: bool,
 }
 
-/// What ExecSync returns: each stream's first 16 MiB (CRI-139).
+/// Result of ExecSync: the first bytes of each stream, together at most [`OUTPUT_LIMIT`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
     pub stdout: Vec<u8>,
@@ -64,8 +67,8 @@ pub struct ExecOutput {
     pub code: i32,
 }
 
-/// CRI-139.
-const OUTPUT_LIMIT: usize = 16 << 20;
+/// Clients take answers of 16 MiB in all, framing included: a longer one would reach them as an error.
+pub const OUTPUT_LIMIT: usize = (16 << 20) - (64 << 10);
 /// How long after the end a background child may keep the pipes open (CRI-140).
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -91,7 +94,7 @@ impl ExecSession {
     }
 
     /// Kills the process and all its descendants.
-    pub async fn kill(&self) -> Result<(), MonitorError> {
+    pub async fn kill(&mut self) -> Result<(), MonitorError> {
         let request = Request::ExecKill {
             session: self.session,
         };
@@ -136,6 +139,11 @@ impl Monitor {
             monitor,
             end,
         };
+        if fds.len() < streams.count() {
+            // It may have ended by itself.
+            let _killed = started.kill().await;
+            return Err(self.no_descriptors(step));
+        }
         let bad = |e| MonitorError::file(step, self.dir(), e);
         let mut fds = fds.into_iter();
         if streams.stdin {
@@ -159,8 +167,21 @@ impl Monitor {
     }
 
     /// Runs to the end and collects the output (CRI-139, 140). A timeout is [`MonitorError::ExecTimedOut`], and
-    /// everything the exec started is dead by then.
+    /// everything the exec started is dead by then, unless the monitor itself does not answer.
     pub async fn exec_sync(&self, spec: ExecSpec) -> Result<ExecOutput, MonitorError> {
+        let Some(timeout) = spec.timeout else {
+            return self.collected(spec).await;
+        };
+        match tokio::time::timeout(timeout + OVERTIME, self.collected(spec)).await {
+            Ok(result) => result,
+            Err(_) => Err(MonitorError::ExecTimedOut {
+                id: self.id().to_owned(),
+                millis: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    async fn collected(&self, spec: ExecSpec) -> Result<ExecOutput, MonitorError> {
         let timeout = spec.timeout;
         let mut session = self
             .exec(ExecSpec {
@@ -183,6 +204,7 @@ impl Monitor {
                 millis,
             });
         }
+        fit(&mut out, &mut err);
         Ok(ExecOutput {
             stdout: out,
             stderr: err,
@@ -207,6 +229,12 @@ async fn with_drain<E>(end: impl Future<Output = E>, reading: impl Future) -> E 
     ended
 }
 
+/// Each stream may have half of the limit, and what the other one leaves of it.
+fn fit(out: &mut Vec<u8>, err: &mut Vec<u8>) {
+    out.truncate(OUTPUT_LIMIT - err.len().min(OUTPUT_LIMIT / 2));
+    err.truncate(OUTPUT_LIMIT - out.len());
+}
+
 /// Reads to the end; what is beyond the limit is read and dropped, so that the process is not blocked.
 async fn collect(stream: Option<StreamOut>, into: &mut Vec<u8>) {
     let Some(mut stream) = stream else { return };
@@ -214,5 +242,25 @@ async fn collect(stream: Option<StreamOut>, into: &mut Vec<u8>) {
     while let Ok(n @ 1..) = stream.read(&mut chunk).await {
         let room = OUTPUT_LIMIT - into.len();
         into.extend_from_slice(&chunk[..n.min(room)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_long_streams_share_the_limit_and_a_short_one_leaves_it_to_the_other() {
+        let half = OUTPUT_LIMIT / 2;
+        for ((out, err), expected) in [
+            ((OUTPUT_LIMIT, OUTPUT_LIMIT), (half, half)),
+            ((OUTPUT_LIMIT, 10), (OUTPUT_LIMIT - 10, 10)),
+            ((10, OUTPUT_LIMIT), (10, OUTPUT_LIMIT - 10)),
+            ((10, 10), (10, 10)),
+        ] {
+            let (mut stdout, mut stderr) = (vec![0; out], vec![0; err]);
+            fit(&mut stdout, &mut stderr);
+            assert_eq!((stdout.len(), stderr.len()), expected);
+        }
     }
 }

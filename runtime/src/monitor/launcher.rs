@@ -1,36 +1,48 @@
 //! Starts monitors, finds them again, cleans up after them.
 //!
-//! Owns one thing on the machine, made anew at every daemon start and safe to leave behind: read-only binds of the two
-//! helpers in `<run>/bin`. A container with SYS_PTRACE in a shared pid namespace can open the helper's image through
-//! `/proc/<pid>/exe`; on a read-only mount it cannot write to it.
+//! The helpers run from a read-only mount tree that is attached nowhere: a container with SYS_PTRACE in a shared pid
+//! namespace can open a helper's image through `/proc/<pid>/exe`, and cannot write to it there. The tree is made anew at
+//! every daemon start and handed to each monitor, so it lasts as long as whoever may need it; the mount options of
+//! `run_dir` do not matter to it, no crash leaves it behind, and nothing keeps the machine from unmounting all it has.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
 
-use cairn_monitor::record::{CONFIG, CTL, CgroupDir, EXIT, Exit, LAUNCH, Launch, PID, Pid};
+use cairn_monitor::log_path;
+use cairn_monitor::mount_tree::{self, Attributes};
+use cairn_monitor::record::{
+    CONFIG, CTL, CgroupDir, EXIT, Exit, JOIN, Join, LAUNCH, Launch, PID, Pid,
+};
+use cairn_monitor::report::PROGRAMS_FD;
 use cairn_monitor::wire::Phase;
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::mount::MountFlags;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::client::Monitor;
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::client::{Ending, Monitor};
 use super::error::MonitorError;
+use crate::{detached, inherited};
 
+/// How long a killed monitor may take to be gone.
+const MONITOR_GONE: Duration = Duration::from_secs(5);
 const MONITOR: &str = "cairn-monitor";
 const CREATE: &str = "cairn-create";
-/// All that is mounted in the host, innermost first.
-const MOUNTS: [&str; 3] = ["bin/cairn-monitor", "bin/cairn-create", "bin"];
 
-/// Where the launcher works. Both paths absolute.
+/// Directories of the launcher. Both paths absolute.
 #[derive(Debug, Clone)]
 pub struct LauncherConfig {
-    /// A directory of its own, root's alone; on tmpfs best. Gets `bin/` and `seccomp/`.
+    /// A directory of its own, root's alone; on tmpfs best. Gets `seccomp/`.
     pub run_dir: PathBuf,
-    /// Where `cairn-monitor` and `cairn-create` lie.
+    /// Directory of `cairn-monitor` and `cairn-create`.
     pub helpers_dir: PathBuf,
 }
 
@@ -48,20 +60,22 @@ pub struct LaunchSpec {
     pub tty: bool,
     pub stdin: bool,
     pub stdin_once: bool,
-    /// CRI log; its directory is made (CRI-254).
+    /// CRI log, as `cairn_monitor::log_path` has it; its directory is made (CRI-254).
     pub log_path: Option<PathBuf>,
     /// Content bytes per record, CRI's default is 16384; 0: as many as the monitor keeps (1 MiB).
     pub max_log_line: u32,
+    /// Whose PID namespace `config` names by its path; none for one that we know no process of.
+    pub join: Option<Join>,
 }
 
 /// A container made and not yet started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Created {
+pub struct Launched {
     pub pid: i32,
     pub start_time: u64,
 }
 
-/// What a restarted daemon finds in a container's directory.
+/// State that a restarted daemon finds in a container's directory.
 pub enum Reattached {
     /// Started and, as far as the monitor knows, alive.
     Running(Monitor),
@@ -76,49 +90,50 @@ pub enum Reattached {
 #[derive(Debug, Clone)]
 pub struct Launcher {
     run_dir: PathBuf,
+    /// The tree of the helpers.
+    programs: Arc<OwnedFd>,
 }
 
 type Result<T> = std::result::Result<T, MonitorError>;
 
 impl Launcher {
-    /// Binds the helpers. Old binds of a former daemon are replaced; monitors that run from them keep what they have.
+    /// Makes the tree of the helpers. Monitors of a former daemon keep theirs.
     pub async fn new(config: LauncherConfig) -> Result<Launcher> {
-        let run = config.run_dir.clone();
-        blocking(move || bind_helpers(&config)).await?;
-        Ok(Launcher { run_dir: run })
-    }
-
-    /// Undoes `new`. For tests and a clean shutdown without containers.
-    pub async fn unbind(self) -> Result<()> {
-        blocking(move || {
-            for name in MOUNTS {
-                unmount_all(&self.run_dir.join(name))?;
+        let run_dir = config.run_dir.clone();
+        let programs = blocking(move || {
+            for dir in [&config.run_dir, &config.run_dir.join("seccomp")] {
+                make_dir(dir)?;
             }
-            Ok(())
+            gather_programs(&config)
+        });
+        Ok(Launcher {
+            programs: Arc::new(programs.await?),
+            run_dir,
         })
-        .await
     }
 
     /// Monitor, `cairn-create`, init: a container whose program waits for [`Monitor::start`]. On failure the monitor
     /// undoes what it did; directory and cgroups are the caller's.
-    pub async fn launch(&self, spec: LaunchSpec) -> Result<(Monitor, Created)> {
+    pub async fn launch(&self, spec: LaunchSpec) -> Result<(Monitor, Launched)> {
         let (id, dir) = (spec.id.clone(), spec.dir.clone());
         self.write_files(spec)?;
         let (ours, theirs) =
             UnixStream::pair().map_err(|e| MonitorError::file("connect", &dir, e))?;
-        let mut child = tokio::process::Command::new(self.bin(MONITOR))
+        let failed = |e| MonitorError::file("spawn the monitor for", &dir, e);
+        let mut child = self
+            .monitor()
             .arg(&dir)
-            .env_clear()
             .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(self.programs.try_clone().map_err(failed)?)
             .spawn()
-            .map_err(|e| MonitorError::file("spawn the monitor", self.bin(MONITOR), e))?;
+            .map_err(failed)?;
+        // Nothing is made before it is asked to; what it makes inherits this.
+        child.id().into_iter().for_each(inherited::give_back);
         // Reaps it, whenever it ends.
         let ended = tokio::spawn(async move { child.wait().await });
         let (monitor, _) = Monitor::connect(id, dir, ours).await?;
         match monitor.create().await {
-            Ok((pid, start_time)) => Ok((monitor, Created { pid, start_time })),
+            Ok((pid, start_time)) => Ok((monitor, Launched { pid, start_time })),
             Err(error) => {
                 drop(monitor);
                 // It cleans up and ends, now that nobody is connected.
@@ -133,13 +148,17 @@ impl Launcher {
         let exit = read_exit(dir)?;
         let stream = match connect_ctl(dir) {
             Ok(stream) => stream,
+            // Somebody does, and takes no connection.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                return Err(MonitorError::file("connect to the monitor", dir, e));
+            }
             // Nobody listens (any more).
             Err(_) => return Ok(exit.map_or(Reattached::Lost, |e| Reattached::Exited(e, None))),
         };
         match Monitor::connect(id.to_owned(), dir.to_owned(), stream).await {
             Ok((monitor, Phase::Running)) => Ok(Reattached::Running(monitor)),
             Ok((monitor, Phase::Exited)) => match monitor.ending() {
-                Some(super::Ending::Exited(exit)) => Ok(Reattached::Exited(exit, Some(monitor))),
+                Some(Ending::Exited(exit)) => Ok(Reattached::Exited(exit, Some(monitor))),
                 _ => Ok(Reattached::Lost),
             },
             // Not started: it undoes itself as soon as this connection ends.
@@ -151,17 +170,16 @@ impl Launcher {
         }
     }
 
-    /// When the monitor is gone: kills what is left of the container (everything in its cgroups), removes sub-cgroups
-    /// and state. Returns the exit if the monitor had written one. Safe to repeat.
+    /// Kills what is left of a container, the monitor included if it still runs: everything in the cgroups; removes
+    /// sub-cgroups and state. Returns the exit if the monitor had written one. Safe to repeat, and fine where nothing
+    /// was launched yet.
     pub async fn cleanup(&self, dir: &Path) -> Result<Option<Exit>> {
-        if fs::exists(dir.join(LAUNCH)).unwrap_or(false) {
-            let status = tokio::process::Command::new(self.bin(MONITOR))
+        self.end_monitor(dir).await?;
+        if was_launched(dir) {
+            let status = self
+                .monitor()
                 .arg("--cleanup")
                 .arg(dir)
-                .env_clear()
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
                 .status()
                 .await
                 .map_err(|e| MonitorError::file("clean up by the monitor", dir, e))?;
@@ -173,13 +191,82 @@ impl Launcher {
         read_exit(dir)
     }
 
+    /// Kills the monitor of a directory, whatever it is at, and waits until it is gone: one that does not answer, or
+    /// that nobody needs any more. Where nobody listens there is none.
+    pub async fn end_monitor(&self, dir: &Path) -> Result<()> {
+        let failed = |cause: io::Error| MonitorError::file("end the monitor", dir, cause);
+        let listener = match connect_ctl(dir) {
+            Ok(stream) => rustix::net::sockopt::socket_peercred(&stream)
+                .map(|peer| peer.pid)
+                .map_err(|e| failed(e.into()))?,
+            // More connections wait to be taken than it ever takes: it is stuck.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => match recorded_monitor(dir) {
+                Some(pid) => pid,
+                None => return Err(failed(e)),
+            },
+            Err(_) => return Ok(()),
+        };
+        let pidfd = match pidfd_open(listener, PidfdFlags::NONBLOCK) {
+            Err(rustix::io::Errno::SRCH) => return Ok(()),
+            other => other.map_err(|e| failed(e.into()))?,
+        };
+        // Whoever listens still lives, so the number was its own when it was opened.
+        if let Err(e) = connect_ctl(dir)
+            && e.kind() != io::ErrorKind::WouldBlock
+        {
+            return Ok(());
+        }
+        match pidfd_send_signal(&pidfd, Signal::KILL) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(e) => return Err(failed(e.into())),
+        }
+        // Deprecated for descriptor types that can close or change under it; an OwnedFd cannot.
+        #[expect(deprecated)]
+        let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE).map_err(&failed)?;
+        if tokio::time::timeout(MONITOR_GONE, pidfd.readable())
+            .await
+            .is_err()
+        {
+            let pid = listener.as_raw_nonzero();
+            let seconds = MONITOR_GONE.as_secs();
+            return Err(failed(io::Error::other(format!(
+                "pid {pid} is still there {seconds} s after SIGKILL"
+            ))));
+        }
+        Ok(())
+    }
+
+    /// The cgroups that a directory's monitor was launched with.
+    pub fn recorded_cgroups(dir: &Path) -> Vec<CgroupDir> {
+        let launch = fs::read(dir.join(LAUNCH)).ok();
+        let launch = launch.and_then(|bytes| Launch::decode(&bytes).ok());
+        launch.map_or_else(Vec::new, |launch| launch.cgroups)
+    }
+
     /// Init and monitor as last recorded in a container's directory.
     pub fn recorded(dir: &Path) -> Option<Pid> {
         Pid::from_text(&fs::read_to_string(dir.join(PID)).ok()?).ok()
     }
 
-    fn bin(&self, name: &str) -> PathBuf {
-        self.run_dir.join("bin").join(name)
+    /// The program that keeps a systemd scope, as `--hold`; for as long as this launcher is there.
+    pub fn hold(&self) -> PathBuf {
+        self.monitor_program().into()
+    }
+
+    /// By descriptor, which the child still has when its program is looked up.
+    fn monitor_program(&self) -> String {
+        format!("/proc/self/fd/{}/{MONITOR}", self.programs.as_raw_fd())
+    }
+
+    fn monitor(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(self.monitor_program());
+        command
+            .arg0(MONITOR)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
     }
 
     fn write_files(&self, spec: LaunchSpec) -> Result<()> {
@@ -193,27 +280,34 @@ impl Launcher {
             stdin_once,
             log_path,
             max_log_line,
+            join,
         } = spec;
         make_dir(&dir)?;
-        if let Some(parent) = log_path.as_deref().and_then(Path::parent) {
-            fs::create_dir_all(parent)
-                .map_err(|e| MonitorError::file("make the log directory", parent, e))?;
+        let log_path = log_path
+            .map(|path| path.into_os_string().into_string())
+            .transpose()
+            .map_err(|p| {
+                MonitorError::file("use the log path", p, io::Error::other("it is not UTF-8"))
+            })?;
+        if let Some(path) = &log_path {
+            log_path::make_parents(path)
+                .map_err(|e| MonitorError::file("make the directory of the log", path, e))?;
         }
-        let text = |p: PathBuf| p.into_os_string().into_string();
         let launch = Launch {
             id,
-            create: self.bin(CREATE).to_string_lossy().into_owned(),
+            create: format!("/proc/self/fd/{PROGRAMS_FD}/{CREATE}"),
             cgroups,
             tty,
             stdin,
             stdin_once,
-            log_path: log_path.map(text).transpose().map_err(|p| {
-                MonitorError::file("use the log path", p, io::Error::other("it is not UTF-8"))
-            })?,
+            log_path,
             max_log_line,
             seccomp_cache: self.run_dir.join("seccomp").to_string_lossy().into_owned(),
         };
         write_file(&dir.join(CONFIG), &config)?;
+        if let Some(join) = join {
+            write_file(&dir.join(JOIN), join.to_text().as_bytes())?;
+        }
         write_file(&dir.join(LAUNCH), &launch.encode())
     }
 }
@@ -233,15 +327,24 @@ fn make_dir(path: &Path) -> Result<()> {
         .map_err(|e| MonitorError::file("make", path, e))
 }
 
+/// Appears whole or not at all; not flushed, since what it describes does not outlive the kernel either.
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = path.with_extension("tmp");
     OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
-        .open(path)
+        .open(&temporary)
         .and_then(|mut f| f.write_all(bytes))
+        .and_then(|()| fs::rename(&temporary, path))
         .map_err(|e| MonitorError::file("write", path, e))
+}
+
+/// A monitor is spawned once its launch file is there. Earlier versions did not write it whole at once: an empty one is
+/// what a crash had left before anything was launched.
+fn was_launched(dir: &Path) -> bool {
+    fs::metadata(dir.join(LAUNCH)).is_ok_and(|launch| launch.len() > 0)
 }
 
 fn read_exit(dir: &Path) -> Result<Option<Exit>> {
@@ -255,49 +358,61 @@ fn read_exit(dir: &Path) -> Result<Option<Exit>> {
     }
 }
 
-/// Through the directory's descriptor: a socket path may have 107 bytes only.
+/// Through the directory's descriptor: a socket path may have 107 bytes only. Never waits for a monitor that takes no
+/// more connections: that is `WouldBlock`.
 fn connect_ctl(dir: &Path) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     use std::os::fd::AsRawFd;
     let fd = rustix::fs::open(
         dir,
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    UnixStream::connect(format!("/proc/self/fd/{}/{CTL}", fd.as_raw_fd()))
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{CTL}", fd.as_raw_fd()))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket.into())
 }
 
-fn bind_helpers(config: &LauncherConfig) -> Result<()> {
-    let run = &config.run_dir;
-    let bin = run.join("bin");
-    for dir in [run, &bin, &run.join("seccomp")] {
-        make_dir(dir)?;
-    }
-    for name in MOUNTS {
-        unmount_all(&run.join(name))?;
-    }
-    // A mount of its own, so that the binds propagate nowhere.
-    bind(&bin, &bin)?;
-    rustix::mount::mount_change(&bin, MountPropagationFlags::PRIVATE)
-        .map_err(|e| MonitorError::file("make private", &bin, e))?;
-    for name in [MONITOR, CREATE] {
-        let (source, target) = (config.helpers_dir.join(name), bin.join(name));
-        check_helper(&source)?;
-        File::create(&target).map_err(|e| MonitorError::file("make", &target, e))?;
-        bind(&source, &target)?;
-        rustix::mount::mount_change(&target, MountPropagationFlags::PRIVATE)
-            .map_err(|e| MonitorError::file("make private", &target, e))?;
-        rustix::mount::mount_remount(
-            &target,
-            MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID,
-            "",
-        )
-        .map_err(|e| MonitorError::file("make read-only", &target, e))?;
-    }
-    Ok(())
+/// The monitor as it wrote itself down, if that process still is one of this directory.
+fn recorded_monitor(dir: &Path) -> Option<rustix::process::Pid> {
+    let pid = Launcher::recorded(dir)?.monitor;
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let of_dir = line
+        .split(|b| *b == 0)
+        .any(|argument| argument == dir.as_os_str().as_encoded_bytes());
+    rustix::process::Pid::from_raw(pid).filter(|_| of_dir)
 }
 
-fn bind(source: &Path, target: &Path) -> Result<()> {
-    rustix::mount::mount_bind(source, target).map_err(|e| MonitorError::file("bind", target, e))
+/// The helpers themselves are bound, not their directory: a version that replaces one on disk is not seen in the tree.
+fn gather_programs(config: &LauncherConfig) -> Result<OwnedFd> {
+    let sources = [MONITOR, CREATE].map(|name| config.helpers_dir.join(name));
+    for source in &sources {
+        check_helper(source)?;
+    }
+    let frame = &config.run_dir;
+    let gather = || -> io::Result<OwnedFd> {
+        let programs = sources.iter().map(|source| mount_tree::copy(source, false));
+        let programs = programs.collect::<io::Result<Vec<_>>>()?;
+        let options = Some(c"mode=700,size=64k");
+        rustix::mount::mount("cairn", frame, "tmpfs", MountFlags::empty(), options)?;
+        for (name, program) in [MONITOR, CREATE].iter().zip(programs) {
+            File::create(frame.join(name))?;
+            mount_tree::attach(&program, &frame.join(name))?;
+        }
+        let tree = mount_tree::copy(frame, true)?;
+        let attributes = Attributes {
+            set: libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+            clear: libc::MOUNT_ATTR_NOEXEC,
+            recursive: true,
+            ..Attributes::default()
+        };
+        mount_tree::set_attributes(&tree, &attributes)?;
+        Ok(tree)
+    };
+    detached::in_private_namespace(gather)
+        .map_err(|e| MonitorError::file("gather the helpers in", frame, e))
 }
 
 fn check_helper(path: &Path) -> Result<()> {
@@ -307,24 +422,7 @@ fn check_helper(path: &Path) -> Result<()> {
         return Err(wrong("is not an executable file"));
     }
     if Permissions::mode(&meta.permissions()) & 0o022 != 0 {
-        return Err(wrong("can be written by others than its owner"));
+        return Err(wrong("is writable by users other than its owner"));
     }
     Ok(())
-}
-
-/// Takes every mount off a path (a former daemon may have left one).
-fn unmount_all(path: &Path) -> Result<()> {
-    // Bounded: nobody stacks mounts here but former daemons, one each.
-    for _ in 0..64 {
-        match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
-            Err(e) => return Err(MonitorError::file("unmount", path, e)),
-        }
-    }
-    Err(MonitorError::file(
-        "unmount",
-        path,
-        io::Error::other("64 mounts are stacked on it"),
-    ))
 }

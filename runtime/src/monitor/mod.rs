@@ -20,5 +20,5 @@ pub use cairn_monitor::record::{CgroupDir, Exit};
 pub use client::{AttachSession, AttachSpec, Ending, Monitor};
 pub use error::MonitorError;
 pub use exec::{ExecEnd, ExecOutput, ExecSession, ExecSpec, process_of};
-pub use launcher::{Created, LaunchSpec, Launcher, LauncherConfig, Reattached};
+pub use launcher::{LaunchSpec, Launched, Launcher, LauncherConfig, Reattached};
 pub use stream::{Pty, StreamIn, StreamOut};

@@ -7,6 +7,8 @@ use proto_cri::v1::ContainerConfig;
 use super::facts::{ImageFacts, Policy, SandboxFacts};
 
 const PREFIX: &str = "io.kubernetes.cri";
+/// Whose sandbox a container is of, in its own spec.
+pub const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
 
 /// Of a container: what it is, whose it is, and what the policy lets through.
 pub fn container(

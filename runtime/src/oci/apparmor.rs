@@ -1,8 +1,12 @@
-//! Which AppArmor profile a process gets (CRI-220).
+//! Which AppArmor profile a process gets: `apparmor` of the security context, or, where that is absent, the old
+//! string `apparmor_profile`.
 
 use proto_cri::v1::{SecurityProfile, security_profile::ProfileType};
 
-use super::{error::SpecError, facts::HostFacts};
+use super::{
+    error::SpecError,
+    facts::{HostFacts, HostView},
+};
 
 const FIELD: &str = "linux.security_context.apparmor";
 
@@ -19,6 +23,7 @@ pub fn profile(
     old: &str,
     privileged: bool,
     host: &HostFacts,
+    view: &dyn HostView,
 ) -> Result<Option<String>, SpecError> {
     let choice = match field {
         Some(profile) => from_field(profile)?,
@@ -28,7 +33,9 @@ pub fn profile(
         return match choice {
             Choice::Named(name) => Err(SpecError::unsupported(
                 FIELD,
-                format!("profile {name:?} was asked for, but this host has no AppArmor"),
+                format!(
+                    "profile {name:?} was requested, but AppArmor is not available on this host"
+                ),
             )),
             _ => Ok(None),
         };
@@ -36,25 +43,36 @@ pub fn profile(
     if privileged {
         return Ok(None);
     }
-    match choice {
-        Choice::Unconfined => Ok(None),
-        Choice::Absent => Ok(facts.default_profile.clone()),
-        Choice::Default => facts.default_profile.clone().map(Some).ok_or_else(|| {
-            SpecError::unsupported(FIELD, "the runtime's own profile could not be loaded")
-        }),
-        Choice::Named(name) if facts.loaded.contains(name) => Ok(Some(name.to_owned())),
-        Choice::Named(name) => Err(SpecError::not_found(
-            FIELD,
-            format!("profile {name:?} is not loaded"),
-        )),
+    let name = match (choice, facts.default_profile.as_deref()) {
+        (Choice::Unconfined, _) | (Choice::Absent, None) => return Ok(None),
+        (Choice::Absent | Choice::Default, Some(ours)) => ours,
+        (Choice::Default, None) => {
+            return Err(SpecError::unsupported(
+                FIELD,
+                format!("the runtime's default profile: {}", facts.problem),
+            ));
+        }
+        (Choice::Named(name), _) => name,
+    };
+    // Looked up now: profiles are loaded and taken away while we run.
+    if view.has_apparmor_profile(name) {
+        return Ok(Some(name.to_owned()));
     }
+    let advice = if facts.default_profile.as_deref() == Some(name) {
+        "cairn loads it when it starts"
+    } else {
+        "apparmor_parser -r loads it"
+    };
+    Err(SpecError::not_found(
+        FIELD,
+        format!("profile {name:?} is not loaded in the kernel ({advice})"),
+    ))
 }
 
 fn from_field(profile: &SecurityProfile) -> Result<Choice<'_>, SpecError> {
     let reference = profile.localhost_ref.as_str();
-    let kind = ProfileType::try_from(profile.profile_type).map_err(|_| {
-        SpecError::invalid(FIELD, format!("type {} is unknown", profile.profile_type))
-    })?;
+    let kind = ProfileType::try_from(profile.profile_type)
+        .map_err(|_| SpecError::invalid(FIELD, format!("unknown type {}", profile.profile_type)))?;
     match kind {
         ProfileType::Localhost if reference.is_empty() => Err(SpecError::invalid(
             FIELD,
@@ -81,7 +99,7 @@ fn from_old(text: &str) -> Result<Choice<'_>, SpecError> {
             Some(name) if !name.is_empty() => Ok(Choice::Named(name)),
             _ => Err(SpecError::invalid(
                 "linux.security_context.apparmor_profile",
-                format!("{other:?} is no profile"),
+                format!("unknown profile {other:?}"),
             )),
         },
     }
@@ -90,13 +108,39 @@ fn from_old(text: &str) -> Result<Choice<'_>, SpecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oci::facts::AppArmorFacts;
+    use crate::oci::facts::{AppArmorFacts, BindSource, HostDevice};
+
+    /// A kernel with our own profile and one more.
+    struct Loaded;
+
+    impl HostView for Loaded {
+        fn bind_source(&self, _: &str) -> Option<BindSource> {
+            None
+        }
+
+        fn devices(&self, _: &str) -> Vec<HostDevice> {
+            Vec::new()
+        }
+
+        fn has_apparmor_profile(&self, name: &str) -> bool {
+            ["cairn-default", "mine"].contains(&name)
+        }
+    }
+
+    fn ask(
+        field: Option<&SecurityProfile>,
+        old: &str,
+        privileged: bool,
+        host: &HostFacts,
+    ) -> Result<Option<String>, SpecError> {
+        profile(field, old, privileged, host, &Loaded)
+    }
 
     fn host() -> HostFacts {
         HostFacts {
             apparmor: Some(AppArmorFacts {
                 default_profile: Some("cairn-default".to_owned()),
-                loaded: ["mine".to_owned()].into(),
+                problem: String::new(),
             }),
             ..HostFacts::default()
         }
@@ -113,56 +157,90 @@ mod tests {
     fn the_field_wins_over_the_old_string() {
         let unconfined = field(ProfileType::Unconfined, "");
         assert_eq!(
-            profile(Some(&unconfined), "localhost/mine", false, &host()),
+            ask(Some(&unconfined), "localhost/mine", false, &host()),
             Ok(None)
         );
         assert_eq!(
-            profile(None, "localhost/mine", false, &host()),
+            ask(None, "localhost/mine", false, &host()),
             Ok(Some("mine".to_owned()))
         );
     }
 
     #[test]
     fn a_profile_must_be_loaded() {
-        let ask = |name| {
-            profile(
+        let named = |name| {
+            ask(
                 Some(&field(ProfileType::Localhost, name)),
                 "",
                 false,
                 &host(),
             )
         };
-        assert_eq!(ask("mine"), Ok(Some("mine".to_owned())));
+        assert_eq!(named("mine"), Ok(Some("mine".to_owned())));
         assert!(
-            ask("other")
+            named("other")
                 .expect_err("refused")
                 .to_string()
                 .contains("\"other\"")
         );
-        assert!(ask("").is_err());
+        assert!(named("").is_err());
     }
 
     #[test]
     fn without_apparmor_only_a_named_profile_is_an_error() {
         let host = HostFacts::default();
-        assert!(profile(None, "localhost/mine", false, &host).is_err());
-        assert_eq!(profile(None, "runtime/default", false, &host), Ok(None));
-        assert_eq!(profile(None, "", false, &host), Ok(None));
+        assert!(ask(None, "localhost/mine", false, &host).is_err());
+        assert_eq!(ask(None, "runtime/default", false, &host), Ok(None));
+        assert_eq!(ask(None, "", false, &host), Ok(None));
     }
 
     #[test]
     fn absent_means_our_own_profile_and_privileged_means_none() {
         assert_eq!(
-            profile(None, "", false, &host()),
+            ask(None, "", false, &host()),
             Ok(Some("cairn-default".to_owned()))
         );
-        assert_eq!(profile(None, "", true, &host()), Ok(None));
+        assert_eq!(ask(None, "", true, &host()), Ok(None));
     }
 
     #[test]
     fn contradictions_are_refused() {
         let both = field(ProfileType::RuntimeDefault, "x");
-        assert!(profile(Some(&both), "", false, &host()).is_err());
-        assert!(profile(None, "nonsense", false, &host()).is_err());
+        assert!(ask(Some(&both), "", false, &host()).is_err());
+        assert!(ask(None, "nonsense", false, &host()).is_err());
+    }
+
+    #[test]
+    fn our_own_profile_that_could_not_be_loaded_is_refused_to_those_who_ask_for_it() {
+        let mut host = host();
+        let facts = host.apparmor.as_mut().expect("there");
+        facts.default_profile = None;
+        facts.problem = "apparmor_parser: not found".to_owned();
+        let refused = ask(None, "runtime/default", false, &host).expect_err("refused");
+        assert!(refused.to_string().contains("apparmor_parser: not found"));
+        assert_eq!(ask(None, "", false, &host), Ok(None));
+        assert_eq!(
+            ask(None, "localhost/mine", false, &host),
+            Ok(Some("mine".to_owned()))
+        );
+    }
+
+    #[test]
+    fn our_own_profile_that_was_taken_away_is_refused_at_create() {
+        struct Nothing;
+        impl HostView for Nothing {
+            fn bind_source(&self, _: &str) -> Option<BindSource> {
+                None
+            }
+            fn devices(&self, _: &str) -> Vec<HostDevice> {
+                Vec::new()
+            }
+        }
+        let refused = profile(None, "", false, &host(), &Nothing).expect_err("refused");
+        assert!(
+            refused
+                .to_string()
+                .contains("\"cairn-default\" is not loaded")
+        );
     }
 }

@@ -11,19 +11,12 @@ use super::{
     base::{empty_linux, empty_process},
     devices,
     error::SpecError,
-    facts::{HostFacts, HostView, Policy},
+    facts::{CdiResolver, HostFacts, HostView, Policy},
     nri_limits,
     nri_resources::{BlockIoClasses, SwapRule, merge},
 };
 
-/// Puts CDI devices into a spec.
-pub trait CdiResolver {
-    /// All names at once, so that what several devices share is added once. On error the spec may
-    /// have been changed in part. An error lists every name that cannot be resolved.
-    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError>;
-}
-
-/// What an adjustment is applied with.
+/// Context in which an adjustment is applied.
 pub struct ApplyContext<'a> {
     pub host: &'a HostFacts,
     pub policy: &'a Policy,
@@ -167,14 +160,9 @@ fn blockio(
     let found = classes.and_then(|c| c.blockio(class)).ok_or_else(|| {
         SpecError::unsupported(
             "adjust.linux.resources.blockio_class",
-            format!("there is no class {class:?} on this host"),
+            format!("no class {class:?} on this host"),
         )
     })?;
     resources.set_block_io(Some(found));
     Ok(())
-}
-
-/// The key behind a removal marker `-key`.
-pub(super) fn removal(key: &str) -> Option<&str> {
-    key.strip_prefix('-')
 }

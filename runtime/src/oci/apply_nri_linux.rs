@@ -10,7 +10,6 @@ use oci_spec::runtime::{
 use proto_nri as nri;
 
 use super::{
-    apply_nri::removal,
     base::{clean_path, empty_linux, namespace},
     devices::{kind_of, rule},
     error::SpecError,
@@ -19,6 +18,7 @@ use super::{
     sandbox::check_sysctl,
     seccomp,
 };
+use ::nri::owners::removal;
 
 fn linux(spec: &mut Spec) -> &mut Linux {
     spec.linux_mut().get_or_insert_with(empty_linux)
@@ -43,7 +43,7 @@ pub fn devices(
             ))
         };
         if !path.starts_with('/') || path.contains('\0') {
-            return wrong("is no absolute path".to_owned());
+            return wrong("must be absolute".to_owned());
         }
         let path = clean_path(path);
         take_device(linux(spec), &path);
@@ -56,7 +56,7 @@ pub fn devices(
             _ => None,
         };
         let Some(kind) = kind else {
-            return wrong(format!("{letter:?} is no type of a device"));
+            return wrong(format!("unknown device type {letter:?}"));
         };
         if entry.major < 0 || entry.minor < 0 {
             return wrong("a device number is negative".to_owned());
@@ -152,8 +152,8 @@ pub fn cgroups_path(spec: &mut Spec, asked: &str, driver: CgroupDriver) -> Resul
         return Err(SpecError::invalid(
             "adjust.linux.cgroups_path",
             match driver {
-                CgroupDriver::Cgroupfs => format!("{asked:?} is no absolute path"),
-                CgroupDriver::Systemd => format!("{asked:?} is no slice:prefix:name"),
+                CgroupDriver::Cgroupfs => format!("{asked:?} must be absolute"),
+                CgroupDriver::Systemd => format!("{asked:?} must be of the form slice:prefix:name"),
             },
         ));
     }
@@ -175,7 +175,7 @@ pub fn seccomp(spec: &mut Spec, asked: Option<&nri::LinuxSeccomp>) -> Result<(),
     if let Some((_, name)) = listener.iter().find(|(text, _)| !text.is_empty()) {
         return Err(SpecError::unsupported(
             format!("{FIELD}.{name}"),
-            "a listener that decides about system calls is not supported",
+            "a listener for system calls is not supported",
         ));
     }
     let mut policy = LinuxSeccomp::default();
@@ -187,7 +187,7 @@ pub fn seccomp(spec: &mut Spec, asked: Option<&nri::LinuxSeccomp>) -> Result<(),
     if policy.flags().iter().flatten().any(|flag| *flag == waits) {
         return Err(SpecError::unsupported(
             format!("{FIELD}.flags"),
-            format!("{waits} belongs to a listener"),
+            format!("{waits} requires a listener"),
         ));
     }
     let rules: Vec<LinuxSyscall> = asked
@@ -245,11 +245,11 @@ pub fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Result<(), 
         };
         let field = format!("adjust.linux.namespaces[{name:?}]");
         let kind = LinuxNamespaceType::try_from(name)
-            .map_err(|_| SpecError::invalid(field.clone(), "is no type of a namespace"))?;
+            .map_err(|_| SpecError::invalid(field.clone(), "unknown type of namespace"))?;
         if !(entry.path.is_empty() || entry.path.starts_with('/')) || entry.path.contains('\0') {
             return Err(SpecError::invalid(
                 field,
-                format!("{:?} is no absolute path", entry.path),
+                format!("{:?} must be absolute", entry.path),
             ));
         }
         let path = Some(std::path::Path::new(&entry.path)).filter(|p| !p.as_os_str().is_empty());
@@ -346,7 +346,7 @@ pub fn net_devices(
         if !sane(host) || !(device.name.is_empty() || sane(&device.name)) {
             return Err(SpecError::invalid(
                 FIELD,
-                format!("{host:?} as {:?} is no name of an interface", device.name),
+                format!("invalid interface name: {host:?} as {:?}", device.name),
             ));
         }
         if !own_network {
@@ -372,7 +372,7 @@ pub fn memory_policy(
         return Ok(());
     };
     let unknown =
-        |what: &str, value: i32| SpecError::invalid(FIELD, format!("{what} {value} is unknown"));
+        |what: &str, value: i32| SpecError::invalid(FIELD, format!("unknown {what} {value}"));
     let mode: MemoryPolicyModeType = nri::MpolMode::try_from(asked.mode)
         .ok()
         .and_then(|mode| mode.as_str_name().parse().ok())
@@ -389,7 +389,10 @@ pub fn memory_policy(
     let nodes = match asked.nodes.as_str() {
         "" => None,
         nodes => Some(super::resources::cpuset(nodes, "nodes").map_err(|_| {
-            SpecError::invalid(FIELD, format!("{nodes:?} is no list of nodes such as 0-1"))
+            SpecError::invalid(
+                FIELD,
+                format!("invalid list of nodes {nodes:?} (example: 0-1)"),
+            )
         })?),
     };
     check_memory_policy(mode, nodes.as_deref(), &flags)
@@ -421,7 +424,7 @@ fn check_memory_policy(
         return Err("nodes are static or relative, not both".to_owned());
     }
     if flags.contains(&MpolFNumaBalancing) && mode != MpolBind {
-        return Err("MPOL_F_NUMA_BALANCING belongs to MPOL_BIND".to_owned());
+        return Err("MPOL_F_NUMA_BALANCING requires MPOL_BIND".to_owned());
     }
     Ok(())
 }
@@ -463,7 +466,10 @@ pub fn check_rdt(class: &str, host: &HostFacts, field: &str) -> Result<(), SpecE
         || (class.len() > 1 && class.contains('/'))
         || class.contains('\0')
     {
-        return Err(SpecError::invalid(field, format!("{class:?} is no class")));
+        return Err(SpecError::invalid(
+            field,
+            format!("invalid class {class:?}"),
+        ));
     }
     if !host.resctrl {
         return Err(SpecError::unsupported(

@@ -4,15 +4,26 @@ use oci_spec::runtime::{Mount, Spec};
 use proto_nri as nri;
 
 use super::{
-    apply_nri::removal,
     base::{clean_path, empty_linux, mount},
     error::SpecError,
     facts::{HostView, Propagation},
     mounts::check_propagation,
 };
+use ::nri::owners::removal;
 
 /// Options that other runtimes know, and that the create helper would hand to the file system.
 const UNKNOWN: [&str; 3] = ["tmpcopyup", "idmap", "ridmap"];
+
+/// All that a bind mount can be told. Any other word is a file system's own option, and a bind mount has none: the kernel
+/// would drop it in silence, so that a typo for `ro` would open the host's files for writing.
+#[rustfmt::skip]
+const OF_BINDS: [&str; 51] = [
+    "defaults", "bind", "rbind", "remount", "ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec", "sync",
+    "async", "dirsync", "mand", "nomand", "atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime",
+    "strictatime", "nostrictatime", "private", "rprivate", "shared", "rshared", "slave", "rslave", "unbindable",
+    "runbindable", "rro", "rrw", "rsuid", "rnosuid", "rdev", "rnodev", "rexec", "rnoexec", "ratime", "rnoatime",
+    "rdiratime", "rnodiratime", "rrelatime", "rnorelatime", "rstrictatime", "rnostrictatime", "rsymfollow", "rnosymfollow",
+];
 
 /// Removes, replaces and appends in the order given; then, if anything was asked for, sorts the whole
 /// list so that parents come first. Propagation is judged for each mount on its own (NRI-722).
@@ -28,7 +39,7 @@ pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Resu
             None => (entry.destination.as_str(), false),
         };
         if !path.starts_with('/') || path.contains('\0') {
-            return Err(wrong(path, "the destination is no absolute path"));
+            return Err(wrong(path, "the destination must be absolute"));
         }
         let destination = clean_path(path);
         if destination == "/" {
@@ -44,6 +55,12 @@ pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Resu
             return Err(SpecError::unsupported(
                 field(path),
                 format!("the mount option {option:?} is not known to the create helper"),
+            ));
+        }
+        if let Some(option) = unknown_to_binds(entry) {
+            return Err(wrong(
+                path,
+                &format!("{option:?} is not an option of bind mounts"),
             ));
         }
         let propagation = propagation(entry, view)?;
@@ -65,6 +82,13 @@ pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Resu
 
 fn at(mount: &Mount) -> String {
     clean_path(&mount.destination().to_string_lossy())
+}
+
+fn unknown_to_binds(entry: &nri::Mount) -> Option<&String> {
+    let mut options = entry.options.iter();
+    let is_bind = entry.r#type == "bind" || options.any(|o| o == "bind" || o == "rbind");
+    let mut options = entry.options.iter();
+    options.find(|option| is_bind && !OF_BINDS.contains(&option.as_str()))
 }
 
 /// What the mount asks of the root, if its source allows it (NRI-721). Without such an option the

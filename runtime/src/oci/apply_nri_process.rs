@@ -9,7 +9,6 @@ use oci_spec::runtime::{
 use proto_nri as nri;
 
 use super::{
-    apply_nri::removal,
     apply_nri_linux::has_namespace,
     base::empty_process,
     error::SpecError,
@@ -17,6 +16,7 @@ use super::{
     from_cri::rlimit,
     process::name_of,
 };
+use ::nri::owners::removal;
 
 /// First all removals, then all values (NRI-702).
 pub fn annotations(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<(), SpecError> {
@@ -87,7 +87,7 @@ fn check_variable(entry: &nri::KeyValue) -> Result<(), SpecError> {
     if entry.key.contains(['=', '\0']) {
         return Err(SpecError::invalid(
             "adjust.env",
-            format!("{:?} is no name of a variable", entry.key),
+            format!("invalid variable name {:?}", entry.key),
         ));
     }
     if entry.value.contains('\0') {
@@ -138,7 +138,7 @@ fn append(list: &mut Option<Vec<Hook>>, asked: &[nri::Hook]) -> Result<(), SpecE
         if !hook.path.starts_with('/') || hook.path.contains('\0') {
             return Err(SpecError::invalid(
                 "adjust.hooks",
-                format!("{:?} is no absolute path", hook.path),
+                format!("{:?} must be absolute", hook.path),
             ));
         }
         let timeout = hook.timeout.as_ref().map(|t| t.value);
@@ -191,7 +191,7 @@ pub fn io_priority(spec: &mut Spec, asked: Option<&nri::LinuxIoPriority>) -> Res
         Err(_) => {
             return Err(SpecError::invalid(
                 FIELD,
-                format!("class {} is unknown", asked.class),
+                format!("unknown class {}", asked.class),
             ));
         }
     };
@@ -217,7 +217,7 @@ pub fn scheduler(spec: &mut Spec, asked: Option<&nri::LinuxScheduler>) -> Result
         return Ok(());
     };
     let unknown =
-        |what: &str, value: i32| SpecError::invalid(FIELD, format!("{what} {value} is unknown"));
+        |what: &str, value: i32| SpecError::invalid(FIELD, format!("unknown {what} {value}"));
     let policy = nri::LinuxSchedulerPolicy::try_from(asked.policy)
         .map_err(|_| unknown("policy", asked.policy))?;
     if policy == nri::LinuxSchedulerPolicy::SchedNone {
@@ -272,7 +272,7 @@ pub fn check_realtime(spec: &Spec, host: &HostFacts) -> Result<(), SpecError> {
         Some(policy @ (SchedFifo | SchedRr)) if host.realtime && runtime == 0 => {
             Err(SpecError::unsupported(
                 "adjust.linux.scheduler",
-                format!("{policy} has no time here without linux.resources.cpu.realtime_runtime"),
+                format!("{policy} requires linux.resources.cpu.realtime_runtime on this host"),
             ))
         }
         _ => Ok(()),
@@ -287,19 +287,19 @@ fn check_scheduler(
     use LinuxSchedulerPolicy::{SchedDeadline, SchedFifo, SchedIso, SchedRr};
     let realtime = matches!(policy, SchedFifo | SchedRr);
     if policy == SchedIso {
-        return Err("no kernel has SCHED_ISO");
+        return Err("SCHED_ISO is not implemented by Linux");
     }
     if !(-20..=19).contains(&asked.nice) {
-        return Err("nice is outside -20..=19");
+        return Err("nice must be -20 to 19");
     }
     if realtime != (1..=99).contains(&asked.priority) || (!realtime && asked.priority != 0) {
-        return Err("priority is 1..=99 with SCHED_FIFO and SCHED_RR, and 0 otherwise");
+        return Err("priority must be 1 to 99 with SCHED_FIFO and SCHED_RR, and 0 otherwise");
     }
     let times = [asked.runtime, asked.deadline, asked.period];
     if policy != SchedDeadline {
         return match times.iter().all(|t| *t == 0) {
             true => Ok(()),
-            false => Err("runtime, deadline and period belong to SCHED_DEADLINE"),
+            false => Err("runtime, deadline and period require SCHED_DEADLINE"),
         };
     }
     // A period of 0 is the deadline.
@@ -326,7 +326,7 @@ fn scheduler_flag(
         Nri::SchedFlagReclaim | Nri::SchedFlagDlOverrun
             if policy != LinuxSchedulerPolicy::SchedDeadline =>
         {
-            Err("SCHED_FLAG_RECLAIM and SCHED_FLAG_DL_OVERRUN belong to SCHED_DEADLINE")
+            Err("SCHED_FLAG_RECLAIM and SCHED_FLAG_DL_OVERRUN require SCHED_DEADLINE")
         }
         Nri::SchedFlagResetOnFork => Ok(LinuxSchedulerFlag::SchedResetOnFork),
         Nri::SchedFlagReclaim => Ok(LinuxSchedulerFlag::SchedFlagReclaim),
@@ -335,7 +335,7 @@ fn scheduler_flag(
         Nri::SchedFlagKeepParams => Ok(LinuxSchedulerFlag::SchedFlagKeepParams),
         // The kernel would take the absent values for zeros: a container held at the lowest speed.
         Nri::SchedFlagUtilClampMin | Nri::SchedFlagUtilClampMax => {
-            Err("an adjustment has no values for the utilisation clamps")
+            Err("utilization clamps cannot be set by an adjustment")
         }
     }
 }
@@ -370,5 +370,5 @@ fn in_user_namespace(field: &str) -> SpecError {
 }
 
 fn out_of_range(field: &str, value: i64, low: i64, high: i64) -> SpecError {
-    SpecError::invalid(field, format!("{value} is outside {low}..={high}"))
+    SpecError::invalid(field, format!("{value} is out of range ({low} to {high})"))
 }

@@ -1,4 +1,4 @@
-//! What every spec starts from: constructors for OCI values, the default mounts, paths by text.
+//! Basis of every spec: constructors for OCI values, the default mounts, paths by text.
 
 use std::path::{Path, PathBuf};
 
@@ -72,7 +72,7 @@ pub fn empty_process() -> Process {
     process
 }
 
-/// What the default mounts depend on.
+/// Parameters of the default mounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultMounts {
     /// `/sys` and `/sys/fs/cgroup` writable (CRI-218).

@@ -74,7 +74,7 @@ impl CapMask {
     /// All that this code knows by name.
     pub const KNOWN: Self = Self((1 << NAMES.len()) - 1);
 
-    /// What a container has if it asks for nothing (CRI-217).
+    /// Default capabilities of a container (CRI-217).
     pub fn default_set() -> Self {
         Self(
             DEFAULT
@@ -197,7 +197,7 @@ fn side(names: &[String], field: &str) -> Result<Side, SpecError> {
         side.names |= bit(upper.strip_prefix("CAP_").unwrap_or(&upper)).ok_or_else(|| {
             SpecError::invalid(
                 format!("linux.security_context.capabilities.{field}"),
-                format!("{name:?} is no capability"),
+                format!("unknown capability {name:?}"),
             )
         })?;
     }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::error::SpecError;
 
-/// Where files are looked for; the later directory wins (CRI-227).
+/// Directories of CDI files; the later one wins (CRI-227).
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 /// A longer file is skipped with a warning; so is one with more devices.
@@ -28,7 +28,7 @@ pub struct CdiFile {
     pub text: String,
 }
 
-/// What a device or a whole file adds.
+/// Edits of a device or of a whole file.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Edits {
@@ -241,16 +241,19 @@ fn parse(file: &CdiFile) -> Result<Document, String> {
     };
     let major = document.cdi_version.split('.').next().unwrap_or_default();
     if !["0", "1"].contains(&major) {
-        return Err(format!("version {:?} is unknown", document.cdi_version));
+        return Err(format!("unsupported version {:?}", document.cdi_version));
     }
     if !is_kind(&document.kind) {
-        return Err(format!("kind {:?} is not vendor/class", document.kind));
+        return Err(format!(
+            "kind {:?} must be of the form vendor/class",
+            document.kind
+        ));
     }
     if document.devices.len() > MAX_DEVICES {
         return Err(format!("more than {MAX_DEVICES} devices"));
     }
     if let Some(device) = document.devices.iter().find(|d| !is_device(&d.name)) {
-        return Err(format!("{:?} is no name of a device", device.name));
+        return Err(format!("invalid device name {:?}", device.name));
     }
     Ok(document)
 }

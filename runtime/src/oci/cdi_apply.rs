@@ -4,14 +4,13 @@ use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, LinuxIntelRdt, Mount, Proc
 use proto_nri as nri;
 
 use super::{
-    apply_nri::CdiResolver,
     apply_nri_linux::{check_rdt, take_device},
     apply_nri_process,
     base::{clean_path, depth, empty_linux, empty_process, mount},
     cdi::{CdiHook, CdiMount, CdiRdt, CdiRegistry, DeviceNode, Edits, NetDevice},
     devices::{kind_of, rule},
     error::SpecError,
-    facts::{HostDevice, HostFacts, HostView},
+    facts::{CdiResolver, HostDevice, HostFacts, HostView},
     process::name_of,
 };
 
@@ -70,7 +69,7 @@ impl CdiInjector<'_> {
             SpecError::invalid(FIELD, format!("device node {:?}: {cause}", asked.path))
         };
         if !asked.path.starts_with('/') || asked.path.contains('\0') {
-            return Err(wrong("is no absolute path"));
+            return Err(wrong("must be absolute"));
         }
         let host_path = if asked.host_path.is_empty() {
             &asked.path
@@ -86,14 +85,14 @@ impl CdiInjector<'_> {
             self.view.devices(host_path).into_iter().next()
         };
         if !complete && found.is_none() {
-            return Err(wrong("is no device on this host"));
+            return Err(wrong("is not a device on this host"));
         }
         let kind = given
             .or(found.as_ref().map(|d| d.kind))
             .filter(|_| asked.kind.len() <= 1);
         let kind = kind
             .and_then(kind_of)
-            .ok_or_else(|| wrong("has no type of a device"))?;
+            .ok_or_else(|| wrong("must have a device type"))?;
         if found
             .as_ref()
             .is_some_and(|d| kind_of(d.kind) != Some(kind))
@@ -106,7 +105,7 @@ impl CdiInjector<'_> {
             &asked.permissions
         };
         if !permissions.chars().all(|c| "rwm".contains(c)) {
-            return Err(wrong("has permissions that are not of \"rwm\""));
+            return Err(wrong("has invalid permissions (must be of \"rwm\")"));
         }
         let number = |given: i64, of: fn(&HostDevice) -> i64| found.as_ref().map_or(given, of);
         let (major, minor) = (
@@ -158,7 +157,7 @@ fn set_env(process: &mut Process, entry: &str) -> Result<(), SpecError> {
     if name.is_empty() || name.contains('\0') || value.contains('\0') {
         return Err(SpecError::invalid(
             FIELD,
-            "a variable is not of the form NAME=value",
+            "a variable must be of the form NAME=value",
         ));
     }
     let env = process.env_mut().get_or_insert_default();
@@ -213,7 +212,7 @@ fn add_hook(spec: &mut Spec, asked: &CdiHook) -> Result<(), SpecError> {
         other => {
             return Err(SpecError::invalid(
                 FIELD,
-                format!("{other:?} is no kind of OCI hook"),
+                format!("unknown kind of OCI hook {other:?}"),
             ));
         }
     };

@@ -1,15 +1,16 @@
-//! Where a container's cgroup is (CRI-210, CRI-710): a path for cgroupfs, `slice:prefix:id` for systemd.
+//! `linux.cgroupsPath` of a container: a path for cgroupfs, `slice:prefix:id` for systemd.
 
 use super::{base::clean_path, error::SpecError, facts::CgroupDriver};
 
 const FIELD: &str = "linux.cgroup_parent";
+/// Of our scopes with systemd: `<slice>:<prefix>:<id>`.
+const SCOPE_PREFIX: &str = "cairn";
 
 /// The `cgroupsPath` of the leaf `id` below `parent`, or below `default` where `parent` is empty.
 pub fn cgroups_path(
     driver: CgroupDriver,
     parent: &str,
     default: &str,
-    prefix: &str,
     id: &str,
 ) -> Result<String, SpecError> {
     let parent = if parent.is_empty() { default } else { parent };
@@ -20,18 +21,13 @@ pub fn cgroups_path(
         ));
     }
     let clean = clean_path(parent);
+    let last = clean.rsplit('/').next().unwrap_or_default();
     match driver {
-        CgroupDriver::Cgroupfs => Ok(format!("{}/{id}", clean.trim_end_matches('/'))),
-        CgroupDriver::Systemd => {
-            let slice = clean.rsplit('/').next().unwrap_or_default();
-            if !slice.ends_with(".slice") {
-                return Err(SpecError::invalid(
-                    FIELD,
-                    format!("{parent:?} is no slice, which the systemd cgroup driver needs"),
-                ));
-            }
-            Ok(format!("{slice}:{prefix}:{id}"))
+        CgroupDriver::Systemd if last.ends_with(".slice") => {
+            Ok(format!("{last}:{SCOPE_PREFIX}:{id}"))
         }
+        // Also of a pod that was made before the driver was changed.
+        _ => Ok(format!("{}/{id}", clean.trim_end_matches('/'))),
     }
 }
 
@@ -44,7 +40,7 @@ mod tests {
             CgroupDriver::Cgroupfs => "/",
             CgroupDriver::Systemd => "system.slice",
         };
-        cgroups_path(driver, parent, default, "cairn", "abc")
+        cgroups_path(driver, parent, default, "abc")
     }
 
     #[test]
@@ -67,7 +63,8 @@ mod tests {
             "kubepods-burstable-pod1_2.slice:cairn:abc"
         );
         assert_eq!(make("").expect("valid"), "system.slice:cairn:abc");
-        assert!(make("/kubepods/pod1").is_err());
+        // A pod of the time before.
+        assert_eq!(make("/kubepods/pod1").expect("valid"), "/kubepods/pod1/abc");
     }
 
     #[test]

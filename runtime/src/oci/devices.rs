@@ -105,14 +105,14 @@ fn add(
     if !container_path.starts_with('/') {
         return Err(SpecError::invalid(
             "devices",
-            format!("container path {container_path:?} is not absolute"),
+            format!("container path {container_path:?} must be absolute"),
         ));
     }
     let found = view.devices(&asked.host_path);
     if found.is_empty() {
         return Err(SpecError::not_found(
             "devices",
-            format!("{:?} is no device on this host", asked.host_path),
+            format!("{:?} is not a device on this host", asked.host_path),
         ));
     }
     let directory = directory(&found, &asked.host_path, view);
@@ -166,7 +166,7 @@ fn permissions(text: &str) -> Result<&str, SpecError> {
     }
     Err(SpecError::invalid(
         "devices",
-        format!("permissions {text:?} are not of \"rwm\""),
+        format!("invalid permissions {text:?} (must be of \"rwm\")"),
     ))
 }
 
@@ -178,10 +178,7 @@ fn node(
     let (uid, gid) = owner.unwrap_or((device.uid, device.gid));
     let mut node = LinuxDevice::default();
     node.set_typ(kind_of(device.kind).ok_or_else(|| {
-        SpecError::invalid(
-            "devices",
-            format!("{:?} is no type of a device", device.kind),
-        )
+        SpecError::invalid("devices", format!("unknown device type {:?}", device.kind))
     })?);
     node.set_path(path);
     node.set_major(device.major);

@@ -1,8 +1,8 @@
-//! Why a spec cannot be built: one line naming the field and the cause, and a kind for the edge to map.
+//! Errors of building a spec: one line naming the field and the cause, and a kind for the edge to map.
 
 use thiserror::Error;
 
-/// How the caller may react; `cri/status.rs` maps these to gRPC codes.
+/// Kind of an error; `cri/status.rs` maps these to gRPC codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The request is wrong in itself.
@@ -58,7 +58,7 @@ impl SpecError {
         }
     }
 
-    /// What sort of refusal this is.
+    /// Kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } | Self::NoCommand => ErrorKind::Invalid,

@@ -1,13 +1,11 @@
-//! What the caller knows and this module may not look up: the sandbox, the host, the image, the policy.
+//! Facts that the caller knows and this module may not look up: the sandbox, the host, the image, the policy.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
+use oci_spec::runtime::Spec;
 use proto_cri::v1::{LinuxContainerResources, NamespaceOption, PodSandboxMetadata, SeLinuxOption};
 
-use super::{apply_nri::CdiResolver, seccomp::SeccompKind};
+use super::error::SpecError;
 
 /// One range of ids: `length` ids from `container_id` inside stand for those from `host_id` outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +49,7 @@ pub struct SandboxFacts {
     /// As the CRI client gave it; empty means [`Policy::default_cgroup_parent`].
     pub cgroup_parent: String,
     pub namespaces: SandboxNamespaces,
-    /// What the sandbox was asked for; a container's own options are checked against it.
+    /// Configuration of the sandbox; a container's own options are checked against it.
     pub namespace_options: NamespaceOption,
     /// The pod's hostname, or the node's where the network is the host's: `HOSTNAME` (CRI-205).
     pub hostname: String,
@@ -81,7 +79,7 @@ pub enum CgroupMode {
     V2,
 }
 
-/// Who makes cgroups: us, or systemd on our behalf.
+/// Cgroup driver: cgroups are made by us, or by systemd on our behalf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CgroupDriver {
     #[default]
@@ -94,8 +92,18 @@ pub enum CgroupDriver {
 pub struct AppArmorFacts {
     /// Name of our own profile, if the daemon could load it.
     pub default_profile: Option<String>,
-    /// Names of all loaded profiles.
-    pub loaded: BTreeSet<String>,
+    /// Why it could not.
+    pub problem: String,
+}
+
+/// SELinux, as the host had it when the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Selinux {
+    #[default]
+    Absent,
+    /// Denies nothing: a label that is not set harms nobody.
+    Permissive,
+    Enforcing,
 }
 
 /// A device node of the host.
@@ -112,7 +120,7 @@ pub struct HostDevice {
     pub gid: u32,
 }
 
-/// What the host and the daemon's own process offer.
+/// Facts about the host and the daemon's own process.
 #[derive(Clone, Debug, Default)]
 pub struct HostFacts {
     /// The capabilities that the daemon holds, as the kernel's bit mask. "All" means these.
@@ -126,10 +134,11 @@ pub struct HostFacts {
     pub seccomp: bool,
     /// `None` where AppArmor is not enabled.
     pub apparmor: Option<AppArmorFacts>,
-    pub selinux: bool,
+    pub selinux: Selinux,
     /// `mount_setattr` with `AT_RECURSIVE` (Linux 5.12).
     pub recursive_readonly: bool,
-    pub idmapped_mounts: bool,
+    /// Reason why pods cannot have a user namespace here; `None` where they can, with roots and volumes whose owners are shifted.
+    pub no_user_namespaces: Option<String>,
     /// resctrl is mounted: classes of cache and memory bandwidth can be had.
     pub resctrl: bool,
     /// The daemon's own `oom_score_adj`.
@@ -138,7 +147,7 @@ pub struct HostFacts {
     pub devices: Vec<HostDevice>,
 }
 
-/// How a mount point takes part in propagation.
+/// Propagation of a mount point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Propagation {
     #[default]
@@ -157,6 +166,13 @@ pub struct BindSource {
     pub propagation: Propagation,
 }
 
+/// Puts CDI devices into a spec.
+pub trait CdiResolver {
+    /// All names at once, so that what several devices share is added once. On error the spec may
+    /// have been changed in part. An error lists every name that cannot be resolved.
+    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError>;
+}
+
 /// Look-ups on the host, implemented by the caller. Every answer is a fact of this moment.
 pub trait HostView {
     /// The source of a bind mount, or `None` where it does not exist.
@@ -167,13 +183,18 @@ pub trait HostView {
     /// `host_path` as asked, or as [`HostView::bind_source`] resolves it.
     fn devices(&self, host_path: &str) -> Vec<HostDevice>;
 
+    /// Whether the kernel has an AppArmor profile of this name.
+    fn has_apparmor_profile(&self, _name: &str) -> bool {
+        false
+    }
+
     /// `container_path` with the symlinks of the container's root resolved, without leaving it
     /// (CRI-248).
     fn in_rootfs(&self, container_path: &str) -> String {
         container_path.to_owned()
     }
 
-    /// What resolves the CDI devices that a container's configuration asks for; `None` refuses them.
+    /// Resolver of the CDI devices that a container's configuration asks for; `None` refuses them.
     fn cdi(&self) -> Option<&dyn CdiResolver> {
         None
     }
@@ -209,15 +230,23 @@ impl std::fmt::Debug for ImageFacts {
     }
 }
 
-/// What the operator decided.
+/// The seccomp profile that counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SeccompKind {
+    #[default]
+    Unconfined,
+    RuntimeDefault,
+    /// Absolute path of a JSON file on the host, which the caller reads.
+    Localhost(String),
+}
+
+/// Decisions of the operator.
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub cgroup_driver: CgroupDriver,
     /// Used where the CRI client gives no cgroup parent. Absolute, or a slice with systemd.
     pub default_cgroup_parent: String,
-    /// Scope prefix with systemd: `<slice>:<prefix>:<id>`.
-    pub scope_prefix: String,
-    /// What an absent seccomp field means. Unconfined by default (CRI-219).
+    /// Meaning of an absent seccomp field. Unconfined by default (CRI-219).
     pub seccomp_when_absent: SeccompKind,
     /// Annotations with these prefixes go into the OCI spec (CRI-208).
     pub annotation_prefixes: Vec<String>,
@@ -239,7 +268,6 @@ impl Default for Policy {
         Self {
             cgroup_driver: CgroupDriver::Cgroupfs,
             default_cgroup_parent: "/".to_owned(),
-            scope_prefix: "cairn".to_owned(),
             seccomp_when_absent: SeccompKind::Unconfined,
             annotation_prefixes: Vec::new(),
             rlimits: Vec::new(),

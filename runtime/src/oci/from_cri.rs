@@ -21,12 +21,11 @@ use super::{
     cgroups_path::cgroups_path,
     devices,
     error::SpecError,
-    facts::{HostFacts, HostView, ImageFacts, Policy, SandboxFacts},
+    facts::{HostFacts, HostView, ImageFacts, Policy, SandboxFacts, SeccompKind},
     mounts::{self, MountInputs},
     namespaces, process,
     resources::{resources_from_cri, resources_to_cri},
-    seccomp::{self, SeccompKind},
-    selinux,
+    seccomp, selinux,
     signal::{StopSignal, stop_signal},
     user::{self, ResolvedUser, UserRequest},
 };
@@ -40,7 +39,7 @@ pub struct Inputs<'a> {
     pub policy: &'a Policy,
     pub image: &'a ImageFacts,
     pub view: &'a dyn HostView,
-    /// Where the root is, or will be, mounted.
+    /// Mount point of the root.
     pub rootfs: &'a Path,
     /// Text of the image's `/etc/passwd` and `/etc/group`, read inside the container's root.
     pub passwd: Option<&'a str>,
@@ -230,7 +229,7 @@ pub fn image_volumes(config: &ContainerConfig, image: &ImageFacts, policy: &Poli
     paths
 }
 
-/// Where output goes: both parts given, or nowhere (CRI-130).
+/// Path of the log: both parts given, or none (CRI-130).
 pub fn log_path(directory: &str, file: &str) -> Result<Option<PathBuf>, SpecError> {
     if directory.is_empty() || file.is_empty() {
         return Ok(None);
@@ -238,7 +237,7 @@ pub fn log_path(directory: &str, file: &str) -> Result<Option<PathBuf>, SpecErro
     if !directory.starts_with('/') {
         return Err(SpecError::invalid(
             "sandbox_config.log_directory",
-            format!("{directory:?} is not absolute"),
+            format!("{directory:?} must be absolute"),
         ));
     }
     if file.split('/').any(|part| part == "..") {
@@ -308,6 +307,7 @@ fn process_section(
         &context.apparmor_profile,
         context.privileged,
         inputs.host,
+        inputs.view,
     )?);
     // Always set: the daemon's own score must not be inherited.
     process.set_oom_score_adj(Some(process::oom_score_adj(
@@ -346,7 +346,7 @@ pub(super) fn rlimit(name: &str, soft: u64, hard: u64) -> Result<PosixRlimit, Sp
     };
     let kind: PosixRlimitType = full
         .parse()
-        .map_err(|_| SpecError::invalid("rlimits", format!("{name:?} is no limit")))?;
+        .map_err(|_| SpecError::invalid("rlimits", format!("unknown limit {name:?}")))?;
     if soft > hard {
         return Err(SpecError::invalid(
             "rlimits",
@@ -394,7 +394,6 @@ fn linux_section(
             policy.cgroup_driver,
             &sandbox.cgroup_parent,
             &policy.default_cgroup_parent,
-            &policy.scope_prefix,
             inputs.id,
         )?
         .into(),
@@ -433,7 +432,7 @@ fn paths(
     {
         return Err(SpecError::invalid(
             format!("linux.security_context.{field}"),
-            format!("{bad:?} is no absolute path"),
+            format!("{bad:?} must be absolute"),
         ));
     }
     Ok(Some(given.to_vec()).filter(|list| !privileged && !list.is_empty()))

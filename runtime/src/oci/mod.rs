@@ -27,6 +27,8 @@ pub mod capabilities;
 pub mod cdi;
 mod cdi_apply;
 pub mod cgroups_path;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod checks;
 pub mod devices;
 pub mod error;
 pub mod facts;
@@ -46,20 +48,20 @@ pub mod signal;
 pub mod to_nri;
 pub mod user;
 
-pub use apply_nri::{ApplyContext, CdiResolver, apply_adjustment};
+pub use apply_nri::{ApplyContext, apply_adjustment};
 pub use cdi::{CdiFile, CdiRegistry, cdi_names};
 pub use cdi_apply::CdiInjector;
 pub use error::{ErrorKind, SpecError};
 pub use facts::{
-    AppArmorFacts, BindSource, CgroupDriver, CgroupMode, HostDevice, HostFacts, HostView, IdMap,
-    ImageFacts, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces,
+    AppArmorFacts, BindSource, CdiResolver, CgroupDriver, CgroupMode, HostDevice, HostFacts,
+    HostView, IdMap, ImageFacts, Policy, Propagation, SandboxFacts, SandboxFiles,
+    SandboxNamespaces, SeccompKind, Selinux,
 };
 pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
 pub use nri_resources::{BlockIoClasses, apply_nri_update, cri_to_nri, resources_to_nri};
 pub use pause::{PauseInputs, pause_spec};
 pub use resources::{apply_update, resources_from_cri, resources_to_cri};
 pub use sandbox::{PidSharing, SandboxPlan, plan};
-pub use seccomp::SeccompKind;
 pub use signal::StopSignal;
 pub use to_nri::{NriContainerFacts, nri_container, nri_pod};
 pub use user::{ResolvedUser, UserRequest};

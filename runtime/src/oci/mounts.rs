@@ -9,14 +9,14 @@ use proto_cri::v1::{Mount as CriMount, MountPropagation};
 use super::{
     base::{DefaultMounts, clean_path, default_mounts, depth, id_mappings, mount},
     error::SpecError,
-    facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts},
+    facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts, Selinux},
     namespaces::single,
 };
 
 /// The group that owns terminals in every distribution we know.
 const TTY_GROUP: u32 = 5;
 
-/// What the mounts of a container depend on.
+/// Parameters of a container's mounts.
 pub struct MountInputs<'a> {
     pub mounts: &'a [CriMount],
     pub sandbox: &'a SandboxFacts,
@@ -141,16 +141,16 @@ fn container_mount(
         ))
     };
     if !cri.container_path.starts_with('/') {
-        return wrong("container_path is not absolute");
+        return wrong("container_path must be absolute");
     }
     let destination = clean_path(&inputs.view.in_rootfs(&clean_path(&cri.container_path)));
     if destination == "/" {
         return wrong("the root itself cannot be mounted over");
     }
-    if cri.selinux_relabel && inputs.host.selinux {
+    if cri.selinux_relabel && inputs.host.selinux == Selinux::Enforcing {
         return Err(SpecError::unsupported(
             format!("mount {destination}"),
-            "selinux_relabel is not supported on a host with SELinux",
+            "selinux_relabel: SELinux is enforcing on this host, and cairn sets no labels",
         ));
     }
     let (source, propagation) = match &cri.image {
@@ -190,10 +190,7 @@ fn host_source(
         )
     })?;
     let asked = MountPropagation::try_from(cri.propagation).map_err(|_| {
-        SpecError::invalid(
-            field(),
-            format!("propagation {} is unknown", cri.propagation),
-        )
+        SpecError::invalid(field(), format!("unknown propagation {}", cri.propagation))
     })?;
     let propagation = match asked {
         MountPropagation::PropagationPrivate => Propagation::Private,
@@ -228,7 +225,7 @@ fn image_source(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<PathBuf, Spe
         })
     };
     if !cri.host_path.is_empty() {
-        return wrong("host_path and image exclude each other");
+        return wrong("host_path and image are mutually exclusive");
     }
     if !cri.readonly {
         return wrong("an image can only be mounted with readonly");
@@ -301,7 +298,7 @@ fn mapping(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<Option<IdMap>, Sp
     if inputs.sandbox.user_mapping.is_none() {
         return Err(SpecError::invalid(
             field,
-            "id mappings in a pod without a user namespace",
+            "id mappings require a pod with a user namespace",
         ));
     }
     let uids = single(&cri.uid_mappings, &field)?;
@@ -311,10 +308,10 @@ fn mapping(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<Option<IdMap>, Sp
             "uids and gids must have the same mapping",
         ));
     }
-    if !inputs.host.idmapped_mounts {
+    if let Some(why) = &inputs.host.no_user_namespaces {
         return Err(SpecError::unsupported(
             field,
-            "this kernel has no idmapped mounts",
+            format!("idmapped mounts are not available on this host: {why}"),
         ));
     }
     Ok(Some(uids))

@@ -13,7 +13,7 @@ use super::{
 
 const FIELD: &str = "linux.security_context.namespace_options";
 
-/// Where the container's processes live.
+/// Namespaces of the container's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidNamespace {
     /// The one of the pause process.
@@ -30,12 +30,12 @@ pub fn mode(value: i32, field: &str) -> Result<NamespaceMode, SpecError> {
     NamespaceMode::try_from(value).map_err(|_| {
         SpecError::invalid(
             format!("{FIELD}.{field}"),
-            format!("{value} is no namespace mode"),
+            format!("unknown namespace mode {value}"),
         )
     })
 }
 
-/// What PID namespace a container gets. A container that asks for the pod's in a pod without a
+/// PID namespace of a container. A container that asks for the pod's in a pod without a
 /// shared one gets what the pod has: its own, or the host's.
 pub fn pid(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<PidNamespace, SpecError> {
     let pod = mode(sandbox.namespace_options.pid, "pid")?;
@@ -45,7 +45,7 @@ pub fn pid(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<PidNames
         NamespaceMode::Node if pod == NamespaceMode::Node => Ok(PidNamespace::Host),
         NamespaceMode::Node => Err(SpecError::invalid(
             format!("{FIELD}.pid"),
-            "the host's PID namespace was not asked for the pod",
+            "the pod does not use the host's PID namespace",
         )),
         NamespaceMode::Pod => Ok(match pod {
             NamespaceMode::Node => PidNamespace::Host,
@@ -85,7 +85,7 @@ pub fn build(
                 SpecError::not_found(
                     format!("{FIELD}.target_id"),
                     format!(
-                        "{:?} is no running container of this pod",
+                        "{:?} is not a running container of this pod",
                         options.target_id
                     ),
                 )
@@ -116,11 +116,11 @@ fn same_as_pod(value: i32, pod_uses_host: bool, field: &str) -> Result<(), SpecE
         NamespaceMode::Node if pod_uses_host => Ok(()),
         NamespaceMode::Node => Err(SpecError::invalid(
             format!("{FIELD}.{field}"),
-            format!("the host's {field} namespace was not asked for the pod"),
+            format!("the pod does not use the host's {field} namespace"),
         )),
         mode @ (NamespaceMode::Container | NamespaceMode::Target) => Err(SpecError::invalid(
             format!("{FIELD}.{field}"),
-            format!("{} is not possible for {field}", mode.as_str_name()),
+            format!("{} is not supported for {field}", mode.as_str_name()),
         )),
     }
 }
@@ -169,7 +169,7 @@ pub fn single(list: &[IdMapping], field: &str) -> Result<IdMap, SpecError> {
     let [map] = list else {
         return Err(SpecError::invalid(
             field,
-            format!("exactly one mapping is supported, {} are given", list.len()),
+            format!("exactly one mapping is supported, not {}", list.len()),
         ));
     };
     let fits = |start: u32| start.checked_add(map.length).is_some();
@@ -178,7 +178,7 @@ pub fn single(list: &[IdMapping], field: &str) -> Result<IdMap, SpecError> {
     } else if map.container_id != 0 {
         "root of the container is not mapped"
     } else if !fits(map.host_id) || !fits(map.container_id) {
-        "the mapping runs over the end of the ids"
+        "the mapping exceeds the range of ids"
     } else {
         return Ok(IdMap {
             host_id: map.host_id,

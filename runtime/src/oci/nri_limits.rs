@@ -42,7 +42,7 @@ fn check_memory(memory: &nri::LinuxMemory, host: &HostFacts) -> Result<(), SpecE
     refuse(
         limits(&memory.kernel),
         "memory.kernel",
-        "kernels no longer limit their own memory apart from the rest",
+        "kernel memory limits were removed from Linux",
     )?;
     refuse(
         limits(&memory.kernel_tcp) && v2,
@@ -52,17 +52,17 @@ fn check_memory(memory: &nri::LinuxMemory, host: &HostFacts) -> Result<(), SpecE
     refuse(
         memory.swappiness.is_some() && v2,
         "memory.swappiness",
-        "cgroup v2 has none per cgroup",
+        "not available per cgroup on cgroup v2",
     )?;
     refuse(
         memory.disable_oom_killer.as_ref().is_some_and(|d| d.value) && v2,
         "memory.disable_oom_killer",
-        "cgroup v2 has no such switch",
+        "not available on cgroup v2",
     )?;
     refuse(
         memory.use_hierarchy.as_ref().is_some_and(|h| !h.value),
         "memory.use_hierarchy",
-        "kernels count every cgroup with its parents",
+        "accounting without parents was removed from Linux",
     )
 }
 

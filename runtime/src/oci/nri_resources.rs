@@ -19,7 +19,7 @@ use super::{
 
 const FIELD: &str = "adjust.linux.resources";
 
-/// What swap becomes when a memory limit is set without one.
+/// Swap limit where a memory limit is set without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SwapRule {
     /// The memory limit: no swap (an adjustment of a new container).
@@ -249,14 +249,14 @@ fn device_rule(asked: &nri::LinuxDeviceCgroup) -> Result<LinuxDeviceCgroup, Spec
         other => {
             return Err(SpecError::invalid(
                 format!("{FIELD}.devices"),
-                format!("{other:?} is no type of a device rule"),
+                format!("unknown type of device rule {other:?}"),
             ));
         }
     };
     if asked.access.is_empty() || !asked.access.chars().all(|c| "rwm".contains(c)) {
         return Err(SpecError::invalid(
             format!("{FIELD}.devices"),
-            format!("access {:?} is not of \"rwm\"", asked.access),
+            format!("invalid access {:?} (must be of \"rwm\")", asked.access),
         ));
     }
     // A negative number means all, as an absent one does.
@@ -278,7 +278,7 @@ fn wrong(field: &str, value: i64) -> SpecError {
     )
 }
 
-/// What plugins see of a spec's limits; class names are not known from a spec (NRI-730).
+/// A spec's limits as plugins see them; class names are not known from a spec (NRI-730).
 pub fn resources_to_nri(oci: &LinuxResources) -> nri::LinuxResources {
     let int = |value: Option<i64>| value.map(|value| nri::OptionalInt64 { value });
     let uint = |value: Option<u64>| value.map(|value| nri::OptionalUInt64 { value });

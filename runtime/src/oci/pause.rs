@@ -12,10 +12,10 @@ use super::{
     cgroups_path::cgroups_path,
     devices,
     error::SpecError,
-    facts::{HostFacts, Policy, SandboxFacts},
+    facts::{HostFacts, HostView, Policy, SandboxFacts, SeccompKind},
     from_cri::{oci_user, rlimits},
     process::oom_score_adj,
-    seccomp::{self, SeccompKind},
+    seccomp,
     user::{self, UserRequest},
 };
 
@@ -28,6 +28,7 @@ pub struct PauseInputs<'a> {
     /// The pod's security context, if it has one.
     pub context: Option<&'a LinuxSandboxSecurityContext>,
     pub host: &'a HostFacts,
+    pub view: &'a dyn HostView,
     pub policy: &'a Policy,
     /// The built-in root; `args` run in it.
     pub rootfs: &'a Path,
@@ -65,6 +66,7 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
         "",
         context.privileged,
         host,
+        inputs.view,
     )?);
     process.set_oom_score_adj(Some(oom_score_adj(PAUSE_OOM_SCORE_ADJ, host, policy)?));
 
@@ -126,7 +128,6 @@ fn linux_section(sandbox: &SandboxFacts, policy: &Policy) -> Result<Linux, SpecE
             policy.cgroup_driver,
             &sandbox.cgroup_parent,
             &policy.default_cgroup_parent,
-            &policy.scope_prefix,
             &sandbox.id,
         )?
         .into(),

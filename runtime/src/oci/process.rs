@@ -1,4 +1,4 @@
-//! What runs: arguments (CRI-126), environment (CRI-127), working directory, limits, score.
+//! The process of a container: arguments (CRI-126), environment (CRI-127), working directory, limits, score.
 
 use proto_cri::v1::{ContainerConfig, KeyValue};
 
@@ -21,7 +21,7 @@ pub fn args(config: &ContainerConfig, image: &ImageFacts) -> Result<Vec<String>,
     match args.first() {
         None => Err(SpecError::NoCommand),
         Some(program) if program.is_empty() => {
-            Err(SpecError::invalid("command", "the program's name is empty"))
+            Err(SpecError::invalid("command", "the program name is empty"))
         }
         Some(_) if args.iter().any(|a| a.contains('\0')) => Err(SpecError::invalid(
             "command",
@@ -70,7 +70,7 @@ fn entry(variable: &KeyValue) -> Result<String, SpecError> {
     if name.is_empty() || name.contains(['=', '\0']) {
         return Err(SpecError::invalid(
             "envs",
-            format!("{name:?} is no name of a variable"),
+            format!("invalid variable name {name:?}"),
         ));
     }
     let value = std::str::from_utf8(&variable.value).map_err(|_| {
@@ -120,7 +120,7 @@ pub fn cwd(config: &ContainerConfig, image: &ImageFacts) -> Result<String, SpecE
     if !cwd.starts_with('/') && !config.working_dir.is_empty() {
         return Err(SpecError::invalid(
             "working_dir",
-            format!("{cwd:?} is not absolute"),
+            format!("{cwd:?} must be absolute"),
         ));
     }
     Ok(if cwd.starts_with('/') {
@@ -138,7 +138,7 @@ pub fn oom_score_adj(asked: i64, host: &HostFacts, policy: &Policy) -> Result<i3
         .ok_or_else(|| {
             SpecError::invalid(
                 "linux.resources.oom_score_adj",
-                format!("{asked} is outside -1000..=1000"),
+                format!("{asked} is out of range (-1000 to 1000)"),
             )
         })?;
     Ok(if policy.restrict_oom_score_adj {

@@ -55,7 +55,7 @@ pub fn current(spec: &Spec) -> Option<&LinuxResources> {
     spec.linux().as_ref()?.resources().as_ref()
 }
 
-/// What ContainerStatus shows (CRI-143): read from the spec as it is now.
+/// Resources for ContainerStatus (CRI-143): read from the spec as it is now.
 pub fn resources_to_cri(spec: &Spec) -> LinuxContainerResources {
     let mut cri = LinuxContainerResources {
         oom_score_adj: spec
@@ -221,7 +221,7 @@ pub(super) fn put_hugepage(
     if !sane {
         return Err(SpecError::invalid(
             field,
-            format!("{page_size:?} is no page size such as 2MB"),
+            format!("invalid page size {page_size:?} (example: 2MB)"),
         ));
     }
     let mut entry = LinuxHugepageLimit::default();
@@ -268,7 +268,7 @@ pub(super) fn check_unified(
     if !key.contains('.') || key.starts_with('.') || !key.chars().all(name) {
         return Err(SpecError::invalid(
             field,
-            format!("{key:?} is no name of a cgroup file"),
+            format!("invalid name of a cgroup file {key:?}"),
         ));
     }
     if key.starts_with("cgroup.") {
@@ -298,7 +298,7 @@ pub(super) fn cpuset(text: &str, field: &str) -> Result<String, SpecError> {
     }
     Err(SpecError::invalid(
         field,
-        format!("{text:?} is no list such as 0-3,7"),
+        format!("invalid list {text:?} (example: 0-3,7)"),
     ))
 }
 

@@ -1,4 +1,4 @@
-//! What a pod asks of its sandbox, checked before anything is made (CRI-200, CRI-205 to CRI-207).
+//! Sandbox configuration, checked before anything is made (CRI-200, CRI-205 to CRI-207).
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,9 @@ use proto_cri::v1::{
 
 use super::{
     error::SpecError,
-    facts::{HostFacts, IdMap, Policy},
+    facts::{HostFacts, IdMap, Policy, SeccompKind},
     namespaces::{mode, user_mapping},
-    seccomp::{self, SeccompKind},
-    selinux,
+    seccomp, selinux,
 };
 
 /// Whose process ids the containers see.
@@ -76,13 +75,13 @@ pub fn plan(
     if user_mapping.is_some() && (host_ipc || pid == PidSharing::Host) {
         return Err(SpecError::invalid(
             "linux.security_context.namespace_options.userns_options",
-            "a user namespace cannot be had with the host's PID or IPC namespace",
+            "a user namespace cannot be combined with the host's PID or IPC namespace",
         ));
     }
-    if user_mapping.is_some() && !host.idmapped_mounts {
+    if let (Some(_), Some(why)) = (&user_mapping, &host.no_user_namespaces) {
         return Err(SpecError::unsupported(
             "linux.security_context.namespace_options.userns_options",
-            "a user namespace needs idmapped mounts, which this kernel has not",
+            format!("user namespaces for pods are not available on this host: {why}"),
         ));
     }
     if context.run_as_group.is_some() && context.run_as_user.is_none() {
@@ -122,7 +121,7 @@ fn pod_or_node(value: i32, field: &str) -> Result<bool, SpecError> {
 fn not_for_pods(field: &str, mode: NamespaceMode) -> SpecError {
     SpecError::invalid(
         format!("linux.security_context.namespace_options.{field}"),
-        format!("{} is not possible for a pod", mode.as_str_name()),
+        format!("{} is not supported for a pod", mode.as_str_name()),
     )
 }
 
@@ -136,7 +135,7 @@ fn hostname(name: &str, host_network: bool) -> Result<Option<String>, SpecError>
     if name.contains(['\0', '\n', '/']) {
         return Err(SpecError::invalid(
             "hostname",
-            format!("{name:?} is no hostname"),
+            format!("invalid hostname {name:?}"),
         ));
     }
     Ok(Some(name.to_owned()).filter(|n| !host_network && !n.is_empty()))
@@ -184,10 +183,10 @@ pub(super) fn check_sysctl(
                 .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
     };
     if !name.split('.').all(word) {
-        return Err("is no name with dots");
+        return Err("must be a name with dots");
     }
     if value.contains(['\0', '\n']) || value.len() > 4096 {
-        return Err("has no sane value");
+        return Err("has an invalid value");
     }
     let of_ipc = name == "kernel.sem"
         || name.starts_with("kernel.shm")
@@ -293,10 +292,7 @@ mod tests {
             });
             config(options, &[])
         };
-        let host = HostFacts {
-            idmapped_mounts: true,
-            ..HostFacts::default()
-        };
+        let host = HostFacts::default();
         let plan_on =
             |host: &HostFacts, options| plan(&with_user(options), host, &Policy::default());
         let good = plan_on(&host, options(Pod, Container, Pod)).expect("valid");
@@ -304,7 +300,15 @@ mod tests {
         assert_eq!(good.sysctls.len(), 1, "ping_group_range has no ids there");
         assert!(plan_on(&host, options(Pod, Node, Pod)).is_err());
         assert!(plan_on(&host, options(Pod, Container, Node)).is_err());
-        assert!(plan_on(&HostFacts::default(), options(Pod, Container, Pod)).is_err());
+        let lacking = HostFacts {
+            no_user_namespaces: Some("overlayfs takes no shifted layer".to_owned()),
+            ..HostFacts::default()
+        };
+        let refused = plan_on(&lacking, options(Pod, Container, Pod)).expect_err("cannot be had");
+        assert!(
+            refused.to_string().contains("no shifted layer"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use proto_cri::v1::{SecurityProfile, security_profile::ProfileType};
 use super::{
     capabilities::CapMask,
     error::SpecError,
-    facts::HostFacts,
+    facts::{HostFacts, SeccompKind},
     seccomp_profile::{
         ALWAYS, BY_CAPABILITY, CLONE_NAMESPACES, ENOSYS, EPERM, FORBIDDEN_FAMILY, PERSONALITIES,
         of_architecture,
@@ -19,16 +19,6 @@ const FIELD: &str = "linux.security_context.seccomp";
 
 /// A localhost profile longer than this is refused.
 pub const MAX_PROFILE: usize = 1024 * 1024;
-
-/// The profile that counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum SeccompKind {
-    #[default]
-    Unconfined,
-    RuntimeDefault,
-    /// Absolute path of a JSON file on the host, which the caller reads.
-    Localhost(String),
-}
 
 /// Chooses the profile: the field, else the old string, else what the policy says for absent ones.
 /// A privileged container has none, whatever it asks for.
@@ -52,9 +42,8 @@ pub fn choose(
 
 fn from_field(profile: &SecurityProfile) -> Result<SeccompKind, SpecError> {
     let reference = profile.localhost_ref.as_str();
-    let kind = ProfileType::try_from(profile.profile_type).map_err(|_| {
-        SpecError::invalid(FIELD, format!("type {} is unknown", profile.profile_type))
-    })?;
+    let kind = ProfileType::try_from(profile.profile_type)
+        .map_err(|_| SpecError::invalid(FIELD, format!("unknown type {}", profile.profile_type)))?;
     match kind {
         ProfileType::Localhost => localhost(reference),
         _ if !reference.is_empty() => Err(SpecError::invalid(
@@ -74,7 +63,7 @@ fn from_old(text: &str) -> Result<SeccompKind, SpecError> {
             Some(path) => localhost(path),
             None => Err(SpecError::invalid(
                 "linux.security_context.seccomp_profile_path",
-                format!("{other:?} is no profile"),
+                format!("unknown profile {other:?}"),
             )),
         },
     }
@@ -86,7 +75,7 @@ fn localhost(path: &str) -> Result<SeccompKind, SpecError> {
     }
     Err(SpecError::invalid(
         FIELD,
-        format!("localhost_ref {path:?} is no absolute path"),
+        format!("localhost_ref {path:?} must be absolute"),
     ))
 }
 
@@ -105,7 +94,7 @@ pub fn filter(
         SeccompKind::RuntimeDefault => Ok(Some(default_profile(granted, std::env::consts::ARCH))),
         SeccompKind::Localhost(path) if !host.seccomp => Err(SpecError::unsupported(
             FIELD,
-            format!("profile {path:?} was asked for, but this kernel has no seccomp"),
+            format!("profile {path:?} was requested, but this kernel has no seccomp"),
         )),
         SeccompKind::Localhost(path) => {
             let text = text.ok_or_else(|| {

@@ -1,9 +1,12 @@
-//! SELinux options (CRI-221): checked everywhere, and refused on a host that would enforce them,
-//! because the create helper cannot set labels.
+//! SELinux options: checked everywhere, and refused on a host that enforces them, because we set no labels. A
+//! permissive host denies nothing, so there a pod runs without them.
 
 use proto_cri::v1::SeLinuxOption;
 
-use super::{error::SpecError, facts::HostFacts};
+use super::{
+    error::SpecError,
+    facts::{HostFacts, Selinux},
+};
 
 const FIELD: &str = "linux.security_context.selinux_options";
 
@@ -21,20 +24,20 @@ pub fn check(options: Option<&SeLinuxOption>, host: &HostFacts) -> Result<(), Sp
         if !value.chars().all(word) {
             return Err(SpecError::invalid(
                 format!("{FIELD}.{name}"),
-                format!("{value:?} is no identifier"),
+                format!("invalid identifier {value:?}"),
             ));
         }
     }
     if !options.level.is_empty() && !is_level(&options.level) {
         return Err(SpecError::invalid(
             format!("{FIELD}.level"),
-            format!("{:?} is no level such as s0:c1,c2", options.level),
+            format!("invalid level {:?} (example: s0:c1,c2)", options.level),
         ));
     }
-    if host.selinux && *options != SeLinuxOption::default() {
+    if host.selinux == Selinux::Enforcing && *options != SeLinuxOption::default() {
         return Err(SpecError::unsupported(
             FIELD,
-            "labels cannot be set on this host",
+            "SELinux is enforcing on this host, and cairn sets no labels",
         ));
     }
     Ok(())
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_options_are_an_error_on_every_host_and_valid_ones_only_where_they_would_count() {
+    fn invalid_options_are_an_error_on_every_host_and_valid_ones_only_where_they_are_enforced() {
         let mut host = HostFacts::default();
         let invalid = SeLinuxOption {
             level: "nonsense".to_owned(),
@@ -108,8 +111,12 @@ mod tests {
             ..SeLinuxOption::default()
         };
         assert_eq!(check(Some(&valid), &host), Ok(()));
-        host.selinux = true;
-        assert!(check(Some(&valid), &host).is_err());
+        host.selinux = Selinux::Permissive;
+        assert_eq!(check(Some(&valid), &host), Ok(()));
+        assert!(check(Some(&invalid), &host).is_err());
+        host.selinux = Selinux::Enforcing;
+        let refused = check(Some(&valid), &host).expect_err("refused");
+        assert!(refused.to_string().contains("enforcing"));
         assert_eq!(check(None, &host), Ok(()));
         assert_eq!(check(Some(&SeLinuxOption::default()), &host), Ok(()));
     }

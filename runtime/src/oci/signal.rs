@@ -79,7 +79,7 @@ pub fn stop_signal(requested: i32, image: &str) -> (StopSignal, Option<String>) 
         None => (
             StopSignal::TERM,
             Some(format!(
-                "image stop signal {image:?} is unknown, SIGTERM is used"
+                "unknown image stop signal {image:?}, using SIGTERM"
             )),
         ),
     }

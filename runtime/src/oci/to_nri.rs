@@ -1,4 +1,4 @@
-//! What plugins see: pods and containers as NRI messages (sections 7.2 and 12.3), every field filled.
+//! Pods and containers as NRI messages, every field filled.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,8 @@ use proto_nri as nri;
 
 use super::{
     cgroups_path::cgroups_path,
-    facts::{ImageFacts, Policy, SandboxFacts},
+    facts::{ImageFacts, Policy, SandboxFacts, SeccompKind},
     nri_resources::{cri_to_nri, kind_name, resources_to_nri},
-    seccomp::SeccompKind,
 };
 
 /// The pod as it stands. `pause` is the spec of the pause process, where there is one.
@@ -42,13 +41,12 @@ pub fn nri_pod(sandbox: &SandboxFacts, pause: Option<&Spec>, policy: &Policy) ->
     }
 }
 
-/// Where the pause process is, or would be; a parent that makes no path shows none.
+/// Cgroup of the pause process, existing or not; a parent that makes no path shows none.
 fn pod_cgroups_path(sandbox: &SandboxFacts, policy: &Policy) -> String {
     cgroups_path(
         policy.cgroup_driver,
         &sandbox.cgroup_parent,
         &policy.default_cgroup_parent,
-        &policy.scope_prefix,
         &sandbox.id,
     )
     .unwrap_or_default()
@@ -73,7 +71,7 @@ fn pod_namespaces(sandbox: &SandboxFacts) -> Vec<nri::LinuxNamespace> {
     .collect()
 }
 
-/// What of a container is not in its spec.
+/// Facts about a container that are not in its spec.
 #[derive(Clone, Debug, Default)]
 pub struct NriContainerFacts<'a> {
     pub id: &'a str,

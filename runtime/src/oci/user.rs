@@ -1,10 +1,10 @@
-//! Who a container's first process is (CRI-215, CRI-216), from the texts of the image's passwd and group.
+//! User of a container's first process (CRI-215, CRI-216), from the texts of the image's passwd and group.
 
 use std::collections::BTreeSet;
 
 use super::error::SpecError;
 
-/// What was asked for; numbers as CRI sends them.
+/// The requested user; numbers as CRI sends them.
 #[derive(Clone, Debug, Default)]
 pub struct UserRequest<'a> {
     pub run_as_user: Option<i64>,
@@ -146,7 +146,7 @@ fn id(value: i64, field: impl Fn() -> String) -> Result<u32, SpecError> {
     u32::try_from(value)
         .ok()
         .filter(|id| *id != u32::MAX)
-        .ok_or_else(|| SpecError::invalid(field(), format!("{value} is no id")))
+        .ok_or_else(|| SpecError::invalid(field(), format!("invalid id {value}")))
 }
 
 fn bounded(text: Option<&str>) -> &str {

@@ -11,9 +11,9 @@ pub struct PodWork {
     pub removing: bool,
 }
 
-/// The one step a container may have under way.
+/// What is done to a container; one of them at a time, but for the exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum Verb {
     Create,
     Start,
     Stop,
@@ -21,17 +21,6 @@ pub enum Step {
     Remove,
     /// Its exit is being recorded and told to plugins.
     Exit,
-}
-
-/// What is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
-    Start,
-    Stop,
-    Update,
-    Remove,
-    /// The process ended.
-    Exited,
 }
 
 /// What becomes of a request.
@@ -96,26 +85,27 @@ pub fn container(
     pod: PodPhase,
     work: PodWork,
     phase: ContainerPhase,
-    step: Option<Step>,
-    ask: Ask,
+    step: Option<Verb>,
+    ask: Verb,
 ) -> Decision {
     match ask {
-        Ask::Start => start(pod, work, phase, step),
-        Ask::Stop => stop(phase, step),
-        Ask::Update => update(phase, step),
-        Ask::Remove => remove(step),
-        Ask::Exited => exited(phase, step),
+        Verb::Create => Deny("the container is there already"),
+        Verb::Start => start(pod, work, phase, step),
+        Verb::Stop => stop(phase, step),
+        Verb::Update => update(phase, step),
+        Verb::Remove => remove(step),
+        Verb::Exit => exited(phase, step),
     }
 }
 
-fn start(pod: PodPhase, work: PodWork, phase: ContainerPhase, step: Option<Step>) -> Decision {
+fn start(pod: PodPhase, work: PodWork, phase: ContainerPhase, step: Option<Verb>) -> Decision {
     if pod != PodPhase::Ready || work.stopping || work.removing {
         return Deny("the sandbox is not ready");
     }
     match (phase, step) {
         (ContainerPhase::Creating, _) => Deny("the container is still being created"),
-        (_, Some(Step::Remove)) => Deny("the container is being removed"),
-        (ContainerPhase::Created, Some(Step::Start)) => Join,
+        (_, Some(Verb::Remove)) => Deny("the container is being removed"),
+        (ContainerPhase::Created, Some(Verb::Start)) => Join,
         (ContainerPhase::Created, Some(_)) => Wait,
         (ContainerPhase::Created, None) => Run,
         (ContainerPhase::Running, _) => Deny("the container is running already"),
@@ -124,44 +114,44 @@ fn start(pod: PodPhase, work: PodWork, phase: ContainerPhase, step: Option<Step>
     }
 }
 
-fn stop(phase: ContainerPhase, step: Option<Step>) -> Decision {
+fn stop(phase: ContainerPhase, step: Option<Verb>) -> Decision {
     match (phase, step) {
-        (_, Some(Step::Stop)) => Shorten,
-        (_, Some(Step::Remove)) => Wait,
+        (_, Some(Verb::Stop)) => Shorten,
+        (_, Some(Verb::Remove)) => Wait,
         (ContainerPhase::Created | ContainerPhase::Exited, None) => Done,
         (_, Some(_)) => Wait,
         (ContainerPhase::Running | ContainerPhase::Unknown | ContainerPhase::Creating, None) => Run,
     }
 }
 
-fn update(phase: ContainerPhase, step: Option<Step>) -> Decision {
+fn update(phase: ContainerPhase, step: Option<Verb>) -> Decision {
     match (phase, step) {
         (ContainerPhase::Creating, _) => Deny("the container is still being created"),
         (ContainerPhase::Exited, _) => Deny("the container has exited"),
         (ContainerPhase::Unknown, _) => Deny("the state of the container is unknown"),
-        (_, Some(Step::Stop | Step::Exit)) => Deny("the container is being stopped"),
-        (_, Some(Step::Remove)) => Deny("the container is being removed"),
+        (_, Some(Verb::Stop | Verb::Exit)) => Deny("the container is being stopped"),
+        (_, Some(Verb::Remove)) => Deny("the container is being removed"),
         (_, Some(_)) => Wait,
         (ContainerPhase::Created | ContainerPhase::Running, None) => Run,
     }
 }
 
-fn remove(step: Option<Step>) -> Decision {
+fn remove(step: Option<Verb>) -> Decision {
     match step {
         None => Run,
-        Some(Step::Remove) => Join,
-        Some(Step::Stop) => CutShort,
-        Some(Step::Create | Step::Start | Step::Update | Step::Exit) => Wait,
+        Some(Verb::Remove) => Join,
+        Some(Verb::Stop) => CutShort,
+        Some(Verb::Create | Verb::Start | Verb::Update | Verb::Exit) => Wait,
     }
 }
 
 /// An exit overtakes a grace period and an update; it waits for a start that has not yet said
 /// what became of the process, and for a removal to take it along.
-fn exited(phase: ContainerPhase, step: Option<Step>) -> Decision {
+fn exited(phase: ContainerPhase, step: Option<Verb>) -> Decision {
     match (phase, step) {
         (ContainerPhase::Exited, _) => Done,
-        (_, Some(Step::Start | Step::Create)) => Wait,
-        (_, Some(Step::Exit)) => Join,
+        (_, Some(Verb::Start | Verb::Create)) => Wait,
+        (_, Some(Verb::Exit)) => Join,
         _ => Run,
     }
 }
@@ -178,29 +168,29 @@ mod tests {
         removing: false,
     };
 
-    fn ask(phase: ContainerPhase, step: Option<Step>, ask: Ask) -> Decision {
+    fn ask(phase: ContainerPhase, step: Option<Verb>, ask: Verb) -> Decision {
         container(PodPhase::Ready, IDLE, phase, step, ask)
     }
 
     #[test]
     fn a_container_starts_once() {
         use ContainerPhase::*;
-        assert_eq!(ask(Created, None, Ask::Start), Run);
-        assert_eq!(ask(Created, Some(Step::Start), Ask::Start), Join);
-        assert!(matches!(ask(Running, None, Ask::Start), Deny(_)));
-        assert!(matches!(ask(Exited, None, Ask::Start), Deny(_)));
+        assert_eq!(ask(Created, None, Verb::Start), Run);
+        assert_eq!(ask(Created, Some(Verb::Start), Verb::Start), Join);
+        assert!(matches!(ask(Running, None, Verb::Start), Deny(_)));
+        assert!(matches!(ask(Exited, None, Verb::Start), Deny(_)));
     }
 
     #[test]
     fn stop_of_what_does_not_run_is_done() {
-        assert_eq!(ask(ContainerPhase::Created, None, Ask::Stop), Done);
-        assert_eq!(ask(ContainerPhase::Exited, None, Ask::Stop), Done);
+        assert_eq!(ask(ContainerPhase::Created, None, Verb::Stop), Done);
+        assert_eq!(ask(ContainerPhase::Exited, None, Verb::Stop), Done);
     }
 
     #[test]
     fn a_second_stop_shortens_the_first() {
         assert_eq!(
-            ask(ContainerPhase::Running, Some(Step::Stop), Ask::Stop),
+            ask(ContainerPhase::Running, Some(Verb::Stop), Verb::Stop),
             Shorten
         );
     }
@@ -208,7 +198,7 @@ mod tests {
     #[test]
     fn remove_overtakes_a_grace_period() {
         assert_eq!(
-            ask(ContainerPhase::Running, Some(Step::Stop), Ask::Remove),
+            ask(ContainerPhase::Running, Some(Verb::Stop), Verb::Remove),
             CutShort
         );
     }
@@ -216,7 +206,7 @@ mod tests {
     #[test]
     fn an_exit_overtakes_a_grace_period() {
         assert_eq!(
-            ask(ContainerPhase::Running, Some(Step::Stop), Ask::Exited),
+            ask(ContainerPhase::Running, Some(Verb::Stop), Verb::Exit),
             Run
         );
     }
@@ -233,7 +223,7 @@ mod tests {
             stopping,
             ContainerPhase::Created,
             None,
-            Ask::Start,
+            Verb::Start,
         );
         assert!(matches!(start, Deny(_)));
     }
@@ -255,24 +245,24 @@ mod tests {
         ]
     }
 
-    fn steps() -> impl Strategy<Value = Option<Step>> {
+    fn steps() -> impl Strategy<Value = Option<Verb>> {
         prop::option::of(prop_oneof![
-            Just(Step::Create),
-            Just(Step::Start),
-            Just(Step::Stop),
-            Just(Step::Update),
-            Just(Step::Remove),
-            Just(Step::Exit),
+            Just(Verb::Create),
+            Just(Verb::Start),
+            Just(Verb::Stop),
+            Just(Verb::Update),
+            Just(Verb::Remove),
+            Just(Verb::Exit),
         ])
     }
 
-    fn asks() -> impl Strategy<Value = Ask> {
+    fn asks() -> impl Strategy<Value = Verb> {
         prop_oneof![
-            Just(Ask::Start),
-            Just(Ask::Stop),
-            Just(Ask::Update),
-            Just(Ask::Remove),
-            Just(Ask::Exited),
+            Just(Verb::Start),
+            Just(Verb::Stop),
+            Just(Verb::Update),
+            Just(Verb::Remove),
+            Just(Verb::Exit),
         ]
     }
 
@@ -284,7 +274,7 @@ mod tests {
 
         #[test]
         fn remove_is_never_refused(phase in phases(), step in steps()) {
-            prop_assert!(!matches!(ask(phase, step, Ask::Remove), Deny(_) | Done));
+            prop_assert!(!matches!(ask(phase, step, Verb::Remove), Deny(_) | Done));
         }
 
         #[test]
@@ -292,7 +282,7 @@ mod tests {
             phase in phases(), step in steps(), what in asks()
         ) {
             if step.is_some() && ask(phase, step, what) == Run {
-                prop_assert_eq!(what, Ask::Exited);
+                prop_assert_eq!(what, Verb::Exit);
             }
         }
     }

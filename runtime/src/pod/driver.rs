@@ -17,74 +17,64 @@ use std::{
     time::Duration,
 };
 
-use proto_cri::v1 as cri;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     task::{self, JoinSet},
 };
 
 use super::{
-    Container, Pod,
-    admit::{self, Ask, Decision, PodWork, Step},
-    container,
+    admit::{self, Decision, PodWork, Verb},
+    container_exit::ContainerExit,
+    create_container::CreateContainer,
     error::{Error, Kind, Result},
-    journal::{self, Journal},
-    stop,
+    event_log,
+    remove_container::RemoveContainer,
+    remove_pod_sandbox::RemovePodSandbox,
+    request::{ContainerWork, CreateContainerRequest, Message, Reply},
+    start_container::StartContainer,
+    state::{Container, Pod},
+    stop_container::StopContainer,
+    stop_pod_sandbox::StopPodSandbox,
+    update_container_resources::UpdateContainerResources,
+    update_pod_sandbox_resources::UpdatePodSandboxResources,
 };
-use crate::{monitor::Ending, trace::Subject};
+use crate::trace::{EventLog, Subject};
 
-/// Requests in a pod's queue before senders wait.
-pub const QUEUE: usize = 64;
 /// Requests held for a step to end; more are refused.
 const MAX_HELD: usize = 512;
 
-pub type Reply<T> = oneshot::Sender<Result<T>>;
+/// The steps that a driver can run; each has what it needs.
+pub struct Steps {
+    pub stop_pod_sandbox: StopPodSandbox,
+    pub remove_pod_sandbox: RemovePodSandbox,
+    pub update_pod_sandbox_resources: UpdatePodSandboxResources,
+    pub create_container: CreateContainer,
+    pub start_container: StartContainer,
+    pub stop_container: StopContainer,
+    pub update_container_resources: UpdateContainerResources,
+    pub remove_container: RemoveContainer,
+    pub container_exit: Arc<ContainerExit>,
+    pub log: EventLog,
+}
 
-/// What comes through a pod's queue.
-pub enum Message {
-    Create(Box<container::create::Request>, Reply<String>),
-    Container {
-        id: String,
+impl Steps {
+    async fn container(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Arc<Container>,
         work: ContainerWork,
-        reply: Reply<()>,
-    },
-    StopPod(Reply<()>),
-    RemovePod(Reply<()>),
-    UpdatePod(Box<cri::UpdatePodSandboxResourcesRequest>, Reply<()>),
-}
-
-/// What may be asked of one container.
-#[derive(Clone)]
-pub enum ContainerWork {
-    Start,
-    /// Grace before the kill; zero kills at once.
-    Stop {
-        grace: Duration,
-    },
-    Update(Box<cri::UpdateContainerResourcesRequest>),
-    Remove,
-    /// From the watcher of its monitor, never from a client.
-    Exited(Ending),
-}
-
-impl ContainerWork {
-    fn ask(&self) -> Ask {
-        match self {
-            Self::Start => Ask::Start,
-            Self::Stop { .. } => Ask::Stop,
-            Self::Update(_) => Ask::Update,
-            Self::Remove => Ask::Remove,
-            Self::Exited(_) => Ask::Exited,
-        }
-    }
-
-    fn step(&self) -> Step {
-        match self {
-            Self::Start => Step::Start,
-            Self::Stop { .. } => Step::Stop,
-            Self::Update(_) => Step::Update,
-            Self::Remove => Step::Remove,
-            Self::Exited(_) => Step::Exit,
+    ) -> Result<()> {
+        match work {
+            ContainerWork::Start => self.start_container.run(pod, container).await,
+            ContainerWork::Stop { grace } => self.stop_container.run(pod, container, grace).await,
+            ContainerWork::Update(request) => {
+                let update = &self.update_container_resources;
+                update.run(pod, container, *request).await
+            }
+            ContainerWork::Remove => self.remove_container.run(pod, container).await,
+            ContainerWork::Exited(ending) => {
+                self.container_exit.exited(pod, container, ending).await
+            }
         }
     }
 }
@@ -124,25 +114,27 @@ impl Waiter {
 }
 
 struct Running {
-    step: Option<Step>,
+    verb: Option<Verb>,
     waiters: Vec<Waiter>,
 }
 
 pub struct Driver {
     pod: Arc<Pod>,
     queue: mpsc::Receiver<Message>,
-    steps: JoinSet<Result<()>>,
+    steps: Arc<Steps>,
+    tasks: JoinSet<Result<()>>,
     keys: HashMap<task::Id, Key>,
     running: HashMap<Key, Running>,
     held: VecDeque<Message>,
 }
 
 impl Driver {
-    pub fn new(pod: Arc<Pod>, queue: mpsc::Receiver<Message>) -> Self {
+    pub fn new(pod: Arc<Pod>, queue: mpsc::Receiver<Message>, steps: Arc<Steps>) -> Self {
         Self {
             pod,
             queue,
-            steps: JoinSet::new(),
+            steps,
+            tasks: JoinSet::new(),
             keys: HashMap::new(),
             running: HashMap::new(),
             held: VecDeque::new(),
@@ -157,7 +149,7 @@ impl Driver {
                     Some(message) => self.on_message(message),
                     None => return,
                 },
-                Some(end) = self.steps.join_next_with_id() => {
+                Some(end) = self.tasks.join_next_with_id() => {
                     let removed = self.on_end(end);
                     if removed {
                         self.farewell();
@@ -214,13 +206,15 @@ impl Driver {
             Message::Container { id, work, reply } => self.container(id, work, reply),
             Message::StopPod(reply) => {
                 let decision = admit::stop_pod(self.pod.stopped(), self.work());
-                let pod = Arc::clone(&self.pod);
-                self.pod_step(Key::StopPod, decision, reply, stop::stop(pod));
+                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
+                let step = async move { steps.stop_pod_sandbox.run(&pod).await };
+                self.pod_step(Key::StopPod, decision, reply, step);
             }
             Message::RemovePod(reply) => {
                 let decision = admit::remove_pod(self.work());
-                let pod = Arc::clone(&self.pod);
-                self.pod_step(Key::RemovePod, decision, reply, stop::remove(pod));
+                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
+                let step = async move { steps.remove_pod_sandbox.run(&pod).await };
+                self.pod_step(Key::RemovePod, decision, reply, step);
             }
             Message::UpdatePod(request, reply) => {
                 let decision = admit::update_pod(self.pod.cell.get().phase, self.work());
@@ -228,13 +222,12 @@ impl Driver {
                     self.held.push_back(Message::UpdatePod(request, reply));
                     return;
                 }
-                let pod = Arc::clone(&self.pod);
-                self.pod_step(
-                    Key::UpdatePod,
-                    decision,
-                    reply,
-                    super::update::update(pod, request),
-                );
+                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
+                let step = async move {
+                    let update = &steps.update_pod_sandbox_resources;
+                    update.run(&pod, *request).await
+                };
+                self.pod_step(Key::UpdatePod, decision, reply, step);
             }
         }
     }
@@ -257,7 +250,7 @@ impl Driver {
         }
     }
 
-    fn create(&mut self, request: Box<container::create::Request>, reply: Reply<String>) {
+    fn create(&mut self, request: Box<CreateContainerRequest>, reply: Reply<String>) {
         let key = request.name_key();
         if let Some(existing) = self.pod.container_named(&key) {
             return self.create_again(&existing, &request, reply);
@@ -268,12 +261,13 @@ impl Driver {
             let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
             return;
         }
-        let container = Arc::new(Container::creating(&self.pod, &request));
+        let container = Arc::new(self.steps.create_container.begin(&self.pod, &request));
         let id = container.id.clone();
         self.pod.insert(Arc::clone(&container));
-        let pod = Arc::clone(&self.pod);
+        let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
         let step = async move {
-            let result = container::create::create(&pod, &container, *request).await;
+            let create = &steps.create_container;
+            let result = create.run(&pod, &container, *request).await;
             if result.is_err() {
                 pod.forget(&container.id);
             }
@@ -281,7 +275,7 @@ impl Driver {
         };
         self.spawn(
             Key::Create(id.clone()),
-            Some(Step::Create),
+            Some(Verb::Create),
             Waiter::Id(id, reply),
             step,
         );
@@ -292,7 +286,7 @@ impl Driver {
     fn create_again(
         &mut self,
         existing: &Arc<Container>,
-        request: &container::create::Request,
+        request: &CreateContainerRequest,
         reply: Reply<String>,
     ) {
         let id = existing.id.clone();
@@ -318,8 +312,8 @@ impl Driver {
     }
 
     /// The step that counts for admission: the main one, else the exit under way.
-    fn step_of(&self, id: &str) -> Option<Step> {
-        let of = |key: Key| self.running.get(&key).and_then(|running| running.step);
+    fn verb_of(&self, id: &str) -> Option<Verb> {
+        let of = |key: Key| self.running.get(&key).and_then(|running| running.verb);
         of(Key::Create(id.to_owned()))
             .or_else(|| of(Key::Container(id.to_owned(), StepKey::Main)))
             .or_else(|| of(Key::Container(id.to_owned(), StepKey::Exit)))
@@ -334,8 +328,8 @@ impl Driver {
             self.pod.cell.get().phase,
             self.work(),
             container.cell.get().phase,
-            self.step_of(&id),
-            work.ask(),
+            self.verb_of(&id),
+            work.verb(),
         );
         let slot = match work {
             ContainerWork::Exited(_) => StepKey::Exit,
@@ -344,18 +338,14 @@ impl Driver {
         let key = Key::Container(id.clone(), slot);
         match decision {
             Decision::Run => {
-                let step = work.step();
+                let verb = work.verb();
                 // Here, not in the step: a removal that comes next may already cut it short.
                 if let ContainerWork::Stop { grace } = work {
                     container.grace.begin(grace);
                 }
-                let pod = Arc::clone(&self.pod);
-                self.spawn(
-                    key,
-                    Some(step),
-                    Waiter::Plain(reply),
-                    run_work(pod, container, work),
-                );
+                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
+                let step = async move { steps.container(&pod, &container, work).await };
+                self.spawn(key, Some(verb), Waiter::Plain(reply), step);
             }
             Decision::Join => self.join(&key, Waiter::Plain(reply)),
             Decision::Shorten => {
@@ -390,24 +380,24 @@ impl Driver {
     fn spawn(
         &mut self,
         key: Key,
-        step: Option<Step>,
+        verb: Option<Verb>,
         waiter: Waiter,
         work: impl Future<Output = Result<()>> + Send + 'static,
     ) {
         let subject = self.subject(&key);
-        let pod = Arc::clone(&self.pod);
-        let task = match call(&key, step) {
-            Some(call) => self.steps.spawn(async move {
-                journal::during(call, &pod.services.journal, subject, work).await
-            }),
-            None => self.steps.spawn(work),
+        let log = self.steps.log.clone();
+        let task = match call(&key, verb) {
+            Some(call) => self
+                .tasks
+                .spawn(async move { event_log::during(call, &log, subject, work).await }),
+            None => self.tasks.spawn(work),
         };
         let task = task.id();
         self.keys.insert(task, key.clone());
         self.running.insert(
             key,
             Running {
-                step,
+                verb,
                 waiters: vec![waiter],
             },
         );
@@ -418,7 +408,7 @@ impl Driver {
             Key::Create(id) | Key::Container(id, _) => self.pod.container(id),
             Key::StopPod | Key::RemovePod | Key::UpdatePod => None,
         };
-        Journal::subject(&self.pod, container.as_deref())
+        event_log::subject(&self.pod, container.as_deref())
     }
 
     /// True when the pod has been removed.
@@ -458,29 +448,17 @@ impl Driver {
 }
 
 /// The CRI call that a step answers; an exit answers none.
-fn call(key: &Key, step: Option<Step>) -> Option<&'static str> {
-    match (key, step) {
+fn call(key: &Key, verb: Option<Verb>) -> Option<&'static str> {
+    match (key, verb) {
         (Key::StopPod, _) => Some("StopPodSandbox"),
         (Key::RemovePod, _) => Some("RemovePodSandbox"),
         (Key::UpdatePod, _) => Some("UpdatePodSandboxResources"),
-        (_, Some(Step::Create)) => Some("CreateContainer"),
-        (_, Some(Step::Start)) => Some("StartContainer"),
-        (_, Some(Step::Stop)) => Some("StopContainer"),
-        (_, Some(Step::Update)) => Some("UpdateContainerResources"),
-        (_, Some(Step::Remove)) => Some("RemoveContainer"),
-        (_, Some(Step::Exit) | None) => None,
-    }
-}
-
-async fn run_work(pod: Arc<Pod>, container: Arc<Container>, work: ContainerWork) -> Result<()> {
-    match work {
-        ContainerWork::Start => container::start::start(&pod, &container).await,
-        ContainerWork::Stop { grace } => container::stop::stop(&pod, &container, grace).await,
-        ContainerWork::Update(request) => {
-            container::update::update(&pod, &container, *request).await
-        }
-        ContainerWork::Remove => container::remove::remove(&pod, &container).await,
-        ContainerWork::Exited(exit) => container::exit::exited(&pod, &container, exit).await,
+        (_, Some(Verb::Create)) => Some("CreateContainer"),
+        (_, Some(Verb::Start)) => Some("StartContainer"),
+        (_, Some(Verb::Stop)) => Some("StopContainer"),
+        (_, Some(Verb::Update)) => Some("UpdateContainerResources"),
+        (_, Some(Verb::Remove)) => Some("RemoveContainer"),
+        (_, Some(Verb::Exit) | None) => None,
     }
 }
 

@@ -80,6 +80,12 @@ impl From<crate::oci::SpecError> for Error {
     }
 }
 
+impl From<crate::fault::Fired> for Error {
+    fn from(fault: crate::fault::Fired) -> Self {
+        Self::failed(fault.to_string())
+    }
+}
+
 impl From<crate::store::Error> for Error {
     fn from(error: crate::store::Error) -> Self {
         Self::failed(error.to_string())
@@ -89,13 +95,13 @@ impl From<crate::store::Error> for Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Lays "object: step" before the cause of any error.
-pub trait Step<T> {
+pub trait AtStep<T> {
     /// # Errors
     /// The cause as [`Kind::Failed`], under the given object and step.
     fn step(self, what: &str) -> Result<T>;
 }
 
-impl<T, E: std::fmt::Display> Step<T> for std::result::Result<T, E> {
+impl<T, E: std::fmt::Display> AtStep<T> for std::result::Result<T, E> {
     fn step(self, what: &str) -> Result<T> {
         self.map_err(|cause| Error::failed(format!("{what}: {cause}")))
     }

@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 
 use super::{
-    Container, Pod,
     error::{Error, Kind, Result},
     record::{ContainerPhase, ContainerRecord, PodRecord},
+    state::{Container, Pod},
 };
 use crate::clock;
 
@@ -32,7 +32,7 @@ const QUEUE: usize = 1024;
 const MAX_SUBSCRIBERS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum EventKind {
     Created,
     Started,
     Stopped,
@@ -41,8 +41,8 @@ pub enum Change {
 
 /// One change, with the pod as it was then. Shared between the subscribers.
 #[derive(Debug)]
-pub struct Event {
-    pub change: Change,
+pub struct ContainerEvent {
+    pub kind: EventKind,
     /// The container's id; the pod's own for what happened to the pod.
     pub id: String,
     /// Nanoseconds since the epoch; later than in every event before.
@@ -55,14 +55,14 @@ pub struct Event {
 /// What comes next for a subscriber.
 #[derive(Debug)]
 pub enum Next {
-    Event(Arc<Event>),
+    Event(Arc<ContainerEvent>),
     /// This many were missed: the subscription is over, and its owner must ask List.
     Missed(u64),
     /// The daemon is ending.
     End,
 }
 
-pub struct Subscription(broadcast::Receiver<Arc<Event>>);
+pub struct Subscription(broadcast::Receiver<Arc<ContainerEvent>>);
 
 impl Subscription {
     pub async fn next(&mut self) -> Next {
@@ -76,11 +76,12 @@ impl Subscription {
 
 /// The one sender; `None` once the daemon is ending. The lock is held while a snapshot is taken
 /// and sent, so that a later event never shows an older state; both are memory only.
-pub struct Events(Mutex<Option<broadcast::Sender<Arc<Event>>>>);
+#[derive(Clone)]
+pub struct Events(Arc<Mutex<Option<broadcast::Sender<Arc<ContainerEvent>>>>>);
 
 impl Default for Events {
     fn default() -> Self {
-        Self(Mutex::new(Some(broadcast::Sender::new(QUEUE))))
+        Self(Arc::new(Mutex::new(Some(broadcast::Sender::new(QUEUE)))))
     }
 }
 
@@ -103,9 +104,9 @@ impl Events {
     }
 
     /// Something happened to a container, or, without one, to the pod itself.
-    pub fn tell(&self, pod: &Pod, container: Option<&Container>, change: Change) {
-        self.send(|| Event {
-            change,
+    pub fn tell(&self, pod: &Pod, container: Option<&Container>, kind: EventKind) {
+        self.send(|| ContainerEvent {
+            kind,
             id: container.map_or(&pod.id, |container| &container.id).clone(),
             at: clock::now_ns(),
             pod: pod.cell.get(),
@@ -114,7 +115,7 @@ impl Events {
     }
 
     /// Makes an event, if anybody listens.
-    fn send(&self, event: impl FnOnce() -> Event) {
+    fn send(&self, event: impl FnOnce() -> ContainerEvent) {
         let sender = self.lock();
         if let Some(sender) = sender.as_ref().filter(|sender| sender.receiver_count() > 0) {
             // The last subscriber may have gone just now.
@@ -127,7 +128,7 @@ impl Events {
         *self.lock() = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<broadcast::Sender<Arc<Event>>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<broadcast::Sender<Arc<ContainerEvent>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
     use crate::pod::record::{Namespaces, PodHooks, PodPhase};
 
-    fn event(number: usize) -> Event {
+    fn event(number: usize) -> ContainerEvent {
         let pod = PodRecord {
             id: "pod".into(),
             config: Default::default(),
@@ -169,8 +170,8 @@ mod tests {
             resources: None,
             boot_id: String::new(),
         };
-        Event {
-            change: Change::Started,
+        ContainerEvent {
+            kind: EventKind::Started,
             id: number.to_string(),
             at: 1,
             pod: Arc::new(pod),

@@ -9,10 +9,15 @@ use std::{
 use proto_cri::v1 as cri;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::error::{Result, Step as _};
+use super::error::{AtStep as _, Result};
+use crate::{remove::remove_tree_at, store::make_private};
 
 /// 64 MiB, as every runtime gives (CRI-202).
 const SHM_OPTIONS: &std::ffi::CStr = c"mode=1777,size=65536k";
+/// Containers write to the files: they have a tmpfs of their own, of this many bytes and inodes at least. The state directory
+/// is everybody's.
+const FILES_SIZE: usize = 1 << 20;
+const FILES_INODES: usize = 64;
 
 /// Where a pod's files are.
 #[derive(Debug, Clone)]
@@ -25,8 +30,7 @@ pub struct Files {
 }
 
 impl Files {
-    pub fn of(state: &Path, id: &str) -> Self {
-        let dir = state.join("pods").join(id);
+    pub fn below(dir: PathBuf) -> Self {
         Self {
             hostname: dir.join("hostname"),
             hosts: dir.join("hosts"),
@@ -36,27 +40,39 @@ impl Files {
         }
     }
 
-    /// Makes them; on failure the caller removes them with [`Self::remove`].
+    /// Makes them; on failure the caller removes them with [`Self::remove`]. `passes`: the root of the pod's user namespace.
     ///
     /// # Errors
     /// The file that could not be made.
-    pub fn make(&self, hostname: &str, dns: Option<&cri::DnsConfig>, own_shm: bool) -> Result<()> {
-        fs::create_dir_all(&self.dir).step(&self.dir.display().to_string())?;
-        let write =
-            |path: &Path, text: &[u8]| fs::write(path, text).step(&path.display().to_string());
-        write(&self.hostname, format!("{hostname}\n").as_bytes())?;
-        write(
-            &self.hosts,
-            &read_or_empty(Path::new("/etc/hosts")).step("/etc/hosts")?,
-        )?;
+    pub fn make(
+        &self,
+        hostname: &str,
+        dns: Option<&cri::DnsConfig>,
+        own_shm: bool,
+        passes: Option<u32>,
+    ) -> Result<()> {
+        let hosts = read_or_empty(Path::new("/etc/hosts")).step("/etc/hosts")?;
         let resolv = match dns {
             Some(dns) => resolv_conf(dns).into_bytes(),
             None => read_or_empty(Path::new("/etc/resolv.conf")).step("/etc/resolv.conf")?,
         };
+        let what = self.dir.display().to_string();
+        make_private(&self.dir, None).step(&what)?;
+        let size = FILES_SIZE.max(4 * (hosts.len() + resolv.len()));
+        let options = format!("mode=700,size={size},nr_inodes={FILES_INODES}");
+        let options = std::ffi::CString::new(options).step(&what)?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("pod", &self.dir, "tmpfs", flags, Some(options.as_c_str()))
+            .step(&format!("mount a tmpfs on {what}"))?;
+        // Of the mount's root now.
+        make_private(&self.dir, passes).step(&what)?;
+        let write =
+            |path: &Path, text: &[u8]| fs::write(path, text).step(&path.display().to_string());
+        write(&self.hostname, format!("{hostname}\n").as_bytes())?;
+        write(&self.hosts, &hosts)?;
         write(&self.resolv_conf, &resolv)?;
         if own_shm {
             fs::create_dir_all(&self.shm).step("shm")?;
-            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             mount("shm", &self.shm, "tmpfs", flags, Some(SHM_OPTIONS)).step("mount shm")?;
         }
         Ok(())
@@ -67,14 +83,13 @@ impl Files {
     /// # Errors
     /// What is left.
     pub fn remove(&self) -> Result<()> {
-        // Anything but "not mounted" shows when the directory is removed.
-        let _ = unmount(&self.shm, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
-        match fs::remove_dir_all(&self.dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).step(&format!("remove {}", self.dir.display()))
-            }
-            _ => Ok(()),
+        // With what is mounted below. Pods of earlier versions have the second only. Anything but "not mounted" shows when
+        // the directory is removed.
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        if unmount(&self.dir, flags).is_err() {
+            let _ = unmount(&self.shm, flags);
         }
+        remove_tree_at(&self.dir).step(&format!("remove {}", self.dir.display()))
     }
 }
 

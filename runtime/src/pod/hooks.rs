@@ -1,78 +1,101 @@
 //! The contract points (CONTRACT.md): every place where NRI plugins are called, and the only
-//! file that calls the dispatch of crate `nri`.
+//! file that calls the dispatch of crate `nri`. A hook is named as its event.
 //!
-//! Events that carry updates hold the NRI turn until the updates are applied and nothing else
-//! is awaited in it (design.md, "Who waits for whom" 3). Updates of other containers go by
-//! [`update::apply`], which waits for no pod; evictions are put into the other pod's queue.
+//! Nothing is applied here. What plugins want is returned: for the object itself, and for other containers as
+//! [`SideEffects`]. Events whose answers carry updates hold the NRI turn until the caller has applied them, and
+//! nothing else is awaited in it (ARCHITECTURE.md, "Who waits for whom" 3).
 
 use std::{
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
-use nri::{
-    Adaptation, BoxFuture, Delivery, Observer, PluginEvent, PluginName, Refused, Snapshot, Source,
-    Told,
-};
+use nri::{Adaptation, Refused, Told, Turn};
 use proto_cri::v1 as cri;
-use proto_nri::{ContainerEviction, ContainerState, ContainerUpdate, Event};
+use proto_nri::Event;
 
 use super::{
-    Container, Pod,
-    container::update::{self, Change},
-    driver::ContainerWork,
+    broken,
     error::{Error, Kind, Result},
-    journal::Journal,
-    messages,
-    record::{ContainerPhase, Mark, PodPhase},
+    event_log,
+    message::{self, Describe},
+    plugins::Plugins,
+    side_effects::SideEffects,
     spec::Specs,
+    state::{Container, Pod},
 };
 use crate::{
-    oci,
-    services::Services,
-    trace::{self, Life, Subject, What},
+    config, oci,
+    trace::{EventLog, Subject, What},
+    violate,
 };
 
-/// What plugins made of a container that is being created.
-pub struct Created {
-    pub adjust: proto_nri::ContainerAdjustment,
+/// What plugins answered to an event that can carry updates; the NRI turn lasts as long as this does.
+pub struct Answer<T> {
+    /// For the container itself. `None` where no plugin touched it.
+    pub own: Option<T>,
+    /// For other containers: the caller applies them first.
+    pub others: SideEffects,
+    _turn: Option<Turn>,
+}
+
+impl<T> Answer<T> {
+    /// Where NRI is off.
+    fn none() -> Self {
+        Self {
+            own: None,
+            others: SideEffects::default(),
+            _turn: None,
+        }
+    }
+
+    /// Ends the turn.
+    pub fn into_own(self) -> Option<T> {
+        self.own
+    }
+}
+
+/// Result of CreateContainer.
+pub struct Adjusted {
+    pub adjustment: proto_nri::ContainerAdjustment,
     pub owners: proto_nri::OwningPlugins,
 }
 
-/// What plugins made of an update; the turn lasts as long as this does.
-#[derive(Default)]
-pub struct Updated {
-    /// `None` where no plugin touched the request's values.
-    pub target: Option<proto_nri::LinuxResources>,
-    _turn: Option<nri::Turn>,
-}
-
 /// Empty until NRI is started, and for good where it is disabled.
-#[derive(Default)]
 pub struct Hooks {
     adaptation: OnceLock<Adaptation>,
+    describe: Describe,
+    log: EventLog,
 }
 
 impl Hooks {
+    pub fn new(describe: Describe, log: EventLog) -> Self {
+        Self {
+            adaptation: OnceLock::new(),
+            describe,
+            log,
+        }
+    }
+
     /// Opens the socket and launches plugins. Recovery has put every pod into the registry by
     /// now, so that plugins are told of them in Synchronize.
     ///
     /// # Errors
     /// One line: someone else answers at the socket, a directory cannot be read.
-    pub async fn start(services: &Arc<Services>) -> Result<()> {
-        if !services.config.nri.enable {
+    pub async fn start(&self, config: &config::Config, plugins: Plugins) -> Result<()> {
+        if !config.nri.enable {
             return Ok(());
         }
-        let eyes = Arc::new(Eyes(Arc::downgrade(services)));
+        let plugins = Arc::new(plugins);
         let adaptation = Adaptation::builder("cairn", env!("CARGO_PKG_VERSION"))
-            .settings(services.config.nri_settings())
-            .default_validator(services.config.nri.default_validator.clone())
-            .source(Arc::clone(&eyes) as Arc<dyn Source>)
-            .observer(eyes)
+            .settings(config.nri_settings())
+            .default_validator(config.nri.default_validator.clone())
+            .source(Arc::clone(&plugins) as Arc<dyn nri::Source>)
+            .observer(plugins)
             .start()
             .await
             .map_err(|error| Error::failed(format!("NRI: {error}")))?;
-        let _ = services.hooks.adaptation.set(adaptation);
+        let _ = self.adaptation.set(adaptation);
         Ok(())
     }
 
@@ -107,41 +130,70 @@ impl Hooks {
     ///
     /// # Errors
     /// The first plugin's veto.
-    pub async fn run_pod(&self, pod: &Pod) -> Result<()> {
+    pub async fn run_pod_sandbox(&self, pod: &Pod) -> Result<()> {
         let Some(adaptation) = self.adaptation.get() else {
             return Ok(());
         };
-        let point = Point::begin(pod, None, Event::RunPodSandbox);
-        point.end(adaptation.run_pod_sandbox(messages::pod(pod)).await)
+        let point = self.reach(pod, None, Event::RunPodSandbox);
+        let message = broken::run(self.describe.pod(pod));
+        point.end(adaptation.run_pod_sandbox(message).await)
     }
 
     /// A sandbox whose Run hook was begun will not be: Stop and Remove to all (NRI-1118).
-    pub async fn undo_run_pod(&self, pod: &Pod) {
-        self.stop_pod(pod).await;
-        self.remove_pod(pod).await;
+    pub async fn undo_run_pod_sandbox(&self, pod: &Pod) {
+        // The caller fails already.
+        if violate::is("run-undo-in-reverse") {
+            let _ = self.remove_pod_sandbox(pod).await;
+            let _ = self.stop_pod_sandbox(pod).await;
+            return;
+        }
+        if !violate::is("run-veto-without-stop") {
+            let _ = self.stop_pod_sandbox(pod).await;
+        }
+        if !violate::is("run-veto-without-remove") {
+            let _ = self.remove_pod_sandbox(pod).await;
+        }
     }
 
     /// C-02. NRI-1130 to NRI-1134: containers are stopped, nothing is torn down.
-    pub async fn stop_pod(&self, pod: &Pod) {
-        if let Some(adaptation) = self.adaptation.get() {
-            let point = Point::begin(pod, None, Event::StopPodSandbox);
-            point.told(&adaptation.stop_pod_sandbox(messages::pod(pod)).await);
+    ///
+    /// # Errors
+    /// Everyone was told, and the teardown goes on; this is for the caller once it is complete: a plugin
+    /// did not answer that wants its failures to fail the request.
+    pub async fn stop_pod_sandbox(&self, pod: &Pod) -> Result<()> {
+        let Some(adaptation) = self.adaptation.get() else {
+            return Ok(());
+        };
+        let point = self.reach(pod, None, Event::StopPodSandbox);
+        let told = adaptation.stop_pod_sandbox(self.describe.pod(pod)).await;
+        let refused = |d: &&nri::Delivery| matches!(d.outcome, nri::Outcome::Refused(_));
+        if violate::is("stop-error-fails-the-call")
+            && let Some(refused) = told.deliveries.iter().find(refused)
+        {
+            point.passed(None);
+            return Err(Error::failed(format!("NRI: plugin {}", refused.plugin)));
         }
+        point.told(&told)
     }
 
     /// C-03. NRI-1140 to NRI-1143: just before the pod leaves the list.
-    pub async fn remove_pod(&self, pod: &Pod) {
-        if let Some(adaptation) = self.adaptation.get() {
-            let point = Point::begin(pod, None, Event::RemovePodSandbox);
-            point.told(&adaptation.remove_pod_sandbox(messages::pod(pod)).await);
-        }
+    ///
+    /// # Errors
+    /// As [`Hooks::stop_pod_sandbox`].
+    pub async fn remove_pod_sandbox(&self, pod: &Pod) -> Result<()> {
+        let Some(adaptation) = self.adaptation.get() else {
+            return Ok(());
+        };
+        let point = self.reach(pod, None, Event::RemovePodSandbox);
+        let message = broken::remove(self.describe.pod(pod));
+        point.told(&adaptation.remove_pod_sandbox(message).await)
     }
 
     /// C-12. NRI-1240.
     ///
     /// # Errors
     /// The first plugin's veto.
-    pub async fn update_pod(
+    pub async fn update_pod_sandbox(
         &self,
         pod: &Pod,
         overhead: Option<&cri::LinuxContainerResources>,
@@ -150,25 +202,31 @@ impl Hooks {
         let Some(adaptation) = self.adaptation.get() else {
             return Ok(());
         };
+        let empty = violate::is("update-pod-without-resources");
         let wire = |cri: Option<&cri::LinuxContainerResources>| {
+            let cri = cri.filter(|_| !empty);
             cri.map(oci::cri_to_nri).unwrap_or_default()
         };
-        let point = Point::begin(pod, None, Event::UpdatePodSandbox);
-        let told =
-            adaptation.update_pod_sandbox(messages::pod(pod), wire(overhead), wire(resources));
-        point.end(told.await)
+        let point = self.reach(pod, None, Event::UpdatePodSandbox);
+        let (message, overhead, resources) =
+            (self.describe.pod(pod), wire(overhead), wire(resources));
+        point.end(
+            adaptation
+                .update_pod_sandbox(message, overhead, resources)
+                .await,
+        )
     }
 
     /// C-13.
-    pub async fn post_update_pod(&self, pod: &Pod) {
+    pub async fn post_update_pod_sandbox(&self, pod: &Pod) {
         if let Some(adaptation) = self.adaptation.get() {
-            let point = Point::begin(pod, None, Event::PostUpdatePodSandbox);
-            point.told(&adaptation.post_update_pod_sandbox(messages::pod(pod)).await);
+            let point = self.reach(pod, None, Event::PostUpdatePodSandbox);
+            let told = adaptation.post_update_pod_sandbox(self.describe.pod(pod));
+            point.noted(&told.await);
         }
     }
 
-    /// C-04. The spec is ready, no process is there. Other containers' updates and evictions
-    /// are under way when it returns. `None` where NRI is off or nothing was adjusted.
+    /// C-04. The spec is ready, no process is there.
     ///
     /// # Errors
     /// A veto, a conflict or a validator's rejection.
@@ -177,56 +235,40 @@ impl Hooks {
         pod: &Pod,
         container: &Container,
         specs: &Specs,
-    ) -> Result<Option<Created>> {
+    ) -> Result<Answer<Adjusted>> {
         let Some(adaptation) = self.adaptation.get() else {
-            return Ok(None);
+            return Ok(Answer::none());
         };
-        container.set_message(messages::base(pod, container, specs));
-        let point = Point::begin(pod, Some(container), Event::CreateContainer);
+        container.set_message(self.describe.from_spec(pod, container, specs));
+        let point = self.reach(pod, Some(container), Event::CreateContainer);
         let turn = adaptation.turn().await;
-        let created = adaptation
-            .create_container(&turn, messages::pod(pod), messages::container(container))
-            .await;
-        let created = match created {
+        let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+        let created = match adaptation.create_container(&turn, sandbox, message).await {
             Ok(created) => created,
-            Err(refused) => {
-                for delivery in &refused.deliveries {
-                    point.delivered(delivery, Vec::new());
-                }
-                return point.refused(refused);
-            }
+            Err(refused) => return point.refused(refused),
         };
-        let merged = created.merged;
-        let owners = proto_nri::OwningPlugins::from(&merged.owners);
-        for delivery in &created.deliveries {
-            let plugin = delivery.plugin.to_string();
-            point.delivered(delivery, changed(&owners, &container.id, &plugin));
-        }
-        evict(&pod.services, &merged.evict);
-        update_others(&pod.services, &merged.update).await;
-        drop(turn);
         point.passed(None);
-        if !created.deliveries.iter().any(|delivery| delivery.adjusted) {
-            return Ok(None);
-        }
-        Ok(Some(Created {
-            adjust: merged.adjust,
-            owners,
-        }))
-    }
-
-    /// A container whose Create hook was begun will not be: Stop and Remove to all (NRI-430).
-    pub async fn undo_create_container(&self, pod: &Pod, container: &Container) {
-        self.stop_container(pod, container).await;
-        self.remove_container(pod, container).await;
+        let merged = created.merged;
+        let adjusted = created.deliveries.iter().any(|delivery| delivery.adjusted);
+        Ok(Answer {
+            own: adjusted.then(|| Adjusted {
+                adjustment: broken::adjustment(merged.adjust),
+                owners: proto_nri::OwningPlugins::from(&merged.owners),
+            }),
+            others: broken::others_at_create(SideEffects {
+                updates: merged.update,
+                evictions: merged.evict,
+            }),
+            _turn: Some(turn),
+        })
     }
 
     /// C-05. The container is listed.
     pub async fn post_create_container(&self, pod: &Pod, container: &Container) {
         if let Some(adaptation) = self.adaptation.get() {
-            let point = Point::begin(pod, Some(container), Event::PostCreateContainer);
-            let (sandbox, message) = (messages::pod(pod), messages::container(container));
-            point.told(&adaptation.post_create_container(sandbox, message).await);
+            let point = self.reach(pod, Some(container), Event::PostCreateContainer);
+            let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+            point.noted(&adaptation.post_create_container(sandbox, message).await);
         }
     }
 
@@ -238,27 +280,23 @@ impl Hooks {
         let Some(adaptation) = self.adaptation.get() else {
             return Ok(());
         };
-        let point = Point::begin(pod, Some(container), Event::StartContainer);
-        let mut message = messages::container(container);
+        let point = self.reach(pod, Some(container), Event::StartContainer);
+        let (sandbox, mut message) = (self.describe.pod(pod), message::container(container));
         message.pid = pid;
-        point.end(
-            adaptation
-                .start_container(messages::pod(pod), message)
-                .await,
-        )
+        let message = broken::start(message);
+        point.end(adaptation.start_container(sandbox, message).await)
     }
 
     /// C-07.
     pub async fn post_start_container(&self, pod: &Pod, container: &Container) {
         if let Some(adaptation) = self.adaptation.get() {
-            let point = Point::begin(pod, Some(container), Event::PostStartContainer);
-            let (sandbox, message) = (messages::pod(pod), messages::container(container));
-            point.told(&adaptation.post_start_container(sandbox, message).await);
+            let point = self.reach(pod, Some(container), Event::PostStartContainer);
+            let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+            point.noted(&adaptation.post_start_container(sandbox, message).await);
         }
     }
 
-    /// C-08. The merged values replace the request's. The NRI turn is held by the answer: the
-    /// caller applies them before it drops it.
+    /// C-08. The merged values replace the request's: the caller applies them too before it drops the answer.
     ///
     /// # Errors
     /// A veto or a conflict.
@@ -267,13 +305,13 @@ impl Hooks {
         pod: &Pod,
         container: &Container,
         wanted: &cri::LinuxContainerResources,
-    ) -> Result<Updated> {
+    ) -> Result<Answer<proto_nri::LinuxResources>> {
         let Some(adaptation) = self.adaptation.get() else {
-            return Ok(Updated::default());
+            return Ok(Answer::none());
         };
-        let point = Point::begin(pod, Some(container), Event::UpdateContainer);
+        let point = self.reach(pod, Some(container), Event::UpdateContainer);
         let turn = adaptation.turn().await;
-        let (sandbox, message) = (messages::pod(pod), messages::container(container));
+        let (sandbox, message) = (self.describe.pod(pod), message::container(container));
         let updated = adaptation
             .update_container(&turn, sandbox, message, oci::cri_to_nri(wanted))
             .await;
@@ -281,11 +319,16 @@ impl Hooks {
             Ok(updated) => updated.merged,
             Err(refused) => return point.refused(refused),
         };
-        evict(&pod.services, &merged.evict);
-        update_others(&pod.services, &merged.others).await;
         point.passed(None);
-        Ok(Updated {
-            target: merged.target,
+        Ok(Answer {
+            own: merged.target,
+            others: SideEffects {
+                updates: match violate::is("update-others-dropped") {
+                    true => Vec::new(),
+                    false => merged.others,
+                },
+                evictions: merged.evict,
+            },
             _turn: Some(turn),
         })
     }
@@ -293,49 +336,52 @@ impl Hooks {
     /// C-09.
     pub async fn post_update_container(&self, pod: &Pod, container: &Container) {
         if let Some(adaptation) = self.adaptation.get() {
-            let point = Point::begin(pod, Some(container), Event::PostUpdateContainer);
-            let (sandbox, message) = (messages::pod(pod), messages::container(container));
-            point.told(&adaptation.post_update_container(sandbox, message).await);
+            let point = self.reach(pod, Some(container), Event::PostUpdateContainer);
+            let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+            point.noted(&adaptation.post_update_container(sandbox, message).await);
         }
     }
 
     /// C-10. The process is gone; its exit is on record.
-    pub async fn stop_container(&self, pod: &Pod, container: &Container) {
+    pub async fn stop_container(&self, pod: &Pod, container: &Container) -> Answer<()> {
         let Some(adaptation) = self.adaptation.get() else {
-            return;
+            return Answer::none();
         };
-        let point = Point::begin(pod, Some(container), Event::StopContainer);
+        let point = self.reach(pod, Some(container), Event::StopContainer);
         let turn = adaptation.turn().await;
-        let (sandbox, message) = (messages::pod(pod), messages::container(container));
+        let (sandbox, message) = (self.describe.pod(pod), message::container(container));
         let stopped = adaptation.stop_container(&turn, sandbox, message).await;
-        update_others(&pod.services, &stopped.merged.update).await;
-        drop(turn);
         point.passed(None);
+        Answer {
+            own: None,
+            others: SideEffects {
+                updates: match violate::is("stop-updates-dropped") {
+                    true => Vec::new(),
+                    false => stopped.merged.update,
+                },
+                evictions: Vec::new(),
+            },
+            _turn: Some(turn),
+        }
     }
 
     /// C-11. Just before the container leaves the list.
-    pub async fn remove_container(&self, pod: &Pod, container: &Container) {
-        if let Some(adaptation) = self.adaptation.get() {
-            let point = Point::begin(pod, Some(container), Event::RemoveContainer);
-            let (sandbox, message) = (messages::pod(pod), messages::container(container));
-            point.told(&adaptation.remove_container(sandbox, message).await);
-        }
+    ///
+    /// # Errors
+    /// As [`Hooks::stop_pod_sandbox`].
+    pub async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<()> {
+        let Some(adaptation) = self.adaptation.get() else {
+            return Ok(());
+        };
+        let point = self.reach(pod, Some(container), Event::RemoveContainer);
+        let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+        point.told(&adaptation.remove_container(sandbox, message).await)
     }
-}
 
-/// One pass through a contract point, for the event log.
-struct Point<'a> {
-    journal: &'a Journal,
-    subject: Subject,
-    event: Event,
-    begun: Instant,
-}
-
-impl<'a> Point<'a> {
-    fn begin(pod: &'a Pod, container: Option<&Container>, event: Event) -> Self {
-        let point = Self {
-            journal: &pod.services.journal,
-            subject: Journal::subject(pod, container),
+    fn reach(&self, pod: &Pod, container: Option<&Container>, event: Event) -> Point<'_> {
+        let point = Point {
+            log: &self.log,
+            subject: event_log::subject(pod, container),
             event,
             begun: Instant::now(),
         };
@@ -345,9 +391,20 @@ impl<'a> Point<'a> {
         });
         point
     }
+}
 
+/// One pass through a contract point, for the event log. What each plugin answered in it is logged by
+/// [`Plugins`], as it comes.
+struct Point<'a> {
+    log: &'a EventLog,
+    subject: Subject,
+    event: Event,
+    begun: Instant,
+}
+
+impl Point<'_> {
     fn record(&self, what: What) {
-        self.journal.record(self.subject.clone(), what);
+        self.log.record(self.subject.clone(), what);
     }
 
     fn passed(&self, aborted: Option<String>) {
@@ -358,13 +415,18 @@ impl<'a> Point<'a> {
         });
     }
 
-    /// What one plugin answered, and the names of what it set.
-    fn delivered(&self, delivery: &Delivery, changed: Vec<String>) {
-        self.record(answer(delivery, changed));
+    /// A notification: what went wrong is in the plugins' lines.
+    fn noted(&self, _: &Told) {
+        self.passed(None);
     }
 
-    fn told(&self, _: &Told) {
+    /// A teardown: nothing stops it, and a failure that is to be told is for its end.
+    fn told(&self, told: &Told) -> Result<()> {
         self.passed(None);
+        match &told.failed {
+            None => Ok(()),
+            Some(why) => Err(Error::failed(format!("NRI: {why}"))),
+        }
     }
 
     fn end(&self, told: std::result::Result<Told, Refused>) -> Result<()> {
@@ -379,6 +441,9 @@ impl<'a> Point<'a> {
 
     fn refused<T>(&self, refused: Refused) -> Result<T> {
         self.passed(Some(refused.reason.clone()));
+        if self.event == Event::RunPodSandbox && violate::is("run-veto-nameless") {
+            return Err(Error::failed("NRI: vetoed"));
+        }
         Err(Error::new(Kind::Failed, format!("NRI: {}", refused.reason)))
     }
 }
@@ -390,246 +455,4 @@ fn contract_point(event: Event) -> String {
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Into the other pods' queues, not awaited; a container is stopped without grace (NRI-570).
-fn evict(services: &Services, evictions: &[ContainerEviction]) {
-    for eviction in evictions {
-        if let Err(error) = evict_one(services, &eviction.container_id, &eviction.reason) {
-            tracing::warn!(container = %eviction.container_id, %error, "eviction");
-        }
-    }
-}
-
-fn evict_one(services: &Services, id: &str, reason: &str) -> Result<()> {
-    let (pod, container) = services.registry.container(id)?;
-    tracing::info!(container = %container.id, reason, "evicted by a plugin");
-    // The first reason counts.
-    let _ = container.evicted.set(reason.to_owned());
-    let grace = Duration::ZERO;
-    pod.post_container(&container.id, ContainerWork::Stop { grace });
-    Ok(())
-}
-
-/// Applies updates of other containers; a failure is logged and the rest goes on (12.2).
-/// Returns those that failed and were not to be ignored.
-async fn update_others(services: &Services, updates: &[ContainerUpdate]) -> Vec<ContainerUpdate> {
-    let mut failed = Vec::new();
-    for update in updates {
-        let Some(resources) = update
-            .linux
-            .as_ref()
-            .and_then(|linux| linux.resources.clone())
-        else {
-            continue;
-        };
-        let change = Change {
-            nri: Some(resources),
-            ..Change::default()
-        };
-        let result = match services.registry.container(&update.container_id) {
-            Ok((_, container)) => update::apply(services, &container, &change).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = result {
-            tracing::warn!(container = %update.container_id, %error, "update by a plugin");
-            if !update.ignore_failure {
-                failed.push(update.clone());
-            }
-        }
-    }
-    failed
-}
-
-/// The daemon as plugins reach it, and as it watches them. Weak: the services own the
-/// adaptation, which owns this.
-struct Eyes(Weak<Services>);
-
-impl Source for Eyes {
-    /// The library leaves out what a plugin gets, or got, events for.
-    fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        let Some(services) = self.0.upgrade() else {
-            return snapshot;
-        };
-        for pod in services.registry.all() {
-            let record = pod.cell.get();
-            let kept = record.phase != PodPhase::NotReady || record.failed_step.is_none();
-            if kept && record.hooks.remove == Mark::None {
-                snapshot.pods.push(messages::pod(&pod));
-            }
-            for container in pod.containers() {
-                let record = container.cell.get();
-                let lives = record.phase != ContainerPhase::Exited;
-                if lives && container.has_message() && record.hooks.remove == Mark::None {
-                    snapshot.containers.push(messages::container(&container));
-                }
-            }
-        }
-        snapshot
-    }
-
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
-        Box::pin(async move {
-            match self.0.upgrade() {
-                Some(services) => update_others(&services, &updates).await,
-                None => updates,
-            }
-        })
-    }
-
-    fn evict(
-        &self,
-        container: String,
-        reason: String,
-    ) -> BoxFuture<'_, std::result::Result<(), String>> {
-        Box::pin(async move {
-            let services = self.0.upgrade().ok_or("the runtime is ending")?;
-            evict_one(&services, &container, &reason).map_err(|error| error.to_string())
-        })
-    }
-}
-
-impl Observer for Eyes {
-    fn delivered(&self, delivery: &Delivery) {
-        // Told after the merge, which knows who set what.
-        if delivery.event == Event::CreateContainer {
-            return;
-        }
-        let Some(services) = self.0.upgrade() else {
-            return;
-        };
-        let Some(pod) = services.registry.any(&delivery.pod) else {
-            return;
-        };
-        let container = pod.container(&delivery.container);
-        let subject = Journal::subject(&pod, container.as_deref());
-        services
-            .journal
-            .record(subject, answer(delivery, Vec::new()));
-    }
-
-    fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
-        // The library has logged it.
-        if let Some(services) = self.0.upgrade()
-            && let Some(life) = life(event)
-        {
-            let plugin = plugin.to_string();
-            let what = What::PluginLife { plugin, life };
-            services.journal.record(Subject::daemon(), what);
-        }
-    }
-}
-
-fn answer(delivery: &Delivery, changed: Vec<String>) -> What {
-    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    What::Plugin {
-        hook: nri::mask::event_name(delivery.event).to_owned(),
-        plugin: delivery.plugin.to_string(),
-        outcome: outcome(&delivery.outcome),
-        took_ns: nanoseconds(delivery.took),
-        adjusted: delivery.adjusted,
-        changed,
-        updates: small(delivery.updates),
-        evictions: small(delivery.evictions),
-    }
-}
-
-/// Names of what a plugin set in a container, such as `Env DEMO`; never a value.
-fn changed(owners: &proto_nri::OwningPlugins, container: &str, plugin: &str) -> Vec<String> {
-    let Some(fields) = owners.owners.get(container) else {
-        return Vec::new();
-    };
-    let name = |field: &i32| {
-        proto_nri::Field::try_from(*field).map_or("an unknown field", |field| field.as_str_name())
-    };
-    let mine = |owner: &String| owner.split(',').any(|one| one == plugin);
-    let simple = fields.simple.iter().filter(|(_, owner)| mine(owner));
-    let mut names: Vec<_> = simple.map(|(field, _)| name(field).to_owned()).collect();
-    for (field, keys) in &fields.compound {
-        let keys = keys.owners.iter().filter(|(_, owner)| mine(owner));
-        names.extend(keys.map(|(key, _)| format!("{} {key}", name(field))));
-    }
-    names
-}
-
-fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
-    use nri::Outcome as From;
-    use trace::Outcome as To;
-    match outcome {
-        From::Answered => To::Answered,
-        From::Refused(reason) => To::Refused(reason.clone()),
-        From::TimedOut => To::TimedOut,
-        From::Lost(reason) => To::Lost(reason.clone()),
-        From::Garbled(reason) => To::Garbled(reason.clone()),
-        From::Panicked(reason) => To::Panicked(reason.clone()),
-        From::Conflict(reason) => To::Conflict(reason.clone()),
-        From::Denied(reason) => To::Denied(reason.clone()),
-        From::Skipped => To::Skipped,
-        From::NotSubscribed => To::NotSubscribed,
-        From::Joining => To::Joining,
-        From::Absent => To::Absent,
-        From::Cancelled => To::Cancelled,
-    }
-}
-
-/// `None` for what the log alone tells.
-fn life(event: &PluginEvent) -> Option<Life> {
-    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Some(match event {
-        PluginEvent::Launched => Life::Launched,
-        PluginEvent::Registered { version, .. } => Life::Registered {
-            version: match version {
-                nri::Version::V1Alpha1 => "v1alpha1".to_owned(),
-                nri::Version::V1Beta1 => "v1beta1".to_owned(),
-            },
-        },
-        PluginEvent::Configured { events } => Life::Configured {
-            events: events
-                .iter()
-                .map(|e| nri::mask::event_name(e).to_owned())
-                .collect(),
-        },
-        PluginEvent::Synchronized {
-            pods,
-            containers,
-            took,
-        } => Life::Synchronized {
-            pods: small(*pods),
-            containers: small(*containers),
-            took_ns: nanoseconds(*took),
-        },
-        PluginEvent::Deprecated { .. } => return None,
-        PluginEvent::Unsolicited {
-            updates,
-            failed,
-            evictions,
-        } => Life::Unsolicited {
-            updates: small(*updates),
-            failed: small(*failed),
-            evictions: small(*evictions),
-        },
-        PluginEvent::Rejected { reason } => Life::Rejected {
-            reason: reason.clone(),
-        },
-        PluginEvent::Closed { reason } => Life::Closed {
-            reason: reason.clone(),
-        },
-        PluginEvent::Restarting { after } => Life::Restarting {
-            after_ns: nanoseconds(*after),
-        },
-        PluginEvent::Dropped { event } => Life::Dropped {
-            hook: nri::mask::event_name(*event).to_owned(),
-        },
-    })
-}
-
-/// How a container's phase is told to plugins.
-pub fn state(phase: ContainerPhase) -> ContainerState {
-    match phase {
-        ContainerPhase::Creating | ContainerPhase::Created => ContainerState::ContainerCreated,
-        ContainerPhase::Running => ContainerState::ContainerRunning,
-        ContainerPhase::Exited => ContainerState::ContainerStopped,
-        ContainerPhase::Unknown => ContainerState::ContainerUnknown,
-    }
 }

@@ -2,124 +2,166 @@
 //! pod (CRI-201). It goes the way of every container: a monitor, the create helper, a leaf
 //! cgroup; its root holds one static program and needs no image.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    Pod,
-    container::{cgroup, start::CGROUP_GONE},
-    error::{Error, Result, Step as _},
-    journal::Step,
-    record::Process,
+    dirs::remove_dir,
+    error::{AtStep as _, Error, Result},
+    event_log::did,
+    events::{EventKind, Events},
+    message::Describe,
+    processes::{CGROUP_GONE, Processes},
+    record::{Mark, PodPhase},
+    registry::Registry,
+    state::Pod,
 };
 use crate::{
-    monitor::{LaunchSpec, Reattached},
-    oci::{self, PauseInputs, SeccompKind},
-    services::Services,
+    host::facts::View,
+    monitor::{LaunchSpec, Monitor, Reattached},
+    oci::{self, HostFacts, PauseInputs, SeccompKind},
+    trace::{Action, EventLog},
 };
 
-fn dir(services: &Services, pod: &str) -> PathBuf {
-    services.config.state.join("pause").join(pod)
+/// How often a sandbox that is still being made is looked at, when its pause process has ended already.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+pub struct Pauses {
+    /// The built-in root of pause processes.
+    pub root: PathBuf,
+    pub host: Arc<HostFacts>,
+    pub describe: Describe,
+    pub processes: Arc<Processes>,
+    pub registry: Arc<Registry>,
+    pub events: Events,
+    pub log: EventLog,
 }
 
-/// # Errors
-/// The step that failed; [`stop`] undoes what was done.
-pub async fn start(pod: &Arc<Pod>, seccomp: &SeccompKind) -> Result<()> {
-    let services = &pod.services;
-    let record = pod.cell.get();
-    let sandbox = services.sandbox_facts(pod);
-    let profile = match seccomp {
-        SeccompKind::Localhost(path) => Some(tokio::fs::read_to_string(path).await.step(path)?),
-        SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
-    };
-    let linux = record.linux();
-    let spec = oci::pause_spec(&PauseInputs {
-        sandbox: &sandbox,
-        context: linux.security_context.as_ref(),
-        host: &services.host,
-        policy: &services.policy,
-        rootfs: &services.pause_root,
-        args: &["/pause".to_owned()],
-        seccomp,
-        seccomp_profile: profile.as_deref(),
-    })?;
-    let group = cgroup(services, &record.cgroup_leaf())?;
-    let resources = oci::resources::current(&spec).cloned();
-    let prepared = group.clone();
-    crate::store::blocking(move || {
-        prepared.create()?;
-        resources.map_or(Ok(()), |resources| prepared.apply(&resources))
-    })
-    .await
-    .step("pause: cgroup")?;
-    let (monitor, created) = services
-        .launcher
-        .launch(LaunchSpec {
-            id: format!("pause-{}", pod.id),
-            dir: dir(services, &pod.id),
-            config: serde_json::to_vec(&spec).step("pause: encode the spec")?,
-            cgroups: services.monitor_dirs(&group),
-            tty: false,
-            stdin: false,
-            stdin_once: false,
-            log_path: None,
-            max_log_line: 0,
-        })
-        .await
-        .step("pause")?;
-    monitor.start().await.step("pause")?;
-    let pid = created.pid.unsigned_abs();
-    pod.cell
-        .change(|record| {
-            record.pause = Some(Process {
-                pid,
-                start_time: created.start_time,
-                boot_id: services.boot_id.clone(),
-            });
-        })
-        .await?;
-    services.journal.step(pod, None, Step::Paused { pid });
-    Ok(())
-}
-
-/// Whether the pause of a record is alive and the same process.
-///
-/// # Errors
-/// When its monitor cannot be asked.
-pub async fn alive(services: &Services, pod: &str) -> Result<bool> {
-    let found = services
-        .launcher
-        .reattach(&format!("pause-{pod}"), &dir(services, pod))
-        .await
-        .step("pause")?;
-    Ok(matches!(found, Reattached::Running(_)))
-}
-
-/// Kills it and gives back what it used. Idempotent; nothing to do where there is none.
-///
-/// # Errors
-/// What is left.
-pub async fn stop(pod: &Arc<Pod>) -> Result<()> {
-    let services = &pod.services;
-    let dir = dir(services, &pod.id);
-    if tokio::fs::metadata(&dir).await.is_ok() {
-        if let Ok(Reattached::Running(monitor)) = services
-            .launcher
-            .reattach(&format!("pause-{}", pod.id), &dir)
+impl Pauses {
+    /// # Errors
+    /// The step that failed; [`Self::stop`] undoes what was done.
+    pub async fn start(self: &Arc<Self>, pod: &Arc<Pod>, seccomp: &SeccompKind) -> Result<()> {
+        let (processes, record) = (&self.processes, pod.cell.get());
+        let sandbox = self.describe.sandbox(pod);
+        let profile = match seccomp {
+            SeccompKind::Localhost(path) => Some(tokio::fs::read_to_string(path).await.step(path)?),
+            SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
+        };
+        let linux = record.linux();
+        let spec = oci::pause_spec(&PauseInputs {
+            sandbox: &sandbox,
+            context: linux.security_context.as_ref(),
+            host: &self.host,
+            view: &View,
+            policy: &self.describe.policy,
+            rootfs: &self.root,
+            args: &["/pause".to_owned()],
+            seccomp,
+            seccomp_profile: profile.as_deref(),
+        })?;
+        let group = processes.cgroup(&record.cgroup_leaf())?;
+        let resources = oci::resources::current(&spec).cloned();
+        group
+            .set_up(&pod.id, resources)
             .await
-        {
+            .step("pause: cgroup")?;
+        let (monitor, launched) = processes
+            .launcher
+            .launch(LaunchSpec {
+                id: format!("pause-{}", pod.id),
+                dir: processes.dirs.pause(&pod.id),
+                config: serde_json::to_vec(&spec).step("pause: encode the spec")?,
+                cgroups: processes.joined_by_monitor(&group),
+                tty: false,
+                stdin: false,
+                stdin_once: false,
+                log_path: None,
+                max_log_line: 0,
+                join: None,
+            })
+            .await
+            .step("pause")?;
+        monitor.start().await.step("pause")?;
+        let process = processes.process(&launched);
+        let pid = process.pid;
+        pod.cell
+            .change(|record| record.pause = Some(process))
+            .await?;
+        did(&self.log, pod, None, Action::Paused { pid });
+        self.watch(pod, monitor);
+        Ok(())
+    }
+
+    /// Whether the pause of a record is alive and the same process; it is watched from now on.
+    ///
+    /// # Errors
+    /// When its monitor cannot be asked.
+    pub async fn alive(self: &Arc<Self>, pod: &Arc<Pod>) -> Result<bool> {
+        let found = self.reattach(&pod.id).await?;
+        Ok(match found {
+            Reattached::Running(monitor) => {
+                self.watch(pod, monitor);
+                true
+            }
+            _ => false,
+        })
+    }
+
+    async fn reattach(&self, pod: &str) -> Result<Reattached> {
+        let processes = &self.processes;
+        let (id, dir) = (format!("pause-{pod}"), processes.dirs.pause(pod));
+        let found = processes.launcher.reattach(&id, &dir).await;
+        found.step("pause")
+    }
+
+    /// A sandbox whose pause process has ended is NOTREADY: nothing can join its PID namespace any more, and the kernel
+    /// has killed what was in it. The client is expected to stop the sandbox, with all that belongs to it, and to make
+    /// another.
+    fn watch(self: &Arc<Self>, pod: &Arc<Pod>, monitor: Monitor) {
+        let (pauses, pod) = (Arc::clone(self), Arc::clone(pod));
+        tokio::spawn(async move {
+            monitor.wait().await;
+            drop(monitor);
+            // Its record says when RunPodSandbox has come to an end, this way or that.
+            while pod.cell.get().phase == PodPhase::Creating {
+                if pauses.registry.any(&pod.id).is_none() {
+                    return;
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            if pod.cell.get().phase != PodPhase::Ready || pod.cell.get().hooks.stop != Mark::None {
+                return; // It was stopped.
+            }
+            tracing::warn!(pod = %pod.id, "the pause process has ended: NOTREADY");
+            let written = pod
+                .cell
+                .record_fact(|record| record.phase = PodPhase::NotReady)
+                .await;
+            if let Err(error) = written {
+                tracing::error!(pod = %pod.id, %error, "the end of the pause process is not on record");
+            }
+            pauses.events.tell(&pod, None, EventKind::Stopped);
+        });
+    }
+
+    /// Kills it and gives back what it used. Idempotent; nothing to do where there is none.
+    ///
+    /// # Errors
+    /// What is left.
+    pub async fn stop(&self, pod: &Pod) -> Result<()> {
+        let dir = self.processes.dirs.pause(&pod.id);
+        if tokio::fs::metadata(&dir).await.is_err() {
+            return Ok(());
+        }
+        if let Ok(Reattached::Running(monitor)) = self.reattach(&pod.id).await {
             let killed = monitor.kill(libc::SIGKILL, true).await;
-            if killed.is_ok()
-                && tokio::time::timeout(CGROUP_GONE, monitor.wait())
-                    .await
-                    .is_ok()
-            {
+            let waited = tokio::time::timeout(CGROUP_GONE, monitor.wait());
+            if killed.is_ok() && waited.await.is_ok() {
                 monitor.delete().await.step("pause")?;
             }
         }
-        services.launcher.cleanup(&dir).await.step("pause")?;
-        tokio::fs::remove_dir_all(&dir)
-            .await
-            .map_err(|error| Error::failed(format!("pause: remove {}: {error}", dir.display())))?;
+        let cleaned = self.processes.launcher.cleanup(&dir).await;
+        cleaned.step("pause")?;
+        let removed = remove_dir(&dir).await;
+        removed.map_err(|error: Error| error.at("pause"))
     }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use proto_cri::v1 as cri;
 use serde::{Deserialize, Serialize};
 
-use crate::store::Record;
+use crate::{cgroup, oci::namespaces::user_mapping, store::Record};
 
 /// Where a pod is in its life. Only the pod's driver and the steps it runs change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub enum PodPhase {
     NotReady,
 }
 
-/// How far an NRI hook got, written before and after its dispatch (design.md, "Hooks across a
+/// How far an NRI hook got, written before and after its dispatch (ARCHITECTURE.md, "Hooks across a
 /// restart").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -55,10 +55,17 @@ pub struct Process {
     pub boot_id: String,
 }
 
+impl Process {
+    /// How a spec names its PID namespace.
+    pub fn pid_namespace(&self) -> PathBuf {
+        format!("/proc/{}/ns/pid", self.pid).into()
+    }
+}
+
 /// What the network layer gave the pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Network {
+pub struct PodNetwork {
     /// Primary first.
     pub ips: Vec<String>,
     /// The CNI result, or the like of it from the built-in bridge.
@@ -89,7 +96,7 @@ pub struct PodRecord {
     pub namespaces: Namespaces,
     /// The network was asked for: it must be given back, whether or not an answer came.
     pub network_begun: bool,
-    pub network: Option<Network>,
+    pub network: Option<PodNetwork>,
     /// The pause process of a pod that shares its PID namespace.
     pub pause: Option<Process>,
     /// A step of stopping that failed; Stop and Remove resume there (invariant 7).
@@ -131,6 +138,12 @@ impl PodRecord {
             .unwrap_or_default()
     }
 
+    /// The host's user that root is mapped to, in a pod with a user namespace.
+    pub fn user_namespace_root(&self) -> Option<u32> {
+        let map = crate::oci::namespaces::user_mapping(&self.namespace_options());
+        map.ok().flatten().map(|map| map.host_id)
+    }
+
     pub fn host_network(&self) -> bool {
         self.namespace_options().network() == cri::NamespaceMode::Node
     }
@@ -138,7 +151,13 @@ impl PodRecord {
     /// The sandbox's own leaf: the pause process's, and there without one too, so that the
     /// pod's cgroup has what holds it.
     pub fn cgroup_leaf(&self) -> String {
-        format!("{}/{}", self.cgroup_parent, self.id)
+        cgroup::leaf(&self.cgroup_parent, &self.id)
+    }
+
+    /// The host's user and group of a user namespace's root.
+    pub fn mapped_root(&self) -> Option<(u32, u32)> {
+        let mapping = user_mapping(&self.namespace_options());
+        mapping.ok().flatten().map(|map| (map.host_id, map.host_id))
     }
 
     /// The name that is unique among existing sandboxes (CRI-110).

@@ -11,27 +11,37 @@
 //! | container running | exit file, no monitor | EXITED with that code |
 //! | container running | nothing | EXITED 255 |
 //! | removal begun | anything | removed |
-//! | namespaces, roots, specs without record | | removed |
+//! | any, unreadable | anything | held as it is (`held.rs`) |
+//! | namespaces, roots, specs without record | | removed (`sweep.rs`) |
 
-use std::{collections::HashSet, fs, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
-    Container, Pod,
-    container::{self, dir, start::watch},
-    driver::{ContainerWork, Driver, Message},
-    error::{Result, Step as _},
-    files::Files,
-    messages, pause,
-    record::{ContainerPhase, ContainerRecord, Mark, PodPhase, Process},
-    stop,
+    container_exit::watch,
+    driver::{Driver, Steps},
+    error::Result,
+    held::AllHeld,
+    hooks::Hooks,
+    message::Describe,
+    plugins::Plugins,
+    record::{ContainerPhase, ContainerRecord, Mark, PodPhase, PodRecord},
+    registry::Registry,
+    remove_by_id::RemoveById,
+    request::{ContainerWork, Message},
+    run_pod_sandbox::RunPodSandbox,
+    spec::SpecStore,
+    state::{Container, Pod},
+    sweep::Sweep,
 };
 use crate::{
     clock,
-    monitor::{Ending, Reattached},
-    services::Services,
-    store::Cell,
+    config::Config,
+    monitor::{Ending, Launched, Reattached},
+    oci::annotations,
+    store::{Cell, Store},
+    violate,
 };
 
 /// A monitor that does not answer by then leaves its container UNKNOWN (CRI-805).
@@ -42,173 +52,341 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub struct Summary {
     pub pods: usize,
     pub containers: usize,
-    pub set_aside: usize,
+    pub held: usize,
 }
 
-/// What is rolled back counts as being removed, in memory, from the start: plugins that are
-/// synchronised meanwhile do not find it in their lists (CONTRACT.md, *Joining*).
-///
-/// # Errors
-/// When the store itself cannot be read. Trouble with one object is logged and stays with it.
-pub async fn recover(services: &Arc<Services>) -> Result<Summary> {
-    let (pods, mut set_aside) = services.pods.load()?;
-    let (containers, more) = services.containers.load()?;
-    set_aside.extend(more);
-    for line in &set_aside {
-        tracing::error!("record set aside: {line}");
-    }
-    let summary = Summary {
-        pods: pods.len(),
-        containers: containers.len(),
-        set_aside: set_aside.len(),
-    };
-    let mut recovered = Vec::new();
-    for mut record in pods {
-        if record.phase == PodPhase::Creating {
-            record.hooks.remove = Mark::Begun;
-        }
-        let cell = Cell::loaded(services.pods.clone(), record);
-        recovered.push(Pod::new(Arc::clone(services), cell));
-    }
-    let orphans = adopt(services, &recovered, containers);
-    for (pod, _) in &recovered {
-        services.registry.publish(pod);
-        keep_messages(pod).await;
-    }
-    // Plugins that come with us are synchronised now; what recovery finds they get as events.
-    super::hooks::Hooks::start(services).await?;
-    let mut work = JoinSet::new();
-    for (pod, queue) in recovered {
-        work.spawn(recover_pod(pod, queue));
-    }
-    for orphan in orphans {
-        work.spawn(remove_orphan(Arc::clone(services), orphan));
-    }
-    while let Some(end) = work.join_next().await {
-        if let Err(error) = end {
-            tracing::error!(%error, "recovery of an object broke off");
-        }
-    }
-    sweep(services).await;
-    Ok(summary)
+pub struct Recovery {
+    pub registry: Arc<Registry>,
+    pub pods: Store<PodRecord>,
+    pub containers: Store<ContainerRecord>,
+    pub specs: SpecStore,
+    pub describe: Describe,
+    pub hooks: Arc<Hooks>,
+    pub run_pod_sandbox: Arc<RunPodSandbox>,
+    pub steps: Arc<Steps>,
+    pub remove_by_id: Arc<RemoveById>,
+    pub sweep: Sweep,
 }
 
-/// Hangs containers below their pods; those without one are returned.
-fn adopt(
-    services: &Arc<Services>,
-    pods: &[(Arc<Pod>, mpsc::Receiver<Message>)],
-    containers: Vec<ContainerRecord>,
-) -> Vec<ContainerRecord> {
-    let mut orphans = Vec::new();
-    for mut record in containers {
-        if record.phase == ContainerPhase::Creating {
-            record.hooks.remove = Mark::Begun;
+impl Recovery {
+    /// What is rolled back counts as being removed, in memory, from the start: plugins that are
+    /// synchronised meanwhile do not find it in their lists (CONTRACT.md, *Joining*).
+    ///
+    /// # Errors
+    /// When the store itself cannot be read, or NRI cannot start. Trouble with one object is logged and stays with it.
+    pub async fn run(self, config: &Config, plugins: Plugins) -> Result<Summary> {
+        let (pods, unreadable) = self.pods.load()?;
+        let mut held = AllHeld::default();
+        for found in unreadable {
+            held.hold_pod(found);
         }
-        match pods.iter().find(|(pod, _)| pod.id == record.pod) {
-            Some((pod, _)) => {
-                let cell = Cell::loaded(services.containers.clone(), record);
-                pod.insert(Arc::new(Container::new(cell)));
+        let (containers, unreadable) = self.containers.load()?;
+        for found in unreadable {
+            held.hold_container(found, |id| self.pod_by_spec(id));
+        }
+        let (containers, of_held): (Vec<_>, Vec<_>) = containers
+            .into_iter()
+            .partition(|record| !held.pods.contains_key(&record.pod));
+        for record in of_held {
+            let path = self.containers.path(&record.id);
+            held.hold_with_its_pod(record, path);
+        }
+        let summary = Summary {
+            pods: pods.len(),
+            containers: containers.len(),
+            held: held.pods.len() + held.containers.len(),
+        };
+        report(&held);
+        self.registry.hold(held);
+        let mut recovered = Vec::new();
+        for mut record in pods {
+            if record.phase == PodPhase::Creating {
+                record.hooks.remove = Mark::Begun;
             }
-            None => orphans.push(record),
+            recovered.push(Pod::new(Cell::loaded(self.pods.clone(), record)));
+        }
+        let orphans = self.adopt(&recovered, containers);
+        for (pod, _) in &recovered {
+            expect_askers(pod);
+        }
+        for (pod, _) in &recovered {
+            self.registry.publish(pod);
+            if config.nri.enable {
+                self.keep_messages(pod).await;
+            }
+        }
+        // Plugins that come with us are synchronised now; what recovery finds they get as events.
+        self.hooks.start(config, plugins).await?;
+        let mut work = JoinSet::new();
+        let all = Arc::new(self);
+        for (pod, queue) in recovered {
+            work.spawn(Arc::clone(&all).pod(pod, queue));
+        }
+        for orphan in orphans {
+            work.spawn(Arc::clone(&all).remove_orphan(orphan));
+        }
+        while let Some(end) = work.join_next().await {
+            if let Err(error) = end {
+                tracing::error!(%error, "recovery of an object broke off");
+            }
+        }
+        all.sweep.run().await;
+        Ok(summary)
+    }
+
+    /// The pod of a container whose record does not tell: its spec does.
+    fn pod_by_spec(&self, container: &str) -> Option<String> {
+        let spec = self.specs.read_blocking(container).ok()?.spec;
+        let all = spec.annotations().as_ref()?;
+        all.get(annotations::SANDBOX_ID).cloned()
+    }
+
+    /// Hangs containers below their pods; those without one are returned.
+    fn adopt(
+        &self,
+        pods: &[(Arc<Pod>, mpsc::Receiver<Message>)],
+        containers: Vec<ContainerRecord>,
+    ) -> Vec<ContainerRecord> {
+        let mut orphans = Vec::new();
+        for mut record in containers {
+            if record.phase == ContainerPhase::Creating {
+                record.hooks.remove = Mark::Begun;
+            }
+            match pods.iter().find(|(pod, _)| pod.id == record.pod) {
+                Some((pod, _)) => {
+                    let cell = Cell::loaded(self.containers.clone(), record);
+                    pod.insert(Arc::new(Container::new(cell)));
+                }
+                None => orphans.push(record),
+            }
+        }
+        orphans
+    }
+
+    /// What plugins are told of containers that were there before.
+    async fn keep_messages(&self, pod: &Pod) {
+        for container in pod.containers() {
+            if let Ok(specs) = self.specs.read(&container.id).await {
+                let message = self.describe.from_spec(pod, &container, &specs);
+                container.set_message(message);
+            }
         }
     }
-    orphans
-}
 
-/// What plugins are told of containers that were there before.
-async fn keep_messages(pod: &Pod) {
-    if !pod.services.config.nri.enable {
-        return;
-    }
-    for container in pod.containers() {
-        if let Ok(specs) = pod.services.specs.read(&container.id).await {
-            container.set_message(messages::base(pod, &container, &specs));
-        }
-    }
-}
-
-async fn recover_pod(pod: Arc<Pod>, queue: mpsc::Receiver<Message>) {
-    let record = pod.cell.get();
-    let rebooted = record.boot_id != pod.services.boot_id;
-    if record.phase == PodPhase::Creating {
-        if let Err(error) = undo_creation(&pod).await {
-            tracing::error!(pod = %pod.id, %error, "a sandbox that was being made cannot be undone");
-            let failed = pod
-                .cell
-                .record_fact(|record| {
-                    record.phase = PodPhase::NotReady;
-                    record.failed_step = Some(error.text.clone());
-                    // The undo has told plugins both, if they were told of Run.
-                    record.hooks.stop = Mark::Done;
-                    record.hooks.remove = Mark::Done;
-                })
+    async fn pod(self: Arc<Self>, pod: Arc<Pod>, queue: mpsc::Receiver<Message>) {
+        let record = pod.cell.get();
+        let rebooted = record.boot_id != self.steps.container_exit.processes.boot_id;
+        if record.phase == PodPhase::Creating {
+            if let Err(error) = self.run_pod_sandbox.undo_all(&pod).await {
+                tracing::error!(pod = %pod.id, %error, "a sandbox that was being made cannot be undone");
+                let failed = pod
+                    .cell
+                    .record_fact(|record| {
+                        record.phase = PodPhase::NotReady;
+                        record.failed_step = Some(error.text.clone());
+                        // The undo has told plugins both, if they were told of Run.
+                        record.hooks.stop = Mark::Done;
+                        record.hooks.remove = Mark::Done;
+                    })
+                    .await;
+                log(&pod, "record the failed undo", failed.map(drop));
+            } else {
+                self.registry.forget(&pod.cell.get());
+                return;
+            }
+        } else if record.phase == PodPhase::Ready && (rebooted || !self.intact(&pod).await) {
+            tracing::warn!(pod = %pod.id, rebooted, "the sandbox is gone: NOTREADY");
+            pod.cell
+                .note(|record| record.phase = PodPhase::NotReady)
                 .await;
-            log(&pod, "record the failed undo", failed.map(drop));
-        } else {
-            pod.services.registry.forget(&pod.cell.get());
-            return;
         }
-    } else if record.phase == PodPhase::Ready && (rebooted || !intact(&pod).await) {
-        tracing::warn!(pod = %pod.id, rebooted, "the sandbox is gone: NOTREADY");
-        let changed = pod
+        // The driver first: what recovery finds goes through its queue.
+        let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(&self.steps));
+        tokio::spawn(driver.run());
+        for container in pod.containers() {
+            let result = self.container(&pod, &container, rebooted).await;
+            log(&pod, "recover a container", result);
+        }
+        let hooks = pod.cell.get().hooks.clone();
+        if hooks.remove == Mark::Begun {
+            let removed = pod.ask(Message::RemovePod).await;
+            log(&pod, "resume its removal", removed);
+        } else if hooks.stop == Mark::Begun && !violate::is("restart-forgets-the-stop") {
+            log(&pod, "resume its stop", pod.ask(Message::StopPod).await);
+        }
+    }
+
+    /// Every pinned namespace is still a mount, and the pause still runs.
+    async fn intact(&self, pod: &Arc<Pod>) -> bool {
+        let record = pod.cell.get();
+        let namespaces = &record.namespaces;
+        let pinned = [
+            &namespaces.net,
+            &namespaces.ipc,
+            &namespaces.uts,
+            &namespaces.user,
+        ];
+        if !pinned.into_iter().flatten().all(|path| is_namespace(path)) {
+            return false;
+        }
+        match &record.pause {
+            Some(_) => {
+                let pauses = &self.run_pod_sandbox.pauses;
+                pauses.alive(pod).await.unwrap_or(false)
+            }
+            None => true,
+        }
+    }
+
+    async fn container(
+        self: &Arc<Self>,
+        pod: &Arc<Pod>,
+        container: &Arc<Container>,
+        rebooted: bool,
+    ) -> Result<()> {
+        let exit = &self.steps.container_exit;
+        match container.cell.get().phase {
+            ContainerPhase::Creating => {
+                self.steps.create_container.undo(pod, container).await;
+                pod.forget(&container.id);
+                return Ok(());
+            }
+            ContainerPhase::Running | ContainerPhase::Unknown if rebooted => {
+                ended(pod, container, Ending::Lost).await?;
+            }
+            ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Unknown => {
+                self.reattach(pod, container, true).await?;
+            }
+            // The exit was recorded, plugins may not have been told.
+            ContainerPhase::Exited => {
+                exit.give_back(container).await;
+                if !violate::is("restart-misses-an-exit") {
+                    exit.tell(pod, container).await;
+                }
+            }
+        }
+        if container.cell.get().hooks.remove == Mark::Begun {
+            pod.ask_container(&container.id, ContainerWork::Remove)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn reattach(
+        self: &Arc<Self>,
+        pod: &Arc<Pod>,
+        container: &Arc<Container>,
+        first: bool,
+    ) -> Result<()> {
+        let exit = &self.steps.container_exit;
+        let processes = &exit.processes;
+        let created = container.cell.get().phase == ContainerPhase::Created;
+        let dir = processes.dirs.container(&container.id);
+        let found = processes.launcher.reattach(&container.id, &dir);
+        match tokio::time::timeout(ANSWER, found).await {
+            Ok(Ok(Reattached::Running(monitor))) => {
+                let (pid, start_time) = monitor.init();
+                container.set_monitor(Some(monitor.clone()));
+                // It runs, whether or not a full disk takes that down: who does not watch it can never stop it.
+                container
+                    .cell
+                    .note(|record| {
+                        record.phase = ContainerPhase::Running;
+                        if record.started_at == 0 {
+                            record.started_at = clock::now_ns();
+                        }
+                        record.process = Some(processes.process(&Launched { pid, start_time }));
+                    })
+                    .await;
+                watch(pod, container, monitor);
+                Ok(())
+            }
+            Ok(Ok(Reattached::Exited(exit, monitor))) => {
+                container.set_monitor(monitor);
+                ended(pod, container, Ending::Exited(exit)).await
+            }
+            // Never started: whatever there was undoes itself.
+            Ok(Ok(Reattached::Lost)) if created => {
+                exit.give_back(container).await;
+                Ok(())
+            }
+            Ok(Ok(Reattached::Lost)) => ended(pod, container, Ending::Lost).await,
+            Ok(Err(_)) | Err(_) if !first => Ok(()),
+            Ok(Err(error)) => {
+                self.unknown(pod, container, &error.to_string()).await;
+                Ok(())
+            }
+            Err(_) => {
+                let why = "its monitor does not answer";
+                self.unknown(pod, container, why).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn unknown(self: &Arc<Self>, pod: &Arc<Pod>, container: &Arc<Container>, reason: &str) {
+        tracing::warn!(container = %container.id, reason, "UNKNOWN");
+        self.look_again(pod, container);
+        container
             .cell
-            .change(|record| record.phase = PodPhase::NotReady)
+            .note(|record| {
+                record.phase = ContainerPhase::Unknown;
+                record.exit.message = reason.to_owned();
+            })
             .await;
-        log(&pod, "record NOTREADY", changed.map(drop));
     }
-    // The driver first: what recovery finds goes through its queue.
-    let driver = tokio::spawn(Driver::new(Arc::clone(&pod), queue).run());
-    for container in pod.containers() {
-        let result = recover_container(&pod, &container, rebooted).await;
-        log(&pod, "recover a container", result);
+
+    /// Looks again for a monitor that did not answer, until it does or the container is gone.
+    fn look_again(self: &Arc<Self>, pod: &Arc<Pod>, container: &Arc<Container>) {
+        let (all, pod, container) = (Arc::clone(self), Arc::clone(pod), Arc::clone(container));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(ANSWER).await;
+                let waits = container.cell.get().phase == ContainerPhase::Unknown;
+                if !waits || pod.container(&container.id).is_none() {
+                    return;
+                }
+                let result = Box::pin(all.reattach(&pod, &container, false)).await;
+                log(&pod, "look again for a monitor", result);
+            }
+        });
     }
-    let hooks = pod.cell.get().hooks.clone();
-    if hooks.remove == Mark::Begun {
-        log(
-            &pod,
-            "resume its removal",
-            pod.ask(Message::RemovePod).await,
-        );
-    } else if hooks.stop == Mark::Begun {
-        log(&pod, "resume its stop", pod.ask(Message::StopPod).await);
+
+    /// A container whose pod's record is gone: force-removed (CRI-805).
+    async fn remove_orphan(self: Arc<Self>, record: ContainerRecord) {
+        let id = &record.id;
+        tracing::warn!(container = %id, pod = %record.pod, "no such sandbox: removed");
+        if let Err(error) = self.remove_by_id.orphan(&record).await {
+            tracing::error!(container = %id, %error, "remove a container without a sandbox");
+        }
     }
-    drop(driver);
+}
+
+fn report(held: &AllHeld) {
+    for pod in held.pods.values() {
+        tracing::error!("{}", pod.refusal("sandbox"));
+    }
+    for container in held.containers.values() {
+        tracing::error!("{}", container.refusal("container"));
+    }
+}
+
+/// Whether the client heard of what it had asked for is not known: if it asks again, it gets the same. Whatever was
+/// used since was heard of.
+fn expect_askers(pod: &Pod) {
+    let containers = pod.containers();
+    if containers.is_empty() && pod.cell.get().phase == PodPhase::Ready {
+        pod.set_undelivered();
+    }
+    let created = |c: &&Arc<Container>| c.cell.get().phase == ContainerPhase::Created;
+    for container in containers.iter().filter(created) {
+        container.set_undelivered();
+    }
 }
 
 fn log<E: std::fmt::Display>(pod: &Pod, step: &str, result: std::result::Result<(), E>) {
     if let Err(error) = result {
         tracing::error!(pod = %pod.id, step, %error, "recovery");
-    }
-}
-
-async fn undo_creation(pod: &Arc<Pod>) -> Result<()> {
-    if pod.cell.get().hooks.run != Mark::None {
-        pod.services.hooks.undo_run_pod(pod).await;
-    }
-    pause::stop(pod).await?;
-    stop::release_network(pod).await?;
-    stop::release_namespaces(pod).await?;
-    stop::release_cgroup(pod).await?;
-    pod.cell.delete().await?;
-    Ok(())
-}
-
-/// Every pinned namespace is still a mount, and the pause still runs.
-async fn intact(pod: &Arc<Pod>) -> bool {
-    let record = pod.cell.get();
-    let namespaces = &record.namespaces;
-    let pinned = [
-        &namespaces.net,
-        &namespaces.ipc,
-        &namespaces.uts,
-        &namespaces.user,
-    ];
-    if !pinned.into_iter().flatten().all(|path| is_namespace(path)) {
-        return false;
-    }
-    match &record.pause {
-        Some(_) => pause::alive(&pod.services, &pod.id).await.unwrap_or(false),
-        None => true,
     }
 }
 
@@ -218,205 +396,7 @@ fn is_namespace(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == NSFS_MAGIC)
 }
 
-async fn recover_container(
-    pod: &Arc<Pod>,
-    container: &Arc<Container>,
-    rebooted: bool,
-) -> Result<()> {
-    let record = container.cell.get();
-    match record.phase {
-        ContainerPhase::Creating => {
-            container::create::undo(pod, container).await;
-            pod.forget(&container.id);
-            return Ok(());
-        }
-        ContainerPhase::Running | ContainerPhase::Unknown if rebooted => {
-            ended(pod, container, Ending::Lost).await?;
-        }
-        ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Unknown => {
-            reattach(pod, container, true).await?;
-        }
-        // The exit was recorded, plugins may not have been told.
-        ContainerPhase::Exited => {
-            container::exit::give_back(pod, container).await;
-            container::exit::tell(pod, container).await;
-        }
-    }
-    if container.cell.get().hooks.remove == Mark::Begun {
-        pod.ask_container(&container.id, ContainerWork::Remove)
-            .await?;
-    }
-    Ok(())
-}
-
-/// Looks again for a monitor that did not answer, until it does or the container is gone.
-fn look_again(pod: &Arc<Pod>, container: &Arc<Container>) {
-    let (pod, container) = (Arc::clone(pod), Arc::clone(container));
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(ANSWER).await;
-            let waits = container.cell.get().phase == ContainerPhase::Unknown;
-            if !waits || pod.container(&container.id).is_none() {
-                return;
-            }
-            let result = Box::pin(reattach(&pod, &container, false)).await;
-            log(&pod, "look again for a monitor", result);
-        }
-    });
-}
-
-async fn reattach(pod: &Arc<Pod>, container: &Arc<Container>, first: bool) -> Result<()> {
-    let services = &pod.services;
-    let created = container.cell.get().phase == ContainerPhase::Created;
-    let found = tokio::time::timeout(
-        ANSWER,
-        services
-            .launcher
-            .reattach(&container.id, &dir(services, &container.id)),
-    )
-    .await;
-    match found {
-        Ok(Ok(Reattached::Running(monitor))) => {
-            let (pid, start_time) = monitor.init();
-            container.set_monitor(Some(monitor.clone()));
-            container
-                .cell
-                .change(|record| {
-                    record.phase = ContainerPhase::Running;
-                    if record.started_at == 0 {
-                        record.started_at = clock::now_ns();
-                    }
-                    record.process = Some(Process {
-                        pid: pid.unsigned_abs(),
-                        start_time,
-                        boot_id: services.boot_id.clone(),
-                    });
-                })
-                .await?;
-            watch(pod, container, monitor);
-            Ok(())
-        }
-        Ok(Ok(Reattached::Exited(exit, monitor))) => {
-            container.set_monitor(monitor);
-            ended(pod, container, Ending::Exited(exit)).await
-        }
-        // Never started: whatever there was undoes itself.
-        Ok(Ok(Reattached::Lost)) if created => {
-            container::exit::give_back(pod, container).await;
-            Ok(())
-        }
-        Ok(Ok(Reattached::Lost)) => ended(pod, container, Ending::Lost).await,
-        Ok(Err(_)) | Err(_) if !first => Ok(()),
-        Ok(Err(error)) => unknown(pod, container, &error.to_string()).await,
-        Err(_) => unknown(pod, container, "its monitor does not answer").await,
-    }
-}
-
 async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Result<()> {
     pod.ask_container(&container.id, ContainerWork::Exited(ending))
         .await
-}
-
-async fn unknown(pod: &Arc<Pod>, container: &Arc<Container>, reason: &str) -> Result<()> {
-    tracing::warn!(container = %container.id, reason, "UNKNOWN");
-    look_again(pod, container);
-    container
-        .cell
-        .change(|record| {
-            record.phase = ContainerPhase::Unknown;
-            record.exit.message = reason.to_owned();
-        })
-        .await?;
-    Ok(())
-}
-
-/// A container whose pod's record is gone: force-removed (CRI-805).
-async fn remove_orphan(services: Arc<Services>, record: ContainerRecord) {
-    let id = record.id.clone();
-    tracing::warn!(container = %id, pod = %record.pod, "no such sandbox: removed");
-    let dir = dir(&services, &id);
-    let result: Result<()> = async {
-        services.launcher.cleanup(&dir).await.step("processes")?;
-        container::cgroup(&services, &record.cgroup)?
-            .remove(container::start::CGROUP_GONE)
-            .await
-            .step("cgroup")?;
-        services
-            .images
-            .release_rootfs(&id)
-            .await
-            .step("root file system")?;
-        services.specs.remove(&id).await?;
-        let _ = tokio::fs::remove_dir_all(&dir).await;
-        services.containers.delete(&id)?;
-        Ok(())
-    }
-    .await;
-    if let Err(error) = result {
-        tracing::error!(container = %id, %error, "remove a container without a sandbox");
-    }
-}
-
-/// Removes what no record owns.
-async fn sweep(services: &Arc<Services>) {
-    let mut pods = HashSet::new();
-    let mut containers = HashSet::new();
-    for pod in services.registry.pods() {
-        containers.extend(
-            pod.containers()
-                .iter()
-                .map(|container| container.id.clone()),
-        );
-        pods.insert(pod.id.clone());
-    }
-    if let Err(error) = services.network.gc(&pods).await {
-        tracing::error!(%error, "give back the networks of sandboxes that are gone");
-    }
-    let state = &services.config.state;
-    for id in children(&state.join("ns")).filter(|id| !pods.contains(id)) {
-        log_sweep("namespaces", &id, services.unpin(&id));
-    }
-    for id in children(&state.join("pods")).filter(|id| !pods.contains(id)) {
-        log_sweep("files", &id, Files::of(state, &id).remove());
-    }
-    for id in children(&state.join("containers")).filter(|id| !containers.contains(id)) {
-        let dir = dir(services, &id);
-        let result = services.launcher.cleanup(&dir).await.map(drop);
-        log_sweep("processes", &id, result);
-        log_sweep("directory", &id, fs::remove_dir_all(&dir));
-    }
-    for id in children(&services.config.root.join("roots")).filter(|id| !containers.contains(id)) {
-        let result = services.images.release_rootfs(&id).await;
-        log_sweep("root file system", &id, result);
-    }
-    for id in children(&services.config.root.join("volumes")).filter(|id| !containers.contains(id))
-    {
-        let result = container::remove_volumes(services, &id).await;
-        log_sweep("volumes", &id, result);
-    }
-    for id in services.images.in_use().pods {
-        if !pods.contains(&id) {
-            let result = services.images.release_image_volumes(&id).await;
-            log_sweep("image volumes", &id, result);
-        }
-    }
-    for id in services.specs.ids().unwrap_or_default() {
-        if !containers.contains(&id) {
-            log_sweep("spec", &id, services.specs.remove(&id).await);
-        }
-    }
-}
-
-fn children(dir: &Path) -> impl Iterator<Item = String> {
-    fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-}
-
-fn log_sweep<E: std::fmt::Display>(what: &str, id: &str, result: std::result::Result<(), E>) {
-    match result {
-        Ok(()) => tracing::warn!(id, "{what} without a record: removed"),
-        Err(error) => tracing::error!(id, %error, "{what} without a record"),
-    }
 }

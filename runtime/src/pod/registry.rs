@@ -10,10 +10,12 @@ use std::{
 use tokio::sync::watch;
 
 use super::{
-    Container, Pod,
-    error::{Error, Kind, Result},
+    error::{AtStep as _, Error, Kind, Result},
+    held::AllHeld,
     record::{ContainerPhase, PodPhase, PodRecord},
+    state::{Container, Pod},
 };
+use crate::violate;
 
 /// The outcome of a RunPodSandbox under way, for all who asked for it.
 pub type Starting = watch::Receiver<Option<Result<()>>>;
@@ -33,6 +35,7 @@ struct Name {
 #[derive(Default)]
 pub struct Registry {
     inner: RwLock<Inner>,
+    held: RwLock<Arc<AllHeld>>,
 }
 
 /// What became of the wish for a name.
@@ -46,6 +49,31 @@ pub enum Reservation {
 }
 
 impl Registry {
+    /// Recovery's: what it found and could not read.
+    pub fn hold(&self, held: AllHeld) {
+        *self.held.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(held);
+    }
+
+    /// What is held, as it is now.
+    pub fn held(&self) -> Arc<AllHeld> {
+        Arc::clone(&self.held.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// It is gone; with it goes the hold.
+    pub fn release_pod(&self, id: &str) {
+        self.release(|held| drop(held.pods.remove(id)));
+    }
+
+    /// It is gone; with it goes the hold.
+    pub fn release_container(&self, id: &str) {
+        self.release(|held| drop(held.containers.remove(id)));
+    }
+
+    fn release(&self, take: impl FnOnce(&mut AllHeld)) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        take(Arc::make_mut(&mut held));
+    }
+
     /// Takes the name for `id`, or says who has it (CRI-110, CRI-113).
     pub fn reserve(&self, name: &str, id: &str, starting: Starting) -> Reservation {
         let mut inner = self.write();
@@ -104,7 +132,7 @@ impl Registry {
             .read()
             .pods
             .values()
-            .filter(|pod| listed(pod))
+            .filter(|pod| listed(pod) || violate::is("run-listed-early"))
             .cloned()
             .collect();
         pods.sort_by_key(|pod| pod.cell.get().created_at);
@@ -116,7 +144,7 @@ impl Registry {
         let mut found = Vec::new();
         for pod in self.read().pods.values() {
             for container in pod.containers() {
-                if container.cell.get().phase != ContainerPhase::Creating {
+                if visible(&container) || violate::is("create-listed-early") {
                     found.push((Arc::clone(pod), container));
                 }
             }
@@ -140,7 +168,15 @@ impl Registry {
             .take_while(|(key, _)| key.starts_with(id))
             .filter(|(_, pod)| listed(pod))
             .map(|(_, pod)| Arc::clone(pod));
-        unique("sandbox", id, candidates)?.ok_or_else(|| Error::no_sandbox(id))
+        unique("sandbox", id, candidates)?.ok_or_else(|| self.no_pod(id))
+    }
+
+    /// Refused where it is held, else not found.
+    fn no_pod(&self, id: &str) -> Error {
+        match self.held().pod(id) {
+            Some(held) => held.refusal("sandbox"),
+            None => Error::no_sandbox(id),
+        }
     }
 
     /// A container by id or unique prefix of it.
@@ -160,7 +196,10 @@ impl Registry {
                 .filter(|c| visible(c) && c.id.starts_with(id))
                 .map(|container| (Arc::clone(pod), container))
         });
-        unique("container", id, all)?.ok_or_else(|| Error::no_container(id))
+        unique("container", id, all)?.ok_or_else(|| match self.held().container(id) {
+            Some(held) => held.refusal("container"),
+            None => Error::no_container(id),
+        })
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
@@ -170,6 +209,20 @@ impl Registry {
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// 64 hexadecimal digits (CRI-009).
+///
+/// # Errors
+/// When the kernel gives no random bytes.
+pub fn new_id() -> Result<String> {
+    let mut bytes = [0; 32];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .step("random bytes")?;
+    if filled < bytes.len() {
+        return Err(Error::failed("random bytes: the kernel gave too few"));
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// A sandbox that is being made is not found by anyone (CRI-100, NRI-1114).

@@ -6,7 +6,7 @@ use std::{fs, io, path::PathBuf};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
-use super::error::{Error, Result, Step as _};
+use super::error::{AtStep as _, Error, Result};
 use crate::store::{self, blocking};
 
 const SCHEMA: u32 = 1;
@@ -51,10 +51,13 @@ pub struct SpecStore {
 }
 
 impl SpecStore {
+    /// Before anything is written: what a crash left half written goes.
+    ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// When the directory cannot be made, or read.
     pub fn open(dir: PathBuf) -> Result<Self, store::Error> {
         store::make_dir(&dir)?;
+        store::discard_unfinished(&dir)?;
         Ok(Self { dir })
     }
 
@@ -65,18 +68,22 @@ impl SpecStore {
     /// # Errors
     /// A file that is not there, not readable, or of a newer schema.
     pub async fn read(&self, id: &str) -> Result<Specs> {
-        let path = self.path(id);
+        let (specs, id) = (self.clone(), id.to_owned());
+        blocking(move || specs.read_blocking(&id)).await
+    }
+
+    /// [`Self::read`] for recovery, which may block.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_blocking(&self, id: &str) -> Result<Specs> {
         let what = format!("container {id}: read its spec");
-        let shown = what.clone();
-        blocking(move || {
-            let bytes = fs::read(path).step(&shown)?;
-            serde_json::from_slice::<Specs>(&bytes).step(&shown)
-        })
-        .await
-        .and_then(|specs| match specs.schema {
+        let bytes = fs::read(self.path(id)).step(&what)?;
+        let specs: Specs = serde_json::from_slice(&bytes).step(&what)?;
+        match specs.schema {
             SCHEMA => Ok(specs),
             newer => Err(Error::failed(format!("{what}: schema {newer} is not ours"))),
-        })
+        }
     }
 
     /// On disk when it returns.
@@ -118,5 +125,23 @@ impl SpecStore {
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter_map(|name| name.strip_suffix(".json").map(str::to_owned))
             .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_was_cut_off_is_gone_at_the_next_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let specs = dir.path().join("specs");
+        SpecStore::open(specs.clone()).expect("a first start");
+        for name in ["whole.json", "cut.tmp"] {
+            fs::write(specs.join(name), b"{").expect("write");
+        }
+        let again = SpecStore::open(specs.clone()).expect("another start");
+        assert_eq!(again.ids().expect("ids"), ["whole"]);
+        assert!(!specs.join("cut.tmp").exists());
     }
 }

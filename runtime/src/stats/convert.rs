@@ -1,6 +1,6 @@
 //! Pure: samples to the messages of ContainerStats and PodSandboxStats (CRI-151, 152, 156).
 
-use super::{Interface, LayerUsage, Sample};
+use super::reading::{Interface, LayerUsage, Sample};
 use crate::cgroup::{PressureLine, Psi};
 use proto_cri::v1 as cri;
 

@@ -1,15 +1,12 @@
 //! The metrics of CRI-158 by name: what they are, what labels they have beside the common ones, and
 //! how they are read out of a container's or pod's numbers. Pure.
 
-use super::metrics::{Container, Pod};
+use super::reading::{Container, Pod, Reading};
 use crate::cgroup::{IoDevice, Psi};
 use proto_cri::v1::MetricType;
 
 /// Labels that every metric begins with.
 pub const LABELS: [&str; 5] = ["pod", "namespace", "container", "id", "image"];
-
-/// One sample: the values of the extra labels, and the number.
-pub type Reading = (Vec<String>, u64);
 
 /// Whose numbers a family has.
 pub enum Source {

@@ -1,4 +1,4 @@
-//! What writable layers take (CRI-155). Counting one is a walk over its files, so it is done in the
+//! Disk usage of writable layers (CRI-155). Counting one is a walk over its files, so it is done in the
 //! background and kept.
 //!
 //! ```text
@@ -7,10 +7,11 @@
 //! ```
 //! A list waits only for layers nobody has counted before, and for those no longer than `FIRST`.
 
-use super::LayerUsage;
+use super::reading::LayerUsage;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -54,7 +55,7 @@ impl Default for Layers {
 }
 
 impl Layers {
-    /// What is known of these containers' layers. `count` walks one; `None` says that it is gone.
+    /// Disk usage of these containers' layers, as known. `count` walks one; `None` says that it is gone.
     pub async fn usage<C, F>(&self, ids: &[String], count: C) -> HashMap<String, LayerUsage>
     where
         C: Fn(String) -> F + Send + 'static,
@@ -121,7 +122,7 @@ impl Layers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock()
     }
 }
 

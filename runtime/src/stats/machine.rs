@@ -1,4 +1,4 @@
-//! What metrics need beside a cgroup: the processes of a container, and filesystems. Reads `/proc`
+//! Sources of metrics beside cgroups: the processes of a container, and filesystems. Reads `/proc`
 //! and `/sys`; every list is bounded, and what vanishes meanwhile is left out.
 
 use std::os::unix::fs::MetadataExt;

@@ -1,56 +1,9 @@
 //! Pure: descriptors and samples of metrics (CRI-157, CRI-158). Both come from one table, so that a
 //! sample has its descriptor's labels by construction.
 
-use super::families::{FAMILIES, Family, LABELS, Reading, Source};
-use super::machine::{Filesystem, Processes};
-use super::{Interface, LayerUsage};
-use crate::cgroup::Stats;
+use super::families::{FAMILIES, Family, LABELS, Source};
+use super::reading::{Container, Pod, Reading};
 use proto_cri::v1 as cri;
-
-/// What is known of a running container.
-#[derive(Debug)]
-pub struct Container<'a> {
-    pub id: &'a str,
-    pub name: &'a str,
-    pub image: &'a str,
-    /// With [`Detail::All`](crate::cgroup::Detail::All).
-    pub stats: &'a Stats,
-    pub processes: Processes,
-    pub layer: Option<&'a LayerUsage>,
-    pub filesystem: Option<&'a Filesystem>,
-    /// As the container was created or last updated.
-    pub resources: Option<&'a cri::LinuxContainerResources>,
-    /// Times in ns since the epoch.
-    pub started_ns: i64,
-    pub now_ns: i64,
-    /// [`device_name`](super::machine::device_name), or another one in tests.
-    pub device_name: fn(u32, u32) -> String,
-}
-
-/// A pod with its running containers.
-#[derive(Debug)]
-pub struct Pod<'a> {
-    pub id: &'a str,
-    pub name: &'a str,
-    pub namespace: &'a str,
-    /// Empty for a pod in the host's network.
-    pub interfaces: &'a [Interface],
-    pub containers: Vec<Container<'a>>,
-}
-
-impl Container<'_> {
-    /// A number that was asked for; 0 means "not set" in CRI.
-    pub(super) fn asked(&self, read: fn(&cri::LinuxContainerResources) -> i64) -> Option<u64> {
-        let value = u64::try_from(read(self.resources?)).ok()?;
-        (value > 0).then_some(value)
-    }
-
-    /// A number of the filesystem with the writable layer, labelled by its device.
-    pub(super) fn on_device(&self, read: impl Fn(&Filesystem) -> u64) -> Vec<Reading> {
-        let label = |f: &Filesystem| (vec![f.device.clone()], read(f));
-        self.filesystem.map(label).into_iter().collect()
-    }
-}
 
 /// All metrics that [`pod`] may give.
 pub fn descriptors() -> Vec<cri::MetricDescriptor> {

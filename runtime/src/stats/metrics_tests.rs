@@ -1,7 +1,9 @@
 //! Descriptors and samples as critest looks at them.
 
 use super::*;
-use crate::cgroup::{Cpu, HugePages, IoDevice, Limits, Memory, Pids, Pressure, Psi, Swap};
+use crate::cgroup::{Cpu, HugePages, IoDevice, Limits, Memory, Pids, Pressure, Psi, Stats, Swap};
+use crate::stats::machine::{Filesystem, Processes};
+use crate::stats::{Interface, LayerUsage};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn full() -> Stats {

@@ -8,8 +8,9 @@
 //! which the kubelet takes as its cue to compute a rate of its own.
 
 use crate::cgroup::Cgroup;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -51,9 +52,9 @@ impl Sampler {
     /// ends when the cgroup is gone, and keeps the sampling of all going.
     pub fn rate(&self, id: &str, group: &Cgroup) -> Option<u64> {
         let now = Instant::now();
-        *lock(&self.0.asked) = Some(now);
+        *self.0.asked.lock() = Some(now);
         self.0.wake.notify_one();
-        let mut watched = lock(&self.0.watched);
+        let mut watched = self.0.watched.lock();
         let Some(one) = watched.get(id) else {
             watched.insert(id.to_owned(), Watched::new(group.clone()));
             return None;
@@ -74,17 +75,17 @@ impl Sampler {
                 self.sample_all().await;
             }
             // What was read before the pause would average over it.
-            lock(&self.0.watched).clear();
+            self.0.watched.lock().clear();
         }
     }
 
     fn is_asked(&self) -> bool {
-        lock(&self.0.asked).is_some_and(|at| at.elapsed() < IDLE)
+        self.0.asked.lock().is_some_and(|at| at.elapsed() < IDLE)
     }
 
     async fn sample_all(&self) {
         let copy = |(id, w): (&String, &Watched)| (id.clone(), w.group.clone());
-        let groups: Vec<_> = lock(&self.0.watched).iter().map(copy).collect();
+        let groups: Vec<_> = self.0.watched.lock().iter().map(copy).collect();
         // Reading may flush counters in the kernel, so not on a thread that serves requests.
         let read = tokio::task::spawn_blocking(move || {
             let read = |(id, group): (String, Cgroup)| {
@@ -94,7 +95,7 @@ impl Sampler {
             groups.into_iter().map(read).collect::<Vec<_>>()
         });
         let Ok(read) = read.await else { return };
-        let mut watched = lock(&self.0.watched);
+        let mut watched = self.0.watched.lock();
         for (id, usage, at) in read {
             match (usage, watched.get_mut(&id)) {
                 (Some(usage), Some(one)) => one.take(at, usage),
@@ -130,10 +131,6 @@ impl Watched {
 fn rate(usage: u64, before: u64, elapsed: Duration) -> Option<u64> {
     let used = u128::from(usage.checked_sub(before)?);
     u64::try_from(used * 1_000_000_000 / elapsed.as_nanos().max(1)).ok()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -201,13 +198,13 @@ mod tests {
         until_known(&sampler, dir.path(), &group).await;
         std::fs::remove_file(dir.path().join("cg/pod/c/cpu.stat")).unwrap();
         for _ in 0..1000 {
-            if lock(&sampler.0.watched).is_empty() {
+            if sampler.0.watched.lock().is_empty() {
                 break;
             }
             pass(PERIOD).await;
         }
         assert!(
-            lock(&sampler.0.watched).is_empty(),
+            sampler.0.watched.lock().is_empty(),
             "it is not read for ever"
         );
         assert_eq!(sampler.rate("c", &group), None);
@@ -222,12 +219,12 @@ mod tests {
         let task = tokio::spawn(async move { running.run().await });
         assert_eq!(sampler.rate("c", &group), None);
         for _ in 0..1000 {
-            if lock(&sampler.0.watched).is_empty() {
+            if sampler.0.watched.lock().is_empty() {
                 break;
             }
             pass(PERIOD).await;
         }
-        assert!(lock(&sampler.0.watched).is_empty());
+        assert!(sampler.0.watched.lock().is_empty());
         task.abort();
     }
 }

@@ -41,7 +41,7 @@ pub struct Subject {
     pub call: String,
 }
 
-/// What happened.
+/// Kind of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum What {
@@ -56,7 +56,7 @@ pub enum What {
     /// The runtime did something.
     Step {
         #[serde(flatten)]
-        step: Step,
+        step: Action,
     },
     /// A contract point was reached: its hook is called at every plugin now, in order.
     Point {
@@ -65,7 +65,7 @@ pub enum What {
         point: String,
         hook: String,
     },
-    /// What one plugin answered there.
+    /// Answer of one plugin.
     Plugin {
         hook: String,
         plugin: String,
@@ -102,61 +102,29 @@ pub enum What {
     Unknown,
 }
 
-/// What the runtime did, between the contract points.
+/// Step of the runtime, between the contract points.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
-pub enum Step {
-    SandboxBegun,
-    Cgroup,
+pub enum Action {
     Namespaces,
-    Network {
-        ips: Vec<String>,
-    },
-    Paused {
-        pid: u32,
-    },
+    Network { ips: Vec<String> },
+    Paused { pid: u32 },
     Ready,
-    SandboxFailed {
-        reason: String,
-    },
-    ImagePulled {
-        image: String,
-    },
     ContainerMade,
-    Created {
-        pid: u32,
-    },
+    Created { pid: u32 },
     Started,
-    StartFailed {
-        reason: String,
-    },
-    /// A stop signal was sent; `SIGTERM`.
-    Signalled {
-        signal: String,
-    },
-    Exited {
-        code: i32,
-        reason: String,
-    },
+    StartFailed { reason: String },
+    Exited { code: i32, reason: String },
     Updated,
     Removed,
     NetworkGone,
     Stopped,
     SandboxRemoved,
-    /// An undo step failed; the object stays until it is done (invariant 7).
-    UndoFailed {
-        what: String,
-        reason: String,
-    },
-    /// Found again after a restart of the daemon.
-    Recovered,
-    DaemonStarted {
-        version: String,
-    },
+    DaemonStarted { version: String },
     DaemonStopping,
 }
 
-/// What came of one plugin at one event.
+/// Outcome of one plugin at one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
 pub enum Outcome {
@@ -241,8 +209,8 @@ impl Subject {
     }
 }
 
-impl From<Step> for What {
-    fn from(step: Step) -> Self {
+impl From<Action> for What {
+    fn from(step: Action) -> Self {
         Self::Step { step }
     }
 }
@@ -299,13 +267,13 @@ mod tests {
             error: Some(text()),
         });
         round_trip(
-            Step::Network {
+            Action::Network {
                 ips: vec!["10.0.0.1".to_owned()],
             }
             .into(),
         );
         round_trip(
-            Step::Exited {
+            Action::Exited {
                 code: 137,
                 reason: text(),
             }
@@ -341,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_line_is_flat_and_says_what_it_is() {
-        let line = round_trip(Step::Created { pid: 42 }.into());
+        let line = round_trip(Action::Created { pid: 42 }.into());
         assert_eq!(
             line,
             r#"{"schema":1,"seq":7,"wall_ns":1,"mono_ns":2,"pod":"p1","pod_name":"default/web","container":"c1","container_name":"app","kind":"step","step":"created","pid":42}"#

@@ -3,7 +3,7 @@
 //! Nothing is renamed, so a reader needs no lock: it lists, opens and reads, and what the writer
 //! deletes meanwhile stays readable through the open file. A torn or foreign line is passed over.
 
-use super::{Event, What};
+use super::event::{Event, What};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

@@ -1,14 +1,15 @@
 //! The event log: a bounded ring in memory, a bounded set of files behind it, and subscribers.
 
+use super::event::{Event, SCHEMA, Subject, What};
 use super::files::{self, Rotating};
 use super::writer::{self, Job};
-use super::{Event, SCHEMA, Subject, What};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -138,7 +139,7 @@ impl EventLog {
         let what = what.into();
         let shared = &*self.0;
         // The order of numbers, of times and of the ring is one, so all are given under the lock.
-        let mut ring = shared.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ring = shared.ring.lock();
         let event = Arc::new(Event {
             schema: SCHEMA,
             seq: ring.next_seq,
@@ -166,7 +167,7 @@ impl EventLog {
 
     /// Events of the ring that `filter` lets through, oldest first.
     pub fn recent(&self, filter: &Filter) -> Vec<Arc<Event>> {
-        let ring = self.0.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.0.ring.lock();
         let wanted = ring.events.iter().filter(|e| filter.matches(e));
         wanted.cloned().collect()
     }
@@ -183,7 +184,7 @@ impl EventLog {
         let (to, receiver) = mpsc::channel(TO_SUBSCRIBER);
         // Taken together, so that no event is in both or in neither.
         let (ring, first, live) = {
-            let ring = self.0.ring.lock().unwrap_or_else(PoisonError::into_inner);
+            let ring = self.0.ring.lock();
             let first = ring.events.front().map_or(ring.next_seq, |e| e.seq);
             let live = follow.then(|| self.0.live.subscribe());
             (ring.events.iter().cloned().collect(), first, live)

@@ -1,6 +1,6 @@
 //! The log in temporary directories: order, bounds, restarts, torn lines, slow readers.
 
-use super::super::Step;
+use super::super::Action;
 use super::*;
 use std::sync::atomic::AtomicI64;
 
@@ -38,7 +38,7 @@ async fn events_are_numbered_in_order_and_the_ring_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let log = EventLog::open(dir.path(), &small()).unwrap();
     for _ in 0..20 {
-        log.record(pod(1), Step::Ready);
+        log.record(pod(1), Action::Ready);
     }
     let recent = log.recent(&Filter::All);
     let seqs: Vec<u64> = recent.iter().map(|e| e.seq).collect();
@@ -55,7 +55,7 @@ async fn the_past_beyond_the_ring_comes_from_the_files_each_event_once() {
     };
     let log = EventLog::open(dir.path(), &options).unwrap();
     for number in 0..100 {
-        log.record(pod(number % 2), Step::Started);
+        log.record(pod(number % 2), Action::Started);
     }
     log.flush().await;
     assert_eq!(all(&log, Filter::All).await, (1..=100).collect::<Vec<_>>());
@@ -74,7 +74,7 @@ async fn files_are_bounded_in_size_and_number() {
         for _ in 0..5 {
             log.record(
                 pod(1),
-                Step::SandboxFailed {
+                Action::StartFailed {
                     reason: "x".repeat(100),
                 },
             );
@@ -95,7 +95,7 @@ async fn files_are_bounded_in_size_and_number() {
 async fn a_restart_goes_on_counting_after_a_torn_line() {
     let dir = tempfile::tempdir().unwrap();
     let log = EventLog::open(dir.path(), &small()).unwrap();
-    (0..3).for_each(|_| _ = log.record(pod(1), Step::Ready));
+    (0..3).for_each(|_| _ = log.record(pod(1), Action::Ready));
     log.flush().await;
     drop(log);
     let (_, last) = files::list(dir.path()).unwrap().pop().unwrap();
@@ -106,7 +106,7 @@ async fn a_restart_goes_on_counting_after_a_torn_line() {
     .concat();
     std::fs::write(&last, torn).unwrap();
     let log = EventLog::open(dir.path(), &small()).unwrap();
-    assert_eq!(log.record(pod(1), Step::Recovered), 4);
+    assert_eq!(log.record(pod(1), Action::Ready), 4);
     log.flush().await;
     assert_eq!(all(&log, Filter::All).await, [1, 2, 3, 4]);
     // What is in the file alone, as a reader after another restart has it.
@@ -122,12 +122,12 @@ async fn a_follower_gets_past_and_future_without_a_gap() {
         ..small()
     };
     let log = EventLog::open(dir.path(), &options).unwrap();
-    (0..50).for_each(|_| _ = log.record(pod(1), Step::Ready));
+    (0..50).for_each(|_| _ = log.record(pod(1), Action::Ready));
     let mut events = log.subscribe(Filter::All, true);
     let recorder = log.clone();
     let recording = tokio::spawn(async move {
         for _ in 0..500 {
-            recorder.record(pod(2), Step::Ready);
+            recorder.record(pod(2), Action::Ready);
             tokio::task::yield_now().await;
         }
     });
@@ -146,7 +146,7 @@ async fn a_follower_that_falls_behind_is_told_how_much_it_missed() {
     let mut events = log.subscribe(Filter::new("pod1"), true);
     // Nothing is received meanwhile: the channel to the reader and the ring both overflow.
     for _ in 0..300 {
-        log.record(pod(1), Step::Ready);
+        log.record(pod(1), Action::Ready);
         tokio::task::yield_now().await;
     }
     let mut got = 0;
@@ -172,10 +172,10 @@ async fn a_full_queue_is_counted_and_told_in_the_file_and_never_blocks() {
     };
     let log = EventLog::open(dir.path(), &options).unwrap();
     while log.lost() == 0 {
-        log.record(pod(1), Step::Ready);
+        log.record(pod(1), Action::Ready);
     }
     log.flush().await;
-    log.record(pod(1), Step::Stopped);
+    log.record(pod(1), Action::Stopped);
     log.flush().await;
     let (mut events, mut told) = (0, 0);
     for (_, path) in files::list(dir.path()).unwrap() {
@@ -196,12 +196,12 @@ async fn a_log_that_cannot_write_keeps_its_memory_and_heals() {
     let path = dir.path().join("log");
     let log = EventLog::open(&path, &small()).unwrap();
     std::fs::remove_dir(&path).unwrap();
-    log.record(pod(1), Step::Ready);
+    log.record(pod(1), Action::Ready);
     log.flush().await;
     assert_eq!(log.lost(), 1);
     assert_eq!(log.recent(&Filter::All).len(), 1);
     std::fs::create_dir(&path).unwrap();
-    log.record(pod(1), Step::Stopped);
+    log.record(pod(1), Action::Stopped);
     log.flush().await;
     assert_eq!(log.lost(), 1);
     let mut kinds = Vec::new();
@@ -210,5 +210,5 @@ async fn a_log_that_cannot_write_keeps_its_memory_and_heals() {
         true
     })
     .unwrap();
-    assert_eq!(kinds, [What::Lost { events: 1 }, Step::Stopped.into()]);
+    assert_eq!(kinds, [What::Lost { events: 1 }, Action::Stopped.into()]);
 }

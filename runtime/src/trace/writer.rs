@@ -1,8 +1,8 @@
 //! The thread that writes the event log. It alone touches the files that are being written; nobody
-//! waits for it but [`EventLog::flush`](super::EventLog::flush).
+//! waits for it but [`EventLog::flush`](super::log::EventLog::flush).
 
+use super::event::{Event, SCHEMA, Subject, What};
 use super::files::Rotating;
-use super::{Event, SCHEMA, Subject, What};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
@@ -13,7 +13,7 @@ pub const STACK: usize = 256 << 10;
 /// Events that are written by one `write(2)` at most.
 const BATCH: usize = 256;
 
-/// What the log hands to its writer.
+/// Message of the log to its writer.
 pub enum Job {
     Write(Arc<Event>),
     /// Answered when all jobs before it are done.

@@ -140,6 +140,7 @@ impl Box {
             stdin_once: self.stdin_once,
             log_path: Some(self.log.clone()),
             max_log_line: 16384,
+            join: None,
         }
     }
 
@@ -178,10 +179,6 @@ impl Drop for Ground {
             for d in dirs {
                 remove_cgroup(Path::new(&d.path));
             }
-        }
-        for name in ["bin/cairn-monitor", "bin/cairn-create", "bin"] {
-            let path = self.dir.path().join("run").join(name);
-            while rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).is_ok() {}
         }
     }
 }

@@ -108,7 +108,6 @@ async fn check(root: &Path) {
     images.release_rootfs("check").await.unwrap();
     let count = |dir: &str| fs::read_dir(root.join("images").join(dir)).unwrap().count();
     assert_eq!(count("layers"), layers.len(), "a layer that nothing names");
-    assert_eq!(count("aside"), 0);
     let deadline = Instant::now() + Duration::from_secs(20);
     while count("tmp") + count("trash") > 0 {
         assert!(

@@ -173,7 +173,8 @@ async fn check(stack: &[Vec<Step>]) {
     );
     let copy = f.path("copy");
     fs::create_dir(&copy).unwrap();
-    f.images.copy_up(&rootfs, "/", &copy).await.unwrap();
+    let volumes = [("/".to_owned(), copy.clone())].into();
+    f.images.fill_volumes(&rootfs, &volumes).await.unwrap();
     let mut copied = Tree::new();
     walk(&copy, &copy, &mut copied);
     assert_eq!(copied, want, "the unmounted view shows something else");

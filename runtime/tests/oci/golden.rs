@@ -102,6 +102,7 @@ fn the_pause_process() {
         sandbox: &f.sandbox,
         context: None,
         host: &f.host,
+        view: &f.view,
         policy: &f.policy,
         rootfs: "/state/pause".as_ref(),
         args: &["/pause".to_owned()],

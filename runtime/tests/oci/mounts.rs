@@ -281,9 +281,9 @@ fn a_mapping_on_a_mount_needs_a_user_namespace_and_a_kernel() {
         Some(65536)
     );
     assert_eq!(mapped.uid_mappings(), mapped.gid_mappings());
-    f.host.idmapped_mounts = false;
-    assert!(f.refusal().contains("idmapped"));
-    f.host.idmapped_mounts = true;
+    f.host.no_user_namespaces = Some("the kernel is too old".to_owned());
+    assert!(f.refusal().contains("too old"));
+    f.host.no_user_namespaces = None;
     f.config.mounts[0].gid_mappings.clear();
     assert!(f.refusal().contains("exactly one mapping"));
 }
@@ -324,12 +324,14 @@ fn the_hosts_network_in_a_user_namespace_gets_a_read_only_bind_of_sys() {
 }
 
 #[test]
-fn selinux_labels_are_refused_only_where_they_would_count() {
+fn selinux_labels_are_refused_only_where_they_are_enforced() {
     let mut f = with(Mount {
         selinux_relabel: true,
         ..mount("/private/x", "/x")
     });
     assert_eq!(all(&f).len(), all(&Fixture::default()).len() + 1);
-    f.host.selinux = true;
+    f.host.selinux = cairn::oci::Selinux::Permissive;
+    assert!(f.build().is_ok());
+    f.host.selinux = cairn::oci::Selinux::Enforcing;
     assert!(f.refusal().contains("selinux_relabel"));
 }

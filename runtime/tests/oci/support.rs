@@ -59,6 +59,10 @@ impl HostView for View {
         self.devices.iter().filter(below).cloned().collect()
     }
 
+    fn has_apparmor_profile(&self, name: &str) -> bool {
+        name == "ours"
+    }
+
     fn cdi(&self) -> Option<&dyn CdiResolver> {
         self.cdi.as_deref()
     }
@@ -94,7 +98,6 @@ impl Default for Fixture {
                 swap: true,
                 seccomp: true,
                 recursive_readonly: true,
-                idmapped_mounts: true,
                 ..HostFacts::default()
             },
             policy: Policy::default(),

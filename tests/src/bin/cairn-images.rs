@@ -1,12 +1,21 @@
-//! cairn-images DIR: stand-ins for the images that critest names, made from the system's busybox.
+//! cairn-images DIR [BUSYBOX]: stand-ins for the images that critest and the tests of a node name.
 //!
-//! Writes `DIR/<n>.tar` (OCI layouts) and `DIR/images.tsv` (reference, file). They serve the specs
-//! of basic operations, idempotence and networking; others need images that busybox cannot play.
+//! Writes `DIR/<n>.tar` (OCI layouts) and `DIR/images.tsv` (reference, file).
+//!
+//! With the system's busybox they serve the specs of basic operations, idempotence and networking. With a
+//! BUSYBOX of its own (`hack/peers busybox`) all of critest is served: then a C compiler and nginx are
+//! needed beside it. One name cannot be stood in for: an image that critest names by a public digest.
 
-use std::{env, fs, path::PathBuf, process::ExitCode};
+use std::{
+    env,
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
 
 use cairn_tests::image::{Image, Layer};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const E2E: &str = "registry.k8s.io/e2e-test-images";
 const STAGING: &str = "gcr.io/k8s-staging-cri-tools";
@@ -21,44 +30,224 @@ const PGREP: &str = "#!/bin/sh\n\
     exit $found\n";
 const NGINX: &str = "#!/bin/sh\nexec httpd -f -p 80 -h /www\n";
 
+/// Accounts as critest expects them: www-data has 33, and one user is in a group that the image alone knows.
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
+    www-data:x:33:33:www-data:/var/www:/bin/false\n\
+    default-user:x:1000:1000::/home/default-user:/bin/sh\n\
+    nobody:x:65534:65534:nobody:/home:/bin/false\n";
+const GROUP: &str = "root:x:0:\n\
+    www-data:x:33:\n\
+    default-user:x:1000:\n\
+    group-defined-in-image:x:50000:default-user\n\
+    nogroup:x:65534:\n";
+/// Says whether a set-user-id bit was honoured, in the words that the spec of no_new_privs reads.
+const NNP: &str = "#include <stdio.h>\n#include <unistd.h>\n\
+    int main(void) { printf(\"Effective uid: %d\\n\", geteuid()); return 0; }\n";
+const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n";
+
 fn main() -> ExitCode {
-    let Some(dir) = env::args_os().nth(1).map(PathBuf::from) else {
+    let mut args = env::args_os().skip(1);
+    let Some(dir) = args.next().map(PathBuf::from) else {
+        eprintln!("usage: cairn-images DIR [BUSYBOX]");
         return ExitCode::from(2);
     };
-    match write(&dir) {
+    let images = match args.next() {
+        Some(busybox) => all(Path::new(&busybox)),
+        None => Ok(some()),
+    };
+    match images.and_then(|images| write(&dir, &images)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cairn-images: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
-fn write(dir: &std::path::Path) -> std::io::Result<()> {
+/// An image and all its names.
+type Named = (Vec<String>, Image);
+
+fn write(dir: &Path, images: &[Named]) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    let tools = || Layer::default().file("bin/pgrep", 0o755, PGREP.as_bytes());
+    let mut table = String::new();
+    for (n, (names, image)) in images.iter().enumerate() {
+        let file = dir.join(format!("{n}.tar"));
+        image.write(&file);
+        for name in names {
+            table += &format!("{name}\t{}\n", file.display());
+        }
+    }
+    fs::write(dir.join("images.tsv"), table)
+}
+
+fn marker(name: &str) -> Layer {
+    Layer::default().file("marker", 0o644, name.as_bytes())
+}
+
+/// What the system's busybox can play.
+fn some() -> Vec<Named> {
+    let tools = Layer::default().file("bin/pgrep", 0o755, PGREP.as_bytes());
     let web = Layer::default()
         .dir("www", 0o755)
         .file("www/index.html", 0o644, b"hello\n")
         .file("bin/nginx", 0o755, NGINX.as_bytes());
-    let mut all = vec![
-        (format!("{E2E}/busybox:1.29-2"), vec![tools()], json!(null)),
-        (format!("{E2E}/nginx:1.14-2"), vec![web], json!(["nginx"])),
-    ];
+    let mut images = Vec::new();
+    let mut add = |name: String, layer: Layer, entrypoint: Value| {
+        let image = Image::busybox(&name).config("Entrypoint", entrypoint);
+        images.push((vec![name], image.layer(layer)));
+    };
+    add(format!("{E2E}/busybox:1.29-2"), tools, Value::Null);
+    add(format!("{E2E}/nginx:1.14-2"), web, json!(["nginx"]));
     for name in [
         "test-image-latest:latest",
         "test-image-1:latest",
         "test-image-tag:test",
     ] {
-        let marker = Layer::default().file("marker", 0o644, name.as_bytes());
-        all.push((format!("{STAGING}/{name}"), vec![marker], json!(null)));
+        add(format!("{STAGING}/{name}"), marker(name), Value::Null);
     }
-    let mut table = String::new();
-    for (n, (reference, layers, entrypoint)) in all.into_iter().enumerate() {
-        let mut image = Image::busybox(&reference).config("Entrypoint", entrypoint);
-        for layer in layers {
-            image = image.layer(layer);
-        }
-        let file = dir.join(format!("{n}.tar"));
-        image.write(&file);
-        table += &format!("{reference}\t{}\n", file.display());
+    // For runtimes that cairn is compared with.
+    let forever = json!(["sh", "-c", "exec sleep 2147483647"]);
+    add(
+        "registry.k8s.io/pause:3.10.2".to_owned(),
+        Layer::default(),
+        forever,
+    );
+    images
+}
+
+/// Everything that critest names but a public digest.
+fn all(busybox: &Path) -> io::Result<Vec<Named>> {
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let base = Image::of_busybox("base", busybox).config("Env", json!([path]));
+    let accounts = || {
+        Layer::default()
+            .dir("var/www", 0o755)
+            .dir("var/run", 0o755)
+            .dir("var/tmp", 0o1777)
+            .file("etc/passwd", 0o644, PASSWD.as_bytes())
+            .file("etc/group", 0o644, GROUP.as_bytes())
+    };
+    let mut images: Vec<Named> = Vec::new();
+    let mut add = |names: &[String], image: Image| {
+        images.push((names.to_vec(), image.name(&names[0])));
+    };
+    let busybox = || base.clone().layer(accounts());
+    let e2e = |name: &str| format!("{E2E}/{name}");
+    let staging = |name: &str| format!("{STAGING}/{name}");
+
+    add(&[e2e("busybox:1.29-2")], busybox().layer(marker("busybox")));
+    let nginx = cairn_tests::bins::system("nginx")
+        .ok_or_else(|| io::Error::other("nginx is not installed: hack/setup node"))?;
+    for (name, port) in [
+        (e2e("nginx:1.14-2"), 80),
+        (staging("hostnet-nginx-amd64:latest"), 12003),
+    ] {
+        let image = busybox()
+            .layer(nginx_layer(&nginx, port)?)
+            .config("Entrypoint", json!(["nginx", "-g", "daemon off;"]))
+            .config("Cmd", Value::Null)
+            .config("StopSignal", json!("SIGQUIT"));
+        add(&[name], image);
     }
-    fs::write(dir.join("images.tsv"), table)
+    let page = Layer::default().file("var/www/index.html", 0o644, b"It works!\n");
+    let httpd = "echo httpd is here >&2; exec httpd -f -vv -p 80 -h /var/www";
+    add(
+        &[e2e("httpd:2.4.39-4")],
+        busybox()
+            .layer(page)
+            .config("Cmd", json!(["sh", "-c", httpd])),
+    );
+    let nnp = Layer::default().file("nnp", 0o4755, &compiled(NNP)?);
+    add(
+        &[e2e("nonewprivs:1.3")],
+        busybox().layer(nnp).config("Cmd", json!(["/nnp"])),
+    );
+    // One image under the names of two registries.
+    let pause = Layer::default().file("pause", 0o755, &compiled(PAUSE)?);
+    add(
+        &["registry.k8s.io", "k8s.gcr.io"].map(|host| format!("{host}/pause:3.9")),
+        Image::bare("pause")
+            .layer(pause)
+            .config("Cmd", json!(["/pause"])),
+    );
+    for name in [
+        "test-image-latest:latest",
+        "test-image-digest:latest",
+        "test-image-1:latest",
+        "test-image-2:latest",
+        "test-image-3:latest",
+    ] {
+        add(&[staging(name)], busybox().layer(marker(name)));
+    }
+    add(
+        &["test", "all"].map(|tag| staging(&format!("test-image-tag:{tag}"))),
+        busybox().layer(marker("test-image-tag")),
+    );
+    add(
+        &["1", "2", "3"].map(|tag| staging(&format!("test-image-tags:{tag}"))),
+        busybox().layer(marker("test-image-tags")),
+    );
+    for (name, user) in [
+        ("user-uid", "1002"),
+        ("user-username", "www-data"),
+        ("user-uid-group", "1003:1004"),
+        ("user-username-group", "www-data:1004"),
+        ("predefined-group", "1000"),
+    ] {
+        let image = busybox().layer(marker(name)).config("User", json!(user));
+        add(&[staging(&format!("test-image-{name}:latest"))], image);
+    }
+    Ok(images)
+}
+
+/// A static program out of a few lines of C.
+fn compiled(source: &str) -> io::Result<Vec<u8>> {
+    let dir = tempfile::tempdir()?;
+    let (from, to) = (dir.path().join("program.c"), dir.path().join("program"));
+    fs::write(&from, source)?;
+    let flags = ["-Os", "-static", "-s", "-Wl,--build-id=none", "-o"];
+    run(
+        "gcc",
+        flags.map(OsStr::new),
+        [to.as_os_str(), from.as_os_str()],
+    )?;
+    fs::read(to)
+}
+
+fn run<'a>(
+    program: &str,
+    flags: impl IntoIterator<Item = &'a OsStr>,
+    rest: impl IntoIterator<Item = &'a OsStr>,
+) -> io::Result<String> {
+    let ran = Command::new(program).args(flags).args(rest).output();
+    let ran = ran.map_err(|error| io::Error::other(format!("{program}: {error}")))?;
+    if !ran.status.success() {
+        let why = String::from_utf8_lossy(&ran.stderr);
+        return Err(io::Error::other(format!("{program}: {}", why.trim())));
+    }
+    Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+}
+
+/// The system's nginx with the libraries it is linked with.
+fn nginx_layer(program: &Path, port: u16) -> io::Result<Layer> {
+    let conf = format!(
+        "user www-data;\nworker_processes 1;\npid /var/run/nginx.pid;\nerror_log /dev/stderr notice;\n\
+         events {{ worker_connections 128; }}\n\
+         http {{ access_log off; server {{ listen {port}; root /usr/share/nginx/html; }} }}\n"
+    );
+    let mut layer = Layer::default()
+        .dir("var/log/nginx", 0o755)
+        .dir("var/lib/nginx", 0o755)
+        .file("usr/share/nginx/html/index.html", 0o644, b"hello\n")
+        .file("etc/nginx/nginx.conf", 0o644, conf.as_bytes())
+        .file("usr/sbin/nginx", 0o755, &fs::read(program)?);
+    let linked = run("ldd", [program.as_os_str()], [])?;
+    let libraries = linked
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'));
+    for library in libraries {
+        let name = library.trim_start_matches('/');
+        layer = layer.file(name, 0o755, &fs::read(library)?);
+    }
+    Ok(layer)
 }

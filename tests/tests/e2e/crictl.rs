@@ -22,6 +22,20 @@ async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
     stdout(&output).trim().to_owned()
 }
 
+/// The same as JSON.
+async fn json(daemon: &Daemon, args: &[&str]) -> serde_json::Value {
+    let said = crictl(daemon, args).await;
+    serde_json::from_str(&said).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {said}"))
+}
+
+/// The state of the one container that is listed.
+async fn state(daemon: &Daemon, list: &[&str], id: &str) -> String {
+    let listed = json(daemon, &[list, &["-o", "json"]].concat()).await;
+    let all = listed["containers"].as_array().expect("a list");
+    assert!(all.len() == 1 && all[0]["id"] == id, "{listed}");
+    all[0]["state"].as_str().expect("a state").to_owned()
+}
+
 #[tokio::test]
 async fn crictl_runs_looks_at_and_removes_a_pod() {
     let daemon = Daemon::start().await;
@@ -50,31 +64,57 @@ async fn crictl_runs_looks_at_and_removes_a_pod() {
         })
         .to_string(),
     );
-    for (args, word) in [
-        (&["version"][..], "cairn"),
-        (&["info"], "RuntimeReady"),
-        (&["runtime-config"], "CGROUPFS"),
-        (&["images"], "localhost/cairn-test/busybox"),
-        (&["inspecti", BUSYBOX], "sha256:"),
-        (&["imagefsinfo"], "mountpoint"),
-    ] {
-        let said = crictl(&daemon, args).await;
-        assert!(said.contains(word), "crictl {args:?} says {word}: {said}");
-    }
-    let pod = crictl(&daemon, &["runp", &pod_json]).await;
-    assert!(crictl(&daemon, &["pods"]).await.contains("Ready"));
+    let version = crictl(&daemon, &["version"]).await;
     assert!(
-        crictl(&daemon, &["inspectp", &pod])
-            .await
-            .contains("10.88.0.")
+        version.lines().any(|l| l == "RuntimeName:  cairn"),
+        "{version}"
     );
+    let info = json(&daemon, &["info"]).await;
+    let ready = |kind: &str| {
+        let all = info["status"]["conditions"].as_array().expect("a list");
+        let of_kind = all.iter().find(|c| c["type"] == kind);
+        of_kind.map(|condition| condition["status"].clone())
+    };
+    assert_eq!(ready("RuntimeReady"), Some(true.into()), "{info}");
+    assert_eq!(ready("NetworkReady"), Some(true.into()), "{info}");
+    let config = crictl(&daemon, &["runtime-config"]).await;
+    let driver = config
+        .lines()
+        .find_map(|l| l.strip_prefix("cgroup driver:"));
+    assert_eq!(driver.map(str::trim), Some("CGROUPFS"), "{config}");
+    let images = json(&daemon, &["images", "-o", "json"]).await;
+    let image = &images["images"][0];
+    assert_eq!(image["repoTags"], serde_json::json!([BUSYBOX]), "{images}");
+    let inspected = json(&daemon, &["inspecti", BUSYBOX]).await;
+    assert_eq!(inspected["status"]["id"], image["id"], "{inspected}");
+    let filesystems = json(&daemon, &["imagefsinfo"]).await;
+    let mountpoint = &filesystems["status"]["imageFilesystems"][0]["fsId"]["mountpoint"];
+    let root = daemon.path("root").display().to_string();
+    let of_root = mountpoint.as_str().is_some_and(|at| at.starts_with(&root));
+    assert!(of_root, "{filesystems}");
+    let pod = crictl(&daemon, &["runp", &pod_json]).await;
+    let pods = json(&daemon, &["pods", "-o", "json"]).await;
+    let listed = &pods["items"][0];
+    assert_eq!(
+        (&listed["id"], &listed["state"]),
+        (&pod.clone().into(), &"SANDBOX_READY".into()),
+        "{pods}"
+    );
+    let inspected = json(&daemon, &["inspectp", &pod]).await;
+    let address = inspected["status"]["network"]["ip"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(address.starts_with("10.88.0."), "{inspected}");
     let container = crictl(&daemon, &["create", &pod, &container_json, &pod_json]).await;
     crictl(&daemon, &["start", &container]).await;
-    assert!(crictl(&daemon, &["ps"]).await.contains("Running"));
-    assert!(
-        crictl(&daemon, &["inspect", &container])
-            .await
-            .contains("CONTAINER_RUNNING")
+    assert_eq!(
+        state(&daemon, &["ps"], &container).await,
+        "CONTAINER_RUNNING"
+    );
+    let inspected = json(&daemon, &["inspect", &container]).await;
+    assert_eq!(
+        inspected["status"]["state"], "CONTAINER_RUNNING",
+        "{inspected}"
     );
     until("crictl logs", || async {
         (crictl(&daemon, &["logs", &container]).await == "hello from hello").then_some(())
@@ -86,7 +126,10 @@ async fn crictl_runs_looks_at_and_removes_a_pod() {
     );
     crictl(&daemon, &["update", "--memory", "67108864", &container]).await;
     crictl(&daemon, &["stop", "-t", "5", &container]).await;
-    assert!(crictl(&daemon, &["ps", "-a"]).await.contains("Exited"));
+    assert_eq!(
+        state(&daemon, &["ps", "-a"], &container).await,
+        "CONTAINER_EXITED"
+    );
     crictl(&daemon, &["rm", &container]).await;
     crictl(&daemon, &["stopp", &pod]).await;
     crictl(&daemon, &["rmp", &pod]).await;

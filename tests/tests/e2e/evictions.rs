@@ -53,7 +53,7 @@ async fn two_sleepers(pod: &Pod) -> (Container, Container) {
 }
 
 #[tokio::test]
-async fn contract_an_eviction_is_handed_over_before_updates_and_those_before_the_adjustment() {
+async fn contract_c04_an_eviction_is_handed_over_before_updates_and_those_before_the_adjustment() {
     // The update of another container never ends: what comes before it is done, nothing after it.
     let setup = Setup::default().env("CAIRN_FAULT", "container.update.cgroup=hang");
     let daemon = Daemon::with(setup).await;
@@ -81,7 +81,7 @@ async fn contract_an_eviction_is_handed_over_before_updates_and_those_before_the
 }
 
 #[tokio::test]
-async fn contract_updates_of_others_hold_though_the_adjustment_cannot_be_applied() {
+async fn contract_c04_updates_of_others_hold_though_the_adjustment_cannot_be_applied() {
     let daemon = Daemon::start().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "updater").await;
     let pod = daemon.cri().pod("p").await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cairn_tests::{Daemon, cri, image::BUSYBOX};
+use tonic::Code;
 
 #[tokio::test]
 async fn stop_and_remove_may_be_asked_for_again() {
@@ -60,6 +61,7 @@ async fn many_at_once_may_stop_and_remove_the_same() {
         done.expect("each caller is told that it is done");
     }
     assert!(daemon.cri().pods().await.is_empty());
+    assert!(daemon.cri().containers().await.is_empty());
 }
 
 #[tokio::test]
@@ -97,8 +99,14 @@ async fn the_same_pod_asked_for_by_two_callers_is_one_pod() {
     let config = cri.pod_config("same");
     let (one, two) = tokio::join!(cri.try_pod(config.clone()), cri.try_pod(config));
     // CRI-113: the second attaches to the first, or is told that the name is taken; never two.
-    let ids: Vec<String> = [one, two].into_iter().flatten().map(|p| p.id).collect();
-    assert!(!ids.is_empty());
+    let mut ids = Vec::new();
+    for answer in [one, two] {
+        match answer {
+            Ok(pod) => ids.push(pod.id),
+            Err(error) => assert_eq!(error.code(), Code::AlreadyExists, "{error}"),
+        }
+    }
+    assert!(!ids.is_empty(), "one of them is told the id");
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(cri.pods().await.len(), 1);
     cri.pod_by_id(&ids[0], "same").end().await;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cairn_tests::{
-    Daemon,
+    Daemon, Setup,
     cri::{self, ContainerState, PodSandboxState},
     image::{BUSYBOX, Image},
     look, until,
@@ -21,6 +21,23 @@ async fn a_pod_lives_from_run_to_remove_and_leaves_nothing() {
     whole_life(&daemon, "second").await;
     daemon.leaves_only(&before).await;
     assert!(cri.pods().await.is_empty() && cri.containers().await.is_empty());
+}
+
+#[tokio::test]
+async fn what_the_operator_decides_for_containers_holds_without_being_asked_for() {
+    let asks = "ulimit -Sn; ulimit -Hn; grep Seccomp: /proc/self/status";
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("plain").await;
+    let said = pod.sleeper("one").await.sh(asks).await;
+    assert!(said.ends_with("Seccomp:\t0"), "{said}");
+    drop(daemon);
+
+    let more =
+        "[container]\nulimits = [\"nofile=321:654\"]\nunset_seccomp_profile = \"runtime-default\"";
+    let daemon = Daemon::with(Setup::default().toml(more)).await;
+    let pod = daemon.cri().pod("decided").await;
+    let said = pod.sleeper("one").await.sh(asks).await;
+    assert_eq!(said, "321\n654\nSeccomp:\t2");
 }
 
 async fn whole_life(daemon: &Daemon, name: &str) {

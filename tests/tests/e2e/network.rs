@@ -7,7 +7,7 @@ use std::{
 
 use cairn_tests::{
     Daemon, Setup, bins, cri,
-    pod::{Cri, host_network},
+    pod::{Cri, host_network, security},
 };
 
 const CONFLIST: &str = r#"{
@@ -101,6 +101,42 @@ async fn addresses_are_given_once_and_come_back() {
 }
 
 #[tokio::test]
+async fn without_the_bridge_a_pod_waits_for_a_network_and_status_says_that_there_is_none() {
+    let programs = bins::peer("bridge");
+    let programs = programs.parent().expect("a file lies somewhere");
+    let toml = format!("[network]\nbridge = \"\"\ncni_bin_dirs = [{programs:?}]");
+    let daemon = Daemon::with(Setup::default().toml(&toml)).await;
+    let cri = daemon.cri();
+    let network = || async {
+        let request = cri::StatusRequest::default();
+        let status = cri
+            .client
+            .runtime
+            .clone()
+            .status(request)
+            .await
+            .expect("Status");
+        let conditions = status.into_inner().status.expect("a status").conditions;
+        let found = conditions.into_iter().find(|c| c.r#type == "NetworkReady");
+        found.expect("the condition")
+    };
+    let missing = network().await;
+    assert!(!missing.status);
+    assert_eq!(missing.reason, "NetworkNotConfigured");
+    let config = cri.pod_config("early");
+    let (pod, ()) = tokio::join!(cri.try_pod(config), async {
+        // Shown while the pod waits: by then its name is taken, and it is not listed yet.
+        assert!(cri.pods().await.is_empty());
+        let conflist = daemon.path("cni/10-late.conflist");
+        std::fs::write(conflist, CONFLIST).expect("the configuration is written");
+    });
+    let pod = pod.expect("RunPodSandbox");
+    assert!(pod.ip().await.starts_with("10.77.0."));
+    assert!(network().await.status);
+    pod.end().await;
+}
+
+#[tokio::test]
 async fn hostname_hosts_and_resolv_conf_are_the_pods() {
     let daemon = Daemon::start().await;
     let cri = daemon.cri();
@@ -161,14 +197,8 @@ async fn a_pod_of_the_hosts_network_sees_the_hosts_links() {
     host_network(&mut config);
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let mut config = cri.container_config("c", &["sleep", "1000"]);
-    let linux = config
-        .linux
-        .as_mut()
-        .and_then(|l| l.security_context.as_mut());
-    let namespaces = linux
-        .and_then(|s| s.namespace_options.as_mut())
-        .expect("set");
-    namespaces.network = cri::NamespaceMode::Node.into();
+    let namespaces = security(&mut config).namespace_options.as_mut();
+    namespaces.expect("set").network = cri::NamespaceMode::Node.into();
     let container = pod.try_create(config).await.expect("CreateContainer");
     container.start().await.expect("StartContainer");
     let inside = container.exec(&["readlink", "/proc/self/ns/net"]).await;

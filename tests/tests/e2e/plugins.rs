@@ -270,6 +270,11 @@ async fn hostile(daemon: &Daemon, event: Event, what: &str, deed: Deed, polite: 
             hostile.is_dismissed(Duration::from_secs(10)).await,
             "{cell}: it is closed"
         );
+    } else {
+        // A second registration makes no second plugin, and takes no name away.
+        let there = daemon.plugins().await;
+        let ids: Vec<_> = there.iter().map(|plugin| &plugin["id"]).collect();
+        assert_eq!(ids, ["10-hostile", "20-good"], "{cell}");
     }
     assert!(
         daemon.cri().pods().await.is_empty(),

@@ -90,7 +90,7 @@ async fn a_required_plugin_that_does_not_answer_fails_this_very_call() {
     assert!(
         refused
             .message()
-            .contains("10-guard did not answer RunPodSandbox in time"),
+            .contains("10-guard failed to handle RunPodSandbox request: timed out"),
         "{refused}"
     );
     let guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
@@ -101,11 +101,92 @@ async fn a_required_plugin_that_does_not_answer_fails_this_very_call() {
     assert!(
         refused
             .message()
-            .contains("10-guard was lost during CreateContainer"),
+            .contains("10-guard failed to handle CreateContainer request: connection lost"),
         "{refused}"
     );
     assert!(cri.containers().await.is_empty());
     pod.end().await;
+}
+
+/// A plugin that says of itself that its failures fail requests and that it stays when it is late, and
+/// hangs wherever a pod is called "bad".
+async fn touchy(daemon: &Daemon) -> nri::stub::Stub {
+    async fn unless_bad(pod: nri::proto::PodSandbox) -> nri::Result<()> {
+        if pod.name == "bad" {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+    let policy = nri::proto::FailurePolicy {
+        fail_request: true,
+        keep_connected: true,
+    };
+    let handlers = nri::Handlers::new()
+        .failure_policy(policy)
+        .stop_pod_sandbox(unless_bad)
+        .remove_pod_sandbox(unless_bad);
+    let stub = nri::stub::Stub::builder(handlers)
+        .index("10")
+        .name("touchy")
+        .socket(daemon.nri_socket());
+    let mut stub = stub;
+    let stub = stub.start().await.expect("it joins");
+    until_state(daemon, "10-touchy", "active").await;
+    stub
+}
+
+#[tokio::test]
+async fn contract_g32_a_plugins_failure_at_teardown_is_told_when_all_is_torn_down_if_it_wants_that()
+{
+    let setup = Setup::default().toml("[nri]\nrequest_timeout = \"300ms\"");
+    let daemon = Daemon::with(setup).await;
+    let _touchy = touchy(&daemon).await;
+    let other = Plugin::join(&daemon.nri_socket(), "20", "other").await;
+    let shown = info(&daemon, "10-touchy").await;
+    assert!(
+        shown["fail_request"] == true && shown["on_timeout"] == "keep",
+        "{shown}"
+    );
+    let table = stdout(&daemon.cairn(&["plugins"]).await);
+    assert!(table.contains("fail request, keep connected"), "{table}");
+
+    let cri = daemon.cri();
+    let pod = cri.pod("bad").await;
+    pod.sleeper("c").await;
+    let says =
+        |event: &str| format!("plugin 10-touchy failed to handle {event} request: timed out");
+    let failed = pod.stop().await.expect_err("it was late");
+    assert!(
+        failed.message().contains(&says("StopPodSandbox")),
+        "{failed}"
+    );
+    // All of it was done, and everyone was told; so the same again is nothing.
+    pod.stop().await.expect("it is stopped already");
+    let failed = pod.remove().await.expect_err("it was late again");
+    assert!(
+        failed.message().contains(&says("RemovePodSandbox")),
+        "{failed}"
+    );
+    pod.remove().await.expect("it is gone already");
+    assert!(cri.pods().await.is_empty());
+    let told = other.list();
+    for event in [
+        "StopPodSandbox bad",
+        "RemoveContainer bad c",
+        "RemovePodSandbox bad",
+    ] {
+        assert_eq!(
+            told.iter().filter(|line| *line == event).count(),
+            1,
+            "{told:?}"
+        );
+    }
+    // A running pod that is removed at once is removed, and both failures are one error.
+    let pod = cri.pod("bad").await;
+    let failed = pod.remove().await.expect_err("it was late");
+    assert!(failed.message().contains("10-touchy"), "{failed}");
+    assert!(cri.pods().await.is_empty());
+    cri.pod("good").await.end().await;
 }
 
 const KEEPER: &str = "[nri.plugin.\"10-keeper\"]\nmust_run = true\nrequest_timeout = \"500ms\"";
@@ -275,7 +356,7 @@ async fn what_is_not_permitted_is_dropped_and_logged_where_so_configured() {
     let info: Value = serde_json::from_str(&status.info["info"]).expect("JSON");
     assert_eq!(info["runtimeSpec"]["annotations"]["permitted"], "yes");
     let log = daemon.log();
-    let line = log.lines().find(|l| l.contains("may not touch"));
+    let line = log.lines().find(|l| l.contains("may not change"));
     let line = line.expect("it is logged");
     assert!(
         line.contains("10-limited") && line.contains("Env"),
@@ -373,7 +454,7 @@ async fn cairn_plugins_shows_at_a_glance_who_is_healthy_who_hangs_and_who_is_mis
         "{table}"
     );
     assert!(
-        table.contains("s ago: plugin 10-slow did not answer CreateContainer in time"),
+        table.contains("s ago: plugin 10-slow failed to handle CreateContainer request: timed out"),
         "{table}"
     );
     let guard = lines.iter().find(|l| begins(l, &["10-guard", "MISSING"]));

@@ -10,7 +10,7 @@ use cairn_tests::{
     Daemon, Setup, bins, cri,
     cri::{ContainerState, PodSandboxState},
     plugin::Plugin,
-    pod::{Container, Cri, Pod},
+    pod::{Container, Cri, Pod, pod_namespaces},
     until,
 };
 use nri::proto::Event;
@@ -336,7 +336,7 @@ async fn a_daemon_killed_in_a_notification_or_an_update_sends_nothing() {
 }
 
 #[tokio::test]
-async fn contract_1119_a_record_that_cannot_be_written_after_run_sends_stop_and_remove() {
+async fn contract_c01_a_record_that_cannot_be_written_after_run_sends_stop_and_remove() {
     let mut daemon = Daemon::start().await;
     daemon.cri().pod("warm-up").await.end().await;
     let before = daemon.inventory().await;
@@ -369,9 +369,7 @@ async fn contract_1119_a_record_that_cannot_be_written_after_run_sends_stop_and_
 /// A pod with a shared pid namespace, whose pause process was killed.
 async fn dead_pod(daemon: &mut Daemon, plugin: &Plugin) -> Pod {
     let mut config = daemon.cri().pod_config("dead");
-    let linux = config.linux.as_mut().expect("set");
-    let security = linux.security_context.as_mut().expect("set");
-    security.namespace_options.as_mut().expect("set").pid = cri::NamespaceMode::Pod.into();
+    pod_namespaces(&mut config).pid = cri::NamespaceMode::Pod.into();
     let pod = daemon.cri().try_pod(config).await.expect("RunPodSandbox");
     let pause = plugin.sees(Event::RunPodSandbox, "dead").await.pod.pid;
     assert!(pause > 0);
@@ -386,7 +384,7 @@ async fn dead_pod(daemon: &mut Daemon, plugin: &Plugin) -> Pod {
 }
 
 #[tokio::test]
-async fn contract_1137_a_sandbox_found_dead_still_gets_its_stop_and_only_once() {
+async fn contract_c02_a_sandbox_found_dead_still_gets_its_stop_and_only_once() {
     let mut daemon = Daemon::start().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "told").await;
     let pod = dead_pod(&mut daemon, &plugin).await;
@@ -402,7 +400,7 @@ async fn contract_1137_a_sandbox_found_dead_still_gets_its_stop_and_only_once() 
 }
 
 #[tokio::test]
-async fn contract_1137_a_sandbox_found_dead_at_a_restart_still_gets_its_stop_and_only_once() {
+async fn contract_c02_a_sandbox_found_dead_at_a_restart_still_gets_its_stop_and_only_once() {
     let mut daemon = Daemon::start().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "told").await;
     let pod = dead_pod(&mut daemon, &plugin).await;

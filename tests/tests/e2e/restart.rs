@@ -240,33 +240,3 @@ async fn a_terminated_daemon_leaves_its_containers_running() {
     assert_eq!(container.exec(&["echo", "back"]).await, "back");
     daemon.cri().pod_by_id(&pod.id, "drain").end().await;
 }
-
-#[tokio::test]
-async fn a_damaged_record_is_set_aside_and_the_others_are_served() {
-    let mut daemon = Daemon::start().await;
-    let cri = daemon.cri();
-    let (good, bad) = (cri.pod("good").await, cri.pod("bad").await);
-    let kept = good.sleeper("c").await;
-    daemon.kill().await;
-    let root = daemon.path("root");
-    let record = look::tree(&root)
-        .into_iter()
-        .find(|p| p.contains(&bad.id) && p.ends_with(".json"))
-        .expect("a pod's record lies in a JSON file named after it");
-    fs::write(root.join(&record), b"{\"schema\":1,\"tor").expect("it can be spoiled");
-    daemon.serve().await;
-    let cri = daemon.cri();
-    assert!(cri.pods().await.iter().any(|p| p.id == good.id));
-    assert_eq!(
-        cri.container_by_id(&kept.id, kept.log.clone())
-            .exec(&["echo", "ok"])
-            .await,
-        "ok"
-    );
-    let spoiled = look::tree(&root)
-        .into_iter()
-        .any(|p| fs::read(root.join(p)).is_ok_and(|b| b == b"{\"schema\":1,\"tor"));
-    assert!(spoiled, "an unreadable record is set aside, never deleted");
-    assert!(daemon.log().contains(&bad.id[..12]), "and named in the log");
-    cri.pod_by_id(&good.id, "good").end().await;
-}

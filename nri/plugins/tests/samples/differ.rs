@@ -41,5 +41,5 @@ async fn the_differ_shows_yaml_and_the_original_on_request() {
     let text = world.read("log");
     assert!(text.contains("ctr0-id: 00:   name: ctr0\n"), "{text}");
     assert!(text.contains("00..99: container.annotations:\n"), "{text}");
-    assert!(text.contains("00..99:     demo: '1'\n"), "{text}");
+    assert!(text.contains("00..99:     demo: \"1\"\n"), "{text}");
 }

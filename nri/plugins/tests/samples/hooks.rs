@@ -85,7 +85,7 @@ async fn a_hook_file_that_cannot_be_understood_fails_the_creation_by_name() {
         ("{".to_owned(), "EOF"),
         (hook("{}", "/x"), "no condition"),
         (hook(r#"{"commands": ["("]}"#, "/x"), "pattern"),
-        (hook(always, "x"), "not absolute"),
+        (hook(always, "x"), "must be absolute"),
         (hook(always, "/x").replace("1.0.0", "0.1.0"), "0.1.0"),
         (
             hook(always, "/x").replace("poststop", "precreate"),

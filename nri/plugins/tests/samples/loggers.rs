@@ -73,7 +73,7 @@ async fn the_logger_subscribes_to_what_it_is_told_and_dumps_yaml() {
     life(&world).await;
     let text = world.read("log");
     assert!(text.contains("RunPodSandbox:   name: pod0\n"), "{text}");
-    assert!(text.contains("RunPodSandbox:   - 10.0.0.7\n"), "{text}");
+    assert!(text.contains("RunPodSandbox:   - \"10.0.0.7\"\n"), "{text}");
     assert!(!text.contains("Container"), "{text}");
 }
 

@@ -139,7 +139,7 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
         .start_container(pod(&[]), ctr.clone())
         .await
         .expect_err("no result");
-    assert!(refused.to_string().contains("no result"), "{refused}");
+    assert!(refused.to_string().contains("not a result"), "{refused}");
     let turn = world.nri.turn().await;
     let stopped = world.nri.stop_container(&turn, pod(&[]), ctr).await;
     assert_eq!(

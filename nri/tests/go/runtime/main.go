@@ -18,7 +18,9 @@ func main() {
 	socket := flag.String("socket", "", "where to listen")
 	pods := flag.Int("pods", 2, "pods to list")
 	pad := flag.Int("pad", 0, "bytes of annotation in each")
+	timeout := flag.Duration("timeout", nri.DefaultPluginRequestTimeout, "for one event at one plugin")
 	flag.Parse()
+	nri.SetPluginRequestTimeout(*timeout)
 	ctx := context.Background()
 	var updates atomic.Int32
 	sync := func(ctx context.Context, cb nri.SyncCB) error {
@@ -58,6 +60,10 @@ func main() {
 		switch line := in.Text(); {
 		case line == "life":
 			fmt.Println("life", life(ctx, r, pod, ctr))
+		case strings.HasPrefix(line, "event "):
+			var event, pod string
+			fmt.Sscanf(line, "event %s %s", &event, &pod)
+			fmt.Println(line, one(ctx, r, event, pod))
 		case line == "updates":
 			fmt.Println("updates", updates.Load())
 		case strings.HasPrefix(line, "create "):
@@ -72,6 +78,23 @@ func main() {
 		}
 		block.Unblock()
 	}
+}
+
+// one sends one event of a pod.
+func one(ctx context.Context, r *nri.Adaptation, event, id string) (err error) {
+	pod := &nri.PodSandbox{Id: id, Name: id, Namespace: "default"}
+	ctr := &nri.Container{Id: "c-" + id, PodSandboxId: id, Name: "ctr"}
+	switch event {
+	case "RunPodSandbox":
+		err = r.RunPodSandbox(ctx, &nri.RunPodSandboxRequest{Pod: pod})
+	case "StopPodSandbox":
+		err = r.StopPodSandbox(ctx, &nri.StopPodSandboxRequest{Pod: pod})
+	case "PostCreateContainer":
+		err = r.PostCreateContainer(ctx, &nri.PostCreateContainerRequest{Pod: pod, Container: ctr})
+	case "CreateContainer", "ValidateContainerAdjustment":
+		_, err = r.CreateContainer(ctx, &nri.CreateContainerRequest{Pod: pod, Container: ctr})
+	}
+	return err
 }
 
 func life(ctx context.Context, r *nri.Adaptation, pod *nri.PodSandbox, ctr *nri.Container) error {

@@ -2,10 +2,10 @@
 
 use proto_cri::v1 as cri;
 
-use crate::{clock, services::Services};
+use crate::{clock, image::Images};
 
-pub fn image_fs_info(services: &Services) -> cri::ImageFsInfoResponse {
-    let info = services.images.fs_info();
+pub fn image_fs_info(images: &Images) -> cri::ImageFsInfoResponse {
+    let info = images.fs_info();
     let usage = cri::FilesystemUsage {
         timestamp: clock::now_ns(),
         fs_id: Some(cri::FilesystemIdentifier {

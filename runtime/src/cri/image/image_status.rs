@@ -7,12 +7,12 @@ use serde_json::json;
 
 use super::list_images::message;
 use crate::{
-    pod::error::{Error, Result},
-    services::Services,
+    image::Images,
+    pod::error::{AtStep, Error, Result},
 };
 
-pub fn image_status(
-    services: &Services,
+pub async fn image_status(
+    images: &Images,
     request: &cri::ImageStatusRequest,
 ) -> Result<cri::ImageStatusResponse> {
     let wanted = request
@@ -22,8 +22,7 @@ pub fn image_status(
     if wanted.is_empty() {
         return Err(Error::invalid("ImageStatus: image is missing"));
     }
-    let Some(image) = services
-        .images
+    let Some(image) = images
         .resolve(wanted)
         .map_err(|error| Error::invalid(error.to_string()))?
     else {
@@ -31,7 +30,10 @@ pub fn image_status(
     };
     let mut info = BTreeMap::new();
     if request.verbose {
-        let document = json!({ "chainID": image.layers.last(), "imageSpec": image.config });
+        let config = images.config_json(&image.id).await;
+        let config = config.step("image config")?.unwrap_or_default();
+        let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
+        let document = json!({ "chainID": image.layers.last(), "imageSpec": config });
         info.insert("info".to_owned(), document.to_string());
     }
     Ok(cri::ImageStatusResponse {

@@ -3,23 +3,18 @@
 use proto_cri::v1 as cri;
 
 use crate::{
-    image::{ImageRecord, Named},
+    image::{ImageRecord, Images, Named},
     pod::error::{Error, Result},
-    services::Services,
 };
 
-pub fn list_images(
-    services: &Services,
-    filter: Option<&cri::ImageFilter>,
-) -> Result<Vec<cri::Image>> {
+pub fn list_images(images: &Images, filter: Option<&cri::ImageFilter>) -> Result<Vec<cri::Image>> {
     let wanted = filter
         .and_then(|filter| filter.image.as_ref())
         .map_or("", |image| image.image.as_str());
     if wanted.is_empty() {
-        return Ok(services.images.list().iter().map(|i| message(i)).collect());
+        return Ok(images.list().iter().map(|i| message(i)).collect());
     }
-    let found = services
-        .images
+    let found = images
         .resolve(wanted)
         .map_err(|error| Error::invalid(error.to_string()))?;
     Ok(found.iter().map(|image| message(image)).collect())

@@ -3,13 +3,12 @@
 use proto_cri::v1 as cri;
 
 use crate::{
-    image::{Auth, Progress, PullError},
+    image::{Auth, Images, Progress, PullError},
     pod::error::{Error, Kind, Result},
-    services::Services,
 };
 
 pub async fn pull_image(
-    services: &Services,
+    images: &Images,
     request: cri::PullImageRequest,
 ) -> Result<cri::PullImageResponse> {
     let wanted = request.image.map(|image| image.image).unwrap_or_default();
@@ -24,10 +23,7 @@ pub async fn pull_image(
         identity_token: auth.identity_token,
         registry_token: auth.registry_token,
     });
-    let pulled = services
-        .images
-        .pull(&wanted, auth, &Progress::default())
-        .await;
+    let pulled = images.pull(&wanted, auth, &Progress::default()).await;
     match pulled {
         Ok(id) => Ok(cri::PullImageResponse {
             image_ref: id.to_string(),

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use proto_cri::v1 as cri;
 
-use crate::{cri::measure, pod::error::Result, services::Services};
+use crate::{cri::statistics::Statistics, pod::error::Result};
 
 pub async fn container_stats(
-    services: &Arc<Services>,
+    statistics: &Arc<Statistics>,
     request: &cri::ContainerStatsRequest,
 ) -> Result<cri::ContainerStatsResponse> {
-    let (_, container) = services.registry.container(&request.container_id)?;
-    let stats = measure::containers(services, vec![container.cell.get()]).await;
+    let (_, container) = statistics.pods.container(&request.container_id)?;
+    let stats = statistics.of_containers(vec![container.cell.get()]).await;
     Ok(cri::ContainerStatsResponse {
         stats: stats.into_iter().next(),
     })

@@ -5,17 +5,27 @@ use std::collections::BTreeMap;
 use proto_cri::v1 as cri;
 use serde_json::json;
 
-use crate::{cri::view, pod::error::Result, services::Services};
+use crate::{
+    cri::view,
+    pod::{error::Result, registry::Registry, spec::SpecStore},
+};
 
 pub async fn container_status(
-    services: &Services,
+    pods: &Registry,
+    specs: &SpecStore,
     request: cri::ContainerStatusRequest,
 ) -> Result<cri::ContainerStatusResponse> {
-    let (_, container) = services.registry.container(&request.container_id)?;
+    if let Some(held) = pods.held().container(&request.container_id) {
+        return Ok(cri::ContainerStatusResponse {
+            status: Some(view::held_container_status(held)),
+            info: BTreeMap::new(),
+        });
+    }
+    let (_, container) = pods.container(&request.container_id)?;
     let record = container.cell.get();
     let mut info = BTreeMap::new();
     if request.verbose {
-        let specs = services.specs.read(&container.id).await.ok();
+        let specs = specs.read(&container.id).await.ok();
         let document = json!({
             "sandboxID": record.pod,
             "pid": record.process.as_ref().map_or(0, |process| process.pid),

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use proto_cri::v1 as cri;
 
-use crate::{
-    pod::{
-        container::exec,
-        error::{Error, Result},
-    },
-    services::Services,
+use crate::pod::{
+    error::{Error, Result},
+    exec_sync as exec,
+    registry::Registry,
+    spec::SpecStore,
 };
 
 pub async fn exec_sync(
-    services: &Services,
+    pods: &Registry,
+    specs: &SpecStore,
     request: cri::ExecSyncRequest,
 ) -> Result<cri::ExecSyncResponse> {
-    let (_, container) = services.registry.container(&request.container_id)?;
+    let (_, container) = pods.container(&request.container_id)?;
     if request.cmd.is_empty() {
         return Err(Error::invalid(format!(
             "container {}: exec: cmd is empty",
@@ -27,5 +27,5 @@ pub async fn exec_sync(
         .ok()
         .filter(|seconds| *seconds > 0)
         .map(Duration::from_secs);
-    exec::exec_sync(services, &container, request.cmd, timeout).await
+    exec::exec_sync(specs, &container, request.cmd, timeout).await
 }

@@ -8,15 +8,14 @@ use crate::{
     cri::view,
     pod::{
         error::{Error, Kind, Result},
-        events::{Change, Event, Next},
+        events::{ContainerEvent, EventKind, Events, Next},
     },
-    services::Services,
 };
 
 pub fn get_container_events(
-    services: &Services,
+    events: &Events,
 ) -> Result<impl Stream<Item = Result<cri::ContainerEventResponse>> + use<>> {
-    let subscription = services.events.subscribe()?;
+    let subscription = events.subscribe()?;
     Ok(stream::unfold(Some(subscription), |open| async move {
         let mut open = open?;
         match open.next().await {
@@ -33,12 +32,12 @@ pub fn get_container_events(
     }))
 }
 
-fn translate(event: &Event) -> cri::ContainerEventResponse {
-    let kind = match event.change {
-        Change::Created => cri::ContainerEventType::ContainerCreatedEvent,
-        Change::Started => cri::ContainerEventType::ContainerStartedEvent,
-        Change::Stopped => cri::ContainerEventType::ContainerStoppedEvent,
-        Change::Deleted => cri::ContainerEventType::ContainerDeletedEvent,
+fn translate(event: &ContainerEvent) -> cri::ContainerEventResponse {
+    let kind = match event.kind {
+        EventKind::Created => cri::ContainerEventType::ContainerCreatedEvent,
+        EventKind::Started => cri::ContainerEventType::ContainerStartedEvent,
+        EventKind::Stopped => cri::ContainerEventType::ContainerStoppedEvent,
+        EventKind::Deleted => cri::ContainerEventType::ContainerDeletedEvent,
     };
     cri::ContainerEventResponse {
         container_id: event.id.clone(),

@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use proto_cri::v1 as cri;
 
-use crate::{
-    cri::{measure, view},
-    services::Services,
-};
+use crate::cri::{statistics::Statistics, view};
 
 pub async fn list_container_stats(
-    services: &Arc<Services>,
+    statistics: &Arc<Statistics>,
     filter: Option<cri::ContainerStatsFilter>,
 ) -> Vec<cri::ContainerStats> {
     let filter = filter.map(|filter| cri::ContainerFilter {
@@ -19,12 +16,12 @@ pub async fn list_container_stats(
         label_selector: filter.label_selector,
         state: None,
     });
-    let wanted = services
-        .registry
+    let wanted = statistics
+        .pods
         .containers()
         .iter()
         .filter(|(pod, container)| view::container_passes(filter.as_ref(), pod, container))
         .map(|(_, container)| container.cell.get())
         .collect();
-    measure::containers(services, wanted).await
+    statistics.of_containers(wanted).await
 }

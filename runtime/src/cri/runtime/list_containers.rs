@@ -2,17 +2,21 @@
 
 use proto_cri::v1 as cri;
 
-use crate::{cri::view, services::Services};
+use crate::{cri::view, pod::registry::Registry};
 
 pub fn list_containers(
-    services: &Services,
+    pods: &Registry,
     filter: Option<&cri::ContainerFilter>,
 ) -> Vec<cri::Container> {
-    services
-        .registry
-        .containers()
+    let (containers, held) = (pods.containers(), pods.held());
+    let served = containers
         .iter()
         .filter(|(pod, container)| view::container_passes(filter, pod, container))
-        .map(|(_, container)| view::container(&container.cell.get()))
-        .collect()
+        .map(|(_, container)| view::container(&container.cell.get()));
+    let held = held
+        .containers
+        .values()
+        .filter(|held| view::held_container_passes(filter, held))
+        .map(view::held_container);
+    served.chain(held).collect()
 }

@@ -2,17 +2,21 @@
 
 use proto_cri::v1 as cri;
 
-use crate::{cri::view, services::Services};
+use crate::{cri::view, pod::registry::Registry};
 
 pub fn list_pod_sandbox(
-    services: &Services,
+    pods: &Registry,
     filter: Option<&cri::PodSandboxFilter>,
 ) -> Vec<cri::PodSandbox> {
-    services
-        .registry
-        .pods()
+    let (pods, held) = (pods.pods(), pods.held());
+    let served = pods
         .iter()
         .filter(|pod| view::pod_passes(filter, pod))
-        .map(|pod| view::pod(&pod.cell.get()))
-        .collect()
+        .map(|pod| view::pod(&pod.cell.get()));
+    let held = held
+        .pods
+        .values()
+        .filter(|held| view::held_pod_passes(filter, held))
+        .map(view::held_pod);
+    served.chain(held).collect()
 }

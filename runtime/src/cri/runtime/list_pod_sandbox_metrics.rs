@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use proto_cri::v1 as cri;
 
-use crate::{cri::measure, pod::record::PodPhase, services::Services};
+use crate::{cri::statistics::Statistics, pod::record::PodPhase};
 
-pub async fn list_pod_sandbox_metrics(services: &Arc<Services>) -> Vec<cri::PodSandboxMetrics> {
-    let mut wanted = services.registry.pods();
+pub async fn list_pod_sandbox_metrics(statistics: &Arc<Statistics>) -> Vec<cri::PodSandboxMetrics> {
+    let mut wanted = statistics.pods.pods();
     wanted.retain(|pod| pod.cell.get().phase == PodPhase::Ready);
-    measure::metrics(services, &wanted).await
+    statistics.metrics(&wanted).await
 }

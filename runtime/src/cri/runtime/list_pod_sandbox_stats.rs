@@ -5,13 +5,10 @@ use std::sync::Arc;
 
 use proto_cri::v1 as cri;
 
-use crate::{
-    cri::{measure, view},
-    services::Services,
-};
+use crate::cri::{statistics::Statistics, view};
 
 pub async fn list_pod_sandbox_stats(
-    services: &Arc<Services>,
+    statistics: &Arc<Statistics>,
     filter: Option<cri::PodSandboxStatsFilter>,
 ) -> Vec<cri::PodSandboxStats> {
     let filter = filter.unwrap_or_default();
@@ -22,7 +19,7 @@ pub async fn list_pod_sandbox_stats(
             state: cri::PodSandboxState::SandboxReady.into(),
         }),
     };
-    let mut wanted = services.registry.pods();
+    let mut wanted = statistics.pods.pods();
     wanted.retain(|pod| view::pod_passes(Some(&filter), pod));
-    measure::pods(services, &wanted).await
+    statistics.of_pods(&wanted).await
 }

@@ -1,8 +1,10 @@
 //! RuntimeService: one file per RPC, named after it. Each translates, calls, translates.
 
+pub mod attach;
 pub mod container_stats;
 pub mod container_status;
 pub mod create_container;
+pub mod exec;
 pub mod exec_sync;
 pub mod get_container_events;
 pub mod list_container_stats;
@@ -13,6 +15,7 @@ pub mod list_pod_sandbox_metrics;
 pub mod list_pod_sandbox_stats;
 pub mod pod_sandbox_stats;
 pub mod pod_sandbox_status;
+pub mod port_forward;
 pub mod remove_container;
 pub mod remove_pod_sandbox;
 pub mod reopen_container_log;

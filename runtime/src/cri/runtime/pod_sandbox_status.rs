@@ -9,18 +9,22 @@ use crate::{
     clock,
     cri::view,
     pod::{
-        Pod,
         error::{Error, Result},
+        held::HeldPod,
         record::{ContainerPhase, PodPhase},
+        registry::Registry,
+        state::Pod,
     },
-    services::Services,
 };
 
 pub fn pod_sandbox_status(
-    services: &Services,
+    pods: &Registry,
     request: &cri::PodSandboxStatusRequest,
 ) -> Result<cri::PodSandboxStatusResponse> {
-    let pod = services.registry.pod(&request.pod_sandbox_id)?;
+    if let Some(held) = pods.held().pod(&request.pod_sandbox_id) {
+        return Ok(of_held(pods, held));
+    }
+    let pod = pods.pod(&request.pod_sandbox_id)?;
     let timestamp = clock::now_ns();
     let record = pod.cell.get();
     if record.phase == PodPhase::Creating {
@@ -46,6 +50,17 @@ pub fn pod_sandbox_status(
             .collect(),
         timestamp,
     })
+}
+
+fn of_held(pods: &Registry, held: &HeldPod) -> cri::PodSandboxStatusResponse {
+    let containers = pods.held().containers_of(&held.id);
+    let why = held.refusal("sandbox").text;
+    cri::PodSandboxStatusResponse {
+        status: Some(view::held_pod_status(held)),
+        info: BTreeMap::from([("info".to_owned(), json!({ "held": why }).to_string())]),
+        containers_statuses: containers.iter().map(view::held_container_status).collect(),
+        timestamp: clock::now_ns(),
+    }
 }
 
 fn info(pod: &Pod) -> BTreeMap<String, String> {

@@ -2,19 +2,17 @@
 
 use proto_cri::v1 as cri;
 
-use crate::{
-    pod::{
-        driver::ContainerWork,
-        error::{Kind, Result},
-    },
-    services::Services,
+use crate::pod::{
+    error::{Kind, Result},
+    registry::Registry,
+    request::ContainerWork,
 };
 
 pub async fn remove_container(
-    services: &Services,
+    pods: &Registry,
     request: cri::RemoveContainerRequest,
 ) -> Result<cri::RemoveContainerResponse> {
-    match services.registry.container(&request.container_id) {
+    match pods.container(&request.container_id) {
         Ok((pod, container)) => {
             pod.ask_container(&container.id, ContainerWork::Remove)
                 .await?;

@@ -4,19 +4,20 @@ use proto_cri::v1 as cri;
 
 use crate::{
     pod::{
-        driver::Message,
         error::{Kind, Result},
+        registry::Registry,
+        request::Message,
     },
-    services::Services,
+    violate,
 };
 
 pub async fn remove_pod_sandbox(
-    services: &Services,
+    pods: &Registry,
     request: cri::RemovePodSandboxRequest,
 ) -> Result<cri::RemovePodSandboxResponse> {
-    match services.registry.pod(&request.pod_sandbox_id) {
+    match pods.pod(&request.pod_sandbox_id) {
         Ok(pod) => pod.ask(Message::RemovePod).await?,
-        Err(error) if error.kind == Kind::NotFound => {}
+        Err(error) if error.kind == Kind::NotFound && !violate::is("remove-unknown-fails") => {}
         Err(error) => return Err(error),
     }
     Ok(cri::RemovePodSandboxResponse {})

@@ -2,19 +2,17 @@
 
 use proto_cri::v1 as cri;
 
-use crate::{
-    pod::{
-        container::exec::running_monitor,
-        error::{Result, Step as _},
-    },
-    services::Services,
+use crate::pod::{
+    error::{AtStep as _, Result},
+    exec_sync::running_monitor,
+    registry::Registry,
 };
 
 pub async fn reopen_container_log(
-    services: &Services,
+    pods: &Registry,
     request: cri::ReopenContainerLogRequest,
 ) -> Result<cri::ReopenContainerLogResponse> {
-    let (_, container) = services.registry.container(&request.container_id)?;
+    let (_, container) = pods.container(&request.container_id)?;
     let monitor = running_monitor(&container)?;
     monitor
         .reopen_log()

@@ -2,13 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use cni_shim::Network;
 use proto_cri::v1 as cri;
 use serde_json::json;
 
-use crate::services::Services;
+use crate::{
+    config::Config,
+    oci::{CgroupDriver, HostFacts, Policy, Selinux},
+};
 
-pub async fn status(services: &Services, verbose: bool) -> cri::StatusResponse {
-    let network = services.network_status().await;
+/// What Status tells of: the same for the daemon's life, but for the network.
+pub struct Facts<'a> {
+    pub config: &'a Config,
+    pub host: &'a HostFacts,
+    pub policy: &'a Policy,
+    pub network: &'a Network,
+}
+
+pub async fn status(facts: Facts<'_>, verbose: bool) -> cri::StatusResponse {
+    let network = network_status(facts.network).await;
     let condition = |kind: &str, problem: Option<(String, String)>| {
         let status = problem.is_none();
         let (reason, message) = problem.unwrap_or_default();
@@ -27,15 +39,15 @@ pub async fn status(services: &Services, verbose: bool) -> cri::StatusResponse {
             ],
         }),
         info: if verbose {
-            info(services, network.err())
+            info(&facts, network.err())
         } else {
             BTreeMap::new()
         },
         runtime_handlers: vec![cri::RuntimeHandler {
             name: String::new(),
             features: Some(cri::RuntimeHandlerFeatures {
-                recursive_read_only_mounts: services.host.recursive_readonly,
-                user_namespaces: services.host.idmapped_mounts,
+                recursive_read_only_mounts: facts.host.recursive_readonly,
+                user_namespaces: facts.host.no_user_namespaces.is_none(),
             }),
         }],
         features: Some(cri::RuntimeFeatures {
@@ -46,19 +58,32 @@ pub async fn status(services: &Services, verbose: bool) -> cri::StatusResponse {
     }
 }
 
-fn info(services: &Services, network: Option<(String, String)>) -> BTreeMap<String, String> {
+fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String, String> {
     let config = json!({
-        "stateDir": services.config.state,
-        "rootDir": services.config.root,
-        "listen": services.config.listen,
-        "cgroupParent": services.config.cgroup.parent,
-        "nriSocket": services.config.nri.socket,
+        "stateDir": facts.config.state,
+        "rootDir": facts.config.root,
+        "listen": facts.config.listen,
+        "cgroupParent": facts.config.cgroup.parent,
+        "cgroupDriver": match facts.policy.cgroup_driver {
+            CgroupDriver::Cgroupfs => "cgroupfs",
+            CgroupDriver::Systemd => "systemd",
+        },
+        "apparmor": facts.host.apparmor.as_ref().map(|apparmor| json!({
+            "defaultProfile": apparmor.default_profile,
+            "problem": apparmor.problem,
+        })),
+        "selinux": match facts.host.selinux {
+            Selinux::Absent => "absent",
+            Selinux::Permissive => "permissive: labels are not set",
+            Selinux::Enforcing => "enforcing: labels are refused",
+        },
+        "nriSocket": facts.config.nri.socket,
     });
     let cni = json!({
-        "confDir": services.config.network.cni_conf_dir,
-        "binDirs": services.config.network.cni_bin_dirs,
-        "bridge": services.config.network.bridge,
-        "subnet": services.config.network.subnet,
+        "confDir": facts.config.network.cni_conf_dir,
+        "binDirs": facts.config.network.cni_bin_dirs,
+        "bridge": facts.config.network.bridge,
+        "subnet": facts.config.network.subnet,
     });
     let load = network.map_or_else(|| "OK".to_owned(), |(_, message)| message);
     BTreeMap::from([
@@ -66,4 +91,12 @@ fn info(services: &Services, network: Option<(String, String)>) -> BTreeMap<Stri
         ("cniconfig".to_owned(), cni.to_string()),
         ("lastCNILoadStatus".to_owned(), load),
     ])
+}
+
+/// `(reason, message)` while no pod could get a network (CRI-104).
+async fn network_status(network: &Network) -> Result<(), (String, String)> {
+    network.status().await.map_err(|problem| {
+        let message = format!("Network plugin returns error: {}", problem.message);
+        (problem.reason.to_owned(), message)
+    })
 }

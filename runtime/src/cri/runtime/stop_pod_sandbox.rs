@@ -2,19 +2,17 @@
 
 use proto_cri::v1 as cri;
 
-use crate::{
-    pod::{
-        driver::Message,
-        error::{Kind, Result},
-    },
-    services::Services,
+use crate::pod::{
+    error::{Kind, Result},
+    registry::Registry,
+    request::Message,
 };
 
 pub async fn stop_pod_sandbox(
-    services: &Services,
+    pods: &Registry,
     request: cri::StopPodSandboxRequest,
 ) -> Result<cri::StopPodSandboxResponse> {
-    match services.registry.pod(&request.pod_sandbox_id) {
+    match pods.pod(&request.pod_sandbox_id) {
         Ok(pod) => pod.ask(Message::StopPod).await?,
         Err(error) if error.kind == Kind::NotFound => {}
         Err(error) => return Err(error),

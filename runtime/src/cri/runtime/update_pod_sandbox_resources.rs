@@ -2,16 +2,13 @@
 
 use proto_cri::v1 as cri;
 
-use crate::{
-    pod::{driver::Message, error::Result},
-    services::Services,
-};
+use crate::pod::{error::Result, registry::Registry, request::Message};
 
 pub async fn update_pod_sandbox_resources(
-    services: &Services,
+    pods: &Registry,
     request: cri::UpdatePodSandboxResourcesRequest,
 ) -> Result<cri::UpdatePodSandboxResourcesResponse> {
-    let pod = services.registry.pod(&request.pod_sandbox_id)?;
+    let pod = pods.pod(&request.pod_sandbox_id)?;
     pod.ask(|reply| Message::UpdatePod(Box::new(request), reply))
         .await?;
     Ok(cri::UpdatePodSandboxResourcesResponse {})

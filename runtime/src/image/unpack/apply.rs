@@ -17,16 +17,22 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::metadata::{copy_sparsely, is_applied, is_dir, metadata, owner, times, tolerate};
+use super::limits::{Limits, REPORTED_MAX};
+use super::metadata::{
+    PAGE, Result, copy_sparsely, failed, is_applied, is_dir, metadata, owner, times, tolerate,
+};
 use super::path::{CleanPath, Meaning, meaning};
 use super::tarball::{Entry, Kind};
-use crate::image::fsutil;
+use crate::remove::remove_tree;
+
+fn too_many() -> io::Error {
+    io::Error::other("more files than are left (image.max_image_files, or the disk's inodes)")
+}
 
 /// Symlinks followed while a parent directory is made; the kernel's own limit.
 const LINKS_MAX: u32 = 40;
-pub const PAGE: u64 = 4096;
 
-/// What was made, and what is left for the daemon to do.
+/// Result of an unpack, and what is left for the daemon to do.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// Directories the archive only implies, and the root unless it has an entry.
@@ -43,23 +49,18 @@ pub struct Applier {
     root: OwnedFd,
     /// The directory the last entry was made in; entries come in order of directories.
     last: Option<(CleanPath, OwnedFd)>,
+    /// How deep it lies in the tree.
+    depth: usize,
     /// Times of directories, set last because making entries changes them.
     dir_times: Vec<(CleanPath, Timestamps)>,
+    /// Entries still taken.
     entries_left: u64,
+    limits: Limits,
     pub applied: Applied,
 }
 
-pub type Result<T> = std::result::Result<T, io::Error>;
-
-pub fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
-    move |e| {
-        let cause = io::Error::from(e);
-        io::Error::new(cause.kind(), format!("{step}: {cause}"))
-    }
-}
-
 impl Applier {
-    pub fn new(root: OwnedFd, max_entries: u64) -> Self {
+    pub fn new(root: OwnedFd, limits: Limits) -> Self {
         let mut applied = Applied {
             inodes: 1,
             disk_bytes: PAGE,
@@ -69,18 +70,27 @@ impl Applier {
         Self {
             root,
             last: None,
+            depth: 0,
             dir_times: Vec::new(),
-            entries_left: max_entries,
+            entries_left: limits.files,
+            limits,
             applied,
         }
     }
 
     /// Makes one entry; `data` gives a file's content.
     pub fn apply(&mut self, entry: &Entry, data: &mut impl Read) -> Result<()> {
-        self.entries_left = self
-            .entries_left
-            .checked_sub(1)
-            .ok_or_else(|| io::Error::other("more entries than are allowed in a layer"))?;
+        self.entries_left = self.entries_left.checked_sub(1).ok_or_else(too_many)?;
+        let reported =
+            self.applied.implied.len() + self.applied.opaque.len() + self.applied.whiteouts.len();
+        if self.applied.inodes > self.limits.files {
+            return Err(too_many());
+        }
+        if reported > REPORTED_MAX {
+            return Err(io::Error::other(format!(
+                "more than {REPORTED_MAX} whiteouts and directories without an entry"
+            )));
+        }
         let path = CleanPath::new(&entry.path).map_err(io::Error::other)?;
         let Some((dir, name)) = path.split() else {
             return self.root_entry(entry);
@@ -216,6 +226,7 @@ impl Applier {
         // Two directories are merged; anything else gives way (CRI-442).
         if !there.as_ref().is_some_and(is_dir) {
             self.clear(path, name, there)?;
+            self.bound_depth(self.depth + 1)?;
             rustix::fs::mkdirat(self.here(), name, Mode::RWXU)
                 .map_err(failed("make a directory"))?;
             self.applied.inodes += 1;
@@ -282,7 +293,7 @@ impl Applier {
             self.applied.implied.remove(path);
             self.applied.opaque.insert(path.clone());
         }
-        fsutil::remove_tree(self.here(), name).map_err(failed("replace an entry"))
+        remove_tree(self.here(), name).map_err(failed("replace an entry"))
     }
 
     /// Makes `dir` the current directory, with all that leads to it.
@@ -300,8 +311,25 @@ impl Applier {
             }
         };
         rustix::process::fchdir(&fd).map_err(failed("enter a directory"))?;
+        // The way that led here may have been shorter, by links.
+        self.depth = match rustix::process::getcwd(Vec::new()) {
+            Ok(path) if path.as_bytes() == b"/" => 0,
+            Ok(path) => path.as_bytes().iter().filter(|b| **b == b'/').count(),
+            Err(Errno::NAMETOOLONG) => usize::MAX - 1,
+            Err(e) => return Err(failed("look where a directory is")(e)),
+        };
+        self.bound_depth(self.depth)?;
         self.last = Some((dir.clone(), fd));
         Ok(())
+    }
+
+    fn bound_depth(&self, depth: usize) -> Result<()> {
+        let max = self.limits.depth;
+        if depth <= max {
+            return Ok(());
+        }
+        let why = format!("more than {max} directories in each other (image.max_image_depth)");
+        Err(io::Error::other(why))
     }
 
     /// Makes the missing directories of a path, following symlinks of this layer inside it.
@@ -333,7 +361,7 @@ impl Applier {
                 }
                 Ok(_) if self.applied.whiteouts.remove(&path) => {
                     let name = CString::new(name).map_err(io::Error::other)?;
-                    fsutil::remove_tree(parent_fd.as_fd(), &name).map_err(failed("replace"))?;
+                    remove_tree(parent_fd.as_fd(), &name).map_err(failed("replace"))?;
                     self.applied.opaque.insert(path.clone());
                 }
                 Ok(_) => return Err(failed("make a parent directory")(Errno::NOTDIR)),

@@ -103,10 +103,8 @@ impl<R: Read> Read for Bounded<R> {
         self.came_out += n as u64;
         let ratio = self.went_in.get().saturating_mul(RATIO_MAX);
         if self.came_out > self.max {
-            return Err(io::Error::other(format!(
-                "more than {} bytes unpacked",
-                self.max
-            )));
+            let why = format!("more than {} bytes unpacked", self.max);
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         if self.came_out > RATIO_FREE && self.came_out > ratio {
             return Err(io::Error::other(format!(

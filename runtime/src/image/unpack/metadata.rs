@@ -1,4 +1,4 @@
-//! What an entry is besides its place: owner, attributes, mode, times, content (CRI-443).
+//! Metadata of an entry: owner, attributes, mode, times (CRI-443).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -7,8 +7,18 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::apply::{PAGE, Result, failed};
 use super::tarball::Entry;
+
+pub const PAGE: u64 = 4096;
+
+pub type Result<T> = std::result::Result<T, io::Error>;
+
+pub fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
+    move |e| {
+        let cause = io::Error::from(e);
+        io::Error::new(cause.kind(), format!("{step}: {cause}"))
+    }
+}
 
 /// Owner, then attributes (a change of owner drops capabilities), then mode (it drops setuid too).
 pub fn metadata(entry: &Entry, fd: impl AsFd) -> Result<()> {

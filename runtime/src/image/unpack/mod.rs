@@ -2,45 +2,42 @@
 //!
 //! ```text
 //! stdin   the layer as transferred: gzip, zstd or plain tar
-//! stdout  one line of JSON, the `Report`, when all of it went well
+//! stdout  JSON, the `Report`, when all of it went well
 //! stderr  one line saying why, else
 //! ```
 //!
-//! It shuts itself in before it reads the first byte: chroot to the layer's directory, a network
-//! namespace of its own with nothing in it, no user that owns anything, six capabilities, bounds on
-//! memory and file size. The daemon gives it nothing else and believes only the report's form.
+//! It shuts itself in before it reads the first byte (`confine.rs`): chroot to the layer's directory, a
+//! network namespace of its own with nothing in it, no user that owns anything, six capabilities, a
+//! filter of system calls, bounds on memory, processes, descriptors and file size. The daemon gives it
+//! nothing else and believes only the report's form.
 
 pub mod apply;
+mod confine;
 pub mod decode;
+mod limits;
 mod metadata;
 pub mod path;
 pub mod tarball;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustix::process::{Gid, Resource, Rlimit, Uid};
-use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
 
 use super::digest::{Digest, HashingReader};
 use apply::Applier;
+use limits::{Limits, REPORTED_MAX};
 use path::CleanPath;
 
-/// Address space of the helper: two zstd windows, and room for long lists of directories.
-const MEMORY_MAX: u64 = 768 << 20;
-/// The report is a few numbers and two lists of directories.
-pub const REPORT_MAX: u64 = 64 << 20;
-/// An account that owns nothing.
-const NOBODY: u32 = 65534;
+/// The report is a few numbers and three lists of paths.
+pub const REPORT_MAX: u64 = 16 << 20;
 
-/// What was unpacked. Paths are bytes, so the lists are base64 of NUL-ended paths.
+/// Report of the helper. Paths are bytes, so the lists are base64 of NUL-terminated paths.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Digest of the uncompressed archive, all of it.
@@ -50,6 +47,14 @@ pub struct Report {
     implied: String,
     opaque: String,
     whiteouts: String,
+}
+
+/// What of a report is looked at first.
+#[derive(Debug, Deserialize)]
+pub struct Summary {
+    pub diff_id: Digest,
+    pub inodes: u64,
+    pub disk_bytes: u64,
 }
 
 impl Report {
@@ -83,26 +88,22 @@ fn paths(list: &str) -> Result<Vec<CleanPath>, String> {
     let Some(bytes) = bytes.strip_suffix(&[0]) else {
         return Ok(Vec::new());
     };
+    if bytes.iter().filter(|b| **b == 0).count() >= REPORTED_MAX {
+        return Err(format!("more than {REPORTED_MAX} paths"));
+    }
     bytes
         .split(|b| *b == 0)
         .map(|p| CleanPath::new(p).map_err(|e| e.to_string()))
         .collect()
 }
 
-/// What the helper may make at most.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Bytes of the uncompressed archive.
-    pub bytes: u64,
-    pub entries: u64,
-}
-
-/// The helper's `main`: `cairn unpack <directory> <max bytes> <max entries>`. The process has one
+/// The helper's `main`: `cairn unpack <directory> <max bytes> <max files> <max depth>`. The process has one
 /// thread and does nothing after this.
 pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut out = io::stdout();
     let done = parse(args).and_then(|(dir, limits)| {
-        let root = confine(&dir).map_err(|e| io::Error::new(e.kind(), format!("confine: {e}")))?;
+        let root = confine::confine(&dir, limits.bytes.max(REPORT_MAX))
+            .map_err(|e| io::Error::new(e.kind(), format!("confine: {e}")))?;
         let report = unpack(io::stdin().lock(), root, limits)?;
         serde_json::to_writer(&mut out, &report)?;
         out.flush()
@@ -110,7 +111,11 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            let _ = writeln!(io::stderr(), "{e}");
+            let bound = match e.kind() {
+                io::ErrorKind::FileTooLarge => " (image.max_image_bytes, or the disk's room)",
+                _ => "",
+            };
+            let _ = writeln!(io::stderr(), "{e}{bound}");
             ExitCode::FAILURE
         }
     }
@@ -118,22 +123,27 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, Limits)> {
     let mut args = args.into_iter();
-    let (Some(dir), Some(bytes), Some(entries), None) =
-        (args.next(), args.next(), args.next(), args.next())
-    else {
+    let (Some(dir), Some(bytes), Some(files), Some(depth), None) = (
+        args.next(),
+        args.next(),
+        args.next(),
+        args.next(),
+        args.next(),
+    ) else {
         return Err(io::Error::other(
-            "usage: unpack <directory> <max bytes> <max entries>",
+            "usage: unpack <directory> <max bytes> <max files> <max depth>",
         ));
     };
     let number = |text: OsString| {
-        let number = text.to_str().and_then(|t| t.parse().ok());
+        let number = text.to_str().and_then(|t| t.parse::<u64>().ok());
         number.ok_or_else(|| io::Error::other("a limit is not a number"))
     };
     Ok((
         dir.into(),
         Limits {
             bytes: number(bytes)?,
-            entries: number(entries)?,
+            files: number(files)?,
+            depth: usize::try_from(number(depth)?).unwrap_or(usize::MAX),
         },
     ))
 }
@@ -143,7 +153,7 @@ fn unpack(input: impl io::Read, root: OwnedFd, limits: Limits) -> io::Result<Rep
     let plain = decode::Bounded::new(decode::decoder(input)?, went_in, limits.bytes);
     let mut plain = HashingReader::new(plain);
     let mut reader = tarball::Reader::new(&mut plain);
-    let mut applier = Applier::new(root, limits.entries);
+    let mut applier = Applier::new(root, limits);
     while let Some(entry) = reader.next_entry()? {
         applier.apply(&entry, &mut reader).map_err(|e| {
             let name = String::from_utf8_lossy(&entry.path[..entry.path.len().min(200)]);
@@ -160,60 +170,4 @@ fn unpack(input: impl io::Read, root: OwnedFd, limits: Limits) -> io::Result<Rep
         opaque: list(&applied.opaque),
         whiteouts: list(&applied.whiteouts),
     })
-}
-
-/// Shuts the process in; what it can reach afterwards is the layer and its three streams.
-fn confine(dir: &Path) -> io::Result<OwnedFd> {
-    let limit = |max| Rlimit {
-        current: Some(max),
-        maximum: Some(max),
-    };
-    rustix::process::setrlimit(Resource::As, limit(MEMORY_MAX))?;
-    rustix::process::setrlimit(Resource::Core, limit(0))?;
-    rustix::process::umask(rustix::fs::Mode::empty());
-    leave_network()?;
-    rustix::process::chroot(dir)?;
-    rustix::process::chdir("/")?;
-    let keep = CapabilitySet::CHOWN
-        | CapabilitySet::DAC_OVERRIDE
-        | CapabilitySet::FOWNER
-        | CapabilitySet::FSETID
-        | CapabilitySet::MKNOD
-        | CapabilitySet::SETFCAP;
-    drop_to(keep)?;
-    Ok(File::open("/")?.into())
-}
-
-/// A network namespace with nothing in it: no address to reach, no abstract socket to find.
-#[expect(
-    deprecated,
-    reason = "the successor is unsafe for CLONE_FILES, which is not asked for here"
-)]
-fn leave_network() -> io::Result<()> {
-    Ok(rustix::thread::unshare(
-        rustix::thread::UnshareFlags::NEWNET,
-    )?)
-}
-
-fn drop_to(keep: CapabilitySet) -> io::Result<()> {
-    rustix::thread::set_no_new_privs(true)?;
-    rustix::thread::set_keep_capabilities(true)?;
-    rustix::thread::set_thread_groups(&[])?;
-    rustix::thread::set_thread_res_gid(
-        Gid::from_raw(NOBODY),
-        Gid::from_raw(NOBODY),
-        Gid::from_raw(NOBODY),
-    )?;
-    rustix::thread::set_thread_res_uid(
-        Uid::from_raw(NOBODY),
-        Uid::from_raw(NOBODY),
-        Uid::from_raw(NOBODY),
-    )?;
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: keep,
-        permitted: keep,
-        inheritable: none,
-    };
-    Ok(rustix::thread::set_capabilities(None, sets)?)
 }

@@ -5,10 +5,10 @@ pub const PATH_MAX: usize = 4096;
 /// Longest single name.
 const NAME_MAX: usize = 255;
 
-/// Why a name is refused.
+/// Error of a name in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadPath {
-    #[error("the name has a NUL byte")]
+    #[error("the name contains a NUL byte")]
     Nul,
     #[error("the name is longer than a path may be")]
     TooLong,
@@ -89,7 +89,7 @@ impl CleanPath {
     }
 }
 
-/// What a name in a layer means (CRI-441).
+/// Meaning of a name in a layer (CRI-441).
 #[derive(Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
     /// An entry to make.

@@ -11,7 +11,7 @@ const BLOCK: usize = 512;
 /// A PAX block or a long name: attributes of one file are at most 64 KiB each.
 const EXTENSION_MAX: u64 = 1 << 20;
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     File,
@@ -198,7 +198,7 @@ impl<R: Read> Reader<R> {
 
     fn extension(&mut self, size: u64) -> io::Result<Vec<u8>> {
         if size > EXTENSION_MAX {
-            return Err(bad(format!("an extended header of {size} bytes")));
+            return Err(bad(format!("extended header too large ({size} bytes)")));
         }
         self.set_data(size)?;
         let mut bytes = Vec::new();

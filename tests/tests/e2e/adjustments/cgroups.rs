@@ -27,7 +27,7 @@ fn flag(value: bool) -> Option<OptionalBool> {
     Some(OptionalBool { value })
 }
 
-pub async fn limits_of_memory_are_in_the_cgroup(stage: &Stage) {
+pub(crate) async fn limits_of_memory_are_in_the_cgroup(stage: &Stage) {
     let v2 = limits_are_v2();
     let pod = stage.pod("memory").await;
     let plain = sleeper(&pod, "plain").await;
@@ -127,7 +127,7 @@ pub async fn limits_of_memory_are_in_the_cgroup(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn memory_of_the_kernel_alone_is_refused(stage: &Stage) {
+pub(crate) async fn memory_of_the_kernel_alone_is_refused(stage: &Stage) {
     let pod = stage.pod("kernel").await;
     for (field, memory) in [
         (
@@ -166,7 +166,7 @@ pub async fn memory_of_the_kernel_alone_is_refused(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn limits_of_the_cpu_are_in_the_cgroup(stage: &Stage) {
+pub(crate) async fn limits_of_the_cpu_are_in_the_cgroup(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         let cpu = resources(adjust).cpu.get_or_insert_default();
         cpu.shares = uint(300);
@@ -221,7 +221,7 @@ pub async fn limits_of_the_cpu_are_in_the_cgroup(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn limits_of_processes_and_huge_pages_are_in_the_cgroup(stage: &Stage) {
+pub(crate) async fn limits_of_processes_and_huge_pages_are_in_the_cgroup(stage: &Stage) {
     let page = HugepageLimit {
         page_size: "2MB".to_owned(),
         limit: 4 << 20,
@@ -268,7 +268,7 @@ pub async fn limits_of_processes_and_huge_pages_are_in_the_cgroup(stage: &Stage)
     pod.end().await;
 }
 
-pub async fn unified_limits_are_in_the_cgroup_of_a_v2_host(stage: &Stage) {
+pub(crate) async fn unified_limits_are_in_the_cgroup_of_a_v2_host(stage: &Stage) {
     let pod = stage.pod("unified").await;
     let high = ("memory.high".to_owned(), (50 * MIB).to_string());
     if limits_are_v2() {
@@ -288,7 +288,9 @@ pub async fn unified_limits_are_in_the_cgroup_of_a_v2_host(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn the_cgroup_is_where_the_plugin_put_it_and_goes_with_the_container(stage: &Stage) {
+pub(crate) async fn the_cgroup_is_where_the_plugin_put_it_and_goes_with_the_container(
+    stage: &Stage,
+) {
     let parent = stage.daemon.cgroup_parent().to_owned();
     let place = format!("{parent}/else/where");
     let to = place.clone();
@@ -346,7 +348,7 @@ pub async fn the_cgroup_is_where_the_plugin_put_it_and_goes_with_the_container(s
     pod.end().await;
 }
 
-pub async fn a_block_io_class_is_refused_as_there_are_none(stage: &Stage) {
+pub(crate) async fn a_block_io_class_is_refused_as_there_are_none(stage: &Stage) {
     let pod = stage.pod("blockio").await;
     let class = |value: &str| {
         let value = value.to_owned();
@@ -360,7 +362,7 @@ pub async fn a_block_io_class_is_refused_as_there_are_none(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn rdt_is_refused_unless_it_is_removed_again(stage: &Stage) {
+pub(crate) async fn rdt_is_refused_unless_it_is_removed_again(stage: &Stage) {
     let pod = stage.pod("rdt").await;
     let class = |value: &str| OptionalString {
         value: value.to_owned(),

@@ -26,7 +26,7 @@ fn device(path: &str, kind: &str, numbers: (i64, i64), mode: u32) -> LinuxDevice
     }
 }
 
-pub async fn devices_are_made_with_their_mode_and_owner_and_can_be_used(stage: &Stage) {
+pub(crate) async fn devices_are_made_with_their_mode_and_owner_and_can_be_used(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         adjust
             .add_device(device("/dev/char", "c", (1, 3), 0o640))
@@ -72,7 +72,7 @@ pub async fn devices_are_made_with_their_mode_and_owner_and_can_be_used(stage: &
     pod.end().await;
 }
 
-pub async fn a_device_is_removed_together_with_its_rule(stage: &Stage) {
+pub(crate) async fn a_device_is_removed_together_with_its_rule(stage: &Stage) {
     let nodes = stage.volume("nodes");
     let node = nodes.join("local").display().to_string();
     stage.machine(&["mknod", &node, "c", "240", "9"]).await;
@@ -111,7 +111,7 @@ fn rule(allow: bool, kind: &str, numbers: (i64, i64), access: &str) -> LinuxDevi
     }
 }
 
-pub async fn rules_allow_and_deny_devices(stage: &Stage) {
+pub(crate) async fn rules_allow_and_deny_devices(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         resources(adjust).devices = vec![
             rule(true, "c", (240, 11), "r"),

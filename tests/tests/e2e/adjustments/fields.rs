@@ -135,7 +135,7 @@ fn join(path: &str, name: &str) -> String {
 }
 
 /// All fields that hold a value.
-pub fn all() -> BTreeSet<String> {
+pub(crate) fn all() -> BTreeSet<String> {
     let messages = Messages::read();
     let mut found = BTreeSet::new();
     messages.walk(&messages.0[ROOT], "", &mut found);
@@ -143,7 +143,7 @@ pub fn all() -> BTreeSet<String> {
 }
 
 /// Those that an adjustment has set.
-pub fn set_in(adjust: &ContainerAdjustment) -> BTreeSet<String> {
+pub(crate) fn set_in(adjust: &ContainerAdjustment) -> BTreeSet<String> {
     let messages = Messages::read();
     let mut found = BTreeSet::new();
     messages.read_set(&messages.0[ROOT], "", &adjust.encode_to_vec(), &mut found);

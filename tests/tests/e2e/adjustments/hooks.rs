@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cairn_tests::{bins, cri, look, until};
+use cairn_tests::{bins, cri, look, pod::pod_namespaces, until};
 use nri::{
     adjust::{Adjust, HookKind},
     proto::{ContainerAdjustment, Hook, Mount, OptionalInt},
@@ -61,7 +61,9 @@ fn hook(kind: HookKind, name: &str, out: &Path) -> Hook {
     }
 }
 
-pub async fn hooks_of_all_six_kinds_run_at_their_time_with_the_state_on_stdin(stage: &Stage) {
+pub(crate) async fn hooks_of_all_six_kinds_run_at_their_time_with_the_state_on_stdin(
+    stage: &Stage,
+) {
     let out = stage.volume("out");
     let to = out.clone();
     stage.adjusts(move |_, adjust| {
@@ -161,7 +163,7 @@ fn in_order(order: &str) {
 }
 
 /// There the hook's own process may not walk through the runtime's directories.
-pub async fn a_create_container_hook_runs_in_a_user_namespace_too(stage: &Stage) {
+pub(crate) async fn a_create_container_hook_runs_in_a_user_namespace_too(stage: &Stage) {
     let busybox = bins::system("busybox").expect("installed");
     stage.adjusts(move |_, adjust| {
         let script =
@@ -184,15 +186,13 @@ pub async fn a_create_container_hook_runs_in_a_user_namespace_too(stage: &Stage)
     };
     let cri = stage.daemon.cri();
     let mut config = cri.pod_config("mapped");
-    let linux = config.linux.as_mut().expect("set by pod_config");
-    let security = linux.security_context.as_mut().expect("set by pod_config");
-    let options = security.namespace_options.as_mut().expect("set");
+    let options = pod_namespaces(&mut config);
     options.userns_options = Some(cri::UserNamespace {
         mode: cri::NamespaceMode::Pod.into(),
         uids: map(),
         gids: map(),
     });
-    let options = security.namespace_options.clone();
+    let options = Some(options.clone());
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let mut config = cri.container_config("c", &["sleep", "1000"]);
     stage::security(&mut config).namespace_options = options;
@@ -201,7 +201,7 @@ pub async fn a_create_container_hook_runs_in_a_user_namespace_too(stage: &Stage)
     pod.end().await;
 }
 
-pub async fn a_hook_that_outlasts_its_timeout_is_ended(stage: &Stage) {
+pub(crate) async fn a_hook_that_outlasts_its_timeout_is_ended(stage: &Stage) {
     let busybox = bins::system("busybox").expect("installed");
     stage.adjusts(move |name, adjust: &mut ContainerAdjustment| {
         let Some((kind, _)) = KINDS.iter().find(|(_, n)| n.to_lowercase() == name) else {

@@ -19,7 +19,7 @@ fn mount(destination: &str, kind: &str, source: &str, options: &[&str]) -> Mount
     }
 }
 
-pub async fn mounts_are_added_replaced_and_removed(stage: &Stage) {
+pub(crate) async fn mounts_are_added_replaced_and_removed(stage: &Stage) {
     let volumes = ["old", "new", "gone", "gift"].map(|name| {
         let path = stage.volume(name);
         fs::write(path.join("file"), name).expect("a file");
@@ -60,7 +60,7 @@ pub async fn mounts_are_added_replaced_and_removed(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn a_mount_propagates_as_its_options_say_or_is_refused(stage: &Stage) {
+pub(crate) async fn a_mount_propagates_as_its_options_say_or_is_refused(stage: &Stage) {
     let (shared, private) = (stage.volume("shared"), stage.volume("private"));
     let (source, elsewhere) = (shared.display().to_string(), private.display().to_string());
     stage
@@ -109,6 +109,7 @@ pub async fn a_mount_propagates_as_its_options_say_or_is_refused(stage: &Stage) 
     }
     for bad in [
         mount("/m", "bind", &source, &["tmpcopyup"]),
+        mount("/m", "bind", &source, &["rbind", "frobnicate"]),
         mount("relative", "bind", &source, &[]),
     ] {
         let mut adjust = ContainerAdjustment::default();

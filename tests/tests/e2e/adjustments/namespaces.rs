@@ -33,7 +33,7 @@ const KINDS: [(&str, &str); 6] = [
     ("time", "time"),
 ];
 
-pub async fn namespaces_of_another_container_are_joined_by_path(stage: &Stage) {
+pub(crate) async fn namespaces_of_another_container_are_joined_by_path(stage: &Stage) {
     stage.adjusts(|name, adjust| {
         if name == "target" {
             adjust.add_namespace("time", "").add_namespace("cgroup", "");
@@ -63,7 +63,7 @@ pub async fn namespaces_of_another_container_are_joined_by_path(stage: &Stage) {
     other.end().await;
 }
 
-pub async fn namespaces_are_the_hosts_once_removed(stage: &Stage) {
+pub(crate) async fn namespaces_are_the_hosts_once_removed(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         for kind in ["network", "ipc", "uts", "pid", "cgroup", "time"] {
             adjust.remove_namespace(kind);
@@ -83,7 +83,7 @@ pub async fn namespaces_are_the_hosts_once_removed(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn namespaces_of_each_kind_are_made_new(stage: &Stage) {
+pub(crate) async fn namespaces_of_each_kind_are_made_new(stage: &Stage) {
     stage.adjusts(|name, adjust| {
         for (kind, _) in KINDS {
             if name == "new" {
@@ -109,7 +109,7 @@ pub async fn namespaces_of_each_kind_are_made_new(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn a_mount_or_user_namespace_is_refused(stage: &Stage) {
+pub(crate) async fn a_mount_or_user_namespace_is_refused(stage: &Stage) {
     let pod = stage.pod("refused").await;
     let own = format!("/proc/{}/ns", stage.daemon.pid());
     for (kind, path) in [
@@ -132,7 +132,7 @@ pub async fn a_mount_or_user_namespace_is_refused(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn sysctls_are_set_and_those_of_an_earlier_plugin_removed(stage: &Stage) {
+pub(crate) async fn sysctls_are_set_and_those_of_an_earlier_plugin_removed(stage: &Stage) {
     let second = Plugin::join(&stage.daemon.nri_socket(), "20", "second").await;
     stage.adjusts(|name, adjust| {
         if name == "c" {
@@ -165,7 +165,7 @@ pub async fn sysctls_are_set_and_those_of_an_earlier_plugin_removed(stage: &Stag
     pod.end().await;
 }
 
-pub async fn a_network_device_moves_in_under_its_new_name(stage: &Stage) {
+pub(crate) async fn a_network_device_moves_in_under_its_new_name(stage: &Stage) {
     let ip = |args: &'static str| async move {
         let argv: Vec<&str> = ["ip"].into_iter().chain(args.split(' ')).collect();
         stage.machine(&argv).await

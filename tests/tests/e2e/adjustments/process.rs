@@ -11,7 +11,7 @@ use nri::{
 use super::stage::{Stage, sleeper};
 
 /// An OCI hook is told the annotations.
-pub async fn annotations_are_set_replaced_and_removed(stage: &Stage) {
+pub(crate) async fn annotations_are_set_replaced_and_removed(stage: &Stage) {
     let out = stage.volume("state").join("state.json");
     let script = format!("cat > {}", out.display());
     let busybox = bins::system("busybox").expect("installed");
@@ -52,7 +52,7 @@ pub async fn annotations_are_set_replaced_and_removed(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn variables_are_set_replaced_and_removed(stage: &Stage) {
+pub(crate) async fn variables_are_set_replaced_and_removed(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         adjust
             .add_env("NEW", "1")
@@ -83,7 +83,7 @@ pub async fn variables_are_set_replaced_and_removed(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn arguments_are_replaced(stage: &Stage) {
+pub(crate) async fn arguments_are_replaced(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         adjust.set_args(["sleep", "2000"]);
     });
@@ -94,7 +94,7 @@ pub async fn arguments_are_replaced(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn limits_of_resources_are_set_for_init_and_exec(stage: &Stage) {
+pub(crate) async fn limits_of_resources_are_set_for_init_and_exec(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         adjust
             .add_rlimit("RLIMIT_NOFILE", 777, 555)
@@ -124,7 +124,7 @@ pub async fn limits_of_resources_are_set_for_init_and_exec(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn the_oom_score_is_set_for_init_and_exec(stage: &Stage) {
+pub(crate) async fn the_oom_score_is_set_for_init_and_exec(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         adjust.oom_score_adj(321);
     });
@@ -137,7 +137,7 @@ pub async fn the_oom_score_is_set_for_init_and_exec(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn a_cdi_device_comes_with_all_its_file_says(stage: &Stage) {
+pub(crate) async fn a_cdi_device_comes_with_all_its_file_says(stage: &Stage) {
     let gift = stage.volume("gift");
     fs::write(gift.join("file"), "from the vendor").expect("a file");
     // The yard's own /run, so that the machine's stays as it is.

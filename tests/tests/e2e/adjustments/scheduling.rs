@@ -52,7 +52,7 @@ const BATCH: u32 = 3;
 const IDLE: u32 = 5;
 const DEADLINE: u32 = 6;
 
-pub async fn the_scheduler_is_set_for_init_and_exec(stage: &Stage) {
+pub(crate) async fn the_scheduler_is_set_for_init_and_exec(stage: &Stage) {
     stage.adjusts(|name, adjust| {
         adjust.scheduler(match name {
             "batch" => scheduler(Policy::SchedBatch, 5, 0, &[]),
@@ -88,7 +88,7 @@ pub async fn the_scheduler_is_set_for_init_and_exec(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn a_realtime_policy_has_its_priority_and_its_share_of_the_cpu(stage: &Stage) {
+pub(crate) async fn a_realtime_policy_has_its_priority_and_its_share_of_the_cpu(stage: &Stage) {
     let runtime = |value| Some(OptionalInt64 { value });
     let period = |value| Some(OptionalUInt64 { value });
     let pod = stage.pod("realtime").await;
@@ -138,7 +138,7 @@ pub async fn a_realtime_policy_has_its_priority_and_its_share_of_the_cpu(stage: 
     pod.end().await;
 }
 
-pub async fn a_deadline_has_its_three_times(stage: &Stage) {
+pub(crate) async fn a_deadline_has_its_three_times(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         adjust.scheduler(LinuxScheduler {
             runtime: 1_000_000,
@@ -162,7 +162,7 @@ pub async fn a_deadline_has_its_three_times(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn a_scheduler_that_no_kernel_has_is_refused(stage: &Stage) {
+pub(crate) async fn a_scheduler_that_no_kernel_has_is_refused(stage: &Stage) {
     let pod = stage.pod("refused").await;
     for (field, bad) in [
         ("linux.scheduler", scheduler(Policy::SchedIso, 0, 0, &[])),
@@ -194,7 +194,7 @@ pub async fn a_scheduler_that_no_kernel_has_is_refused(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn the_io_priority_is_set_for_init_and_exec(stage: &Stage) {
+pub(crate) async fn the_io_priority_is_set_for_init_and_exec(stage: &Stage) {
     let priority = |class: IoPrioClass, priority| LinuxIoPriority {
         class: class as i32,
         priority,
@@ -223,7 +223,7 @@ pub async fn the_io_priority_is_set_for_init_and_exec(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn the_memory_policy_is_set_for_init_and_exec(stage: &Stage) {
+pub(crate) async fn the_memory_policy_is_set_for_init_and_exec(stage: &Stage) {
     let policy = |mode: MpolMode, nodes: &str, flags: &[MpolFlag]| LinuxMemoryPolicy {
         mode: mode as i32,
         nodes: nodes.to_owned(),

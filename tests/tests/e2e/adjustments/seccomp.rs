@@ -45,7 +45,7 @@ fn allowing(syscalls: Vec<LinuxSyscall>) -> LinuxSeccomp {
     }
 }
 
-pub async fn a_denied_call_fails_with_the_policys_error_with_and_without_new_privileges(
+pub(crate) async fn a_denied_call_fails_with_the_policys_error_with_and_without_new_privileges(
     stage: &Stage,
 ) {
     const SETUID: u64 = 0o4000;
@@ -106,7 +106,7 @@ const ORDINARY: &str = "access arch_prctl brk chdir clone clone3 close dup dup2 
     sysinfo time umask uname vfork wait4 write writev kill setsid clock_gettime gettimeofday capget capset setuid \
     setgid setgroups setresuid setresgid setreuid setregid close_range fchown chown prlimit";
 
-pub async fn a_call_that_no_rule_names_fails_with_the_default_error(stage: &Stage) {
+pub(crate) async fn a_call_that_no_rule_names_fails_with_the_default_error(stage: &Stage) {
     stage.adjusts(|_, adjust| {
         let names: Vec<&str> = ORDINARY.split_whitespace().collect();
         adjust.seccomp_policy(LinuxSeccomp {
@@ -124,7 +124,7 @@ pub async fn a_call_that_no_rule_names_fails_with_the_default_error(stage: &Stag
 }
 
 /// The kernel logs a denied call only where the filter asks for it.
-pub async fn denied_calls_are_logged_where_the_flag_says_so(stage: &Stage) {
+pub(crate) async fn denied_calls_are_logged_where_the_flag_says_so(stage: &Stage) {
     stage.adjusts(|name, adjust| {
         let mut policy = allowing(vec![rule(&["mkdir", "mkdirat"], EPERM, &[])]);
         if name == "logged" {
@@ -201,7 +201,7 @@ fn foreign_program() -> Option<Vec<u8>> {
     })
 }
 
-pub async fn only_the_architectures_of_the_policy_may_run(stage: &Stage) {
+pub(crate) async fn only_the_architectures_of_the_policy_may_run(stage: &Stage) {
     stage.adjusts(|name, adjust| {
         let mut policy = allowing(vec![rule(&["mkdir"], EPERM, &[])]);
         policy.architectures = match name {
@@ -236,7 +236,7 @@ pub async fn only_the_architectures_of_the_policy_may_run(stage: &Stage) {
     pod.end().await;
 }
 
-pub async fn a_listener_is_refused(stage: &Stage) {
+pub(crate) async fn a_listener_is_refused(stage: &Stage) {
     let pod = stage.pod("listener").await;
     let path = LinuxSeccomp {
         listener_path: "/run/listener.sock".to_owned(),

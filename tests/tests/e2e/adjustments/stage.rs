@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use cairn_tests::{
@@ -13,18 +13,19 @@ use cairn_tests::{
     pod::{Container, Pod},
 };
 use nri::proto::{ContainerAdjustment, LinuxContainerAdjustment, LinuxResources};
+use parking_lot::Mutex;
 
 use super::fields;
 
-pub struct Stage {
-    pub daemon: Daemon,
-    pub plugin: Plugin,
+pub(crate) struct Stage {
+    pub(crate) daemon: Daemon,
+    pub(crate) plugin: Plugin,
     /// All fields that were sent.
     sent: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Stage {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let daemon = Daemon::start().await;
         let plugin = Plugin::join(&daemon.nri_socket(), "10", "adjuster").await;
         Self {
@@ -34,12 +35,12 @@ impl Stage {
         }
     }
 
-    pub async fn pod(&self, name: &str) -> Pod {
+    pub(crate) async fn pod(&self, name: &str) -> Pod {
         self.daemon.cri().pod(name).await
     }
 
     /// From now on the plugin answers with this, by the container's name.
-    pub fn adjusts<F>(&self, adjust: F)
+    pub(crate) fn adjusts<F>(&self, adjust: F)
     where
         F: Fn(&str, &mut ContainerAdjustment) + Send + Sync + 'static,
     {
@@ -47,7 +48,7 @@ impl Stage {
     }
 
     /// As `adjusts`, for a second plugin.
-    pub fn adjusts_by<F>(&self, plugin: &Plugin, adjust: F)
+    pub(crate) fn adjusts_by<F>(&self, plugin: &Plugin, adjust: F)
     where
         F: Fn(&str, &mut ContainerAdjustment) + Send + Sync + 'static,
     {
@@ -56,13 +57,13 @@ impl Stage {
             let mut answer = ContainerAdjustment::default();
             adjust(&container.name, &mut answer);
             let fields = fields::set_in(&answer);
-            sent.lock().expect("never poisoned").extend(fields);
+            sent.lock().extend(fields);
             Some(answer)
         });
     }
 
     /// The adjustment fails the creation by the name of the field, and nothing is left.
-    pub async fn refuses(&self, pod: &Pod, field: &str, adjust: ContainerAdjustment) {
+    pub(crate) async fn refuses(&self, pod: &Pod, field: &str, adjust: ContainerAdjustment) {
         self.adjusts(|_, _| ());
         let plain = pod.create("before", &["true"]).await;
         plain.remove().await.expect("RemoveContainer");
@@ -85,21 +86,21 @@ impl Stage {
 
     /// # Panics
     /// If one of the fields was in no adjustment.
-    pub fn has_sent(&self, fields: &[&str]) {
-        let sent = self.sent.lock().expect("never poisoned");
+    pub(crate) fn has_sent(&self, fields: &[&str]) {
+        let sent = self.sent.lock();
         for field in fields {
             assert!(sent.contains(*field), "{field} was never sent: {sent:?}");
         }
     }
 
     /// `/proc/<init>` of a container.
-    pub async fn proc(&self, container: &Container) -> PathBuf {
+    pub(crate) async fn proc(&self, container: &Container) -> PathBuf {
         let pid = container.pid().await.expect("the container runs");
         self.daemon.yard.inside(format!("/proc/{pid}"))
     }
 
     /// A file of the container's cgroup, by its controller on v1; `None` where the machine has no such file.
-    pub async fn cgroup_file(
+    pub(crate) async fn cgroup_file(
         &self,
         container: &Container,
         controller: &str,
@@ -122,13 +123,18 @@ impl Stage {
     }
 
     /// As `cgroup_file`, for what must be there.
-    pub async fn in_cgroup(&self, container: &Container, controller: &str, file: &str) -> String {
+    pub(crate) async fn in_cgroup(
+        &self,
+        container: &Container,
+        controller: &str,
+        file: &str,
+    ) -> String {
         let text = self.cgroup_file(container, controller, file).await;
         text.unwrap_or_else(|| panic!("{controller} has no {file}"))
     }
 
     /// Runs a program of the machine in the daemon's namespaces; it must succeed. Answers what it prints.
-    pub async fn machine(&self, argv: &[&str]) -> String {
+    pub(crate) async fn machine(&self, argv: &[&str]) -> String {
         let (program, args) = argv.split_first().expect("a command");
         let output = self.daemon.yard.command(program).args(args).output().await;
         let output = output.expect("nsenter runs");
@@ -137,7 +143,7 @@ impl Stage {
     }
 
     /// A directory of the machine for volumes, writable by all.
-    pub fn volume(&self, name: &str) -> PathBuf {
+    pub(crate) fn volume(&self, name: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let path = self.daemon.path("volumes").join(name);
         fs::create_dir_all(&path).expect("a directory");
@@ -157,44 +163,46 @@ fn unified_root() -> PathBuf {
 }
 
 /// Whether limits are written to cgroup v2.
-pub fn limits_are_v2() -> bool {
+pub(crate) fn limits_are_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
 /// The first process sleeps, and forks nothing.
-pub async fn sleeper(pod: &Pod, name: &str) -> Container {
+pub(crate) async fn sleeper(pod: &Pod, name: &str) -> Container {
     pod.run(name, &["sleep", "1000"]).await
 }
 
 /// What a command that must fail says.
-pub async fn fails(container: &Container, script: &str) -> String {
+pub(crate) async fn fails(container: &Container, script: &str) -> String {
     let ran = container.try_exec(&["sh", "-c", script], 20).await;
     let ran = ran.expect("ExecSync");
     assert_ne!(ran.code, 0, "{script:?} succeeds: {ran:?}");
     ran.err
 }
 
-pub fn linux(adjust: &mut ContainerAdjustment) -> &mut LinuxContainerAdjustment {
+pub(crate) fn linux(adjust: &mut ContainerAdjustment) -> &mut LinuxContainerAdjustment {
     adjust.linux.get_or_insert_default()
 }
 
-pub fn resources(adjust: &mut ContainerAdjustment) -> &mut LinuxResources {
+pub(crate) fn resources(adjust: &mut ContainerAdjustment) -> &mut LinuxResources {
     linux(adjust).resources.get_or_insert_default()
 }
 
 /// An adjustment of the `linux` section only.
-pub fn of_linux(change: impl FnOnce(&mut LinuxContainerAdjustment)) -> ContainerAdjustment {
+pub(crate) fn of_linux(change: impl FnOnce(&mut LinuxContainerAdjustment)) -> ContainerAdjustment {
     let mut adjust = ContainerAdjustment::default();
     change(linux(&mut adjust));
     adjust
 }
 
 /// An adjustment of limits only.
-pub fn of_resources(change: impl FnOnce(&mut LinuxResources)) -> ContainerAdjustment {
+pub(crate) fn of_resources(change: impl FnOnce(&mut LinuxResources)) -> ContainerAdjustment {
     of_linux(|linux| change(linux.resources.get_or_insert_default()))
 }
 
-pub fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSecurityContext {
+pub(crate) fn security(
+    config: &mut cri::ContainerConfig,
+) -> &mut cri::LinuxContainerSecurityContext {
     let linux = config.linux.as_mut().expect("set by container_config");
     linux
         .security_context
@@ -203,7 +211,7 @@ pub fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSe
 }
 
 /// A bind mount as a kubelet asks for it.
-pub fn bind(from: &Path, to: &str) -> cri::Mount {
+pub(crate) fn bind(from: &Path, to: &str) -> cri::Mount {
     cri::Mount {
         host_path: from.display().to_string(),
         container_path: to.to_owned(),

@@ -232,7 +232,7 @@ async fn the_v010_adapter_vetoes_what_an_old_plugin_refuses_but_never_a_teardown
     let never = pod.create("never", &["true"]).await;
     write(&daemon, "/run/answer", "junk");
     let error = never.start().await.expect_err("no answer");
-    tells(&error, &["10-v010-adapter", "its answer is no result"]);
+    tells(&error, &["10-v010-adapter", "its answer is not a result"]);
     let before = asked(&daemon).len();
     write(&daemon, "/run/answer", refusal);
     sleeper

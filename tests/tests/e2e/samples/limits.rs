@@ -95,7 +95,7 @@ async fn the_rdt_plugin_puts_containers_into_classes_or_the_daemon_names_what_is
     rdt.says("default/classy/c: colour: not known").await;
     let asked = [("enablemonitoring.rdt.noderesource.dev/container.c", "maybe")];
     let error = refused(&cri, "bad", &asked).await;
-    tells(&error, &["10-rdt", "\"maybe\" is no boolean"]);
+    tells(&error, &["10-rdt", "\"maybe\" is not a boolean"]);
     cri.pod("plain").await.sleeper("c").await;
 }
 

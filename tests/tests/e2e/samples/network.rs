@@ -103,7 +103,7 @@ async fn a_pod_that_cannot_have_an_interface_fails_and_all_are_moved_back() {
         ("[{name: eth7, new_name: eth0}]", "interface eth7"),
         (
             "[{name: eth7, address: 10.9.0}]",
-            "\"10.9.0\" is no address",
+            "invalid address \"10.9.0\"",
         ),
         ("[{name: eth7, ", KEY),
     ]

@@ -1,12 +1,13 @@
 //! default-validator as a program of its own: what it rejects, from whomever.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cairn_tests::{Daemon, Setup, bins, cri, plugin::Plugin, pod::Cri, until};
 use nri::{
     adjust::{Adjust, HookKind},
     proto::{ContainerAdjustment, Event, Hook, LinuxSeccomp},
 };
+use parking_lot::Mutex;
 use tonic::Status;
 
 use serde_json::Value;
@@ -86,7 +87,7 @@ async fn a_launched_validator_rejects_what_other_plugins_may_not_adjust() {
     let other = Plugin::subscribed(&daemon.nri_socket(), "10", "other", &other).await;
     let next = Arc::new(Mutex::new(nothing()));
     let answer = next.clone();
-    other.adjusts(move |_, _| answer.lock().ok().map(|adjust| adjust.clone()));
+    other.adjusts(move |_, _| Some(answer.lock().clone()));
     let cri = daemon.cri();
     let (default, unconfined) = (
         cri::security_profile::ProfileType::RuntimeDefault,
@@ -110,7 +111,7 @@ async fn a_launched_validator_rejects_what_other_plugins_may_not_adjust() {
         ),
         ("unconfined", seccomp(), unconfined, None),
     ] {
-        *next.lock().expect("never poisoned") = adjust;
+        *next.lock() = adjust;
         match (create(&cri, name, profile).await, told) {
             (Ok(()), None) => {}
             (Err(error), Some(told)) => {
@@ -154,7 +155,7 @@ async fn a_connected_validator_wants_required_plugins_unless_the_pod_tolerates_t
     pod.run("c", &["true"]).await.exited().await;
     pod.end().await;
     let error = refused(&cri, "odd", &[("tolerate.test", "perhaps")]).await;
-    tells(&error, &["tolerate.test", "\"perhaps\" is no boolean"]);
+    tells(&error, &["tolerate.test", "\"perhaps\" is not a boolean"]);
 
     let template = connect(&mut daemon, "template", &["-idx", "10"], &["10-template"]).await;
     let pod = cri.pod("there").await;

@@ -1,0 +1,39 @@
+//! Errors of CNI networks.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Error of a CNI ADD, CHECK, DEL, GC or STATUS.
+#[derive(Debug, thiserror::Error)]
+pub enum CniError {
+    #[error("CNI plugin {kind}: not found in {dirs}")]
+    PluginMissing { kind: String, dirs: String },
+    #[error("CNI plugin {} {verb}: cannot be started: {cause}", path.display())]
+    NotStarted {
+        path: PathBuf,
+        verb: &'static str,
+        cause: io::Error,
+    },
+    #[error("CNI plugin {kind} {verb}: {cause}")]
+    Talk {
+        kind: String,
+        verb: &'static str,
+        cause: io::Error,
+    },
+    #[error("CNI plugin {kind} {verb}: timed out and was killed")]
+    TimedOut { kind: String, verb: &'static str },
+    /// The plugin's own error (CRI-519).
+    #[error("CNI plugin {kind} {verb}: code {code}: {message}")]
+    Plugin {
+        kind: String,
+        verb: &'static str,
+        code: u64,
+        message: String,
+    },
+    #[error("CNI plugin {kind} ADD: result: {reason}")]
+    Result { kind: String, reason: String },
+    #[error("CNI network {network}: {reason}")]
+    Network { network: String, reason: String },
+    #[error("CNI network {network}: result cache: {cause}")]
+    Cache { network: String, cause: io::Error },
+}

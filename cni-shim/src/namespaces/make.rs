@@ -1,0 +1,52 @@
+//! The steps of whoever makes namespaces: the daemon's thread, or the helper's process. The only `unsafe` of the crate.
+
+use std::io;
+use std::path::Path;
+
+use rustix::thread::UnshareFlags;
+
+use super::error::NamespaceError;
+use super::spec::PinSpec;
+use super::sysctl;
+use crate::link;
+use crate::netlink::{Family, Socket};
+
+/// Leaves the namespaces in `flags` for new ones, for the calling thread only.
+#[allow(unsafe_code)]
+pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    debug_assert!(!flags.intersects(UnshareFlags::FILES | UnshareFlags::FS | UnshareFlags::NEWNS));
+    // SAFETY: the call is unsafe because of CLONE_FILES, which would leave this thread with a descriptor table of its
+    // own while others go on using the numbers. `PinSpec::flags` sets namespace flags only: no table is touched.
+    unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
+}
+
+/// The last steps inside the new namespaces, by whoever unshared them.
+pub(super) fn prepare(spec: &PinSpec) -> Result<(), NamespaceError> {
+    if let Some(hostname) = &spec.hostname {
+        rustix::system::sethostname(hostname.as_bytes())
+            .map_err(|e| NamespaceError::io(format!("set hostname {hostname}"))(e.into()))?;
+    }
+    if spec.net {
+        Socket::open(Family::Route)?.run(&[link::loopback_up()])?;
+    }
+    let now = spec
+        .sysctls
+        .iter()
+        .filter(|(name, _)| !sysctl::is_of_interface(name));
+    now.into_iter()
+        .try_for_each(|(name, value)| sysctl::write(name, value))
+}
+
+/// Binds the namespaces of a process or thread, whose directory of them is `namespaces`, over the files in `dir`.
+pub(super) fn bind_all(
+    spec: &PinSpec,
+    namespaces: &Path,
+    dir: &Path,
+) -> Result<(), NamespaceError> {
+    for name in spec.wanted() {
+        rustix::mount::mount_bind(namespaces.join(name), dir.join(name)).map_err(|e| {
+            NamespaceError::io(format!("pin namespace {}", dir.join(name).display()))(e.into())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! The tables of the families `ip` and `ip6`: masquerading, host ports, and the guard of the node's loopback.
+
+use std::net::IpAddr;
+
+use super::expr::{End, Interface, Rule};
+use super::family::Ip;
+use super::table::{Element, Hook, Table, Type};
+use crate::addr::{Cidr, ip_bytes};
+use crate::netlink::Message;
+use crate::record::OnBridge;
+use crate::types::{BridgeConfig, PortMapping};
+
+const BY_PORT: &str = "hostports";
+const BY_ADDRESS: &str = "hostipports";
+
+const PREROUTING: Hook = nat(0, -100);
+const OUTPUT: Hook = nat(3, -100);
+const POSTROUTING: Hook = nat(4, 100);
+const GUARD: Hook = Hook {
+    kind: "filter",
+    number: 0,
+    priority: -300,
+};
+
+const fn nat(number: u32, priority: i32) -> Hook {
+    Hook {
+        kind: "nat",
+        number,
+        priority,
+    }
+}
+
+/// Empties and fills the table of one subnet's family, but for the elements.
+pub(crate) fn steps(table: &Table, config: &BridgeConfig, subnet: Cidr, steps: &mut Vec<Message>) {
+    let ip = Ip::of(subnet.ip);
+    let family = ip.nfproto();
+    let chain = |chain, hook| table.chain(family, chain, hook);
+    let rule = |chain, rule| table.rule(family, chain, rule);
+    let any = Rule::default;
+
+    steps.extend(table.renew(family));
+    let address = match ip {
+        Ip::V4 => Type::IpAddr,
+        Ip::V6 => Type::Ip6Addr,
+    };
+    let to = [address, Type::InetService];
+    let port = [Type::InetProto, Type::InetService];
+    let port_at = [address, Type::InetProto, Type::InetService];
+    steps.push(table.set(family, BY_PORT, 1, &port, &to));
+    steps.push(table.set(family, BY_ADDRESS, 2, &port_at, &to));
+
+    steps.push(chain("hostports", None));
+    steps.push(chain("prerouting", Some(PREROUTING)));
+    steps.push(chain("output", Some(OUTPUT)));
+    steps.push(chain("postrouting", Some(POSTROUTING)));
+    steps.push(rule("hostports", any().dnat_by_map(ip, BY_ADDRESS, true)));
+    steps.push(rule("hostports", any().dnat_by_map(ip, BY_PORT, false)));
+    for name in ["prerouting", "output"] {
+        steps.push(rule(name, any().towards_node().jump("hostports")));
+    }
+    if ip == Ip::V4 {
+        // Host ports at 127.0.0.1, and nothing else of 127/8 for pods.
+        let loopback = [127, 0, 0, 0];
+        let from_node = any().interface(Interface::Out, true, &config.name).address(
+            ip,
+            End::Source,
+            true,
+            &loopback,
+            8,
+        );
+        steps.push(rule("postrouting", from_node.masquerade()));
+        steps.push(chain("guard", Some(GUARD)));
+        let from_pod = any().interface(Interface::In, true, &config.name).address(
+            ip,
+            End::Destination,
+            true,
+            &loopback,
+            8,
+        );
+        steps.push(rule("guard", from_pod.drop_packet()));
+    }
+    let network = ip_bytes(subnet.network());
+    let of_pods = |rule: Rule, end, is| rule.address(ip, end, is, &network, subnet.prefix);
+    let from_pods = || of_pods(any(), End::Source, true);
+    let among_pods = of_pods(from_pods(), End::Destination, true);
+    steps.push(rule("postrouting", among_pods.was_dnated().masquerade()));
+    if config.masquerade {
+        let outwards = of_pods(from_pods(), End::Destination, false);
+        let outwards = outwards.interface(Interface::Out, false, &config.name);
+        steps.push(rule("postrouting", outwards.masquerade()));
+    }
+}
+
+/// The map entries of a pod: one per host port and family that both the pod and the port's host address have.
+pub(crate) fn elements(held: &OnBridge) -> impl Iterator<Item = Element> {
+    held.ports.iter().flat_map(|port| {
+        let pods = held.addresses.iter();
+        pods.filter_map(|address| element(*port, address.ip))
+    })
+}
+
+fn element(port: PortMapping, pod: IpAddr) -> Option<Element> {
+    if port
+        .host_ip
+        .is_some_and(|host| host.is_ipv4() != pod.is_ipv4())
+    {
+        return None;
+    }
+    let word = |port: u16| [port.to_be_bytes().as_slice(), &[0, 0]].concat();
+    let host = port.host_ip.filter(|host| !host.is_unspecified());
+    let mut key = host.map(ip_bytes).unwrap_or_default();
+    key.extend([port.protocol.number(), 0, 0, 0]);
+    key.extend(word(port.host_port));
+    let mut data = ip_bytes(pod);
+    data.extend(word(port.container_port));
+    Some(Element {
+        family: Ip::of(pod).nfproto(),
+        set: if host.is_some() { BY_ADDRESS } else { BY_PORT },
+        key,
+        data: Some(data),
+    })
+}

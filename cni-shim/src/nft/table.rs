@@ -1,0 +1,198 @@
+//! The messages that make and change nftables tables. All that is ours has one table name, in several families.
+
+use super::expr::Rule;
+use super::family::nfgenmsg;
+use crate::netlink::{Attrs, Message, NLM_F_APPEND, NLM_F_CREATE};
+
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NFNL_MSG_BATCH_BEGIN: u16 = 16;
+const NFNL_MSG_BATCH_END: u16 = 17;
+const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_GETTABLE: u16 = 1;
+const NFT_MSG_DELTABLE: u16 = 2;
+const NFT_MSG_NEWCHAIN: u16 = 3;
+const NFT_MSG_NEWRULE: u16 = 6;
+const NFT_MSG_NEWSET: u16 = 9;
+const NFT_MSG_NEWSETELEM: u16 = 12;
+const NFT_MSG_DELSETELEM: u16 = 14;
+const NFT_MSG_GETGEN: u16 = 16;
+const NFT_SET_MAP: u32 = 8;
+
+/// `nft`'s own numbers of data types: they only tell `nft list` how to print.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum Type {
+    IpAddr = 7,
+    Ip6Addr = 8,
+    EtherAddr = 9,
+    InetProto = 12,
+    InetService = 13,
+    InterfaceName = 41,
+}
+
+impl Type {
+    /// In bytes, as padded in a key of several parts.
+    fn length(self) -> u32 {
+        match self {
+            Type::IpAddr | Type::InetProto | Type::InetService => 4,
+            Type::EtherAddr => 8,
+            Type::Ip6Addr | Type::InterfaceName => 16,
+        }
+    }
+
+    /// Number and length of a concatenation: six bits of the number each.
+    fn concatenated(parts: &[Type]) -> (u32, u32) {
+        parts.iter().fold((0, 0), |(number, length), part| {
+            ((number << 6) | *part as u32, length + part.length())
+        })
+    }
+}
+
+/// What any kernel with nftables answers.
+pub(crate) fn generation() -> Message {
+    let kind = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_GETGEN;
+    Message::new(kind, 0, "see nftables".to_owned(), &nfgenmsg(0, 0), |_| {})
+}
+
+/// Where a base chain is hooked in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hook {
+    pub(crate) kind: &'static str,
+    pub(crate) number: u32,
+    pub(crate) priority: i32,
+}
+
+/// One entry of a set or, with data, of a map: the bytes as the kernel compares them, each part padded to 32 bits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Element {
+    pub(crate) family: u8,
+    pub(crate) set: &'static str,
+    pub(crate) key: Vec<u8>,
+    pub(crate) data: Option<Vec<u8>>,
+}
+
+/// What becomes of an [`Element`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Add,
+    Remove,
+}
+
+/// The name of our tables.
+#[derive(Debug, Clone)]
+pub(crate) struct Table(pub(crate) String);
+
+impl Table {
+    /// Empties the family's table, making it when missing.
+    pub(crate) fn renew(&self, family: u8) -> impl Iterator<Item = Message> {
+        let [create, delete] = self.remove(family);
+        [create.clone(), delete, create].into_iter()
+    }
+
+    /// Removes the family's table; created first so that the deletion of a missing one cannot fail.
+    pub(crate) fn remove(&self, family: u8) -> [Message; 2] {
+        [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE].map(|kind| {
+            self.message(family, kind, NLM_F_CREATE, "table", |a| {
+                a.put_str(1, &self.0);
+            })
+        })
+    }
+
+    pub(crate) fn look_up(&self, family: u8) -> Message {
+        self.message(family, NFT_MSG_GETTABLE, 0, "look it up", |a| {
+            a.put_str(1, &self.0);
+        })
+    }
+
+    pub(crate) fn chain(&self, family: u8, chain: &str, hook: Option<Hook>) -> Message {
+        self.message(family, NFT_MSG_NEWCHAIN, NLM_F_CREATE, chain, |a| {
+            a.put_str(1, &self.0).put_str(3, chain);
+            if let Some(hook) = hook {
+                a.nest(4, |h| {
+                    h.put_be32(1, hook.number)
+                        .put(2, &hook.priority.to_be_bytes());
+                });
+                a.put_str(7, hook.kind);
+            }
+        })
+    }
+
+    pub(crate) fn rule(&self, family: u8, chain: &str, rule: Rule) -> Message {
+        let flags = NLM_F_CREATE | NLM_F_APPEND;
+        self.message(family, NFT_MSG_NEWRULE, flags, chain, |a| {
+            a.put_str(1, &self.0).put_str(2, chain);
+            a.nest(4, |list| *list = rule.into_expressions());
+        })
+    }
+
+    /// A set, or with types of data a map. `id` is unique within the transaction.
+    pub(crate) fn set(
+        &self,
+        family: u8,
+        set: &str,
+        id: u32,
+        key: &[Type],
+        data: &[Type],
+    ) -> Message {
+        let (key_type, key_length) = Type::concatenated(key);
+        self.message(family, NFT_MSG_NEWSET, NLM_F_CREATE, set, |a| {
+            a.put_str(1, &self.0).put_str(2, set);
+            a.put_be32(3, if data.is_empty() { 0 } else { NFT_SET_MAP });
+            a.put_be32(4, key_type).put_be32(5, key_length);
+            if !data.is_empty() {
+                let (data_type, data_length) = Type::concatenated(data);
+                a.put_be32(6, data_type).put_be32(7, data_length);
+            }
+            a.put_be32(10, id);
+        })
+    }
+
+    pub(crate) fn element(&self, change: Change, element: &Element) -> Message {
+        let kind = match change {
+            Change::Add => NFT_MSG_NEWSETELEM,
+            Change::Remove => NFT_MSG_DELSETELEM,
+        };
+        self.message(element.family, kind, NLM_F_CREATE, element.set, |a| {
+            a.put_str(1, &self.0).put_str(2, element.set);
+            a.nest(3, |list| {
+                list.nest(1, |entry| {
+                    entry.nest(1, |key| {
+                        key.put(1, &element.key);
+                    });
+                    if let (Change::Add, Some(bytes)) = (change, &element.data) {
+                        entry.nest(2, |data| {
+                            data.put(1, bytes);
+                        });
+                    }
+                });
+            });
+        })
+    }
+
+    /// The messages that begin and end a transaction.
+    pub(crate) fn frame(&self) -> [Message; 2] {
+        [NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END].map(|kind| {
+            let fixed = nfgenmsg(0, NFNL_SUBSYS_NFTABLES);
+            let step = format!("change nftables table {}", self.0);
+            Message::new(kind, 0, step, &fixed, |_| {})
+        })
+    }
+
+    fn message(
+        &self,
+        family: u8,
+        kind: u16,
+        flags: u16,
+        what: &str,
+        fill: impl FnOnce(&mut Attrs),
+    ) -> Message {
+        let verb = match kind {
+            NFT_MSG_DELTABLE | NFT_MSG_DELSETELEM => "remove from",
+            NFT_MSG_GETTABLE => "see",
+            _ => "add to",
+        };
+        let step = format!("{verb} nftables table {}: {what}", self.0);
+        let kind = (NFNL_SUBSYS_NFTABLES << 8) | kind;
+        Message::new(kind, flags, step, &nfgenmsg(family, 0), fill)
+    }
+}

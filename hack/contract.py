@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""What hack/contract does with several runs of nri-contract: the columns of CONTRACT.md, and the violations' matrix.
+
+    contract.py --table                   runs every runtime that can be had; writes the columns into CONTRACT.md
+    contract.py --table A.json B.json     the same from results that are there
+    contract.py --violations [NAME...]    one run for each seeded violation of cairn, held against violations.toml
+"""
+import concurrent.futures
+import datetime
+import fnmatch
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+
+REPO = pathlib.Path(__file__).resolve().parent.parent
+SUITE = REPO / "tests/src/bin/nri-contract"
+RUNTIMES = ["cairn", "containerd", "crio"]
+BEGIN = "<!-- hack/contract --table: begin -->"
+END = "<!-- hack/contract --table: end -->"
+
+
+def run(runtime, out, *args, **env):
+    """One run of the suite; its results, or why there are none."""
+    command = [str(REPO / "hack/contract"), runtime, "--quiet", "--json", str(out), *args]
+    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True)
+    if not out.exists():
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
+        return None, lines[-1].removeprefix("contract: ").removeprefix("nri-contract: ")
+    return json.loads(out.read_text()), None
+
+
+# ---- the columns ----------------------------------------------------------------------------------
+
+def number(point):
+    """C-01.2 before C-01.10."""
+    guarantee, _, name = point.partition("/")
+    return guarantee.split("-")[0], [int(n) for n in re.findall(r"\d+", guarantee)], name
+
+
+def cell(point):
+    if point is None:
+        return "–"
+    return {
+        "pass": "holds",
+        "skip": f"skipped: {point.get('missing', '')}",
+        "fail": "**fails**",
+        "failed as expected": "**fails**",
+        "passed unexpectedly": "holds",
+    }[point["result"]]
+
+
+def columns(results, absent):
+    """The section of CONTRACT.md. A guarantee whose points all hold everywhere is one line."""
+    today = datetime.date.today().isoformat()
+    lines = [BEGIN, "", f"Made by `hack/contract --table` on {today}.", ""]
+    lines += ["| runtime | NRI | points | hold | fail | skipped |", "|---|---|---|---|---|---|"]
+    for name, result in results.items():
+        if result is None:
+            lines.append(f"| {name} | | | | | {absent[name]} |")
+            continue
+        kinds = [p["result"] for p in result["points"]]
+        failing = sum(k in ("fail", "failed as expected") for k in kinds)
+        skipped = kinds.count("skip")
+        runtime = result["runtime"]
+        lines.append(
+            f"| {runtime['name']} {runtime['version']} | {runtime['nri']} | {len(kinds)} "
+            f"| {len(kinds) - failing - skipped} | {failing} | {skipped} |"
+        )
+    there = {name: result for name, result in results.items() if result}
+    names = [r["runtime"]["name"] for r in there.values()]
+    lines += ["", "Points that do not hold everywhere; all others hold on each.", ""]
+    lines += [f"| point | what must hold | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
+    by_id = {n: {p["id"]: p for p in r["points"]} for n, r in there.items()}
+    titles = {p["id"]: p["title"] for r in there.values() for p in r["points"]}
+    rows = {}
+    for point in sorted(titles, key=number):
+        cells = tuple(cell(by_id[name].get(point)) for name in there)
+        if set(cells) != {"holds"}:
+            rows.setdefault((point.partition("/")[0], cells), []).append(point)
+    for (guarantee, cells), points in rows.items():
+        # Where many points of a guarantee come to the same, one row says so.
+        many = [(f"{guarantee}/…", f"{len(points)} points, such as: {titles[points[0]]}")]
+        each = [(point, titles[point]) for point in points]
+        for point, title in many if len(points) > 5 else each:
+            lines.append(f"| `{point}` | {title} | {' | '.join(cells)} |")
+    for name, result in there.items():
+        lines += deviations(name, result)
+    return "\n".join([*lines, "", END])
+
+
+def deviations(name, result):
+    """For each red cell one sentence, once for all points that it is about, and the steps that show it."""
+    known = SUITE / "known" / f"{name}.toml"
+    if not known.exists():
+        return []
+    entries = tomllib.loads(known.read_text())
+    failing = {p["id"] for p in result["points"] if p["result"] in ("fail", "failed as expected")}
+    lines = ["", f"**What {result['runtime']['name']} does instead**", ""]
+    for globs, entry in entries.items():
+        if any(matches(globs, point) for point in failing):
+            steps = f" *Steps:* {entry['steps']}" if entry.get("steps") else ""
+            lines.append(f"- `{globs}`: {entry['because']}{steps}")
+    return lines
+
+
+def table(files):
+    results, absent = {}, {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for runtime in RUNTIMES:
+            given = [f for f in files if pathlib.Path(f).name.startswith(runtime)]
+            if given:
+                results[runtime] = json.loads(pathlib.Path(given[0]).read_text())
+                continue
+            results[runtime], absent[runtime] = run(runtime, pathlib.Path(scratch) / f"{runtime}.json")
+    contract = REPO / "CONTRACT.md"
+    text = contract.read_text()
+    if BEGIN not in text:
+        sys.exit("contract: CONTRACT.md has no place for the table")
+    before, rest = text.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    contract.write_text(before + columns(results, absent) + after)
+    print("contract: the columns of", ", ".join(n for n, r in results.items() if r), "are in CONTRACT.md")
+    return 0
+
+
+# ---- the violations' matrix -----------------------------------------------------------------------
+
+def matches(globs, point):
+    return any(fnmatch.fnmatchcase(point, glob.strip()) for glob in globs.split(","))
+
+
+def violation(name, entry, scratch):
+    """Whether the points that say so fail, and no others: what is wrong, and what failed."""
+    result, why = run("cairn", scratch / f"{name}.json", *entry.get("args", []), VIOLATE=name)
+    if result is None:
+        return [f"no result: {why}"], []
+    points = {p["id"]: p["result"] for p in result["points"]}
+    failed = [point for point, kind in points.items() if kind in ("fail", "passed unexpectedly")]
+    caught_by = entry["caught_by"]
+    expected = [point for point in points if any(matches(globs, point) for globs in caught_by)]
+    wrong = [f"not caught by {point}" for point in expected if point not in failed]
+    wrong += [f"also caught by {point}" for point in failed if point not in expected]
+    if not failed:
+        wrong.append("caught by no point")
+    return wrong, failed
+
+
+def violations(names):
+    every = tomllib.loads((SUITE / "violations.toml").read_text())
+    unknown = set(names) - set(every)
+    if unknown:
+        sys.exit(f"contract: no violation is called {', '.join(sorted(unknown))}")
+    chosen = {name: entry for name, entry in every.items() if not names or name in names}
+    jobs = int(os.environ.get("CONTRACT_JOBS", "2"))
+    bad = 0
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        runs = {
+            pool.submit(violation, name, entry, pathlib.Path(scratch)): name
+            for name, entry in chosen.items()
+        }
+        for done in concurrent.futures.as_completed(runs):
+            name = runs[done]
+            wrong, failed = done.result()
+            print(f"{'FAIL' if wrong else 'ok':<5} {name:<34} caught by {len(failed)}: {', '.join(failed)}", flush=True)
+            for line in wrong:
+                print(f"      {line}", flush=True)
+            bad += bool(wrong)
+    print(f"contract: {len(chosen)} violations, {len(chosen) - bad} caught by the points that say so and by no others")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["--table", *files]:
+            sys.exit(table(files))
+        case ["--violations", *names]:
+            sys.exit(violations(names))
+        case _:
+            sys.exit(__doc__)

@@ -1,0 +1,550 @@
+//! Ordered dispatch: one event to all plugins, one after the other (NRI-402…415).
+//!
+//! [`visit`] gets one plugin's outcome, `policy.rs` says what it means, [`settle`] carries that out.
+//! Setup events stop at the first refusal; teardown and notifications reach everyone and never fail.
+//! No lock is held while a plugin is called but its own lane.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use proto_nri::{Event, RemoveContainerRequest, StopContainerRequest};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+use crate::{
+    backlog::Kept,
+    observe::{Delivery, PluginEvent, describe},
+    operation::{Operation, Refused, Told, Weight},
+    owners::PluginId,
+    peer::{Delivered, Limit, is_unknown_to_plugin},
+    plugin::Session,
+    plugin_side::handlers::method,
+    policy::{self, Case, Class, CloseReason, Flow, Late, OnTimeout, Outcome, Verdict},
+    roster::{Lane, Seat, Slot, Walk},
+    shared::Shared,
+    violate,
+    wire::event::{HookRequest, container_id, pod_id},
+    wire::rpc::{CallError, Code, Status},
+};
+
+/// How long an overdue answer is waited for where `on_timeout = "skip"`.
+const LATE_WINDOW: Duration = Duration::from_secs(60);
+
+/// Delivers one event to all plugins that are or become subscribed while it is under way.
+pub(crate) async fn dispatch<S: Operation>(
+    shared: &Arc<Shared>,
+    step: &mut S,
+) -> Result<Told, Refused> {
+    let event = S::Request::EVENT;
+    let exempt = shared.is_exempt(step.request());
+    let deadline = shared.deadline_of(event);
+    let mut told = Told::default();
+    if policy::needs_required(event) {
+        // Nobody is asked for what cannot come about.
+        let slots = shared.roster.slots();
+        let there = |id: &PluginId| slots.iter().any(|slot| slot.id == *id);
+        absent(shared, step.request(), exempt, there, &mut told)?;
+    }
+    let (pod, container) = (pod_id(step.request()), container_id(step.request()));
+    let mut walk = shared.roster.depart(event, pod, container);
+    let mut vetoed = None;
+    while let Some(slot) = walk.next() {
+        let flow = visit(shared, (&walk, &slot), step, (exempt, deadline), &mut told).await;
+        if let Flow::Abort(reason) = flow {
+            if violate::is("veto-asks-on") {
+                vetoed.get_or_insert(reason);
+                continue;
+            }
+            return Err(told.refused(event, reason));
+        }
+        if hides_teardown(event, &told) {
+            break;
+        }
+    }
+    if let Some(reason) = vetoed {
+        return Err(told.refused(event, reason));
+    }
+    let visited: Vec<_> = told.deliveries.iter().map(|d| d.plugin.clone()).collect();
+    let there = |id: &PluginId| visited.contains(id);
+    absent(shared, step.request(), exempt, there, &mut told)?;
+    Ok(told)
+}
+
+/// Broken on purpose: what befell one plugin keeps a teardown from those behind it.
+fn hides_teardown(event: Event, told: &Told) -> bool {
+    let last = told.deliveries.last().map(|delivery| &delivery.outcome);
+    Class::of(event) == Class::Teardown
+        && match last {
+            Some(Outcome::Refused(_)) if event == Event::StopPodSandbox => {
+                violate::is("stop-error-hides")
+            }
+            Some(Outcome::TimedOut) => violate::is("teardown-stops-at-timeout"),
+            _ => false,
+        }
+}
+
+impl Told {
+    pub(crate) fn refused(&mut self, event: Event, reason: String) -> Refused {
+        Refused {
+            event,
+            reason,
+            deliveries: std::mem::take(&mut self.deliveries),
+        }
+    }
+}
+
+/// Settles the event for plugins that the configuration names and that are not there.
+pub(crate) fn absent<R: HookRequest>(
+    shared: &Arc<Shared>,
+    request: &R,
+    exempt: bool,
+    there: impl Fn(&PluginId) -> bool,
+    told: &mut Told,
+) -> Result<(), Refused> {
+    let named = shared.settings.plugins.iter();
+    for (id, settings) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
+        if there(id) {
+            continue;
+        }
+        if !settings.policy.events.has(R::EVENT) {
+            continue;
+        }
+        let who = (id, None);
+        let flow = conclude(shared, who, request, Outcome::Absent, NOTHING, exempt, told);
+        if let Flow::Abort(reason) = flow {
+            return Err(told.refused(R::EVENT, reason));
+        }
+    }
+    Ok(())
+}
+
+fn delivery<R: HookRequest>(
+    request: &R,
+    plugin: &PluginId,
+    outcome: Outcome,
+    took: Duration,
+    weight: Weight,
+) -> Delivery {
+    Delivery {
+        event: R::EVENT,
+        plugin: plugin.clone(),
+        pod: pod_id(request).to_owned(),
+        container: container_id(request).to_owned(),
+        outcome,
+        took,
+        adjusted: weight.adjusted,
+        changed: weight.changed,
+        updates: weight.updates,
+        evictions: weight.evictions,
+    }
+}
+
+/// One plugin's turn.
+async fn visit<S: Operation>(
+    shared: &Arc<Shared>,
+    (walk, slot): (&Walk, &Arc<Slot>),
+    step: &mut S,
+    (exempt, deadline): (bool, Option<Instant>),
+    told: &mut Told,
+) -> Flow {
+    let event = S::Request::EVENT;
+    if let Seat::Joining(session) | Seat::Active(session) = slot.seat()
+        && !session.events().has(event)
+    {
+        walk.passed(slot, false);
+        let outcome = Outcome::NotSubscribed;
+        let took = Duration::ZERO;
+        let skipped = delivery(step.request(), &slot.id, outcome, took, Weight::default());
+        shared.observer.delivered(&skipped);
+        told.deliveries.push(skipped);
+        return Flow::Proceed;
+    }
+    if let Seat::Joining(session) = slot.seat()
+        && needs_no_answer(event)
+    {
+        send_later(shared, slot, &session, step.request().clone(), told);
+        return Flow::Proceed;
+    }
+    let lane = match until(deadline, slot.take_place().wait()).await {
+        Some(lane) => Some(lane),
+        // Nobody waits longer for a plugin that joins, or is busy with another pod.
+        None => return cancelled(shared, slot, step.request(), told),
+    };
+    let mut lane = Held(lane, Instant::now());
+    walk.passed(slot, true);
+    let begun = Instant::now();
+    let session = match slot.seat() {
+        Seat::Active(session) => Some(session),
+        Seat::Joining(_) | Seat::Gone => None,
+    };
+    let settings = shared.settings_of(&slot.id, session.as_deref());
+    let mut weight = Weight::default();
+    let outcome = match &session {
+        None => Outcome::Absent,
+        Some(session) if session.overdue.since().is_some() => Outcome::Skipped,
+        Some(session) => {
+            lane.1 += shared.timeouts().request_of(&settings.policy);
+            let called = call(shared, session, step.request(), deadline).await;
+            lane.1 = begun;
+            match called {
+                (outcome, None) => outcome,
+                (outcome, Some(reply)) => match step.take(&slot.id, &settings.policy, reply) {
+                    Ok(carried) => {
+                        weight = carried;
+                        outcome
+                    }
+                    Err(cannot_stand) => cannot_stand,
+                },
+            }
+        }
+    };
+    let who = (&slot.id, session.as_ref());
+    let carried = (begun.elapsed(), weight);
+    conclude(shared, who, step.request(), outcome, carried, exempt, told)
+}
+
+/// A plugin's lane while it is called. The caller gave up half way: the plugin is still busy, and gets
+/// the next event when its time for this one is over.
+struct Held(Option<Lane>, Instant);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Self(lane, busy) = self;
+        let busy = *busy;
+        if busy > Instant::now()
+            && !violate::is("busy-plugin-gets-another")
+            && let Some(lane) = lane.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move {
+                sleep_until(busy).await;
+                drop(lane);
+            });
+        }
+    }
+}
+
+async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, future).await.ok(),
+        None => Some(future.await),
+    }
+}
+
+/// The operation's own time was over before it was this plugin's turn.
+fn cancelled<R: HookRequest>(
+    shared: &Arc<Shared>,
+    slot: &Arc<Slot>,
+    request: &R,
+    told: &mut Told,
+) -> Flow {
+    let who = (&slot.id, None);
+    conclude(
+        shared,
+        who,
+        request,
+        Outcome::Cancelled,
+        NOTHING,
+        true,
+        told,
+    )
+}
+
+/// Events that a joining plugin gets when it is ready, without anyone waiting for it.
+fn needs_no_answer(event: Event) -> bool {
+    match Class::of(event) {
+        Class::Notification => true,
+        // Its answer carries updates.
+        Class::Teardown => event != Event::StopContainer,
+        Class::Setup | Class::Validation => false,
+    }
+}
+
+/// Keeps the event for a joining plugin, in its order.
+fn send_later<R: HookRequest>(
+    shared: &Arc<Shared>,
+    slot: &Arc<Slot>,
+    session: &Arc<Session>,
+    request: R,
+    told: &mut Told,
+) {
+    let Some(queued) = slot.queue() else {
+        let reason = "synchronize-failed: too many events waited for it";
+        shared.close(session, reason.to_owned());
+        return;
+    };
+    let waits = Outcome::Joining;
+    let waits = delivery(&request, &slot.id, waits, Duration::ZERO, Weight::default());
+    shared.observer.delivered(&waits);
+    told.deliveries.push(waits);
+    let place = slot.take_place();
+    let (shared, slot) = (shared.clone(), slot.clone());
+    tokio::spawn(async move {
+        let _queued = queued;
+        let _lane = place.wait().await;
+        let begun = Instant::now();
+        let session = match slot.seat() {
+            Seat::Active(session) => Some(session),
+            Seat::Joining(_) | Seat::Gone => None,
+        };
+        let outcome = match &session {
+            Some(session) => call(&shared, session, &request, None).await.0,
+            None => Outcome::Absent,
+        };
+        let who = (&slot.id, session.as_ref());
+        let carried = (begun.elapsed(), Weight::default());
+        let mut told = Told::default();
+        conclude(&shared, who, &request, outcome, carried, true, &mut told);
+    });
+}
+
+/// What an answer took and carried, where there was none.
+const NOTHING: (Duration, Weight) = (
+    Duration::ZERO,
+    Weight {
+        adjusted: false,
+        changed: Vec::new(),
+        updates: 0,
+        evictions: 0,
+    },
+);
+
+/// Judges what came of one plugin, and carries that out. `exempt`: required plugins may be missing.
+pub(crate) fn conclude<R: HookRequest>(
+    shared: &Arc<Shared>,
+    (plugin, session): (&PluginId, Option<&Arc<Session>>),
+    request: &R,
+    outcome: Outcome,
+    (took, weight): (Duration, Weight),
+    exempt: bool,
+    told: &mut Told,
+) -> Flow {
+    let settings = shared.settings_of(plugin, session.map(|session| &**session));
+    let case = Case {
+        plugin,
+        event: R::EVENT,
+        policy: &settings.policy,
+        misses: session.map_or(0, |session| session.misses.load(Ordering::SeqCst)),
+        exempt,
+    };
+    let verdict = policy::decide(case, &outcome);
+    let delivery = delivery(request, plugin, outcome, took, weight);
+    settle(shared, session, request, delivery, verdict, told)
+}
+
+/// Carries a verdict out, and tells whoever observes.
+fn settle<R: HookRequest>(
+    shared: &Arc<Shared>,
+    session: Option<&Arc<Session>>,
+    request: &R,
+    delivery: Delivery,
+    verdict: Verdict,
+    told: &mut Told,
+) -> Flow {
+    if let Some(session) = session {
+        session.misses.store(verdict.misses, Ordering::SeqCst);
+        if delivery.outcome != Outcome::Skipped {
+            session.stats.record(delivery.took, verdict.log.as_deref());
+        }
+        if let Some(close) = verdict.close {
+            let what = verdict.log.clone().unwrap_or_default();
+            let token = match close {
+                CloseReason::RequestTimeout => "request-timeout",
+                CloseReason::ConnectionLost => "connection-lost",
+                CloseReason::ProtocolError => "protocol-error",
+            };
+            let limit = shared.timeouts().request_of(&session.settings.policy);
+            let within = match close {
+                CloseReason::RequestTimeout => format!(" (limit {limit:?})"),
+                CloseReason::ConnectionLost | CloseReason::ProtocolError => String::new(),
+            };
+            shared.close(session, format!("{token}: {what}{within}"));
+        }
+    }
+    if let Some(line) = &verdict.log {
+        tracing::warn!(pod = delivery.pod, container = delivery.container, "{line}");
+    } else {
+        tracing::debug!("{}", describe(&delivery));
+    }
+    if verdict.journal
+        && let Some(kept) = Kept::of(request)
+    {
+        let id = &delivery.plugin;
+        for event in shared.backlog.keep(id, kept) {
+            shared.tell_of(id, &PluginEvent::Dropped { event });
+        }
+        if session.is_none() {
+            redeliver_behind(shared, id);
+        }
+    }
+    shared.count(method(delivery.event), &delivery);
+    shared.observer.delivered(&delivery);
+    told.deliveries.push(delivery);
+    if !violate::is("teardown-failure-hidden") {
+        told.failed = told.failed.take().or(verdict.failed);
+    }
+    verdict.flow
+}
+
+/// A must-run plugin that joined behind the back of a Remove event was not visited, and has had
+/// what was kept before: it gets this one now, not when it joins again.
+fn redeliver_behind(shared: &Arc<Shared>, id: &PluginId) {
+    let slots = shared.roster.slots();
+    let Some(slot) = slots.iter().find(|slot| slot.id == *id).cloned() else {
+        return;
+    };
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let _lane = slot.take_place().wait().await;
+        if let Seat::Active(session) = slot.seat()
+            && session.overdue.since().is_none()
+            && let Err(reason) = shared.redeliver(&session).await
+        {
+            shared.close(&session, reason);
+        }
+    });
+}
+
+/// Calls one plugin, and says what came of it. Where the operation's `deadline` is what ends it, that is
+/// not the plugin's fault.
+pub(crate) async fn call<R: HookRequest>(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+    request: &R,
+    deadline: Option<Instant>,
+) -> (Outcome, Option<R::Reply>) {
+    let policy = &session.settings.policy;
+    let limit = match shared.timeouts().request_of(policy) {
+        limit if violate::is("request-timeout-tripled") => limit * 3,
+        limit => limit,
+    };
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    if let Some(left) = left.filter(|left| *left < limit) {
+        let limit = Limit::of(left);
+        let delivered = session.peer.deliver(&session.style, request, limit);
+        return match delivered.await.answer {
+            Ok(reply) => (Outcome::Answered, Some(reply)),
+            Err(CallError::TimedOut(_)) => (Outcome::Cancelled, None),
+            Err(e) => (failure_of(e), None),
+        };
+    }
+    let delivered = match policy.on_timeout() {
+        OnTimeout::Close | OnTimeout::Keep => {
+            let limit = Limit::of(limit);
+            session.peer.deliver(&session.style, request, limit).await
+        }
+        OnTimeout::Skip => call_with_late_window(session, request, limit, shared).await,
+    };
+    if delivered.as_state_change && delivered.answer.is_ok() && session.note_deprecated(R::EVENT) {
+        let event = R::EVENT;
+        shared.tell(&session.name(), &PluginEvent::Deprecated { event });
+    }
+    match delivered.answer {
+        Ok(reply) => (Outcome::Answered, Some(reply)),
+        Err(e) if session.implicit && is_unknown_to_plugin(R::EVENT, &e) => {
+            session.unsubscribe(R::EVENT);
+            (Outcome::NotSubscribed, None)
+        }
+        Err(e) => (failure_of(e), None),
+    }
+}
+
+fn failure_of(error: CallError) -> Outcome {
+    match error {
+        CallError::Status(status) => Outcome::Refused(status),
+        CallError::TimedOut(_) => Outcome::TimedOut,
+        CallError::Lost(why) => Outcome::Lost(why),
+        CallError::BadReply(why) => Outcome::Garbled(why),
+        e @ CallError::TooLong { .. } => {
+            Outcome::Refused(Status::new(Code::ResourceExhausted, e.to_string()))
+        }
+    }
+}
+
+/// Gives up after `limit` but goes on listening: while the answer is overdue the plugin is skipped.
+async fn call_with_late_window<R: HookRequest>(
+    session: &Arc<Session>,
+    request: &R,
+    limit: Duration,
+    shared: &Arc<Shared>,
+) -> Delivered<R::Reply> {
+    // Whoever sets it first decides whether the answer was in time.
+    let decided = Arc::new(AtomicBool::new(false));
+    let (tx, mut rx) = oneshot::channel();
+    let task = {
+        let (session, request, decided) = (session.clone(), request.clone(), decided.clone());
+        let shared = shared.clone();
+        async move {
+            let window = Limit::of(LATE_WINDOW.max(limit));
+            let delivered = session.peer.deliver(&session.style, &request, window).await;
+            if decided.swap(true, Ordering::SeqCst) {
+                let ok = delivered.answer.is_ok();
+                if policy::late(R::EVENT, ok) == Late::Undo {
+                    undo(&shared, &session, &request).await;
+                }
+                end_overdue(&shared, &session).await;
+            } else {
+                let _ = tx.send(delivered);
+            }
+        }
+    };
+    tokio::spawn(task);
+    let lost = |e: oneshot::error::RecvError| Delivered {
+        answer: Err(CallError::Lost(e.to_string())),
+        as_state_change: false,
+    };
+    if let Ok(delivered) = tokio::time::timeout(limit, &mut rx).await {
+        return delivered.unwrap_or_else(lost);
+    }
+    session.overdue.begin();
+    if decided.swap(true, Ordering::SeqCst) {
+        session.overdue.end();
+        return rx.await.unwrap_or_else(lost);
+    }
+    Delivered {
+        answer: Err(CallError::TimedOut(limit)),
+        as_state_change: false,
+    }
+}
+
+/// The late answer is there: what a must-run plugin was not told meanwhile, then new events.
+async fn end_overdue(shared: &Shared, session: &Arc<Session>) {
+    let mut redelivered = shared.redeliver(session).await;
+    // What came in during that, with its lane held: nothing new overtakes it.
+    let lane = match shared.roster.slot_of(session) {
+        Some(slot) => Some(slot.take_place().wait().await),
+        None => None,
+    };
+    if redelivered.is_ok() {
+        redelivered = shared.redeliver(session).await;
+    }
+    if let Err(reason) = redelivered {
+        shared.close(session, reason);
+    }
+    session.overdue.end();
+    drop(lane);
+}
+
+/// The plugin believes in a container whose adjustments were never made: takes it back.
+async fn undo<R: HookRequest>(shared: &Shared, session: &Session, request: &R) {
+    let limit = Limit::of(shared.timeouts().request_of(&session.settings.policy));
+    let (pod, container) = (request.pod().cloned(), request.container().cloned());
+    let stop = StopContainerRequest {
+        pod: pod.clone(),
+        container: container.clone(),
+    };
+    let remove = RemoveContainerRequest { pod, container };
+    if session.events().has(Event::StopContainer) {
+        let _ = session.peer.deliver(&session.style, &stop, limit).await;
+    }
+    if session.events().has(Event::RemoveContainer) {
+        let _ = session.peer.deliver(&session.style, &remove, limit).await;
+    }
+}

@@ -1,0 +1,73 @@
+//! Plugins that connect by themselves: accepting, who may, and how many at a time.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{net::UnixStream, sync::Semaphore, time::sleep};
+
+use crate::{
+    join::{self, Origin},
+    observe::{Kind, PluginEvent, PluginName},
+    shared::{Shared, unknown},
+    wire::transport::Listener,
+};
+
+/// Connections that have not registered yet, at once (NRI-104).
+const MAX_UNREGISTERED: usize = 64;
+
+impl Shared {
+    /// Accepts connections until the end; no error ends it (NRI-104).
+    pub(crate) async fn accept(self: Arc<Self>, listener: Listener) {
+        let unregistered = Arc::new(Semaphore::new(MAX_UNREGISTERED));
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.listener.accept() => accepted,
+                () = self.stopped() => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    pause = Duration::from_millis(100);
+                    self.clone().admit(stream, &unregistered);
+                }
+                Err(e) => {
+                    tracing::warn!("NRI socket: accept: {e}; trying again in {pause:?}");
+                    sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+            }
+        }
+    }
+
+    fn admit(self: Arc<Self>, stream: UnixStream, unregistered: &Arc<Semaphore>) {
+        let cred = stream.peer_cred();
+        let pid = cred
+            .as_ref()
+            .ok()
+            .and_then(|c| c.pid())
+            .and_then(|p| u32::try_from(p).ok());
+        let name = PluginName {
+            pid,
+            ..unknown(Kind::External)
+        };
+        let reject = |reason: String| self.tell(&name, &PluginEvent::Rejected { reason });
+        match cred {
+            Ok(cred) if self.settings.allowed_uids.contains(&cred.uid()) => {}
+            Ok(cred) => return reject(format!("user {} may not connect", cred.uid())),
+            Err(e) => return reject(format!("cannot identify the peer: {e}")),
+        }
+        let Ok(permit) = unregistered.clone().try_acquire_owned() else {
+            return reject(format!(
+                "{MAX_UNREGISTERED} connections have not registered yet"
+            ));
+        };
+        let shared = self.clone();
+        tokio::spawn(async move {
+            let origin = Origin::External { pid };
+            let connected = join::establish(&shared, stream, origin).await;
+            drop(permit);
+            if let Some(connected) = connected {
+                join::join_and_watch(shared, connected).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,25 @@
+//! Errors of merging an answer.
+
+use proto_nri::Field;
+
+use crate::owners::{Conflict, PluginId};
+
+/// Error of merging an answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    #[error(transparent)]
+    Conflict(#[from] Box<Conflict>),
+    /// NRI-540.
+    #[error("plugin {plugin} updates container {container}, which is still being created")]
+    UpdatesCreated { plugin: PluginId, container: String },
+    /// NRI-570.
+    #[error("plugin {plugin} evicts container {container}, which is still being created")]
+    EvictsCreated { plugin: PluginId, container: String },
+    #[error("plugin {plugin} sets {} with the key {key:?}: {why}", field.as_str_name())]
+    BadKey {
+        plugin: PluginId,
+        field: Field,
+        key: String,
+        why: &'static str,
+    },
+}

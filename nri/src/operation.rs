@@ -1,0 +1,248 @@
+//! Differences between operations: the request the next plugin gets, what its answer may do, and what
+//! the runtime gets in the end.
+//!
+//! Every answer is cut down to the plugin's permitted fields before it reaches a merge.
+
+use proto_nri::{
+    ContainerUpdate, CreateContainerRequest, CreateContainerResponse, Event, StopContainerRequest,
+    StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+};
+
+use crate::{
+    mask::FieldMask,
+    merge::{CreateMerge, MergedCreate, MergedStop, MergedUpdate, StopMerge, UpdateMerge},
+    observe::Delivery,
+    owners::PluginId,
+    permit::Restrict,
+    policy::{OnDenied, Outcome, PluginPolicy},
+    violate,
+    wire::event::HookRequest,
+};
+
+/// A setup event that some plugin would not have, or that a required plugin did not answer.
+///
+/// The runtime now undoes its step, and tells all plugins by the stop and remove events.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refused {
+    /// The event.
+    pub event: Event,
+    /// One line that names plugin, event and cause.
+    pub reason: String,
+    /// What each plugin said, as far as they were asked.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// Result of an event without answers.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    /// In call order.
+    pub deliveries: Vec<Delivery>,
+    /// Everyone was told and nothing was stopped, but a plugin whose failures are to fail the request
+    /// (`fail_request`) did not answer. The runtime finishes its step; then this is its result.
+    pub failed: Option<String>,
+}
+
+/// Result of CreateContainer.
+#[derive(Debug, Clone)]
+pub struct Created {
+    /// Apply `evict`, then `update` (failures are logged), then `adjust`.
+    pub merged: MergedCreate,
+    /// In call order, validators last.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// Result of UpdateContainer.
+#[derive(Debug, Clone)]
+pub struct Updated {
+    /// Apply `others` first, then `target`, or the request's own resources if it is `None`.
+    pub merged: MergedUpdate,
+    pub deliveries: Vec<Delivery>,
+}
+
+/// Result of StopContainer.
+#[derive(Debug, Clone, Default)]
+pub struct Stopped {
+    /// Updates of other containers.
+    pub merged: MergedStop,
+    pub deliveries: Vec<Delivery>,
+    /// As [`Told::failed`].
+    pub failed: Option<String>,
+}
+
+/// What an answer carried.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Weight {
+    pub(crate) adjusted: bool,
+    /// Names of what it set in the container that is being created.
+    pub(crate) changed: Vec<String>,
+    pub(crate) updates: usize,
+    pub(crate) evictions: usize,
+}
+
+/// One operation: what the next plugin is asked, and what becomes of its answer.
+pub(crate) trait Operation: Send {
+    type Request: HookRequest;
+
+    fn request(&self) -> &Self::Request;
+
+    /// Takes an answer in, or says why it cannot stand.
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        reply: <Self::Request as HookRequest>::Reply,
+    ) -> Result<Weight, Outcome>;
+}
+
+/// The same request for everyone, and nothing in the answers.
+pub(crate) struct Plain<R>(pub(crate) R);
+
+impl<R: HookRequest> Operation for Plain<R> {
+    type Request = R;
+
+    fn request(&self) -> &R {
+        &self.0
+    }
+
+    fn take(&mut self, _: &PluginId, _: &PluginPolicy, _: R::Reply) -> Result<Weight, Outcome> {
+        Ok(Weight::default())
+    }
+}
+
+fn permit<A: Restrict>(
+    plugin: &PluginId,
+    policy: &PluginPolicy,
+    answer: &mut A,
+) -> Result<(), Outcome> {
+    if policy.fields == FieldMask::ALL || violate::is("denied-field-passes") {
+        return Ok(());
+    }
+    let denied = answer.restrict(policy.fields);
+    if denied.is_empty() {
+        return Ok(());
+    }
+    match policy.on_denied {
+        OnDenied::Fail => Err(Outcome::Denied(format!("it may not change {denied}"))),
+        OnDenied::Drop => {
+            tracing::warn!(%plugin, %denied, "dropped what the plugin may not change");
+            Ok(())
+        }
+    }
+}
+
+impl Operation for CreateMerge {
+    type Request = CreateContainerRequest;
+
+    fn request(&self) -> &CreateContainerRequest {
+        Self::request(self)
+    }
+
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        mut reply: CreateContainerResponse,
+    ) -> Result<Weight, Outcome> {
+        permit(plugin, policy, &mut reply)?;
+        let mut weight = Weight {
+            adjusted: reply.adjust.is_some(),
+            changed: Vec::new(),
+            updates: reply.update.len(),
+            evictions: reply.evict.len(),
+        };
+        let values = match violate::is("env-values-in-errors") {
+            true => format!("{:?}", reply.adjust.as_ref().map(|adjust| &adjust.env)),
+            false => String::new(),
+        };
+        let taken = self.apply(plugin, reply);
+        if weight.adjusted {
+            weight.changed = self.owners().set_by(plugin);
+        }
+        if violate::is("create-conflict-ignored") {
+            return Ok(weight);
+        }
+        taken.map_err(|e| Outcome::Conflict(format!("{e}{values}")))?;
+        Ok(weight)
+    }
+}
+
+impl Operation for UpdateMerge {
+    type Request = UpdateContainerRequest;
+
+    fn request(&self) -> &UpdateContainerRequest {
+        Self::request(self)
+    }
+
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        mut reply: UpdateContainerResponse,
+    ) -> Result<Weight, Outcome> {
+        permit(plugin, policy, &mut reply)?;
+        let weight = Weight {
+            updates: reply.update.len(),
+            evictions: reply.evict.len(),
+            ..Weight::default()
+        };
+        let taken = self.apply(plugin, reply);
+        if violate::is("update-conflict-ignored") {
+            return Ok(weight);
+        }
+        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        Ok(weight)
+    }
+}
+
+/// StopContainer: its request, and the updates it brings.
+pub(crate) struct Stop {
+    pub(crate) request: StopContainerRequest,
+    pub(crate) merge: StopMerge,
+}
+
+impl Operation for Stop {
+    type Request = StopContainerRequest;
+
+    fn request(&self) -> &StopContainerRequest {
+        &self.request
+    }
+
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        mut reply: StopContainerResponse,
+    ) -> Result<Weight, Outcome> {
+        permit(plugin, policy, &mut reply)?;
+        let weight = Weight {
+            updates: reply.update.len(),
+            ..Weight::default()
+        };
+        for conflict in self.merge.apply(plugin, reply) {
+            tracing::warn!(%plugin, %conflict, "update in the answer to StopContainer skipped");
+        }
+        Ok(weight)
+    }
+}
+
+/// Cuts updates that came without a request down to what the plugin may do; the rest has failed.
+pub(crate) fn permitted_updates(
+    plugin: &PluginId,
+    policy: &PluginPolicy,
+    updates: Vec<ContainerUpdate>,
+) -> (Vec<ContainerUpdate>, Vec<ContainerUpdate>) {
+    let mut failed = Vec::new();
+    let mut granted = Vec::new();
+    for mut update in updates {
+        let asked = update.clone();
+        match permit(plugin, policy, &mut update) {
+            Ok(()) => granted.push(update),
+            Err(denied) => {
+                tracing::warn!(%plugin, container = asked.container_id, ?denied, "refused an update");
+                failed.push(asked);
+            }
+        }
+    }
+    (granted, failed)
+}

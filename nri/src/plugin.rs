@@ -1,0 +1,189 @@
+//! One configured plugin: what it is, what it wants, and how it fares. Plain state: others act on it.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use proto_nri::Event;
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    mask::EventMask,
+    observe::{Kind, PluginName, Stats},
+    owners::PluginId,
+    peer::Peer,
+    settings::PluginSettings,
+    wire::version::{Style, StyleCell, Version},
+};
+
+/// Since when an answer is overdue: the plugin is skipped until it came.
+#[derive(Debug, Default)]
+pub(crate) struct Overdue(Mutex<Option<Instant>>);
+
+impl Overdue {
+    pub(crate) fn since(&self) -> Option<Instant> {
+        *self.0.lock()
+    }
+
+    pub(crate) fn begin(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    pub(crate) fn end(&self) {
+        *self.0.lock() = None;
+    }
+}
+
+/// A plugin that has been configured.
+pub(crate) struct Session {
+    pub(crate) id: PluginId,
+    pub(crate) kind: Kind,
+    pub(crate) pid: Option<u32>,
+    pub(crate) version: Version,
+    pub(crate) peer: Peer,
+    pub(crate) style: StyleCell,
+    events: AtomicU32,
+    /// It asked for "all", not for each event by name (NRI-331).
+    pub(crate) implicit: bool,
+    /// The runtime's, and what it said itself of its failures.
+    pub(crate) settings: PluginSettings,
+    /// Misses in a row; `policy.rs` says what they mean.
+    pub(crate) misses: AtomicU32,
+    pub(crate) overdue: Overdue,
+    /// Events a deprecation notice was given for, as bits.
+    deprecated: AtomicU32,
+    pub(crate) stats: Stats,
+    /// `Some` once it is to be closed, with the reason as Shutdown has it.
+    closing: watch::Sender<Option<String>>,
+    /// True once nothing is left of it.
+    ended: watch::Sender<bool>,
+    since: Instant,
+}
+
+/// Where a plugin is and what it speaks.
+pub(crate) struct Link {
+    pub(crate) kind: Kind,
+    pub(crate) pid: Option<u32>,
+    pub(crate) version: Version,
+    pub(crate) peer: Peer,
+}
+
+impl Session {
+    /// `events`: those it is told of; and whether it asked for "all".
+    pub(crate) fn new(
+        id: PluginId,
+        link: Link,
+        (events, implicit): (EventMask, bool),
+        settings: PluginSettings,
+    ) -> Self {
+        Self {
+            id,
+            kind: link.kind,
+            pid: link.pid,
+            version: link.version,
+            peer: link.peer,
+            style: StyleCell::new(link.version),
+            events: AtomicU32::new(events.bits()),
+            implicit,
+            settings,
+            misses: AtomicU32::new(0),
+            overdue: Overdue::default(),
+            deprecated: AtomicU32::new(0),
+            stats: Stats::default(),
+            closing: watch::Sender::new(None),
+            ended: watch::Sender::new(false),
+            since: Instant::now(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> PluginName<'_> {
+        PluginName {
+            id: Some(&self.id),
+            kind: self.kind,
+            pid: self.pid,
+        }
+    }
+
+    /// The events it is told of: what it wants and is permitted.
+    pub(crate) fn events(&self) -> EventMask {
+        EventMask::from_bits(self.events.load(Ordering::Relaxed))
+    }
+
+    /// It does not know this event after all.
+    pub(crate) fn unsubscribe(&self, event: Event) {
+        let bit = EventMask::of(event).bits();
+        self.events.fetch_and(!bit, Ordering::Relaxed);
+    }
+
+    /// True the first time for each event.
+    pub(crate) fn note_deprecated(&self, event: Event) -> bool {
+        let bit = EventMask::of(event).bits();
+        self.deprecated.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    /// Notes why it is to be closed; true the first time. An in-process plugin has ended with that.
+    pub(crate) fn is_to_close(&self, reason: &str) -> bool {
+        let first = self.closing.send_if_modified(|closing| {
+            let open = closing.is_none();
+            closing.get_or_insert_with(|| reason.to_owned());
+            open
+        });
+        if first && self.kind == Kind::InProcess {
+            self.has_ended();
+        }
+        first
+    }
+
+    /// Resolves with the reason when it is to be closed.
+    pub(crate) async fn closing(&self) -> String {
+        let mut closing = self.closing.subscribe();
+        let closing = closing.wait_for(Option::is_some).await;
+        closing.map_or_else(|_| String::new(), |why| why.clone().unwrap_or_default())
+    }
+
+    /// Nothing is left of it.
+    pub(crate) fn has_ended(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Resolves when nothing is left of the plugin.
+    pub(crate) async fn ended(&self) {
+        let mut ended = self.ended.subscribe();
+        // An error means that the session is gone, and so has ended.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// It was closed on purpose, and is not to come back by itself.
+    pub(crate) fn was_dismissed(&self) -> bool {
+        let closing = self.closing.borrow();
+        let reason = closing.as_deref().unwrap_or_default();
+        reason.starts_with("runtime-stopping") || reason.starts_with("instance-replaced")
+    }
+
+    /// How long ago it was configured.
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// It takes plain events as `StateChange`.
+    pub(crate) fn is_old_style(&self) -> bool {
+        self.style.get() == Style::StateChange
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.borrow().is_some()
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Session({}, closing: {})",
+            self.name(),
+            self.is_closing()
+        )
+    }
+}

@@ -1,0 +1,17 @@
+//! Plugins of the runtime's own process. Any [`Handlers`] can be one; this is the one that comes
+//! with the library: the default validator (6.1), index `00`.
+
+use crate::{owners::PluginId, plugin_side::handlers::Handlers, validate::DefaultValidator};
+
+/// The default validator as a plugin.
+pub(crate) fn default_validator(validator: DefaultValidator) -> (PluginId, Handlers) {
+    let id = PluginId {
+        index: "00".to_owned(),
+        name: "default-validator".to_owned(),
+    };
+    let handlers = Handlers::new().validate_container_adjustment(move |request| {
+        let verdict = validator.check(&request);
+        async move { Ok(verdict?) }
+    });
+    (id, handlers)
+}

@@ -1,0 +1,183 @@
+//! Requests of plugins: RegisterPlugin, and unsolicited UpdateContainers.
+//!
+//! Unsolicited updates take no turn and wait for no pod (see NRI-562): they go
+//! to [`Source::update`](crate::Source::update) at once, and what cannot be applied is named in
+//! `failed` (NRI-441). A plugin may ask from inside a handler without hanging.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
+
+use parking_lot::Mutex;
+use prost::Message;
+use proto_nri::{
+    ContainerUpdate, RegisterPluginRequest, UpdateContainersRequest, UpdateContainersResponse,
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    observe::PluginEvent,
+    operation,
+    owners::PluginId,
+    shared::Shared,
+    violate,
+    wire::rpc::{Code, Incoming, Serve, Status, one_line},
+    wire::version::Version,
+};
+
+/// Contents of a registration.
+#[derive(Debug, Clone)]
+pub(crate) struct Registration {
+    pub(crate) id: PluginId,
+    pub(crate) version: Version,
+    pub(crate) nri_version: String,
+}
+
+type Answer = Result<Registration, Status>;
+
+/// The runtime service of one connection.
+pub(crate) struct Door {
+    shared: Arc<Shared>,
+    /// Who a launched plugin is; what it says about itself does not count.
+    fixed: Option<PluginId>,
+    registering: Mutex<Option<oneshot::Sender<Answer>>>,
+    registered: OnceLock<Version>,
+    who: OnceLock<PluginId>,
+    /// The plugin is synchronised.
+    open: AtomicBool,
+}
+
+impl Door {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        fixed: Option<PluginId>,
+    ) -> (Self, oneshot::Receiver<Answer>) {
+        let (tx, rx) = oneshot::channel();
+        let door = Self {
+            shared,
+            fixed,
+            registering: Mutex::new(Some(tx)),
+            registered: OnceLock::new(),
+            who: OnceLock::new(),
+            open: AtomicBool::new(false),
+        };
+        (door, rx)
+    }
+
+    /// The plugin may ask for updates from now on (NRI-560).
+    pub(crate) fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn register(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
+        let registering = self.registering.lock().take();
+        let Some(registering) = registering else {
+            let text = "this connection has already registered a plugin";
+            return Err(Status::new(Code::FailedPrecondition, text));
+        };
+        let answer = self.judge(version, payload);
+        if let Ok(registration) = &answer {
+            let _ = self.registered.set(version);
+            let _ = self.who.set(registration.id.clone());
+        }
+        let reply = answer.clone().map(|_| Vec::new());
+        // Nobody there: the connection is being closed, and the reply will not matter.
+        let _ = registering.send(answer);
+        reply
+    }
+
+    fn judge(&self, version: Version, payload: &[u8]) -> Answer {
+        let bad = |text: String| Status::new(Code::InvalidArgument, one_line(&text));
+        let request = RegisterPluginRequest::decode(payload).map_err(|e| bad(e.to_string()))?;
+        let id = match &self.fixed {
+            Some(id) => id.clone(),
+            None => {
+                let id = PluginId::new(request.plugin_idx, request.plugin_name);
+                let id = id.map_err(|e| bad(e.to_string()))?;
+                if self.shared.is_in_process(&id) {
+                    let text = format!("{id} is an in-process plugin of the runtime");
+                    return Err(Status::new(Code::AlreadyExists, text));
+                }
+                if !self.shared.settings.allows(&id) {
+                    let text = format!("validation-config: {id} is not among the allowed plugins");
+                    return Err(Status::new(Code::PermissionDenied, text));
+                }
+                id
+            }
+        };
+        Ok(Registration {
+            id,
+            version,
+            nri_version: one_line(&request.nri_version),
+        })
+    }
+
+    pub(crate) async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
+        let who = self
+            .who
+            .get()
+            .filter(|_| self.registered.get() == Some(&version));
+        let (Some(who), true) = (who, self.open.load(Ordering::SeqCst)) else {
+            let text = "the plugin is not synchronised, or registered for another version";
+            return Err(Status::new(Code::FailedPrecondition, text));
+        };
+        let request = UpdateContainersRequest::decode(payload)
+            .map_err(|e| Status::new(Code::InvalidArgument, e.to_string()))?;
+        let failed = self.shared.unsolicited(who, request).await;
+        Ok(UpdateContainersResponse { failed }.encode_to_vec())
+    }
+}
+
+impl Shared {
+    /// Updates and evictions a plugin sends of its own accord (NRI-440, NRI-441, NRI-570).
+    pub(crate) async fn unsolicited(
+        &self,
+        plugin: &PluginId,
+        request: UpdateContainersRequest,
+    ) -> Vec<ContainerUpdate> {
+        let policy = self.settings.plugin(plugin).policy;
+        let (granted, mut failed) = operation::permitted_updates(plugin, &policy, request.update);
+        let (creating, ready): (Vec<_>, Vec<_>) = granted
+            .into_iter()
+            .partition(|u| self.roster.is_being_created(&u.container_id));
+        failed.extend(creating);
+        let (updates, evictions) = (ready.len(), request.evict.len());
+        if !ready.is_empty() && !violate::is("unsolicited-dropped") {
+            failed.extend(self.source.update(ready).await);
+        }
+        for eviction in request.evict {
+            let container = eviction.container_id;
+            let done = if policy.fields.may_evict() {
+                let reason = one_line(&eviction.reason);
+                self.source.evict(container.clone(), reason).await
+            } else {
+                Err("it may not evict".to_owned())
+            };
+            if let Err(why) = done {
+                tracing::warn!(%plugin, container, why, "an eviction failed");
+            }
+        }
+        let event = PluginEvent::Unsolicited {
+            updates,
+            failed: failed.len(),
+            evictions,
+        };
+        self.tell_of(plugin, &event);
+        if violate::is("unsolicited-failures-hidden") {
+            failed.clear();
+        }
+        failed
+    }
+}
+
+#[async_trait::async_trait]
+impl Serve for Door {
+    async fn answer(&self, call: Incoming) -> Result<Vec<u8>, Status> {
+        let version = Version::of_runtime_service(call.service);
+        match call.method {
+            "RegisterPlugin" => self.register(version, &call.payload),
+            _ => self.update(version, &call.payload).await,
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Plugin roster: who is active or joining, and the snapshot that each gets in Synchronize.
+//!
+//! ```text
+//!   connect ─► configured ─► [cut] joining ──Synchronize answered──► active ──► gone
+//!                              │      └── failed ──────────────────────────────► gone
+//!                              └ under one short mutex: snapshot the runtime's objects, enter the list
+//! ```
+//!
+//! Every dispatch departs, takes its next plugin and lands under the same mutex. So for each object
+//! and each plugin: the object is in the plugin's list, or its Run/Create event goes to the plugin;
+//! never both, never neither. For that,
+//! - an object is left out of the snapshot until its Run or Create dispatch has landed, and that
+//!   dispatch also visits plugins that joined meanwhile, if need be after those of higher index;
+//! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
+//!   that were in when it began.
+//!
+//! Each seat in the list has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining
+//! plugin holds its own lane until it is synchronised; its events wait there in order.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+use proto_nri::Event;
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
+
+use crate::{
+    owners::PluginId,
+    plugin::Session,
+    source::{Snapshot, Source},
+    violate,
+};
+
+/// Events that may wait for a joining plugin without anyone waiting for them.
+const MAX_QUEUED: usize = 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Object {
+    Pod(String),
+    Container(String),
+}
+
+/// Occupant of a seat.
+#[derive(Clone)]
+pub(crate) enum Seat {
+    /// Not synchronised yet; events wait in the lane.
+    Joining(Arc<Session>),
+    Active(Arc<Session>),
+    Gone,
+}
+
+/// A place in the order of plugins. It outlives an instance that is replaced (NRI-1070).
+pub(crate) struct Slot {
+    pub(crate) id: PluginId,
+    /// Order of joining; breaks ties between equal indices (NRI-402).
+    pub(crate) seq: u64,
+    lane: Arc<AsyncMutex<()>>,
+    queued: AtomicUsize,
+    seat: Mutex<Seat>,
+}
+
+/// The right to call the plugin on a seat.
+pub(crate) type Lane = OwnedMutexGuard<()>;
+
+/// A place in the queue for a lane, held from the moment it was taken.
+pub(crate) struct LanePlace(std::pin::Pin<Box<dyn Future<Output = Lane> + Send>>);
+
+impl LanePlace {
+    pub(crate) async fn wait(self) -> Lane {
+        self.0.await
+    }
+}
+
+impl Slot {
+    pub(crate) fn seat(&self) -> Seat {
+        self.seat.lock().clone()
+    }
+
+    fn sit(&self, seat: Seat) {
+        *self.seat.lock() = seat;
+    }
+
+    /// Takes a place in the queue now; whoever takes one later is served later.
+    pub(crate) fn take_place(&self) -> LanePlace {
+        let mut place = Box::pin(tokio::task::coop::unconstrained(
+            self.lane.clone().lock_owned(),
+        ));
+        match place.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(lane) => LanePlace(Box::pin(std::future::ready(lane))),
+            Poll::Pending => LanePlace(place),
+        }
+    }
+
+    /// Counts an event that waits in the lane on its own. False: too many already.
+    pub(crate) fn queue(self: &Arc<Self>) -> Option<Queued> {
+        let before = self.queued.fetch_add(1, Ordering::SeqCst);
+        let queued = Queued(self.clone());
+        (before < MAX_QUEUED).then_some(queued)
+    }
+}
+
+/// One event that waits for a joining plugin.
+pub(crate) struct Queued(Arc<Slot>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.queued.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct Flight {
+    makes: Option<Object>,
+    /// Sequence numbers of the seats it has gone to.
+    visited: Vec<u64>,
+    /// Those of them that it is done with: a newer instance on such a seat would not be told.
+    passed: Vec<u64>,
+    /// Only seats up to this one; for Remove.
+    until: u64,
+}
+
+#[derive(Default)]
+struct Book {
+    /// By index, then order of joining.
+    slots: Vec<Arc<Slot>>,
+    last_seq: u64,
+    flights: BTreeMap<u64, Flight>,
+    last_flight: u64,
+    /// What plugins may be told of in a list: its Run or Create hook is done, or it was there when
+    /// we started; and its Remove has not begun.
+    made: BTreeSet<Object>,
+}
+
+/// The list of plugins and what is under way.
+pub(crate) struct Roster {
+    book: Mutex<Book>,
+    /// A dispatch ended.
+    landed: Notify,
+    source: Arc<dyn Source>,
+}
+
+impl Roster {
+    pub(crate) fn new(source: Arc<dyn Source>) -> Self {
+        Self {
+            book: Mutex::default(),
+            landed: Notify::new(),
+            source,
+        }
+    }
+
+    /// Takes what the runtime has now as made, whoever made it: for the start.
+    pub(crate) fn adopt(&self) {
+        let mut book = self.book.lock();
+        let all = self.source.snapshot();
+        let pods = all.pods.into_iter().map(|p| Object::Pod(p.id));
+        let containers = all.containers.into_iter().map(|c| Object::Container(c.id));
+        book.made.extend(pods.chain(containers));
+    }
+
+    /// Runs `change` under the mutex of the cut: what it changes in the runtime's snapshot is seen
+    /// by a joining plugin wholly or not at all.
+    pub(crate) fn cut<T>(&self, change: impl FnOnce() -> T) -> T {
+        let _book = self.book.lock();
+        change()
+    }
+
+    /// Somebody has a seat.
+    pub(crate) fn is_taken(&self) -> bool {
+        !self.book.lock().slots.is_empty()
+    }
+
+    /// All seats, in order.
+    pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
+        self.book.lock().slots.clone()
+    }
+
+    /// The seat of an active plugin.
+    pub(crate) fn slot_of(&self, session: &Arc<Session>) -> Option<Arc<Slot>> {
+        let here =
+            |slot: &&Arc<Slot>| matches!(slot.seat(), Seat::Active(s) if Arc::ptr_eq(&s, session));
+        self.book.lock().slots.iter().find(here).cloned()
+    }
+
+    /// True while the container's CreateContainer is under way.
+    pub(crate) fn is_being_created(&self, container: &str) -> bool {
+        let book = self.book.lock();
+        book.flights
+            .values()
+            .any(|f| matches!(&f.makes, Some(Object::Container(id)) if id == container))
+    }
+
+    /// The cut: enters plugins as joining and takes the list they are to be told, in one.
+    pub(crate) fn join(self: &Arc<Self>, sessions: &[Arc<Session>]) -> (Vec<Joining>, Snapshot) {
+        let mut book = self.book.lock();
+        let snapshot = book.snapshot(&*self.source);
+        let joining = sessions.iter().map(|session| {
+            book.last_seq += 1;
+            let slot = Arc::new(Slot {
+                id: session.id.clone(),
+                seq: book.last_seq,
+                lane: Arc::default(),
+                queued: AtomicUsize::new(0),
+                seat: Mutex::new(Seat::Joining(session.clone())),
+            });
+            let lane = slot.lane.clone().try_lock_owned().ok();
+            let seq = match violate::is("equal-indices-newest-first") {
+                true => 0,
+                false => slot.seq,
+            };
+            let at = book
+                .slots
+                .partition_point(|s| (s.id.index.as_str(), s.seq) < (slot.id.index.as_str(), seq));
+            book.slots.insert(at, slot.clone());
+            Joining {
+                roster: self.clone(),
+                slot,
+                lane,
+                session: session.clone(),
+                replaces: None,
+            }
+        });
+        (joining.collect(), snapshot)
+    }
+
+    /// The cut for an instance that replaces another on its seat (NRI-1070): events wait from now
+    /// on, those the old one has begun are finished first, and no event goes to both.
+    pub(crate) async fn join_as(
+        self: &Arc<Self>,
+        slot: Arc<Slot>,
+        session: Arc<Session>,
+    ) -> Option<(Joining, Snapshot)> {
+        let lane = slot.take_place().wait().await;
+        loop {
+            let landed = self.landed.notified();
+            let mut landed = std::pin::pin!(landed);
+            landed.as_mut().enable();
+            {
+                let book = self.book.lock();
+                let Seat::Active(old) = slot.seat() else {
+                    return None;
+                };
+                let busy = book.flights.values().any(|f| f.passed.contains(&slot.seq));
+                if !busy {
+                    let snapshot = book.snapshot(&*self.source);
+                    let joining = Joining {
+                        roster: self.clone(),
+                        slot: slot.clone(),
+                        lane: Some(lane),
+                        session,
+                        replaces: Some(old),
+                    };
+                    return Some((joining, snapshot));
+                }
+            }
+            landed.await;
+        }
+    }
+
+    /// Takes a plugin off the list, if it is still the one on the seat.
+    pub(crate) fn leave(&self, session: &Arc<Session>) {
+        let mut book = self.book.lock();
+        book.slots.retain(|slot| {
+            let mut seat = slot.seat.lock();
+            let here =
+                matches!(&*seat, Seat::Joining(s) | Seat::Active(s) if Arc::ptr_eq(s, session));
+            if here {
+                *seat = Seat::Gone;
+            }
+            !here
+        });
+    }
+
+    /// Begins a dispatch.
+    pub(crate) fn depart(self: &Arc<Self>, event: Event, pod: &str, container: &str) -> Walk {
+        let mut book = self.book.lock();
+        let object = match event {
+            Event::RunPodSandbox | Event::RemovePodSandbox => Some(Object::Pod(pod.to_owned())),
+            Event::CreateContainer | Event::RemoveContainer => {
+                Some(Object::Container(container.to_owned()))
+            }
+            _ => None,
+        };
+        let mut until = u64::MAX;
+        let mut makes = None;
+        match (event, object) {
+            (Event::RunPodSandbox | Event::CreateContainer, object) => makes = object,
+            (_, Some(object)) => {
+                until = book.last_seq;
+                book.made.remove(&object);
+            }
+            _ => {}
+        }
+        book.last_flight += 1;
+        let id = book.last_flight;
+        let (visited, passed) = (Vec::new(), Vec::new());
+        book.flights.insert(
+            id,
+            Flight {
+                makes,
+                visited,
+                passed,
+                until,
+            },
+        );
+        Walk {
+            roster: self.clone(),
+            id,
+            cursor: None,
+        }
+    }
+}
+
+impl Book {
+    /// What the runtime has, without what is being made and what is being removed.
+    fn snapshot(&self, source: &dyn Source) -> Snapshot {
+        let mut all = source.snapshot();
+        if violate::is("join-misses-a-pod") {
+            all.pods.pop();
+        }
+        if violate::is("join-lists-nothing") {
+            all.containers.clear();
+        }
+        let twice = violate::is("join-tells-twice");
+        let made = |object: Object| twice || self.made.contains(&object);
+        all.pods.retain(|p| made(Object::Pod(p.id.clone())));
+        all.containers
+            .retain(|c| made(Object::Container(c.id.clone())));
+        all
+    }
+}
+
+/// A plugin between the cut and its first event. Dropped before [`Joining::complete`]: it is off the
+/// list again, and what waited for it goes on without it.
+pub(crate) struct Joining {
+    roster: Arc<Roster>,
+    pub(crate) slot: Arc<Slot>,
+    lane: Option<Lane>,
+    session: Arc<Session>,
+    replaces: Option<Arc<Session>>,
+}
+
+impl Joining {
+    /// The plugin is synchronised: its events begin. Gives the instance it has replaced.
+    ///
+    /// # Errors
+    ///
+    /// Its seat was taken off the list in the meantime: it, or the one it was to replace, has gone.
+    pub(crate) fn complete(mut self) -> Result<Option<Arc<Session>>, SeatGone> {
+        {
+            let _book = self.roster.book.lock();
+            if matches!(self.slot.seat(), Seat::Gone) {
+                return Err(SeatGone);
+            }
+            self.slot.sit(Seat::Active(self.session.clone()));
+        }
+        self.lane = None;
+        Ok(self.replaces.take())
+    }
+}
+
+/// A plugin cannot become active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("synchronize-failed: removed from the roster meanwhile")]
+pub(crate) struct SeatGone;
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        if self.lane.is_some() && self.replaces.is_none() {
+            self.roster.leave(&self.session);
+        }
+    }
+}
+
+/// One dispatch on its way from plugin to plugin. Dropped: it has landed.
+pub(crate) struct Walk {
+    roster: Arc<Roster>,
+    id: u64,
+    /// Index and sequence number of the last plugin in order.
+    cursor: Option<(String, u64)>,
+}
+
+impl Walk {
+    /// The next plugin; when there is none left, the dispatch has landed.
+    pub(crate) fn next(&mut self) -> Option<Arc<Slot>> {
+        let mut book = self.roster.book.lock();
+        let Book {
+            slots,
+            flights,
+            made,
+            ..
+        } = &mut *book;
+        let flight = flights.get_mut(&self.id)?;
+        let fresh = |s: &&Arc<Slot>| s.seq <= flight.until && !flight.visited.contains(&s.seq);
+        let after = |s: &&Arc<Slot>| match &self.cursor {
+            Some((index, seq)) => (s.id.index.as_str(), s.seq) > (index.as_str(), *seq),
+            None => true,
+        };
+        // In order; then those that joined behind our back.
+        let next = slots.iter().filter(fresh).find(after);
+        let next = match violate::is("plugins-in-order-of-joining") {
+            true => slots.iter().filter(fresh).min_by_key(|slot| slot.seq),
+            false => next.or_else(|| slots.iter().find(fresh)),
+        };
+        let next = next.cloned();
+        match next {
+            Some(slot) => {
+                flight.visited.push(slot.seq);
+                let key = (slot.id.index.clone(), slot.seq);
+                if self.cursor.as_ref().is_none_or(|cursor| *cursor < key) {
+                    self.cursor = Some(key);
+                }
+                Some(slot)
+            }
+            None => {
+                let flight = flights.remove(&self.id);
+                made.extend(flight.and_then(|flight| flight.makes));
+                drop(book);
+                self.roster.landed.notify_waiters();
+                None
+            }
+        }
+    }
+}
+
+impl Walk {
+    /// The dispatch is done with a seat whose lane it still holds, or which it has only passed
+    /// because nobody there is `subscribed`; that matters for what is being made.
+    pub(crate) fn passed(&self, slot: &Slot, subscribed: bool) {
+        let mut book = self.roster.book.lock();
+        if let Some(flight) = book.flights.get_mut(&self.id)
+            && (subscribed || flight.makes.is_some())
+        {
+            flight.passed.push(slot.seq);
+        }
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        let flight = self.roster.book.lock().flights.remove(&self.id);
+        if flight.is_some() {
+            self.roster.landed.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Interface to the runtime: its pods and containers, and the updates and evictions that plugins ask for.
+
+use std::pin::Pin;
+
+use proto_nri::{Container, ContainerUpdate, PodSandbox};
+
+/// A future in a box, as [`Source`] gives it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Pods and containers of a runtime.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// Pods that are up, also stopped ones that are not removed yet.
+    pub pods: Vec<PodSandbox>,
+    /// Containers that are created, running or paused.
+    pub containers: Vec<Container>,
+}
+
+/// The runtime, as plugins reach it.
+pub trait Source: Send + Sync + 'static {
+    /// All there is, at once: called under a mutex that every dispatch passes. Do not block, do not
+    /// call the [`Adaptation`](crate::Adaptation), and hold no lock it takes while you call the [`Adaptation`](crate::Adaptation).
+    fn snapshot(&self) -> Snapshot;
+
+    /// Applies updates at once, whatever state the containers' pods are in, and returns those that
+    /// could not be applied. Wait neither for a pod's operation nor for the [`Turn`](crate::Turn): either may be
+    /// waiting for the plugin that asks.
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>>;
+
+    /// Takes the wish to stop a container, with its reason. Does not wait for the end of it.
+    fn evict(&self, container: String, reason: String) -> BoxFuture<'_, Result<(), String>>;
+}

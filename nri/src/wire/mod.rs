@@ -1,0 +1,7 @@
+//! From bytes to calls: sockets and processes, the multiplexer, ttrpc, names and versions.
+
+pub(crate) mod event;
+pub(crate) mod mux;
+pub(crate) mod rpc;
+pub(crate) mod transport;
+pub(crate) mod version;

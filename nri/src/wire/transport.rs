@@ -1,0 +1,342 @@
+//! Sockets and processes: listening without taking another runtime's socket, finding plugins in a
+//! directory, starting them with one end of a socket pair as fd 3, and ending them.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{
+            ffi::OsStrExt,
+            fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        },
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::{
+    spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn},
+    sys::{signal, stat::Mode},
+};
+use rustix::{
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+    process::{
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+    },
+};
+use tokio::{
+    io::unix::AsyncFd,
+    net::{UnixListener, UnixStream},
+};
+
+use crate::owners::PluginId;
+
+/// The variables a launched plugin is started with; it gets no others (NRI-120).
+pub(crate) const ENV_NAME: &str = "NRI_PLUGIN_NAME";
+pub(crate) const ENV_INDEX: &str = "NRI_PLUGIN_IDX";
+pub(crate) const ENV_SOCKET: &str = "NRI_PLUGIN_SOCKET";
+/// Where it finds its socket.
+const PLUGIN_FD: i32 = 3;
+/// Between SIGTERM and SIGKILL (NRI-122).
+const TERM_GRACE: Duration = Duration::from_secs(2);
+
+/// Error of a socket, a directory or a process.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    #[error("NRI socket {0}: in use by another runtime")]
+    InUse(PathBuf),
+    #[error("NRI socket {0}: exists and is not a socket")]
+    NotASocket(PathBuf),
+    #[error("NRI socket {path}: {step}: {cause}")]
+    Socket {
+        path: PathBuf,
+        step: &'static str,
+        cause: io::Error,
+    },
+    #[error("NRI plugin directory {path}: {cause}")]
+    PluginDir { path: PathBuf, cause: io::Error },
+    #[error("plugin {plugin}: {step}: {cause}")]
+    Launch {
+        plugin: PluginId,
+        step: &'static str,
+        cause: io::Error,
+    },
+}
+
+/// A listening socket; its file goes with it (NRI-102).
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Fails if someone answers at `path`, or if there is something that is no socket.
+pub(crate) async fn ensure_free(path: &Path) -> Result<(), TransportError> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(_) => return Ok(()),
+        Ok(meta) => meta,
+    };
+    if !meta.file_type().is_socket() {
+        return Err(TransportError::NotASocket(path.to_owned()));
+    }
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(TransportError::InUse(path.to_owned())),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Listens at `path`; a dead socket that is in the way is removed, nothing else is.
+pub(crate) async fn listen(path: &Path, mode: u32) -> Result<Listener, TransportError> {
+    let fail = |step| {
+        let path = path.to_owned();
+        move |cause| TransportError::Socket { path, step, cause }
+    };
+    ensure_free(path).await?;
+    if let Some(parent) = path.parent() {
+        let mut dir = fs::DirBuilder::new();
+        let made = dir.recursive(true).mode(0o700).create(parent);
+        made.map_err(fail("make its directory"))?;
+    }
+    if fs::symlink_metadata(path).is_ok() {
+        fs::remove_file(path).map_err(fail("remove the dead socket"))?;
+    }
+    let listener = UnixListener::bind(path).map_err(fail("listen"))?;
+    let listener = Listener {
+        listener,
+        path: path.to_owned(),
+    };
+    let mode = fs::Permissions::from_mode(mode);
+    fs::set_permissions(path, mode).map_err(fail("set its mode"))?;
+    Ok(listener)
+}
+
+/// A plugin file in the plugin directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) id: PluginId,
+    pub(crate) file: PathBuf,
+    pub(crate) config: String,
+}
+
+/// A file that is left out, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    pub(crate) file: PathBuf,
+    pub(crate) why: String,
+}
+
+/// Looks for plugins (NRI-200…204). One bad file does not keep the others from starting.
+pub(crate) fn discover(
+    dir: &Path,
+    config_dir: Option<&Path>,
+    trusted_only: bool,
+) -> Result<(Vec<Found>, Vec<LeftOut>), TransportError> {
+    let fail = |cause| TransportError::PluginDir {
+        path: dir.to_owned(),
+        cause,
+    };
+    let entries = match fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
+        entries => entries.map_err(fail)?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        files.push(entry.map_err(fail)?.path());
+    }
+    files.sort_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
+    if trusted_only && !files.is_empty() {
+        let meta = fs::metadata(dir).map_err(fail)?;
+        if let Some(why) = distrusted(&meta) {
+            let left = files.into_iter().map(|file| {
+                let why = format!("its directory {why}");
+                LeftOut { file, why }
+            });
+            return Ok((Vec::new(), left.collect()));
+        }
+    }
+    let (mut found, mut left_out) = (Vec::new(), Vec::new());
+    for file in files {
+        match judge(&file, config_dir, trusted_only) {
+            Ok(Some(plugin)) => found.push(plugin),
+            Ok(None) => {}
+            Err(why) => left_out.push(LeftOut { file, why }),
+        }
+    }
+    Ok((found, left_out))
+}
+
+/// `None` for what is no plugin at all; an error for what was meant to be one.
+fn judge(
+    file: &Path,
+    config_dir: Option<&Path>,
+    trusted_only: bool,
+) -> Result<Option<Found>, String> {
+    let meta = fs::metadata(file).map_err(|e| e.to_string())?;
+    if !meta.is_file() || meta.mode() & 0o111 == 0 {
+        return Ok(None);
+    }
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let id: PluginId = name.parse().map_err(|e| format!("{e}"))?;
+    if trusted_only && let Some(why) = distrusted(&meta) {
+        return Err(why.to_owned());
+    }
+    let config = config_dir.map_or(Ok(String::new()), |dir| config_of(&id, dir))?;
+    Ok(Some(Found {
+        id,
+        file: file.to_owned(),
+        config,
+    }))
+}
+
+fn distrusted(meta: &fs::Metadata) -> Option<&'static str> {
+    if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
+        return Some("belongs neither to root nor to us");
+    }
+    (meta.mode() & 0o022 != 0).then_some("is writable by users other than its owner")
+}
+
+/// `NN-name.conf`, else `name.conf`, else nothing (NRI-204).
+fn config_of(id: &PluginId, dir: &Path) -> Result<String, String> {
+    for name in [format!("{id}.conf"), format!("{}.conf", id.name)] {
+        let path = dir.join(name);
+        match fs::read_to_string(&path) {
+            Ok(text) => return Ok(text),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(format!("configuration {}: {e}", path.display())),
+        }
+    }
+    Ok(String::new())
+}
+
+/// A process we have started. Dropping it kills and reaps it, whatever state it is in (NRI-123).
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) pid: u32,
+    pidfd: AsyncFd<OwnedFd>,
+    reaped: bool,
+}
+
+impl Child {
+    /// Waits until the process has ended, and reaps it.
+    pub(crate) async fn wait(&mut self) {
+        if !self.reaped {
+            // Readable once it has ended; an error here cannot be: then the drop reaps.
+            let _ = self.pidfd.readable().await;
+            self.reap();
+        }
+    }
+
+    /// SIGTERM, a grace, SIGKILL, reap (NRI-122).
+    pub(crate) async fn stop(mut self) {
+        self.signal(Signal::TERM);
+        if tokio::time::timeout(TERM_GRACE, self.wait()).await.is_err() {
+            self.signal(Signal::KILL);
+            self.wait().await;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if !self.reaped {
+            let _ = pidfd_send_signal(self.pidfd.get_ref(), signal);
+        }
+    }
+
+    fn reap(&mut self) {
+        use std::os::fd::AsFd;
+        let _ = waitid(
+            WaitId::PidFd(self.pidfd.get_ref().as_fd()),
+            WaitIdOptions::EXITED,
+        );
+        self.reaped = true;
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.signal(Signal::KILL);
+            // A killed process ends at once; this does not wait for anything it could delay.
+            self.reap();
+        }
+    }
+}
+
+/// Starts a plugin: no arguments, three variables, /dev/null as stdio, its socket as fd 3.
+///
+/// Uses posix_spawn, without code between fork and exec.
+pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportError> {
+    let fail = |step| {
+        let plugin = found.id.clone();
+        move |cause: io::Error| TransportError::Launch {
+            plugin,
+            step,
+            cause,
+        }
+    };
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(|e| fail("make its socket")(e.into()))?;
+    // Plugins may expect a blocking descriptor; the flag belongs to each end of the pair.
+    rustix::io::ioctl_fionbio(&theirs, false).map_err(|e| fail("make its socket")(e.into()))?;
+    let pid = spawn(found, &theirs).map_err(|e| fail("start")(e.into()))?;
+    drop(theirs);
+    let stream = std::os::unix::net::UnixStream::from(ours);
+    let stream = UnixStream::from_std(stream).map_err(fail("watch its socket"))?;
+    let child = own(pid).inspect_err(|_| {
+        // No descriptor to own it by: end it here.
+        let _ = signal::kill(pid, signal::Signal::SIGKILL);
+        let _ = nix::sys::wait::waitpid(pid, None);
+    });
+    Ok((child.map_err(fail("watch it"))?, stream))
+}
+
+#[allow(
+    deprecated,
+    reason = "an OwnedFd is never closed behind AsyncFd's back, and the replacement is unsafe"
+)]
+fn own(pid: nix::unistd::Pid) -> io::Result<Child> {
+    let pid = Pid::from_raw(pid.as_raw()).ok_or(io::ErrorKind::NotFound)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    Ok(Child {
+        pid: pid.as_raw_nonzero().get().cast_unsigned(),
+        pidfd: AsyncFd::new(pidfd)?,
+        reaped: false,
+    })
+}
+
+fn spawn(found: &Found, socket: &OwnedFd) -> nix::Result<nix::unistd::Pid> {
+    let text = |s: String| CString::new(s).map_err(|_| nix::Error::EINVAL);
+    let path = CString::new(found.file.as_os_str().as_bytes()).map_err(|_| nix::Error::EINVAL)?;
+    let env = [
+        text(format!("{ENV_NAME}={}", found.id.name))?,
+        text(format!("{ENV_INDEX}={}", found.id.index))?,
+        text(format!("{ENV_SOCKET}={PLUGIN_FD}"))?,
+    ];
+    let mut actions = PosixSpawnFileActions::init()?;
+    // The socket first: opening /dev/null must not land on it.
+    actions.add_dup2(socket.as_raw_fd(), PLUGIN_FD)?;
+    for fd in 0..3 {
+        actions.add_open(fd, "/dev/null", nix::fcntl::OFlag::O_RDWR, Mode::empty())?;
+    }
+    let mut attr = PosixSpawnAttr::init()?;
+    attr.set_flags(
+        PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK,
+    )?;
+    // Rust programs ignore SIGPIPE; what they start must not inherit that, nor a signal mask.
+    let mut default = signal::SigSet::empty();
+    default.add(signal::Signal::SIGPIPE);
+    attr.set_sigdefault(&default)?;
+    attr.set_sigmask(&signal::SigSet::empty())?;
+    posix_spawn(path.as_c_str(), &actions, &attr, &[path.as_c_str()], &env)
+}

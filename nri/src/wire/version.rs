@@ -1,0 +1,339 @@
+//! Which names go on the wire: v1alpha1 with dedicated calls, v1alpha1 with `StateChange`, v1beta1;
+//! and which NRI version a runtime speaks.
+//!
+//! ```text
+//!   v1alpha1:  Untried ──first dedicated call answered UNIMPLEMENTED──► StateChange   (for ever)
+//!                 └──────any other answer─────────────────────────────► Dedicated     (for ever)
+//!   v1beta1:   Dedicated
+//! ```
+//!
+//! Both versions have the same messages with the same numbers, so a version is a service name.
+//! v1beta1 follows a draft that upstream has withdrawn; a plugin gets it only if it asks for it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use proto_nri::Event;
+
+use crate::{
+    wire::event::has_state_change,
+    wire::rpc::{CallError, Code, Methods},
+};
+
+/// The release of containerd/nri whose protocol and behaviour this library has. `tests/interop` runs it
+/// against that very module.
+pub const NRI_VERSION: &str = "v0.12.5";
+
+/// A version of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Version {
+    V1Alpha1,
+    V1Beta1,
+}
+
+/// What a runtime serves.
+const RUNTIME_METHODS: &[&str] = &["RegisterPlugin", "UpdateContainers"];
+
+/// What a plugin serves, all events and controls.
+#[cfg(feature = "stub")]
+const PLUGIN_METHODS: &[&str] = &[
+    "Configure",
+    "Synchronize",
+    "Shutdown",
+    "RunPodSandbox",
+    "UpdatePodSandbox",
+    "PostUpdatePodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "CreateContainer",
+    "PostCreateContainer",
+    "StartContainer",
+    "PostStartContainer",
+    "UpdateContainer",
+    "PostUpdateContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "ValidateContainerAdjustment",
+    "StateChange",
+];
+
+impl Version {
+    /// The service a plugin of this version serves (NRI-130, NRI-1000).
+    pub(crate) fn plugin_service(self) -> &'static str {
+        match self {
+            Self::V1Alpha1 => "nri.pkg.api.v1alpha1.Plugin",
+            Self::V1Beta1 => "nri.pkg.api.v1beta1.Plugin",
+        }
+    }
+
+    /// The service a plugin of this version calls.
+    pub(crate) fn runtime_service(self) -> &'static str {
+        match self {
+            Self::V1Alpha1 => "nri.pkg.api.v1alpha1.Runtime",
+            Self::V1Beta1 => "nri.pkg.api.v1beta1.Runtime",
+        }
+    }
+
+    /// The version whose runtime service this is.
+    pub(crate) fn of_runtime_service(service: &str) -> Self {
+        if service == Self::V1Beta1.runtime_service() {
+            Self::V1Beta1
+        } else {
+            Self::V1Alpha1
+        }
+    }
+
+    /// As people write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V1Alpha1 => "v1alpha1",
+            Self::V1Beta1 => "v1beta1",
+        }
+    }
+}
+
+/// Both runtime services: the one a registration comes through decides (NRI-1040).
+pub(crate) fn runtime_services() -> [Methods; 2] {
+    [Version::V1Alpha1, Version::V1Beta1].map(|v| Methods {
+        service: v.runtime_service(),
+        methods: RUNTIME_METHODS,
+    })
+}
+
+/// Both plugin services: the runtime calls the one that fits the registration (NRI-1042).
+#[cfg(feature = "stub")]
+pub(crate) fn plugin_services() -> [Methods; 2] {
+    [Version::V1Alpha1, Version::V1Beta1].map(|v| Methods {
+        service: v.plugin_service(),
+        methods: match v {
+            Version::V1Alpha1 => PLUGIN_METHODS,
+            // v1beta1 has no StateChange (table 10.1).
+            Version::V1Beta1 => &PLUGIN_METHODS[..PLUGIN_METHODS.len() - 1],
+        },
+    })
+}
+
+/// How a plugin takes the nine plain events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Style {
+    /// Not asked yet; the first call decides.
+    Untried,
+    /// One call per event.
+    Dedicated,
+    /// `StateChange` for all nine.
+    StateChange,
+}
+
+/// The style of one plugin. Only `peer.rs` changes it, and only once.
+#[derive(Debug)]
+pub(crate) struct StyleCell(AtomicU8);
+
+impl StyleCell {
+    pub(crate) fn new(version: Version) -> Self {
+        let style = match version {
+            Version::V1Alpha1 => Style::Untried,
+            Version::V1Beta1 => Style::Dedicated,
+        };
+        Self(AtomicU8::new(style as u8))
+    }
+
+    pub(crate) fn get(&self) -> Style {
+        match self.0.load(Ordering::SeqCst) {
+            0 => Style::Untried,
+            1 => Style::Dedicated,
+            _ => Style::StateChange,
+        }
+    }
+
+    /// Learns from the answer to a dedicated call. True: send the same event as `StateChange`.
+    /// A timeout or a lost connection teaches nothing (NRI-330, NRI-332).
+    pub(crate) fn learn<T>(&self, event: Event, answer: &Result<T, CallError>) -> bool {
+        if self.get() != Style::Untried || !has_state_change(event) {
+            return false;
+        }
+        let old = match answer {
+            Err(CallError::Status(s)) => s.is(Code::Unimplemented) || rust_default(s),
+            Err(CallError::TimedOut(_) | CallError::Lost(_) | CallError::TooLong { .. }) => {
+                return false;
+            }
+            _ => false,
+        };
+        let style = if old {
+            Style::StateChange
+        } else {
+            Style::Dedicated
+        };
+        self.0.store(style as u8, Ordering::SeqCst);
+        old
+    }
+}
+
+/// What methods that ttrpc-rust generated and nobody implemented answer (NRI-141).
+fn rust_default(status: &crate::wire::rpc::Status) -> bool {
+    status.is(Code::NotFound) && status.message.ends_with("is not supported")
+}
+
+/// First release with each NRI version, per runtime, going up (appendix C).
+const CONTAINERD: &[([u32; 3], &str)] = &[
+    ([1, 7, 0], "v0.3.0"),
+    ([1, 7, 7], "v0.4.0"),
+    ([1, 7, 14], "v0.6.0"),
+    ([1, 7, 16], "v0.6.1"),
+    ([1, 7, 26], "v0.8.0"),
+    ([2, 2, 0], "v0.10.0"),
+    ([2, 2, 1], "v0.11.0"),
+];
+const CRIO: &[([u32; 3], &str)] = &[
+    ([1, 26, 0], "v0.2.0"),
+    ([1, 26, 2], "v0.3.0"),
+    ([1, 26, 4], "v0.3.1-0.20230504231226-94185418e253"),
+    ([1, 27, 0], "v0.3.0"),
+    ([1, 27, 1], "v0.3.1-0.20230504231226-94185418e253"),
+    ([1, 29, 0], "v0.5.0"),
+    ([1, 29, 2], "v0.6.0"),
+    ([1, 31, 0], "v0.6.1"),
+    ([1, 32, 0], "v0.9.0"),
+    ([1, 33, 0], "v0.9.1-0.20250219030224-e597e7849f24"),
+    ([1, 34, 0], "v0.10.0"),
+    ([1, 35, 0], "v0.11.0"),
+];
+
+/// The NRI version of a runtime, by what it says or else by its own version, with or without a
+/// leading `v` (NRI-340, NRI-341). `None` if neither tells.
+pub fn runtime_nri_version(said: &str, runtime: &str, version: &str) -> Option<String> {
+    if !matches!(said, "" | "(devel)" | "0.0.0-unknown" | "unknown") {
+        return Some(said.to_owned());
+    }
+    let table = match runtime {
+        "containerd" => CONTAINERD,
+        "cri-o" => CRIO,
+        _ => return None,
+    };
+    let (version, before_release) = release(version)?;
+    let reached = |first: [u32; 3]| first < version || first == version && !before_release;
+    let entry = table.iter().rev().find(|(first, _)| reached(*first));
+    entry.map(|(_, nri)| (*nri).to_owned())
+}
+
+/// Major, minor and patch, of which what is missing counts as 0; and whether it is a pre-release of that, such as
+/// `-rc.1`, which sorts below it. `+unknown` means nothing, and neither does `-5-gabcdef.m`, by which git counts commits
+/// after a tag.
+fn release(version: &str) -> Option<([u32; 3], bool)> {
+    let version = version.strip_prefix('v').unwrap_or(version);
+    let version = version.split('+').next()?;
+    let tag = without_commits(version);
+    let (core, before_release) = match tag.split_once('-') {
+        Some((core, _)) => (core, true),
+        None => (tag, false),
+    };
+    let mut numbers = core.split('.');
+    let mut triple = [0; 3];
+    for slot in &mut triple {
+        match numbers.next() {
+            Some(n) => *slot = n.parse().ok()?,
+            None => break,
+        }
+    }
+    Some((triple, before_release))
+}
+
+/// Without git's `-N-gSHA` or `-N-gSHA.m`.
+fn without_commits(version: &str) -> &str {
+    let described = || {
+        let (rest, sha) = version.rsplit_once('-')?;
+        let sha = sha.strip_prefix('g')?;
+        let sha = sha.strip_suffix(".m").unwrap_or(sha);
+        let (tag, count) = rest.rsplit_once('-')?;
+        let hex = !sha.is_empty() && sha.chars().all(|c| c.is_ascii_hexdigit());
+        let counts = !count.is_empty() && count.chars().all(|c| c.is_ascii_digit());
+        (hex && counts).then_some(tag)
+    };
+    described().unwrap_or(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::rpc::Status;
+
+    fn status(code: Code, text: &str) -> Result<(), CallError> {
+        Err(CallError::Status(Status::new(code, text)))
+    }
+
+    #[test]
+    fn only_the_first_dedicated_call_decides_the_style() {
+        let cell = StyleCell::new(Version::V1Alpha1);
+        assert!(!cell.learn(Event::RunPodSandbox, &Ok(())));
+        assert_eq!(cell.get(), Style::Dedicated);
+        assert!(!cell.learn(Event::StopPodSandbox, &status(Code::Unimplemented, "later")));
+        assert_eq!(cell.get(), Style::Dedicated);
+    }
+
+    #[test]
+    fn unimplemented_makes_a_plugin_old_and_other_errors_do_not() {
+        let old = StyleCell::new(Version::V1Alpha1);
+        assert!(old.learn(Event::StartContainer, &status(Code::Unimplemented, "x")));
+        assert_eq!(old.get(), Style::StateChange);
+
+        let rust = StyleCell::new(Version::V1Alpha1);
+        let text = "/nri.pkg.api.v1alpha1.Plugin/StartContainer is not supported";
+        assert!(rust.learn(Event::StartContainer, &status(Code::NotFound, text)));
+
+        let veto = StyleCell::new(Version::V1Alpha1);
+        assert!(!veto.learn(Event::StartContainer, &status(Code::Unknown, "no")));
+        assert_eq!(veto.get(), Style::Dedicated);
+
+        let hung = StyleCell::new(Version::V1Alpha1);
+        let late: Result<(), _> = Err(CallError::TimedOut(std::time::Duration::ZERO));
+        assert!(!hung.learn(Event::StartContainer, &late));
+        assert_eq!(hung.get(), Style::Untried);
+    }
+
+    #[test]
+    fn an_event_without_state_change_decides_nothing() {
+        let cell = StyleCell::new(Version::V1Alpha1);
+        assert!(!cell.learn(Event::CreateContainer, &status(Code::Unimplemented, "x")));
+        assert_eq!(cell.get(), Style::Untried);
+    }
+
+    #[test]
+    fn the_nri_version_is_inferred_with_and_without_v() {
+        let infer = |runtime, version| runtime_nri_version("", runtime, version);
+        assert_eq!(infer("containerd", "v1.7.13").as_deref(), Some("v0.4.0"));
+        assert_eq!(infer("containerd", "1.7.13").as_deref(), Some("v0.4.0"));
+        assert_eq!(
+            infer("containerd", "2.4.0-beta+unknown").as_deref(),
+            Some("v0.11.0")
+        );
+        assert_eq!(
+            infer("containerd", "v2.1.3-12-gabcdef0.m").as_deref(),
+            Some("v0.8.0")
+        );
+        assert_eq!(infer("cri-o", "1.37.0").as_deref(), Some("v0.11.0"));
+        assert_eq!(infer("cri-o", "1.34").as_deref(), Some("v0.10.0"));
+        assert_eq!(
+            infer("containerd", "2.2.1-rc.0").as_deref(),
+            Some("v0.10.0"),
+            "a pre-release comes before its release"
+        );
+        assert_eq!(
+            infer("containerd", "v2.2.1-rc.0-3-gabcdef0").as_deref(),
+            Some("v0.10.0")
+        );
+        assert_eq!(
+            infer("containerd", "v2.2.1-3-gabcdef0.m").as_deref(),
+            Some("v0.11.0")
+        );
+        assert_eq!(infer("containerd", "1.7.0-beta.1"), None);
+        assert_eq!(infer("containerd", "1.6.0"), None);
+        assert_eq!(infer("podman", "5.0.0"), None);
+        assert_eq!(
+            runtime_nri_version("v0.9.0", "containerd", "1.7.0").as_deref(),
+            Some("v0.9.0")
+        );
+        assert_eq!(
+            runtime_nri_version("(devel)", "containerd", "1.7.0").as_deref(),
+            Some("v0.3.0")
+        );
+    }
+}

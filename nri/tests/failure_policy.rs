@@ -1,0 +1,332 @@
+//! What a plugin asks to become of its failures (`failure_policy`): each of Go's forms × each way to
+//! fail × some events, on our runtime side and on Go's, with one and the same Go plugin. And what the
+//! operator's settings make of it.
+//!
+//! Needs Go on the PATH, as `interop.rs` does.
+
+mod common;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use common::{
+    Place, Record, container,
+    go::{Program, go_plugin, go_runtime},
+    pod, until, until_active,
+};
+use nri::{
+    Adaptation, Handlers, PluginSettings, policy::OnTimeout, proto::FailurePolicy, stub::Stub,
+};
+
+/// Long enough for a busy machine, short enough for a hundred of them.
+const LIMIT: Duration = Duration::from_millis(400);
+
+/// How Go's stub says it: not at all, and in all four forms of its `FailurePolicy`.
+const POLICIES: [&str; 5] = ["none", "-", "f", "k", "fk"];
+const MISDEEDS: [&str; 4] = ["error", "hang", "exit", "garbage"];
+
+/// What came of one failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Came {
+    /// The request's error; empty where it went well.
+    error: String,
+    /// The plugin after it was told.
+    later_told: bool,
+    /// The plugin that failed got the next event.
+    kept: bool,
+}
+
+/// A runtime of either kind.
+enum Side {
+    Ours(Adaptation),
+    Go(Program),
+}
+
+impl Side {
+    /// Sends one event; gives its error. A teardown's and a notification's is told in the end.
+    async fn send(&mut self, event: &str, id: &str) -> String {
+        match self {
+            Self::Go(go) => {
+                let line = format!("event {event} {id}");
+                go.tell(&line);
+                let answer = go.says(&format!("{line} ")).await;
+                let error = answer[line.len()..].trim();
+                if error == "<nil>" { "" } else { error }.to_owned()
+            }
+            Self::Ours(nri) => {
+                let c = container("c", id);
+                let sent = match event {
+                    "RunPodSandbox" => nri.run_pod_sandbox(pod(id)).await.map(|told| told.failed),
+                    "StopPodSandbox" => Ok(nri.stop_pod_sandbox(pod(id)).await.failed),
+                    "PostCreateContainer" => Ok(nri.post_create_container(pod(id), c).await.failed),
+                    _ => {
+                        let turn = nri.turn().await;
+                        nri.create_container(&turn, pod(id), c).await.map(|_| None)
+                    }
+                };
+                let failed = sent.unwrap_or_else(|refused| Some(refused.to_string()));
+                failed.unwrap_or_default()
+            }
+        }
+    }
+}
+
+/// Has `10-failing` fail the event in this way, with a plugin after it, on one of the two sides.
+async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Came> {
+    let place = Place::new();
+    let mut side = if ours {
+        Side::Ours(
+            place
+                .builder()
+                .request_timeout(LIMIT)
+                .start()
+                .await
+                .unwrap(),
+        )
+    } else {
+        let limit = format!("{}ms", LIMIT.as_millis());
+        let go = go_runtime(&place, &["-timeout", &limit])?;
+        go.says("ready").await;
+        Side::Go(go)
+    };
+    let more = ["-event", event, "-policy", policy, "-misdeed", misdeed];
+    let failing = go_plugin("failing", &place, "10", &more)?;
+    let record = Record::default();
+    if let Side::Go(go) = &side {
+        go.says_times("synchronized <nil>", 2).await;
+    }
+    let later = Stub::builder(record.handlers())
+        .name("later")
+        .index("20")
+        .socket(place.socket());
+    let mut later = later;
+    let _later = later.start().await.unwrap();
+    match &side {
+        Side::Go(go) => drop(go.says_times("synchronized <nil>", 3).await),
+        Side::Ours(nri) => {
+            until_active(nri, "10-go").await;
+            until_active(nri, "20-later").await;
+        }
+    }
+    let error = side.send(event, "bad").await;
+    let told = |id: &str| {
+        let line = format!("{event} {id}");
+        record.lines().iter().any(|l| l.starts_with(&line))
+    };
+    let later_told = told("bad");
+    assert_eq!(side.send(event, "good").await, "", "what follows goes well");
+    let good = format!("{event} good");
+    if event != "ValidateContainerAdjustment" {
+        assert!(told("good"), "the plugin after it is told of what follows");
+    }
+    // Its line may still be on its way where it was told; where it was not, there is none to come.
+    let kept = matches!(misdeed, "error") || (misdeed == "hang" && policy.contains('k'));
+    if kept {
+        failing.says(&good).await;
+    }
+    let kept = failing.lines().contains(&good);
+    Some(Came {
+        error,
+        later_told,
+        kept,
+    })
+}
+
+/// Each policy × each misdeed at one event, on both sides: the cell's name, what came on Go's side, on
+/// ours. Empty where Go is left out.
+async fn cells(event: &'static str) -> Vec<(&'static str, &'static str, Came, Came)> {
+    let mut cells = Vec::new();
+    for policy in POLICIES {
+        let runs = MISDEEDS.map(|misdeed| {
+            tokio::spawn(async move {
+                let go = run(false, event, policy, misdeed).await?;
+                let ours = run(true, event, policy, misdeed).await?;
+                Some((policy, misdeed, go, ours))
+            })
+        });
+        for run in runs {
+            cells.extend(run.await.unwrap());
+        }
+    }
+    cells
+}
+
+/// What is to come of it at a setup event.
+fn expected(policy: &str, misdeed: &str) -> (bool, bool, bool) {
+    let own = misdeed == "error";
+    let fails = own || policy.contains('f');
+    let kept = own || (misdeed == "hang" && policy.contains('k'));
+    (fails, !fails, kept)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_setup_each_failure_comes_to_the_same_here_and_on_the_go_runtime() {
+    for event in ["RunPodSandbox", "CreateContainer"] {
+        for (policy, misdeed, go, ours) in cells(event).await {
+            let cell = format!("{event} {policy:?} {misdeed}");
+            for (side, came) in [("Go", &go), ("ours", &ours)] {
+                let seen = (!came.error.is_empty(), came.later_told, came.kept);
+                assert_eq!(
+                    seen,
+                    expected(policy, misdeed),
+                    "{cell} on {side}: {came:?}"
+                );
+                let names = format!("plugin 10-go failed to handle {event} request: ");
+                match misdeed {
+                    "error" => assert!(came.error.contains("no room"), "{cell}: {came:?}"),
+                    _ if came.error.is_empty() => {}
+                    _ => assert!(came.error.starts_with(&names), "{cell}: {came:?}"),
+                }
+            }
+            common::held(&format!("failure policy: {cell}"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_validator_that_fails_rejects_and_is_kept_or_dropped_as_on_the_go_runtime() {
+    let event = "ValidateContainerAdjustment";
+    for (policy, misdeed, go, ours) in cells(event).await {
+        let cell = format!("{policy:?} {misdeed}");
+        for (side, came) in [("Go", &go), ("ours", &ours)] {
+            let (_, _, kept) = expected(policy, misdeed);
+            assert!(came.error.contains("10-go"), "{cell} on {side}: {came:?}");
+            assert_eq!(came.kept, kept, "{cell} on {side}: {came:?}");
+        }
+    }
+}
+
+/// Where we differ from Go on purpose: nobody misses a teardown or a notification because another
+/// failed at it, and a plugin's own error there is only logged.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_teardown_a_failure_is_the_result_in_the_end_and_everyone_is_told() {
+    for event in ["StopPodSandbox", "PostCreateContainer"] {
+        for (policy, misdeed, go, ours) in cells(event).await {
+            let cell = format!("{event} {policy:?} {misdeed}");
+            let (fails, _, kept) = expected(policy, misdeed);
+            assert_eq!(!go.error.is_empty(), fails, "{cell} on Go: {go:?}");
+            assert_eq!(
+                !ours.error.is_empty(),
+                fails && misdeed != "error",
+                "{cell}: {ours:?}"
+            );
+            assert!(ours.later_told, "{cell}: {ours:?}");
+            assert_eq!((go.kept, ours.kept), (kept, kept), "{cell}");
+        }
+    }
+}
+
+fn wish(fail_request: bool, keep_connected: bool) -> FailurePolicy {
+    FailurePolicy {
+        fail_request,
+        keep_connected,
+    }
+}
+
+/// Our plugin that hangs at the pod "bad".
+fn hangs(policy: FailurePolicy) -> Handlers {
+    Handlers::new()
+        .failure_policy(policy)
+        .run_pod_sandbox(|pod| async move {
+            if pod.id == "bad" {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        })
+}
+
+async fn connect(place: &Place, handlers: Handlers) -> Stub {
+    let mut stub = Stub::builder(handlers)
+        .name("go")
+        .index("10")
+        .socket(place.socket());
+    stub.start().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_stub_tells_the_go_runtime_its_policy() {
+    for policy in [
+        wish(false, false),
+        wish(true, false),
+        wish(false, true),
+        wish(true, true),
+    ] {
+        let place = Place::new();
+        let Some(go) = go_runtime(&place, &["-timeout", "400ms"]) else {
+            return;
+        };
+        go.says("ready").await;
+        let mut side = Side::Go(go);
+        let stub = connect(&place, hangs(policy)).await;
+        let Side::Go(go) = &side else { unreachable!() };
+        go.says_times("synchronized <nil>", 2).await;
+        let error = side.send("RunPodSandbox", "bad").await;
+        assert_eq!(
+            error.contains("plugin 10-go failed to handle"),
+            policy.fail_request,
+            "{error}"
+        );
+        assert_eq!(side.send("RunPodSandbox", "good").await, "");
+        let ended = tokio::time::timeout(Duration::from_millis(500), stub.wait()).await;
+        assert_eq!(ended.is_err(), policy.keep_connected, "{ended:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_setting_wins_over_the_plugins_wish_and_is_shown() {
+    // What the operator says, what the plugin says, and what comes of it: fails, kept.
+    let says = |fail, late| (fail, late);
+    for (operator, policy, fails, kept) in [
+        (says(None, None), wish(true, true), true, true),
+        (says(None, None), wish(false, false), false, false),
+        (says(Some(false), None), wish(true, true), false, true),
+        (says(Some(true), None), wish(false, false), true, false),
+        (
+            says(None, Some(OnTimeout::Close)),
+            wish(true, true),
+            true,
+            false,
+        ),
+        (
+            says(None, Some(OnTimeout::Keep)),
+            wish(true, false),
+            true,
+            true,
+        ),
+    ] {
+        let mut settings = PluginSettings::default();
+        (settings.policy.fail_request, settings.policy.on_timeout) = operator;
+        let settings = BTreeMap::from([("10-go".parse().unwrap(), settings)]);
+        let place = Place::new();
+        let nri = place.builder().plugins(settings).start().await.unwrap();
+        let _stub = connect(&place, hangs(policy)).await;
+        until_active(&nri, "10-go").await;
+        let shown = &nri.plugins()[0];
+        assert_eq!(shown.fail_request, fails, "{operator:?} {policy:?}");
+        assert_eq!(
+            shown.on_timeout == OnTimeout::Keep,
+            kept,
+            "{operator:?} {policy:?}"
+        );
+        let failed = nri.run_pod_sandbox(pod("bad")).await.is_err();
+        let stays = !common::there(&nri).is_empty();
+        assert_eq!((failed, stays), (fails, kept), "{operator:?} {policy:?}");
+    }
+}
+
+/// A plugin that wants its failures to fail requests fails none once it has gone: that is what
+/// `required` is for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_has_gone_fails_no_request() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let stub = connect(&place, hangs(wish(true, false))).await;
+    until_active(&nri, "10-go").await;
+    nri.run_pod_sandbox(pod("bad")).await.unwrap_err();
+    nri.run_pod_sandbox(pod("good")).await.unwrap();
+    drop(stub);
+    let again = connect(&place, hangs(wish(true, false))).await;
+    until_active(&nri, "10-go").await;
+    drop(again);
+    until("it has gone", || common::there(&nri).is_empty()).await;
+    nri.run_pod_sandbox(pod("bad")).await.unwrap();
+}

@@ -1,0 +1,358 @@
+//! What a runtime may set, also while it runs, and what it is told for counts of its own.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use common::{Place, Record, container, pod, until, until_active};
+use nri::{
+    Adaptation, Delivery, Handlers, Observer, Outcome, PluginEvent, Settings, Timeouts,
+    proto::*,
+    stub::{Protocol, Stub, StubError},
+};
+
+fn hangs() -> Handlers {
+    Handlers::new()
+        .run_pod_sandbox(|_| async { std::future::pending().await })
+        .stop_pod_sandbox(|_| async { std::future::pending().await })
+}
+
+async fn connect(place: &Place, index: &str, handlers: Handlers) -> Result<Stub, StubError> {
+    let stub = Stub::builder(handlers).index(index).name("p");
+    let mut stub = stub.socket(place.socket());
+    stub.start().await
+}
+
+#[tokio::test]
+async fn time_outs_can_be_changed_while_the_runtime_runs() {
+    let place = Place::new();
+    let builder = place.builder().request_timeout(Duration::from_secs(30));
+    let nri = builder.start().await.unwrap();
+    let _stub = connect(&place, "10", hangs()).await.unwrap();
+    until_active(&nri, "10-p").await;
+    let timeouts = Timeouts {
+        request: Duration::from_millis(50),
+        ..nri.timeouts()
+    };
+    nri.set_timeouts(timeouts);
+    assert_eq!(nri.timeouts(), timeouts);
+    let begun = Instant::now();
+    let told = nri.run_pod_sandbox(pod("p")).await.unwrap();
+    assert_eq!(told.deliveries[0].outcome, Outcome::TimedOut);
+    assert!(begun.elapsed() < Duration::from_secs(5), "the old one held");
+    // Why it was closed says what it missed, and by how much.
+    let missed = |event: &PluginEvent| {
+        matches!(event, PluginEvent::Closed { reason }
+            if reason.starts_with("request-timeout: ") && reason.ends_with("RunPodSandbox request: timed out (limit 50ms)"))
+    };
+    until("it is closed", || place.seen.saw("10-p", missed)).await;
+    // The next registration is under the new limit too.
+    nri.set_timeouts(Timeouts {
+        registration: Duration::from_millis(50),
+        ..timeouts
+    });
+    let silent = tokio::net::UnixStream::connect(place.socket()).await;
+    let silent = silent.unwrap();
+    let late = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.contains("within 50ms"));
+    until("the silent one is turned away", || {
+        place.seen.saw("??", late)
+    })
+    .await;
+    drop(silent);
+}
+
+#[tokio::test]
+async fn all_parts_of_a_list_together_have_their_own_limit() {
+    let place = Place::new();
+    let big = |n: usize| PodSandbox {
+        annotations: [("pad".to_owned(), "x".repeat(3 << 20))].into(),
+        ..pod(&format!("p{n}"))
+    };
+    place.runtime.all.lock().unwrap().pods = (0..8).map(big).collect();
+    // Time enough for each part, not for all of them.
+    let builder = place.builder().sync_timeout(Duration::from_secs(30));
+    let builder = builder.sync_total_timeout(Duration::from_millis(1));
+    let nri = builder.start().await.unwrap();
+    let _stub = connect(&place, "10", Record::default().handlers()).await;
+    let late = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.starts_with("synchronize-failed: no answer within"));
+    until("its time is over", || place.seen.saw("10-p", late)).await;
+    assert!(common::there(&nri).is_empty());
+}
+
+#[tokio::test]
+async fn a_bad_file_in_the_plugin_directory_ends_the_start_only_where_that_is_wanted() {
+    let place = Place::new();
+    let plugins = place.dir.path().join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    let bad = plugins.join("1-bad");
+    fs::write(&bad, "").unwrap();
+    fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
+    let settings = |strict_plugin_dir| Settings {
+        socket: Some(place.socket()),
+        plugin_dir: Some(plugins.clone()),
+        strict_plugin_dir,
+        ..Settings::default()
+    };
+    let start = |strict| place.builder().settings(settings(strict)).start();
+    let refused = start(true).await.map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("1-bad"), "{refused}");
+    start(false).await.unwrap();
+    let left = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.contains("1-bad"));
+    assert!(place.seen.saw("??", left));
+}
+
+#[tokio::test]
+async fn only_allowed_plugins_may_connect_where_some_are_named() {
+    let place = Place::new();
+    let settings = Settings {
+        socket: Some(place.socket()),
+        plugin_dir: None,
+        allowed_plugins: vec!["20-p".into(), "q".into()],
+        ..Settings::default()
+    };
+    let nri = place.builder().settings(settings).start().await.unwrap();
+    let refused = connect(&place, "10", Record::default().handlers()).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("validation-config: 10-p is not among the allowed plugins"),
+        "{refused}"
+    );
+    let _named = connect(&place, "20", Record::default().handlers())
+        .await
+        .unwrap();
+    until_active(&nri, "20-p").await;
+    let any_index = Stub::builder(Record::default().handlers())
+        .index("77")
+        .name("q");
+    let mut any_index = any_index.socket(place.socket());
+    let _any_index = any_index.start().await.unwrap();
+    until_active(&nri, "77-q").await;
+}
+
+#[tokio::test]
+async fn a_runtime_says_who_it_is() {
+    for (name, version) in [("", "1"), ("test", "")] {
+        let place = Place::new();
+        let builder = Adaptation::builder(name, version).no_external_plugins();
+        let refused = builder.source(place.runtime.clone()).start().await;
+        let refused = refused.map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("name and version"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn each_call_carries_the_metadata_that_the_runtime_gives() {
+    let place = Place::new();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let methods = asked.clone();
+    let nri = place
+        .builder()
+        .call_metadata(move |method| {
+            methods.lock().unwrap().push(method.to_owned());
+            vec![("traceparent".to_owned(), "00-1-2-01".to_owned())]
+        })
+        .start()
+        .await
+        .unwrap();
+    // Read off the wire: our own stub, as Go's, ignores it.
+    let mut trunk = tokio::net::UnixStream::connect(place.socket())
+        .await
+        .unwrap();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
+    let wire = Arc::new(Mutex::new(Vec::new()));
+    let seen = wire.clone();
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (mut up, mut down) = (vec![0; 65536], vec![0; 65536]);
+        loop {
+            tokio::select! {
+                n = ours.read(&mut up) => match n {
+                    Ok(n) if n > 0 => trunk.write_all(&up[..n]).await.unwrap(),
+                    _ => return,
+                },
+                n = trunk.read(&mut down) => match n {
+                    Ok(n) if n > 0 => {
+                        seen.lock().unwrap().extend_from_slice(&down[..n]);
+                        ours.write_all(&down[..n]).await.unwrap();
+                    }
+                    _ => return,
+                },
+            }
+        }
+    });
+    let record = Record::default();
+    let stub = Stub::builder(record.handlers()).index("10").name("p");
+    let mut stub = stub.connection(theirs);
+    let _stub = stub.start().await.unwrap();
+    until_active(&nri, "10-p").await;
+    nri.run_pod_sandbox(pod("p")).await.unwrap();
+    assert_eq!(record.lines().last().unwrap(), "RunPodSandbox p");
+    let asked = asked.lock().unwrap().clone();
+    assert_eq!(asked, ["Configure", "Synchronize", "RunPodSandbox"]);
+    let wire = wire.lock().unwrap().clone();
+    let text = String::from_utf8_lossy(&wire);
+    assert_eq!(text.matches("traceparent").count(), 3);
+    assert_eq!(text.matches("00-1-2-01").count(), 3);
+}
+
+/// Counts of a runtime of its own.
+#[derive(Default)]
+struct Counts {
+    calls: Mutex<Vec<(String, Delivery)>>,
+    active: Mutex<Vec<usize>>,
+}
+
+impl Observer for Counts {
+    fn called(&self, operation: &str, call: &Delivery) {
+        let call = (operation.to_owned(), call.clone());
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn active(&self, plugins: usize) {
+        self.active.lock().unwrap().push(plugins);
+    }
+}
+
+#[tokio::test]
+async fn an_observer_is_told_of_each_call_once_and_of_how_many_are_active() {
+    let place = Place::new();
+    let counts = Arc::new(Counts::default());
+    let nri = place
+        .builder()
+        .observer(counts.clone())
+        .start()
+        .await
+        .unwrap();
+    let handlers = Handlers::new()
+        .run_pod_sandbox(|_| async {
+            let why = nri::Status::new(nri::Code::PermissionDenied, "not here");
+            Err(why.into())
+        })
+        .stop_container(|_, _| async {
+            let update = ContainerUpdate {
+                container_id: "other".into(),
+                ..Default::default()
+            };
+            Ok(vec![update])
+        });
+    // A plugin from before dedicated calls: two attempts are one call.
+    let stub = Stub::builder(handlers).index("10").name("p");
+    let mut stub = stub.socket(place.socket()).state_change_only();
+    let stub = stub.start().await.unwrap();
+    until_active(&nri, "10-p").await;
+    nri.run_pod_sandbox(pod("p")).await.unwrap_err();
+    let turn = nri.turn().await;
+    nri.stop_container(&turn, pod("p"), container("c", "p"))
+        .await;
+    // Not subscribed: not called.
+    nri.remove_pod_sandbox(pod("p")).await;
+    let calls = counts.calls.lock().unwrap().clone();
+    let names: Vec<_> = calls.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["Synchronize", "RunPodSandbox", "StopContainer"]);
+    assert_eq!(calls[2].1.updates, 1);
+    let text = nri.metrics("t");
+    let line = "t_plugin_invocations_total{plugin=\"10-p\",operation=\"RunPodSandbox\",status=\"error\",error=\"permission_denied\"} 1";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("t_active_plugins_total 1"), "{text}");
+    drop(stub);
+    until("it has gone", || common::there(&nri).is_empty()).await;
+    until("that is told", || *counts.active.lock().unwrap() == [1, 0]).await;
+}
+
+#[tokio::test]
+async fn an_overdue_plugin_counts_as_active() {
+    let place = Place::new();
+    let policy = nri::policy::PluginPolicy {
+        on_timeout: Some(nri::policy::OnTimeout::Skip),
+        ..Default::default()
+    };
+    let settings = nri::PluginSettings {
+        policy,
+        ..Default::default()
+    };
+    let plugins = [("10-p".parse().unwrap(), settings)].into();
+    let builder = place.builder().plugins(plugins);
+    let builder = builder.request_timeout(Duration::from_millis(50));
+    let nri = builder.start().await.unwrap();
+    let _stub = connect(&place, "10", hangs()).await.unwrap();
+    until_active(&nri, "10-p").await;
+    nri.stop_pod_sandbox(pod("p")).await;
+    assert_eq!(nri.plugins()[0].state, nri::PluginState::Overdue);
+    let text = nri.metrics("t");
+    assert!(text.contains("t_active_plugins_total 1"), "{text}");
+}
+
+#[tokio::test]
+async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
+    let place = Place::new();
+    let reasons = Arc::new(Mutex::new(Vec::new()));
+    let said = |handlers: Handlers| {
+        let into = reasons.clone();
+        handlers.shutdown(move |reason| {
+            into.lock().unwrap().push(reason);
+            async {}
+        })
+    };
+    let inner = said(Handlers::new().run_pod_sandbox(|_| async { Ok(()) }));
+    let builder = place.builder().request_timeout(Duration::from_millis(100));
+    let builder = builder.in_process("05-inner".parse().unwrap(), inner);
+    let nri = builder.start().await.unwrap();
+    let join = |handlers: Handlers| {
+        let stub = Stub::builder(handlers).index("10").name("p");
+        let mut stub = stub.socket(place.socket()).protocol(Protocol::V1Beta1);
+        async move { stub.start().await.unwrap() }
+    };
+    let late = join(said(hangs())).await;
+    until_active(&nri, "10-p").await;
+    nri.stop_pod_sandbox(pod("p")).await;
+    let why = late.wait().await.to_string();
+    assert!(
+        why.contains("request-timeout: ") && why.contains("limit 100ms"),
+        "{why}"
+    );
+    let replaced = join(said(hangs())).await;
+    until_active(&nri, "10-p").await;
+    let last = join(said(hangs())).await;
+    let why = replaced.wait().await.to_string();
+    assert!(why.contains("instance-replaced: a newer 10-p"), "{why}");
+    until_active(&nri, "10-p").await;
+    nri.shutdown("it was told to").await;
+    let why = last.wait().await.to_string();
+    assert!(why.contains("runtime-stopping: it was told to"), "{why}");
+    until("all four were told", || reasons.lock().unwrap().len() == 4).await;
+    let mut tokens: Vec<_> = reasons
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|reason| reason.split(':').next().unwrap().to_owned())
+        .collect();
+    tokens.sort();
+    let expected = [
+        "instance-replaced",
+        "request-timeout",
+        "runtime-stopping",
+        "runtime-stopping",
+    ];
+    assert_eq!(tokens, expected);
+}
+
+#[test]
+fn a_child_of_a_launched_plugin_does_not_take_itself_for_it() {
+    let mut child = std::process::Command::new("env");
+    child
+        .env("NRI_PLUGIN_NAME", "p")
+        .env("NRI_PLUGIN_IDX", "10")
+        .env("NRI_PLUGIN_SOCKET", "3")
+        .env("KEPT", "1");
+    let output = nri::stub::forget_launch(&mut child).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("NRI_PLUGIN_"), "{text}");
+    assert!(text.contains("KEPT=1"), "{text}");
+}

@@ -1,0 +1,211 @@
+//! Init's birth into a PID namespace that others live in already.
+//!
+//! They may hold SYS_PTRACE and look at each process there: at its root, its memory, its descriptors. So nothing shows up
+//! there before it is no more than they are. libcontainer's process stays outside, in all of the container's other
+//! namespaces, with every privilege, until the start. It makes a *midwife*, which becomes the container's user with all
+//! its limits and then clones init into the namespace; both are children of the monitor. Init waits for a byte.
+
+use std::cell::OnceCell;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use cairn_monitor::report::{Report, STATUS_FD};
+use cairn_monitor::sys::{self, Fork};
+use cairn_monitor::tail::Tail;
+use rustix::fs::{OFlags, ResolveFlags};
+
+use crate::{inherited, say};
+
+pub(crate) struct Birth {
+    namespace: File,
+    /// Where the host has it: what is written there of a process that has no `/proc` yet.
+    host_proc: File,
+    sysctls: Vec<(String, String)>,
+    apparmor: Option<String>,
+    tty: bool,
+    born: OnceCell<Born>,
+}
+
+/// Init, which waits.
+struct Born {
+    go: OwnedFd,
+    /// In its own PID namespace.
+    pid: i32,
+}
+
+/// What midwife and init say: a kind and four bytes, a pid or how long the text is that follows.
+const OUTSIDE: u8 = b'o';
+const INSIDE: u8 = b'i';
+const ERROR: u8 = b'e';
+
+impl Birth {
+    pub(crate) fn new(
+        namespace: File,
+        sysctls: Vec<(String, String)>,
+        apparmor: Option<String>,
+        tty: bool,
+    ) -> Result<Birth, String> {
+        Ok(Birth {
+            namespace,
+            host_proc: File::open("/proc").map_err(|e| format!("open /proc: {e}"))?,
+            sysctls,
+            apparmor,
+            tty,
+            born: OnceCell::new(),
+        })
+    }
+
+    /// What must stay open until [`Birth::give`].
+    pub(crate) fn keep(&self) -> RawFd {
+        self.namespace.as_raw_fd()
+    }
+
+    pub(crate) fn namespace(&self) -> BorrowedFd<'_> {
+        self.namespace.as_fd()
+    }
+
+    /// What libcontainer would have written. While the host's procfs is open, and thus before anything else.
+    pub(crate) fn write_settings(&self) -> Result<(), String> {
+        for (name, value) in &self.sysctls {
+            let path = format!("sys/{}", name.replace('.', "/"));
+            self.write(&path, value)
+                .map_err(|e| format!("set sysctl {name}: {e}"))?;
+        }
+        if let Some(profile) = &self.apparmor {
+            let exec = format!("exec {profile}");
+            self.write("thread-self/attr/apparmor/exec", &exec)
+                .map_err(|e| format!("set the AppArmor profile {profile}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        let path = CString::new(path)?;
+        let file = sys::open_at(
+            self.host_proc.as_fd(),
+            &path,
+            OFlags::WRONLY,
+            ResolveFlags::empty(),
+        )?;
+        File::from(file).write_all(value.as_bytes())
+    }
+
+    /// Init is born, and waits.
+    pub(crate) fn give(&self, tail: &Tail) -> Result<(), String> {
+        let at = |e: io::Error| format!("make init: {e}");
+        if self.tty {
+            sys::leave_terminal(io::stdin().as_fd())
+                .map_err(|e| format!("give up the terminal: {e}"))?;
+        }
+        let (heard, said) = sys::pipe().map_err(at)?;
+        let (waits, go) = sys::pipe().map_err(at)?;
+        // SAFETY: this process has one thread; the child ends in `midwife`, which does not return.
+        #[allow(unsafe_code)]
+        match unsafe { sys::fork_sibling() }.map_err(at)? {
+            Fork::Child => self.midwife(tail, &said, &waits),
+            Fork::Parent(_) => {}
+        }
+        drop((said, waits));
+        let (outside, pid) = listen(heard)?;
+        say::send(&Report::Born(outside));
+        let _only_once = self.born.set(Born { go, pid });
+        Ok(())
+    }
+
+    /// Init's pid as it sees it.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.born.get().map(|born| born.pid)
+    }
+
+    /// Lets init go on to its program.
+    pub(crate) fn let_go(&self) -> io::Result<()> {
+        let born = self.born.get().ok_or(io::ErrorKind::NotFound)?;
+        sys::write(born.go.as_fd(), &[1]).map(drop)
+    }
+
+    fn midwife(&self, tail: &Tail, said: &OwnedFd, waits: &OwnedFd) -> ! {
+        sys::default_signals();
+        let mut keep = [STATUS_FD, said.as_raw_fd(), waits.as_raw_fd()];
+        match born_into(self.namespace.as_fd(), tail, &mut keep) {
+            Ok(Fork::Child) => self.begin(tail, said, waits),
+            Ok(Fork::Parent(pid)) => tell(said, OUTSIDE, pid, &[]),
+            Err(text) => tell(said, ERROR, text.len() as i32, text.as_bytes()),
+        }
+        sys::exit_now(0)
+    }
+
+    /// Init itself.
+    fn begin(&self, tail: &Tail, said: &OwnedFd, waits: &OwnedFd) -> ! {
+        let session = sys::setsid().and_then(|()| match self.tty {
+            true => sys::take_terminal(io::stdin().as_fd()),
+            false => Ok(()),
+        });
+        match session {
+            Ok(()) => tell(said, INSIDE, std::process::id().cast_signed(), &[]),
+            Err(e) => {
+                let text = format!("make a session: {e}");
+                tell(said, ERROR, text.len() as i32, text.as_bytes());
+                sys::exit_now(127)
+            }
+        }
+        // SAFETY: only the two are used, and `exit_now` follows.
+        #[allow(unsafe_code)]
+        unsafe {
+            sys::close_all_but(&mut [STATUS_FD, waits.as_raw_fd()]);
+        }
+        if !matches!(sys::read(waits.as_fd(), &mut [0]), Ok(1)) {
+            sys::exit_now(127);
+        }
+        let error = tail.describe(&tail.execute());
+        let _nobody_listens = sys::write(inherited::status(), error.as_bytes());
+        sys::exit_now(127)
+    }
+}
+
+/// Becomes the user, and then has a sibling in the namespace. Of the descriptors from 3 on `keep` stay open. In both
+/// processes only `exit_now` or an execve may follow, and after an error too.
+pub(crate) fn born_into(
+    namespace: BorrowedFd<'_>,
+    tail: &Tail,
+    keep: &mut [RawFd],
+) -> Result<Fork, String> {
+    sys::choose_pid_namespace(namespace).map_err(|e| format!("enter the PID namespace: {e}"))?;
+    // SAFETY: the caller vouches for it; the process has one thread.
+    #[allow(unsafe_code)]
+    unsafe {
+        tail.become_user(keep).map_err(|e| tail.describe(&e))?;
+        sys::fork_sibling().map_err(|e| format!("clone into the PID namespace: {e}"))
+    }
+}
+
+/// One write, so that what two say is not mixed.
+fn tell(said: &OwnedFd, kind: u8, number: i32, text: &[u8]) {
+    let message = [&[kind], number.to_ne_bytes().as_slice(), text].concat();
+    let _nobody_listens = sys::write(said.as_fd(), &message);
+}
+
+/// Init's pid outside and inside. A container of the namespace with SYS_PTRACE may write here too, so the monitor takes
+/// the first for init only if it is a child of its own.
+fn listen(heard: OwnedFd) -> Result<(i32, i32), String> {
+    let at = |e: io::Error| format!("make init: {e}");
+    let (mut outside, mut inside) = (None, None);
+    while outside.is_none() || inside.is_none() {
+        let mut head = [0; 5];
+        if !matches!(sys::read(heard.as_fd(), &mut head).map_err(at)?, 5) {
+            return Err("init was killed before it entered the container".to_owned());
+        }
+        let number = i32::from_ne_bytes([head[1], head[2], head[3], head[4]]);
+        match head[0] {
+            OUTSIDE => outside = outside.or(Some(number)),
+            INSIDE => inside = inside.or(Some(number)),
+            _ => {
+                let mut text = vec![0; usize::try_from(number).unwrap_or(0).min(4096)];
+                let n = sys::read(heard.as_fd(), &mut text).map_err(at)?;
+                return Err(String::from_utf8_lossy(&text[..n]).into_owned());
+            }
+        }
+    }
+    Ok((outside.unwrap_or(0), inside.unwrap_or(0)))
+}

@@ -1,0 +1,142 @@
+//! The PID namespace that a container joins, of its pod or of another container, and the procfs that shows it.
+//!
+//! The process it belongs to is held by pidfd while both are taken from it: a number alone may be another's by now.
+//! libcontainer is not told of it: its init would be seen from inside while it still has the host's root. Init is
+//! born into the namespace at the end (`birth.rs`).
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use cairn_monitor::record::{JOIN, Join};
+use cairn_monitor::{mount_tree, rooted, stat, sys};
+use rustix::fs::AtFlags;
+
+use crate::place;
+
+pub(crate) struct Joined {
+    pub(crate) namespace: File,
+    /// Its procfs as the process sees it at `/proc`, without what is mounted below: as many copies as were asked for, each
+    /// a tree of its own.
+    pub(crate) procfs: Vec<OwnedFd>,
+}
+
+/// `path` is what the spec says. The daemon has written down whose it is, unless a plugin chose another.
+pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
+    let at = |e: io::Error| format!("join PID namespace {}: {e}", path.display());
+    let ended = || {
+        format!(
+            "join PID namespace {}: its process has ended",
+            path.display()
+        )
+    };
+    let (pid, born) = match fs::read_to_string(JOIN) {
+        Ok(text) => {
+            let join = Join::from_text(&text).map_err(|e| format!("read {JOIN}: {e}"))?;
+            (join.pid, Some(join.start_time))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => (process_1_of(path)?, None),
+        Err(e) => return Err(format!("read {JOIN}: {e}")),
+    };
+    let held = match sys::pidfd_open(pid) {
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Err(ended()),
+        other => other.map_err(at)?,
+    };
+    let taken = (|| {
+        if born.is_some_and(|born| stat::start_time(pid).is_ok_and(|now| now != born)) {
+            return Err(ended());
+        }
+        let open = |name| File::open(format!("/proc/{pid}/ns/{name}")).map_err(at);
+        let namespace = open("pid")?;
+        let procfs = match copies {
+            0 => Vec::new(),
+            _ => procfs_of(&open("mnt")?, &namespace, copies)?,
+        };
+        Ok(Joined { namespace, procfs })
+    })();
+    // What was read by its number is its own only if it is still alive now.
+    if has_ended(&held).map_err(at)? {
+        return Err(ended());
+    }
+    taken
+}
+
+fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
+    let mut fds = [libc::pollfd {
+        fd: pidfd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    sys::poll(&mut fds, 0)?;
+    Ok(fds[0].revents != 0)
+}
+
+/// A namespace that a plugin chose by its path.
+fn process_1_of(path: &Path) -> Result<i32, String> {
+    let at = |e: io::Error| format!("join PID namespace {}: {e}", path.display());
+    let wanted = identity(fs::metadata(path).map_err(at)?);
+    let pids = fs::read_dir("/proc").map_err(at)?.flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut of_it = pids.filter(|pid| {
+        fs::metadata(format!("/proc/{pid}/ns/pid")).is_ok_and(|m| identity(m) == wanted)
+            && fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|s| is_process_1(&s))
+    });
+    of_it.next().ok_or_else(|| {
+        let path = path.display();
+        format!("join PID namespace {path}: it has no process 1")
+    })
+}
+
+fn is_process_1(status: &str) -> bool {
+    let mut lines = status.lines();
+    let pids = lines.find_map(|l| l.strip_prefix("NSpid:"));
+    pids.and_then(|pids| pids.split_whitespace().last()) == Some("1")
+}
+
+fn identity(metadata: fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// From the mount namespace of a container, which may have put anything at `/proc`.
+fn procfs_of(mounts: &File, namespace: &File, copies: usize) -> Result<Vec<OwnedFd>, String> {
+    let at = |e: io::Error| format!("take the procfs of the PID namespace to join: {e}");
+    let take = || -> io::Result<Vec<OwnedFd>> {
+        place::enter_mounts(mounts)?;
+        let found = rooted::directory(sys::open_root()?.as_fd(), b"/proc")?;
+        shows(&found, namespace)?;
+        let copies = (0..copies).map(|_| mount_tree::copy_of(found.as_fd()));
+        copies.collect()
+    };
+    place::and_return(take).map_err(at)?.map_err(at)
+}
+
+/// Refused, if it is not the root of the procfs of this very PID namespace.
+fn shows(found: &OwnedFd, namespace: &File) -> io::Result<()> {
+    const ROOT_INODE: u64 = 1;
+    let is_root = rustix::fs::fstatfs(found)?.f_type == rustix::fs::PROC_SUPER_MAGIC
+        && rustix::fs::fstat(found)?.st_ino == ROOT_INODE;
+    // Whichever process 1 is there.
+    let shown = || rustix::fs::statat(found, c"1/ns/pid", AtFlags::empty());
+    let namespace = rustix::fs::fstat(namespace)?;
+    if is_root
+        && shown().is_ok_and(|s| (s.st_dev, s.st_ino) == (namespace.st_dev, namespace.st_ino))
+    {
+        return Ok(());
+    }
+    Err(io::Error::other("its process sees another at /proc"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_process_1;
+
+    #[test]
+    fn process_1_is_told_by_its_innermost_pid() {
+        assert!(is_process_1("Name:\tx\nNSpid:\t4711\t1\n"));
+        assert!(is_process_1("NSpid:\t1\n"));
+        assert!(!is_process_1("NSpid:\t1\t4711\n"));
+        assert!(!is_process_1("Name:\tx\n"));
+    }
+}

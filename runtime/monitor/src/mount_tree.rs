@@ -1,0 +1,78 @@
+//! Mount trees that no mount namespace shows: attached by whoever needs them, gone with their last descriptor. Nothing
+//! of them is left after a crash. For the daemon and `cairn-create`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+
+/// What to change of the mounts of a tree: `MOUNT_ATTR_*` bits to set and to clear, and a user namespace to show
+/// owners shifted by.
+#[derive(Default)]
+pub struct Attributes<'fd> {
+    pub set: u64,
+    pub clear: u64,
+    pub userns: Option<BorrowedFd<'fd>>,
+    /// Also of the mounts below the first.
+    pub recursive: bool,
+}
+
+/// A detached copy of the mount at `path`, or of the part of it below `path`; with the mounts below if `recursive`.
+pub fn copy(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    flags.set(OpenTreeFlags::AT_RECURSIVE, recursive);
+    Ok(rustix::mount::open_tree(CWD, path, flags)?)
+}
+
+/// [`copy`] of an open directory, without the mounts below.
+pub fn copy_of(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(rustix::mount::open_tree(directory, "", flags)?)
+}
+
+/// Mounts a tree at `target`, in the mount namespace of the calling thread.
+pub fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(tree, "", CWD, target, flags)?)
+}
+
+/// Mounts a tree on an open directory.
+pub fn attach_on(tree: &OwnedFd, directory: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(tree, "", directory, "", flags)?)
+}
+
+/// Needs Linux 5.12.
+#[allow(unsafe_code)]
+pub fn set_attributes(tree: &OwnedFd, attributes: &Attributes<'_>) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: attributes.set,
+        attr_clr: attributes.clear,
+        propagation: 0,
+        userns_fd: attributes.userns.map_or(0, |fd| fd.as_raw_fd() as u64),
+    };
+    let mut flags = libc::AT_EMPTY_PATH;
+    if attributes.recursive {
+        flags |= libc::AT_RECURSIVE;
+    }
+    // SAFETY: the path is a C string and `attr` a live struct of the size given; the kernel reads both during the call
+    // and keeps neither. The descriptors are open by their types.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,365 @@
+//! System calls that no crate offers as safe functions. All `unsafe` of the monitor's library is here.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use libc::{c_int, c_long, c_void};
+use rustix::fs::{FileType, fstat};
+use rustix::process::Signal;
+use rustix::thread::UnshareFlags;
+
+/// For sched_setattr(2), in the kernel's numbers; times in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cpu {
+    pub policy: u32,
+    pub flags: u64,
+    pub nice: i32,
+    pub priority: u32,
+    pub runtime: u64,
+    pub deadline: u64,
+    pub period: u64,
+}
+
+/// -1 is the last error.
+fn check(ret: impl Into<c_long>) -> io::Result<c_long> {
+    match ret.into() {
+        -1 => Err(io::Error::last_os_error()),
+        ret => Ok(ret),
+    }
+}
+
+/// Which side of a fork this is.
+pub enum Fork {
+    Parent(i32),
+    Child,
+}
+
+/// `clone3` like fork, the child straight in a cgroup v2 directory if one is given.
+///
+/// # Safety
+/// The process has one thread, so that no lock is held by a thread that the child does not have. The child ends by
+/// execve or `exit_now`.
+pub unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
+    const INTO_CGROUP: u64 = 0x2_0000_0000;
+    /// The places of `exit_signal` and `cgroup` among the eleven numbers of clone3's argument.
+    const EXIT_SIGNAL: usize = 4;
+    const CGROUP: usize = 10;
+    let mut args = [0u64; 11];
+    args[EXIT_SIGNAL] = libc::SIGCHLD as u64;
+    if let Some(fd) = cgroup {
+        args[0] = INTO_CGROUP;
+        args[CGROUP] = fd.as_raw_fd() as u64;
+    }
+    // SAFETY: args is valid for its size; without CLONE_VM the child has a copy of everything, stack included.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_mut_ptr(), size_of_val(&args)) };
+    side(pid)
+}
+
+/// A copy of this process as its sibling: a child of its parent, in the pid namespace that was chosen for children.
+/// Answers its pid in the caller's pid namespace.
+///
+/// # Safety
+/// As [`fork_into`].
+pub unsafe fn fork_sibling() -> io::Result<Fork> {
+    // By clone(2): the seccomp profiles that are in use refuse clone3, whose flags they cannot look at. The exit signal
+    // of a sibling is the caller's own, whatever is given.
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+    // SAFETY: no new stack and no CLONE_VM: the child has a copy of everything, stack included. The order of the unused
+    // arguments differs between architectures; all are zero.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, c_long::from(flags), 0, 0, 0, 0) };
+    side(pid)
+}
+
+fn side(pid: c_long) -> io::Result<Fork> {
+    Ok(match check(pid)? {
+        0 => Fork::Child,
+        pid => Fork::Parent(pid as i32),
+    })
+}
+
+/// Ends the process without running anything of it.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit takes no pointer and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// A signal by its number, real-time ones included.
+pub(super) fn signal(number: i32) -> io::Result<Signal> {
+    if !(1..=64).contains(&number) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the kernel knows the number. It is sent to processes of containers, not waited for or handled here:
+    // what our libc keeps some of them for is not touched.
+    Ok(unsafe { Signal::from_raw_unchecked(number) })
+}
+
+/// Leaves these namespaces for new ones.
+pub fn unshare_namespaces(kinds: UnshareFlags) -> io::Result<()> {
+    // SAFETY: unsafe for CLONE_FILES, by which threads no longer share descriptors: there is one thread.
+    Ok(unsafe { rustix::thread::unshare_unsafe(kinds) }?)
+}
+
+/// Blocks these signals and waits for one of them.
+pub fn wait_signal(signals: &[i32]) -> io::Result<i32> {
+    // SAFETY: `set` is a plain value that sigemptyset initialises before anything reads it; the other calls get
+    // pointers to it and to `signal`, both alive throughout.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut signal = 0;
+        match libc::sigwait(&set, &mut signal) {
+            0 => Ok(signal),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// Blocks SIGCHLD and returns a descriptor that tells of it.
+pub fn child_signal_fd() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before use and outlives the calls; the kernel just gave out the
+    // descriptor.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        check(libc::sigprocmask(
+            libc::SIG_BLOCK,
+            &raw const set,
+            std::ptr::null_mut(),
+        ))?;
+        let fd = check(libc::signalfd(
+            -1,
+            &raw const set,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        ))?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// Nothing blocked, nothing ignored or handled: what a new program expects. By raw calls: libc keeps signals 32 and 33
+/// to itself, and a daemon may have inherited them ignored.
+pub fn default_signals() {
+    /// The kernel's sigaction: handler (0 is SIG_DFL), flags, restorer, mask. Larger than any architecture's.
+    const DEFAULT: [u64; 8] = [0; 8];
+    const SET: usize = 8;
+    // SAFETY: SIG_DFL is no function of ours; the kernel reads at most what is there; signals that cannot be changed
+    // fail harmlessly.
+    unsafe {
+        for signal in 1..=64 {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                DEFAULT.as_ptr(),
+                std::ptr::null::<c_void>(),
+                SET,
+            );
+        }
+        let none = 0u64;
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            std::ptr::null::<c_void>(),
+            SET,
+        );
+    }
+}
+
+/// Gives up the controlling terminal, as the leader of its session: another may take it. Of the SIGHUP that its processes
+/// get, of which we are one, we see nothing.
+pub fn leave_terminal(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: SIG_IGN is no function of ours; the ioctl takes no argument.
+    check(unsafe {
+        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+        libc::ioctl(fd.as_raw_fd(), libc::TIOCNOTTY)
+    })
+    .map(drop)
+}
+
+/// dup2: `to` is no longer close-on-exec.
+pub fn dup_to(from: RawFd, to: RawFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::dup2(from, to) }).map(drop)
+}
+
+/// Closes every descriptor from 3 on but these.
+///
+/// # Safety
+/// Nothing that owns one of the closed is used or dropped afterwards: the caller is a child about to execve or
+/// `exit_now`.
+pub unsafe fn close_all_but(keep: &mut [RawFd]) {
+    keep.sort_unstable();
+    let mut first = 3u32;
+    for fd in keep.iter().map(|fd| *fd as u32).chain([u32::MAX]) {
+        if fd > first {
+            let last = if fd == u32::MAX { fd } else { fd - 1 };
+            // SAFETY: no pointers; the caller vouches for the owners.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+        first = first.max(fd.saturating_add(1));
+    }
+}
+
+/// Closes every descriptor from 3 on that could lead to a file: all but sockets, pipes, and those to keep.
+///
+/// # Safety
+/// Nothing that owns one of the closed is used or dropped afterwards: the caller is a child that ends by execve or
+/// `exit_now`.
+pub unsafe fn close_all_but_sockets_and_pipes(keep: &[RawFd]) {
+    /// No descriptor that is needed lies above: programs here open a few dozen.
+    const SCANNED: RawFd = 1024;
+    for fd in (3..SCANNED).filter(|fd| !keep.contains(fd)) {
+        // SAFETY: borrowed for fstat alone, which fails where nothing is open; the caller vouches for the owners.
+        unsafe {
+            if let Ok(stat) = fstat(BorrowedFd::borrow_raw(fd))
+                && !matches!(
+                    FileType::from_raw_mode(stat.st_mode),
+                    FileType::Socket | FileType::Fifo
+                )
+            {
+                rustix::io::close(fd);
+            }
+        }
+    }
+    // SAFETY: no pointers; the caller vouches for the owners.
+    unsafe { libc::syscall(libc::SYS_close_range, SCANNED, u32::MAX, 0) };
+}
+
+/// Marks every descriptor from `first` on close-on-exec.
+pub fn cloexec_from(first: u32) -> io::Result<()> {
+    const CLOEXEC: u32 = 4;
+    // SAFETY: no pointers; nothing is closed now.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, CLOEXEC) }).map(drop)
+}
+
+/// Waits for one of the descriptors, at most `timeout` milliseconds (-1: for ever). EINTR is no error.
+pub fn poll(fds: &mut [libc::pollfd], timeout: i32) -> io::Result<()> {
+    // SAFETY: fds is valid for its length.
+    match check(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as _, timeout) }) {
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// ioprio_set(2) of this process.
+pub fn set_io_priority(value: u32) -> io::Result<()> {
+    const WHO_PROCESS: c_int = 1;
+    // SAFETY: no pointers.
+    check(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, value as c_int) }).map(drop)
+}
+
+/// sched_setattr(2) of a process; 0 is this one.
+pub fn set_scheduler(pid: i32, cpu: &Cpu) -> io::Result<()> {
+    /// The first version of the kernel's structure, without utilisation clamps.
+    #[repr(C)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let attributes = Attributes {
+        size: std::mem::size_of::<Attributes>() as u32,
+        policy: cpu.policy,
+        flags: cpu.flags,
+        nice: cpu.nice,
+        priority: cpu.priority,
+        runtime: cpu.runtime,
+        deadline: cpu.deadline,
+        period: cpu.period,
+    };
+    // SAFETY: the kernel reads `size` bytes, all of them initialised.
+    check(unsafe { libc::syscall(libc::SYS_sched_setattr, pid, &raw const attributes, 0) })
+        .map(drop)
+}
+
+/// set_mempolicy(2) of this process; bit n of `nodes` is node n.
+pub fn set_memory_policy(mode: u32, nodes: &[u64]) -> io::Result<()> {
+    // The kernel takes one bit less than it is told.
+    let bits = match nodes.len() {
+        0 => 0,
+        words => words * 64 + 1,
+    };
+    let mask = match nodes {
+        [] => std::ptr::null(),
+        words => words.as_ptr(),
+    };
+    // SAFETY: null, or an array of the length that is told.
+    check(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode as c_int, mask, bits) }).map(drop)
+}
+
+/// A session keyring of its own for this process and its children: they can neither read nor keep alive the keys of
+/// whoever started them.
+pub fn own_session_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: c_long = 1;
+    let anonymous = std::ptr::null::<libc::c_char>();
+    // SAFETY: a null name is allowed: a new keyring without one.
+    let joined = check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, anonymous) });
+    match joined {
+        // A kernel without keyrings, or an outer container that keeps them from us: then nobody has keys there.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Loads a seccomp filter: classic BPF, eight bytes an instruction.
+pub fn load_filter(program: &[libc::sock_filter], flags: u32) -> io::Result<()> {
+    let fprog = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel reads `len` instructions from `filter`, which outlives the call.
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const fprog,
+        )
+    };
+    check(ret).map(drop)
+}
+
+/// Pointers for execve, made before anything is confined.
+pub struct ExecVector {
+    _owned: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl ExecVector {
+    /// Fails on an item with a NUL inside.
+    pub fn new(items: &[Vec<u8>]) -> Result<ExecVector, std::ffi::NulError> {
+        let owned = items
+            .iter()
+            .map(|i| CString::new(i.as_slice()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let pointers = owned
+            .iter()
+            .map(|c| c.as_ptr())
+            .chain([std::ptr::null()])
+            .collect();
+        Ok(ExecVector {
+            _owned: owned,
+            pointers,
+        })
+    }
+}
+
+/// Returns only with an error.
+pub fn execve(path: &CStr, argv: &ExecVector, env: &ExecVector) -> io::Error {
+    // SAFETY: both arrays end with null and point to C strings that their owners keep alive.
+    unsafe { libc::execve(path.as_ptr(), argv.pointers.as_ptr(), env.pointers.as_ptr()) };
+    io::Error::last_os_error()
+}

@@ -1,0 +1,381 @@
+//! A systemd that is none, at the other end of a real D-Bus connection.
+
+use super::*;
+use crate::cgroup::unit;
+use std::collections::BTreeMap;
+use std::sync::Mutex as StdMutex;
+use tokio::net::UnixListener;
+
+/// What the fake does with the next unit that is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Well,
+    /// The job ends otherwise.
+    Fails,
+    /// The connection breaks instead of an answer.
+    Breaks,
+}
+
+#[derive(Debug)]
+struct State {
+    mood: Mood,
+    connections: usize,
+    /// By name: description.
+    units: BTreeMap<String, String>,
+    held: Vec<u32>,
+    set: Vec<(String, String, u64)>,
+}
+
+type Shared = Arc<StdMutex<State>>;
+
+struct Fake {
+    dir: tempfile::TempDir,
+    state: Shared,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let state = State {
+            mood: Mood::Well,
+            connections: 0,
+            units: BTreeMap::new(),
+            held: Vec::new(),
+            set: Vec::new(),
+        };
+        let fake = Self {
+            dir: tempfile::tempdir().expect("a directory"),
+            state: Arc::new(StdMutex::new(state)),
+        };
+        fake.listen();
+        fake
+    }
+
+    fn listen(&self) {
+        let listener = UnixListener::bind(self.socket()).expect("bound");
+        let state = Arc::clone(&self.state);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                state.lock().expect("sane").connections += 1;
+                tokio::spawn(answer(
+                    stream.into_std().expect("a socket"),
+                    Arc::clone(&state),
+                ));
+            }
+        });
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("bus")
+    }
+
+    fn systemd(&self, owner: &str) -> Systemd {
+        // Ignores its option and stays, as the real one does.
+        let hold = self.dir.path().join("hold");
+        if !hold.exists() {
+            use std::os::unix::fs::PermissionsExt as _;
+            std::fs::write(&hold, "#!/bin/sh\nexec sleep 600\n").expect("written");
+            std::fs::set_permissions(&hold, std::fs::Permissions::from_mode(0o755)).expect("set");
+        }
+        Systemd::new(Path::new(owner), hold, self.socket())
+    }
+
+    fn mood(&self, mood: Mood) {
+        self.state.lock().expect("sane").mood = mood;
+    }
+
+    fn held(&self) -> Vec<u32> {
+        self.state.lock().expect("sane").held.clone()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        for pid in self.held() {
+            let pid =
+                rustix::process::Pid::from_raw(pid.try_into().expect("a pid")).expect("a pid");
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
+    let builder = connection::Builder::unix_stream(stream)
+        .server(zbus::Guid::generate())
+        .p2p();
+    let Ok(mut messages) = builder.build_message_stream().await else {
+        return;
+    };
+    let connection = Connection::from(&messages);
+    let mut jobs = 0_u32;
+    while let Some(Ok(message)) = messages.next().await {
+        let header = message.header();
+        let body = message.body();
+        let refuse = |name: &'static str| {
+            let connection = connection.clone();
+            let message = message.clone();
+            async move {
+                let error = format!("org.freedesktop.systemd1.{name}");
+                let _ = connection
+                    .reply_error(&message.header(), error.as_str(), &"no")
+                    .await;
+            }
+        };
+        let mood = state.lock().expect("sane").mood;
+        let job = match header.member().map(|member| member.to_string()).as_deref() {
+            Some("StartTransientUnit") => {
+                type Body<'a> = (
+                    String,
+                    String,
+                    Vec<(String, Variant<'a>)>,
+                    Vec<(String, Vec<(String, Variant<'a>)>)>,
+                );
+                let (name, _, properties, _): Body<'_> = body.deserialize().expect("its body");
+                if mood == Mood::Breaks {
+                    return;
+                }
+                if state.lock().expect("sane").units.contains_key(&name) {
+                    refuse("UnitExists").await;
+                    continue;
+                }
+                let mut state = state.lock().expect("sane");
+                for (key, value) in properties {
+                    match (key.as_str(), value) {
+                        ("Description", Variant::Str(text)) => {
+                            state.units.insert(name.clone(), text.to_string());
+                        }
+                        ("PIDs", Variant::Array(pids)) => {
+                            state.held.extend(pids.iter().filter_map(|pid| match pid {
+                                Variant::U32(pid) => Some(*pid),
+                                _ => None,
+                            }));
+                        }
+                        _ => {}
+                    }
+                }
+                if mood == Mood::Fails {
+                    state.units.remove(&name);
+                }
+                true
+            }
+            Some("StopUnit") => {
+                let (name, _): (String, String) = body.deserialize().expect("its body");
+                if state.lock().expect("sane").units.remove(&name).is_none() {
+                    refuse("NoSuchUnit").await;
+                    continue;
+                }
+                true
+            }
+            Some("KillUnit") => {
+                let (name, _, _): (String, String, i32) = body.deserialize().expect("its body");
+                if !state.lock().expect("sane").units.contains_key(&name) {
+                    refuse("NoSuchUnit").await;
+                    continue;
+                }
+                false
+            }
+            Some("SetUnitProperties") => {
+                type Body<'a> = (String, bool, Vec<(String, Variant<'a>)>);
+                let (name, runtime, values): Body<'_> = body.deserialize().expect("its body");
+                assert!(runtime, "a transient unit has nothing on disk");
+                let mut state = state.lock().expect("sane");
+                for (key, value) in values {
+                    if let Variant::U64(value) = value {
+                        state.set.push((name.clone(), key, value));
+                    }
+                }
+                false
+            }
+            Some("Hello") => {
+                let _ = connection.reply(&header, &":1.1").await;
+                continue;
+            }
+            Some("ListUnitsByPatterns") => {
+                let root = OwnedObjectPath::try_from("/").expect("a path");
+                let text = String::new;
+                let units = state.lock().expect("sane").units.clone();
+                let rows: Vec<_> = units
+                    .into_iter()
+                    .map(|(name, description)| {
+                        let (from, job) = (root.clone(), root.clone());
+                        (
+                            name,
+                            description,
+                            text(),
+                            text(),
+                            text(),
+                            text(),
+                            from,
+                            0_u32,
+                            text(),
+                            job,
+                        )
+                    })
+                    .collect();
+                let _ = connection.reply(&header, &rows).await;
+                continue;
+            }
+            _ => false,
+        };
+        if !job {
+            let _ = connection.reply(&header, &()).await;
+            continue;
+        }
+        jobs += 1;
+        let path = OwnedObjectPath::try_from(format!("{OBJECT}/job/{jobs}")).expect("a path");
+        let result = if mood == Mood::Fails {
+            "failed"
+        } else {
+            "done"
+        };
+        let ended = (jobs, path.clone(), "x", result);
+        // The signal before the answer: who waits must have listened before.
+        let _ = connection
+            .emit_signal(None::<&str>, OBJECT, MANAGER, "JobRemoved", &ended)
+            .await;
+        let _ = connection.reply(&header, &path).await;
+    }
+}
+
+fn scope(id: &str) -> Scope {
+    let path = crate::cgroup::CgroupPath::parse(&unit::leaf("/a.slice", id)).expect("a path");
+    unit::scope_of(&path).expect("a scope")
+}
+
+fn runs(pid: u32) -> bool {
+    Path::new("/proc")
+        .join(pid.to_string())
+        .join("exe")
+        .exists()
+}
+
+#[tokio::test]
+async fn a_scope_is_started_with_a_process_that_keeps_it() {
+    let fake = Fake::new();
+    let systemd = fake.systemd("/root");
+    let pid = systemd
+        .start_scope(&scope("c1"), "c1")
+        .await
+        .expect("started");
+    assert_eq!(fake.held(), [pid]);
+    assert!(runs(pid));
+    let units = systemd.units().await.expect("listed");
+    let ours = Unit {
+        name: "cairn-c1.scope".to_owned(),
+        id: "c1".to_owned(),
+    };
+    assert_eq!(units, [ours]);
+}
+
+#[tokio::test]
+async fn a_start_whose_job_fails_names_unit_and_end_and_leaves_no_process() {
+    let fake = Fake::new();
+    fake.mood(Mood::Fails);
+    let error = fake.systemd("/root").start_scope(&scope("c1"), "c1").await;
+    let text = error.expect_err("failed").to_string();
+    assert_eq!(
+        text,
+        "systemd unit cairn-c1.scope: start: its job ended as failed"
+    );
+    assert_eq!(fake.held().len(), 1);
+    assert!(!fake.held().into_iter().any(runs));
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_fails_what_is_under_way_and_the_next_call_has_a_new_one() {
+    let fake = Fake::new();
+    let systemd = fake.systemd("/root");
+    systemd.check().await.expect("answers");
+    fake.mood(Mood::Breaks);
+    assert!(systemd.start_scope(&scope("c1"), "c1").await.is_err());
+    fake.mood(Mood::Well);
+    systemd
+        .start_scope(&scope("c2"), "c2")
+        .await
+        .expect("started");
+    assert_eq!(fake.state.lock().expect("sane").connections, 2);
+}
+
+#[tokio::test]
+async fn a_systemd_that_comes_back_is_waited_for_and_one_that_does_not_is_told_in_one_line() {
+    let fake = Fake::new();
+    let away = fake.dir.path().join("away");
+    std::fs::rename(fake.socket(), &away).expect("moved");
+    let systemd = fake.systemd("/root");
+    let check = tokio::spawn({
+        let systemd = systemd.clone();
+        async move { systemd.check().await }
+    });
+    tokio::task::yield_now().await;
+    std::fs::rename(&away, fake.socket()).expect("moved");
+    check.await.expect("no panic").expect("it came back");
+    let nowhere = fake.dir.path().join("nowhere");
+    let none = Systemd::new(Path::new("/r"), "/bin/false".into(), nowhere);
+    let text = none.check().await.expect_err("nobody").to_string();
+    assert!(
+        text.starts_with("systemd does not answer (") && !text.contains('\n'),
+        "{text}"
+    );
+    assert!(text.contains("/nowhere: "), "{text}");
+}
+
+#[tokio::test]
+async fn another_daemons_units_are_not_ours() {
+    let fake = Fake::new();
+    fake.systemd("/other")
+        .start_scope(&scope("c1"), "c1")
+        .await
+        .expect("started");
+    let systemd = fake.systemd("/root");
+    assert_eq!(systemd.units().await.expect("listed"), []);
+    assert!(systemd.start_slice("a.slice", "p1").await.expect("started"));
+    let names: Vec<_> = systemd.units().await.expect("listed");
+    assert_eq!(names.len(), 1);
+    assert_eq!(
+        (names[0].name.as_str(), names[0].id.as_str()),
+        ("a.slice", "p1")
+    );
+}
+
+#[tokio::test]
+async fn a_slice_that_is_there_is_not_ours_and_one_in_use_is_not_stopped() {
+    let fake = Fake::new();
+    let systemd = fake.systemd("/root");
+    assert!(systemd.start_slice("a.slice", "").await.expect("started"));
+    assert!(!systemd.start_slice("a.slice", "").await.expect("there"));
+    assert!(
+        !systemd
+            .stop_slice_if("a.slice", || false)
+            .await
+            .expect("looked")
+    );
+    assert_eq!(systemd.units().await.expect("listed").len(), 1);
+    assert!(
+        systemd
+            .stop_slice_if("a.slice", || true)
+            .await
+            .expect("stopped")
+    );
+    assert_eq!(systemd.units().await.expect("listed"), []);
+    // And again: what is not there has been stopped.
+    assert!(
+        systemd
+            .stop_slice_if("a.slice", || true)
+            .await
+            .expect("stopped")
+    );
+    systemd
+        .kill("cairn-gone.scope")
+        .await
+        .expect("gone is fine");
+}
+
+#[tokio::test]
+async fn shares_are_set_on_the_scope() {
+    let fake = Fake::new();
+    let systemd = fake.systemd("/root");
+    let shares = [("CPUWeight", 20), ("MemoryLow", u64::MAX)];
+    systemd.set("cairn-c1.scope", &shares).await.expect("set");
+    let set = fake.state.lock().expect("sane").set.clone();
+    let expected = shares.map(|(key, value)| ("cairn-c1.scope".to_owned(), key.to_owned(), value));
+    assert_eq!(set, expected);
+}

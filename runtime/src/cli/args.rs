@@ -1,0 +1,275 @@
+//! The command line. Flags of `serve` override keys of `cairn.toml` and nothing else.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, File, Format, Level};
+
+/// Where commands find the daemon unless told otherwise.
+pub const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
+
+/// A small CRI runtime with NRI built in.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cairn",
+    version,
+    propagate_version = true,
+    subcommand_required = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the daemon: CRI v1 and NRI on their sockets.
+    Serve(Serve),
+    /// Print or check a configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Tell what this host has for pods, what is missing, and what that costs; exit 1 if no pod can run.
+    Check(Check),
+    /// Work with the images of a running daemon.
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Draw what happened to a pod: contract points, plugins' answers, the runtime's steps.
+    Timeline(Timeline),
+    /// List NRI plugins: who is connected, what they get, how fast they answer, what went wrong.
+    Plugins(Plugins),
+    /// Tell how a container came to be as it is: what CRI asked for, what each plugin changed, what came out.
+    Explain(Explain),
+    /// List what is held since its record cannot be read: pods and containers that run on untouched.
+    Recover(Recover),
+    /// Stop and remove a pod or a container; by force also what is held, or cannot be undone.
+    Rm(Rm),
+    /// Print a completion script for a shell.
+    Completion { shell: clap_complete::Shell },
+    /// Write the manual pages into a directory, for packages.
+    Man { dir: PathBuf },
+    /// Helper process: unpack one layer. Started by the daemon only.
+    #[command(hide = true)]
+    Unpack {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// Helper process: make the namespaces of one pod. Started by the daemon only.
+    #[command(hide = true)]
+    Sandbox,
+}
+
+/// Each flag overrides the key of the same meaning in the configuration file.
+#[derive(Debug, Default, Args)]
+pub struct Serve {
+    /// The configuration file; without it the defaults hold (`cairn config default`).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Records, images and layers.
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Sockets, namespaces and monitors.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The CRI endpoint, unix:///path.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub listen: Option<String>,
+    /// The NRI socket.
+    #[arg(long, value_name = "PATH")]
+    pub nri_socket: Option<PathBuf>,
+    /// Where plugins to launch lie.
+    #[arg(long, value_name = "DIR")]
+    pub nri_plugin_dir: Option<PathBuf>,
+    /// Where their configurations lie.
+    #[arg(long, value_name = "DIR")]
+    pub nri_plugin_config_dir: Option<PathBuf>,
+    /// CNI configurations.
+    #[arg(long, value_name = "DIR")]
+    pub cni_conf_dir: Option<PathBuf>,
+    /// CNI programs.
+    #[arg(long, value_name = "DIR")]
+    pub cni_bin_dir: Option<PathBuf>,
+    /// hosts.toml files by registry.
+    #[arg(long, value_name = "DIR")]
+    pub registry_config_dir: Option<PathBuf>,
+    /// How much to log.
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<Level>,
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
+    /// For tests of test suites: break this rule of CONTRACT.md ("list" prints the names).
+    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "fault"))]
+    pub violate: Option<String>,
+}
+
+impl Serve {
+    /// The configuration file, if any, with these flags laid over it.
+    ///
+    /// # Errors
+    /// See [`config::read`].
+    pub fn over_file(self) -> Result<File, config::Error> {
+        let mut file = match &self.config {
+            Some(path) => config::read(path)?,
+            None => File::default(),
+        };
+        fn set<T>(target: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *target = value;
+            }
+        }
+        set(&mut file.root, self.root);
+        set(&mut file.state, self.state);
+        set(&mut file.listen, self.listen);
+        set(&mut file.nri.socket, self.nri_socket);
+        set(&mut file.nri.plugin_dir, self.nri_plugin_dir);
+        set(&mut file.nri.plugin_config_dir, self.nri_plugin_config_dir);
+        set(&mut file.network.cni_conf_dir, self.cni_conf_dir);
+        set(
+            &mut file.network.cni_bin_dirs,
+            self.cni_bin_dir.map(|dir| vec![dir]),
+        );
+        set(
+            &mut file.image.registry_config_dir,
+            self.registry_config_dir,
+        );
+        set(&mut file.log.level, self.log_level);
+        set(&mut file.log.format, self.log_format);
+        Ok(file)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print the commented default configuration.
+    Default,
+    /// Judge a configuration file; exit 0 if the daemon would start with it.
+    Check { file: PathBuf },
+}
+
+/// With the daemon's flags, since it depends on them; no daemon need run.
+#[derive(Debug, Args)]
+pub struct Check {
+    #[command(flatten)]
+    pub serve: Serve,
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// How a command finds the daemon.
+#[derive(Debug, Args)]
+pub struct Connect {
+    /// The daemon's endpoint.
+    #[arg(long, value_name = "ENDPOINT", default_value = DEFAULT_CONNECT)]
+    pub connect: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Import an OCI layout tar ("-" reads standard input).
+    Import {
+        file: PathBuf,
+        /// A name for an image that the archive does not name.
+        #[arg(long, default_value = "")]
+        name: String,
+        #[command(flatten)]
+        connect: Connect,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Timeline {
+    /// A pod's id, unique prefix of it, or name; all pods without it.
+    pub pod: Option<String>,
+    /// Go on with events as they happen.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// One JSON object a line, as in the event log.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The container is named by its id, the beginning of it, its name, pod/name or namespace/pod/name. One whose creation a
+plugin refused is found by name as long as the event log has it.
+
+Values of environment variables are shown nowhere.")]
+pub struct Explain {
+    pub container: String,
+    /// Also the lines of the specification that no plugin changed.
+    #[arg(long)]
+    pub full: bool,
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A record that is damaged, or was written by a newer cairn, is left as it is, and so is what it describes: processes,
+root, network. Such a pod is listed NOTREADY, such a container UNKNOWN, and requests to stop or remove it are refused.
+
+To keep it:     install the cairn that wrote the record, or repair the file, and restart the daemon.
+To give it up:  cairn rm --force ID")]
+pub struct Recover {
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --force this is what crictl rmp -f and rm -f do: containers are killed, plugins and the network are told, and the
+first step that fails ends the removal with its name; a second try resumes there.
+
+With --force a step that fails is skipped and named in the output: a process that does not die, a CNI program that is
+missing or fails. What it left (an address, a cgroup) is yours to clean up.")]
+pub struct Rm {
+    /// Id of a pod or container, or unique prefix of it.
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<String>,
+    /// Skip what cannot be undone; also remove what is held.
+    #[arg(short, long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+/// How a command prints what it was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+States:
+  connected  it gets events
+  joining    it is being told what there is
+  hung       it owes an answer and gets no event until then (on_timeout = \"skip\")
+  MISSING    required, and not there: no pod and no container is created
+  missing    must run, and not there: Stop and Remove events are kept for it
+  closed     it was there; why it is not is in the line below
+With it, where it differs from the default:
+  required, must run   as its table in cairn.toml says
+  fail request         an event that it does not answer fails (fail_request)
+  keep connected       a time-out does not close it (on_timeout = \"keep\")
+
+Latencies are over the last 256 calls. BACKLOG counts the Stop and Remove events that are kept for
+a plugin with must_run. JSON has the same and more, with durations in nanoseconds.")]
+pub struct Plugins {
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}

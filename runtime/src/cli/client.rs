@@ -1,0 +1,267 @@
+//! The commands that speak to a running daemon over `cairn.v1`.
+
+use std::{io::IsTerminal as _, path::Path};
+
+use hyper_util::rt::TokioIo;
+use proto_cairn::v1::{
+    ExplainRequest, HeldObject, HeldRequest, ImportImageRequest, ImportImageStart, PluginsRequest,
+    RemoveRequest, TimelineRequest, cairn_client::CairnClient, import_image_request::Part,
+    import_image_response::Step,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    net::UnixStream,
+    sync::mpsc,
+};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::{
+    args::{self, Output, Plugins, Recover, Rm, Timeline},
+    explain_text, plugin_table, timeline,
+};
+use crate::{config::socket_path, explain::Explanation, trace};
+
+/// Bytes of an archive in one message.
+const PIECE: usize = 256 << 10;
+
+async fn connect(endpoint: &str) -> Result<CairnClient<Channel>, String> {
+    let path = socket_path("--connect", endpoint).map_err(|error| error.to_string())?;
+    let channel = Endpoint::from_static("http://localhost")
+        .connect_with_connector(tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        }))
+        .await
+        .map_err(|error| {
+            let cause = std::error::Error::source(&error)
+                .map_or_else(|| error.to_string(), ToString::to_string);
+            format!("no daemon answers at {endpoint}: {cause}")
+        })?;
+    Ok(CairnClient::new(channel))
+}
+
+/// `cairn image import FILE`; `-` is standard input. Prints the images' tags and ids.
+///
+/// # Errors
+/// One line for a person.
+pub async fn import(endpoint: &str, file: &Path, name: String) -> Result<(), String> {
+    let mut source: Box<dyn AsyncRead + Send + Unpin> = if file == Path::new("-") {
+        Box::new(tokio::io::stdin())
+    } else {
+        let opened = tokio::fs::File::open(file)
+            .await
+            .map_err(|error| format!("{}: {error}", file.display()))?;
+        Box::new(opened)
+    };
+    let mut client = connect(endpoint).await?;
+    let (parts, receiver) = mpsc::channel(4);
+    let reader = tokio::spawn(async move {
+        let start = Part::Start(ImportImageStart { name });
+        let mut part = Some(start);
+        while let Some(next) = part.take() {
+            let message = ImportImageRequest { part: Some(next) };
+            if parts.send(message).await.is_err() {
+                // The daemon has its answer already.
+                return Ok(());
+            }
+            let mut piece = Vec::with_capacity(PIECE);
+            (&mut source)
+                .take(PIECE as u64)
+                .read_to_end(&mut piece)
+                .await
+                .map_err(|error| format!("read the archive: {error}"))?;
+            if !piece.is_empty() {
+                part = Some(Part::Data(piece));
+            }
+        }
+        Ok::<(), String>(())
+    });
+    let mut answers = client
+        .import_image(ReceiverStream::new(receiver))
+        .await
+        .map_err(|status| status.message().to_owned())?
+        .into_inner();
+    while let Some(answer) = answers.next().await {
+        match answer.map_err(|status| status.message().to_owned())?.step {
+            Some(Step::Progress(line)) if std::io::stderr().is_terminal() => eprintln!("{line}"),
+            Some(Step::Image(image)) => println!("{} {}", image.id, image.tags.join(" ")),
+            _ => {}
+        }
+    }
+    reader.await.map_err(|error| error.to_string())?
+}
+
+/// Width in columns, and whether colours are shown.
+pub fn terminal() -> (usize, bool) {
+    let stdout = std::io::stdout();
+    let is_terminal = stdout.is_terminal();
+    let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| size.ws_col);
+    let columns = match std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
+        _ if columns > 0 => columns.into(),
+        Some(columns) => columns,
+        None => 100,
+    };
+    let color = is_terminal && std::env::var_os("NO_COLOR").is_none();
+    (columns, color)
+}
+
+/// `cairn explain CONTAINER`.
+///
+/// # Errors
+/// One line for a person.
+pub async fn explain(arguments: args::Explain) -> Result<(), String> {
+    let mut client = connect(&arguments.connect.connect).await?;
+    let request = ExplainRequest {
+        container: arguments.container,
+    };
+    let answer = client.explain(request).await;
+    let json = answer
+        .map_err(|status| status.message().to_owned())?
+        .into_inner()
+        .json;
+    let explained: Explanation = serde_json::from_str(&json)
+        .map_err(|error| format!("the daemon sent an explanation that is none: {error}"))?;
+    match arguments.output {
+        Output::Table => {
+            let (width, color) = terminal();
+            print!(
+                "{}",
+                explain_text::text(&explained, width, color, arguments.full)
+            );
+        }
+        Output::Json => println!(
+            "{}",
+            serde_json::to_string_pretty(&explained).unwrap_or(json)
+        ),
+    }
+    Ok(())
+}
+
+/// `cairn timeline [POD]`.
+///
+/// # Errors
+/// One line for a person.
+pub async fn timeline(arguments: Timeline) -> Result<(), String> {
+    let mut client = connect(&arguments.connect.connect).await?;
+    let request = TimelineRequest {
+        pod: arguments.pod.unwrap_or_default(),
+        follow: arguments.follow,
+    };
+    let mut events = client
+        .timeline(request)
+        .await
+        .map_err(|status| status.message().to_owned())?
+        .into_inner();
+    let (width, color) = terminal();
+    let mut drawn = timeline::Timeline::new(width, color);
+    let mut kept = Vec::new();
+    while let Some(event) = events.next().await {
+        let line = event.map_err(|status| status.message().to_owned())?.json;
+        if arguments.json {
+            println!("{line}");
+            continue;
+        }
+        let event: trace::Event = serde_json::from_str(&line)
+            .map_err(|error| format!("the daemon sent an event that is none: {error}"))?;
+        if arguments.follow {
+            print!("{}", drawn.line(&event));
+        } else {
+            kept.push(event);
+        }
+    }
+    print!("{}", timeline::render(&kept, width, color));
+    Ok(())
+}
+
+/// `cairn plugins`.
+///
+/// # Errors
+/// One line for a person.
+pub async fn plugins(arguments: Plugins) -> Result<(), String> {
+    let mut client = connect(&arguments.connect.connect).await?;
+    let answer = client
+        .plugins(PluginsRequest {})
+        .await
+        .map_err(|status| status.message().to_owned())?;
+    let plugins = answer.into_inner().plugins;
+    match arguments.output {
+        Output::Table => print!("{}", plugin_table::table(&plugins, terminal().0)),
+        Output::Json => print!("{}", plugin_table::json(&plugins)),
+    }
+    Ok(())
+}
+
+/// `cairn recover`.
+///
+/// # Errors
+/// One line for a person.
+pub async fn recover(arguments: Recover) -> Result<(), String> {
+    let mut client = connect(&arguments.connect.connect).await?;
+    let answer = client
+        .held(HeldRequest {})
+        .await
+        .map_err(|status| status.message().to_owned())?;
+    let held = answer.into_inner().objects;
+    match arguments.output {
+        Output::Json => {
+            let objects: Vec<_> = held.iter().map(held_json).collect();
+            println!("{:#}", serde_json::json!({ "held": objects }));
+        }
+        Output::Table if held.is_empty() => println!("Nothing is held: every record was read."),
+        Output::Table => {
+            println!(
+                "{:<9}  {:<13}  {:<13}  {:<20}  WHY",
+                "KIND", "ID", "POD", "NAME"
+            );
+            for one in &held {
+                let short = |id: &str| id.chars().take(13).collect::<String>();
+                let HeldObject {
+                    kind,
+                    name,
+                    reason,
+                    record,
+                    ..
+                } = one;
+                let (id, pod) = (short(&one.id), short(&one.pod));
+                println!("{kind:<9}  {id:<13}  {pod:<13}  {name:<20}  {record}: {reason}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn held_json(held: &HeldObject) -> serde_json::Value {
+    serde_json::json!({
+        "id": held.id,
+        "kind": held.kind,
+        "name": held.name,
+        "pod": held.pod,
+        "record": held.record,
+        "reason": held.reason,
+    })
+}
+
+/// `cairn rm ID...`: prints each id that is gone.
+///
+/// # Errors
+/// One line for a person; ids behind the first that fails are not tried.
+pub async fn rm(arguments: Rm) -> Result<(), String> {
+    let mut client = connect(&arguments.connect.connect).await?;
+    for id in arguments.ids {
+        let force = arguments.force;
+        let answer = client
+            .remove(RemoveRequest { id, force })
+            .await
+            .map_err(|status| status.message().to_owned())?
+            .into_inner();
+        println!("{}", answer.id);
+        for step in answer.skipped {
+            eprintln!("cairn: skipped: {step}");
+        }
+    }
+    Ok(())
+}

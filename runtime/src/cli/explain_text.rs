@@ -1,0 +1,331 @@
+//! What `cairn explain` prints. Pure: the daemon's explanation in, text out.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::{
+    diff::{self, Line},
+    text::{clean, duration, fold},
+};
+use crate::explain::{Change, Deed, Explanation, Said};
+
+/// Lines that stay around those that change.
+const AROUND: usize = 2;
+/// Longest value that is shown beside a change; the specification below has it whole.
+const VALUE: usize = 120;
+
+/// Colours by meaning, as in the timeline.
+struct Paint(bool);
+
+impl Paint {
+    fn with(&self, code: &str, text: &str) -> String {
+        match self.0 {
+            true if !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
+            _ => text.to_owned(),
+        }
+    }
+    fn strong(&self, text: &str) -> String {
+        self.with("1", text)
+    }
+    fn faint(&self, text: &str) -> String {
+        self.with("2", text)
+    }
+    fn good(&self, text: &str) -> String {
+        self.with("32", text)
+    }
+    fn warn(&self, text: &str) -> String {
+        self.with("33", text)
+    }
+    fn bad(&self, text: &str) -> String {
+        self.with("1;31", text)
+    }
+}
+
+/// `full`: also the lines of the spec that no plugin changed.
+pub fn text(explained: &Explanation, width: usize, color: bool, full: bool) -> String {
+    let paint = Paint(color);
+    let mut out = String::new();
+    let about = &explained.container;
+    let _ = writeln!(
+        out,
+        "container {}  {:.13}  of pod {} {:.13}, {}",
+        paint.strong(&clean(&about.name)),
+        about.id,
+        clean(&about.pod_name),
+        about.pod,
+        match about.state.as_str() {
+            "refused" => paint.bad("refused"),
+            state => state.to_owned(),
+        },
+    );
+    if !about.image.is_empty() {
+        let _ = writeln!(out, "image     {}", clean(&about.image));
+    }
+    out.push('\n');
+    if explained.plugins.is_empty() {
+        out.push_str("no plugin was asked about it\n");
+    } else {
+        out.push_str("plugins, in the order in which they were asked\n");
+    }
+    let names = explained
+        .plugins
+        .iter()
+        .map(|said| said.plugin.chars().count());
+    let column = names.max().unwrap_or(0);
+    for said in &explained.plugins {
+        plugin(&mut out, said, column, width, &paint);
+    }
+    if let Some(why) = &explained.refused {
+        let lines = fold(&clean(why), width.saturating_sub(13).max(40), 0);
+        let why = lines.join("\n             ");
+        let _ = writeln!(out, "\nnot created: {}", paint.bad(&why));
+    }
+    if let Some(spec) = &explained.spec {
+        specs(&mut out, explained.base.as_ref(), spec, &paint, full);
+    }
+    out
+}
+
+fn plugin(out: &mut String, said: &Said, column: usize, width: usize, paint: &Paint) {
+    let name = format!("{:column$}", clean(&said.plugin));
+    let mut deeds = Vec::new();
+    let validated = said.hook == "ValidateContainerAdjustment";
+    match (said.outcome.as_str(), said.changes.len()) {
+        ("answered", _) if validated => deeds.push(paint.good("validated the sum")),
+        ("answered", 0) => deeds.push(paint.faint("changed nothing")),
+        ("answered", 1) => deeds.push(paint.good("1 change")),
+        ("answered", n) => deeds.push(paint.good(&format!("{n} changes"))),
+        (outcome, _) => {
+            let outcome = outcome.replace('_', " ");
+            let text = match &said.reason {
+                Some(why) => format!("{outcome}: {}", clean(why)),
+                None => outcome,
+            };
+            let rest = width.saturating_sub(column + 4).max(40);
+            let lines = fold(&text, rest, 0);
+            deeds.push(paint.bad(&lines.join(&format!("\n{:1$}", "", column + 4))));
+        }
+    }
+    if said.updates > 0 {
+        deeds.push(format!("{} updates of others", said.updates));
+    }
+    if said.evictions > 0 {
+        deeds.push(paint.warn(&format!("{} evictions", said.evictions)));
+    }
+    let took = said
+        .took_ns
+        .map_or(String::new(), |ns| format!("  {}", duration(ns)));
+    let _ = writeln!(
+        out,
+        "  {}  {}{}",
+        paint.strong(&name),
+        deeds.join(", "),
+        paint.faint(&took)
+    );
+    for one in &said.changes {
+        let _ = writeln!(out, "      {}", change(one, paint));
+    }
+}
+
+fn change(change: &Change, paint: &Paint) -> String {
+    let field = clean(&change.field);
+    let key = change
+        .key
+        .as_ref()
+        .map_or(String::new(), |key| format!(" {}", clean(key)));
+    match change.deed {
+        Deed::Removed => paint.bad(&format!("- {field}{key}")),
+        Deed::Set | Deed::Added => {
+            let value = match &change.value {
+                Some(value) => format!(" = {}", short(value)),
+                None => " (value not shown)".to_owned(),
+            };
+            format!("{}{value}", paint.good(&format!("+ {field}{key}")))
+        }
+    }
+}
+
+/// On one line, without what says nothing.
+fn short(value: &Value) -> String {
+    let text = clean(&without_empty(value).to_string());
+    if text.chars().count() <= VALUE {
+        return text;
+    }
+    let cut: String = text.chars().take(VALUE).collect();
+    format!("{cut}…")
+}
+
+/// A message without its fields that are not set.
+fn without_empty(value: &Value) -> Value {
+    let says = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    };
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, field)| (name.clone(), without_empty(field)))
+            .filter(|(_, field)| says(field))
+            .collect(),
+        Value::Array(items) => items.iter().map(without_empty).collect(),
+        other => other.clone(),
+    }
+}
+
+fn specs(out: &mut String, base: Option<&Value>, spec: &Value, paint: &Paint, full: bool) {
+    let pretty = |value: &Value| serde_json::to_string_pretty(value).unwrap_or_default();
+    let new = pretty(spec);
+    let old = base.map_or_else(|| new.clone(), pretty);
+    let all = diff::lines(&old, &new);
+    let differs = |line: &Line<'_>| !matches!(line, Line::Both(_));
+    let note = match (base.is_some() && all.iter().any(differs), full) {
+        (true, false) => "what plugins changed; --full shows the rest",
+        (true, true) => "- as CRI asks for it, + as plugins made it",
+        (false, false) => "as CRI asks for it, no plugin changed it; --full shows it",
+        (false, true) => "as CRI asks for it, no plugin changed it",
+    };
+    let _ = writeln!(out, "\nspec  {}", paint.faint(&format!("({note})")));
+    let mut skipped = 0;
+    for (at, line) in all.iter().enumerate() {
+        let near = &all[at.saturating_sub(AROUND)..(at + AROUND + 1).min(all.len())];
+        if !full && !near.iter().any(differs) {
+            skipped += 1;
+            continue;
+        }
+        if std::mem::take(&mut skipped) > 0 {
+            let _ = writeln!(out, "  {}", paint.faint("…"));
+        }
+        let painted = match line {
+            Line::Both(text) => format!("  {}", clean(text)),
+            Line::Old(text) => paint.bad(&format!("- {}", clean(text))),
+            Line::New(text) => paint.good(&format!("+ {}", clean(text))),
+        };
+        let _ = writeln!(out, "{painted}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::explain::About;
+
+    fn said(plugin: &str, outcome: &str, reason: Option<&str>, changes: Vec<Change>) -> Said {
+        Said {
+            plugin: plugin.to_owned(),
+            hook: "CreateContainer".to_owned(),
+            outcome: outcome.to_owned(),
+            reason: reason.map(str::to_owned),
+            took_ns: Some(420_000),
+            changes,
+            updates: 0,
+            evictions: 0,
+        }
+    }
+
+    fn explained() -> Explanation {
+        let set = |field: &str, key: &str, value: Option<Value>| Change {
+            deed: Deed::Set,
+            field: field.to_owned(),
+            key: Some(key.to_owned()),
+            value,
+        };
+        let removed = Change {
+            deed: Deed::Removed,
+            ..set("Mounts", "/old", None)
+        };
+        let mount =
+            json!({"destination": "/data", "source": "/srv", "options": [], "type": "bind"});
+        let about = About {
+            id: "0123456789abcdef".to_owned(),
+            name: "web".to_owned(),
+            pod: "fedcba9876543210".to_owned(),
+            pod_name: "default/pod".to_owned(),
+            state: "running".to_owned(),
+            image: "busybox:1".to_owned(),
+        };
+        Explanation {
+            schema: 1,
+            container: about,
+            plugins: vec![
+                said(
+                    "10-a",
+                    "answered",
+                    None,
+                    vec![set("Mounts", "/data", Some(mount)), removed],
+                ),
+                said(
+                    "15-longer",
+                    "answered",
+                    None,
+                    vec![set("Env", "SECRET", None)],
+                ),
+                said("20-idle", "answered", None, Vec::new()),
+                said("30-b", "denied", Some("it may not touch Args"), Vec::new()),
+            ],
+            refused: None,
+            base: Some(json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6})),
+            spec: Some(json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 7})),
+        }
+    }
+
+    #[test]
+    fn each_plugin_is_shown_with_its_changes_and_the_spec_where_it_differs() {
+        let expected = "\
+container web  0123456789abc  of pod default/pod fedcba9876543, running
+image     busybox:1
+
+plugins, in the order in which they were asked
+  10-a       2 changes  0.42 ms
+      + Mounts /data = {\"destination\":\"/data\",\"source\":\"/srv\",\"type\":\"bind\"}
+      - Mounts /old
+  15-longer  1 change  0.42 ms
+      + Env SECRET (value not shown)
+  20-idle    changed nothing  0.42 ms
+  30-b       denied: it may not touch Args  0.42 ms
+
+spec  (what plugins changed; --full shows the rest)
+  …
+    \"d\": 4,
+    \"e\": 5,
+-   \"f\": 6
++   \"f\": 7
+  }
+";
+        assert_eq!(text(&explained(), 100, false, false), expected);
+        let full = text(&explained(), 100, false, true);
+        assert!(full.contains("\"a\": 1") && !full.contains('…'), "{full}");
+    }
+
+    #[test]
+    fn a_refused_container_has_its_reason_and_no_spec() {
+        let mut refused = explained();
+        refused.refused = Some("plugin 30-b refused CreateContainer: no".to_owned());
+        (refused.base, refused.spec) = (None, None);
+        let text = text(&refused, 100, false, false);
+        assert!(
+            text.ends_with("\nnot created: plugin 30-b refused CreateContainer: no\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn nothing_of_a_container_moves_the_cursor_and_colours_are_ours_alone() {
+        let mut hostile = explained();
+        hostile.container.name = "\x1b[31mred".to_owned();
+        hostile.plugins[0].changes[0].key = Some("\x1b[2J".to_owned());
+        hostile.spec = Some(json!({"a": "\u{202e}"}));
+        let plain = text(&hostile, 100, false, true);
+        assert!(!plain.contains(['\x1b', '\u{202e}']), "{plain:?}");
+        let colours = text(&explained(), 100, true, false);
+        assert!(
+            colours.contains("\x1b[32m+   \"f\": 7\x1b[0m"),
+            "{colours:?}"
+        );
+    }
+}

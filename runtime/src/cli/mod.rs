@@ -1,0 +1,11 @@
+//! The command line: its arguments, the commands that ask a running daemon over `cairn.v1`, and what they print.
+
+pub mod args;
+pub mod check_table;
+pub mod client;
+mod diff;
+mod explain_text;
+mod plugin_table;
+pub mod text;
+pub mod timeline;
+mod words;

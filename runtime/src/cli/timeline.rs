@@ -1,0 +1,312 @@
+//! The life of a pod for a person: each contract point with its time, what each plugin answered,
+//! what the runtime did between. Pure: drawn from events alone.
+//!
+//! ```text
+//! pod default/web  3f2a9c1d0e4b5  2026-11-21 02:51:07.120 UTC
+//!    0.000 ▶ RunPodSandbox
+//!    0.012 · network attached: 10.88.0.5
+//!    0.013 ◆ C-01 RunPodSandbox
+//!            10-logger      answered        0.42 ms
+//! ```
+//! Times are seconds since the first event of that pod. Texts from outside are shown without control
+//! characters, and lines are folded at the width that is asked for.
+
+use super::text::{clean, date, duration, fold, pad};
+use super::words::{Tint, action_text, life_text, outcome_text};
+use crate::trace::{Event, Outcome, What};
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// Columns before the text of a line: time, space, mark, space.
+const INDENT: usize = 12;
+/// Columns for a plugin's name and for its outcome, where the width allows it.
+const PLUGIN: usize = 20;
+const OUTCOME: usize = 15;
+/// No terminal is taken to be narrower or wider.
+const NARROWEST: usize = 40;
+const WIDEST: usize = 240;
+
+/// Draws `events`, pod by pod in the order of their first event, daemon and plugins first.
+/// `width` is that of the terminal in columns; `color` is for terminals only.
+pub fn render<'a>(
+    events: impl IntoIterator<Item = &'a Event>,
+    width: usize,
+    color: bool,
+) -> String {
+    let mut order: Vec<&str> = vec![""];
+    let mut by_pod: HashMap<&str, Vec<&Event>> = HashMap::new();
+    for event in events {
+        let pod = event.subject.pod.as_str();
+        if !by_pod.contains_key(pod) && !pod.is_empty() {
+            order.push(pod);
+        }
+        by_pod.entry(pod).or_default().push(event);
+    }
+    let mut timeline = Timeline::new(width, color);
+    let events = order.iter().filter_map(|pod| by_pod.remove(pod)).flatten();
+    events.map(|event| timeline.line(event)).collect()
+}
+
+/// Draws event by event, for a reader that follows.
+#[derive(Debug)]
+pub struct Timeline {
+    width: usize,
+    color: bool,
+    /// The pod whose lines are being drawn; `None` before the first line.
+    pod: Option<String>,
+    /// When each pod was first seen, in monotonic and wall time.
+    begun: HashMap<String, (u64, i64)>,
+    /// The contract point whose plugins are being drawn, with its container, and how many answered.
+    point: Option<(String, String, usize)>,
+}
+
+impl Timeline {
+    pub fn new(width: usize, color: bool) -> Self {
+        Self {
+            width: width.clamp(NARROWEST, WIDEST),
+            color,
+            pod: None,
+            begun: HashMap::new(),
+            point: None,
+        }
+    }
+
+    /// The lines of one event, each with its newline; empty for what needs no telling.
+    pub fn line(&mut self, event: &Event) -> String {
+        let mut out = String::new();
+        let lost_on_the_way = event.wall_ns == 0 && matches!(event.what, What::Lost { .. });
+        if !lost_on_the_way {
+            self.head(event, &mut out);
+        }
+        match &event.what {
+            What::CallBegun => self.entry(event, '▶', Tint::Strong, call(event), &mut out),
+            What::CallEnded { took_ns, error } => self.ended(event, *took_ns, error, &mut out),
+            What::Step { step } => {
+                let (text, tint) = action_text(step);
+                self.entry(event, '·', tint, format!("{}{text}", who(event)), &mut out);
+            }
+            What::Point { point, hook } => self.point(event, point, hook, &mut out),
+            What::Plugin { .. } => self.plugin(event, &mut out),
+            What::Passed { hook, aborted, .. } => self.passed(event, hook, aborted, &mut out),
+            What::PluginLife { plugin, life } => {
+                let (text, tint) = life_text(life);
+                self.entry(
+                    event,
+                    '·',
+                    tint,
+                    format!("plugin {plugin}: {text}"),
+                    &mut out,
+                );
+            }
+            What::Lost { events } => {
+                let text = format!("{events} events are missing here");
+                self.entry(event, '!', Tint::Warn, text, &mut out);
+            }
+            What::Unknown => {}
+        }
+        out
+    }
+
+    /// A heading where the pod changes.
+    fn head(&mut self, event: &Event, out: &mut String) {
+        let pod = &event.subject.pod;
+        let now = (event.mono_ns, event.wall_ns);
+        let begun = *self.begun.entry(pod.clone()).or_insert(now);
+        if self.pod.as_ref() == Some(pod) {
+            return;
+        }
+        if self.pod.is_some() {
+            out.push('\n');
+        }
+        self.pod = Some(pod.clone());
+        self.point = None;
+        let name = if pod.is_empty() {
+            "daemon and plugins".to_owned()
+        } else {
+            let short: String = pod.chars().take(13).collect();
+            format!("pod {}  {short}", event.subject.pod_name)
+        };
+        let line = format!("{}  {}", clean(&name), date(begun.1));
+        for piece in fold(&line, self.width, 4) {
+            self.paint(Tint::Strong, &piece, out);
+            out.push('\n');
+        }
+    }
+
+    /// One entry: time, mark, text, folded below itself.
+    fn entry(
+        &mut self,
+        event: &Event,
+        mark: char,
+        tint: Tint,
+        text: impl AsRef<str>,
+        out: &mut String,
+    ) {
+        self.point = None;
+        let text = clean(text.as_ref());
+        for (at, piece) in fold(&text, self.width - INDENT, 2).iter().enumerate() {
+            let lead = if at == 0 {
+                format!("{} {mark} ", self.time(event))
+            } else {
+                " ".repeat(INDENT)
+            };
+            self.paint(Tint::Faint, &lead, out);
+            self.paint(tint, piece, out);
+            out.push('\n');
+        }
+    }
+
+    /// Seconds since the pod's first event, eight columns wide below 10,000 s.
+    fn time(&self, event: &Event) -> String {
+        let begun = self.begun.get(&event.subject.pod);
+        // Monotonic time starts anew at a reboot; then the time of day has to do.
+        let since = begun.map_or(0, |(mono, wall)| {
+            let wall = u64::try_from(event.wall_ns - wall).unwrap_or(0);
+            event.mono_ns.checked_sub(*mono).unwrap_or(wall)
+        });
+        let milliseconds = since / 1_000_000;
+        format!("{:4}.{:03}", milliseconds / 1000, milliseconds % 1000)
+    }
+
+    fn ended(&mut self, event: &Event, took: u64, error: &Option<String>, out: &mut String) {
+        let (call, took) = (call(event), duration(took));
+        match error {
+            None => self.entry(event, '◀', Tint::Good, format!("{call} ok, {took}"), out),
+            Some(error) => {
+                let text = format!("{call} failed, {took}: {error}");
+                self.entry(event, '◀', Tint::Bad, text, out);
+            }
+        }
+    }
+
+    fn point(&mut self, event: &Event, point: &str, hook: &str, out: &mut String) {
+        let id = if point.is_empty() {
+            String::new()
+        } else {
+            format!("{point} ")
+        };
+        let text = format!("{id}{hook}{}", of(event));
+        self.entry(event, '◆', Tint::Point, text, out);
+        self.point = Some((hook.to_owned(), event.subject.container.clone(), 0));
+    }
+
+    /// One plugin's answer, in columns below its point. Where another container's lines came in
+    /// between, the point is named again.
+    fn plugin(&mut self, event: &Event, out: &mut String) {
+        let What::Plugin {
+            hook,
+            plugin,
+            outcome,
+            took_ns,
+            adjusted,
+            changed,
+            updates,
+            evictions,
+        } = &event.what
+        else {
+            return;
+        };
+        let here = |(h, c, _): &(String, String, usize)| h == hook && *c == event.subject.container;
+        if !self.point.as_ref().is_some_and(here) {
+            self.point(event, "", hook, out);
+        }
+        if let Some((_, _, answers)) = &mut self.point {
+            *answers += 1;
+        }
+        let (word, reason, tint) = outcome_text(outcome);
+        let asked = !matches!(outcome, Outcome::NotSubscribed | Outcome::Absent);
+        let took = if asked {
+            duration(*took_ns)
+        } else {
+            String::new()
+        };
+        let mut parts: Vec<String> = Vec::new();
+        if !changed.is_empty() {
+            parts.push(format!("set {}", changed.join(", ")));
+        } else if *adjusted {
+            parts.push("adjusted".to_owned());
+        }
+        parts.extend(some(*updates, "update"));
+        parts.extend(some(*evictions, "eviction"));
+        parts.extend((!reason.is_empty()).then(|| reason.to_owned()));
+        let name = pad(&clean(plugin), PLUGIN);
+        let lead = " ".repeat(INDENT);
+        let detail = clean(&parts.join("; "));
+        let used = INDENT + name.chars().count() + 1 + OUTCOME + 1 + 9;
+        let word = pad(word, OUTCOME);
+        let took = format!(" {took:>9}");
+        let last = took.trim().is_empty() && detail.is_empty();
+        let _ = write!(out, "{lead}{name} ");
+        self.paint(tint, if last { word.trim_end() } else { &word }, out);
+        if used + 2 + detail.chars().count() <= self.width && !detail.is_empty() {
+            self.paint(Tint::Faint, &took, out);
+            let _ = writeln!(out, "  {detail}");
+            return;
+        }
+        self.paint(Tint::Faint, took.trim_end(), out);
+        out.push('\n');
+        if !detail.is_empty() {
+            for piece in fold(&detail, self.width - INDENT - 2, 2) {
+                let _ = writeln!(out, "{lead}  {piece}");
+            }
+        }
+    }
+
+    fn passed(&mut self, event: &Event, hook: &str, aborted: &Option<String>, out: &mut String) {
+        if let Some(why) = aborted {
+            let text = format!("{hook}{} refused: {why}", of(event));
+            self.entry(event, '✗', Tint::Bad, text, out);
+            return;
+        }
+        if let Some((at, container, 0)) = &self.point
+            && at == hook
+            && *container == event.subject.container
+        {
+            let line = format!("{}no plugin", " ".repeat(INDENT));
+            self.paint(Tint::Faint, &line, out);
+            out.push('\n');
+        }
+        self.point = None;
+    }
+
+    fn paint(&self, tint: Tint, text: &str, out: &mut String) {
+        let code = tint.code();
+        let _ = if self.color && !code.is_empty() {
+            write!(out, "\x1b[{code}m{text}\x1b[0m")
+        } else {
+            write!(out, "{text}")
+        };
+    }
+}
+
+fn call(event: &Event) -> String {
+    format!("{}{}", event.subject.call, of(event))
+}
+
+/// ` app`, the container behind a call or a point.
+fn of(event: &Event) -> String {
+    match event.subject.container_name.as_str() {
+        "" => String::new(),
+        name => format!(" {name}"),
+    }
+}
+
+/// `app: `, the container before a step.
+fn who(event: &Event) -> String {
+    match event.subject.container_name.as_str() {
+        "" => String::new(),
+        name => format!("{name}: "),
+    }
+}
+
+fn some(count: u32, noun: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {noun}")),
+        _ => Some(format!("{count} {noun}s")),
+    }
+}
+
+#[cfg(test)]
+#[path = "timeline_tests.rs"]
+mod tests;

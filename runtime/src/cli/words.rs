@@ -1,0 +1,114 @@
+//! Pure: what steps, outcomes and lives of plugins are called in the timeline, and in which colour.
+
+use super::text::duration;
+use crate::trace::{Action, Life, Outcome};
+
+/// Colours by meaning.
+#[derive(Debug, Clone, Copy)]
+pub enum Tint {
+    Plain,
+    Faint,
+    Strong,
+    Point,
+    Good,
+    Warn,
+    Bad,
+}
+
+impl Tint {
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Faint => "2",
+            Self::Strong => "1",
+            Self::Point => "1;36",
+            Self::Good => "32",
+            Self::Warn => "33",
+            Self::Bad => "1;31",
+        }
+    }
+}
+
+pub fn action_text(action: &Action) -> (String, Tint) {
+    let plain = |text: &str| (text.to_owned(), Tint::Plain);
+    match action {
+        Action::Namespaces => plain("namespaces made"),
+        Action::Network { ips } if ips.is_empty() => plain("host network"),
+        Action::Network { ips } => (format!("network attached: {}", ips.join(", ")), Tint::Plain),
+        Action::Paused { pid } => (format!("pause process runs, pid {pid}"), Tint::Plain),
+        Action::Ready => ("ready".to_owned(), Tint::Good),
+        Action::ContainerMade => plain("container recorded"),
+        Action::Created { pid } => (format!("process created, pid {pid}"), Tint::Plain),
+        Action::Started => ("started".to_owned(), Tint::Good),
+        Action::StartFailed { reason } => (format!("start failed: {reason}"), Tint::Bad),
+        Action::Exited { code, reason } if reason.is_empty() => {
+            (format!("exited {code}"), Tint::Plain)
+        }
+        Action::Exited { code, reason } => (format!("exited {code}, {reason}"), Tint::Plain),
+        Action::Updated => plain("resources updated"),
+        Action::Removed => plain("container removed"),
+        Action::NetworkGone => plain("network removed"),
+        Action::Stopped => plain("stopped"),
+        Action::SandboxRemoved => plain("sandbox removed"),
+        Action::DaemonStarted { version } => (format!("cairn {version} started"), Tint::Strong),
+        Action::DaemonStopping => plain("daemon stops"),
+    }
+}
+
+pub fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
+    match outcome {
+        Outcome::Answered => ("answered", "", Tint::Good),
+        Outcome::Refused(why) => ("refused", why, Tint::Bad),
+        Outcome::TimedOut => ("timed out", "", Tint::Warn),
+        Outcome::Lost(why) => ("lost", why, Tint::Warn),
+        Outcome::Garbled(why) => ("garbled", why, Tint::Warn),
+        Outcome::Panicked(why) => ("panicked", why, Tint::Bad),
+        Outcome::Conflict(why) => ("conflict", why, Tint::Bad),
+        Outcome::Denied(why) => ("denied", why, Tint::Bad),
+        Outcome::Skipped => ("skipped", "", Tint::Warn),
+        Outcome::NotSubscribed => ("not subscribed", "", Tint::Faint),
+        Outcome::Joining => ("joining", "", Tint::Warn),
+        Outcome::Absent => ("absent", "", Tint::Warn),
+        Outcome::Cancelled => ("cancelled", "", Tint::Warn),
+    }
+}
+
+pub fn life_text(life: &Life) -> (String, Tint) {
+    match life {
+        Life::Launched => ("launched".to_owned(), Tint::Plain),
+        Life::Registered { version } => (format!("registered, {version}"), Tint::Plain),
+        Life::Configured { events } if events.is_empty() => {
+            ("configured, wants no events".to_owned(), Tint::Plain)
+        }
+        Life::Configured { events } => (
+            format!("configured, wants {}", events.join(", ")),
+            Tint::Plain,
+        ),
+        Life::Synchronized {
+            pods,
+            containers,
+            took_ns,
+        } => {
+            let took = duration(*took_ns);
+            let text = format!("synchronized, pods {pods}, containers {containers}, {took}");
+            (text, Tint::Good)
+        }
+        Life::Unsolicited {
+            updates,
+            failed,
+            evictions,
+        } => {
+            let text = format!(
+                "asked by itself: updates {updates} ({failed} failed), evictions {evictions}"
+            );
+            (text, Tint::Plain)
+        }
+        Life::Rejected { reason } => (format!("rejected: {reason}"), Tint::Bad),
+        Life::Closed { reason } => (format!("closed: {reason}"), Tint::Warn),
+        Life::Restarting { after_ns } => (
+            format!("starts again in {}", duration(*after_ns)),
+            Tint::Plain,
+        ),
+        Life::Dropped { hook } => (format!("missed {hook} for good"), Tint::Bad),
+    }
+}

@@ -1,0 +1,116 @@
+//! `[container]`: what the operator decides about every container.
+
+use oci_spec::runtime::PosixRlimitType;
+use serde::Deserialize;
+
+use super::error::Error;
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Container {
+    pub max_log_line: u32,
+    /// Clamp `oom_score_adj` to the daemon's own where the kernel would refuse (CRI-233).
+    pub restrict_oom_score_adj: bool,
+    /// What a container gets that asks for no seccomp profile.
+    pub unset_seccomp_profile: SeccompDefault,
+    /// `nofile=1024:4096`: soft and hard limit, for every container.
+    pub ulimits: Vec<String>,
+    /// Ignore huge page limits where the host has no hugetlb controller.
+    pub tolerate_missing_hugetlb: bool,
+    /// Make no directories for what an image declares as VOLUME.
+    pub ignore_image_volumes: bool,
+    /// A device belongs to the container's user instead of its owner on the host.
+    pub device_ownership_from_security_context: bool,
+    /// A privileged container gets no device of the host.
+    pub privileged_without_host_devices: bool,
+    /// Annotations of pods and containers with these prefixes go into the OCI spec.
+    pub annotation_prefixes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SeccompDefault {
+    Unconfined,
+    RuntimeDefault,
+}
+
+impl Default for Container {
+    fn default() -> Self {
+        Self {
+            max_log_line: 16384,
+            restrict_oom_score_adj: true,
+            unset_seccomp_profile: SeccompDefault::Unconfined,
+            ulimits: Vec::new(),
+            tolerate_missing_hugetlb: true,
+            ignore_image_volumes: false,
+            device_ownership_from_security_context: false,
+            privileged_without_host_devices: false,
+            annotation_prefixes: Vec::new(),
+        }
+    }
+}
+
+impl Container {
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.max_log_line < 256 {
+            return Err(refused(
+                "container.max_log_line",
+                "must be 256 bytes or more",
+            ));
+        }
+        self.rlimits().map(drop)
+    }
+
+    /// Name, soft and hard limit of each of [`Self::ulimits`].
+    ///
+    /// # Errors
+    /// The first that is none.
+    pub fn rlimits(&self) -> Result<Vec<(String, u64, u64)>, Error> {
+        let parsed = self.ulimits.iter().map(|text| {
+            ulimit(text).map_err(|why| refused("container.ulimits", &format!("\"{text}\": {why}")))
+        });
+        parsed.collect()
+    }
+}
+
+fn refused(key: &'static str, message: &str) -> Error {
+    Error::Value {
+        key,
+        message: message.to_owned(),
+    }
+}
+
+fn ulimit(text: &str) -> Result<(String, u64, u64), &'static str> {
+    let (name, values) = text.split_once('=').ok_or("must be NAME=SOFT:HARD")?;
+    let full = format!("RLIMIT_{}", name.to_ascii_uppercase());
+    full.parse::<PosixRlimitType>()
+        .map_err(|_| "unknown limit (see getrlimit(2))")?;
+    let (soft, hard) = values.split_once(':').unwrap_or((values, values));
+    let number = |text: &str| match text {
+        "unlimited" => Ok(u64::MAX),
+        _ => text
+            .parse()
+            .map_err(|_| "a limit must be a number or \"unlimited\""),
+    };
+    let (soft, hard) = (number(soft)?, number(hard)?);
+    if soft > hard {
+        return Err("the soft limit must not exceed the hard limit");
+    }
+    Ok((name.to_owned(), soft, hard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ulimit;
+
+    #[test]
+    fn a_ulimit_has_a_name_of_the_kernels_and_a_soft_limit_that_is_not_above_the_hard_one() {
+        assert_eq!(ulimit("nofile=1:2"), Ok(("nofile".to_owned(), 1, 2)));
+        assert_eq!(ulimit("core=0"), Ok(("core".to_owned(), 0, 0)));
+        let unlimited = Ok(("memlock".to_owned(), 64, u64::MAX));
+        assert_eq!(ulimit("memlock=64:unlimited"), unlimited);
+        for bad in ["nofile", "files=1", "nofile=2:1", "nofile=x", "nofile=-1:1"] {
+            assert!(ulimit(bad).is_err(), "{bad}");
+        }
+    }
+}

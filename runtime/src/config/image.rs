@@ -1,0 +1,106 @@
+//! The table `[image]`: where images come from, and what one of them may cost.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use serde::Deserialize;
+
+use super::duration::duration;
+use super::error::Error;
+use super::size::size;
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Image {
+    pub registry_config_dir: PathBuf,
+    pub max_parallel_layers: usize,
+    pub max_layers_per_host: usize,
+    pub max_layers: usize,
+    #[serde(deserialize_with = "duration")]
+    pub progress_timeout: Duration,
+    /// Of an unpacked image, all its layers together.
+    #[serde(deserialize_with = "size")]
+    pub max_image_bytes: u64,
+    pub max_image_files: u64,
+    /// Directories in each other.
+    pub max_image_depth: u32,
+    /// Of what one container's VOLUMEs are filled with.
+    #[serde(deserialize_with = "size")]
+    pub max_volume_bytes: u64,
+    /// By registry: token services besides its own that its credentials may go to.
+    pub token_services: BTreeMap<String, Vec<String>>,
+}
+
+impl Default for Image {
+    fn default() -> Self {
+        Self {
+            registry_config_dir: "/etc/cairn/certs.d".into(),
+            max_parallel_layers: 2,
+            max_layers_per_host: 4,
+            max_layers: 32,
+            max_image_bytes: 64 << 30,
+            max_image_files: 2_000_000,
+            max_image_depth: 512,
+            max_volume_bytes: 10 << 30,
+            progress_timeout: Duration::from_secs(300),
+            token_services: BTreeMap::new(),
+        }
+    }
+}
+
+impl Image {
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let refuse = |key, message: String| Err(Error::Value { key, message });
+        for (key, value, range) in [
+            (
+                "image.max_parallel_layers",
+                self.max_parallel_layers,
+                1..=16,
+            ),
+            (
+                "image.max_layers_per_host",
+                self.max_layers_per_host,
+                1..=64,
+            ),
+            ("image.max_layers", self.max_layers, 2..=256),
+        ] {
+            if !range.contains(&value) {
+                let (least, most) = (range.start(), range.end());
+                return refuse(key, format!("{value} is not from {least} to {most}"));
+            }
+        }
+        if self.max_layers <= self.max_layers_per_host {
+            let message = "must be more than max_layers_per_host, or one host holds up all others";
+            return refuse("image.max_layers", message.into());
+        }
+        if self.max_image_bytes < 1 << 20 {
+            return refuse("image.max_image_bytes", "must be 1MiB or more".into());
+        }
+        if self.max_image_files < 1000 {
+            return refuse("image.max_image_files", "must be 1000 or more".into());
+        }
+        // Longer paths than the kernel takes could be named by nobody.
+        if !(16..=2048).contains(&self.max_image_depth) {
+            let message = format!("{} is not from 16 to 2048", self.max_image_depth);
+            return refuse("image.max_image_depth", message);
+        }
+        if self.progress_timeout.is_zero() {
+            return refuse("image.progress_timeout", "must be longer than zero".into());
+        }
+        let hosts = self.token_services.iter().flat_map(|(registry, services)| {
+            let services = services.iter().map(String::as_str);
+            std::iter::once(registry.as_str()).chain(services)
+        });
+        match hosts.into_iter().find(|host| !is_host(host)) {
+            Some(odd) => refuse(
+                "image.token_services",
+                format!("\"{odd}\" is not a host, or a host and its port"),
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `host` or `host:port`, as a registry is named: no scheme, no path.
+fn is_host(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['/', '@', '?', '#', ' ']) && !text.ends_with(':')
+}

@@ -1,0 +1,33 @@
+//! What both services have; each RPC is handed what it uses.
+
+use std::sync::Arc;
+
+use cni_shim::Network;
+
+use super::statistics::Statistics;
+use crate::{
+    config::Config,
+    image::Images,
+    oci::{HostFacts, Policy},
+    pod::{events::Events, registry::Registry, run_pod_sandbox::RunPodSandbox, spec::SpecStore},
+    stream::Streams,
+};
+
+/// The longest message either way; stock clients accept as much (CRI-002).
+pub const MAX_MESSAGE: usize = 16 << 20;
+
+/// Both services on one socket.
+#[derive(Clone)]
+pub struct Cri {
+    pub config: Arc<Config>,
+    pub host: Arc<HostFacts>,
+    pub policy: Arc<Policy>,
+    pub network: Arc<Network>,
+    pub pods: Arc<Registry>,
+    pub specs: SpecStore,
+    pub images: Images,
+    pub events: Events,
+    pub run_pod_sandbox: Arc<RunPodSandbox>,
+    pub statistics: Arc<Statistics>,
+    pub streams: Arc<Streams>,
+}

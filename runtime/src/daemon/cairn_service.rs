@@ -1,0 +1,268 @@
+//! The service `cairn.v1`: what our own commands ask of a running daemon.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use proto_cairn::v1::{
+    ExplainRequest, ExplainResponse, HeldObject, HeldRequest, HeldResponse, ImportImageRequest,
+    ImportImageResponse, ImportedImage, Plugin, PluginsRequest, PluginsResponse, RemoveRequest,
+    RemoveResponse, TimelineEvent, TimelineRequest, cairn_server::Cairn,
+    import_image_request::Part, import_image_response::Step,
+};
+use tokio::{io::AsyncWriteExt as _, sync::mpsc};
+use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
+use tokio_util::io::SyncIoBridge;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    explain,
+    image::{Images, ImportFrom, Progress},
+    pod::{
+        error::Error, held::AllHeld, hooks::Hooks, registry::Registry, remove_by_id::RemoveById,
+        spec::SpecStore,
+    },
+    trace::{EventLog, Filter},
+};
+
+/// Progress lines in flight; the import waits for a slow reader.
+const PROGRESS: usize = 16;
+/// Bytes between the client's stream and the importer.
+const PIPE: usize = 1 << 20;
+/// Between two progress lines.
+const TELL: Duration = Duration::from_secs(1);
+
+pub struct CairnService {
+    pub images: Images,
+    pub log: EventLog,
+    pub hooks: Arc<Hooks>,
+    pub registry: Arc<Registry>,
+    pub specs: SpecStore,
+    pub remove_by_id: Arc<RemoveById>,
+}
+
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Cairn for CairnService {
+    type ImportImageStream = Streamed<ImportImageResponse>;
+
+    async fn import_image(
+        &self,
+        request: Request<Streaming<ImportImageRequest>>,
+    ) -> Result<Response<Self::ImportImageStream>, Status> {
+        let mut parts = request.into_inner();
+        let name = match parts.message().await?.and_then(|message| message.part) {
+            Some(Part::Start(start)) => start.name,
+            _ => {
+                return Err(
+                    Error::invalid("ImportImage: the first message must be `start`").into(),
+                );
+            }
+        };
+        let (answers, receiver) = mpsc::channel(PROGRESS);
+        let images = self.images.clone();
+        tokio::spawn(async move {
+            let result = import(&images, &name, parts, &answers).await;
+            if let Err(error) = result {
+                // The client may be gone; nothing of the import is left then either.
+                let _ = answers.send(Err(error.into())).await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    type TimelineStream = Streamed<TimelineEvent>;
+
+    async fn timeline(
+        &self,
+        request: Request<TimelineRequest>,
+    ) -> Result<Response<Self::TimelineStream>, Status> {
+        let request = request.into_inner();
+        let events = self
+            .log
+            .subscribe(Filter::new(&request.pod), request.follow);
+        let lines = ReceiverStream::new(events).map(|event| {
+            let json = serde_json::to_string(&*event)
+                .map_err(|error| Error::failed(format!("event {}: {error}", event.seq)))?;
+            Ok(TimelineEvent { json })
+        });
+        Ok(Response::new(Box::pin(lines)))
+    }
+
+    async fn plugins(
+        &self,
+        _: Request<PluginsRequest>,
+    ) -> Result<Response<PluginsResponse>, Status> {
+        let plugins = self.hooks.plugins();
+        Ok(Response::new(PluginsResponse {
+            plugins: plugins.iter().map(plugin).collect(),
+        }))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<ExplainRequest>,
+    ) -> Result<Response<ExplainResponse>, Status> {
+        let wanted = request.into_inner().container;
+        let explained = explain::gather(&self.registry, &self.specs, &self.log, &wanted).await?;
+        let json = serde_json::to_string(&explained)
+            .map_err(|error| Error::failed(format!("explain {wanted}: {error}")))?;
+        Ok(Response::new(ExplainResponse { json }))
+    }
+
+    async fn held(&self, _: Request<HeldRequest>) -> Result<Response<HeldResponse>, Status> {
+        let objects = held_objects(&self.registry.held());
+        Ok(Response::new(HeldResponse { objects }))
+    }
+
+    async fn remove(
+        &self,
+        request: Request<RemoveRequest>,
+    ) -> Result<Response<RemoveResponse>, Status> {
+        let RemoveRequest { id, force } = request.into_inner();
+        let remove = Arc::clone(&self.remove_by_id);
+        // Detached: a client that goes away does not leave half a removal.
+        let removal = tokio::spawn(async move { remove.run(&id, force).await });
+        let removed = removal
+            .await
+            .map_err(|error| Error::failed(format!("remove: {error}")))?;
+        let (id, skipped) = removed?;
+        Ok(Response::new(RemoveResponse { id, skipped }))
+    }
+}
+
+fn held_objects(held: &AllHeld) -> Vec<HeldObject> {
+    let pods = held.pods.values().map(|pod| {
+        let metadata = pod.config.metadata.clone().unwrap_or_default();
+        HeldObject {
+            id: pod.id.clone(),
+            kind: "sandbox".to_owned(),
+            name: format!("{}/{}", metadata.namespace, metadata.name),
+            pod: String::new(),
+            record: pod.record.display().to_string(),
+            reason: pod.reason.clone(),
+        }
+    });
+    let containers = held.containers.values().map(|container| HeldObject {
+        id: container.id.clone(),
+        kind: "container".to_owned(),
+        name: container.config.metadata.clone().unwrap_or_default().name,
+        pod: container.pod.clone().unwrap_or_default(),
+        record: container.record.display().to_string(),
+        reason: container.reason.clone(),
+    });
+    pods.chain(containers).collect()
+}
+
+fn plugin(info: &nri::PluginInfo) -> Plugin {
+    let nanoseconds = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let state = match info.state {
+        nri::PluginState::Joining => "joining",
+        nri::PluginState::Active => "active",
+        nri::PluginState::Overdue => "overdue",
+        nri::PluginState::Absent => "absent",
+        nri::PluginState::Gone => "gone",
+    };
+    let version = match info.version {
+        Some(nri::Version::V1Alpha1) if info.old_style => "v1alpha1, StateChange",
+        Some(nri::Version::V1Alpha1) => "v1alpha1",
+        Some(nri::Version::V1Beta1) => "v1beta1",
+        None => "",
+    };
+    let kind = match info.kind {
+        Some(nri::Kind::InProcess) => "in-process",
+        Some(nri::Kind::Launched) => "launched",
+        Some(nri::Kind::External) => "external",
+        None => "",
+    };
+    let names = info
+        .events
+        .iter()
+        .map(|event| nri::mask::event_name(event).to_owned());
+    Plugin {
+        index: info.id.index.clone(),
+        name: info.id.name.clone(),
+        state: state.to_owned(),
+        kind: kind.to_owned(),
+        pid: info.pid.unwrap_or(0),
+        protocol: version.to_owned(),
+        events: names.collect(),
+        required: info.required,
+        must_run: info.must_run,
+        calls: info.calls,
+        errors: info.errors,
+        p50_ns: nanoseconds(info.p50),
+        p99_ns: nanoseconds(info.p99),
+        backlog: info.backlog as u64,
+        last_error: info.last_error.clone().unwrap_or_default(),
+        since_ns: nanoseconds(info.since),
+        last_error_age_ns: nanoseconds(info.last_error_age),
+        on_timeout: info.on_timeout.as_str().to_owned(),
+        fail_request: info.fail_request,
+    }
+}
+
+/// A line a second while there is something new to tell; ends when the client is gone.
+async fn tell(progress: &Progress, answers: &mpsc::Sender<Result<ImportImageResponse, Status>>) {
+    let mut tick = tokio::time::interval(TELL);
+    let mut told = 0;
+    loop {
+        tokio::select! {
+            () = answers.closed() => return,
+            _ = tick.tick() => {}
+        }
+        let (moved, _) = progress.get();
+        if moved != told {
+            told = moved;
+            let line = format!("unpacked {:.1} MB", moved as f64 / 1e6);
+            // Progress is a courtesy: a slow reader misses lines, the import does not wait.
+            let _ = answers.try_send(Ok(ImportImageResponse {
+                step: Some(Step::Progress(line)),
+            }));
+        }
+    }
+}
+
+async fn import(
+    images: &Images,
+    name: &str,
+    mut parts: Streaming<ImportImageRequest>,
+    answers: &mpsc::Sender<Result<ImportImageResponse, Status>>,
+) -> Result<(), Error> {
+    let (mut sink, source) = tokio::io::duplex(PIPE);
+    let feed = async move {
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(|status| Error::failed(status.message()))?;
+            if let Some(Part::Data(bytes)) = part.part {
+                sink.write_all(&bytes)
+                    .await
+                    .map_err(|_| Error::failed("the archive goes on after its end"))?;
+            }
+        }
+        Ok::<(), Error>(())
+    };
+    let name = (!name.is_empty()).then_some(name);
+    let progress = Progress::default();
+    let source = ImportFrom::Reader(Box::new(SyncIoBridge::new(source)));
+    let work = async {
+        let (fed, imported) = tokio::join!(feed, images.import(source, name, &progress));
+        let imported = imported.map_err(|error| Error::invalid(format!("import: {error}")))?;
+        fed.map(|()| imported)
+    };
+    let imported = tokio::select! {
+        imported = work => imported?,
+        () = tell(&progress, answers) => return Ok(()),
+    };
+    for image in imported {
+        let image = ImportedImage {
+            id: image.id.to_string(),
+            tags: image.tags,
+        };
+        let answer = ImportImageResponse {
+            step: Some(Step::Image(image)),
+        };
+        if answers.send(Ok(answer)).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

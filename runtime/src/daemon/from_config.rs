@@ -1,0 +1,193 @@
+//! What the parts of the daemon are opened with, out of the configuration.
+
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cni_shim::{BridgeConfig, Cidr};
+
+use crate::{
+    cgroup, clock,
+    config::{self, Config},
+    host::facts as host,
+    image,
+    monitor::Launcher,
+    oci::{CgroupDriver, HostFacts, Policy, SeccompKind, Selinux},
+    pod::error::{AtStep as _, Error, Result},
+    store,
+    trace::{self, EventLog},
+};
+
+/// How long a pod waits while no network is configured.
+const CNI_READY: Duration = Duration::from_secs(10);
+/// Longest a CNI ADD may take (CRI-518).
+const CNI_ADD: Duration = Duration::from_secs(60);
+/// CNI programs at a time, over all sandboxes.
+const CNI_PARALLEL: usize = 8;
+
+/// What the operator decided about containers.
+///
+/// # Errors
+/// None for a configuration that was checked.
+pub fn policy(config: &Config, cgroups: &cgroup::Host) -> Result<Policy> {
+    let container = &config.container;
+    Ok(Policy {
+        cgroup_driver: match cgroups.systemd() {
+            Some(_) => CgroupDriver::Systemd,
+            None => CgroupDriver::Cgroupfs,
+        },
+        default_cgroup_parent: config.cgroup.parent.clone(),
+        seccomp_when_absent: match container.unset_seccomp_profile {
+            config::SeccompDefault::Unconfined => SeccompKind::Unconfined,
+            config::SeccompDefault::RuntimeDefault => SeccompKind::RuntimeDefault,
+        },
+        annotation_prefixes: container.annotation_prefixes.clone(),
+        rlimits: container.rlimits().step("configuration")?,
+        restrict_oom_score_adj: container.restrict_oom_score_adj,
+        tolerate_missing_hugetlb: container.tolerate_missing_hugetlb,
+        ignore_image_volumes: container.ignore_image_volumes,
+        device_ownership_from_user: container.device_ownership_from_security_context,
+        privileged_without_host_devices: container.privileged_without_host_devices,
+    })
+}
+
+/// What of this host keeps containers from what they may ask for.
+pub fn warn_of(host: &HostFacts) {
+    match host.selinux {
+        Selinux::Absent => {}
+        Selinux::Permissive => tracing::warn!(
+            "SELinux is permissive: labels that pods ask for are checked, and not set"
+        ),
+        Selinux::Enforcing => tracing::warn!(
+            "SELinux is enforcing, and cairn sets no labels: containers that ask for selinux_options, or for \
+             selinux_relabel of a mount as a kubelet does for volumes, are refused; setenforce 0 and a restart \
+             of cairn let them run"
+        ),
+    }
+    if let Some(apparmor) = host.apparmor.as_ref().filter(|a| !a.problem.is_empty()) {
+        tracing::warn!(
+            "AppArmor: no default profile, containers run without one: {}",
+            apparmor.problem
+        );
+    }
+}
+
+/// The hierarchies, and systemd where the driver is systemd.
+pub async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result<cgroup::Host> {
+    let host = cgroup::Host::detect().step("cgroups")?;
+    let only_v2 = host.mode() == cgroup::Mode::V2;
+    match config.cgroup.driver {
+        config::CgroupDriver::Cgroupfs => return Ok(host),
+        config::CgroupDriver::Auto if !only_v2 || !host::is_run_by_systemd() => return Ok(host),
+        config::CgroupDriver::Systemd if !only_v2 => {
+            return Err(Error::failed(
+                "cgroup.driver = \"systemd\" needs cgroup v2 alone, and this host has v1 hierarchies: boot it with \
+                 systemd.unified_cgroup_hierarchy=1, or set \"cgroupfs\"",
+            ));
+        }
+        config::CgroupDriver::Auto | config::CgroupDriver::Systemd => {}
+    }
+    let systemd = cgroup::Systemd::new(&config.root, launcher.hold(), cgroup::SYSTEM_BUS.into());
+    systemd
+        .check()
+        .await
+        .step("the systemd cgroup driver (cgroup.driver = \"cgroupfs\" does without it)")?;
+    Ok(host.driven_by(systemd))
+}
+
+pub fn open_log(config: &Config) -> Result<EventLog> {
+    let options = trace::Options {
+        ring: config.trace.ring,
+        max_bytes: config.trace.file_bytes,
+        files: config.trace.files,
+        ..trace::Options::new(clock::now_ns)
+    };
+    EventLog::open(&config.root.join("trace"), &options).step("event log")
+}
+
+pub fn image_options(config: &Config, program: &Path) -> image::Options {
+    let unpack = vec![program.into(), OsString::from("unpack")];
+    let asked = &config.image;
+    image::Options {
+        volumes_dir: Some(config.state.join("image-volumes")),
+        registry_config_dir: Some(asked.registry_config_dir.clone()),
+        turns: image::TurnBounds {
+            all: asked.max_layers,
+            host: asked.max_layers_per_host,
+            image: asked.max_parallel_layers,
+        },
+        image: image::TreeBounds {
+            bytes: asked.max_image_bytes,
+            files: asked.max_image_files,
+            depth: asked.max_image_depth,
+        },
+        max_volume_bytes: asked.max_volume_bytes,
+        progress_timeout: asked.progress_timeout,
+        token_services: asked.token_services.clone(),
+        ..image::Options::new(config.root.join("roots"), unpack)
+    }
+}
+
+pub fn network_config(config: &Config) -> Result<cni_shim::Config> {
+    let network = &config.network;
+    let subnet = |text: &str| {
+        let (ip, prefix) = text.split_once('/')?;
+        Cidr::new(ip.parse().ok()?, prefix.parse().ok()?)
+    };
+    let subnets = [&network.subnet, &network.subnet6]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .map(|text| subnet(text).ok_or_else(|| Error::invalid(format!("subnet {text}: is none"))))
+        .collect::<Result<_>>()?;
+    Ok(cni_shim::Config {
+        conf_dir: network.cni_conf_dir.clone(),
+        bin_dirs: network.cni_bin_dirs.clone(),
+        cache_dir: config.root.join("cni"),
+        state_dir: config.root.join("network"),
+        bridge: (!network.bridge.is_empty()).then(|| BridgeConfig {
+            name: network.bridge.clone(),
+            table: network.bridge.replace(['-', '.'], "_"),
+            subnets,
+            masquerade: network.masquerade,
+            spoof_check: network.spoof_check,
+            mtu: (network.mtu > 0).then_some(network.mtu),
+        }),
+        add_timeout: CNI_ADD,
+        ready_timeout: CNI_READY,
+        parallel: CNI_PARALLEL,
+        started: Some(crate::inherited::give_back),
+    })
+}
+
+/// The static monitor program doubles as the pause program: it is all that the root holds.
+pub fn make_pause_root(state: &Path, helpers: &Path) -> Result<PathBuf> {
+    let root = state.join("pause-root");
+    // libcontainer mounts over these, as the root of a user namespace in some pods.
+    for dir in [
+        root.clone(),
+        root.join("proc"),
+        root.join("dev"),
+        root.join("sys"),
+    ] {
+        store::make_dir(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).step("pause root")?;
+    }
+    let (from, to, tmp) = (
+        helpers.join("cairn-monitor"),
+        root.join("pause"),
+        root.join("pause.tmp"),
+    );
+    let program = fs::read(&from).step("pause root")?;
+    // A full tmpfs has no room for it a second time.
+    if fs::read(&to).is_ok_and(|there| there == program) {
+        return Ok(root);
+    }
+    fs::copy(&from, &tmp)
+        .and_then(|_| fs::rename(&tmp, &to))
+        .step("pause root")?;
+    Ok(root)
+}

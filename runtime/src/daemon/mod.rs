@@ -1,0 +1,8 @@
+//! The daemon: opened, served, drained. `serve.rs` is where to begin.
+
+mod accept;
+pub mod cairn_service;
+mod from_config;
+pub mod metrics;
+mod open;
+pub mod serve;

@@ -1,0 +1,370 @@
+//! Everything that the daemon has, opened and put together once: each step of a pod gets what it uses, and no more.
+
+use std::{ffi::OsString, path::PathBuf, sync::Arc};
+
+use cni_shim::{Network, namespaces::HelperCommand};
+
+use super::{
+    cairn_service::CairnService,
+    from_config::{
+        image_options, make_pause_root, network_config, open_cgroups, open_log, policy, warn_of,
+    },
+};
+use crate::{
+    config::Config,
+    cri::{Cri, Statistics},
+    host::facts as host,
+    image::Images,
+    monitor::{Launcher, LauncherConfig},
+    oci::HostFacts,
+    pod::{
+        adjusted_cgroup::AdjustedCgroups,
+        container_exit::ContainerExit,
+        create_container::CreateContainer,
+        dirs::Dirs,
+        driver::Steps,
+        error::{AtStep as _, Error, Result},
+        events::Events,
+        hooks::Hooks,
+        message::Describe,
+        pause::Pauses,
+        plugins::Plugins,
+        processes::Processes,
+        record::{ContainerRecord, PodRecord},
+        recover::Recovery,
+        registry::Registry,
+        remove_by_id::RemoveById,
+        remove_container::RemoveContainer,
+        remove_pod_sandbox::RemovePodSandbox,
+        resources::ResourceWriter,
+        run_pod_sandbox::RunPodSandbox,
+        sandbox::Sandboxes,
+        side_effects::Others,
+        spec::SpecStore,
+        start_container::StartContainer,
+        stop_container::StopContainer,
+        stop_pod_sandbox::StopPodSandbox,
+        sweep::Sweep,
+        update_container_resources::UpdateContainerResources,
+        update_pod_sandbox_resources::UpdatePodSandboxResources,
+    },
+    stats::{Layers, Sampler},
+    store::{self, Store},
+    stream::Streams,
+    trace::EventLog,
+};
+
+/// What `serve.rs` serves and drains.
+pub struct Daemon {
+    pub cri: Cri,
+    pub cairn: CairnService,
+    pub recovery: Recovery,
+    pub plugins: Plugins,
+    pub hooks: Arc<Hooks>,
+    pub events: Events,
+    /// CPU rates; runs while the daemon does.
+    pub sampler: Sampler,
+}
+
+/// What everything else is made of: the machine, the disk, and who is told.
+struct Parts {
+    config: Arc<Config>,
+    dirs: Dirs,
+    host: Arc<HostFacts>,
+    describe: Describe,
+    pods: Store<PodRecord>,
+    containers: Store<ContainerRecord>,
+    specs: SpecStore,
+    images: Images,
+    network: Arc<Network>,
+    processes: Arc<Processes>,
+    registry: Arc<Registry>,
+    hooks: Arc<Hooks>,
+    events: Events,
+    log: EventLog,
+    pause_root: PathBuf,
+    helper: HelperCommand,
+}
+
+/// Opens everything; the directories are locked by the caller. `no_user_namespaces`: why pods can have none, if they
+/// cannot.
+///
+/// # Errors
+/// The first thing that is not to be had.
+pub async fn open(
+    config: Config,
+    no_user_namespaces: Option<String>,
+    streams: Arc<Streams>,
+) -> Result<Daemon> {
+    Ok(Parts::open(config, no_user_namespaces)
+        .await?
+        .put_together(streams))
+}
+
+impl Parts {
+    async fn open(config: Config, no_user_namespaces: Option<String>) -> Result<Self> {
+        let dirs = Dirs {
+            root: config.root.clone(),
+            state: config.state.clone(),
+        };
+        let (root, state) = (&dirs.root, &dirs.state);
+        store::make_passage(state)?;
+        for dir in [
+            "pods",
+            "containers",
+            "image-volumes",
+            "pause",
+            "pause-root",
+            "ns",
+        ] {
+            store::make_passage(&state.join(dir))?;
+        }
+        // Programs of images, with their setuid bits, are for containers only, and records for us.
+        for dir in ["cni", "images", "network", "roots", "trace", "volumes"] {
+            store::make_private(&root.join(dir), None)?;
+        }
+        let program = std::env::current_exe().step("find our own program")?;
+        let helpers = program
+            .parent()
+            .ok_or_else(|| Error::failed("our own program lies nowhere"))?
+            .to_owned();
+        let launcher = Launcher::new(LauncherConfig {
+            run_dir: state.join("monitor"),
+            helpers_dir: helpers.clone(),
+        })
+        .await
+        .step("monitor")?;
+        let cgroups = open_cgroups(&config, &launcher).await?;
+        let images =
+            Images::open(&root.join("images"), image_options(&config, &program)).step("images")?;
+        let network = Network::new(network_config(&config)?).step("network")?;
+        let pause_root = make_pause_root(state, &helpers)?;
+        let log = open_log(&config)?;
+        let host = host::facts(&cgroups, no_user_namespaces, &root.join("apparmor"))
+            .step("read the host's facts")?;
+        warn_of(&host);
+        let describe = Describe {
+            dirs: dirs.clone(),
+            node_name: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            policy: Arc::new(policy(&config, &cgroups)?),
+        };
+        let (pods, containers) = (
+            Store::open(root.join("pods"))?,
+            Store::open(root.join("containers"))?,
+        );
+        Ok(Self {
+            specs: SpecStore::open(root.join("specs"))?,
+            processes: Arc::new(Processes {
+                launcher,
+                cgroups,
+                dirs: dirs.clone(),
+                boot_id: host::boot_id().step("read the boot id")?,
+            }),
+            helper: HelperCommand {
+                program,
+                args: vec![OsString::from("sandbox")],
+            },
+            config: Arc::new(config),
+            dirs,
+            host: Arc::new(host),
+            hooks: Arc::new(Hooks::new(describe.clone(), log.clone())),
+            describe,
+            pods,
+            containers,
+            images,
+            network: Arc::new(network),
+            registry: Arc::default(),
+            events: Events::default(),
+            log,
+            pause_root,
+        })
+    }
+
+    fn put_together(self, streams: Arc<Streams>) -> Daemon {
+        let sandboxes = Arc::new(Sandboxes {
+            dirs: self.dirs.clone(),
+            describe: self.describe.clone(),
+            processes: Arc::clone(&self.processes),
+            network: Arc::clone(&self.network),
+            images: self.images.clone(),
+            helper: self.helper.clone(),
+        });
+        let pauses = Arc::new(Pauses {
+            root: self.pause_root.clone(),
+            host: Arc::clone(&self.host),
+            describe: self.describe.clone(),
+            processes: Arc::clone(&self.processes),
+            registry: Arc::clone(&self.registry),
+            events: self.events.clone(),
+            log: self.log.clone(),
+        });
+        let others = Others {
+            registry: Arc::clone(&self.registry),
+            resources: Arc::new(ResourceWriter {
+                specs: self.specs.clone(),
+                host: Arc::clone(&self.host),
+                policy: Arc::clone(&self.describe.policy),
+                processes: Arc::clone(&self.processes),
+            }),
+        };
+        let steps = Arc::new(self.steps(&sandboxes, &pauses, &others));
+        let run_pod_sandbox = Arc::new(RunPodSandbox {
+            registry: Arc::clone(&self.registry),
+            records: self.pods.clone(),
+            sandboxes: Arc::clone(&sandboxes),
+            pauses,
+            host: Arc::clone(&self.host),
+            default_cgroup_parent: self.config.cgroup.parent.clone(),
+            hooks: Arc::clone(&self.hooks),
+            events: self.events.clone(),
+            log: self.log.clone(),
+            steps: Arc::clone(&steps),
+        });
+        let remove_by_id = Arc::new(RemoveById {
+            registry: Arc::clone(&self.registry),
+            pods: self.pods.clone(),
+            containers: self.containers.clone(),
+            specs: self.specs.clone(),
+            images: self.images.clone(),
+            processes: Arc::clone(&self.processes),
+            sandboxes: Arc::clone(&sandboxes),
+        });
+        let sampler = Sampler::default();
+        Daemon {
+            recovery: Recovery {
+                registry: Arc::clone(&self.registry),
+                pods: self.pods,
+                containers: self.containers,
+                specs: self.specs.clone(),
+                describe: self.describe.clone(),
+                hooks: Arc::clone(&self.hooks),
+                run_pod_sandbox: Arc::clone(&run_pod_sandbox),
+                steps,
+                remove_by_id: Arc::clone(&remove_by_id),
+                sweep: Sweep {
+                    registry: Arc::clone(&self.registry),
+                    specs: self.specs.clone(),
+                    images: self.images.clone(),
+                    processes: Arc::clone(&self.processes),
+                    sandboxes,
+                },
+            },
+            plugins: Plugins {
+                describe: self.describe.clone(),
+                others,
+                log: self.log.clone(),
+            },
+            cairn: CairnService {
+                images: self.images.clone(),
+                log: self.log,
+                hooks: Arc::clone(&self.hooks),
+                registry: Arc::clone(&self.registry),
+                specs: self.specs.clone(),
+                remove_by_id,
+            },
+            cri: Cri {
+                config: self.config,
+                host: self.host,
+                policy: self.describe.policy,
+                network: self.network,
+                pods: Arc::clone(&self.registry),
+                specs: self.specs,
+                images: self.images.clone(),
+                events: self.events.clone(),
+                run_pod_sandbox,
+                statistics: Arc::new(Statistics {
+                    pods: self.registry,
+                    images: self.images,
+                    processes: self.processes,
+                    sampler: sampler.clone(),
+                    layers: Layers::default(),
+                }),
+                streams,
+            },
+            hooks: self.hooks,
+            events: self.events,
+            sampler,
+        }
+    }
+
+    fn steps(&self, sandboxes: &Arc<Sandboxes>, pauses: &Arc<Pauses>, others: &Others) -> Steps {
+        let hooks = || Arc::clone(&self.hooks);
+        let registry = || Arc::clone(&self.registry);
+        let processes = || Arc::clone(&self.processes);
+        let (events, log) = (|| self.events.clone(), || self.log.clone());
+        let exit = Arc::new(ContainerExit {
+            processes: processes(),
+            hooks: hooks(),
+            others: others.clone(),
+            events: events(),
+            log: log(),
+        });
+        let stop_container = StopContainer {
+            processes: processes(),
+        };
+        Steps {
+            stop_pod_sandbox: StopPodSandbox {
+                registry: registry(),
+                sandboxes: Arc::clone(sandboxes),
+                pauses: Arc::clone(pauses),
+                hooks: hooks(),
+                events: events(),
+                log: log(),
+            },
+            remove_pod_sandbox: RemovePodSandbox {
+                registry: registry(),
+                hooks: hooks(),
+                events: events(),
+                log: log(),
+            },
+            update_pod_sandbox_resources: UpdatePodSandboxResources { hooks: hooks() },
+            create_container: CreateContainer {
+                records: self.containers.clone(),
+                specs: self.specs.clone(),
+                images: self.images.clone(),
+                dirs: self.dirs.clone(),
+                host: Arc::clone(&self.host),
+                describe: self.describe.clone(),
+                places: AdjustedCgroups {
+                    registry: registry(),
+                    cgroups: self.processes.cgroups.clone(),
+                    placing: tokio::sync::Mutex::default(),
+                },
+                hooks: hooks(),
+                exit: Arc::clone(&exit),
+                events: events(),
+                log: log(),
+            },
+            start_container: StartContainer {
+                specs: self.specs.clone(),
+                images: self.images.clone(),
+                processes: processes(),
+                exit: Arc::clone(&exit),
+                hooks: hooks(),
+                events: events(),
+                log: log(),
+                max_log_line: self.config.container.max_log_line,
+            },
+            update_container_resources: UpdateContainerResources {
+                hooks: hooks(),
+                others: others.clone(),
+                log: log(),
+            },
+            remove_container: RemoveContainer {
+                specs: self.specs.clone(),
+                images: self.images.clone(),
+                stop: stop_container.clone(),
+                exit: Arc::clone(&exit),
+                hooks: hooks(),
+                events: events(),
+                log: log(),
+            },
+            stop_container,
+            container_exit: exit,
+            log: log(),
+        }
+    }
+}

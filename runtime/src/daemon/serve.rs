@@ -1,0 +1,215 @@
+//! The daemon: lock, open, recover, bind, serve, drain.
+//!
+//! Nothing is touched before the configuration was checked, and no RPC is served before
+//! recovery is done (CRI-812).
+
+use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
+
+use proto_cairn::v1::cairn_server::CairnServer;
+use proto_cri::v1::{
+    image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
+};
+use sd_notify::NotifyState;
+use tokio::net::UnixListener;
+use tonic::transport::{Server, server::Router};
+
+use super::{
+    accept::Accepting,
+    metrics,
+    open::{Daemon, open},
+};
+use crate::{
+    config::Config,
+    cri::MAX_MESSAGE,
+    pod::{error, events::Events},
+    preflight,
+    store::{self, Lock},
+    stream,
+    trace::{Action, Subject},
+};
+
+/// How long RPCs under way may take to end when the daemon is told to.
+const DRAIN: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Open(#[from] error::Error),
+    #[error("listen on {path}: {cause}")]
+    Listen { path: String, cause: io::Error },
+    #[error("listen on {path}: another program answers there")]
+    Taken { path: String },
+    #[error("{0}")]
+    Host(String),
+    #[error("serve: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// Serves until `shutdown` is ready, then drains.
+///
+/// # Errors
+/// One line for a person; nothing is served then.
+pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    preflight::required().map_err(Error::Host)?;
+    let _root = Lock::take(&config.root)?;
+    let _state = Lock::take(&config.state)?;
+    let listener = bind(config.socket())?;
+    let metrics = match config.metrics() {
+        Some(address) => Some(
+            metrics::bind(address)
+                .await
+                .map_err(|cause| Error::Listen {
+                    path: address.to_string(),
+                    cause,
+                })?,
+        ),
+        None => None,
+    };
+    let address = config.stream.address();
+    let listen = |cause| Error::Listen {
+        path: format!("{address} (streaming)"),
+        cause,
+    };
+    let streams_at = stream::Listener::bind(address, config.stream.tls())
+        .await
+        .map_err(listen)?;
+    let streams = stream::Streams::new(&streams_at, config.stream.idle_timeout);
+    let socket = config.socket().to_owned();
+    let host = look_at_the_host(config.clone()).await?;
+    let Daemon {
+        cri,
+        cairn,
+        recovery,
+        plugins,
+        hooks,
+        events,
+        sampler,
+    } = open(config, host.no_user_namespaces, Arc::clone(&streams)).await?;
+    let log = cairn.log.clone();
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    log.record(Subject::daemon(), Action::DaemonStarted { version });
+    let summary = recovery.run(&cri.config, plugins).await?;
+    tracing::info!(
+        pods = summary.pods,
+        containers = summary.containers,
+        held = summary.held,
+        socket = %socket.display(),
+        "cairn {} serves",
+        env!("CARGO_PKG_VERSION"),
+    );
+    let metrics =
+        metrics.map(|listener| tokio::spawn(metrics::serve(listener, Arc::clone(&hooks))));
+    notify(NotifyState::Ready);
+    let sampling = tokio::spawn(async move { sampler.run().await });
+    let streaming = tokio::spawn(Arc::clone(&streams).serve(streams_at));
+    let server = Server::builder()
+        .add_service(
+            RuntimeServiceServer::new(cri.clone())
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE),
+        )
+        .add_service(
+            ImageServiceServer::new(cri)
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE),
+        )
+        .add_service(CairnServer::new(cairn));
+    let shutdown = async {
+        shutdown.await;
+        log.record(Subject::daemon(), Action::DaemonStopping);
+    };
+    let result = run(server, &events, &streams, listener, shutdown).await;
+    streaming.abort();
+    sampling.abort();
+    notify(NotifyState::Stopping);
+    if let Some(metrics) = metrics {
+        metrics.abort();
+    }
+    hooks.shutdown("the runtime is shutting down").await;
+    remove_socket(&socket);
+    result
+}
+
+/// What pods can have here, told once.
+async fn look_at_the_host(config: Config) -> Result<preflight::Report, Error> {
+    let look = move || {
+        let program = std::env::current_exe()?;
+        Ok(preflight::inspect(&config, &program))
+    };
+    let failed = |e: io::Error| Error::Host(format!("look at the host: {e}"));
+    let report = tokio::task::spawn_blocking(look).await;
+    let report = report.map_err(|e| failed(e.into()))?.map_err(failed)?;
+    report.log();
+    Ok(report)
+}
+
+async fn run(
+    server: Router,
+    events: &Events,
+    streams: &Arc<stream::Streams>,
+    listener: UnixListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = server.serve_with_incoming_shutdown(Accepting::new(listener), async {
+        // A dropped sender is a shutdown too.
+        let _ = stopped.await;
+    });
+    tokio::pin!(server, shutdown);
+    tokio::select! {
+        result = &mut server => return Ok(result?),
+        () = &mut shutdown => {}
+    }
+    // They would outlast any deadline.
+    events.close();
+    drop(stop);
+    let drained = tokio::join!(tokio::time::timeout(DRAIN, server), streams.end()).0;
+    match drained {
+        Ok(result) => {
+            tracing::info!("drained: every request under way has ended");
+            Ok(result?)
+        }
+        Err(_) => {
+            tracing::warn!(after = ?DRAIN, "not drained: requests under way are abandoned; their records resume");
+            Ok(())
+        }
+    }
+}
+
+/// A dead socket is replaced, a living one never.
+fn bind(path: &Path) -> Result<UnixListener, Error> {
+    let shown = path.display().to_string();
+    let listen = |cause| Error::Listen {
+        path: shown.clone(),
+        cause,
+    };
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).map_err(listen)?;
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => return Err(Error::Taken { path: shown }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(listen)?;
+        }
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path).map_err(listen)?;
+    // root and its group only (CRI-010).
+    fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(listen)?;
+    Ok(listener)
+}
+
+fn remove_socket(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::warn!(%error, "the socket is left behind");
+    }
+}
+
+/// Tells systemd, where it asked for it.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "cannot notify the service manager");
+    }
+}

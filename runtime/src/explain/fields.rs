@@ -1,0 +1,288 @@
+//! Pure: where in an adjustment a field that a plugin owns has its value.
+
+use proto_nri::{ContainerAdjustment, Field, FieldOwners};
+use serde_json::Value;
+
+use super::explanation::{Change, Deed};
+
+/// What this plugin changed: its entries in the table of owners, with values from the merged adjustment.
+pub fn changes(
+    owners: &FieldOwners,
+    adjustment: &ContainerAdjustment,
+    plugin: &str,
+) -> Vec<Change> {
+    let adjustment = serde_json::to_value(adjustment).unwrap_or_default();
+    let mut changes = Vec::new();
+    for (number, owner) in &owners.simple {
+        if let (Some(deed), Ok(field)) = (deed(owner, plugin), Field::try_from(*number)) {
+            changes.push(change(&adjustment, field, None, deed));
+        }
+    }
+    for (number, keys) in &owners.compound {
+        let Ok(field) = Field::try_from(*number) else {
+            continue;
+        };
+        for (key, owner) in &keys.owners {
+            if let Some(deed) = deed(owner, plugin) {
+                changes.push(change(&adjustment, field, Some(key), deed));
+            }
+        }
+    }
+    changes
+}
+
+/// Plugins in the table of owners, by index and name.
+pub fn owners(table: &FieldOwners) -> Vec<String> {
+    let keyed = table
+        .compound
+        .values()
+        .flat_map(|keys| keys.owners.values());
+    let all = table.simple.values().chain(keyed);
+    let mut names: Vec<String> = all
+        .flat_map(|owner| owner.trim_start_matches('-').split(','))
+        .map(str::to_owned)
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// An owner is written `10-foo`, `-10-foo` where it removed the entry, or `10-foo,20-bar`.
+fn deed(owner: &str, plugin: &str) -> Option<Deed> {
+    if owner == plugin {
+        return Some(Deed::Set);
+    }
+    if owner.strip_prefix('-') == Some(plugin) {
+        return Some(Deed::Removed);
+    }
+    owner
+        .split(',')
+        .any(|one| one == plugin)
+        .then_some(Deed::Added)
+}
+
+fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) -> Change {
+    let value = match deed {
+        Deed::Removed => None,
+        Deed::Set | Deed::Added => value(adjustment, field, key.map_or("", String::as_str)),
+    };
+    Change {
+        deed,
+        field: field.as_str_name().to_owned(),
+        key: key.cloned(),
+        value,
+    }
+}
+
+/// The value of a field; wrapped numbers and texts without their wrapper.
+fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
+    let found = match place(field)? {
+        Place::Simple(path) => adjustment.pointer(path)?.clone(),
+        Place::Map(path) => adjustment.pointer(path)?.get(key)?.clone(),
+        Place::List(path, name) => {
+            let list = adjustment.pointer(path)?.as_array()?;
+            let here = |entry: &&Value| entry.get(name).and_then(Value::as_str) == Some(key);
+            list.iter().find(here)?.clone()
+        }
+    };
+    match found.get("value") {
+        Some(inner) if found.as_object().is_some_and(|o| o.len() == 1) => Some(inner.clone()),
+        _ => Some(found),
+    }
+}
+
+enum Place {
+    Simple(&'static str),
+    /// By key.
+    Map(&'static str),
+    /// By the field that holds the key.
+    List(&'static str, &'static str),
+}
+
+/// `None` for what has no value to show.
+fn place(field: Field) -> Option<Place> {
+    use Place::{List, Map, Simple};
+    Some(match field {
+        // The values of variables are secrets.
+        Field::None | Field::Env => return None,
+        Field::Annotations => Map("/annotations"),
+        Field::Mounts => List("/mounts", "destination"),
+        Field::OciHooks => Simple("/hooks"),
+        Field::Devices => List("/linux/devices", "path"),
+        Field::CdiDevices => List("/cdi_devices", "name"),
+        Field::Args => Simple("/args"),
+        Field::MemLimit => Simple("/linux/resources/memory/limit"),
+        Field::MemReservation => Simple("/linux/resources/memory/reservation"),
+        Field::MemSwapLimit => Simple("/linux/resources/memory/swap"),
+        Field::MemKernelLimit => Simple("/linux/resources/memory/kernel"),
+        Field::MemTcpLimit => Simple("/linux/resources/memory/kernel_tcp"),
+        Field::MemSwappiness => Simple("/linux/resources/memory/swappiness"),
+        Field::MemDisableOomKiller => Simple("/linux/resources/memory/disable_oom_killer"),
+        Field::MemUseHierarchy => Simple("/linux/resources/memory/use_hierarchy"),
+        Field::CpuShares => Simple("/linux/resources/cpu/shares"),
+        Field::CpuQuota => Simple("/linux/resources/cpu/quota"),
+        Field::CpuPeriod => Simple("/linux/resources/cpu/period"),
+        Field::CpuRealtimeRuntime => Simple("/linux/resources/cpu/realtime_runtime"),
+        Field::CpuRealtimePeriod => Simple("/linux/resources/cpu/realtime_period"),
+        Field::CpuSetCpUs => Simple("/linux/resources/cpu/cpus"),
+        Field::CpuSetMems => Simple("/linux/resources/cpu/mems"),
+        Field::PidsLimit => Simple("/linux/resources/pids/limit"),
+        Field::HugepageLimits => List("/linux/resources/hugepage_limits", "page_size"),
+        Field::BlockioClass => Simple("/linux/resources/blockio_class"),
+        Field::RdtClass => Simple("/linux/resources/rdt_class"),
+        Field::CgroupsUnified => Map("/linux/resources/unified"),
+        Field::CgroupsPath => Simple("/linux/cgroups_path"),
+        Field::OomScoreAdj => Simple("/linux/oom_score_adj"),
+        Field::Rlimits => List("/rlimits", "type"),
+        Field::IoPriority => Simple("/linux/io_priority"),
+        Field::SeccompPolicy => Simple("/linux/seccomp_policy"),
+        Field::Namespace => List("/linux/namespaces", "type"),
+        Field::Sysctl => Map("/linux/sysctl"),
+        Field::LinuxNetDevices => Map("/linux/net_devices"),
+        Field::LinuxSched => Simple("/linux/scheduler"),
+        Field::RdtClosId => Simple("/linux/rdt/clos_id"),
+        Field::RdtSchemata => Simple("/linux/rdt/schemata"),
+        Field::RdtEnableMonitoring => Simple("/linux/rdt/enable_monitoring"),
+        Field::MemoryPolicy => Simple("/linux/memory_policy"),
+    })
+}
+
+/// Takes the values of environment variables out of a spec or a hook: `NAME=value` becomes `NAME=…`.
+pub fn hide_variables(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(hide_variables),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if name == "env" {
+                    hide(field);
+                } else {
+                    hide_variables(field);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn hide(variables: &mut Value) {
+    for variable in variables.as_array_mut().into_iter().flatten() {
+        let name = variable.as_str().unwrap_or_default().split('=').next();
+        *variable = Value::String(format!("{}=…", name.unwrap_or_default()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An adjustment with every field, and the table that says who set it.
+    fn everything() -> (FieldOwners, ContainerAdjustment) {
+        let adjustment = serde_json::json!({
+            "annotations": {"k": "v"},
+            "mounts": [{"destination": "/data", "source": "/srv"}],
+            "env": [{"key": "SECRET", "value": "hunter2"}],
+            "hooks": {"prestart": [{"path": "/h", "env": ["TOKEN=hunter2"]}]},
+            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 5}],
+            "cdi_devices": [{"name": "a/b=c"}],
+            "args": ["true"],
+            "linux": {
+                "devices": [{"path": "/dev/x"}],
+                "resources": {
+                    "memory": {
+                        "limit": {"value": 1}, "reservation": {"value": 2}, "swap": {"value": 3},
+                        "kernel": {"value": 4}, "kernel_tcp": {"value": 5}, "swappiness": {"value": 6},
+                        "disable_oom_killer": {"value": true}, "use_hierarchy": {"value": true}
+                    },
+                    "cpu": {
+                        "shares": {"value": 1}, "quota": {"value": 2}, "period": {"value": 3},
+                        "realtime_runtime": {"value": 4}, "realtime_period": {"value": 5},
+                        "cpus": "0", "mems": "0"
+                    },
+                    "pids": {"limit": 7},
+                    "hugepage_limits": [{"page_size": "2MB", "limit": 8}],
+                    "blockio_class": {"value": "b"}, "rdt_class": {"value": "r"},
+                    "unified": {"memory.high": "9"}
+                },
+                "cgroups_path": "/x", "oom_score_adj": {"value": 10},
+                "io_priority": {"class": 1, "priority": 2}, "seccomp_policy": {"default_action": "A"},
+                "namespaces": [{"type": "ipc", "path": "/p"}], "sysctl": {"s": "t"},
+                "net_devices": {"eth0": {"name": "eth1"}}, "scheduler": {"policy": 1},
+                "rdt": {"clos_id": {"value": "c"}, "schemata": {"value": ["s"]}, "enable_monitoring": {"value": true}},
+                "memory_policy": {"mode": 2}
+            }
+        });
+        let keys = [
+            (Field::Annotations, "k"),
+            (Field::Mounts, "/data"),
+            (Field::Devices, "/dev/x"),
+            (Field::CdiDevices, "a/b=c"),
+            (Field::Env, "SECRET"),
+            (Field::HugepageLimits, "2MB"),
+            (Field::CgroupsUnified, "memory.high"),
+            (Field::Rlimits, "RLIMIT_NOFILE"),
+            (Field::Namespace, "ipc"),
+            (Field::Sysctl, "s"),
+            (Field::LinuxNetDevices, "eth0"),
+        ];
+        let mut owners = FieldOwners::default();
+        for (field, key) in keys {
+            let entry = owners.compound.entry(field as i32).or_default();
+            entry.owners.insert(key.to_owned(), "10-a".to_owned());
+        }
+        for number in 1..=Field::MemoryPolicy as i32 {
+            if !owners.compound.contains_key(&number) {
+                owners.simple.insert(number, "10-a".to_owned());
+            }
+        }
+        let adjustment = serde_json::from_value(adjustment).expect("an adjustment");
+        (owners, adjustment)
+    }
+
+    #[test]
+    fn each_field_has_its_value_and_no_variable_has() {
+        let (owners, adjustment) = everything();
+        let changes = changes(&owners, &adjustment, "10-a");
+        assert_eq!(changes.len(), Field::MemoryPolicy as usize);
+        for change in &changes {
+            let hidden = change.field == "Env";
+            assert_eq!(change.value.is_none(), hidden, "{change:?}");
+        }
+        let of = |field: Field| {
+            let found = changes.iter().find(|c| c.field == field.as_str_name());
+            found.and_then(|c| c.value.clone()).expect("a value")
+        };
+        assert_eq!(of(Field::MemLimit), 1);
+        assert_eq!(of(Field::CpuSetCpUs), "0");
+        assert_eq!(of(Field::Sysctl), "t");
+        assert_eq!(of(Field::Mounts)["source"], "/srv");
+    }
+
+    #[test]
+    fn what_was_removed_or_added_to_is_told_apart_by_its_owner() {
+        let (mut owners, adjustment) = everything();
+        owners
+            .simple
+            .insert(Field::OciHooks as i32, "10-a,20-b".to_owned());
+        let mounts = owners.compound.entry(Field::Mounts as i32).or_default();
+        mounts.owners.insert("/data".to_owned(), "-20-b".to_owned());
+        assert_eq!(super::owners(&owners), ["10-a", "20-b"]);
+        let changes = changes(&owners, &adjustment, "20-b");
+        let deeds: Vec<_> = changes.iter().map(|c| (c.field.as_str(), c.deed)).collect();
+        assert_eq!(
+            deeds,
+            [("OciHooks", Deed::Added), ("Mounts", Deed::Removed)]
+        );
+        assert_eq!(changes[1].value, None);
+    }
+
+    #[test]
+    fn values_of_variables_are_hidden_wherever_they_stand() {
+        let mut spec = serde_json::json!({
+            "process": {"env": ["A=hunter2", "B"]},
+            "hooks": {"poststop": [{"path": "/h", "env": ["T=hunter2=x"]}]},
+        });
+        hide_variables(&mut spec);
+        assert_eq!(spec["process"]["env"], serde_json::json!(["A=…", "B=…"]));
+        assert!(!spec.to_string().contains("hunter2"), "{spec}");
+    }
+}

@@ -1,0 +1,237 @@
+//! What the host offers, read once at start, and look-ups on it for the pure `oci` module.
+
+use std::{
+    fs, io,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{major, minor};
+
+use super::apparmor;
+use crate::{
+    cgroup, detached,
+    oci::{BindSource, CgroupMode, HostDevice, HostFacts, HostView, Propagation, Selinux},
+};
+
+/// Nodes below one directory that are listed at most.
+const MAX_DEVICES: usize = 4096;
+/// Directories below `/dev` that are no devices of the machine.
+const NOT_DEVICES: [&str; 5] = [
+    "/dev/pts",
+    "/dev/shm",
+    "/dev/mqueue",
+    "/dev/fd",
+    "/dev/.lxc",
+];
+
+/// `no_user_namespaces`: why pods can have none, if they cannot. Loads our AppArmor profile, by way of `apparmor_dir`,
+/// where the kernel has AppArmor.
+///
+/// # Errors
+/// When `/proc` is not what it is on Linux.
+pub fn facts(
+    cgroups: &cgroup::Host,
+    no_user_namespaces: Option<String>,
+    apparmor_dir: &Path,
+) -> io::Result<HostFacts> {
+    let mode = match cgroups.mode() {
+        cgroup::Mode::V1 => CgroupMode::V1,
+        cgroup::Mode::Hybrid => CgroupMode::Hybrid,
+        cgroup::Mode::V2 => CgroupMode::V2,
+    };
+    Ok(HostFacts {
+        capabilities: own_capabilities(&fs::read_to_string("/proc/self/status")?),
+        cgroup: mode,
+        hugetlb: cgroups.has("hugetlb"),
+        swap: cgroups.counts_swap(),
+        realtime: cgroups.schedules_realtime(),
+        seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
+        apparmor: apparmor::facts(apparmor_dir),
+        selinux: selinux(),
+        recursive_readonly: detached::probe().is_ok(),
+        no_user_namespaces,
+        oom_score_adj: fs::read_to_string("/proc/self/oom_score_adj")?
+            .trim()
+            .parse()
+            .unwrap_or(0),
+        devices: nodes_below(Path::new("/dev")),
+        resctrl: Path::new("/sys/fs/resctrl/schemata").exists(),
+    })
+}
+
+fn selinux() -> Selinux {
+    match fs::read_to_string("/sys/fs/selinux/enforce") {
+        Ok(text) if text.trim() == "0" => Selinux::Permissive,
+        Ok(_) => Selinux::Enforcing,
+        Err(_) => Selinux::Absent,
+    }
+}
+
+fn own_capabilities(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Device nodes at and below a path, bounded; symbolic links inside are not followed.
+fn nodes_below(path: &Path) -> Vec<HostDevice> {
+    let mut found = Vec::new();
+    let mut todo = vec![path.to_owned()];
+    while let Some(path) = todo.pop() {
+        if found.len() >= MAX_DEVICES {
+            break;
+        }
+        let Ok(meta) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        if meta.is_dir() {
+            if NOT_DEVICES.iter().any(|skip| path == Path::new(skip)) {
+                continue;
+            }
+            if let Ok(entries) = fs::read_dir(&path) {
+                todo.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+            }
+        } else if let Some(device) = node(&path, &meta) {
+            found.push(device);
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn node(path: &Path, meta: &fs::Metadata) -> Option<HostDevice> {
+    let kind = match meta.file_type() {
+        t if t.is_char_device() => 'c',
+        t if t.is_block_device() => 'b',
+        _ => return None,
+    };
+    Some(HostDevice {
+        path: path.to_owned(),
+        kind,
+        major: major(meta.rdev()).into(),
+        minor: minor(meta.rdev()).into(),
+        mode: meta.mode() & 0o7777,
+        uid: meta.uid(),
+        gid: meta.gid(),
+    })
+}
+
+/// Look-ups as of this moment.
+pub struct View;
+
+impl HostView for View {
+    fn bind_source(&self, host_path: &str) -> Option<BindSource> {
+        let resolved = fs::canonicalize(host_path).ok()?;
+        let is_dir = fs::metadata(&resolved).ok()?.is_dir();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let propagation = propagation_of(&mounts, &resolved);
+        Some(BindSource {
+            resolved,
+            is_dir,
+            propagation,
+        })
+    }
+
+    fn devices(&self, host_path: &str) -> Vec<HostDevice> {
+        fs::canonicalize(host_path)
+            .map(|path| nodes_below(&path))
+            .unwrap_or_default()
+    }
+
+    fn has_apparmor_profile(&self, name: &str) -> bool {
+        apparmor::is_loaded(name)
+    }
+}
+
+/// Propagation of the mount that a path lies in: of the mounts at its longest mounted prefix,
+/// the last one counts.
+fn propagation_of(mountinfo: &str, path: &Path) -> Propagation {
+    let mut best: Option<(usize, Propagation)> = None;
+    for line in mountinfo.lines() {
+        let Some((point, propagation)) = parse_mount(line) else {
+            continue;
+        };
+        let depth = point.components().count();
+        if path.starts_with(&point) && best.is_none_or(|(deepest, _)| depth >= deepest) {
+            best = Some((depth, propagation));
+        }
+    }
+    best.map_or(Propagation::Private, |(_, propagation)| propagation)
+}
+
+/// Mount point and propagation of a mountinfo line: fields 5 and 7 up to the dash.
+fn parse_mount(line: &str) -> Option<(PathBuf, Propagation)> {
+    let mut fields = line.split(' ');
+    let point = unescape(fields.nth(4)?);
+    let optional = fields.skip(1).take_while(|field| *field != "-");
+    let mut propagation = Propagation::Private;
+    for field in optional {
+        if field.starts_with("shared:") {
+            return Some((point, Propagation::Shared));
+        }
+        if field.starts_with("master:") {
+            propagation = Propagation::Slave;
+        }
+    }
+    Some((point, propagation))
+}
+
+/// mountinfo writes blank, tab, newline and backslash as `\ooo`.
+fn unescape(field: &str) -> PathBuf {
+    let mut out = field.to_owned();
+    for (code, text) in [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ] {
+        out = out.replace(code, text);
+    }
+    out.into()
+}
+
+/// Whether init is systemd, and in our own PID namespace: it is told of processes by their pids.
+pub fn is_run_by_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+        && fs::read_to_string("/proc/1/comm").is_ok_and(|name| name.trim_end() == "systemd")
+}
+
+/// The boot this machine is in (CRI-813).
+///
+/// # Errors
+/// When `/proc` does not tell.
+pub fn boot_id() -> io::Result<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 21 0:25 / /var/lib/with\\040blank rw master:3 - tmpfs tmpfs rw
+31 21 0:26 / /private rw - tmpfs tmpfs rw
+32 21 0:27 / /private rw shared:9 - tmpfs tmpfs rw
+";
+
+    #[test]
+    fn the_deepest_and_last_mount_decides_the_propagation_of_a_path() {
+        let of = |path: &str| propagation_of(MOUNTS, Path::new(path));
+        assert_eq!(of("/etc"), Propagation::Shared);
+        assert_eq!(of("/var/lib/with blank/x"), Propagation::Slave);
+        assert_eq!(of("/private/x"), Propagation::Shared);
+        assert_eq!(of("/privateer"), Propagation::Shared);
+    }
+
+    #[test]
+    fn the_daemons_capabilities_come_from_its_status() {
+        assert_eq!(
+            own_capabilities("Name:\tx\nCapEff:\t00000000a80425fb\n"),
+            0xa804_25fb
+        );
+    }
+}

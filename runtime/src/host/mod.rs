@@ -1,0 +1,5 @@
+//! This host: its facts, read once at start, and look-ups on it for the pure `oci`.
+
+pub mod apparmor;
+pub mod cdi;
+pub mod facts;

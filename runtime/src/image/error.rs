@@ -1,0 +1,81 @@
+//! Errors of images on this machine, and the way to disk work that may block.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::digest::Digest;
+use super::record::BadRecord;
+use super::reference::BadReference;
+
+/// Error of images on this machine, in one line.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    #[error("{object} {}: cannot {step}: {cause}", path.display())]
+    Io {
+        object: &'static str,
+        step: &'static str,
+        path: PathBuf,
+        cause: String,
+    },
+    #[error(transparent)]
+    Reference(#[from] BadReference),
+    #[error("image id {0} is ambiguous")]
+    Ambiguous(String),
+    #[error("layer {0} is not in the store")]
+    NoLayer(Digest),
+    #[error("image {0} is not in the store")]
+    NoImage(Digest),
+    #[error("the image unpacks to more than {max} {what} (image.{key})")]
+    TooLarge {
+        what: &'static str,
+        max: u64,
+        key: &'static str,
+    },
+    #[error("layer {layer}: {why}")]
+    Layer { layer: Digest, why: String },
+    #[error("blob {blob}: {why}")]
+    Blob { blob: String, why: String },
+    #[error("manifest {manifest}: {why}")]
+    Manifest { manifest: String, why: String },
+    #[error("image config: {0}")]
+    Config(#[from] BadRecord),
+    #[error("image archive: {0}")]
+    Archive(String),
+    #[error("image volume: {0}")]
+    Volume(String),
+    #[error("mount of {what}: {step}: {cause}")]
+    Mount {
+        what: String,
+        step: &'static str,
+        cause: String,
+    },
+    #[error("image operation interrupted: {0}")]
+    Task(String),
+}
+
+impl Error {
+    /// For `map_err`: object, step and path of a failed file operation.
+    pub(super) fn io(
+        object: &'static str,
+        step: &'static str,
+        path: &Path,
+    ) -> impl Fn(io::Error) -> Error + use<> {
+        let path = path.to_owned();
+        move |e| Error::Io {
+            object,
+            step,
+            path: path.clone(),
+            cause: e.to_string(),
+        }
+    }
+}
+
+/// Runs disk work where it may block.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(e) => Err(Error::Task(e.to_string())),
+    }
+}

@@ -1,0 +1,168 @@
+//! The handle to all images: what is asked of the store alone.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::digest::Digest;
+use super::error::{Error, blocking};
+use super::flights::Flights;
+use super::host::Clients;
+use super::layer::{TreeBounds, Unpacker};
+use super::record::ImageRecord;
+use super::reference::Reference;
+use super::store::Store;
+use super::turns;
+
+/// Options of an image store. `Options::new` gives the defaults.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `<root>/containers`: `<id>/rootfs` below it is made and removed here.
+    pub containers_dir: PathBuf,
+    /// Where image volumes are mounted, if not below the store; may be on another file system, best
+    /// one that a reboot clears.
+    pub volumes_dir: Option<PathBuf>,
+    /// Program and leading arguments of the unpack helper: `[<cairn>, "unpack"]`.
+    pub unpack_helper: Vec<OsString>,
+    /// Where `<host>/hosts.toml` is looked for at each pull (CRI-410).
+    pub registry_config_dir: Option<PathBuf>,
+    /// Layers transferred and unpacked at once.
+    pub turns: turns::Bounds,
+    /// What one image may come to, unpacked.
+    pub image: TreeBounds,
+    /// Bytes that the first content of one container's VOLUMEs may have.
+    pub max_volume_bytes: u64,
+    /// A transfer that moves no byte, and a helper that takes none, is given up (CRI-406).
+    pub progress_timeout: Duration,
+    /// By registry: hosts of token services, besides its own, that its credentials may go to.
+    pub token_services: BTreeMap<String, Vec<String>>,
+    /// Images to be pinned when they arrive, by full reference (CRI-178).
+    pub pinned: Vec<Reference>,
+}
+
+impl Options {
+    pub fn new(containers_dir: PathBuf, unpack_helper: Vec<OsString>) -> Self {
+        Self {
+            containers_dir,
+            volumes_dir: None,
+            unpack_helper,
+            registry_config_dir: None,
+            turns: turns::Bounds {
+                all: 32,
+                host: 4,
+                image: 2,
+            },
+            image: TreeBounds {
+                bytes: 64 << 30,
+                files: 2_000_000,
+                depth: 512,
+            },
+            max_volume_bytes: 10 << 30,
+            progress_timeout: Duration::from_secs(300),
+            token_services: BTreeMap::new(),
+            pinned: Vec::new(),
+        }
+    }
+}
+
+/// Disk usage of the layers (CRI-176).
+#[derive(Debug, Clone)]
+pub struct FsInfo {
+    /// A directory of the file system that holds the layers.
+    pub mountpoint: PathBuf,
+    pub used_bytes: u64,
+    pub inodes_used: u64,
+}
+
+/// All images of this machine.
+#[derive(Clone)]
+pub struct Images(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) store: Arc<Store>,
+    pub(super) unpacker: Arc<Unpacker>,
+    pub(super) options: Options,
+    pub(super) clients: Clients,
+    pub(super) flights: Flights,
+}
+
+impl Shared {
+    pub(super) fn volumes_dir(&self) -> PathBuf {
+        let below = || self.store.root().join("volumes");
+        self.options.volumes_dir.clone().unwrap_or_else(below)
+    }
+}
+
+impl Images {
+    /// The image that `text` names: an id with or without `sha256:`, a reference in any form, or
+    /// the beginning of an id (CRI-171). None if it is not here, or if the text names nothing.
+    pub fn resolve(&self, text: &str) -> Result<Option<Arc<ImageRecord>>, Error> {
+        let store = &self.0.store;
+        let hex = text.strip_prefix("sha256:").unwrap_or(text);
+        if let Ok(id) = Digest::from_hex(hex) {
+            return Ok(store.get(&id));
+        }
+        if let Ok(reference) = text.parse::<Reference>() {
+            let found = match reference.repo_tag() {
+                Some(tag) => store.by_tag(&tag),
+                None => store
+                    .list()
+                    .into_iter()
+                    .find(|image| image.answers_to(&reference)),
+            };
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        if hex.is_empty() || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Ok(None);
+        }
+        let mut short = store
+            .list()
+            .into_iter()
+            .filter(|i| i.id.hex().starts_with(hex));
+        match (short.next(), short.next()) {
+            (_, Some(_)) => Err(Error::Ambiguous(hex.to_owned())),
+            (found, None) => Ok(found),
+        }
+    }
+
+    /// The config of an image as it came (CRI-177).
+    pub async fn config_json(&self, id: &Digest) -> Result<Option<String>, Error> {
+        let (store, id) = (self.0.store.clone(), id.clone());
+        blocking(move || store.config_json(&id)).await
+    }
+
+    /// All images, by id; one entry per image (CRI-174).
+    pub fn list(&self) -> Vec<Arc<ImageRecord>> {
+        self.0.store.list()
+    }
+
+    /// Removes the image that `text` names, with all its names. Not here is fine (CRI-175). Layers
+    /// that a container or volume uses stay until that goes.
+    pub async fn remove(&self, text: &str) -> Result<(), Error> {
+        let Some(image) = self.resolve(text)? else {
+            return Ok(());
+        };
+        let store = self.0.store.clone();
+        blocking(move || store.remove(&image.id)).await
+    }
+
+    /// Sets or clears the mark that keeps others from collecting the image (CRI-178).
+    pub async fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
+        let (store, id) = (self.0.store.clone(), id.clone());
+        blocking(move || store.pin(&id, pinned)).await
+    }
+
+    /// From memory; layers are counted when they are unpacked.
+    pub fn fs_info(&self) -> FsInfo {
+        let (used_bytes, inodes_used) = self.0.store.usage();
+        FsInfo {
+            mountpoint: self.0.store.root().to_owned(),
+            used_bytes,
+            inodes_used,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Record of a committed layer.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::Digest;
+
+/// Of `layer.json`.
+pub(super) const SCHEMA: u32 = 1;
+
+/// Record of a committed layer; `layer.json` beside its tree.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LayerInfo {
+    pub schema: u32,
+    pub chain_id: Digest,
+    pub diff_id: Digest,
+    /// Bytes and inodes its tree takes on disk, as counted when it was unpacked.
+    pub disk_bytes: u64,
+    pub inodes: u64,
+    /// It hides everything below it (an opaque marker at its root).
+    pub opaque: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Layer {
+    pub dir: PathBuf,
+    pub info: LayerInfo,
+}

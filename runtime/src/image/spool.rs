@@ -1,0 +1,156 @@
+//! Documents from outside while they come: manifests, configs, the unpack helper's reports.
+//!
+//! A long one, or one of many that come slowly, must not take the daemon's memory: what is longer
+//! than a page or two lies in a file without a name, and such files are read one at a time.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::digest::{Digest, Hasher};
+
+/// Bytes of a document kept in memory.
+const MEMORY_MAX: usize = 16 << 10;
+
+/// Held while a long document is in memory.
+static LONG: Mutex<()> = Mutex::new(());
+
+/// A document that is coming.
+pub struct Spool {
+    head: Vec<u8>,
+    /// All of it, from when it got too long for `head`.
+    file: Option<File>,
+    hasher: Hasher,
+}
+
+/// A document that has come.
+pub struct Document {
+    content: Content,
+    pub bytes: u64,
+}
+
+enum Content {
+    Memory(Vec<u8>),
+    File(File),
+}
+
+impl Spool {
+    pub fn new() -> Self {
+        Self {
+            head: Vec::new(),
+            file: None,
+            hasher: Hasher::new(),
+        }
+    }
+
+    /// Takes the next bytes; `dir` is where a file for them can be. Its page cache takes the few
+    /// megabytes that a document may have.
+    pub fn push(&mut self, bytes: &[u8], dir: &Path) -> io::Result<()> {
+        self.hasher.update(bytes);
+        if self.file.is_none() && self.head.len() + bytes.len() > MEMORY_MAX {
+            let mut file = tempfile::tempfile_in(dir)?;
+            file.write_all(&std::mem::take(&mut self.head))?;
+            self.file = Some(file);
+        }
+        match &mut self.file {
+            Some(file) => file.write_all(bytes),
+            None => {
+                self.head.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.hasher.bytes()
+    }
+
+    /// The document, and the digest of its bytes.
+    pub fn finish(self) -> (Document, Digest) {
+        let content = match self.file {
+            Some(file) => Content::File(file),
+            None => Content::Memory(self.head),
+        };
+        let bytes = self.hasher.bytes();
+        (Document { content, bytes }, self.hasher.finish())
+    }
+}
+
+impl Document {
+    /// A document that is in memory anyway.
+    pub fn of(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes: bytes.len() as u64,
+            content: Content::Memory(bytes),
+        }
+    }
+
+    /// What somebody wrote into a file, who has ended.
+    pub fn from_file(file: File) -> io::Result<Self> {
+        let bytes = file.metadata()?.len();
+        let content = Content::File(file);
+        Ok(Self { content, bytes })
+    }
+
+    pub fn is_long(&self) -> bool {
+        self.bytes > MEMORY_MAX as u64
+    }
+
+    /// Shows the bytes to `look`. May block; a long document waits for others to be looked at.
+    pub fn read<T: Send>(&self, look: impl FnOnce(&[u8]) -> T + Send) -> io::Result<T> {
+        match &self.content {
+            Content::Memory(bytes) => Ok(look(bytes)),
+            Content::File(file) if self.is_long() => {
+                one_at_a_time(|| self.load(file).map(|b| look(&b)))
+            }
+            Content::File(file) => self.load(file).map(|bytes| look(&bytes)),
+        }
+    }
+
+    fn load(&self, file: &File) -> io::Result<Vec<u8>> {
+        let mut file = file.try_clone()?;
+        file.seek(SeekFrom::Start(0))?;
+        let mut bytes = Vec::with_capacity(usize::try_from(self.bytes).unwrap_or(0));
+        file.take(self.bytes).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Does what takes much memory for a moment. Blocks while others do. On a thread of its own: an
+/// allocator keeps some of what a thread gave back, and the threads of a pool would each keep it.
+pub fn one_at_a_time<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let _turn = LONG.lock().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_of_any_length_comes_back_with_its_digest_and_leaves_no_name() {
+        let tmp = tempfile::tempdir().unwrap();
+        for length in [0, 1, MEMORY_MAX - 1, MEMORY_MAX, MEMORY_MAX + 1, 1 << 20] {
+            let bytes: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
+            let mut spool = Spool::new();
+            for chunk in bytes.chunks(1000) {
+                spool.push(chunk, tmp.path()).unwrap();
+            }
+            let (document, digest) = spool.finish();
+            let long = matches!(document.content, Content::File(_));
+            assert_eq!(long, length > MEMORY_MAX, "{length}");
+            assert_eq!(
+                (document.bytes, digest),
+                (length as u64, Digest::of(&bytes))
+            );
+            for _ in 0..2 {
+                assert_eq!(document.read(<[u8]>::to_vec).unwrap(), bytes);
+            }
+        }
+        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0);
+    }
+}

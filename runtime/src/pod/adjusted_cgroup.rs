@@ -1,0 +1,84 @@
+//! A container whose cgroup a plugin put elsewhere (NRI-700, "cgroups path").
+//!
+//! The place must be free: limits, signals and the removal at the end go to all that is in a container's cgroup.
+
+use std::sync::Arc;
+
+use super::{
+    error::{Error, Result},
+    record::ContainerPhase,
+    registry::Registry,
+    spec::Specs,
+    state::Container,
+};
+use crate::cgroup::{self, CgroupPath, Host};
+
+const FIELD: &str = "adjust.linux.cgroups_path";
+
+pub struct AdjustedCgroups {
+    pub registry: Arc<Registry>,
+    pub cgroups: Host,
+    /// Held from looking whether a cgroup is free until a container's record has it.
+    pub placing: tokio::sync::Mutex<()>,
+}
+
+impl AdjustedCgroups {
+    /// Puts the container where its adjustment asks for, if it does; the record has it then.
+    ///
+    /// # Errors
+    /// Names the field: it is no path of a cgroup, or something is there already. Or the record cannot be written.
+    pub async fn place(&self, container: &Container, specs: &Specs) -> Result<()> {
+        let linux = specs.adjustment.linux.as_ref();
+        let asked = linux.map_or("", |linux| linux.cgroups_path.as_str());
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let path =
+            cgroup::from_oci(asked).map_err(|error| Error::invalid(format!("{FIELD}: {error}")))?;
+        // Two that ask for one place at once would both find it free.
+        let _placing = self.placing.lock().await;
+        if self.is_taken(&container.id, &path) {
+            return Err(Error::invalid(format!(
+                "{FIELD}: {path} is there already: what is in it would be limited and killed with the container"
+            )));
+        }
+        let path = path.as_str().to_owned();
+        container.cell.change(|record| record.cgroup = path).await?;
+        Ok(())
+    }
+
+    /// Somebody has it, or will have it when it starts.
+    fn is_taken(&self, id: &str, path: &CgroupPath) -> bool {
+        let group = self.cgroups.cgroup(path.clone());
+        let there = group.dirs().iter().any(|dir| dir.exists());
+        there
+            || self.registry.all().iter().any(|pod| {
+                pod.containers().iter().any(|other| {
+                    let record = other.cell.get();
+                    other.id != id
+                        && record.phase != ContainerPhase::Exited
+                        && overlap(&record.cgroup, path.as_str())
+                })
+            })
+    }
+}
+
+/// Whether one lies in the other.
+fn overlap(one: &str, other: &str) -> bool {
+    let inside = |inner: &str, outer: &str| {
+        let rest = inner.strip_prefix(outer);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    inside(one, other) || inside(other, one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::overlap;
+
+    #[test]
+    fn a_cgroup_overlaps_itself_and_what_lies_in_it() {
+        assert!(overlap("/a/b", "/a/b") && overlap("/a/b/c", "/a/b") && overlap("/a", "/a/b"));
+        assert!(!overlap("/a/b", "/a/bc") && !overlap("/a/b", "/a/c"));
+    }
+}

@@ -1,0 +1,211 @@
+//! A container's process has ended: the one way from the kernel's news to plugins (C-10).
+//!
+//! ```text
+//!  monitor ─► watch ─► the pod's queue ─► exited:  record ─► event ─► give back ─► tell: hook StopContainer ─► exit_told
+//! ```
+//! A stop, a removal and a failed start meet it at `tell`: whoever comes first sends the hook, once in a
+//! container's life; the others wait for `exit_told`.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    dirs::{remove_dir, unmount_root},
+    error::Result,
+    event_log::did,
+    events::{EventKind, Events},
+    hooks::Hooks,
+    processes::{CGROUP_GONE, Processes},
+    record::{ContainerPhase, Exit, Mark},
+    request::ContainerWork,
+    side_effects::Others,
+    state::{Container, Pod},
+};
+use crate::{
+    clock,
+    monitor::{self, Ending, Monitor, MonitorError},
+    trace::{Action, EventLog},
+    violate,
+};
+
+/// Between two tries to write an exit down.
+const WRITE_AGAIN: Duration = Duration::from_secs(2);
+
+/// Puts the end of the container's process into the pod's queue. One watcher per container, from
+/// its start, or from recovery, to its end.
+pub fn watch(pod: &Arc<Pod>, container: &Container, monitor: Monitor) {
+    let (pod, id) = (Arc::clone(pod), container.id.clone());
+    tokio::spawn(async move {
+        let ending = monitor.wait().await;
+        if let Err(error) = pod.ask_container(&id, ContainerWork::Exited(ending)).await {
+            tracing::warn!(pod = %pod.id, container = %id, %error, "the exit could not be handled");
+        }
+    });
+}
+
+pub struct ContainerExit {
+    pub processes: Arc<Processes>,
+    pub hooks: Arc<Hooks>,
+    pub others: Others,
+    pub events: Events,
+    pub log: EventLog,
+}
+
+impl ContainerExit {
+    /// # Errors
+    /// When the exit could not be written to disk; it holds in memory all the same.
+    pub async fn exited(
+        self: &Arc<Self>,
+        pod: &Arc<Pod>,
+        container: &Arc<Container>,
+        ending: Ending,
+    ) -> Result<()> {
+        let (mut exit, finished_at) = match ending {
+            Ending::Exited(exit) => judge(&exit),
+            Ending::Lost => self.lost(container).await,
+        };
+        if let Some(reason) = container.evicted.get()
+            && !violate::is("evicted-without-reason")
+        {
+            exit.message = format!("evicted by a plugin: {reason}");
+        }
+        let action = Action::Exited {
+            code: exit.code,
+            reason: exit.reason.clone(),
+        };
+        did(&self.log, pod, Some(container), action);
+        let written = container
+            .cell
+            .record_fact(|record| {
+                record.phase = ContainerPhase::Exited;
+                record.finished_at = finished_at;
+                record.exit = exit;
+                if record.hooks.stop == Mark::None {
+                    record.hooks.stop = Mark::Begun;
+                }
+            })
+            .await;
+        self.events.tell(pod, Some(container), EventKind::Stopped);
+        match &written {
+            Ok(_) => self.give_back(container).await,
+            Err(_) => self.give_back_later(pod, container),
+        }
+        self.tell(pod, container).await;
+        written?;
+        Ok(())
+    }
+
+    /// C-10, once in a container's life.
+    pub async fn tell(&self, pod: &Pod, container: &Container) {
+        let again = violate::is("exit-told-twice");
+        if container.cell.get().hooks.stop != Mark::Done || again {
+            self.stop_container_hook(pod, container).await;
+            let told = container
+                .cell
+                .record_fact(|record| record.hooks.stop = Mark::Done)
+                .await;
+            if let Err(error) = told {
+                tracing::error!(container = %container.id, %error, "the StopContainer hook is not on record");
+            }
+        }
+        container.set_exit_told();
+    }
+
+    /// The hook and what its answers bring.
+    pub async fn stop_container_hook(&self, pod: &Pod, container: &Container) {
+        let answer = self.hooks.stop_container(pod, container).await;
+        self.others.apply(&answer.others).await;
+    }
+
+    /// The exit is on no record, because the disk is full: until it is, the monitor keeps it for the next daemon.
+    fn give_back_later(self: &Arc<Self>, pod: &Arc<Pod>, container: &Arc<Container>) {
+        let (exit, pod, container) = (Arc::clone(self), Arc::clone(pod), Arc::clone(container));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(WRITE_AGAIN).await;
+                if pod.container(&container.id).is_none() {
+                    return;
+                }
+                if container.cell.change(|_| {}).await.is_ok() {
+                    exit.give_back(&container).await;
+                    return;
+                }
+            }
+        });
+    }
+
+    /// The monitor died without leaving an exit: what it kept is killed.
+    async fn lost(&self, container: &Container) -> (Exit, i64) {
+        let dir = self.processes.dirs.container(&container.id);
+        match self.processes.launcher.cleanup(&dir).await {
+            Ok(Some(exit)) => return judge(&exit),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(container = %container.id, %error, "cannot clean up after a lost monitor");
+            }
+        }
+        let exit = Exit {
+            code: 255,
+            reason: "MonitorLost".into(),
+            message: "the container's monitor was killed; the container was killed with it".into(),
+        };
+        (exit, clock::now_ns())
+    }
+
+    /// Monitor, processes, cgroup and directory. What cannot be given back is logged and tried
+    /// again when the container is removed.
+    pub async fn give_back(&self, container: &Container) {
+        let processes = &self.processes;
+        let dir = processes.dirs.container(&container.id);
+        let log = |what: &str, error: &dyn std::fmt::Display| {
+            tracing::warn!(container = %container.id, %error, "{what}");
+        };
+        let deleted = match container.monitor() {
+            Some(monitor) => delete(&monitor).await.map_err(|error| error.to_string()),
+            None => Err("it was not there".to_owned()),
+        };
+        container.set_monitor(None);
+        // Where the monitor itself could not clean up, another one does it for it.
+        if deleted.is_err()
+            && let Err(error) = processes.launcher.cleanup(&dir).await
+        {
+            log("processes may be left", &error);
+        }
+        match processes.cgroup(&container.cell.get().cgroup) {
+            Ok(group) => {
+                if let Err(error) = group.remove(CGROUP_GONE).await {
+                    log("the cgroup is left", &error);
+                }
+            }
+            Err(error) => log("no cgroup to remove", &error),
+        }
+        unmount_root(&processes.dirs.rootfs(&container.id));
+        if let Err(error) = remove_dir(&dir).await {
+            log("its directory is left", &error);
+        }
+    }
+}
+
+/// CRI-143, CRI-144.
+fn judge(exit: &monitor::Exit) -> (Exit, i64) {
+    let reason = match exit.code {
+        137 if exit.oom_killed => "OOMKilled",
+        0 => "Completed",
+        _ => "Error",
+    };
+    let judged = Exit {
+        code: exit.code,
+        reason: reason.into(),
+        message: String::new(),
+    };
+    (judged, i64::try_from(exit.finished_at).unwrap_or(i64::MAX))
+}
+
+/// Ends what still runs, and the monitor with it; the monitor kills and removes all that it
+/// made before it answers.
+async fn delete(monitor: &Monitor) -> std::result::Result<(), MonitorError> {
+    if monitor.ending().is_none() {
+        monitor.kill(libc::SIGKILL, true).await?;
+        let _ = tokio::time::timeout(CGROUP_GONE, monitor.wait()).await;
+    }
+    monitor.delete().await
+}

@@ -1,0 +1,423 @@
+//! CreateContainer (CRI-124 to CRI-130): image, root, spec, plugins, record. No process: that
+//! is StartContainer's.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use proto_cri::v1 as cri;
+
+use super::{
+    adjusted_cgroup::AdjustedCgroups,
+    container_exit::ContainerExit,
+    dirs::{Dirs, remove_dir},
+    error::{AtStep as _, Error, Kind, Result},
+    event_log::did,
+    events::{EventKind, Events},
+    hooks::{Adjusted, Hooks},
+    message::Describe,
+    record::{
+        ContainerHooks, ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Exit, Mark,
+    },
+    request::CreateContainerRequest,
+    spec::{SpecStore, Specs},
+    state::{Container, Pod},
+};
+use crate::{
+    cgroup, clock, fault,
+    host::{
+        cdi::{HostCdi, WithCdi},
+        facts::View,
+    },
+    image::{ImageRecord, Images, Rootfs},
+    oci::{self, ApplyContext, ContainerSpec, HostFacts, ImageFacts, Inputs, SeccompKind},
+    store::{Cell, Store, blocking, make_private},
+    trace::{Action, EventLog},
+    violate,
+};
+
+/// A step, for messages.
+const APPLY: &str = "apply the plugins' adjustment";
+/// A localhost profile longer than this is none (a moby-size profile has 15 kB).
+const PROFILE_MAX: u64 = 4 << 20;
+
+pub struct CreateContainer {
+    pub records: Store<ContainerRecord>,
+    pub specs: SpecStore,
+    pub images: Images,
+    pub dirs: Dirs,
+    pub host: Arc<HostFacts>,
+    pub describe: Describe,
+    pub places: AdjustedCgroups,
+    pub hooks: Arc<Hooks>,
+    /// For the undo: a container that plugins were asked about has stopped.
+    pub exit: Arc<ContainerExit>,
+    pub events: Events,
+    pub log: EventLog,
+}
+
+impl CreateContainer {
+    /// A container whose creation begins; its record is not on disk yet, and [`Self::run`] completes it.
+    pub fn begin(&self, pod: &Pod, request: &CreateContainerRequest) -> Container {
+        let record = ContainerRecord {
+            id: request.id.clone(),
+            pod: pod.id.clone(),
+            config: request.config.clone(),
+            image: ContainerImage::default(),
+            created_at: clock::now_ns(),
+            started_at: 0,
+            finished_at: 0,
+            phase: ContainerPhase::Creating,
+            exit: Exit::default(),
+            log_path: None,
+            user: ContainerUser::default(),
+            stop_signal: 0,
+            stop_signal_number: libc::SIGTERM,
+            resources: cri::LinuxContainerResources::default(),
+            process: None,
+            hooks: ContainerHooks::default(),
+            cgroup: cgroup::leaf(&pod.cell.get().cgroup_parent, &request.id),
+        };
+        Container::new(Cell::loaded(self.records.clone(), record))
+    }
+
+    /// # Errors
+    /// The step that failed; nothing of the container is left, and plugins that were asked about
+    /// it are told that it is gone.
+    pub async fn run(
+        &self,
+        pod: &Pod,
+        container: &Arc<Container>,
+        request: CreateContainerRequest,
+    ) -> Result<()> {
+        match self.create(pod, container, &request).await {
+            Ok(()) => {
+                self.hooks.post_create_container(pod, container).await;
+                Ok(())
+            }
+            Err(error) => {
+                self.undo(pod, container).await;
+                let name = request.name_key();
+                Err(error.at(&format!("sandbox {}: create container {name}", pod.id)))
+            }
+        }
+    }
+
+    async fn create(
+        &self,
+        pod: &Pod,
+        container: &Arc<Container>,
+        request: &CreateContainerRequest,
+    ) -> Result<()> {
+        fault::pass("container.create.rootfs").await?;
+        let image = self.find_image(&request.config)?;
+        let rootfs = self
+            .images
+            .prepare_rootfs(&container.id, &image, pod.cell.get().mapped_root())
+            .await
+            .step("root file system")?;
+        fault::pass("container.create.spec").await?;
+        let built = self.build(pod, container, request, &image, &rootfs).await?;
+        for warning in &built.warnings {
+            tracing::warn!(container = %container.id, %warning, "spec");
+        }
+        fault::pass("container.create.hook").await?;
+        self.complete(container, &image, &built).await?;
+        let specs = self.adjust(pod, container, Specs::new(built.spec)).await?;
+        fault::pass("container.create.record").await?;
+        self.specs.write(&container.id, &specs).await?;
+        container
+            .cell
+            .change(|record| {
+                record.hooks.create = Mark::Done;
+                record.phase = ContainerPhase::Created;
+                record.resources = oci::resources_to_cri(&specs.spec);
+            })
+            .await?;
+        did(&self.log, pod, Some(container), Action::ContainerMade);
+        self.events.tell(pod, Some(container), EventKind::Created);
+        Ok(())
+    }
+
+    fn find_image(&self, config: &cri::ContainerConfig) -> Result<Arc<ImageRecord>> {
+        let wanted = config
+            .image
+            .as_ref()
+            .map_or("", |image| image.image.as_str());
+        self.images
+            .resolve(wanted)
+            .map_err(|error| Error::invalid(error.to_string()))?
+            .ok_or_else(|| Error::new(Kind::NotFound, format!("image \"{wanted}\": not present")))
+    }
+
+    /// The spec as CRI asks for it.
+    async fn build(
+        &self,
+        pod: &Pod,
+        container: &Arc<Container>,
+        request: &CreateContainerRequest,
+        image: &Arc<ImageRecord>,
+        rootfs: &Rootfs,
+    ) -> Result<ContainerSpec> {
+        let facts = image_facts(image, &request.config);
+        let mut sandbox = self.describe.sandbox(pod);
+        if let Some(passed) = &request.sandbox_config
+            && !passed.log_directory.is_empty()
+        {
+            sandbox.log_directory.clone_from(&passed.log_directory);
+        }
+        let target = target_pid(pod, &request.config)?;
+        let text = |path: &'static str| self.images.rootfs_text(rootfs, path);
+        let passwd = text("/etc/passwd").await.step("image")?;
+        let group = text("/etc/group").await.step("image")?;
+        let volumes = self.volumes(&container.id, &request.config, &facts, rootfs);
+        let volumes = volumes.await?;
+        let image_mounts = self.image_mounts(pod, &request.config).await?;
+        let config = request.config.clone();
+        let (id, at) = (container.id.clone(), self.dirs.rootfs(&container.id));
+        let (host, policy) = (Arc::clone(&self.host), Arc::clone(&self.describe.policy));
+        // Looks at host paths and at the image's passwd: off the async threads.
+        blocking(move || {
+            let profile = match oci::from_cri::seccomp_choice(&config, &policy)? {
+                SeccompKind::Localhost(path) => Some(read_profile(Path::new(&path))?),
+                SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
+            };
+            oci::container_spec(&Inputs {
+                id: &id,
+                config: &config,
+                sandbox: &sandbox,
+                host: &host,
+                policy: &policy,
+                image: &facts,
+                view: &WithCdi {
+                    cdi: HostCdi::new(&host, &View),
+                },
+                rootfs: &at,
+                passwd: passwd.as_deref(),
+                group: group.as_deref(),
+                seccomp_profile: profile.as_deref(),
+                target_pid_namespace: target.as_deref(),
+                volumes: &volumes,
+                image_mounts: &image_mounts,
+            })
+            .map_err(Error::from)
+        })
+        .await
+    }
+
+    /// CRI-129: a directory per VOLUME of the image, filled with what the image has there.
+    async fn volumes(
+        &self,
+        id: &str,
+        config: &cri::ContainerConfig,
+        image: &ImageFacts,
+        rootfs: &Rootfs,
+    ) -> Result<BTreeMap<String, PathBuf>> {
+        let mut prepared = BTreeMap::new();
+        let paths = oci::image_volumes(config, image, &self.describe.policy);
+        for (number, path) in paths.into_iter().enumerate() {
+            let what = format!("image VOLUME {path}");
+            let dir = self.dirs.volumes(id).join(number.to_string());
+            tokio::fs::create_dir_all(&dir).await.step(&what)?;
+            prepared.insert(path, dir);
+        }
+        let filled = self.images.fill_volumes(rootfs, &prepared).await;
+        filled.step("image")?;
+        Ok(prepared)
+    }
+
+    /// CRI-245: each image that is mounted, as a tree to bind, by container path.
+    async fn image_mounts(
+        &self,
+        pod: &Pod,
+        config: &cri::ContainerConfig,
+    ) -> Result<BTreeMap<String, PathBuf>> {
+        let mut trees = BTreeMap::new();
+        for mount in &config.mounts {
+            let Some(wanted) = mount.image.as_ref().map(|image| image.image.as_str()) else {
+                continue;
+            };
+            let failed = |cause: String| {
+                let text = format!(
+                    "ImageVolumeMountFailed: mount {}: {cause}",
+                    mount.container_path
+                );
+                Error::new(Kind::Verbatim, text)
+            };
+            let image = self
+                .images
+                .resolve(wanted)
+                .map_err(|error| failed(error.to_string()))?
+                .ok_or_else(|| failed(format!("image \"{wanted}\" is not present")))?;
+            let userns = pod
+                .user_namespace()
+                .map_err(|error| failed(error.to_string()))?;
+            let passes = pod.cell.get().user_namespace_root();
+            make_private(&self.dirs.image_volumes(&pod.id), passes)
+                .map_err(|error| failed(error.to_string()))?;
+            let tree = self
+                .images
+                .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns)
+                .await
+                .map_err(|error| failed(error.to_string()))?;
+            trees.insert(mount.container_path.clone(), tree.path);
+        }
+        Ok(trees)
+    }
+
+    /// Completes the record, and notes that the hook begins.
+    async fn complete(
+        &self,
+        container: &Container,
+        image: &ImageRecord,
+        built: &ContainerSpec,
+    ) -> Result<()> {
+        let begun = if self.hooks.active() {
+            Mark::Begun
+        } else {
+            Mark::None
+        };
+        let id = image.id.to_string();
+        container
+            .cell
+            .change(|record| {
+                let asked = record.config.image.clone().unwrap_or_default();
+                record.image = ContainerImage {
+                    name: image.repo_tags.first().cloned().unwrap_or(asked.image),
+                    reference: image
+                        .repo_digests
+                        .first()
+                        .cloned()
+                        .unwrap_or_else(|| id.clone()),
+                    id,
+                    user_specified: asked.user_specified_image,
+                    annotations: asked.annotations,
+                    runtime_handler: asked.runtime_handler,
+                };
+                record.log_path.clone_from(&built.log_path);
+                record.user = ContainerUser {
+                    uid: i64::from(built.user.uid),
+                    gid: i64::from(built.user.gid),
+                    groups: built
+                        .user
+                        .supplemental_groups
+                        .iter()
+                        .map(|g| i64::from(*g))
+                        .collect(),
+                };
+                record.stop_signal = built.stop_signal.cri.into();
+                record.stop_signal_number = built.stop_signal.number;
+                record.resources = built.resources.clone();
+                record.hooks.create = begun;
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// The CreateContainer hook: other containers' updates, then this one's adjustment.
+    async fn adjust(&self, pod: &Pod, container: &Container, mut specs: Specs) -> Result<Specs> {
+        let answer = self.hooks.create_container(pod, container, &specs).await?;
+        self.exit.others.apply(&answer.others).await;
+        // With it goes the turn.
+        let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
+            return Ok(specs);
+        };
+        let mut spec = specs.spec.clone();
+        oci::apply_adjustment(
+            &mut spec,
+            &adjustment,
+            &ApplyContext {
+                host: &self.host,
+                policy: &self.describe.policy,
+                view: &View,
+                cdi: Some(&HostCdi::new(&self.host, &View)),
+                blockio: None,
+            },
+        )
+        .map_err(|error| Error::from(error).at(APPLY))?;
+        specs.base = Some(std::mem::replace(&mut specs.spec, spec));
+        specs.adjustment = adjustment;
+        specs.owners = owners;
+        let placed = self.places.place(container, &specs).await;
+        placed.map_err(|error| error.at(APPLY))?;
+        container.set_message(self.describe.from_spec(pod, container, &specs));
+        Ok(specs)
+    }
+
+    /// Reverse order; each step is idempotent, and what cannot be undone is swept at the next
+    /// start of the daemon.
+    pub async fn undo(&self, pod: &Pod, container: &Container) {
+        let silent = violate::is("create-veto-without-undo");
+        if container.cell.get().hooks.create != Mark::None && !silent {
+            // Stop and Remove to all (NRI-430); the caller fails already.
+            self.exit.stop_container_hook(pod, container).await;
+            let _ = self.hooks.remove_container(pod, container).await;
+        }
+        let released = self.images.release_rootfs(&container.id).await;
+        let volumes = remove_dir(&self.dirs.volumes(&container.id)).await;
+        let steps = [
+            ("specs", self.specs.remove(&container.id).await),
+            ("root file system", released.step("release")),
+            ("volumes", volumes),
+            ("record", container.cell.delete().await.map_err(Error::from)),
+        ];
+        for (step, result) in steps {
+            if let Err(error) = result {
+                tracing::error!(container = %container.id, step, %error, "undo of a failed CreateContainer");
+            }
+        }
+    }
+}
+
+fn read_profile(path: &Path) -> Result<String> {
+    let what = format!("seccomp profile {}", path.display());
+    let size = std::fs::metadata(path).step(&what)?.len();
+    if size > PROFILE_MAX {
+        return Err(Error::invalid(format!("{what}: longer than 4 MiB")));
+    }
+    std::fs::read_to_string(path).step(&what)
+}
+
+/// CRI-200, TARGET: a running container of the same sandbox.
+fn target_pid(pod: &Pod, config: &cri::ContainerConfig) -> Result<Option<PathBuf>> {
+    let Some(options) = config
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.security_context.as_ref())
+        .and_then(|context| context.namespace_options.as_ref())
+        .filter(|options| options.pid() == cri::NamespaceMode::Target)
+    else {
+        return Ok(None);
+    };
+    let target = pod
+        .container(&options.target_id)
+        .map(|container| container.cell.get())
+        .filter(|record| record.phase == ContainerPhase::Running);
+    let process = target.and_then(|record| record.process.clone());
+    match process {
+        Some(process) => Ok(Some(process.pid_namespace())),
+        None => Err(Error::invalid(format!(
+            "namespace_options.target_id {}: no running container of this sandbox",
+            options.target_id
+        ))),
+    }
+}
+
+fn image_facts(image: &ImageRecord, config: &cri::ContainerConfig) -> ImageFacts {
+    let asked = config.image.clone().unwrap_or_default();
+    let run = image.run.clone();
+    ImageFacts {
+        name: image.repo_tags.first().cloned().unwrap_or(asked.image),
+        digest: image.repo_digests.first().cloned().unwrap_or_default(),
+        config_digest: image.id.to_string(),
+        entrypoint: run.entrypoint,
+        cmd: run.cmd,
+        env: run.env,
+        user: run.user,
+        working_dir: run.working_dir,
+        volumes: run.volumes,
+        stop_signal: run.stop_signal,
+    }
+}

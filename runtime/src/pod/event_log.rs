@@ -1,0 +1,54 @@
+//! What the runtime did, for the event log: its actions between the contract points, and the CRI calls around them.
+
+use std::time::Instant;
+
+use super::{
+    error::Result,
+    state::{Container, Pod},
+};
+use crate::trace::{Action, EventLog, Subject, What};
+
+tokio::task_local! {
+    /// The CRI call in whose course the task works.
+    static CALL: &'static str;
+}
+
+/// Runs the work of a CRI call: its begin, its end, and everything in between bear its name.
+pub async fn during<T>(
+    call: &'static str,
+    log: &EventLog,
+    subject: Subject,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let begun = Instant::now();
+    let subject = subject.during(call);
+    log.record(subject.clone(), What::CallBegun);
+    let result = CALL.scope(call, work).await;
+    log.record(
+        subject,
+        What::CallEnded {
+            took_ns: u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            error: result.as_ref().err().map(|error| error.text.clone()),
+        },
+    );
+    result
+}
+
+/// Whom an event concerns.
+pub fn subject(pod: &Pod, container: Option<&Container>) -> Subject {
+    let metadata = pod.cell.get().metadata();
+    let mut subject = Subject::pod(&pod.id, &metadata.namespace, &metadata.name);
+    if let Ok(call) = CALL.try_with(|call| *call) {
+        subject = subject.during(call);
+    }
+    match container {
+        Some(container) => subject.container(&container.id, container.cell.get().name()),
+        None => subject,
+    }
+}
+
+/// The runtime did something to a pod, or to one of its containers.
+pub fn did(log: &EventLog, pod: &Pod, container: Option<&Container>, action: Action) {
+    tracing::debug!(pod = %pod.id, container = container.map(|c| c.id.as_str()), ?action);
+    log.record(subject(pod, container), action);
+}

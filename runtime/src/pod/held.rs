@@ -1,0 +1,227 @@
+//! What is held: pods and containers whose records cannot be read, because they are damaged or of a newer schema.
+//!
+//! ```text
+//!   record unreadable ──start of the daemon──► held ──record readable again, next start──► served
+//!                                               └────── `cairn rm --force` ──────► gone
+//! ```
+//! Nothing of them is touched: processes, monitors, roots, networks, namespaces. They are listed NOTREADY and
+//! UNKNOWN, with whatever of the record can be made out; StopPodSandbox and its like are refused, since a kubelet
+//! stops what is not ready by itself. A container is held with its pod. Filled once, by recovery; only `discard.rs`
+//! takes something out.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use proto_cri::v1 as cri;
+use serde::Deserialize;
+
+use super::{
+    error::{Error, Kind},
+    record::{ContainerRecord, PodRecord},
+};
+use crate::store::{Record as _, Unreadable};
+
+/// A pod or container that is held.
+#[derive(Debug, Clone)]
+pub struct Held<C> {
+    pub id: String,
+    /// What is known of its configuration.
+    pub config: C,
+    pub created_at: i64,
+    pub record: PathBuf,
+    pub reason: String,
+    /// Of a container: its pod. Of a pod: its own id.
+    pub pod: Option<String>,
+    /// As its record has it, if that is known.
+    pub cgroup: Option<String>,
+}
+
+pub type HeldPod = Held<cri::PodSandboxConfig>;
+pub type HeldContainer = Held<cri::ContainerConfig>;
+
+/// All that is held, by id.
+#[derive(Debug, Clone, Default)]
+pub struct AllHeld {
+    pub pods: BTreeMap<String, HeldPod>,
+    pub containers: BTreeMap<String, HeldContainer>,
+}
+
+/// As much of a record as is needed here; everything may be missing.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Outline {
+    pod: Option<String>,
+    config: serde_json::Value,
+    created_at: serde_json::Value,
+    cgroup: Option<String>,
+    cgroup_parent: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    record: Outline,
+}
+
+fn outline(found: &Unreadable) -> Outline {
+    let bytes = std::fs::read(&found.path).unwrap_or_default();
+    serde_json::from_slice::<Envelope>(&bytes).map_or_else(|_| Outline::default(), |all| all.record)
+}
+
+fn hold<C: serde::de::DeserializeOwned + Default>(found: Unreadable, outline: Outline) -> Held<C> {
+    Held {
+        id: found.id,
+        config: serde_json::from_value(outline.config).unwrap_or_default(),
+        created_at: outline.created_at.as_i64().unwrap_or_default(),
+        record: found.path,
+        reason: found.reason,
+        pod: outline.pod,
+        cgroup: outline.cgroup,
+    }
+}
+
+impl AllHeld {
+    pub fn hold_pod(&mut self, found: Unreadable) {
+        let mut outline = outline(&found);
+        outline.pod = Some(found.id.clone());
+        let parent = outline.cgroup_parent.take();
+        outline.cgroup = parent.map(|parent| format!("{parent}/{}", found.id));
+        let mut held: HeldPod = hold(found, outline);
+        // Every client of CRI takes it for granted.
+        held.config
+            .metadata
+            .get_or_insert_with(|| cri::PodSandboxMetadata {
+                name: "unknown".into(),
+                namespace: "unknown".into(),
+                uid: held.id.clone(),
+                attempt: 0,
+            });
+        self.pods.insert(held.id.clone(), held);
+    }
+
+    /// `pod_of` finds a container's pod where its record does not say it.
+    pub fn hold_container(
+        &mut self,
+        found: Unreadable,
+        pod_of: impl FnOnce(&str) -> Option<String>,
+    ) {
+        let outline = outline(&found);
+        let mut held: HeldContainer = hold(found, outline);
+        held.pod = held.pod.or_else(|| pod_of(&held.id));
+        held.config
+            .metadata
+            .get_or_insert_with(|| cri::ContainerMetadata {
+                name: "unknown".into(),
+                attempt: 0,
+            });
+        self.containers.insert(held.id.clone(), held);
+    }
+
+    /// A container that could be served, but for its pod.
+    pub fn hold_with_its_pod(&mut self, record: ContainerRecord, path: PathBuf) {
+        let held = HeldContainer {
+            id: record.id.clone(),
+            config: record.config,
+            created_at: record.created_at,
+            record: path,
+            reason: format!("the {} of its sandbox cannot be read", PodRecord::KIND),
+            pod: Some(record.pod),
+            cgroup: Some(record.cgroup),
+        };
+        self.containers.insert(held.id.clone(), held);
+    }
+
+    /// By id or unique prefix of it.
+    pub fn pod(&self, id: &str) -> Option<&HeldPod> {
+        only(&self.pods, id)
+    }
+
+    /// By id or unique prefix of it.
+    pub fn container(&self, id: &str) -> Option<&HeldContainer> {
+        only(&self.containers, id)
+    }
+
+    /// Of this pod, whether it is held itself or not.
+    pub fn containers_of(&self, pod: &str) -> Vec<HeldContainer> {
+        let all = self.containers.values();
+        all.filter(|held| held.pod.as_deref() == Some(pod))
+            .cloned()
+            .collect()
+    }
+}
+
+fn only<'a, T>(all: &'a BTreeMap<String, T>, id: &str) -> Option<&'a T> {
+    if id.is_empty() {
+        return None;
+    }
+    let from = all.range(id.to_owned()..);
+    let mut found = from.take_while(|(key, _)| key.starts_with(id));
+    match (found.next(), found.next()) {
+        (Some((_, one)), None) => Some(one),
+        (Some((key, one)), Some(_)) if key == id => Some(one),
+        _ => None,
+    }
+}
+
+impl<C> Held<C> {
+    /// Why a request is refused, and the way out.
+    pub fn refusal(&self, kind: &str) -> Error {
+        Error::new(
+            Kind::WrongState,
+            format!(
+                "{kind} {}: held as it is: its record {}: {}; repair the record and restart cairn, or give up the {kind} by: cairn rm --force {}",
+                self.id,
+                self.record.display(),
+                self.reason,
+                &self.id
+            ),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unreadable(dir: &tempfile::TempDir, text: &str) -> Unreadable {
+        let path = dir.path().join("abc.json");
+        std::fs::write(&path, text).expect("write");
+        Unreadable {
+            id: "abc".into(),
+            path,
+            reason: "test".into(),
+        }
+    }
+
+    #[test]
+    fn of_a_newer_record_what_is_known_is_shown() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let config = cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                name: "p".into(),
+                uid: "u".into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let config = serde_json::to_string(&config).expect("json");
+        let text = format!(
+            "{{\"schema\":9,\"record\":{{\"id\":\"abc\",\"config\":{config},\"created_at\":7,\"cgroup_parent\":\"/x\",\"phase\":\"dreaming\"}}}}"
+        );
+        let mut held = AllHeld::default();
+        held.hold_pod(unreadable(&dir, &text));
+        let pod = &held.pods["abc"];
+        assert_eq!(pod.config.metadata.as_ref().expect("some").name, "p");
+        assert_eq!((pod.created_at, pod.cgroup.as_deref()), (7, Some("/x/abc")));
+    }
+
+    #[test]
+    fn of_a_torn_record_there_is_the_id() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mut held = AllHeld::default();
+        held.hold_container(unreadable(&dir, "{\"schema\":1,\"rec"), |id| {
+            Some(format!("pod-of-{id}"))
+        });
+        assert_eq!(held.containers_of("pod-of-abc").len(), 1);
+        let refusal = held.containers["abc"].refusal("container").text;
+        assert!(refusal.contains("cairn rm --force abc"), "{refusal}");
+    }
+}

@@ -1,0 +1,171 @@
+//! Pods and containers as plugins, and the builder of specs, see them. The part of a container's
+//! message that comes from its spec is made once and kept with the container; state, pid and
+//! times are laid over it as of now.
+
+use std::sync::Arc;
+
+use proto_cri::v1 as cri;
+use proto_nri::ContainerState;
+
+use super::{
+    dirs::Dirs,
+    record::{ContainerPhase, ContainerRecord, PodRecord, Process},
+    spec::Specs,
+    state::{Container, Pod},
+};
+use crate::oci::{
+    self, ImageFacts, NriContainerFacts, Policy, SandboxFacts, SandboxFiles, SandboxNamespaces,
+    SeccompKind,
+};
+
+/// What of this machine is in what pods and containers are told to be.
+#[derive(Debug, Clone)]
+pub struct Describe {
+    pub dirs: Dirs,
+    /// For pods on the node's network.
+    pub node_name: String,
+    pub policy: Arc<Policy>,
+}
+
+impl Describe {
+    /// The hostname containers see: the pod's, or the node's on the node's network (CRI-205).
+    pub fn hostname(&self, record: &PodRecord) -> String {
+        if record.host_network() || record.config.hostname.is_empty() {
+            self.node_name.clone()
+        } else {
+            record.config.hostname.clone()
+        }
+    }
+
+    /// A sandbox as the pure spec builder needs it.
+    pub fn sandbox(&self, pod: &Pod) -> SandboxFacts {
+        let record = pod.cell.get();
+        let linux = record.linux();
+        let context = linux.security_context.clone().unwrap_or_default();
+        let options = record.namespace_options();
+        let files = self.dirs.files(&pod.id);
+        let host_ipc = options.ipc() == cri::NamespaceMode::Node;
+        let pause = record.pause.as_ref();
+        SandboxFacts {
+            id: pod.id.clone(),
+            metadata: record.metadata(),
+            labels: record.config.labels.clone(),
+            annotations: record.config.annotations.clone(),
+            runtime_handler: record.runtime_handler.clone(),
+            cgroup_parent: record.cgroup_parent.clone(),
+            namespaces: SandboxNamespaces {
+                net: record.namespaces.net.clone(),
+                ipc: record.namespaces.ipc.clone(),
+                uts: record.namespaces.uts.clone(),
+                pid: pause.map(Process::pid_namespace),
+                user: record.namespaces.user.clone(),
+            },
+            user_mapping: oci::namespaces::user_mapping(&options).unwrap_or_default(),
+            namespace_options: options,
+            hostname: self.hostname(&record),
+            files: SandboxFiles {
+                hostname: files.hostname,
+                hosts: files.hosts,
+                resolv_conf: files.resolv_conf,
+                shm: if host_ipc {
+                    "/dev/shm".into()
+                } else {
+                    files.shm
+                },
+            },
+            host_network: record.host_network(),
+            log_directory: record.config.log_directory.clone(),
+            privileged: context.privileged,
+            selinux: context.selinux_options,
+            overhead: record.overhead.clone(),
+            resources: record.resources.clone(),
+            ips: record
+                .network
+                .as_ref()
+                .map(|network| network.ips.clone())
+                .unwrap_or_default(),
+            pause_pid: pause.map_or(0, |pause| pause.pid),
+        }
+    }
+
+    pub fn pod(&self, pod: &Pod) -> proto_nri::PodSandbox {
+        oci::nri_pod(&self.sandbox(pod), None, &self.policy)
+    }
+
+    /// What of a container's message its spec says.
+    pub fn from_spec(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        specs: &Specs,
+    ) -> proto_nri::Container {
+        let record = container.cell.get();
+        let image = ImageFacts {
+            name: record.image.name.clone(),
+            digest: record.image.reference.clone(),
+            config_digest: record.image.id.clone(),
+            ..ImageFacts::default()
+        };
+        // A name that is none was refused when the spec was built.
+        let devices = oci::cdi_names(&record.config).unwrap_or_default();
+        let seccomp: Option<SeccompKind> =
+            oci::from_cri::seccomp_choice(&record.config, &self.policy).ok();
+        oci::nri_container(
+            &NriContainerFacts {
+                id: &container.id,
+                sandbox_id: &pod.id,
+                name: record.name(),
+                state: state(record.phase),
+                labels: Some(&record.config.labels),
+                annotations: Some(&record.config.annotations),
+                created_at: record.created_at,
+                cdi_devices: &devices,
+                image: Some(&image),
+                seccomp: seccomp.as_ref(),
+                ..NriContainerFacts::default()
+            },
+            &specs.spec,
+        )
+    }
+}
+
+/// Who a container is whose spec never reached the disk: the daemon was killed while it was
+/// being created, and plugins are told that it is gone.
+fn without_spec(record: &ContainerRecord) -> proto_nri::Container {
+    proto_nri::Container {
+        id: record.id.clone(),
+        pod_sandbox_id: record.pod.clone(),
+        name: record.name().to_owned(),
+        labels: record.config.labels.clone(),
+        annotations: record.config.annotations.clone(),
+        ..Default::default()
+    }
+}
+
+/// The container as it is now.
+pub fn container(container: &Container) -> proto_nri::Container {
+    let record = container.cell.get();
+    let mut message = container.message().unwrap_or_else(|| without_spec(&record));
+    message.state = state(record.phase).into();
+    message.pid = match record.phase {
+        ContainerPhase::Running => record.process.as_ref().map_or(0, |process| process.pid),
+        _ => 0,
+    };
+    message.created_at = record.created_at;
+    message.started_at = record.started_at;
+    message.finished_at = record.finished_at;
+    message.exit_code = record.exit.code;
+    message.status_reason.clone_from(&record.exit.reason);
+    message.status_message.clone_from(&record.exit.message);
+    message
+}
+
+/// How a container's phase is told to plugins.
+fn state(phase: ContainerPhase) -> ContainerState {
+    match phase {
+        ContainerPhase::Creating | ContainerPhase::Created => ContainerState::ContainerCreated,
+        ContainerPhase::Running => ContainerState::ContainerRunning,
+        ContainerPhase::Exited => ContainerState::ContainerStopped,
+        ContainerPhase::Unknown => ContainerState::ContainerUnknown,
+    }
+}

@@ -1,0 +1,163 @@
+//! The pods as plugins reach them ([`nri::Source`]), and plugins as the event log sees them ([`nri::Observer`], the
+//! one way on which what a plugin did gets there).
+
+use std::time::Duration;
+
+use nri::{BoxFuture, Delivery, PluginEvent, PluginName, Snapshot};
+use proto_nri::ContainerUpdate;
+
+use super::{
+    event_log,
+    message::{self, Describe},
+    record::{ContainerPhase, Mark, PodPhase},
+    side_effects::Others,
+};
+use crate::trace::{self, EventLog, Life, Subject, What};
+use crate::violate;
+
+pub struct Plugins {
+    pub describe: Describe,
+    pub others: Others,
+    pub log: EventLog,
+}
+
+impl nri::Source for Plugins {
+    /// The library leaves out what a plugin gets, or got, events for.
+    fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for pod in self.others.registry.all() {
+            let record = pod.cell.get();
+            let kept = record.phase != PodPhase::NotReady || record.failed_step.is_none();
+            if kept && record.hooks.remove == Mark::None {
+                snapshot.pods.push(self.describe.pod(&pod));
+            }
+            for container in pod.containers() {
+                let record = container.cell.get();
+                let lives =
+                    record.phase != ContainerPhase::Exited || violate::is("join-lists-exited");
+                if lives && container.has_message() && record.hooks.remove == Mark::None {
+                    snapshot.containers.push(message::container(&container));
+                }
+            }
+        }
+        snapshot
+    }
+
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
+        Box::pin(async move { self.others.update(&updates).await })
+    }
+
+    fn evict(&self, container: String, reason: String) -> BoxFuture<'_, Result<(), String>> {
+        let evicted = self.others.evict(&container, &reason);
+        let evicted = evicted.map_err(|error| error.to_string());
+        Box::pin(std::future::ready(evicted))
+    }
+}
+
+impl nri::Observer for Plugins {
+    fn delivered(&self, delivery: &Delivery) {
+        let Some(pod) = self.others.registry.any(&delivery.pod) else {
+            return;
+        };
+        let container = pod.container(&delivery.container);
+        let subject = event_log::subject(&pod, container.as_deref());
+        self.log.record(subject, answer(delivery));
+    }
+
+    fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
+        // The library has logged it.
+        if let Some(life) = life(event) {
+            let plugin = plugin.to_string();
+            let what = What::PluginLife { plugin, life };
+            self.log.record(Subject::daemon(), what);
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn answer(delivery: &Delivery) -> What {
+    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    What::Plugin {
+        hook: nri::mask::event_name(delivery.event).to_owned(),
+        plugin: delivery.plugin.to_string(),
+        outcome: outcome(&delivery.outcome),
+        took_ns: nanoseconds(delivery.took),
+        adjusted: delivery.adjusted,
+        changed: delivery.changed.clone(),
+        updates: small(delivery.updates),
+        evictions: small(delivery.evictions),
+    }
+}
+fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
+    use nri::Outcome as From;
+    use trace::Outcome as To;
+    match outcome {
+        From::Answered => To::Answered,
+        From::Refused(status) => To::Refused(status.message.clone()),
+        From::TimedOut => To::TimedOut,
+        From::Lost(reason) => To::Lost(reason.clone()),
+        From::Garbled(reason) => To::Garbled(reason.clone()),
+        From::Panicked(reason) => To::Panicked(reason.clone()),
+        From::Conflict(reason) => To::Conflict(reason.clone()),
+        From::Denied(reason) => To::Denied(reason.clone()),
+        From::Skipped => To::Skipped,
+        From::NotSubscribed => To::NotSubscribed,
+        From::Joining => To::Joining,
+        From::Absent => To::Absent,
+        From::Cancelled => To::Cancelled,
+    }
+}
+
+/// `None` for what the log alone tells.
+fn life(event: &PluginEvent) -> Option<Life> {
+    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Some(match event {
+        PluginEvent::Launched => Life::Launched,
+        PluginEvent::Registered { version, .. } => Life::Registered {
+            version: match version {
+                nri::Version::V1Alpha1 => "v1alpha1".to_owned(),
+                nri::Version::V1Beta1 => "v1beta1".to_owned(),
+            },
+        },
+        PluginEvent::Configured { events } => Life::Configured {
+            events: events
+                .iter()
+                .map(|e| nri::mask::event_name(e).to_owned())
+                .collect(),
+        },
+        PluginEvent::Synchronized {
+            pods,
+            containers,
+            took,
+        } => Life::Synchronized {
+            pods: small(*pods),
+            containers: small(*containers),
+            took_ns: nanoseconds(*took),
+        },
+        PluginEvent::Deprecated { .. } => return None,
+        PluginEvent::Unsolicited {
+            updates,
+            failed,
+            evictions,
+        } => Life::Unsolicited {
+            updates: small(*updates),
+            failed: small(*failed),
+            evictions: small(*evictions),
+        },
+        PluginEvent::Rejected { reason } => Life::Rejected {
+            reason: reason.clone(),
+        },
+        PluginEvent::Closed { reason } => Life::Closed {
+            reason: reason.clone(),
+        },
+        PluginEvent::Restarting { after } => Life::Restarting {
+            after_ns: nanoseconds(*after),
+        },
+        PluginEvent::Dropped { event } => Life::Dropped {
+            hook: nri::mask::event_name(*event).to_owned(),
+        },
+    })
+}

@@ -1,0 +1,89 @@
+//! What processes of pods are run by: monitors with their directories, and cgroups. Nothing here changes a record.
+
+use std::{path::Path, time::Duration};
+
+use super::{
+    dirs::{Dirs, remove_dir},
+    error::{AtStep as _, Result},
+    record::Process,
+};
+use crate::{
+    cgroup::{self, Cgroup, CgroupPath},
+    monitor::{CgroupDir, Launched, Launcher},
+};
+
+/// How long an emptied cgroup may take to go.
+pub const CGROUP_GONE: Duration = Duration::from_secs(5);
+
+pub struct Processes {
+    pub launcher: Launcher,
+    pub cgroups: cgroup::Host,
+    pub dirs: Dirs,
+    pub boot_id: String,
+}
+
+impl Processes {
+    /// A process as a record has it.
+    pub fn process(&self, launched: &Launched) -> Process {
+        Process {
+            pid: launched.pid.unsigned_abs(),
+            start_time: launched.start_time,
+            boot_id: self.boot_id.clone(),
+        }
+    }
+
+    /// The cgroup of a path from a record.
+    ///
+    /// # Errors
+    /// A path that is no cgroup path; records hold none such.
+    pub fn cgroup(&self, path: &str) -> Result<Cgroup> {
+        let path = CgroupPath::parse(path).step("cgroup path")?;
+        Ok(self.cgroups.cgroup(path))
+    }
+
+    /// The directories of a cgroup as the monitor joins them.
+    pub fn joined_by_monitor(&self, group: &Cgroup) -> Vec<CgroupDir> {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let v1 = self.cgroups.v1().iter().map(|hierarchy| CgroupDir {
+            controller: hierarchy.controllers.join(","),
+            path: text(&group.path().below(&hierarchy.mount)),
+        });
+        let unified = group.unified_dir().map(|dir| CgroupDir {
+            controller: String::new(),
+            path: text(&dir),
+        });
+        v1.chain(unified).collect()
+    }
+
+    /// Ends what runs from a monitor's directory, and removes the directory. Idempotent.
+    ///
+    /// # Errors
+    /// What is left; the directory is then still there, for the next try.
+    pub async fn end(&self, dir: &Path) -> Result<()> {
+        self.launcher.cleanup(dir).await.step("clean up")?;
+        remove_dir(dir).await
+    }
+
+    /// Kills what is in a cgroup and removes it. Idempotent.
+    ///
+    /// # Errors
+    /// What is left.
+    pub async fn kill_cgroup(&self, path: &str) -> Result<()> {
+        let group = self.cgroup(path)?;
+        group.kill_all(CGROUP_GONE).await.step("kill")?;
+        group.remove(CGROUP_GONE).await.step("remove")
+    }
+
+    /// The cgroup that the monitor of this directory was launched with.
+    pub fn recorded_cgroup(&self, dir: &Path) -> Option<String> {
+        let launched = Launcher::recorded_cgroups(dir);
+        let unified = self.cgroups.unified().map(|unified| &unified.mount);
+        let v1 = self.cgroups.v1().iter().map(|one| &one.mount);
+        let mounts: Vec<_> = unified.into_iter().chain(v1).collect();
+        launched.iter().find_map(|group| {
+            let path = Path::new(&group.path);
+            let below = mounts.iter().find_map(|m| path.strip_prefix(m).ok())?;
+            Some(format!("/{}", below.display()))
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! RemovePodSandbox (CRI-115, NRI-1140 to NRI-1144).
+//!
+//! ```text
+//!  stop ─► containers removed ─► hook RemovePodSandbox ─► record, name
+//! ```
+//! Resumable as the stop is: the record goes last.
+
+use std::sync::Arc;
+
+use super::{
+    error::{AtStep as _, Result},
+    event_log::did,
+    events::{EventKind, Events},
+    hooks::Hooks,
+    record::Mark,
+    registry::Registry,
+    request::{ContainerWork, Message},
+    state::Pod,
+};
+use crate::{
+    fault,
+    trace::{Action, EventLog},
+    violate,
+};
+
+pub struct RemovePodSandbox {
+    pub registry: Arc<Registry>,
+    pub hooks: Arc<Hooks>,
+    pub events: Events,
+    pub log: EventLog,
+}
+
+impl RemovePodSandbox {
+    /// # Errors
+    /// The step that failed; a second call resumes there. Or it is removed, and a plugin that wants its
+    /// failures to fail the request did not answer.
+    pub async fn run(&self, pod: &Arc<Pod>) -> Result<()> {
+        let what = format!("sandbox {}: remove", pod.id);
+        if violate::is("remove-without-stop") {
+            pod.cell.note(|record| record.hooks.stop = Mark::Done).await;
+        }
+        if violate::is("remove-before-containers") {
+            self.hooks.remove_pod_sandbox(pod).await?;
+            pod.cell
+                .note(|record| record.hooks.remove = Mark::Done)
+                .await;
+        }
+        let mut told = pod.ask(Message::StopPod).await;
+        if told.is_err() && !pod.stopped() {
+            return told;
+        }
+        for container in pod.containers() {
+            let removed = pod
+                .ask_container(&container.id, ContainerWork::Remove)
+                .await
+                .map_err(|error| error.at(&what));
+            if pod.container(&container.id).is_some() {
+                removed?;
+            } else {
+                told = told.and(removed);
+            }
+        }
+        if pod.cell.get().hooks.remove != Mark::Done {
+            fault::pass("pod.remove.hook").await.step(&what)?;
+            if self.hooks.active() {
+                pod.cell
+                    .note(|record| record.hooks.remove = Mark::Begun)
+                    .await;
+            }
+            let removed = self.hooks.remove_pod_sandbox(pod).await;
+            told = told.and(removed.map_err(|error| error.at(&what)));
+        }
+        fault::pass("pod.remove.record").await.step(&what)?;
+        did(&self.log, pod, None, Action::SandboxRemoved);
+        pod.cell.delete().await?;
+        self.registry.forget(&pod.cell.get());
+        self.events.tell(pod, None, EventKind::Deleted);
+        told
+    }
+}

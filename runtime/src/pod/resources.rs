@@ -1,0 +1,78 @@
+//! A container's resources, changed: cgroup, spec and record.
+
+use std::sync::Arc;
+
+use proto_cri::v1 as cri;
+
+use super::{
+    error::{AtStep as _, Error, Kind, Result},
+    processes::Processes,
+    record::ContainerPhase,
+    spec::SpecStore,
+    state::Container,
+};
+use crate::{
+    fault,
+    oci::{self, HostFacts, Policy},
+};
+
+/// What is to change: the values of a CRI request, those of plugins, or plugins' laid over a
+/// request's.
+#[derive(Default)]
+pub struct ResourceChange {
+    pub cri: Option<cri::LinuxContainerResources>,
+    pub nri: Option<proto_nri::LinuxResources>,
+}
+
+pub struct ResourceWriter {
+    pub specs: SpecStore,
+    pub host: Arc<HostFacts>,
+    pub policy: Arc<Policy>,
+    pub processes: Arc<Processes>,
+}
+
+impl ResourceWriter {
+    /// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits for
+    /// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
+    ///
+    /// # Errors
+    /// WrongState once the container has exited or while it is being created; else the value that
+    /// could not be applied, with all old values restored.
+    pub async fn write(&self, container: &Container, change: &ResourceChange) -> Result<()> {
+        let _turn = container.resources_turn.lock().await;
+        let record = container.cell.get();
+        let running = match record.phase {
+            ContainerPhase::Running => true,
+            ContainerPhase::Created => false,
+            phase => {
+                return Err(Error::new(
+                    Kind::WrongState,
+                    format!("a container that is {phase:?} takes no update").to_lowercase(),
+                ));
+            }
+        };
+        let mut specs = self.specs.read(&container.id).await?;
+        if let Some(resources) = &change.cri {
+            oci::apply_update(&mut specs.spec, resources, &self.host, &self.policy)?;
+        }
+        if let Some(resources) = &change.nri {
+            oci::apply_nri_update(&mut specs.spec, resources, &self.host, &self.policy)?;
+        }
+        if running {
+            fault::pass("container.update.cgroup").await?;
+            let group = self.processes.cgroup(&record.cgroup)?;
+            let mut resources = oci::resources::current(&specs.spec)
+                .cloned()
+                .unwrap_or_default();
+            // Device rules are set at start and are not resources of an update.
+            resources.set_devices(None);
+            group.change(resources).await.step("cgroup")?;
+        }
+        self.specs.write(&container.id, &specs).await?;
+        container
+            .cell
+            .change(|record| record.resources = oci::resources_to_cri(&specs.spec))
+            .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,383 @@
+//! RunPodSandbox: phases, entered one after the other and undone in reverse, so that a failure anywhere leaves
+//! nothing (invariant 7):
+//!
+//! ```text
+//!  Record ─► Cgroup ─► Namespaces ─► Network ─► Pause ─► HookBegun ─► Hook ─► Ready
+//!     │name     │          │ns,files    │addresses  │process              │plugins told
+//! ```
+//!
+//! Each phase has its undo ([`RunPodSandbox::undo`] has an arm for each), so nothing has to be remembered but how far
+//! it came; a phase that failed half way is undone like one that was entered. What a crash needs in order to undo is
+//! on disk before each effect: the record, and then `network_begun` before the network is asked (CRI-111).
+
+use std::sync::Arc;
+
+use proto_cri::v1 as cri;
+use tokio::sync::watch;
+
+use super::{
+    driver::{Driver, Steps},
+    error::{Error, Kind, Result},
+    event_log::{self, did},
+    events::{EventKind, Events},
+    files,
+    hooks::Hooks,
+    pause::Pauses,
+    record::{Mark, Namespaces, PodHooks, PodPhase, PodRecord, pod_name_key},
+    registry::{Registry, Reservation, new_id},
+    sandbox::Sandboxes,
+    state::Pod,
+};
+use crate::{
+    clock, fault,
+    oci::{self, HostFacts, PidSharing, SandboxPlan},
+    store::{Cell, Store},
+    trace::{Action, EventLog},
+    violate,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The name and the record are ours.
+    Record,
+    /// The pod's cgroup is there.
+    Cgroup,
+    /// Namespaces are pinned, `lo` is up, hostname, sysctls and files are set.
+    Namespaces,
+    /// Addresses are assigned.
+    Network,
+    /// The pause process runs, where the pod shares its PID namespace.
+    Pause,
+    /// It is on record that plugins will be asked.
+    HookBegun,
+    /// Every plugin agreed (NRI-1110 to NRI-1117).
+    Hook,
+    /// It is listed from now on.
+    Ready,
+}
+
+const PHASES: [Phase; 8] = [
+    Phase::Record,
+    Phase::Cgroup,
+    Phase::Namespaces,
+    Phase::Network,
+    Phase::Pause,
+    Phase::HookBegun,
+    Phase::Hook,
+    Phase::Ready,
+];
+
+pub struct RunPodSandbox {
+    pub registry: Arc<Registry>,
+    pub records: Store<PodRecord>,
+    pub sandboxes: Arc<Sandboxes>,
+    pub pauses: Arc<Pauses>,
+    pub host: Arc<HostFacts>,
+    /// Where pods go whose request names no cgroup.
+    pub default_cgroup_parent: String,
+    pub hooks: Arc<Hooks>,
+    pub events: Events,
+    pub log: EventLog,
+    /// For the driver of each pod.
+    pub steps: Arc<Steps>,
+}
+
+impl RunPodSandbox {
+    /// Makes a sandbox, or waits for the one that is being made for the same request (CRI-113).
+    ///
+    /// # Errors
+    /// Invalid for a config that cannot be served, Exists for a name that is taken, else the step
+    /// that failed, with nothing left.
+    pub async fn run(
+        self: &Arc<Self>,
+        config: cri::PodSandboxConfig,
+        runtime_handler: String,
+    ) -> Result<String> {
+        let (record, plan) = self.check(config, runtime_handler)?;
+        let name = record.name_key();
+        let (outcome, starting) = watch::channel(None);
+        match self.registry.reserve(&name, &record.id, starting.clone()) {
+            Reservation::New => {
+                let id = record.id.clone();
+                // Detached: a client that goes away must not orphan half a sandbox (CRI-008).
+                tokio::spawn(Arc::clone(self).make(record, plan, outcome));
+                wait(id, starting).await
+            }
+            Reservation::Starting(id, starting) => wait(id, starting).await,
+            Reservation::There(pod) => again(&pod, &record),
+        }
+    }
+
+    /// Judges the request; touches nothing.
+    fn check(
+        &self,
+        config: cri::PodSandboxConfig,
+        runtime_handler: String,
+    ) -> Result<(PodRecord, SandboxPlan)> {
+        let metadata = config
+            .metadata
+            .as_ref()
+            .ok_or_else(|| Error::invalid("RunPodSandbox: config.metadata is missing"))?;
+        for (field, value) in [
+            ("name", &metadata.name),
+            ("namespace", &metadata.namespace),
+            ("uid", &metadata.uid),
+        ] {
+            if value.is_empty() {
+                return Err(Error::invalid(format!(
+                    "RunPodSandbox: config.metadata.{field} is empty"
+                )));
+            }
+        }
+        if !runtime_handler.is_empty() {
+            return Err(Error::invalid(format!(
+                "RunPodSandbox: runtime handler \"{runtime_handler}\": there is none of this name"
+            )));
+        }
+        files::check(&config).map_err(|error| error.at("RunPodSandbox"))?;
+        let plan = oci::plan(&config, &self.host, &self.sandboxes.describe.policy)?;
+        let id = new_id()?;
+        let processes = &self.sandboxes.processes;
+        let linux = config.linux.as_ref();
+        let parent = linux.map_or("", |linux| linux.cgroup_parent.as_str());
+        let group = processes
+            .cgroups
+            .pod(parent, &self.default_cgroup_parent, &id)
+            .map_err(|error| Error::invalid(format!("RunPodSandbox: cgroup_parent: {error}")))?;
+        let record = PodRecord {
+            id,
+            runtime_handler,
+            created_at: clock::now_ns(),
+            phase: PodPhase::Creating,
+            hooks: PodHooks::default(),
+            cgroup_parent: group.path().as_str().to_owned(),
+            namespaces: Namespaces::default(),
+            network_begun: false,
+            network: None,
+            pause: None,
+            failed_step: None,
+            overhead: linux.and_then(|linux| linux.overhead.clone()),
+            resources: linux.and_then(|linux| linux.resources.clone()),
+            boot_id: processes.boot_id.clone(),
+            config,
+        };
+        Ok((record, plan))
+    }
+
+    /// The whole way, and the driver afterwards.
+    async fn make(
+        self: Arc<Self>,
+        record: PodRecord,
+        plan: SandboxPlan,
+        outcome: watch::Sender<Option<Result<()>>>,
+    ) {
+        let (pod, queue) = Pod::new(Cell::loaded(self.records.clone(), record));
+        self.registry.publish(&pod);
+        let subject = event_log::subject(&pod, None);
+        let phases = self.phases(&pod, &plan);
+        let result = event_log::during("RunPodSandbox", &self.log, subject, phases).await;
+        // What could not be undone stays visible, for Stop and Remove (CRI-112).
+        let alive = result.is_ok() || pod.cell.get().failed_step.is_some();
+        if alive {
+            self.events.tell(&pod, None, EventKind::Created);
+            let became = match &result {
+                Ok(()) => EventKind::Started,
+                Err(_) => EventKind::Stopped,
+            };
+            self.events.tell(&pod, None, became);
+        } else {
+            self.registry.forget(&pod.cell.get());
+        }
+        let text = format!("sandbox {}", pod.id);
+        // One receiver is the registry's. A sandbox that failed and stayed is nobody's answer.
+        if result.is_ok() && outcome.receiver_count() == 1 {
+            pod.set_undelivered();
+        }
+        outcome.send_replace(Some(result.map_err(|error| error.at(&text))));
+        if alive {
+            let steps = Arc::clone(&self.steps);
+            drop(self);
+            Driver::new(pod, queue, steps).run().await;
+        }
+    }
+
+    async fn phases(&self, pod: &Arc<Pod>, plan: &SandboxPlan) -> Result<()> {
+        for (at, phase) in PHASES.into_iter().enumerate() {
+            if let Err(error) = self.enter(phase, pod, plan).await {
+                for entered in PHASES[..=at].iter().rev() {
+                    let undone = self.undo(*entered, pod).await;
+                    note(pod, *entered, undone).await;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn enter(&self, phase: Phase, pod: &Arc<Pod>, plan: &SandboxPlan) -> Result<()> {
+        phase.fault().await?;
+        match phase {
+            Phase::Record => drop(pod.cell.change(|_| {}).await?),
+            Phase::Cgroup => self.sandboxes.hold_cgroup(&pod.cell.get()).await?,
+            Phase::Namespaces => {
+                let record = pod.cell.get();
+                let made = self.sandboxes.make_namespaces(&record, plan).await?;
+                did(&self.log, pod, None, Action::Namespaces);
+                // One write for the paths and for the intent that comes next.
+                let write = |record: &mut PodRecord| {
+                    record.network_begun = made.net.is_some();
+                    record.namespaces = made;
+                };
+                pod.cell.change(write).await?;
+            }
+            Phase::Network => {
+                if let Some(network) = self.sandboxes.attach(&pod.cell.get()).await? {
+                    let ips = network.ips.clone();
+                    did(&self.log, pod, None, Action::Network { ips });
+                    let write = |record: &mut PodRecord| record.network = Some(network);
+                    pod.cell.change(write).await?;
+                }
+            }
+            Phase::Pause if plan.pid == PidSharing::Pod => {
+                self.pauses.start(pod, &plan.seccomp).await?;
+            }
+            Phase::HookBegun if self.hooks.active() => {
+                let write = |record: &mut PodRecord| record.hooks.run = Mark::Begun;
+                pod.cell.change(write).await?;
+            }
+            Phase::Pause | Phase::HookBegun => {}
+            Phase::Hook => self.hooks.run_pod_sandbox(pod).await?,
+            Phase::Ready => {
+                let write = |record: &mut PodRecord| {
+                    record.hooks.run = Mark::Done;
+                    record.phase = PodPhase::Ready;
+                };
+                pod.cell.change(write).await?;
+                did(&self.log, pod, None, Action::Ready);
+            }
+        }
+        Ok(())
+    }
+
+    /// Idempotent, but for the hook.
+    async fn undo(&self, phase: Phase, pod: &Pod) -> Result<()> {
+        match phase {
+            Phase::Ready | Phase::HookBegun => {}
+            // Both events, also where the hook itself had succeeded (NRI-1118, NRI-1119).
+            Phase::Hook => {
+                if violate::is("run-undo-after-teardown") {
+                    self.sandboxes.release_network(&pod.cell.get()).await?;
+                    self.sandboxes.release_namespaces(&pod.id).await?;
+                }
+                self.hooks.undo_run_pod_sandbox(pod).await;
+            }
+            Phase::Pause => self.pauses.stop(pod).await?,
+            Phase::Network => {
+                if self.sandboxes.release_network(&pod.cell.get()).await? {
+                    did(&self.log, pod, None, Action::NetworkGone);
+                }
+            }
+            Phase::Namespaces if violate::is("run-veto-keeps-namespaces") => {}
+            Phase::Namespaces => self.sandboxes.release_namespaces(&pod.id).await?,
+            Phase::Cgroup => self.sandboxes.release_cgroup(&pod.cell.get()).await?,
+            // What could not be undone needs its record: Stop and Remove, or the next daemon, go on from there.
+            Phase::Record if pod.cell.get().failed_step.is_some() => {}
+            Phase::Record => pod.cell.delete().await?,
+        }
+        Ok(())
+    }
+
+    /// For a sandbox whose creation was cut off by the end of the daemon.
+    ///
+    /// # Errors
+    /// The first undo that failed.
+    pub async fn undo_all(&self, pod: &Pod) -> Result<()> {
+        for phase in PHASES.into_iter().rev() {
+            if phase != Phase::Hook || pod.cell.get().hooks.run != Mark::None {
+                self.undo(phase, pod).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Phase {
+    /// Where a test makes the daemon fail before it.
+    async fn fault(self) -> std::result::Result<(), fault::Fired> {
+        match self {
+            Self::Record => fault::pass("pod.start.reserved").await,
+            Self::Cgroup => fault::pass("pod.start.cgroup").await,
+            Self::Namespaces => fault::pass("pod.start.netns").await,
+            Self::Network => fault::pass("pod.start.network").await,
+            Self::Pause => fault::pass("pod.start.pause").await,
+            Self::HookBegun => fault::pass("pod.start.hook").await,
+            Self::Hook => Ok(()),
+            Self::Ready => fault::pass("pod.start.ready").await,
+        }
+    }
+
+    /// What is left where its undo failed.
+    fn leaves(self) -> &'static str {
+        match self {
+            Self::Record => "record",
+            Self::Cgroup => "cgroup",
+            Self::Namespaces => "namespaces",
+            Self::Network => "network",
+            Self::Pause => "pause",
+            Self::HookBegun | Self::Hook | Self::Ready => "hook",
+        }
+    }
+}
+
+async fn wait(id: String, mut starting: watch::Receiver<Option<Result<()>>>) -> Result<String> {
+    let outcome = starting.wait_for(Option::is_some).await;
+    match outcome.as_deref() {
+        Ok(Some(result)) => result.clone().map(|()| id),
+        _ => Err(Error::new(
+            Kind::Unavailable,
+            format!("sandbox {id}: the daemon is ending"),
+        )),
+    }
+}
+
+/// The name is taken by a sandbox that is there. If nobody heard that it was made, this is the
+/// client that tries again.
+fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
+    let record = pod.cell.get();
+    if record.config == wanted.config && pod.take_undelivered() {
+        return Ok(pod.id.clone());
+    }
+    let mut text = format!(
+        "sandbox name \"{}\": taken by sandbox {}",
+        pod_name_key(&record.metadata()),
+        pod.id
+    );
+    if let Some(step) = &record.failed_step {
+        text += &format!(
+            ", whose creation failed and was not wholly undone ({step}): stop and remove it first"
+        );
+    }
+    Err(Error::new(Kind::Exists, text))
+}
+
+/// An undo that failed keeps the sandbox, NOTREADY, with the step named (invariant 7).
+async fn note(pod: &Pod, phase: Phase, undone: Result<()>) {
+    let Err(error) = undone else { return };
+    let step = phase.leaves();
+    tracing::error!(pod = %pod.id, step, %error, "undo of a failed RunPodSandbox");
+    let written = pod
+        .cell
+        .record_fact(|record| {
+            record.phase = PodPhase::NotReady;
+            // Plugins were told both by the undo of their hook, if they were told of Run.
+            record.hooks.stop = Mark::Done;
+            record.hooks.remove = Mark::Done;
+            record
+                .failed_step
+                .get_or_insert_with(|| format!("{step}: {error}"));
+        })
+        .await;
+    if let Err(error) = written {
+        tracing::error!(pod = %pod.id, %error, "the failed undo is not on record");
+    }
+}

@@ -1,0 +1,215 @@
+//! What a sandbox has of this machine: cgroup, namespaces and files, network. What is made here is given back here,
+//! whoever asks for it: the undo of RunPodSandbox, StopPodSandbox, recovery, or a removal by the id alone.
+
+use std::{net::IpAddr, path::PathBuf, str::FromStr as _, sync::Arc};
+
+use cni_shim::{Attach, Network, PortMapping, Protocol, namespaces};
+use proto_cri::v1 as cri;
+
+use super::{
+    dirs::Dirs,
+    error::{AtStep as _, Error, Result},
+    message::Describe,
+    processes::{CGROUP_GONE, Processes},
+    record::{Namespaces, PodNetwork, PodRecord},
+};
+use crate::{image::Images, oci::SandboxPlan, store::blocking};
+
+pub struct Sandboxes {
+    pub dirs: Dirs,
+    pub describe: Describe,
+    pub processes: Arc<Processes>,
+    pub network: Arc<Network>,
+    pub images: Images,
+    /// Makes the namespaces of pods that have a user namespace.
+    pub helper: namespaces::HelperCommand,
+}
+
+impl Sandboxes {
+    /// Makes the pod's cgroup, by a leaf in it that is our own.
+    ///
+    /// # Errors
+    /// What could not be made.
+    pub async fn hold_cgroup(&self, record: &PodRecord) -> Result<()> {
+        self.processes
+            .cgroup(&record.cgroup_leaf())?
+            .hold_parent(&record.id)
+            .await
+            .step("cgroup")
+    }
+
+    /// The sandbox's leaf, and parents that were made for it, once they are empty. Idempotent.
+    ///
+    /// # Errors
+    /// What is left.
+    pub async fn release_cgroup(&self, record: &PodRecord) -> Result<()> {
+        self.processes
+            .cgroup(&record.cgroup_leaf())?
+            .remove(CGROUP_GONE)
+            .await
+            .step("cgroup")
+    }
+
+    /// Pins the namespaces, `lo` up, hostname and sysctls set; and makes the pod's files.
+    ///
+    /// # Errors
+    /// What could not be made; the caller calls [`Self::release_namespaces`].
+    pub async fn make_namespaces(
+        &self,
+        record: &Arc<PodRecord>,
+        plan: &SandboxPlan,
+    ) -> Result<Namespaces> {
+        let (record, plan, helper) = (Arc::clone(record), plan.clone(), self.helper.clone());
+        let files = self.dirs.files(&record.id);
+        let pins = self.dirs.namespaces(&record.id);
+        let hostname = self.describe.hostname(&record);
+        let pinned = blocking(move || {
+            files.make(
+                &hostname,
+                record.config.dns_config.as_ref(),
+                !plan.host_ipc,
+                record.user_namespace_root(),
+            )?;
+            namespaces::pin(&pin_spec(&plan), &pins, &helper).step("namespaces")
+        })
+        .await?;
+        Ok(Namespaces {
+            net: pinned.net,
+            ipc: pinned.ipc,
+            uts: pinned.uts,
+            user: pinned.user,
+        })
+    }
+
+    /// Namespaces and the pod's files. Idempotent.
+    ///
+    /// # Errors
+    /// What is left.
+    pub async fn release_namespaces(&self, id: &str) -> Result<()> {
+        let (pins, files) = (self.dirs.namespaces(id), self.dirs.files(id));
+        blocking(move || {
+            namespaces::unpin(&pins).step("namespaces")?;
+            files.remove()
+        })
+        .await
+    }
+
+    /// # Errors
+    /// What is left.
+    pub async fn unpin(&self, id: &str) -> Result<()> {
+        let pins = self.dirs.namespaces(id);
+        let unpinned = blocking(move || namespaces::unpin(&pins)).await;
+        unpinned.map_err(|error| Error::failed(error.to_string()))
+    }
+
+    /// # Errors
+    /// What is left.
+    pub async fn remove_files(&self, id: &str) -> Result<()> {
+        let files = self.dirs.files(id);
+        blocking(move || files.remove()).await
+    }
+
+    /// Gives the pod its addresses; `None` on the node's network.
+    ///
+    /// # Errors
+    /// What the network layer says; the caller calls [`Self::release_network`].
+    pub async fn attach(&self, record: &PodRecord) -> Result<Option<PodNetwork>> {
+        let Some(netns) = record.namespaces.net.clone() else {
+            return Ok(None);
+        };
+        let attachment = self.network.attach(attach_request(record, netns)?);
+        let attachment = attachment.await.step("network")?;
+        for warning in &attachment.warnings {
+            tracing::warn!(pod = %record.id, %warning, "network");
+        }
+        Ok(Some(PodNetwork {
+            ips: attachment.ips.iter().map(ToString::to_string).collect(),
+            result: attachment.result,
+        }))
+    }
+
+    /// Idempotent; false where the network was never asked, and there is nothing to do.
+    ///
+    /// # Errors
+    /// What the network layer says; kubelet retries (CRI-114).
+    pub async fn release_network(&self, record: &PodRecord) -> Result<bool> {
+        if record.network_begun {
+            self.network.detach(&record.id).await.step("network")?;
+        }
+        Ok(record.network_begun)
+    }
+}
+
+fn pin_spec(plan: &SandboxPlan) -> namespaces::PinSpec {
+    let mappings = plan.user_mapping.map(|map| {
+        let range = namespaces::IdMap {
+            container: map.container_id,
+            host: map.host_id,
+            size: map.length,
+        };
+        namespaces::Mappings {
+            uids: vec![range],
+            gids: vec![range],
+        }
+    });
+    namespaces::PinSpec {
+        net: !plan.host_network,
+        ipc: !plan.host_ipc,
+        uts: !plan.host_network,
+        hostname: plan.hostname.clone(),
+        sysctls: plan.sysctls.clone().into_iter().collect(),
+        userns: mappings,
+    }
+}
+
+/// What the network layer needs to know of a pod.
+fn attach_request(record: &PodRecord, netns: PathBuf) -> Result<Attach> {
+    let metadata = record.metadata();
+    Ok(Attach {
+        sandbox_id: record.id.clone(),
+        netns,
+        pod_name: metadata.name,
+        pod_namespace: metadata.namespace,
+        pod_uid: metadata.uid,
+        annotations: record.config.annotations.clone(),
+        port_mappings: record
+            .config
+            .port_mappings
+            .iter()
+            .filter(|mapping| mapping.host_port > 0)
+            .map(port_mapping)
+            .collect::<Result<_>>()?,
+        cgroup_parent: Some(record.cgroup_parent.clone()),
+        sysctls: record.linux().sysctls.into_iter().collect(),
+        dns: record.config.dns_config.as_ref().map(|dns| cni_shim::Dns {
+            servers: dns.servers.clone(),
+            searches: dns.searches.clone(),
+            options: dns.options.clone(),
+        }),
+    })
+}
+
+fn port_mapping(mapping: &cri::PortMapping) -> Result<PortMapping> {
+    let port = |name: &str, value: i32| {
+        u16::try_from(value)
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| Error::invalid(format!("port_mappings.{name}: {value} is no port")))
+    };
+    let host_ip = match mapping.host_ip.as_str() {
+        "" => None,
+        text => Some(IpAddr::from_str(text).map_err(|_| {
+            Error::invalid(format!("port_mappings.host_ip: \"{text}\" is no address"))
+        })?),
+    };
+    Ok(PortMapping {
+        host_port: port("host_port", mapping.host_port)?,
+        container_port: port("container_port", mapping.container_port)?,
+        protocol: match mapping.protocol() {
+            cri::Protocol::Tcp => Protocol::Tcp,
+            cri::Protocol::Udp => Protocol::Udp,
+            cri::Protocol::Sctp => Protocol::Sctp,
+        },
+        host_ip,
+    })
+}

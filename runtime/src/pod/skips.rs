@@ -1,0 +1,68 @@
+//! Steps of a removal that cannot be carried out, and are left on request (`cairn rm --force`): a removal is never a
+//! wall, and what it left is named.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::error::Result;
+
+#[derive(Debug, Default)]
+pub struct Skips {
+    demanded: AtomicBool,
+    steps: Mutex<Vec<String>>,
+}
+
+impl Skips {
+    /// One that passes over failures from the start.
+    pub fn on_demand() -> Self {
+        let skips = Self::default();
+        skips.demand();
+        skips
+    }
+
+    /// From now on a step that fails is noted and passed over.
+    pub fn demand(&self) {
+        self.demanded.store(true, Ordering::Release);
+    }
+
+    pub fn demanded(&self) -> bool {
+        self.demanded.load(Ordering::Acquire)
+    }
+
+    /// # Errors
+    /// The step's own, unless it is to be skipped.
+    pub fn pass(&self, object: &str, result: Result<()>) -> Result<()> {
+        match result {
+            Err(error) if self.demanded() => {
+                tracing::warn!(object, %error, "skipped, since the removal is forced");
+                let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+                steps.push(format!("{object}: {}", error.text));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// What was skipped so far.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::error::Error, Skips};
+
+    #[test]
+    fn a_failed_step_is_an_error_until_somebody_demands_that_it_be_skipped() {
+        let skips = Skips::default();
+        let failed = || Err(Error::failed("stuck"));
+        assert!(skips.pass("network", failed()).is_err());
+        assert!(skips.take().is_empty());
+        skips.demand();
+        assert!(skips.pass("network", failed()).is_ok());
+        assert_eq!(skips.take(), ["network: stuck"]);
+    }
+}

@@ -1,0 +1,223 @@
+//! StartContainer (CRI-131): cgroup, monitor and init, the NRI hook, the start.
+//!
+//! Until init runs its program nothing is recorded: a monitor whose daemon vanished undoes
+//! itself, and the container is still CREATED after a restart.
+
+use std::{path::Path, sync::Arc};
+
+use cairn_monitor::{log_path, record::Join};
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
+
+use super::{
+    container_exit::{ContainerExit, watch},
+    dirs::unmount_root,
+    error::{AtStep as _, Error, Result},
+    event_log::did,
+    events::{EventKind, Events},
+    hooks::Hooks,
+    processes::Processes,
+    record::{ContainerPhase, Exit, Mark, Process},
+    spec::{SpecStore, Specs},
+    state::{Container, Pod},
+};
+use crate::{
+    clock, fault,
+    image::Images,
+    monitor::{LaunchSpec, Monitor},
+    store::{blocking, make_private},
+    trace::{Action, EventLog},
+    violate,
+};
+
+pub struct StartContainer {
+    pub specs: SpecStore,
+    pub images: Images,
+    pub processes: Arc<Processes>,
+    pub exit: Arc<ContainerExit>,
+    pub hooks: Arc<Hooks>,
+    pub events: Events,
+    pub log: EventLog,
+    pub max_log_line: u32,
+}
+
+impl StartContainer {
+    /// # Errors
+    /// The step that failed; the container is then EXITED with reason `StartError`, and nothing of
+    /// it runs.
+    pub async fn run(&self, pod: &Arc<Pod>, container: &Container) -> Result<()> {
+        match self.start(pod, container).await {
+            Ok((monitor, told)) => {
+                watch(pod, container, monitor);
+                if !told {
+                    self.hooks.post_start_container(pod, container).await;
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.failed(pod, container, &error).await;
+                Err(error.at(&format!("container {}: start", container.id)))
+            }
+        }
+    }
+
+    /// And true where plugins were told that it runs too early, on purpose.
+    async fn start(&self, pod: &Pod, container: &Container) -> Result<(Monitor, bool)> {
+        let (monitor, process) = self.launch(pod, container).await?;
+        fault::pass("container.start.hook").await?;
+        self.hooks
+            .start_container(pod, container, process.pid)
+            .await?;
+        fault::pass("container.start.start").await?;
+        let told = violate::is("post-start-early");
+        if told {
+            self.hooks.post_start_container(pod, container).await;
+        }
+        monitor
+            .start()
+            .await
+            .map_err(|error| Error::failed(error.to_string()))?;
+        container
+            .cell
+            .change(|record| {
+                record.phase = ContainerPhase::Running;
+                record.started_at = clock::now_ns();
+                record.process = Some(process);
+            })
+            .await?;
+        did(&self.log, pod, Some(container), Action::Started);
+        self.events.tell(pod, Some(container), EventKind::Started);
+        Ok((monitor, told))
+    }
+
+    /// Everything up to an init that waits for its start.
+    async fn launch(&self, pod: &Pod, container: &Container) -> Result<(Monitor, Process)> {
+        let processes = &self.processes;
+        let record = container.cell.get();
+        let specs = self.specs.read(&container.id).await?;
+        let join = join(pod, &specs)?;
+
+        fault::pass("container.start.cgroup").await?;
+        let group = processes.cgroup(&record.cgroup)?;
+        let linux = specs.spec.linux().as_ref();
+        let resources = linux.and_then(|linux| linux.resources().clone());
+        group
+            .set_up(&container.id, resources)
+            .await
+            .step("cgroup")?;
+
+        fault::pass("container.start.launch").await?;
+        self.mount_root(pod, container).await?;
+        let launched = processes
+            .launcher
+            .launch(LaunchSpec {
+                id: container.id.clone(),
+                dir: processes.dirs.container(&container.id),
+                config: specs.to_config().step("encode the spec")?,
+                cgroups: processes.joined_by_monitor(&group),
+                tty: record.config.tty,
+                stdin: record.config.stdin,
+                stdin_once: record.config.stdin_once,
+                log_path: record.log_path.as_deref().map(|path| {
+                    let directory = pod.cell.get().config.log_directory.clone();
+                    log_path::marked(path, directory.as_ref())
+                }),
+                max_log_line: self.max_log_line,
+                join,
+            })
+            .await;
+        let root = processes.dirs.rootfs(&container.id);
+        // Not awaited: an unmount waits for the kernel's grace period, the container need not.
+        tokio::task::spawn_blocking(move || unmount_root(&root));
+        let (monitor, launched) = launched.map_err(|error| Error::failed(error.to_string()))?;
+        container.set_monitor(Some(monitor.clone()));
+        let process = processes.process(&launched);
+        let pid = process.pid;
+        did(&self.log, pod, Some(container), Action::Created { pid });
+        Ok((monitor, process))
+    }
+
+    /// For the moment in which its own mount namespace is made.
+    async fn mount_root(&self, pod: &Pod, container: &Container) -> Result<()> {
+        let rootfs = self
+            .images
+            .find_rootfs(&container.id)
+            .step("root file system")?
+            .ok_or_else(|| Error::failed("root file system: it is gone"))?;
+        let at = self.processes.dirs.rootfs(&container.id);
+        let own = self.processes.dirs.container(&container.id);
+        let passes = pod.cell.get().user_namespace_root();
+        let userns = pod.user_namespace().step("user namespace")?;
+        blocking(move || {
+            make_private(&own, passes).map_err(|error| error.to_string())?;
+            std::fs::create_dir_all(&at).map_err(|error| error.to_string())?;
+            rootfs
+                .mount_at(&at, userns)
+                .map_err(|error| error.to_string())
+        })
+        .await
+        .step("root file system")
+    }
+
+    /// Nothing runs, the container is EXITED, and plugins that knew of it are told.
+    async fn failed(&self, pod: &Pod, container: &Container, error: &Error) {
+        self.exit.give_back(container).await;
+        let written = container
+            .cell
+            .record_fact(|record| {
+                record.phase = ContainerPhase::Exited;
+                record.finished_at = clock::now_ns();
+                record.exit = Exit {
+                    code: 128,
+                    reason: match violate::is("start-error-nameless") {
+                        true => "Error".into(),
+                        false => "StartError".into(),
+                    },
+                    message: error.text.clone(),
+                };
+                record.process = None;
+                record.hooks.stop = Mark::Begun;
+            })
+            .await;
+        if let Err(error) = written {
+            tracing::error!(container = %container.id, %error, "the failed start is not on record");
+        }
+        self.events.tell(pod, Some(container), EventKind::Stopped);
+        let reason = error.text.clone();
+        did(
+            &self.log,
+            pod,
+            Some(container),
+            Action::StartFailed { reason },
+        );
+        if !violate::is("start-veto-without-stop") {
+            self.exit.tell(pod, container).await;
+        }
+    }
+}
+
+/// Whose PID namespace it joins. A spec can only say it by a number, which may be another's by now.
+fn join(pod: &Pod, specs: &Specs) -> Result<Option<Join>> {
+    let ours = specs.base.as_ref().unwrap_or(&specs.spec);
+    let Some(path) = pid_namespace(&specs.spec).filter(|path| Some(*path) == pid_namespace(ours))
+    else {
+        return Ok(None); // A plugin chose it.
+    };
+    let containers = pod.containers();
+    let containers = containers.iter().map(|c| c.cell.get().process.clone());
+    let mut processes = containers.chain([pod.cell.get().pause.clone()]).flatten();
+    let found = processes.find(|p| path == p.pid_namespace());
+    let process = found
+        .ok_or_else(|| Error::failed("the process whose PID namespace it was to join has ended"))?;
+    Ok(Some(Join {
+        pid: process.pid.cast_signed(),
+        start_time: process.start_time,
+    }))
+}
+
+fn pid_namespace(spec: &Spec) -> Option<&Path> {
+    let namespaces = spec.linux().as_ref()?.namespaces().as_ref()?;
+    let pid = namespaces
+        .iter()
+        .find(|n| n.typ() == LinuxNamespaceType::Pid)?;
+    pid.path().as_deref()
+}

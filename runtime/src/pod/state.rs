@@ -1,0 +1,242 @@
+//! A pod and a container as they are in memory: shared by the pod's driver, the steps it runs, and readers.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{
+    error::{Error, Kind, Result},
+    grace::Grace,
+    record::{ContainerPhase, ContainerRecord, Mark, Namespaces, PodPhase, PodRecord},
+    request::{ContainerWork, Message, QUEUE, Reply},
+    skips::Skips,
+};
+use crate::{monitor::Monitor, store::Cell};
+
+/// One pod: shared by its driver, the steps it runs, and readers.
+pub struct Pod {
+    pub id: String,
+    pub cell: Cell<PodRecord>,
+    containers: RwLock<BTreeMap<String, Arc<Container>>>,
+    queue: mpsc::Sender<Message>,
+    /// The client of a RunPodSandbox that succeeded was gone by then (CRI-113).
+    undelivered: AtomicBool,
+    /// What a forced removal passes over.
+    pub skips: Skips,
+}
+
+/// One container: shared by its pod's driver, the steps it runs, and readers.
+pub struct Container {
+    pub id: String,
+    pub cell: Cell<ContainerRecord>,
+    /// The connection to its monitor, from start to removal.
+    monitor: Mutex<Option<Monitor>>,
+    /// The deadline of a stop under way.
+    pub grace: Grace,
+    /// One change of resources at a time, from whichever side it comes.
+    pub resources_turn: tokio::sync::Mutex<()>,
+    /// True once an exit is on record and has been told to plugins (`container_exit.rs`).
+    exit_told: watch::Sender<bool>,
+    undelivered: AtomicBool,
+    /// Why a plugin wanted it stopped, if one did.
+    pub evicted: OnceLock<String>,
+    /// What of its NRI message the spec says; kept only where NRI is on.
+    message: Mutex<Option<proto_nri::Container>>,
+    /// What a forced removal of this container alone passes over.
+    pub skips: Skips,
+}
+
+impl Pod {
+    pub fn new(cell: Cell<PodRecord>) -> (Arc<Self>, mpsc::Receiver<Message>) {
+        let (queue, receiver) = mpsc::channel(QUEUE);
+        let pod = Arc::new(Self {
+            id: cell.get().id.clone(),
+            cell,
+            containers: RwLock::default(),
+            queue,
+            undelivered: AtomicBool::new(false),
+            skips: Skips::default(),
+        });
+        (pod, receiver)
+    }
+
+    /// True when a stop has completed: everything is given back, the hook was told.
+    pub fn stopped(&self) -> bool {
+        let record = self.cell.get();
+        record.phase == PodPhase::NotReady
+            && record.hooks.stop == Mark::Done
+            && record.failed_step.is_none()
+            && record.namespaces == Namespaces::default()
+            && !record.network_begun
+    }
+
+    /// The pinned user namespace, opened, where the pod has one.
+    ///
+    /// # Errors
+    /// When the pin cannot be opened.
+    pub fn user_namespace(&self) -> std::io::Result<Option<Arc<OwnedFd>>> {
+        let pinned = self.cell.get().namespaces.user.clone();
+        let file = pinned.map(std::fs::File::open).transpose()?;
+        Ok(file.map(|file| Arc::new(file.into())))
+    }
+
+    pub fn container(&self, id: &str) -> Option<Arc<Container>> {
+        self.read_containers().get(id).cloned()
+    }
+
+    /// By `name_attempt`.
+    pub fn container_named(&self, key: &str) -> Option<Arc<Container>> {
+        self.read_containers()
+            .values()
+            .find(|container| container.cell.get().name_key() == key)
+            .cloned()
+    }
+
+    /// All of them, also those still being created.
+    pub fn containers(&self) -> Vec<Arc<Container>> {
+        self.read_containers().values().cloned().collect()
+    }
+
+    pub fn insert(&self, container: Arc<Container>) {
+        self.containers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(container.id.clone(), container);
+    }
+
+    pub fn forget(&self, id: &str) {
+        self.containers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(id);
+    }
+
+    fn read_containers(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Container>>> {
+        self.containers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a request into the pod's queue and waits for its end. Dropping the future abandons
+    /// the answer, not the work (CRI-008).
+    ///
+    /// # Errors
+    /// What the work ended in, or [`Kind::Unavailable`] when the daemon is ending.
+    pub async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let lost = |_| {
+            Error::new(
+                Kind::Unavailable,
+                format!("sandbox {}: the daemon is ending", self.id),
+            )
+        };
+        if self.queue.send(message(reply)).await.is_err() {
+            // The driver ends only when its pod was removed.
+            return Err(Error::no_sandbox(&self.id));
+        }
+        answer.await.map_err(lost)?
+    }
+
+    /// [`Self::ask`] for one container.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ask_container(&self, id: &str, work: ContainerWork) -> Result<()> {
+        let id = id.to_owned();
+        self.ask(|reply| Message::Container { id, work, reply })
+            .await
+    }
+
+    /// Puts a request into the queue and does not wait for its end: how one pod's work reaches
+    /// into another pod (ARCHITECTURE.md, "Who waits for whom" 2).
+    pub fn post_container(self: &Arc<Self>, id: &str, work: ContainerWork) {
+        let (pod, id) = (Arc::clone(self), id.to_owned());
+        tokio::spawn(async move {
+            if let Err(error) = pod.ask_container(&id, work).await {
+                tracing::warn!(pod = %pod.id, container = %id, %error, "a posted request failed");
+            }
+        });
+    }
+
+    pub fn set_undelivered(&self) {
+        self.undelivered.store(true, Ordering::Release);
+    }
+
+    pub fn take_undelivered(&self) -> bool {
+        self.undelivered.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Container {
+    pub fn new(cell: Cell<ContainerRecord>) -> Self {
+        let record = cell.get();
+        let told = record.phase == ContainerPhase::Exited && record.hooks.stop == Mark::Done;
+        Self {
+            id: record.id.clone(),
+            cell,
+            monitor: Mutex::new(None),
+            grace: Grace::default(),
+            resources_turn: tokio::sync::Mutex::default(),
+            exit_told: watch::Sender::new(told),
+            undelivered: AtomicBool::new(false),
+            evicted: OnceLock::new(),
+            message: Mutex::new(None),
+            skips: Skips::default(),
+        }
+    }
+
+    pub fn monitor(&self) -> Option<Monitor> {
+        self.monitor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub fn set_monitor(&self, monitor: Option<Monitor>) {
+        *self.monitor.lock().unwrap_or_else(PoisonError::into_inner) = monitor;
+    }
+
+    pub fn set_message(&self, message: proto_nri::Container) {
+        *self.message.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+    }
+
+    pub fn has_message(&self) -> bool {
+        self.message
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
+    }
+
+    /// See `message.rs: container` for the whole of it. `None` where its spec is not known.
+    pub fn message(&self) -> Option<proto_nri::Container> {
+        self.message
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The exit is on record and told: whoever waits in [`Self::wait_exit_told`] goes on.
+    pub fn set_exit_told(&self) {
+        self.exit_told.send_replace(true);
+    }
+
+    pub async fn wait_exit_told(&self) {
+        // The sender lives in self: the wait cannot fail.
+        let _ = self.exit_told.subscribe().wait_for(|told| *told).await;
+    }
+
+    pub fn set_undelivered(&self) {
+        self.undelivered.store(true, Ordering::Release);
+    }
+
+    pub fn take_undelivered(&self) -> bool {
+        self.undelivered.swap(false, Ordering::AcqRel)
+    }
+}

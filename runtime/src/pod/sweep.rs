@@ -1,0 +1,135 @@
+//! What no record owns, at the end of a recovery: it is removed. What is held is owned.
+
+use std::{collections::HashSet, fs, path::Path, sync::Arc};
+
+use super::{
+    dirs::remove_dir, processes::Processes, registry::Registry, sandbox::Sandboxes, spec::SpecStore,
+};
+use crate::image::Images;
+
+pub struct Sweep {
+    pub registry: Arc<Registry>,
+    pub specs: SpecStore,
+    pub images: Images,
+    pub processes: Arc<Processes>,
+    pub sandboxes: Arc<Sandboxes>,
+}
+
+impl Sweep {
+    pub async fn run(&self) {
+        let (pods, containers) = self.owners();
+        if let Err(error) = self.sandboxes.network.gc(&pods).await {
+            tracing::error!(%error, "give back the networks of sandboxes that are gone");
+        }
+        self.pods(&pods).await;
+        self.containers(&containers).await;
+        self.units(&pods, &containers).await;
+        for id in self.images.in_use().pods {
+            if !pods.contains(&id) {
+                let result = self.images.release_image_volumes(&id).await;
+                log("image volumes", &id, result);
+            }
+        }
+        for id in self.specs.ids().unwrap_or_default() {
+            if !containers.contains(&id) {
+                log("spec", &id, self.specs.remove(&id).await);
+            }
+        }
+    }
+
+    /// Ids of pods and of containers that have a record, readable or not.
+    fn owners(&self) -> (HashSet<String>, HashSet<String>) {
+        let held = self.registry.held();
+        let mut containers: HashSet<_> = held.containers.keys().cloned().collect();
+        let mut pods: HashSet<_> = held.pods.keys().cloned().collect();
+        pods.extend(held.containers.values().filter_map(|c| c.pod.clone()));
+        for pod in self.registry.pods() {
+            containers.extend(pod.containers().iter().map(|one| one.id.clone()));
+            pods.insert(pod.id.clone());
+        }
+        (pods, containers)
+    }
+
+    async fn pods(&self, pods: &HashSet<String>) {
+        let (dirs, sandboxes) = (&self.processes.dirs, &self.sandboxes);
+        for id in others(&dirs.all_namespaces(), pods) {
+            log("namespaces", &id, sandboxes.unpin(&id).await);
+        }
+        for id in others(&dirs.all_files(), pods) {
+            log("files", &id, sandboxes.remove_files(&id).await);
+        }
+        for id in others(&dirs.pauses(), pods) {
+            let ended = self.processes.end(&dirs.pause(&id)).await;
+            log("pause process", &id, ended);
+        }
+    }
+
+    async fn containers(&self, containers: &HashSet<String>) {
+        let dirs = &self.processes.dirs;
+        for id in others(&dirs.containers(), containers) {
+            let ended = self.processes.end(&dirs.container(&id)).await;
+            log("processes", &id, ended);
+        }
+        for id in others(&dirs.roots(), containers) {
+            let released = self.images.release_rootfs(&id).await;
+            log("root file system", &id, released);
+        }
+        for id in others(&dirs.all_volumes(), containers) {
+            let dir = dirs.volumes(&id);
+            // A deep tree takes its time, and nobody need wait for it.
+            if let Err(error) = self.images.discard(&dir).await {
+                tracing::warn!(%id, %error, "volumes are removed in place");
+            }
+            log("volumes", &id, remove_dir(&dir).await);
+        }
+    }
+
+    /// systemd's scopes and slices that were made for what is no more.
+    async fn units(&self, pods: &HashSet<String>, containers: &HashSet<String>) {
+        let Some(systemd) = self.processes.cgroups.systemd() else {
+            return;
+        };
+        let mut units = match systemd.units().await {
+            Ok(units) => units,
+            Err(error) => {
+                tracing::error!(%error, "look for units that no record owns");
+                return;
+            }
+        };
+        units.retain(|unit| !pods.contains(&unit.id) && !containers.contains(&unit.id));
+        let (scopes, mut slices): (Vec<_>, Vec<_>) = units
+            .into_iter()
+            .map(|unit| unit.name)
+            .partition(|name| name.ends_with(".scope"));
+        for name in scopes {
+            log("unit", &name, systemd.kill(&name).await);
+        }
+        // From the bottom up: what lies in a slice has the longer name.
+        slices.sort_by_key(|name| std::cmp::Reverse(name.len()));
+        for name in slices {
+            match self.processes.cgroups.stop_slice(&name).await {
+                Ok(true) => tracing::warn!(id = name, "slice without a pod: stopped"),
+                // Others have something in it.
+                Ok(false) => {}
+                Err(error) => tracing::error!(id = name, %error, "slice without a pod"),
+            }
+        }
+    }
+}
+
+/// Ids of what lies in `dir` and is not among the owners'.
+fn others(dir: &Path, owners: &HashSet<String>) -> Vec<String> {
+    fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|id| !owners.contains(id))
+        .collect()
+}
+
+fn log<E: std::fmt::Display>(what: &str, id: &str, result: std::result::Result<(), E>) {
+    match result {
+        Ok(()) => tracing::warn!(id, "{what} without a record: removed"),
+        Err(error) => tracing::error!(id, %error, "{what} without a record"),
+    }
+}

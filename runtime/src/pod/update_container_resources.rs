@@ -1,0 +1,77 @@
+//! UpdateContainerResources (CRI-137).
+
+use proto_cri::v1 as cri;
+use std::sync::Arc;
+
+use super::{
+    error::{AtStep as _, Error, Result},
+    event_log::did,
+    hooks::Hooks,
+    resources::ResourceChange,
+    side_effects::Others,
+    state::{Container, Pod},
+};
+use crate::{
+    fault,
+    trace::{Action, EventLog},
+    violate,
+};
+
+pub struct UpdateContainerResources {
+    pub hooks: Arc<Hooks>,
+    pub others: Others,
+    pub log: EventLog,
+}
+
+impl UpdateContainerResources {
+    /// # Errors
+    /// A plugin's refusal, or the first value that could not be applied; the old values hold then.
+    pub async fn run(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        request: cri::UpdateContainerResourcesRequest,
+    ) -> Result<()> {
+        let what = format!("container {}: update resources", container.id);
+        if request.windows.is_some() {
+            return Err(Error::invalid(format!(
+                "{what}: windows: this is a Linux runtime"
+            )));
+        }
+        let wanted = request
+            .linux
+            .ok_or_else(|| Error::invalid(format!("{what}: linux is missing")))?;
+        fault::pass("container.update.hook").await.step(&what)?;
+        let answer = self.hooks.update_container(pod, container, &wanted).await;
+        if answer.is_err() && violate::is("post-update-after-failure") {
+            self.hooks.post_update_container(pod, container).await;
+        }
+        if answer.is_err() && violate::is("update-veto-applies") {
+            let change = ResourceChange {
+                cri: Some(wanted.clone()),
+                nri: None,
+            };
+            self.others.resources.write(container, &change).await?;
+        }
+        let mut answer = answer.map_err(|error| error.at(&what))?;
+        self.others.apply(&answer.others).await;
+        let early = violate::is("post-update-early");
+        if early {
+            self.hooks.post_update_container(pod, container).await;
+        }
+        let own = answer.own.take();
+        let change = ResourceChange {
+            cri: (!violate::is("update-drops-the-request")).then_some(wanted),
+            nri: own.filter(|_| !violate::is("update-request-wins")),
+        };
+        let written = self.others.resources.write(container, &change).await;
+        // The turn ends when the update is applied.
+        drop(answer);
+        written.map_err(|error| error.at(&what))?;
+        did(&self.log, pod, Some(container), Action::Updated);
+        if !early {
+            self.hooks.post_update_container(pod, container).await;
+        }
+        Ok(())
+    }
+}

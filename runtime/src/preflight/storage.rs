@@ -1,0 +1,184 @@
+//! Checks of the file systems of `root` and `state`, and of overlayfs on them.
+
+use std::{
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use cni_shim::namespaces::{HelperCommand, IdMap, Mappings, user_namespace};
+use rustix::fs::{FileType, StatVfsMountFlags, statvfs};
+
+use super::finding::Finding;
+use crate::image::{self, Userns};
+
+/// A pod's range of ids in the trial.
+const MAPPING: IdMap = IdMap {
+    container: 0,
+    host: 1 << 16,
+    size: 1 << 16,
+};
+const LITTLE: u64 = 1 << 30;
+
+/// A directory on the file system of `root`, which may not be there yet. Removed when dropped; below
+/// `images/tmp`, where there is one, the next daemon removes what a killed one left.
+pub struct Place {
+    dir: PathBuf,
+    made: io::Result<()>,
+}
+
+impl Place {
+    pub fn on(root: &Path) -> Self {
+        let tmp = root.join("images/tmp");
+        let parent = if tmp.is_dir() {
+            tmp
+        } else {
+            existing(root).to_owned()
+        };
+        let dir = parent.join(format!(".cairn-check-{}", std::process::id()));
+        let made = fs::create_dir(&dir);
+        Self { dir, made }
+    }
+
+    fn made(&self) -> Result<&Path, String> {
+        match &self.made {
+            Ok(()) => Ok(&self.dir),
+            Err(e) => Err(format!("make {}: {e}", self.dir.display())),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.made.is_ok()
+            && let Err(error) = fs::remove_dir_all(&self.dir)
+        {
+            tracing::warn!(dir = %self.dir.display(), %error, "a trial's directory is left behind");
+        }
+    }
+}
+
+/// The path itself, or the nearest directory above that exists.
+fn existing(path: &Path) -> &Path {
+    path.ancestors()
+        .find(|dir| dir.is_dir())
+        .unwrap_or(Path::new("/"))
+}
+
+pub fn root(path: &Path) -> Finding {
+    on_filesystem("root", path, |flags, free| {
+        if free < LITTLE {
+            return Some(format!(
+                "images and containers need room: less than {} MiB are free",
+                LITTLE >> 20
+            ));
+        }
+        let nodev = flags.contains(StatVfsMountFlags::NODEV);
+        nodev.then(|| "device nodes in images do not work: mount it without nodev".to_owned())
+    })
+}
+
+pub fn state(path: &Path) -> Finding {
+    // Nothing is executed there, and device nodes and setuid programs are not kept there.
+    on_filesystem("state", path, |_, _| None)
+}
+
+fn on_filesystem(
+    what: &'static str,
+    path: &Path,
+    cost: impl Fn(StatVfsMountFlags, u64) -> Option<String>,
+) -> Finding {
+    let on = existing(path);
+    let stat = match statvfs(on) {
+        Ok(stat) => stat,
+        Err(e) => return Finding::fails(what, format!("{}: {e}", on.display()), "set another one"),
+    };
+    let flags = [
+        (StatVfsMountFlags::RDONLY, "read-only"),
+        (StatVfsMountFlags::NOEXEC, "noexec"),
+        (StatVfsMountFlags::NOSUID, "nosuid"),
+        (StatVfsMountFlags::NODEV, "nodev"),
+    ];
+    let set = flags.iter().filter(|(flag, _)| stat.f_flag.contains(*flag));
+    let set: String = set.map(|(_, name)| format!(", {name}")).collect();
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let found = format!("{}{set}, {} MiB free", path.display(), free >> 20);
+    if stat.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Finding::fails(what, found, format!("set `{what}` to a writable directory"));
+    }
+    match cost(stat.f_flag, free) {
+        None => Finding::ok(what, found),
+        Some(cost) => Finding::limited(what, found, cost),
+    }
+}
+
+pub fn overlay(place: &Place) -> Finding {
+    const WHAT: &str = "overlayfs";
+    let dir = match place.made() {
+        Ok(dir) => dir,
+        Err(why) => return Finding::limited(WHAT, why, "could not be tested"),
+    };
+    let elsewhere = "set `root` to a directory on ext4, xfs or btrfs";
+    if let Err(e) = image::try_root_in(dir, None) {
+        return Finding::fails(WHAT, refusal(&e), elsewhere);
+    }
+    match tells_types(dir) {
+        Ok(true) => Finding::ok(WHAT, "mounted in a trial on `root`"),
+        Ok(false) => Finding::fails(
+            WHAT,
+            "the file system of `root` does not tell types of directory entries (d_type)",
+            format!("{elsewhere}; xfs must be made with ftype=1"),
+        ),
+        Err(e) => Finding::limited(WHAT, e.to_string(), "d_type could not be tested"),
+    }
+}
+
+/// Without it overlayfs hides no file that an upper layer has removed.
+fn tells_types(dir: &Path) -> io::Result<bool> {
+    for entry in rustix::fs::Dir::read_from(fs::File::open(dir)?)? {
+        if entry?.file_type() == FileType::Unknown {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Tries a container's root with shifted owners.
+///
+/// # Errors
+/// Why there can be none.
+pub fn user_namespaces(place: &Place, program: &Path) -> Result<(), String> {
+    let dir = place.made()?;
+    let mappings = Mappings {
+        uids: vec![MAPPING],
+        gids: vec![MAPPING],
+    };
+    let helper = HelperCommand {
+        program: program.to_owned(),
+        args: vec!["sandbox".into()],
+    };
+    let namespace: OwnedFd = user_namespace(&mappings, &helper)
+        .map_err(|e| format!("make one: {e} (see sysctl user.max_user_namespaces)"))?;
+    image::try_root_in(dir, Some(Userns::from(namespace))).map_err(|e| refusal(&e))
+}
+
+/// Without the trial's own directory, which is gone.
+fn refusal(error: &image::Error) -> String {
+    match error {
+        image::Error::Mount { step, cause, .. } => format!("overlayfs on `root`: {step}: {cause}"),
+        other => other.to_string(),
+    }
+}
+
+pub fn shown(refused: Option<&str>) -> Finding {
+    const WHAT: &str = "user namespaces";
+    match refused {
+        None => Finding::ok(WHAT, "a root with shifted owners was mounted in a trial"),
+        Some(why) => Finding::limited(
+            WHAT,
+            why,
+            "pods with a user namespace are refused: they need Linux 5.19, and a file system \
+             under `root` that does idmapped mounts",
+        ),
+    }
+}

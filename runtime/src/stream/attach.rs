@@ -1,0 +1,122 @@
+//! One attachment: a container's own streams, from now on, and their client. The container never
+//! waits for it.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    bounds::{Bounds, cut},
+    pump::{feed, optional, resize, show},
+    remote::{Remote, Wanted},
+    wire::{resize::Size, status::Outcome},
+};
+use crate::{
+    monitor::{AttachSession, AttachSpec, Monitor},
+    pod::{exec_sync::running_monitor, state::Container},
+};
+
+/// Between the end of a container's output and its exit.
+const EXIT: Duration = Duration::from_secs(3);
+
+pub async fn run(mut remote: Remote, container: &Container, wanted: Wanted, bounds: &Bounds) {
+    let outcome = match running_monitor(container) {
+        Ok(monitor) => join(&mut remote, &monitor, wanted, bounds).await,
+        Err(error) => Outcome::Failed(error.to_string()),
+    };
+    remote.finish(&outcome, bounds.idle).await;
+}
+
+/// Joins twice, so that stdin may end alone: with `stdin_once` that ends the container's.
+async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, bounds: &Bounds) -> Outcome {
+    let spec = AttachSpec {
+        stdin: false,
+        stdout: wanted.stdout,
+        stderr: wanted.stderr,
+    };
+    let output = match monitor.attach(spec).await {
+        Ok(output) => output,
+        Err(error) => return Outcome::Failed(error.to_string()),
+    };
+    let spec = AttachSpec {
+        stdin: true,
+        ..AttachSpec::default()
+    };
+    let input = match wanted.stdin {
+        true => monitor.attach(spec).await.map(Some),
+        false => Ok(None),
+    };
+    let outcome = match input {
+        Ok(input) => {
+            let ids = (
+                output.attach_id,
+                input.as_ref().map(|input| input.attach_id),
+            );
+            let outcome = serve(remote, monitor, output, input, bounds).await;
+            for id in [Some(ids.0), ids.1].into_iter().flatten() {
+                // The stdin's may be over already.
+                let _container_gone = monitor.detach(id).await;
+            }
+            return outcome;
+        }
+        Err(error) => Outcome::Failed(error.to_string()),
+    };
+    let _container_gone = monitor.detach(output.attach_id).await;
+    outcome
+}
+
+async fn serve(
+    remote: &mut Remote,
+    monitor: &Monitor,
+    output: AttachSession,
+    input: Option<AttachSession>,
+    bounds: &Bounds,
+) -> Outcome {
+    let never = CancellationToken::new();
+    let (stdin, sizes) = (remote.stdin.take(), remote.resize.take());
+    let feeding = async {
+        let input = input.map(|input| (input.attach_id, input.stdin));
+        if let (Some(from), Some((id, Some(to)))) = (stdin, input) {
+            feed(from, to).await;
+            let _container_gone = monitor.detach(id).await;
+        }
+    };
+    let resizing = optional(sizes.map(|from| {
+        resize(from, move |size: Size| async move {
+            if let Err(error) = monitor.resize(size.width, size.height).await {
+                tracing::debug!(%error, "a terminal cannot be resized");
+            }
+        })
+    }));
+    let shows = output.stdout.is_some() || output.stderr.is_some();
+    let whole = async {
+        let out = output
+            .stdout
+            .map(|from| show(from, remote.stdout.as_ref(), &never));
+        let err = output
+            .stderr
+            .map(|from| show(from, remote.stderr.as_ref(), &never));
+        tokio::join!(optional(out), optional(err));
+        if !shows {
+            monitor.wait().await;
+        }
+        match timeout(EXIT, monitor.wait()).await {
+            Ok(_) => Outcome::Success,
+            Err(_) => Outcome::Failed(
+                "no more output comes here while the container runs: this client read too \
+                 slowly, or the container has closed its streams"
+                    .into(),
+            ),
+        }
+    };
+    let inputs = async {
+        tokio::join!(feeding, resizing);
+        std::future::pending().await
+    };
+    tokio::select! {
+        outcome = whole => outcome,
+        outcome = inputs => outcome,
+        why = cut(&remote.link, bounds) => Outcome::Failed(why.into()),
+    }
+}

@@ -1,0 +1,40 @@
+//! Whether a client is still there while its connection is not read.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// Watches a socket without reading it.
+pub struct HangUp(OwnedFd);
+
+impl HangUp {
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn of(socket: &impl AsFd) -> io::Result<Self> {
+        Ok(Self(socket.as_fd().try_clone_to_owned()?))
+    }
+
+    /// Returns when the other side has closed the connection, whatever it sent before.
+    pub async fn wait(&self) {
+        if closed(&self.0).await.is_err() {
+            // It cannot be watched: the next write will tell.
+            std::future::pending().await
+        }
+    }
+}
+
+async fn closed(socket: &OwnedFd) -> io::Result<()> {
+    // Deprecated for descriptors that can be closed under it; this one is borrowed meanwhile.
+    #[expect(deprecated)]
+    let watched = AsyncFd::with_interest(socket.as_fd(), Interest::READABLE)?;
+    loop {
+        let mut guard = watched.readable().await?;
+        if guard.ready().is_read_closed() {
+            return Ok(());
+        }
+        guard.clear_ready();
+    }
+}

@@ -1,0 +1,366 @@
+//! One client's connection, whichever protocol carries it: numbered streams of bytes in both
+//! directions, with bounds in both.
+//!
+//! ```text
+//!  reader task ──pieces──► Input   (QUEUE pieces each; when one is full, the connection is not read)
+//!  writer task ◄──frames── Output  (QUEUE frames for all; when it is full, senders wait)
+//! ```
+//! The two tasks are the protocol's (`spdy.rs`, `websocket.rs`). They end with the [`Link`], which
+//! the session owns.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{hang_up::HangUp, wire::spdy::Reset};
+
+/// Bytes of one piece of data, at most.
+pub const PIECE: usize = 32 << 10;
+/// Pieces that wait for one reader here, and frames that wait for one client.
+const QUEUE: usize = 8;
+/// Answers of the reader task to the client that may wait to be written.
+const ANSWERS: usize = 64;
+/// How often a client whose data nobody takes is told that we live.
+const ALIVE: Duration = Duration::from_secs(10);
+/// How long a client may take to close its side after we have closed ours.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Item for the writer task.
+#[derive(Debug)]
+pub enum Frame {
+    /// The stream is served; before anything else upon it.
+    Reply(u32),
+    Data(u32, Bytes),
+    End(u32),
+    Reset(u32, Reset),
+    Ping(u32),
+    Alive,
+    /// The last.
+    Close,
+}
+
+/// The other side takes or sends nothing more.
+#[derive(Debug)]
+pub struct Closed;
+
+/// Data of a client on one stream.
+pub struct Input {
+    pieces: mpsc::Receiver<Bytes>,
+    reset: CancellationToken,
+}
+
+impl Input {
+    /// The next bytes; `None` at the end, which is also that of the stream or the connection.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        tokio::select! {
+            biased;
+            () = self.reset.cancelled() => None,
+            piece = self.pieces.recv() => piece,
+        }
+    }
+
+    /// Returns when the client has reset the stream, or is gone.
+    pub fn reset(&self) -> CancellationToken {
+        self.reset.clone()
+    }
+}
+
+/// Data for a client on one stream.
+#[derive(Clone)]
+pub struct Output {
+    id: u32,
+    frames: mpsc::Sender<Frame>,
+    reset: CancellationToken,
+    shared: Arc<Shared>,
+}
+
+impl Output {
+    /// Waits while the client is slow.
+    ///
+    /// # Errors
+    /// When the stream was reset, or the client is gone.
+    pub async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(PIECE));
+            self.put(Frame::Data(self.id, piece)).await?;
+        }
+        Ok(())
+    }
+
+    /// Nothing more comes on this stream.
+    pub async fn end(&self) {
+        if self.put(Frame::End(self.id)).await.is_ok() {
+            self.shared.ended_here(self.id);
+        }
+    }
+
+    /// Neither side uses the stream any more.
+    pub async fn reset(&self, why: Reset) {
+        let _gone = self.put(Frame::Reset(self.id, why)).await;
+        self.shared.forget(self.id);
+    }
+
+    pub(super) async fn reply(&self) {
+        let _gone = self.put(Frame::Reply(self.id)).await;
+    }
+
+    async fn put(&self, frame: Frame) -> Result<(), Closed> {
+        tokio::select! {
+            biased;
+            () = self.reset.cancelled() => Err(Closed),
+            sent = self.frames.send(frame) => sent.map_err(|_| Closed),
+        }
+    }
+}
+
+/// One open stream, as the reader task knows it.
+struct Entry {
+    /// `None` once the client has ended its side.
+    to: Option<mpsc::Sender<Bytes>>,
+    reset: CancellationToken,
+    ended_here: bool,
+}
+
+/// Shared by the tasks of a connection and by its streams.
+pub struct Shared {
+    streams: Mutex<HashMap<u32, Entry>>,
+    answers: mpsc::Sender<Frame>,
+    gone: CancellationToken,
+    began: Instant,
+    /// Milliseconds from `began` to the last data in either direction.
+    active: AtomicU64,
+}
+
+impl Shared {
+    fn streams(&self) -> MutexGuard<'_, HashMap<u32, Entry>> {
+        self.streams.lock()
+    }
+
+    /// Streams that are open now.
+    pub fn count(&self) -> usize {
+        self.streams().len()
+    }
+
+    pub fn open(self: &Arc<Self>, id: u32, frames: &mpsc::Sender<Frame>) -> (Input, Output) {
+        let (to, pieces) = mpsc::channel(QUEUE);
+        let reset = self.gone.child_token();
+        let entry = Entry {
+            to: Some(to),
+            reset: reset.clone(),
+            ended_here: false,
+        };
+        self.streams().insert(id, entry);
+        let output = Output {
+            id,
+            frames: frames.clone(),
+            reset: reset.clone(),
+            shared: Arc::clone(self),
+        };
+        (Input { pieces, reset }, output)
+    }
+
+    /// Data of the client. Waits while nobody takes it, and meanwhile looks whether the client
+    /// is there at all.
+    pub async fn deliver(&self, id: u32, bytes: Bytes, hang_up: &HangUp) {
+        self.touch();
+        let to = match self.streams().get(&id) {
+            Some(entry) => entry.to.clone(),
+            None => None,
+        };
+        let Some(to) = to.filter(|_| !bytes.is_empty()) else {
+            return;
+        };
+        let Err(mpsc::error::TrySendError::Full(bytes)) = to.try_send(bytes) else {
+            return;
+        };
+        let mut alive = tokio::time::interval_at(Instant::now() + ALIVE, ALIVE);
+        let sending = to.send(bytes);
+        let hung_up = hang_up.wait();
+        tokio::pin!(sending, hung_up);
+        loop {
+            tokio::select! {
+                _nobody_reads = &mut sending => return,
+                () = &mut hung_up => return self.gone.cancel(),
+                () = self.gone.cancelled() => return,
+                _ = alive.tick() => self.answer(Frame::Alive),
+            }
+        }
+    }
+
+    /// The client writes no more to a stream.
+    pub fn ended_there(&self, id: u32) {
+        let mut streams = self.streams();
+        if let Some(entry) = streams.get_mut(&id) {
+            entry.to = None;
+            if entry.ended_here {
+                streams.remove(&id);
+            }
+        }
+    }
+
+    fn ended_here(&self, id: u32) {
+        let mut streams = self.streams();
+        if let Some(entry) = streams.get_mut(&id) {
+            entry.ended_here = true;
+            if entry.to.is_none() {
+                streams.remove(&id);
+            }
+        }
+    }
+
+    /// The client has reset a stream.
+    pub fn was_reset(&self, id: u32) {
+        if let Some(entry) = self.streams().remove(&id) {
+            entry.reset.cancel();
+        }
+    }
+
+    fn forget(&self, id: u32) {
+        self.streams().remove(&id);
+    }
+
+    /// From the reader task, which must not wait for the client to read. One that asks for more
+    /// answers than it reads gets none.
+    pub fn answer(&self, frame: Frame) {
+        let _flood = self.answers.try_send(frame);
+    }
+
+    /// Data moved: the connection is not idle.
+    pub fn touch(&self) {
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.active.store(now, Ordering::Relaxed);
+    }
+
+    /// Nothing comes from the client any more, or nothing reaches it.
+    pub fn is_gone(&self) {
+        self.gone.cancel();
+        // Their readers see the end.
+        self.streams().clear();
+    }
+}
+
+/// Source of frames for a protocol's writer task.
+pub struct Frames {
+    frames: mpsc::Receiver<Frame>,
+    answers: mpsc::Receiver<Frame>,
+}
+
+impl Frames {
+    /// Answers come first: among them is nothing that must follow data.
+    pub async fn next(&mut self) -> Option<Frame> {
+        tokio::select! {
+            biased;
+            Some(frame) = self.answers.recv() => Some(frame),
+            frame = self.frames.recv() => frame,
+        }
+    }
+
+    /// One that is there already.
+    pub fn ready(&mut self) -> Option<Frame> {
+        let answer = self.answers.try_recv();
+        answer.or_else(|_| self.frames.try_recv()).ok()
+    }
+}
+
+/// A connection, owned by its session.
+pub struct Link {
+    pub shared: Arc<Shared>,
+    pub frames: mpsc::Sender<Frame>,
+    reader: JoinHandle<()>,
+    writer: JoinHandle<()>,
+}
+
+/// What the tasks of a protocol are made of.
+pub fn channel() -> (Arc<Shared>, mpsc::Sender<Frame>, Frames) {
+    let (frames, frames_out) = mpsc::channel(QUEUE);
+    let (answers, answers_out) = mpsc::channel(ANSWERS);
+    let shared = Shared {
+        streams: Mutex::default(),
+        answers,
+        gone: CancellationToken::new(),
+        began: Instant::now(),
+        active: AtomicU64::new(0),
+    };
+    let queues = Frames {
+        frames: frames_out,
+        answers: answers_out,
+    };
+    (Arc::new(shared), frames, queues)
+}
+
+impl Link {
+    /// Runs the tasks. When one of them ends, the client is gone.
+    pub fn new(
+        shared: Arc<Shared>,
+        frames: mpsc::Sender<Frame>,
+        reader: impl Future<Output = ()> + Send + 'static,
+        writer: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        let (in_reader, in_writer) = (Arc::clone(&shared), Arc::clone(&shared));
+        Self {
+            shared,
+            frames,
+            reader: tokio::spawn(async move {
+                reader.await;
+                in_reader.is_gone();
+            }),
+            writer: tokio::spawn(async move {
+                writer.await;
+                in_writer.is_gone();
+            }),
+        }
+    }
+
+    /// Cancelled when the client is gone.
+    pub fn gone(&self) -> CancellationToken {
+        self.shared.gone.clone()
+    }
+
+    /// Returns when no data has moved for so long.
+    pub async fn idle(&self, limit: Duration) {
+        loop {
+            let active = Duration::from_millis(self.shared.active.load(Ordering::Relaxed));
+            let until = self.shared.began + active + limit;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+
+    /// Lets the client have what is on its way, for `patience` at most, then says goodbye and
+    /// waits a moment for it to do so: a socket that is closed while something is unread would
+    /// take from the client what it has not read yet.
+    pub async fn close(mut self, patience: Duration) {
+        let saying = async {
+            let _gone = self.frames.send(Frame::Close).await;
+            let _done = (&mut self.writer).await;
+        };
+        if timeout(patience, saying).await.is_ok() {
+            let _impolite = timeout(LINGER, &mut self.reader).await;
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.reader.abort();
+        self.writer.abort();
+        self.shared.is_gone();
+    }
+}

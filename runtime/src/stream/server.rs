@@ -1,0 +1,362 @@
+//! The HTTP server behind the URLs: takes connections, matches tokens, upgrades, runs sessions.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use hyper::{
+    Request, Response, StatusCode,
+    body::Incoming,
+    header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, UPGRADE},
+    service::service_fn,
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    attach,
+    bounds::Bounds,
+    exec,
+    hang_up::HangUp,
+    job::Job,
+    port_forward,
+    remote::{Remote, Wanted},
+    spdy, tls,
+    tokens::{OUTSTANDING, Tokens},
+    websocket,
+    wire::{
+        channels::MAX_CHANNELS,
+        handshake::{self, Carries, Refusal, STREAM_PROTOCOL, Upgrade, Verb},
+    },
+};
+
+/// Connections at a time, sessions included; more wait in the kernel's queue.
+const CONNECTIONS: usize = 1024;
+/// For the head of a request, and for a TLS handshake.
+const HEAD: Duration = Duration::from_secs(10);
+/// For sessions to end when the daemon does.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// The port that is taken before anything is served.
+pub struct Listener {
+    tcp: TcpListener,
+    tls: Option<TlsAcceptor>,
+    base: String,
+}
+
+impl Listener {
+    /// # Errors
+    /// An address that is taken, or a certificate that is none.
+    pub async fn bind(address: SocketAddr, tls: Option<(&Path, &Path)>) -> io::Result<Self> {
+        let tls = tls
+            .map(|(cert, key)| tls::acceptor(cert, key))
+            .transpose()?;
+        let tcp = TcpListener::bind(address).await?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let base = format!("{scheme}://{}", reachable(tcp.local_addr()?));
+        Ok(Self { tcp, tls, base })
+    }
+}
+
+/// Clients on this machine reach what listens everywhere by loopback.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
+}
+
+/// Hands out URLs, and serves them.
+pub struct Streams {
+    tokens: Tokens<Job>,
+    base: String,
+    bounds: Bounds,
+    sessions: TaskTracker,
+}
+
+/// Too many URLs were handed out and not used.
+#[derive(Debug, thiserror::Error)]
+#[error("{OUTSTANDING} streaming requests wait for their clients; try again")]
+pub struct Full;
+
+impl Job {
+    fn verb(&self) -> Verb {
+        match self {
+            Self::Exec { .. } => Verb::Exec,
+            Self::Attach { .. } => Verb::Attach,
+            Self::PortForward { .. } => Verb::PortForward,
+        }
+    }
+}
+
+impl Streams {
+    pub fn new(listener: &Listener, idle: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            tokens: Tokens::default(),
+            base: listener.base.clone(),
+            bounds: Bounds {
+                idle,
+                stop: CancellationToken::new(),
+            },
+            sessions: TaskTracker::new(),
+        })
+    }
+
+    /// Where a client finds what it asked for: once, and soon.
+    ///
+    /// # Errors
+    /// When too many wait.
+    pub fn url(&self, job: Job) -> Result<String, Full> {
+        let verb = job.verb().name();
+        let token = self.tokens.add(job).ok_or(Full)?;
+        Ok(format!("{}/{verb}/{token}", self.base))
+    }
+
+    /// Serves until dropped.
+    pub async fn serve(self: Arc<Self>, listener: Listener) -> Infallible {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let accepting = async {
+            loop {
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                    // Nobody closes it.
+                    return std::future::pending().await;
+                };
+                match listener.tcp.accept().await {
+                    Ok((stream, _)) => {
+                        let (streams, tls) = (Arc::clone(&self), listener.tls.clone());
+                        tokio::spawn(streams.connection(stream, tls, place));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "streaming: accept");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            never = accepting => never,
+            () = self.tokens.expire() => std::future::pending().await,
+        }
+    }
+
+    /// Ends all sessions.
+    pub async fn end(&self) {
+        self.bounds.stop.cancel();
+        self.sessions.close();
+        if timeout(DRAIN, self.sessions.wait()).await.is_err() {
+            tracing::warn!(
+                left = self.sessions.len(),
+                "streaming sessions are abandoned"
+            );
+        }
+    }
+
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        tls: Option<TlsAcceptor>,
+        place: OwnedSemaphorePermit,
+    ) {
+        let _only_slower = stream.set_nodelay(true);
+        let Ok(hang_up) = HangUp::of(&stream) else {
+            return;
+        };
+        match tls {
+            None => self.http(stream, hang_up, place).await,
+            Some(tls) => {
+                if let Ok(Ok(stream)) = timeout(HEAD, tls.accept(stream)).await {
+                    self.http(stream, hang_up, place).await;
+                }
+            }
+        }
+    }
+
+    async fn http<S>(self: Arc<Self>, stream: S, hang_up: HangUp, place: OwnedSemaphorePermit)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        // For the one session that a connection can have.
+        let held = Arc::new(Mutex::new(Some((hang_up, place))));
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (streams, held) = (Arc::clone(&self), Arc::clone(&held));
+            async move {
+                let answer = streams.answer(request, &held);
+                Ok::<_, Infallible>(answer.unwrap_or_else(refused))
+            }
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(16 << 10)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
+        // A client that is slow or gone is its own trouble.
+        let _ = timeout(2 * HEAD, connection).await;
+    }
+
+    fn answer(
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
+        held: &Mutex<Option<(HangUp, OwnedSemaphorePermit)>>,
+    ) -> Result<Response<String>, Refusal> {
+        let nothing = || Refusal::new(StatusCode::NOT_FOUND, "404 page not found");
+        let (verb, token) = handshake::target(request.uri().path()).ok_or_else(nothing)?;
+        let upgrade = handshake::upgrade(verb, request.method(), request.headers())?;
+        let fits = |job: &Job| job.verb() == verb;
+        let job = self.tokens.take(token, fits).ok_or_else(nothing)?;
+        check_ports(&job, &upgrade)?;
+        let (hang_up, place) = held.lock().take().ok_or_else(nothing)?;
+        let response = switching(&upgrade);
+        let upgraded = hyper::upgrade::on(&mut request);
+        let streams = Arc::clone(self);
+        self.sessions.spawn(async move {
+            streams.session(upgraded, upgrade, job, hang_up).await;
+            drop(place);
+        });
+        Ok(response)
+    }
+
+    async fn session(&self, upgraded: OnUpgrade, upgrade: Upgrade, job: Job, hang_up: HangUp) {
+        let Ok(Ok(io)) = timeout(HEAD, upgraded).await else {
+            return;
+        };
+        let io = TokioIo::new(io);
+        match job {
+            Job::Exec {
+                container,
+                process,
+                wanted,
+            } => {
+                if let Some(remote) = remote(io, upgrade, wanted, hang_up).await {
+                    exec::run(remote, &container, *process, wanted, &self.bounds).await;
+                }
+            }
+            Job::Attach { container, wanted } => {
+                if let Some(remote) = remote(io, upgrade, wanted, hang_up).await {
+                    attach::run(remote, &container, wanted, &self.bounds).await;
+                }
+            }
+            Job::PortForward { pod, ports } => match upgrade {
+                Upgrade::Spdy(_) => {
+                    let (link, opened) = spdy::serve(io, hang_up, port_forward::MAX_STREAMS);
+                    port_forward::by_spdy(link, opened, pod, &self.bounds).await;
+                }
+                Upgrade::WebSocket { protocol, .. } => {
+                    let socket = websocket::upgraded(io).await;
+                    match protocol.carries {
+                        Carries::Spdy => {
+                            let tunnel = websocket::Tunnel::new(socket);
+                            let (link, opened) =
+                                spdy::serve(tunnel, hang_up, port_forward::MAX_STREAMS);
+                            port_forward::by_spdy(link, opened, pod, &self.bounds).await;
+                        }
+                        Carries::Channels { format, .. } => {
+                            let count = u8::try_from(2 * ports.len()).unwrap_or(MAX_CHANNELS);
+                            let (link, streams) = websocket::serve(socket, hang_up, format, count);
+                            port_forward::by_channels(link, streams, ports, pod, &self.bounds)
+                                .await;
+                        }
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// The streams of an exec or attach. `None`: the client did not open them.
+async fn remote(
+    io: TokioIo<Upgraded>,
+    upgrade: Upgrade,
+    wanted: Wanted,
+    hang_up: HangUp,
+) -> Option<Remote> {
+    let remote = match upgrade {
+        Upgrade::Spdy(protocol) => Remote::by_spdy(io, hang_up, wanted, protocol).await,
+        Upgrade::WebSocket { protocol, .. } => {
+            let (format, status) = match protocol.carries {
+                Carries::Channels { format, status } => (format, status),
+                // Not among the protocols of commands.
+                Carries::Spdy => return None,
+            };
+            let socket = websocket::upgraded(io).await;
+            Ok(Remote::by_websocket(socket, hang_up, wanted, format, status).await)
+        }
+    };
+    match remote {
+        Ok(remote) => Some(remote),
+        Err(why) => {
+            tracing::debug!(why, "a streaming session did not begin");
+            None
+        }
+    }
+}
+
+/// Two channels for each port, as far as channels go. In the other protocols streams name ports.
+fn check_ports(job: &Job, upgrade: &Upgrade) -> Result<(), Refusal> {
+    let (Job::PortForward { ports, .. }, Upgrade::WebSocket { protocol, .. }) = (job, upgrade)
+    else {
+        return Ok(());
+    };
+    let most = usize::from(MAX_CHANNELS / 2);
+    if protocol.carries == Carries::Spdy || (1..=most).contains(&ports.len()) {
+        return Ok(());
+    }
+    let text = format!(
+        "unable to upgrade: {} ports were asked for, and a WebSocket of channels forwards 1 to {most}",
+        ports.len()
+    );
+    Err(Refusal::new(StatusCode::BAD_REQUEST, text))
+}
+
+fn switching(upgrade: &Upgrade) -> Response<String> {
+    let mut response = Response::new(String::new());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    match upgrade {
+        Upgrade::Spdy(protocol) => {
+            headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
+            headers.insert(STREAM_PROTOCOL, HeaderValue::from_static(protocol.name));
+        }
+        Upgrade::WebSocket { key, protocol } => {
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            let accept = derive_accept_key(key.as_bytes());
+            if let Ok(accept) = HeaderValue::from_str(&accept) {
+                headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+            }
+            if let Some(name) = protocol.name {
+                headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(name));
+            }
+        }
+    }
+    response
+}
+
+fn refused(refusal: Refusal) -> Response<String> {
+    let mut response = Response::new(refusal.text + "\n");
+    *response.status_mut() = refusal.code;
+    // Only here: hyper's own switch puts it on the answer 101 too, in place of `Upgrade`.
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(CONNECTION, close);
+    for (name, value) in refusal.headers {
+        response.headers_mut().append(name, value);
+    }
+    response
+}

@@ -1,0 +1,107 @@
+//! One-time tokens: each stands for one request, for a minute.
+
+use std::{collections::HashMap, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::{sync::Notify, time::Instant};
+
+/// How long a token may be used.
+const LIFETIME: Duration = Duration::from_secs(60);
+/// Tokens that are not used yet.
+pub const OUTSTANDING: usize = 1000;
+
+pub struct Tokens<T> {
+    held: Mutex<HashMap<String, (Instant, T)>>,
+    added: Notify,
+}
+
+impl<T> Default for Tokens<T> {
+    fn default() -> Self {
+        Self {
+            held: Mutex::default(),
+            added: Notify::new(),
+        }
+    }
+}
+
+impl<T> Tokens<T> {
+    fn held(&self) -> MutexGuard<'_, HashMap<String, (Instant, T)>> {
+        self.held.lock()
+    }
+
+    /// A new token. `None` when too many are outstanding, or the kernel has no random bytes.
+    pub fn add(&self, value: T) -> Option<String> {
+        let mut bytes = [0; 18];
+        let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
+        if filled < bytes.len() {
+            return None;
+        }
+        let token = URL_SAFE_NO_PAD.encode(bytes);
+        let now = Instant::now();
+        let mut held = self.held();
+        held.retain(|_, (until, _)| *until > now);
+        if held.len() >= OUTSTANDING {
+            return None;
+        }
+        held.insert(token.clone(), (now + LIFETIME, value));
+        self.added.notify_one();
+        Some(token)
+    }
+
+    /// What a token stands for, if it fits; it is used up then.
+    pub fn take(&self, token: &str, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+        let mut held = self.held();
+        let (until, value) = held.get(token)?;
+        if *until <= Instant::now() || !fits(value) {
+            return None;
+        }
+        held.remove(token).map(|(_, value)| value)
+    }
+
+    /// Lets go of what was not used in time. Runs until dropped.
+    pub async fn expire(&self) {
+        loop {
+            let first = self.held().values().map(|(until, _)| *until).min();
+            match first {
+                None => self.added.notified().await,
+                Some(until) => {
+                    tokio::time::sleep_until(until).await;
+                    let now = Instant::now();
+                    self.held().retain(|_, (until, _)| *until > now);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_used_once_and_within_its_minute() {
+        let tokens = Tokens::default();
+        let token = tokens.add(7).expect("a token");
+        assert!(token.len() >= 22, "{token}");
+        assert_eq!(tokens.take(&token, |_| false), None);
+        assert_eq!(tokens.take(&token, |_| true), Some(7));
+        assert_eq!(tokens.take(&token, |_| true), None);
+        let late = tokens.add(8).expect("a token");
+        tokio::time::advance(LIFETIME).await;
+        assert_eq!(tokens.take(&late, |_| true), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn outstanding_tokens_are_bounded_and_expire_by_themselves() {
+        let tokens = Tokens::default();
+        for n in 0..OUTSTANDING {
+            assert!(tokens.add(n).is_some());
+        }
+        assert_eq!(tokens.add(0), None);
+        let _runs_for_ever = tokio::time::timeout(LIFETIME * 2, tokens.expire()).await;
+        assert!(tokens.held().is_empty());
+        assert!(tokens.add(0).is_some());
+    }
+}

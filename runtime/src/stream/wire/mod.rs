@@ -1,0 +1,13 @@
+//! Wire formats of the streaming server: pure, no I/O, no clock. All
+//! of it reads bytes of strangers, so all of it is bounded.
+
+pub mod channels;
+pub mod dictionary;
+pub mod handshake;
+pub mod headers;
+pub mod resize;
+pub mod spdy;
+pub mod status;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod checks;

@@ -1,0 +1,208 @@
+//! Devices, CDI devices and network devices.
+
+use cairn::oci::devices::default_rules;
+use cairn::oci::{ApplyContext, CdiResolver, HostDevice, SpecError, apply_adjustment};
+use oci_spec::runtime::Spec;
+use proto_nri as nri;
+
+use super::{applied, apply, context, device, host, linux, of_linux, refused};
+
+struct Names(std::cell::RefCell<Vec<Vec<String>>>);
+
+impl CdiResolver for Names {
+    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError> {
+        self.0.borrow_mut().push(names.to_vec());
+        spec.set_domainname(Some("touched".to_owned()));
+        Ok(())
+    }
+}
+
+#[test]
+fn cdi_devices_go_to_the_resolver_in_one_call_and_are_refused_without_one() {
+    let adjust = nri::ContainerAdjustment {
+        cdi_devices: ["v/c=1", "v/c=2"]
+            .map(|name| nri::CdiDevice {
+                name: name.to_owned(),
+            })
+            .to_vec(),
+        ..Default::default()
+    };
+    let text = refused(&adjust);
+    assert!(text.contains("v/c=1, v/c=2"), "{text}");
+    let f = host();
+    let names = Names(std::cell::RefCell::default());
+    let mut spec = f.spec().spec;
+    let context = ApplyContext {
+        cdi: Some(&names),
+        ..context(&f)
+    };
+    apply_adjustment(&mut spec, &adjust, &context).expect("applied");
+    assert_eq!(names.0.take(), [["v/c=1".to_owned(), "v/c=2".to_owned()]]);
+    assert_eq!(spec.domainname().as_deref(), Some("touched"));
+}
+
+#[test]
+fn a_device_comes_with_its_rule_and_goes_with_it() {
+    let mut f = host();
+    f.view.devices = vec![HostDevice {
+        path: "/dev/fuse".into(),
+        kind: 'c',
+        major: 10,
+        minor: 229,
+        mode: 0o666,
+        uid: 0,
+        gid: 0,
+    }];
+    f.config.devices = vec![proto_cri::v1::Device {
+        container_path: "/dev/fuse".to_owned(),
+        host_path: "/dev/fuse".to_owned(),
+        permissions: "rw".to_owned(),
+    }];
+    let devices = |list: Vec<nri::LinuxDevice>| {
+        let adjust = of_linux(nri::LinuxContainerAdjustment {
+            devices: list,
+            ..Default::default()
+        });
+        let spec = apply(&f, &adjust).expect("applied");
+        let linux = linux(&spec).clone();
+        let rules = linux
+            .resources()
+            .as_ref()
+            .and_then(|r| r.devices().clone())
+            .unwrap_or_default();
+        let rules: Vec<String> = rules
+            .iter()
+            .skip(default_rules().len())
+            .map(ToString::to_string)
+            .collect();
+        let nodes: Vec<String> = linux
+            .devices()
+            .iter()
+            .flatten()
+            .map(|d| d.path().display().to_string())
+            .collect();
+        (nodes, rules)
+    };
+    let strings = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        devices(vec![]),
+        (strings(&["/dev/fuse"]), strings(&["c 10:229 rw"]))
+    );
+    assert_eq!(
+        devices(vec![
+            device("/dev/x", "b", 8, 1),
+            device("/dev/p", "p", 0, 0)
+        ]),
+        (
+            strings(&["/dev/fuse", "/dev/x", "/dev/p"]),
+            strings(&["c 10:229 rw", "b 8:1 rwm"])
+        )
+    );
+    assert_eq!(
+        devices(vec![device("-/dev//fuse", "", 0, 0)]),
+        (vec![], vec![])
+    );
+    assert_eq!(
+        devices(vec![device("/dev/fuse", "c", 1, 2)]),
+        (strings(&["/dev/fuse"]), strings(&["c 1:2 rwm"]))
+    );
+    for bad in [
+        device("dev/x", "c", 1, 1),
+        device("/dev/x", "z", 1, 1),
+        device("/dev/x", "", 1, 1),
+        device("/dev/x", "c", -1, 1),
+    ] {
+        let text = refused(&of_linux(nri::LinuxContainerAdjustment {
+            devices: vec![bad],
+            ..Default::default()
+        }));
+        assert!(text.contains("adjust.linux.devices"), "{text}");
+    }
+    let text = refused(&of_linux(nri::LinuxContainerAdjustment {
+        devices: vec![device("/opt/x", "c", 1, 1)],
+        ..Default::default()
+    }));
+    assert!(text.contains("device node /opt/x"), "{text}");
+}
+
+#[test]
+fn in_a_user_namespace_a_node_keeps_the_hosts_mode_and_owner() {
+    let mut f = host();
+    f.sandbox.user_mapping = Some(cairn::oci::IdMap {
+        host_id: 100_000,
+        container_id: 0,
+        length: 65_536,
+    });
+    f.sandbox.namespaces.user = Some("/ns/user".into());
+    f.view.devices = vec![HostDevice {
+        path: "/dev/fuse".into(),
+        kind: 'c',
+        major: 10,
+        minor: 229,
+        mode: 0o600,
+        uid: 0,
+        gid: 7,
+    }];
+    let with = |change: fn(&mut nri::LinuxDevice)| {
+        let mut asked = device("/dev/fuse", "c", 10, 229);
+        change(&mut asked);
+        apply(
+            &f,
+            &of_linux(nri::LinuxContainerAdjustment {
+                devices: vec![asked],
+                ..Default::default()
+            }),
+        )
+    };
+    with(|_| ()).expect("as it is");
+    with(|d| d.gid = Some(nri::OptionalUInt32 { value: 7 })).expect("as it is");
+    let changes: [fn(&mut nri::LinuxDevice); 3] = [
+        |d| d.file_mode = Some(nri::OptionalFileMode { value: 0o666 }),
+        |d| d.uid = Some(nri::OptionalUInt32 { value: 1 }),
+        |d| d.gid = Some(nri::OptionalUInt32 { value: 1 }),
+    ];
+    for change in changes {
+        let text = with(change).expect_err("refused").to_string();
+        assert!(text.contains("adjust.linux.devices"), "{text}");
+    }
+}
+
+#[test]
+fn net_devices_need_a_network_of_their_own_and_a_sane_name() {
+    let net = |list: &[(&str, &str)]| {
+        of_linux(nri::LinuxContainerAdjustment {
+            net_devices: list
+                .iter()
+                .map(|(k, v)| {
+                    (
+                        (*k).to_owned(),
+                        nri::LinuxNetDevice {
+                            name: (*v).to_owned(),
+                        },
+                    )
+                })
+                .collect(),
+            ..Default::default()
+        })
+    };
+    let f = host();
+    let mut spec = applied(&net(&[("eth5", ""), ("eth6", "x")]));
+    apply_adjustment(&mut spec, &net(&[("-eth5", "")]), &context(&f)).expect("applied");
+    let found = linux(&spec).net_devices().clone().expect("devices");
+    assert_eq!(found.len(), 1);
+    assert_eq!(found["eth6"].name().as_deref(), Some("x"));
+    for bad in [
+        ("a/b", "x"),
+        ("eth0", "a name"),
+        ("0123456789abcdef", "x"),
+        ("eth0", ".."),
+    ] {
+        assert!(
+            refused(&net(&[bad])).contains("adjust.linux.net_devices"),
+            "{bad:?}"
+        );
+    }
+    let mut host_network = host();
+    host_network.sandbox.namespaces.net = None;
+    assert!(apply(&host_network, &net(&[("eth5", "")])).is_err());
+}

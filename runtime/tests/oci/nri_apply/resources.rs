@@ -1,0 +1,309 @@
+//! Resources, block I/O and RDT classes; updates.
+
+use cairn::oci::{ApplyContext, BlockIoClasses, CgroupMode, apply_adjustment, apply_nri_update};
+use oci_spec::runtime::{LinuxBlockIo, Spec};
+use proto_nri as nri;
+
+use super::{
+    applied, apply, context, every_resource, host, linux, of_linux, of_resources, refused, string,
+};
+
+fn memory(limit: i64, swap: Option<i64>) -> nri::ContainerAdjustment {
+    of_resources(nri::LinuxResources {
+        memory: Some(nri::LinuxMemory {
+            limit: Some(nri::OptionalInt64 { value: limit }),
+            swap: swap.map(|value| nri::OptionalInt64 { value }),
+            ..nri::LinuxMemory::default()
+        }),
+        ..nri::LinuxResources::default()
+    })
+}
+
+#[test]
+fn swap_is_the_plugins_value_or_else_the_limit() {
+    let mut f = host();
+    f.resources().memory_limit_in_bytes = 1000;
+    f.resources().memory_swap_limit_in_bytes = 9000;
+    let found = |adjust: &nri::ContainerAdjustment| {
+        let spec = apply(&f, adjust).expect("applied");
+        let memory = (*linux(&spec)
+            .resources()
+            .as_ref()
+            .expect("resources")
+            .memory())
+        .expect("memory");
+        (memory.limit(), memory.swap())
+    };
+    assert_eq!(found(&memory(500, None)), (Some(500), Some(500)));
+    assert_eq!(found(&memory(500, Some(700))), (Some(500), Some(700)));
+    assert_eq!(
+        found(&memory(0, None)),
+        (Some(1000), Some(9000)),
+        "a limit of 0 is ignored"
+    );
+    assert_eq!(found(&memory(-1, None)), (Some(-1), Some(-1)));
+    assert!(refused(&memory(500, Some(100))).contains("memory.swap"));
+    assert!(refused(&memory(-2, None)).contains("memory.limit"));
+}
+
+#[test]
+fn a_negative_limit_of_processes_removes_it() {
+    let f = host();
+    let pids = |limit| {
+        of_resources(nri::LinuxResources {
+            pids: Some(nri::LinuxPids { limit }),
+            ..Default::default()
+        })
+    };
+    let mut spec = applied(&pids(5));
+    let found = |spec: &Spec| {
+        linux(spec)
+            .resources()
+            .as_ref()
+            .and_then(|r| *r.pids())
+            .map(|p| p.limit())
+    };
+    assert_eq!(found(&spec), Some(5));
+    apply_adjustment(&mut spec, &pids(-1), &context(&f)).expect("applied");
+    assert_eq!(found(&spec), None);
+}
+
+#[test]
+fn the_resource_check_refuses_what_the_host_lacks() {
+    let mut f = host();
+    let huge = of_resources(nri::LinuxResources {
+        hugepage_limits: every_resource().hugepage_limits,
+        ..Default::default()
+    });
+    let unified = of_resources(nri::LinuxResources {
+        unified: every_resource().unified,
+        ..Default::default()
+    });
+    f.host.hugetlb = false;
+    f.host.cgroup = CgroupMode::Hybrid;
+    let error = apply(&f, &huge).expect_err("a plugin means what it asks for");
+    assert!(
+        error
+            .to_string()
+            .contains("adjust.linux.resources.hugepage_limits")
+    );
+    assert!(
+        apply(&f, &unified)
+            .expect_err("refused")
+            .to_string()
+            .contains("cgroup v2")
+    );
+    for bad in [("x", "rwm"), ("c", "rwx"), ("c", "")] {
+        let text = refused(&of_resources(nri::LinuxResources {
+            devices: vec![nri::LinuxDeviceCgroup {
+                r#type: bad.0.to_owned(),
+                access: bad.1.to_owned(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }));
+        assert!(text.contains("resources.devices"), "{text}");
+    }
+}
+
+/// Changes limits.
+type Change = fn(&mut nri::LinuxResources);
+
+#[test]
+fn limits_of_one_kind_of_host_are_refused_by_name_on_the_other() {
+    let mut v1 = host();
+    v1.host.cgroup = CgroupMode::V1;
+    v1.host.realtime = true;
+    let mut v2 = host();
+    v2.host.swap = false;
+    let rows: [(&str, Change); 6] = [
+        ("memory.swap", |r| memory_of(r).swap = int(2000)),
+        ("memory.kernel_tcp", |r| memory_of(r).kernel_tcp = int(700)),
+        ("memory.swappiness", |r| {
+            memory_of(r).swappiness = Some(nri::OptionalUInt64 { value: 0 });
+        }),
+        ("memory.disable_oom_killer", |r| {
+            memory_of(r).disable_oom_killer = Some(nri::OptionalBool { value: true });
+        }),
+        ("cpu.realtime_runtime", |r| {
+            r.cpu.get_or_insert_default().realtime_runtime = int(10);
+        }),
+        ("cpu.realtime_period", |r| {
+            let period = Some(nri::OptionalUInt64 { value: 20 });
+            r.cpu.get_or_insert_default().realtime_period = period;
+        }),
+    ];
+    for (field, change) in rows {
+        let mut asked = nri::LinuxResources::default();
+        change(&mut asked);
+        let spec = apply(&v1, &of_resources(asked.clone())).expect(field);
+        let found = linux(&spec).resources().clone().expect("resources");
+        let told = cairn::oci::resources_to_nri(&found);
+        let has = |all: &nri::LinuxResources| (all.memory, all.cpu.clone());
+        assert_eq!(has(&told), has(&asked), "{field}");
+        let error = apply(&v2, &of_resources(asked)).expect_err(field);
+        let field = format!("adjust.linux.resources.{field}:");
+        assert!(error.to_string().starts_with(&field), "{error}");
+    }
+    let nowhere: [(&str, Change); 2] = [
+        ("memory.kernel", |r| memory_of(r).kernel = int(800)),
+        ("memory.use_hierarchy", |r| {
+            memory_of(r).use_hierarchy = Some(nri::OptionalBool { value: false });
+        }),
+    ];
+    for (field, change) in nowhere {
+        for f in [&v1, &v2] {
+            let mut asked = nri::LinuxResources::default();
+            change(&mut asked);
+            let error = apply(f, &of_resources(asked)).expect_err(field);
+            assert!(error.to_string().contains(field), "{error}");
+        }
+    }
+}
+
+fn int(value: i64) -> Option<nri::OptionalInt64> {
+    Some(nri::OptionalInt64 { value })
+}
+
+fn memory_of(resources: &mut nri::LinuxResources) -> &mut nri::LinuxMemory {
+    resources.memory.get_or_insert_default()
+}
+
+#[test]
+fn realtime_needs_its_time_where_cgroups_share_it_out() {
+    let mut f = host();
+    f.host.cgroup = CgroupMode::V1;
+    f.host.realtime = true;
+    let mut adjust = of_linux(nri::LinuxContainerAdjustment {
+        scheduler: Some(nri::LinuxScheduler {
+            policy: nri::LinuxSchedulerPolicy::SchedRr as i32,
+            priority: 1,
+            ..nri::LinuxScheduler::default()
+        }),
+        ..Default::default()
+    });
+    let error = apply(&f, &adjust).expect_err("no time");
+    assert!(error.to_string().contains("realtime_runtime"), "{error}");
+    adjust.linux.as_mut().expect("set").resources = Some(nri::LinuxResources {
+        cpu: Some(nri::LinuxCpu {
+            realtime_runtime: int(1000),
+            ..nri::LinuxCpu::default()
+        }),
+        ..nri::LinuxResources::default()
+    });
+    apply(&f, &adjust).expect("it has time");
+}
+
+struct Classes;
+
+impl BlockIoClasses for Classes {
+    fn blockio(&self, class: &str) -> Option<LinuxBlockIo> {
+        let mut limits = LinuxBlockIo::default();
+        limits.set_weight(Some(500));
+        (class == "fast").then_some(limits)
+    }
+}
+
+#[test]
+fn classes_are_set_cleared_or_refused_by_name() {
+    let class = |blockio: Option<&str>, rdt: Option<&str>| {
+        of_resources(nri::LinuxResources {
+            blockio_class: blockio.map(string),
+            rdt_class: rdt.map(string),
+            ..Default::default()
+        })
+    };
+    let mut f = host();
+    let mut spec = f.spec().spec;
+    let with_classes = ApplyContext {
+        blockio: Some(&Classes),
+        ..context(&f)
+    };
+    apply_adjustment(&mut spec, &class(Some("fast"), Some("gold")), &with_classes)
+        .expect("applied");
+    let resources = linux(&spec).resources().as_ref().expect("resources");
+    assert_eq!(
+        resources.block_io().as_ref().and_then(|b| b.weight()),
+        Some(500)
+    );
+    let rdt = linux(&spec).intel_rdt().clone().expect("rdt");
+    assert_eq!(rdt.clos_id().as_deref(), Some("gold"));
+    apply_adjustment(&mut spec, &class(None, None), &with_classes).expect("applied");
+    assert!(linux(&spec).intel_rdt().is_some(), "absent leaves it");
+    apply_adjustment(&mut spec, &class(Some(""), Some("")), &with_classes).expect("applied");
+    assert!(linux(&spec).intel_rdt().is_none());
+    assert_eq!(
+        linux(&spec)
+            .resources()
+            .as_ref()
+            .expect("resources")
+            .block_io(),
+        &None
+    );
+    assert!(refused(&class(Some("slow"), None)).contains("\"slow\""));
+    assert!(refused(&class(None, Some(".."))).contains("rdt_class"));
+    f.host.resctrl = false;
+    assert!(
+        apply(&f, &class(None, Some("gold")))
+            .expect_err("refused")
+            .to_string()
+            .contains("resctrl")
+    );
+}
+
+#[test]
+fn rdt_wins_over_its_class_field_by_field_and_an_empty_message_does_nothing() {
+    let rdt = |rdt: nri::LinuxRdt| {
+        let mut adjust = of_resources(nri::LinuxResources {
+            rdt_class: Some(string("gold")),
+            ..Default::default()
+        });
+        adjust.linux.as_mut().expect("linux").rdt = Some(rdt);
+        linux(&applied(&adjust)).intel_rdt().clone()
+    };
+    let kept = rdt(nri::LinuxRdt::default()).expect("rdt");
+    assert_eq!(kept.clos_id().as_deref(), Some("gold"));
+    let mixed = rdt(nri::LinuxRdt {
+        enable_monitoring: Some(nri::OptionalBool { value: true }),
+        ..Default::default()
+    })
+    .expect("rdt");
+    assert_eq!(
+        (mixed.clos_id().as_deref(), *mixed.enable_monitoring()),
+        (Some("gold"), Some(true))
+    );
+    assert_eq!(
+        rdt(nri::LinuxRdt {
+            remove: true,
+            ..Default::default()
+        }),
+        None
+    );
+}
+
+#[test]
+fn an_update_follows_swap_and_refuses_classes() {
+    let mut f = host();
+    f.resources().memory_limit_in_bytes = 1000;
+    f.resources().memory_swap_limit_in_bytes = 9000;
+    let mut spec = f.spec().spec;
+    let update = |resources: nri::ContainerAdjustment| {
+        resources.linux.and_then(|l| l.resources).expect("set")
+    };
+    apply_nri_update(&mut spec, &update(memory(2000, None)), &f.host, &f.policy).expect("applied");
+    let found = (*linux(&spec)
+        .resources()
+        .as_ref()
+        .expect("resources")
+        .memory())
+    .expect("memory");
+    assert_eq!((found.limit(), found.swap()), (Some(2000), Some(9000)));
+    let class = nri::LinuxResources {
+        rdt_class: Some(string("gold")),
+        ..Default::default()
+    };
+    let before = spec.clone();
+    let error = apply_nri_update(&mut spec, &class, &f.host, &f.policy).expect_err("refused");
+    assert!(error.to_string().contains("rdt_class"));
+    assert_eq!(spec, before);
+}

@@ -1,0 +1,1116 @@
+#!/usr/bin/env python3
+"""What a kubelet expects of its runtime, as a table: a real kubelet, standalone, whose pods come from files.
+
+  kubelet.py --node [--results DIR] [NAME...]       on a node: cairn.service, a unit for the kubelet, the images' registry
+  kubelet.py --here [--results DIR] [NAME...]       on this machine, in namespaces of its own: needs CAIRN_BIN_DIR,
+                                                    CAIRN_PEERS, and REGISTRY (the data of a registry, hack/node build)
+  kubelet.py --list
+
+Tests that disturb nobody run at the same time; those that end daemons or fill the node run after them, alone. Each is judged
+by what the kubelet says of its pods, not by what cairn says. Exits 0 if all of it held.
+"""
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import typing
+import urllib.request
+import uuid
+
+from api import Api
+
+IMAGE = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
+VOLUME = "gcr.io/k8s-staging-cri-tools/test-image-tag:test"
+UNUSED = "gcr.io/k8s-staging-cri-tools/test-image-1:latest"
+PORT, READ_ONLY, HEALTH = 10350, 10355, 10348
+TESTS = []
+
+
+class Failed(Exception):
+    """What was expected and what was seen."""
+
+
+class Skipped(Exception):
+    """Why this cannot be had here."""
+
+
+def test(alone=False, node_only=False, api=False):
+    """A test: its name is what the kubelet expects."""
+    def add(function):
+        TESTS.append(Test(function.__name__.replace("_", " "), function, alone, node_only, api))
+        return function
+    return add
+
+
+class Test(typing.NamedTuple):
+    name: str
+    function: typing.Callable
+    alone: bool
+    node_only: bool
+    api: bool
+
+
+# ---- the node ----------------------------------------------------------------------------------
+
+
+class Unit:
+    """A daemon of systemd."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def start(self):
+        run("systemctl", "start", self.name)
+
+    def stop(self):
+        run("systemctl", "stop", self.name)
+
+    def pid(self):
+        return int(run("systemctl", "show", "-P", "MainPID", self.name))
+
+    def kill(self):
+        """By force; systemd brings it back."""
+        before = self.pid()
+        os.kill(before, signal.SIGKILL)
+        until(60, f"{self.name} is back", lambda: self.pid() not in (0, before))
+
+    def log(self):
+        return run("journalctl", "-u", self.name, "--no-pager", "-o", "cat")
+
+
+class Program:
+    """A daemon that is our child."""
+
+    def __init__(self, name, argv, log):
+        self.name, self.argv, self.path, self.child = name, argv, log, None
+
+    def start(self):
+        with open(self.path, "ab") as log:
+            self.child = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop(self):
+        if self.child and self.child.poll() is None:
+            self.child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(20)
+            self.child.kill()
+            self.child.wait()
+
+    def pid(self):
+        return self.child.pid
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+        self.start()
+
+    def log(self):
+        return pathlib.Path(self.path).read_text(errors="replace")
+
+
+def run(*argv, check=True, **more):
+    ran = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, **more)
+    if check and ran.returncode:
+        raise Failed(f"{' '.join(map(str, argv))}: {(ran.stderr or ran.stdout).strip()[-300:]}")
+    return ran.stdout.strip()
+
+
+def until(seconds, what, condition):
+    """Waits for a condition; answers its value. An emulated node gets four times the time."""
+    end = time.monotonic() + seconds * NODE.patience
+    last = None
+    while True:
+        try:
+            value = condition()
+            if value:
+                return value
+        except (Failed, OSError, LookupError, ValueError, TypeError, StopIteration) as error:
+            last = error
+        if time.monotonic() > end:
+            raise Failed(f"waited {int(seconds * NODE.patience)} s in vain: {what}" + (f" ({last})" if last else ""))
+        time.sleep(0.3)
+
+
+class Node:
+    def __init__(self, work, on_node):
+        self.work, self.on_node = pathlib.Path(work), on_node
+        self.patience = 4 if on_node else 2
+        self.manifests = self.work / "manifests"
+        self.shared = self.work / "shared"
+        for path in (self.manifests, self.shared):
+            path.mkdir(parents=True, exist_ok=True)
+        self.shared.chmod(0o777)
+
+    def config(self, more):
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "staticPodPath": str(self.manifests),
+            "containerRuntimeEndpoint": f"unix://{self.socket}",
+            "enableServer": True, "address": "127.0.0.1", "port": PORT, "readOnlyPort": READ_ONLY,
+            "healthzPort": HEALTH,
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "fileCheckFrequency": "1s", "syncFrequency": "10s",
+            "podLogsDir": str(self.work / "podlogs"),
+            "failSwapOn": False,
+            "evictionHard": {"memory.available": "300Mi" if self.on_node else "50Mi",
+                             "nodefs.available": "600Mi" if self.on_node else "1%",
+                             "imagefs.available": "600Mi" if self.on_node else "1%"},
+            "evictionPressureTransitionPeriod": "10s",
+            "enforceNodeAllocatable": ["pods"],
+            "clusterDNS": ["10.0.0.10"], "clusterDomain": "cluster.local",
+            "containerLogMaxSize": "50Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "3s",
+            "crashLoopBackOff": {"maxContainerRestartPeriod": "20s"},
+        }
+        config.update(more)
+        config["featureGates"] = {"KubeletCrashLoopBackOffMax": True, **config.get("featureGates", {})}
+        path = self.work / "kubelet.yaml"
+        path.write_text(json.dumps(config, indent=1))
+        return path
+
+    def start(self):
+        self.cairn.start()
+        self.kubelet.start()
+        self.healthy()
+
+    def healthy(self):
+        until(90, "the kubelet is healthy", lambda: self.get(HEALTH, "/healthz") == "ok" and self.pods() is not None)
+
+    def configure(self, more, *flags):
+        """The kubelet once more, with other settings on top of its own."""
+        self.kubelet.stop()
+        self.config({**self.own, **more})
+        self.flags(flags)
+        self.kubelet.start()
+        self.healthy()
+
+    def get(self, port, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.read().decode(errors="replace")
+
+    def pods(self):
+        return json.loads(self.get(READ_ONLY, "/pods"))["items"] or []
+
+    def crictl(self, *args):
+        return run(self.crictl_program, "--config", "/dev/null", "-t", "60s", "-r", f"unix://{self.socket}",
+                   "-i", f"unix://{self.socket}", *args)
+
+    def secure(self, method, path):
+        """The kubelet's own port; its certificate is one it made itself."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        request = urllib.request.Request(f"https://127.0.0.1:{PORT}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
+            return answer.read().decode(errors="replace")
+
+
+class RealNode(Node):
+    def __init__(self, work):
+        super().__init__(work, True)
+        self.socket = "/run/cairn/cairn.sock"
+        self.crictl_program = "crictl"
+        self.programs = "/opt/node/programs"
+        self.own = {"shutdownGracePeriod": "20s", "shutdownGracePeriodCriticalPods": "5s"}
+        config = self.config(self.own)
+        unit = pathlib.Path("/etc/systemd/system/kubelet.service")
+        unit.write_text(f"""[Unit]
+Description=kubelet of the tests
+After=cairn.service
+[Service]
+EnvironmentFile=-{self.work}/flags
+ExecStart=/usr/local/bin/kubelet --config {config} --root-dir {self.work}/kubelet --cert-dir {self.work}/cert --v=2 $FLAGS
+Restart=always
+RestartSec=1
+KillMode=process
+[Install]
+WantedBy=multi-user.target
+""")
+        run("systemctl", "daemon-reload")
+        self.cairn, self.kubelet = Unit("cairn"), Unit("kubelet")
+
+    def flags(self, flags):
+        (self.work / "flags").write_text(f"FLAGS={' '.join(flags)}\n")
+
+    def end(self):
+        self.kubelet.stop()
+
+
+class Here(Node):
+    """Namespaces of our own on this machine; see enter()."""
+
+    def __init__(self, work):
+        super().__init__(work, False)
+        name = self.work.name
+        bins, peers = os.environ["CAIRN_BIN_DIR"], os.environ["CAIRN_PEERS"] + "/bin"
+        self.programs = peers
+        self.crictl_program = f"{peers}/crictl"
+        self.socket = f"{work}/cairn.sock"
+        for path in ("plugins", "plugin-conf", "cni", "certs"):
+            (self.work / path).mkdir()
+        for host in ("registry.k8s.io", "gcr.io"):
+            (self.work / "certs" / host).mkdir()
+            (self.work / "certs" / host / "hosts.toml").write_text(
+                f'server = "https://{host}"\n[host."http://127.0.0.1:5000"]\ncapabilities = ["pull", "resolve"]\n')
+        (self.work / "cairn.toml").write_text(f'version = 1\n[cgroup]\nparent = "/{name}"\n')
+        (self.work / "registry.yml").write_text(
+            "version: 0.1\nlog: {level: warn}\nhttp: {addr: 127.0.0.1:5000}\n"
+            f"storage: {{filesystem: {{rootdirectory: {os.environ['REGISTRY']}}}, "
+            "maintenance: {uploadpurging: {enabled: false}, readonly: {enabled: true}}}\n")
+        self.registry = Program("registry", ["docker-registry", "serve", work + "/registry.yml"], work + "/registry.log")
+        self.cairn = Program("cairn", [
+            f"{bins}/cairn", "serve", "--config", f"{work}/cairn.toml", "--root", f"{work}/root", "--state", f"{work}/state",
+            "--listen", f"unix://{self.socket}", "--nri-socket", f"{work}/nri.sock", "--nri-plugin-dir", f"{work}/plugins",
+            "--nri-plugin-config-dir", f"{work}/plugin-conf", "--cni-conf-dir", f"{work}/cni",
+            "--registry-config-dir", f"{work}/certs"], work + "/cairn.log")
+        # Cgroups of our own, on a machine that others use.
+        self.groups = [g for g in pathlib.Path("/sys/fs/cgroup").iterdir() if (g / "cgroup.procs").exists()]
+        for group in self.groups:
+            if not (group / name).exists():
+                (group / name).mkdir()
+                for file in ("cpuset.cpus", "cpuset.mems"):
+                    if (group / file).exists():
+                        (group / name / file).write_text((group / file).read_text())
+        self.own = {"failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{name}", "enforceNodeAllocatable": ["none"]}
+        config = self.config(self.own)
+        self.plain = [f"{peers}/kubelet", "--config", str(config), "--root-dir", f"{work}/kubelet", "--cert-dir", f"{work}/cert", "--v=2"]
+        self.kubelet = Program("kubelet", self.plain, work + "/kubelet.log")
+
+    def flags(self, flags):
+        self.kubelet.argv = self.plain + list(flags)
+
+    def start(self):
+        self.registry.start()
+        super().start()
+
+    def end(self):
+        for daemon in (self.kubelet, self.cairn, self.registry):
+            daemon.stop()
+
+
+# ---- pods --------------------------------------------------------------------------------------
+
+
+def sh(script, name="c", **more):
+    return {"name": name, "image": IMAGE, "command": ["sh", "-c", script], **more}
+
+
+# A program that ends when it is told to.
+FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.2; done"
+
+
+class Pod:
+    """A static pod; its file is removed at the end of the test, and the test sees the pod go."""
+
+    count = 0
+    lock = threading.Lock()
+
+    def __init__(self, *containers, grace=2, name=None, **spec):
+        with Pod.lock:
+            Pod.count += 1
+            self.short = name or f"t{Pod.count}"
+        self.uid = str(uuid.uuid4())
+        self.dir = NODE.shared / self.short
+        self.dir.mkdir(exist_ok=True)
+        self.dir.chmod(0o777)
+        self.spec = {"terminationGracePeriodSeconds": grace, "containers": list(containers), **spec}
+        for c in self.spec["containers"] + self.spec.get("initContainers", []):
+            c.setdefault("imagePullPolicy", "IfNotPresent")
+            c.setdefault("volumeMounts", []).append({"name": "shared", "mountPath": "/shared"})
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if probe in c:
+                    # A second is short for an emulated node.
+                    c[probe].setdefault("timeoutSeconds", 10 if NODE.on_node else 1)
+        self.spec.setdefault("volumes", []).append({"name": "shared", "hostPath": {"path": str(self.dir)}})
+        self.file = NODE.manifests / f"{self.short}.json"
+        self.write()
+
+    def write(self):
+        pod = {"apiVersion": "v1", "kind": "Pod",
+               "metadata": {"name": self.short, "namespace": "default", "uid": self.uid, "labels": {"app": self.short}},
+               "spec": self.spec}
+        beside = NODE.manifests / f".{self.short}.new"
+        beside.write_text(json.dumps(pod))
+        beside.rename(self.file)
+
+    def seen(self):
+        for pod in NODE.pods():
+            if pod["metadata"]["name"].startswith(self.short + "-"):
+                return pod
+        return None
+
+    def status(self, name="c", kind="containerStatuses"):
+        pod = self.seen()
+        for status in (pod or {}).get("status", {}).get(kind, []):
+            if status["name"] == name:
+                return status
+        return {}
+
+    def phase(self):
+        return (self.seen() or {}).get("status", {}).get("phase")
+
+    def ready(self, name="c"):
+        return self.status(name).get("ready", False)
+
+    def restarts(self, name="c"):
+        return self.status(name).get("restartCount", 0)
+
+    def id(self, name="c"):
+        return self.status(name)["containerID"].split("//")[1]
+
+    def ip(self):
+        return self.seen()["status"]["podIP"]
+
+    def running(self, name="c"):
+        until(60, f"{self.short}/{name} runs", lambda: "running" in self.status(name).get("state", {}))
+
+    def exec(self, script, name="c"):
+        return NODE.crictl("exec", "-s", self.id(name), "sh", "-c", script)
+
+    def kubelets_name(self):
+        return self.seen()["metadata"]["name"]
+
+    def cgroup(self):
+        """The directory of the pod's cgroup, as the kubelet named it."""
+        uid = self.seen()["metadata"]["annotations"]["kubernetes.io/config.hash"]
+        for base, dirs, _ in os.walk("/sys/fs/cgroup"):
+            for each in dirs:
+                if uid in each or uid.replace("-", "_") in each:
+                    return pathlib.Path(base) / each
+        return None
+
+    def remove(self):
+        self.file.unlink(missing_ok=True)
+
+    def gone(self):
+        names = NODE.crictl("pods", "-q", "--namespace", "default", "--state", "ready", "--label", f"app={self.short}")
+        return not names and self.seen() is None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.remove()
+        if kind is None:
+            until(40, f"{self.short} is gone after its file", self.gone)
+
+
+def expect(what, expected, seen):
+    if callable(expected):
+        if not expected(seen):
+            raise Failed(f"{what}: saw {seen!r}")
+    elif seen != expected:
+        raise Failed(f"{what}: expected {expected!r}, saw {seen!r}")
+
+
+def read(path):
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""
+
+
+def http(address, port, path="/"):
+    return urllib.request.urlopen(f"http://{address}:{port}{path}", timeout=5).read().decode()
+
+
+# ---- what is expected, beside each other ----------------------------------------------------------
+
+
+@test()
+def init_containers_run_in_order_and_before_the_rest():
+    with Pod(sh(f"echo app >>/shared/order; {FOREVER}"),
+             initContainers=[sh("echo one >>/shared/order", "i1"), sh("sleep 1; echo two >>/shared/order", "i2")]) as pod:
+        pod.running()
+        until(20, "all have written", lambda: read(pod.dir / "order") == "one\ntwo\napp\n")
+        ends = [pod.status(n, "initContainerStatuses")["state"]["terminated"] for n in ("i1", "i2")]
+        expect("exit codes", [0, 0], [e["exitCode"] for e in ends])
+        expect("the second began after the end of the first", True, ends[0]["finishedAt"] <= ends[1]["startedAt"])
+
+
+@test()
+def a_failing_init_container_is_tried_again_and_holds_the_rest():
+    with Pod(sh(FOREVER), initContainers=[sh("n=$(cat /shared/n 2>/dev/null || echo 0); echo $((n+1)) >/shared/n; [ $n -ge 1 ]", "i")]) as pod:
+        pod.running()
+        expect("restarts of the init container", 1, pod.status("i", "initContainerStatuses")["restartCount"])
+
+
+@test()
+def a_sidecar_runs_before_and_ends_after_the_rest():
+    side = sh("echo side up >>/shared/order; trap 'echo side down >>/shared/order; exit 0' TERM; while :; do sleep 0.1; done",
+              "side", restartPolicy="Always", startupProbe={"exec": {"command": ["grep", "-q", "side up", "/shared/order"]}, "periodSeconds": 1})
+    with Pod(sh("echo app up >>/shared/order; trap 'sleep 1; echo app down >>/shared/order; exit 0' TERM; while :; do sleep 0.1; done"),
+             initContainers=[side], grace=20) as pod:
+        pod.running()
+        pod.remove()
+        until(60, "both have ended in order", lambda: read(pod.dir / "order") == "side up\napp up\napp down\nside down\n")
+
+
+@test()
+def a_sidecar_that_ends_is_started_again_alone():
+    with Pod(sh(FOREVER), initContainers=[sh(f"[ -e /shared/once ] || {{ touch /shared/once; sleep 1; exit 3; }}; {FOREVER}", "side", restartPolicy="Always")]) as pod:
+        pod.running()
+        until(60, "the sidecar came back", lambda: pod.status("side", "initContainerStatuses")["restartCount"] == 1)
+        expect("restarts of the app", 0, pod.restarts())
+
+
+@test()
+def a_startup_probe_holds_readiness_and_liveness_back():
+    probe = {"exec": {"command": ["test", "-e", "/shared/started"]}, "periodSeconds": 1, "failureThreshold": 200}
+    live = {"exec": {"command": ["test", "-e", "/shared/started"]}, "periodSeconds": 1, "failureThreshold": 1}
+    with Pod(sh(FOREVER, startupProbe=probe, livenessProbe=live)) as pod:
+        pod.running()
+        time.sleep(3)
+        expect("ready before the probe holds", (False, 0), (pod.ready(), pod.restarts()))
+        (pod.dir / "started").touch()
+        until(30, "ready once it holds", pod.ready)
+
+
+@test()
+def readiness_by_exec_follows_the_container():
+    probe = {"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1, "failureThreshold": 1}
+    with Pod(sh(FOREVER, readinessProbe=probe)) as pod:
+        pod.running()
+        expect("ready without the file", False, pod.ready())
+        (pod.dir / "ready").touch()
+        until(30, "ready with it", pod.ready)
+        (pod.dir / "ready").unlink()
+        until(30, "not ready without it", lambda: not pod.ready())
+        expect("restarts", 0, pod.restarts())
+
+
+@test()
+def an_exec_probe_that_hangs_fails_by_its_timeout_and_leaves_no_process():
+    probe = {"exec": {"command": ["sh", "-c", "exec sleep 7777"]}, "periodSeconds": 2, "timeoutSeconds": 1, "failureThreshold": 1}
+    with Pod(sh(FOREVER, readinessProbe=probe)) as pod:
+        pod.running()
+        time.sleep(5)
+        expect("ready", False, pod.ready())
+        expect("no more than the probe that is under way", lambda n: int(n) <= 1,
+               pod.exec("ps -o args | grep -c '^sleep 7777' || true"))
+
+
+@test()
+def liveness_by_http_restarts_the_container():
+    script = "mkdir -p /tmp/www; echo ok >/tmp/www/live; httpd -f -p 8080 -h /tmp/www & sleep 6; [ -e /shared/once ] || { touch /shared/once; rm /tmp/www/live; }; wait"
+    probe = {"httpGet": {"path": "/live", "port": 8080}, "periodSeconds": 1, "failureThreshold": 2, "initialDelaySeconds": 2}
+    with Pod(sh(script, livenessProbe=probe)) as pod:
+        until(90, "it was restarted", lambda: pod.restarts() == 1 and "running" in pod.status()["state"])
+        expect("how the first ended", 137, pod.status()["lastState"]["terminated"]["exitCode"])
+
+
+@test()
+def readiness_by_tcp_follows_the_port():
+    probe = {"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 1}
+    with Pod(sh("while [ ! -e /shared/go ]; do sleep 0.2; done; exec httpd -f -p 8080 -h /tmp", readinessProbe=probe)) as pod:
+        pod.running()
+        expect("ready before the port is open", False, pod.ready())
+        (pod.dir / "go").touch()
+        until(30, "ready when it is", pod.ready)
+
+
+@test()
+def liveness_by_grpc_restarts_the_container():
+    tools = {"name": "tools", "hostPath": {"path": NODE.programs}}
+    health = {"name": "c", "image": IMAGE, "command": ["/tools/grpc-health", "9090", "/tmp/sick"],
+              "livenessProbe": {"grpc": {"port": 9090}, "periodSeconds": 1, "failureThreshold": 2, "initialDelaySeconds": 2},
+              "readinessProbe": {"grpc": {"port": 9090}, "periodSeconds": 1},
+              "volumeMounts": [{"name": "tools", "mountPath": "/tools", "readOnly": True}]}
+    with Pod(health, volumes=[tools]) as pod:
+        until(60, "ready by grpc", pod.ready)
+        pod.exec("touch /tmp/sick")
+        until(60, "restarted, with a root of its own", lambda: pod.restarts() == 1 and pod.ready())
+
+
+@test()
+def host_ports_lead_to_the_pod():
+    page = sh("mkdir /tmp/www; echo here >/tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www",
+              ports=[{"containerPort": 80, "hostPort": 18080}])
+    with Pod(page) as pod:
+        pod.running()
+        until(20, "the node's port answers", lambda: http("127.0.0.1", 18080) == "here\n")
+        expect("so does the pod's address", "here\n", http(pod.ip(), 80))
+
+
+@test()
+def logs_are_rotated_and_none_is_lost_to_readers():
+    with Pod(sh("i=0; while :; do i=$((i+1)); echo line $i of a log that grows and grows and grows and grows; [ $((i % 50)) != 0 ] || sleep 0.1; done")) as pod:
+        pod.running()
+        logs = NODE.work / "podlogs"
+        def files():
+            return sorted(p.name for p in logs.glob(f"default_{pod.short}-*/c/*"))
+        until(120, "rotated, and the oldest compressed", lambda: len(files()) >= 3 and any(f.endswith(".gz") for f in files()))
+        expect("the file that is written to", True, "0.log" in files())
+        tail = read_logs(pod, "tailLines=3")
+        expect("three lines by the kubelet", 3, len(tail.splitlines()))
+        until(30, "no more files than are allowed", lambda: len(files()) <= 3)
+
+
+def read_logs(pod, query=""):
+    return NODE.secure("GET", f"/containerLogs/default/{pod.kubelets_name()}/c?{query}")
+
+
+@test()
+def a_crash_loop_backs_off_and_keeps_the_previous_log():
+    with Pod(sh("echo try $(date +%s); exit 4")) as pod:
+        until(90, "two restarts", lambda: pod.restarts() >= 2)
+        until(60, "the reason is CrashLoopBackOff", lambda: pod.status()["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff")
+        last = pod.status()["lastState"]["terminated"]
+        expect("exit code and reason", (4, "Error"), (last["exitCode"], last["reason"]))
+        expect("the previous log", lambda text: text.startswith("try "), read_logs(pod, "previous=true"))
+
+
+@test()
+def post_start_runs_before_the_next_container_and_pre_stop_before_the_signal():
+    hooks = {"postStart": {"exec": {"command": ["sh", "-c", "sleep 1; echo post >>/shared/order"]}},
+             "preStop": {"exec": {"command": ["sh", "-c", "echo pre >>/shared/order; sleep 1"]}}}
+    with Pod(sh("trap 'echo term >>/shared/order; exit 0' TERM; while :; do sleep 0.1; done", lifecycle=hooks),
+             sh(f"echo second >>/shared/order; {FOREVER}", "second"), grace=30) as pod:
+        pod.running("second")
+        expect("until here", "post\nsecond\n", read(pod.dir / "order"))
+        pod.remove()
+        until(60, "all four in order", lambda: read(pod.dir / "order") == "post\nsecond\npre\nterm\n")
+
+
+@test()
+def a_failing_post_start_kills_and_restarts_the_container():
+    hooks = {"postStart": {"exec": {"command": ["sh", "-c", "[ -e /shared/once ] || { touch /shared/once; exit 1; }"]}}}
+    with Pod(sh(FOREVER, lifecycle=hooks)) as pod:
+        until(90, "restarted once, then running", lambda: pod.restarts() == 1 and "running" in pod.status()["state"])
+
+
+@test()
+def the_grace_period_is_given_and_not_more():
+    with Pod(sh("trap 'date +%s >/shared/term' TERM; while :; do date +%s >/shared/last; sleep 0.2; done"), grace=6) as pod:
+        pod.running()
+        until(10, "it writes", lambda: read(pod.dir / "last"))
+        pod.remove()
+        until(60, "it is gone", pod.gone)
+        term, last = (int(read(pod.dir / f)) for f in ("term", "last"))
+        expect("seconds between the signal and the end", lambda s: 4 <= s <= 8, last - term)
+
+
+@test()
+def a_pod_that_obeys_ends_at_once():
+    with Pod(sh("trap 'exit 0' TERM; while :; do sleep 0.1; done"), grace=600) as pod:
+        pod.running()
+        pod.remove()
+        until(30, "it is gone long before its grace ends", pod.gone)
+
+
+@test()
+def a_termination_message_is_read_from_its_file_and_from_the_log():
+    with Pod(sh("echo said at the end >/dev/termination-log; exit 7", "file"),
+             sh("echo last words; exit 8", "log", terminationMessagePolicy="FallbackToLogsOnError"), restartPolicy="Never") as pod:
+        until(60, "both ended", lambda: pod.phase() == "Failed")
+        ends = [pod.status(n)["state"]["terminated"] for n in ("file", "log")]
+        expect("codes and messages", [(7, "said at the end\n"), (8, "last words\n")], [(e["exitCode"], e["message"]) for e in ends])
+
+
+@test()
+def a_pod_that_succeeds_is_not_started_again():
+    with Pod(sh("sleep 1; exit 0"), restartPolicy="OnFailure") as pod:
+        until(60, "succeeded", lambda: pod.phase() == "Succeeded")
+        time.sleep(3)
+        expect("restarts", 0, pod.restarts())
+
+
+@test()
+def out_of_memory_is_told_by_its_name():
+    with Pod(sh("sleep 1; exec tail /dev/zero", resources={"limits": {"memory": "32Mi"}}), restartPolicy="Never") as pod:
+        until(90, "it ended", lambda: "terminated" in pod.status().get("state", {}))
+        end = pod.status()["state"]["terminated"]
+        expect("reason and code", ("OOMKilled", 137), (end["reason"], end["exitCode"]))
+
+
+@test()
+def limits_and_requests_are_in_the_cgroups():
+    resources = {"limits": {"memory": "64Mi", "cpu": "500m"}, "requests": {"memory": "64Mi", "cpu": "500m"}}
+    with Pod(sh(FOREVER, resources=resources)) as pod:
+        pod.running()
+        group = pod.cgroup()
+        expect("the kubelet's cgroup of the pod", True, group is not None)
+        if (pathlib.Path("/sys/fs/cgroup/cgroup.controllers")).exists():
+            expect("the pod's memory.max", "67108864", read(group / "memory.max").strip())
+            expect("the container's, from inside", "67108864\n50000 100000", pod.exec("cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max"))
+            own = run("sh", "-c", f"find {group} -mindepth 1 -type d | wc -l")
+            expect("the container's cgroup lies in the pod's", lambda n: int(n) >= 1, own)
+        else:
+            expect("from inside", "67108864", pod.exec("cat /sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+@test()
+def a_user_namespace_of_the_pod_maps_root_to_nobody():
+    with Pod(sh("cat /proc/self/uid_map >/tmp/map; touch /data/file; " + FOREVER, volumeMounts=[{"name": "data", "mountPath": "/data"}]),
+             hostUsers=False, volumes=[{"name": "data", "emptyDir": {}}]) as pod:
+        pod.running()
+        inside, outside, length = until(10, "the map", lambda: pod.exec("cat /tmp/map")).split()
+        expect("the map", ("0", True, "65536"), (inside, int(outside) >= 65536, length))
+        expect("a volume's file is root's inside", "0", pod.exec("stat -c %u /data/file"))
+
+
+@test()
+def an_image_volume_shows_the_image_read_only():
+    with Pod(sh(FOREVER, volumeMounts=[{"name": "image", "mountPath": "/image"}]),
+             volumes=[{"name": "image", "image": {"reference": VOLUME, "pullPolicy": "IfNotPresent"}}]) as pod:
+        pod.running()
+        expect("a file of the image", "test-image-tag", pod.exec("cat /image/marker"))
+        expect("writing", "refused", pod.exec("touch /image/x 2>/dev/null || echo refused"))
+
+
+@test()
+def containers_share_the_pods_processes_when_asked():
+    with Pod(sh(FOREVER, "one"), sh("sleep 7778", "two"), shareProcessNamespace=True) as pod:
+        pod.running("one"), pod.running("two")
+        expect("the other's process", "1", pod.exec("ps -o args | grep -c '^sleep 7778'", "one"))
+        expect("process 1 is the pause", "pause", pod.exec("cat /proc/1/comm", "one"))
+
+
+@test()
+def host_namespaces_are_the_hosts():
+    with Pod(sh(FOREVER), hostNetwork=True, hostPID=True, hostIPC=True) as pod:
+        pod.running()
+        for kind in ("net", "pid", "ipc", "uts"):
+            expect(kind, os.readlink(f"/proc/self/ns/{kind}"), pod.exec(f"readlink /proc/self/ns/{kind}"))
+
+
+@test()
+def names_and_addresses_are_in_etc_hosts_and_resolv_conf():
+    with Pod(sh(FOREVER), hostAliases=[{"ip": "192.0.2.7", "hostnames": ["other"]}], hostname="called",
+             dnsPolicy="None", dnsConfig={"nameservers": ["192.0.2.53"], "searches": ["example.test"]}) as pod:
+        pod.running()
+        expect("hostname", "called", pod.exec("hostname"))
+        hosts = pod.exec("cat /etc/hosts")
+        expect("hosts", True, f"{pod.ip()}\tcalled" in hosts and "192.0.2.7\tother" in hosts)
+        expect("resolv.conf", True, "192.0.2.53" in pod.exec("cat /etc/resolv.conf"))
+
+
+@test()
+def a_security_context_holds_for_init_exec_and_volumes():
+    context = {"runAsUser": 1000, "runAsGroup": 2000, "capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": False,
+               "readOnlyRootFilesystem": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    with Pod(sh("id >/data/id; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status >>/data/id; touch /x 2>>/data/id; " + FOREVER,
+                securityContext=context, volumeMounts=[{"name": "data", "mountPath": "/data"}]),
+             securityContext={"fsGroup": 3000, "supplementalGroups": [4000], "sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "80"}]},
+             volumes=[{"name": "data", "emptyDir": {}}]) as pod:
+        pod.running()
+        seen = until(10, "it wrote", lambda: "Read-only" in pod.exec("cat /data/id") and pod.exec("cat /data/id"))
+        for part in ("uid=1000", "gid=2000", "3000", "4000", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
+            expect(f"{part} in what the container saw", True, part in seen)
+        expect("the same for exec", True, "CapEff:\t0000000000000000" in pod.exec("grep CapEff /proc/self/status"))
+        expect("the sysctl", "80", pod.exec("cat /proc/sys/net/ipv4/ip_unprivileged_port_start"))
+
+
+@test()
+def fields_of_the_pod_reach_the_environment_and_volumes():
+    env = [{"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+           {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+           {"name": "LIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}]
+    down = {"name": "down", "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}
+    with Pod(sh(FOREVER, env=env, resources={"limits": {"memory": "64Mi"}}, volumeMounts=[
+            {"name": "down", "mountPath": "/down"}, {"name": "sub", "mountPath": "/sub", "subPath": "a/b"}, {"name": "mem", "mountPath": "/mem"}]),
+             volumes=[down, {"name": "sub", "emptyDir": {}}, {"name": "mem", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}]) as pod:
+        pod.running()
+        expect("the environment", f"{pod.kubelets_name()} {pod.ip()} 67108864", pod.exec("echo $NAME $IP $LIMIT"))
+        expect("labels as a file", f'app="{pod.short}"', pod.exec("cat /down/labels"))
+        expect("a part of a volume", "/sub", pod.exec("touch /sub/x && mount | awk '$3 == \"/sub\" {print $3}'"))
+        expect("memory as a volume", "8192", pod.exec("df -k /mem | awk 'NR == 2 {print $2}'"))
+
+
+@test()
+def commands_by_the_kubelet_run_in_the_container():
+    with Pod(sh(FOREVER)) as pod:
+        pod.running()
+        expect("/run", "hello", NODE.secure("POST", f"/run/default/{pod.kubelets_name()}/c?cmd=echo%20hello").strip())
+
+
+def summary_of(pod):
+    summary = json.loads(NODE.get(READ_ONLY, "/stats/summary"))
+    return summary, next(p for p in summary["pods"] if p["podRef"]["name"].startswith(pod.short + "-"))
+
+
+@test()
+def summary_has_the_numbers_of_pod_container_and_images():
+    with Pod(sh("head -c 1m /dev/urandom >/tmp/f; while :; do :; done", resources={"limits": {"cpu": "100m"}})) as pod:
+        pod.running()
+
+        def there():
+            summary, seen = summary_of(pod)
+            container = seen["containers"][0]
+            return (container["cpu"]["usageCoreNanoSeconds"] > 0 and container["memory"]["workingSetBytes"] > 0
+                    and container["rootfs"]["usedBytes"] >= 1 << 20 and container["logs"]["usedBytes"] >= 0
+                    and seen["cpu"]["usageCoreNanoSeconds"] > 0 and seen["memory"]["workingSetBytes"] > 0
+                    and summary["node"]["runtime"]["imageFs"]["usedBytes"] > 0)
+        until(90, "cpu, memory, root, logs of the container; cpu and memory of the pod; the image file system", there)
+
+
+@test()
+def resource_metrics_have_the_container_and_the_pod():
+    with Pod(sh(FOREVER)) as pod:
+        pod.running()
+        def there():
+            text = NODE.get(READ_ONLY, "/metrics/resource")
+            name = re.escape(pod.kubelets_name())
+            return (re.search(rf'container_cpu_usage_seconds_total\{{container="c",[^}}]*pod="{name}"', text)
+                    and re.search(rf'container_memory_working_set_bytes\{{container="c",[^}}]*pod="{name}"', text)
+                    and re.search(rf'pod_memory_working_set_bytes\{{[^}}]*pod="{name}"', text))
+        until(90, "both in /metrics/resource", there)
+
+
+@test()
+def dead_containers_and_their_logs_are_collected():
+    with Pod(sh("echo x; exit 1")) as pod:
+        until(150, "three restarts", lambda: pod.restarts() >= 3)
+        def dead():
+            return [c for c in json.loads(NODE.crictl("ps", "-a", "-o", "json"))["containers"]
+                    if c["labels"].get("io.kubernetes.pod.name") == pod.kubelets_name() and c["state"] == "CONTAINER_EXITED"]
+        until(120, "one dead container at most is kept", lambda: len(dead()) <= 1)
+
+
+@test()
+def an_image_that_is_not_there_is_told_as_such():
+    with Pod({"name": "c", "image": "registry.k8s.io/e2e-test-images/none:1", "command": ["true"]}) as pod:
+        until(60, "ErrImagePull or its back-off", lambda: pod.status()["state"].get("waiting", {}).get("reason") in ("ErrImagePull", "ImagePullBackOff"))
+        expect("the message names the image", True, "none:1" in pod.status()["state"]["waiting"]["message"])
+
+
+@test()
+def a_program_that_is_not_there_is_told_as_such():
+    with Pod({"name": "c", "image": IMAGE, "command": ["/no/such/program"]}) as pod:
+        def told():
+            state = pod.status()
+            text = json.dumps([state["state"], state.get("lastState")])
+            return "/no/such/program" in text and ("StartError" in text or "RunContainerError" in text or "CrashLoopBackOff" in text)
+        until(60, "the kubelet names the program", told)
+
+
+# ---- what is expected, alone ------------------------------------------------------------------
+
+
+@test(alone=True)
+def kill_9_of_cairn_restarts_no_pod_and_loses_no_line():
+    probe = {"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 5}
+    with Pod(sh("i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done", livenessProbe=probe)) as pod:
+        pod.running()
+        before = pod.id()
+        for _ in range(3):
+            NODE.cairn.kill()
+            until(30, "cairn serves", lambda: NODE.crictl("version"))
+        time.sleep(3)
+        until(30, "the pod is ready", pod.ready)
+        expect("container and restarts", (before, 0), (pod.id(), pod.restarts()))
+        lines = [int(line) for line in read_logs(pod).split()]
+        expect("the log's numbers", list(range(1, len(lines) + 1)), lines)
+
+
+@test(alone=True)
+def kill_9_of_the_kubelet_restarts_no_pod():
+    with Pod(sh(FOREVER)) as pod:
+        pod.running()
+        before = pod.id()
+        NODE.kubelet.kill()
+        NODE.healthy()
+        until(60, "the pod is ready", pod.ready)
+        expect("container and restarts", (before, 0), (pod.id(), pod.restarts()))
+
+
+@test(alone=True)
+def a_container_that_ends_while_cairn_is_down_is_restarted_with_its_exit_code():
+    with Pod(sh("while [ ! -e /shared/end ]; do sleep 0.1; done; rm /shared/end; exit 42")) as pod:
+        pod.running()
+        NODE.cairn.stop()
+        (pod.dir / "end").touch()
+        until(20, "it ended", lambda: not (pod.dir / "end").exists())
+        NODE.cairn.start()
+        until(60, "it was restarted", lambda: pod.restarts() == 1)
+        expect("the exit code", 42, pod.status()["lastState"]["terminated"]["exitCode"])
+
+
+@test(alone=True)
+def with_its_feature_gate_the_summary_has_the_networks_numbers_from_cri():
+    # Without it the kubelet takes them from cAdvisor, which has them for the runtimes that it knows by name.
+    NODE.configure({"featureGates": {"PodAndContainerStatsFromCRI": True}})
+    try:
+        with Pod(sh(FOREVER)) as pod:
+            pod.running()
+
+            def there():
+                _, seen = summary_of(pod)
+                return seen["network"]["rxBytes"] >= 0 and seen["network"]["name"] == "eth0" and seen["memory"]["workingSetBytes"] > 0
+            until(90, "network and memory of the pod", there)
+    finally:
+        NODE.configure({})
+
+
+@test(alone=True)
+def ten_pods_come_and_go():
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        pods = [stack.enter_context(Pod(sh(FOREVER))) for _ in range(10)]
+        for pod in pods:
+            until(90, "all run", lambda p=pod: "running" in p.status().get("state", {}))
+    print(f"         ten pods up and gone in {time.monotonic() - began:.1f} s")
+
+
+@test(alone=True, node_only=True)
+def a_full_disk_takes_unused_images_and_the_pod_that_fills_it():
+    NODE.crictl("pull", UNUSED)
+    quiet = Pod(sh(FOREVER))
+    try:
+        quiet.running()
+        free = shutil.disk_usage("/var/lib/cairn").free
+        with Pod(sh(f"fallocate -l {free - (400 << 20)} /full; {FOREVER}")) as pod:
+            until(150, "the pod that filled it is evicted", lambda: pod.phase() == "Failed")
+            expect("reason", "Evicted", pod.seen()["status"]["reason"])
+            until(60, "the unused image is gone", lambda: UNUSED not in NODE.crictl("images", "-o", "json"))
+        until(90, "the space is back", lambda: shutil.disk_usage("/var/lib/cairn").free > free - (200 << 20))
+        expect("the other pod's restarts", 0, quiet.restarts())
+    finally:
+        quiet.remove()
+    until(60, "pressure is over", lambda: quiet.gone())
+
+
+@test(alone=True, node_only=True)
+def memory_that_runs_short_evicts_the_pod_that_takes_it():
+    quiet = Pod(sh(FOREVER))
+    try:
+        quiet.running()
+        # Memory in a volume cannot be taken by the kernel's killer: the kubelet has to see it.
+        script = (f"while [ $(awk '/MemAvailable/ {{print $2}}' /proc/meminfo) -gt 220000 ]; do n=$((n+1)); "
+                  f"dd if=/dev/zero of=/mem/$n bs=1M count=16 2>/dev/null || break; done; {FOREVER}")
+        with Pod(sh(script, volumeMounts=[{"name": "mem", "mountPath": "/mem"}]), volumes=[{"name": "mem", "emptyDir": {"medium": "Memory"}}]) as pod:
+            until(150, "the pod that took it is evicted", lambda: pod.phase() == "Failed")
+            expect("reason", "Evicted", pod.seen()["status"]["reason"])
+        expect("the other pod's restarts", 0, quiet.restarts())
+    finally:
+        quiet.remove()
+    until(60, "pressure is over", lambda: quiet.gone())
+
+
+# ---- what a kubelet does for the pods of an API server only -----------------------------------------
+
+
+class ApiPod(Pod):
+    """A pod that was asked for at the API server."""
+
+    @property
+    def key(self):
+        return ("pods", "default", self.short)
+
+    def write(self):
+        NODE.api.put(self.key, {"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": self.short, "namespace": "default", "uid": self.uid, "labels": {"app": self.short}},
+            "spec": {**self.spec, "nodeName": "node", "enableServiceLinks": False}})
+
+    def seen(self):
+        return NODE.api.get(*self.key)
+
+    def remove(self):
+        with contextlib.suppress(KeyError):
+            NODE.api.delete_pod(self.short, self.spec["terminationGracePeriodSeconds"])
+
+
+@contextlib.contextmanager
+def api_server():
+    NODE.api = Api()
+    file = NODE.work / "kubeconfig"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+                                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{NODE.api.port}"}}],
+                                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}]}))
+    try:
+        NODE.configure({"contentType": "application/json", "nodeStatusUpdateFrequency": "2s"},
+                       "--kubeconfig", str(file), "--hostname-override", "node")
+        yield
+    finally:
+        NODE.configure({})
+        NODE.api.end()
+
+
+@test(api=True)
+def the_node_is_ready_and_says_what_its_runtime_can_do():
+    def condition():
+        node = NODE.api.get("nodes", "", "node")
+        return next(c for c in node["status"]["conditions"] if c["type"] == "Ready")["status"] == "True" and node
+    node = until(90, "the node is ready", condition)
+    expect("the runtime", True, node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("cairn://"))
+    features = node["status"]["runtimeHandlers"][0]["features"]
+    expect("its features", {"recursiveReadOnlyMounts": True, "userNamespaces": True}, features)
+
+
+@test(api=True)
+def resizing_in_place_changes_the_limits_and_restarts_nothing():
+    old, new = ({"limits": {"memory": m, "cpu": c}, "requests": {"memory": m, "cpu": c}} for m, c in (("64Mi", "200m"), ("96Mi", "400m")))
+    with ApiPod(sh(FOREVER, resources=old)) as pod:
+        pod.running()
+        before = pod.id()
+        NODE.api.change(pod.key, {"spec": {"containers": [{"name": "c", "resources": new}]}})
+        until(90, "the status has the new limits", lambda: pod.status()["resources"] == new)
+        expect("container and restarts", (before, 0), (pod.id(), pod.restarts()))
+        files = "memory.max cpu.max" if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else "memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us"
+        seen = pod.exec(f"cd /sys/fs/cgroup; cat {files}").split()
+        expect("the container's cgroup", ["100663296", "40000"], seen[:2])
+
+
+@test(api=True)
+def ephemeral_containers_join_a_running_pod_and_see_its_processes():
+    with ApiPod(sh("trap 'exit 0' TERM; while :; do sleep 7779 & wait; done")) as pod:
+        pod.running()
+        extra = sh("ps -o args | grep -c '^sleep 7779'; trap 'exit 0' TERM; while :; do sleep 0.2; done", "debug", targetContainerName="c")
+        NODE.api.change(pod.key, {"spec": {"ephemeralContainers": [extra]}})
+        until(90, "it runs", lambda: "running" in pod.status("debug", "ephemeralContainerStatuses")["state"])
+        seen = until(10, "it wrote", lambda: NODE.secure("GET", f"/containerLogs/default/{pod.short}/debug").strip())
+        expect("the target's process, seen by it", "1", seen)
+        expect("restarts of the target", 0, pod.restarts())
+
+
+@test(api=True)
+def a_runtime_class_that_is_not_served_is_refused_by_its_handlers_name():
+    NODE.api.put(("runtimeclasses", "", "other"), {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "other"}, "handler": "no-such-handler"})
+    with ApiPod(sh(FOREVER), runtimeClassName="other") as pod:
+        until(60, "the kubelet has the runtime's answer", lambda: "no-such-handler" in NODE.kubelet.log().split(pod.short, 1)[1])
+        until(30, "the container waits", lambda: "waiting" in pod.status()["state"])
+
+
+@test(api=True)
+def a_pod_that_is_deleted_ends_and_its_object_goes():
+    pod = ApiPod(sh("trap 'echo end >/shared/end; exit 0' TERM; while :; do sleep 0.1; done"), grace=30)
+    pod.running()
+    pod.remove()
+    until(60, "the kubelet has removed the object", lambda: pod.seen() is None)
+    expect("the container was told", "end\n", read(pod.dir / "end"))
+
+
+@test(alone=True)
+def nothing_is_left_when_all_pods_are_gone():
+    until(120, "no sandbox is left", lambda: NODE.crictl("pods", "-q") == "" and NODE.crictl("ps", "-aq") == "")
+    state = pathlib.Path(NODE.socket).parent
+    state = state if NODE.on_node else NODE.work / "state"
+    left = [p for d in ("pods", "ns", "containers", "pause") for p in (state / d).glob("*")]
+    expect("directories of pods in the state directory", [], left)
+    until(60, "no cgroup of a pod is left", lambda: not run("find", "/sys/fs/cgroup", "-type", "d", "-name", "*pod????????[-_]????[-_]*", "-path",
+                                                         "*kubepods*" if NODE.on_node else f"*{NODE.work.name}*"))
+
+
+# ---- the run -------------------------------------------------------------------------------------
+
+
+def enter(args):
+    """Runs this program again in namespaces whose process 1 ends all that is left inside."""
+    if os.environ.get("CAIRN_KUBELET_INSIDE"):
+        run("ip", "link", "set", "lo", "up")
+        run("mount", "-t", "tmpfs", "tmpfs", "/run")
+        os.makedirs("/run/lock")
+        return
+    tuned = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
+    before = {name: read(pathlib.Path("/proc/sys") / name) for name in tuned}
+    try:
+        code = subprocess.call(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private",
+                                "--mount-proc", "--", sys.executable, *sys.argv], env={**os.environ, "CAIRN_KUBELET_INSIDE": args.work})
+    finally:
+        # The kubelet tunes the kernel, which is not ours alone.
+        for name, value in before.items():
+            with contextlib.suppress(OSError):
+                (pathlib.Path("/proc/sys") / name).write_text(value)
+        for _ in range(50):
+            left = subprocess.run(["find", "/sys/fs/cgroup", "-maxdepth", "2", "-type", "d", "-name", pathlib.Path(args.work).name],
+                                  capture_output=True, text=True).stdout.split()
+            if not left:
+                break
+            for group in left:
+                subprocess.run(["find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"], capture_output=True)
+            time.sleep(0.1)
+        shutil.rmtree(args.work, ignore_errors=True)
+    sys.exit(code)
+
+
+def one(entry):
+    name, function = entry.name, entry.function
+    began = time.monotonic()
+    try:
+        if entry.node_only and not NODE.on_node:
+            raise Skipped("would fill a machine that others use: on a node only")
+        function()
+        result, why = "ok", ""
+    except Skipped as reason:
+        result, why = "skipped", str(reason)
+    except Failed as reason:
+        result, why = "FAILED", str(reason)
+    except Exception:
+        result, why = "FAILED", traceback.format_exc()[-600:]
+    with Pod.lock:
+        print(f"{result:8} {name:80} {time.monotonic() - began:6.1f} s" + (f"\n         {why}" if why else ""), flush=True)
+    return result
+
+
+NODE = None
+
+
+def main():
+    global NODE
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--node", action="store_true")
+    where.add_argument("--here", action="store_true")
+    where.add_argument("--list", action="store_true")
+    parser.add_argument("--results")
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("names", nargs="*", help="parts of names")
+    args = parser.parse_args()
+    wanted = [t for t in TESTS if not args.names or any(n in t.name for n in args.names)]
+    if args.list:
+        print("\n".join(t.name for t in wanted))
+        return 0
+    if not wanted:
+        print("kubelet.py: no test has such a name", file=sys.stderr)
+        return 2
+    if args.here:
+        args.work = os.environ.get("CAIRN_KUBELET_INSIDE")
+        if not args.work:
+            args.work = subprocess.check_output(["mktemp", "-d", "/tmp/cairn-kubelet-XXXXXX"], text=True).strip()
+            os.chmod(args.work, 0o755)
+        enter(args)
+        NODE = Here(args.work)
+    else:
+        args.work = "/var/lib/node-kubelet"
+        shutil.rmtree(args.work, ignore_errors=True)
+        NODE = RealNode(args.work)
+    counts = {"ok": 0, "FAILED": 0, "skipped": 0}
+    try:
+        NODE.start()
+        NODE.crictl("pull", IMAGE)
+        beside = [t for t in wanted if not t.alone]
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            for result in pool.map(one, [t for t in beside if not t.api]):
+                counts[result] += 1
+        if any(t.api for t in beside):
+            with api_server(), concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+                for result in pool.map(one, [t for t in beside if t.api]):
+                    counts[result] += 1
+        for entry in wanted:
+            if entry.alone:
+                counts[one(entry)] += 1
+    except Failed as error:
+        print(f"FAILED   the kubelet does not come up: {error}\n{NODE.kubelet.log()[-3000:]}")
+        counts["FAILED"] += 1
+    finally:
+        NODE.end()
+        if args.results:
+            os.makedirs(args.results, exist_ok=True)
+            for daemon in (NODE.kubelet, NODE.cairn):
+                (pathlib.Path(args.results) / f"{daemon.name}.log").write_text(daemon.log())
+    print(f"kubelet: {counts['ok']} held, {counts['FAILED']} failed, {counts['skipped']} skipped")
+    return 1 if counts["FAILED"] or not counts["ok"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+//! The place of the storm: one daemon in a yard, its disks of bounded size, a registry beside it; killed, started
+//! again, and rebooted.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+
+use cairn_tests::{
+    Daemon, Setup, bins,
+    daemon::shown,
+    image::{BUSYBOX, Image},
+    look,
+    pod::Cri,
+    until::poll_within,
+    yard::Yard,
+};
+use tokio::sync::watch;
+
+use crate::{
+    args::{Args, Network},
+    prey::{self, Prey, Process},
+    registry,
+    report::Report,
+    weather::{Cause, Token, Weather},
+};
+
+/// Of the file systems that hold what the daemon keeps over a reboot, and what it does not.
+const ROOT_BYTES: u64 = 3 << 30;
+const STATE_SIZE: &str = "size=256m";
+
+const CONFLIST: &str = r#"{
+  "cniVersion": "1.0.0", "name": "storm",
+  "plugins": [
+    { "type": "bridge", "bridge": "cni-storm0", "isGateway": true, "ipMasq": false,
+      "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.78.0.0/16" }]],
+                "routes": [{ "dst": "0.0.0.0/0" }] } },
+    { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }
+  ]
+}"#;
+
+const CONFIG: &str = r#"
+[nri]
+request_timeout = "1s"
+[nri.plugin."50-logger"]
+restart = "on-failure"
+"#;
+
+/// Owned by the keeper of the storm; clients see only the line.
+pub(crate) struct Arena {
+    pub(crate) daemon: Daemon,
+    line: watch::Sender<Option<Cri>>,
+    weather: Arc<Weather>,
+    report: Arc<Report>,
+    /// While the daemon is not there.
+    down: Option<Token>,
+    boots: u32,
+}
+
+impl Arena {
+    /// A daemon that serves, with the busybox image.
+    ///
+    /// # Errors
+    /// What cannot be made: nothing was tested then.
+    pub(crate) async fn new(
+        args: &Args,
+        weather: Arc<Weather>,
+        report: Arc<Report>,
+    ) -> Result<Self, String> {
+        let mut setup = Setup::default().toml(CONFIG).plugin_with(
+            "50-logger",
+            bins::built("logger"),
+            "logFile: /dev/null\n",
+        );
+        if args.network == Network::Cni {
+            setup = setup.cni(CONFLIST);
+        }
+        setup.log_level = Some(args.log);
+        let daemon = Daemon::new(setup).await;
+        let mut arena = Self {
+            daemon,
+            line: watch::channel(None).0,
+            weather,
+            report,
+            down: None,
+            boots: 0,
+        };
+        arena.make_disk().map_err(|e| format!("the disk: {e}"))?;
+        registry::furnish(&arena.registry_dir(), args.clients, args.seed)
+            .map_err(|e| format!("the registry's images: {e}"))?;
+        arena.settle_in().await?;
+        arena.daemon.try_serve().await?;
+        let file = arena.daemon.path("busybox.tar");
+        Image::busybox(BUSYBOX).write(&file);
+        let done = arena.daemon.import_file(&file).await;
+        if !done.status.success() {
+            return Err(format!("import busybox: {}", shown(&done)));
+        }
+        arena.line.send_replace(Some(arena.daemon.cri()));
+        Ok(arena)
+    }
+
+    /// The daemon of the moment.
+    pub(crate) fn line(&self) -> watch::Receiver<Option<Cri>> {
+        self.line.subscribe()
+    }
+
+    fn registry_dir(&self) -> PathBuf {
+        self.daemon.path("registry")
+    }
+
+    fn make_disk(&self) -> io::Result<()> {
+        let disk = self.daemon.path("disk.img");
+        fs::File::create(&disk)?.set_len(ROOT_BYTES)?;
+        for dir in ["root", "state"] {
+            fs::create_dir_all(self.daemon.path(dir))?;
+        }
+        let made = std::process::Command::new("mkfs.ext4")
+            .args(["-q", "-m", "0", "-E", "lazy_itable_init=1"])
+            .arg(&disk)
+            .stdin(Stdio::null())
+            .status()?;
+        made.success()
+            .then_some(())
+            .ok_or_else(|| io::Error::other(format!("mkfs.ext4: {made}")))
+    }
+
+    /// What each new yard needs: the disks, the registry, and a boot id of its own.
+    async fn settle_in(&mut self) -> Result<(), String> {
+        let path = |name: &str| self.daemon.path(name).display().to_string();
+        let (disk, root, state) = (path("disk.img"), path("root"), path("state"));
+        self.inside(&["mount", "-o", "loop", &disk, &root]).await?;
+        self.inside(&["mount", "-t", "tmpfs", "-o", STATE_SIZE, "tmpfs", &state])
+            .await?;
+        let id = path("boot_id");
+        let text = format!("00000000-0000-4000-8000-{:012}\n", self.boots);
+        fs::write(&id, text).map_err(|e| format!("the boot id: {e}"))?;
+        self.inside(&["mount", "--bind", &id, "/proc/sys/kernel/random/boot_id"])
+            .await?;
+        // In a user namespace procfs can be mounted only while one without anything mounted upon it is in sight.
+        let proc = path("proc");
+        fs::create_dir_all(&proc).map_err(|e| format!("{proc}: {e}"))?;
+        self.inside(&["mount", "-t", "proc", "proc", &proc]).await?;
+        let own = std::env::current_exe().map_err(|e| format!("our own program: {e}"))?;
+        let argv = [
+            own.display().to_string(),
+            "registry".to_owned(),
+            self.registry_dir().display().to_string(),
+        ];
+        let log = self.daemon.path("registry.log");
+        self.daemon.yard.run(&argv, &[], &log).await?;
+        Ok(())
+    }
+
+    /// Runs a command in the yard, which must succeed.
+    ///
+    /// # Errors
+    /// What it said.
+    pub(crate) async fn inside(&self, argv: &[&str]) -> Result<(), String> {
+        let (program, args) = argv.split_first().expect("a command");
+        let output = self.daemon.yard.command(program).args(args).output().await;
+        let output = output.map_err(|e| format!("{argv:?}: {e}"))?;
+        let failed = || format!("{argv:?}: {}", shown(&output));
+        output.status.success().then_some(()).ok_or_else(failed)
+    }
+
+    /// Ends the daemon by a signal and waits until it is gone.
+    pub(crate) async fn take_down(&mut self, signal: i32) {
+        self.line.send_replace(None);
+        if self.down.is_none() {
+            self.down = Some(self.weather.begin(Cause::Daemon));
+        }
+        self.daemon.yard.kill(self.daemon.pid(), signal).await;
+        let (yard, pid) = (&self.daemon.yard, self.daemon.pid());
+        let ended = poll_within(Duration::from_secs(40), || async { yard.ending(pid) }).await;
+        if ended.is_none() {
+            let what = format!("the daemon does not end within 40 s of signal {signal}");
+            self.report.violation(&what, &self.report.history());
+            self.daemon.kill().await;
+        }
+    }
+
+    /// Starts the daemon until it serves.
+    ///
+    /// # Errors
+    /// That it does not, with what it logged: the storm is over.
+    pub(crate) async fn bring_up(&mut self) -> Result<(), String> {
+        let mut why = String::new();
+        for attempt in 0..4 {
+            match self.daemon.try_serve().await {
+                Ok(()) => {
+                    if let Some(down) = self.down.take() {
+                        self.weather.end(down, Duration::ZERO);
+                    }
+                    self.line.send_replace(Some(self.daemon.cri()));
+                    return Ok(());
+                }
+                Err(error) => why = error,
+            }
+            if !self.weather.now(|cause| *cause == Cause::Scarce) {
+                self.report.violation(
+                    &format!("the daemon does not start (attempt {attempt}): {why}"),
+                    &self.report.history(),
+                );
+            }
+            self.daemon.kill().await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        Err(why)
+    }
+
+    /// Notices a daemon that ended though nobody ended it; starts another.
+    ///
+    /// # Errors
+    /// As [`Arena::bring_up`].
+    pub(crate) async fn look_after(&mut self) -> Result<(), String> {
+        let Some(ended) = self.daemon.yard.ending(self.daemon.pid()) else {
+            return Ok(());
+        };
+        let log = self.daemon.log_tail(30);
+        let what = format!("the daemon ended by itself ({ended:?}); its log:\n{log}");
+        self.report.violation(&what, &self.report.history());
+        self.line.send_replace(None);
+        self.down = Some(self.weather.begin(Cause::Daemon));
+        self.bring_up().await
+    }
+
+    /// A power cut: all that ran, and all that was not on a disk, is gone.
+    ///
+    /// # Errors
+    /// As [`Arena::bring_up`].
+    pub(crate) async fn reboot(&mut self) -> Result<(), String> {
+        let token = self.weather.begin(Cause::Reboot);
+        self.line.send_replace(None);
+        if self.down.is_none() {
+            self.down = Some(self.weather.begin(Cause::Daemon));
+        }
+        self.daemon.yard.end();
+        let left = look::remove_cgroup(self.daemon.cgroup_parent());
+        if !left.is_empty() {
+            return Err(format!("cgroups outlived the yard: {left:?}"));
+        }
+        self.daemon.yard = Yard::new().await;
+        self.boots += 1;
+        self.settle_in().await?;
+        let result = self.bring_up().await;
+        self.weather.end(token, Duration::ZERO);
+        result
+    }
+
+    /// The processes of a kind now.
+    pub(crate) fn prey(&self, prey: Prey) -> Vec<Process> {
+        let mut all = prey::all(&self.daemon.yard);
+        all.retain(|process| process.is(prey));
+        all
+    }
+
+    /// How many descriptors the daemon has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(self.proc().join("fd")).map_or(0, Iterator::count)
+    }
+    /// Its resident memory, in the kernel's words.
+    pub(crate) fn memory(&self) -> String {
+        look::status_field(&self.proc(), "VmRSS").unwrap_or_default()
+    }
+    fn proc(&self) -> PathBuf {
+        let pid = self.daemon.pid();
+        self.daemon.yard.inside(format!("/proc/{pid}"))
+    }
+
+    /// A path of the daemon's, for a reader outside the yard.
+    pub(crate) fn seen(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.daemon
+            .yard
+            .inside(self.daemon.path("").join(name.as_ref()))
+    }
+}

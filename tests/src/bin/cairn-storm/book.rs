@@ -1,0 +1,273 @@
+//! The books: what was acknowledged of each pod and container, and what may therefore be seen of it.
+//!
+//! ```text
+//! asked ──► made ──► (container: starting ──► started) ──► stopping ──► stopped ──► removing ──► gone
+//! ```
+//! An `-ing` stage is one whose call was not acknowledged yet: both its neighbours may be seen.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Instant,
+};
+
+use cairn_tests::cri::{self, ContainerState, PodSandboxState};
+
+use crate::{
+    calls::{Link, Subject},
+    weather::Cause,
+};
+
+/// What a container runs, and therefore how it can end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Writes numbered lines until it is told to stop, then exits 0.
+    Counter,
+    /// Writes so many lines, lives a little, and exits with the code.
+    Mortal { lines: u64, code: i32 },
+    /// Does not hear SIGTERM, and has children that do not either.
+    Deaf,
+}
+
+impl Program {
+    pub(crate) fn script(self, name: &str) -> String {
+        match self {
+            Self::Counter => format!(
+                "trap 'exit 0' TERM; i=0; while :; do echo $i; echo $i >/dev/shm/{name}.new; \
+                 mv /dev/shm/{name}.new /dev/shm/{name}; i=$((i+1)); sleep 0.3 & wait $!; done"
+            ),
+            Self::Mortal { lines, code } => format!(
+                "i=0; while [ $i -lt {lines} ]; do echo $i; i=$((i+1)); done; sleep 0.2; exit {code}"
+            ),
+            Self::Deaf => "trap '' TERM; sleep 100000 & while :; do sleep 1000; done".to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Its creation was asked for and not acknowledged.
+    Asked,
+    Made,
+    /// Containers only.
+    Starting,
+    Started,
+    /// Containers only: StartContainer was refused.
+    NotStarted,
+    Stopping,
+    Stopped,
+    Removing,
+}
+
+/// The end of a container as it was first told; it never changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) code: i32,
+    pub(crate) reason: String,
+    pub(crate) at: i64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) name: String,
+    pub(crate) id: Option<String>,
+    pub(crate) program: Program,
+    pub(crate) image: String,
+    pub(crate) stage: Stage,
+    pub(crate) log: PathBuf,
+    pub(crate) subject: Subject,
+    pub(crate) ending: Option<Ending>,
+    /// When its start was first asked for, and when it was acknowledged.
+    pub(crate) start: Option<(Instant, Option<Instant>)>,
+    /// So many lines were written before somebody was told of them.
+    pub(crate) acknowledged: u64,
+    /// So many times its log was put aside.
+    pub(crate) rotations: u32,
+    /// The whole log was read and found right.
+    pub(crate) log_checked: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    pub(crate) id: Option<String>,
+    pub(crate) config: cri::PodSandboxConfig,
+    pub(crate) stage: Stage,
+    pub(crate) subject: Subject,
+    pub(crate) containers: Vec<Container>,
+    /// Its creation failed, and was not wholly undone: whatever undoes the rest may take it away.
+    pub(crate) failed: bool,
+}
+
+/// Makes a subject for something new.
+pub(crate) fn subject(link: &Link, name: &str) -> Subject {
+    Subject {
+        name: name.to_owned(),
+        ids: HashSet::new(),
+        born: Instant::now(),
+        history: Arc::new(link.report.history()),
+    }
+}
+
+impl Pod {
+    pub(crate) fn identify(&mut self, id: &str) {
+        self.id = Some(id.to_owned());
+        self.subject.ids.insert(id.to_owned());
+        for container in &mut self.containers {
+            container.subject.ids.insert(id.to_owned());
+        }
+    }
+
+    /// Whether its end, though nobody asked for it, is explained.
+    fn lost(&self, link: &Link) -> bool {
+        link.weather.since(self.subject.born, |cause| match cause {
+            Cause::Reboot => true,
+            Cause::MonitorKilled(id) | Cause::MonitorHeld(id) => self.id.as_ref() == Some(id),
+            _ => false,
+        })
+    }
+
+    /// Whether new containers can be expected to work in it.
+    pub(crate) fn serves(&self, link: &Link) -> bool {
+        self.stage == Stage::Made && !self.lost(link)
+    }
+
+    /// What a list or a status shows of it: is it legal? `None`: it is not there.
+    pub(crate) fn judge(&self, link: &Link, seen: Option<PodSandboxState>) -> Result<(), String> {
+        let Some(state) = seen else {
+            let may = self.failed || matches!(self.stage, Stage::Asked | Stage::Removing);
+            return may
+                .then_some(())
+                .ok_or_else(|| format!("the pod is gone; it is {:?} in the books", self.stage));
+        };
+        let ready = state == PodSandboxState::SandboxReady;
+        let legal = match self.stage {
+            Stage::Made => ready || self.lost(link),
+            Stage::Stopped => !ready,
+            _ => true,
+        };
+        legal.then_some(()).ok_or_else(|| {
+            format!(
+                "the pod is {}; it is {:?} in the books",
+                state.as_str_name(),
+                self.stage
+            )
+        })
+    }
+}
+
+impl Container {
+    pub(crate) fn identify(&mut self, id: &str) {
+        self.id = Some(id.to_owned());
+        self.subject.ids.insert(id.to_owned());
+    }
+
+    /// Whether an end that nobody asked for, and that says nothing of the program, is explained.
+    pub(crate) fn lost(&self, link: &Link) -> bool {
+        // The `cairn-create` that was hit had become the program meanwhile: by execve, a process stays the same.
+        let hit_as_create = self.start.is_some_and(|(asked, told)| {
+            let told = told.unwrap_or_else(Instant::now);
+            let create = |cause: &Cause| *cause == Cause::Create;
+            link.weather.between(asked, told, create)
+        });
+        hit_as_create
+            || link.weather.since(self.subject.born, |cause| match cause {
+                Cause::Reboot => true,
+                // By its own id, or by its pod's: with the pause process goes the whole PID namespace.
+                Cause::MonitorKilled(id) | Cause::MonitorHeld(id) => self.subject.ids.contains(id),
+                _ => false,
+            })
+    }
+
+    /// Whether an exec in it can be expected to work.
+    pub(crate) fn serves(&self, link: &Link) -> bool {
+        self.stage == Stage::Started
+            && !matches!(self.program, Program::Mortal { .. })
+            && !self.lost(link)
+    }
+
+    /// What a list shows of it: is it legal? `None`: it is not there.
+    pub(crate) fn judge(&self, link: &Link, seen: Option<ContainerState>) -> Result<(), String> {
+        use ContainerState::{
+            ContainerCreated as Created, ContainerExited as Exited, ContainerRunning as Running,
+            ContainerUnknown as Unknown,
+        };
+        let Some(state) = seen else {
+            let may = matches!(self.stage, Stage::Asked | Stage::Removing);
+            return may.then_some(()).ok_or_else(|| {
+                format!("the container is gone; it is {:?} in the books", self.stage)
+            });
+        };
+        let mortal = matches!(self.program, Program::Mortal { .. });
+        let lost = self.lost(link);
+        let legal = match (self.stage, state) {
+            (_, Unknown) => lost,
+            // Not acknowledged: whatever its neighbours allow.
+            (Stage::Asked | Stage::Made, state) => state == Created,
+            (Stage::Starting | Stage::Removing | Stage::Stopping, _) => true,
+            (Stage::Started, state) => state == Running || (state == Exited && (mortal || lost)),
+            (Stage::NotStarted, state) => state == Created || state == Exited,
+            (Stage::Stopped, state) => state == Exited || state == Created,
+        };
+        let ended = self.ending.is_none() || state == Exited || state == Unknown && lost;
+        (legal && ended).then_some(()).ok_or_else(|| {
+            format!(
+                "the container is {}; it is {:?} in the books, its end {:?}",
+                state.as_str_name(),
+                self.stage,
+                self.ending
+            )
+        })
+    }
+
+    /// Notes how it ended; an end is legal by its program and by what was done to it, and final.
+    pub(crate) fn ended(
+        &mut self,
+        link: &Link,
+        status: &cri::ContainerStatus,
+    ) -> Result<(), String> {
+        let ending = Ending {
+            code: status.exit_code,
+            reason: status.reason.clone(),
+            at: status.finished_at,
+        };
+        if let Some(before) = &self.ending {
+            return (*before == ending)
+                .then_some(())
+                .ok_or_else(|| format!("its end was {before:?} and became {ending:?}"));
+        }
+        // Stopping the pod, or removing anything, stops it too: the books say so by the stage.
+        let told_to_end = self.stage >= Stage::Stopping;
+        let by_program = match self.program {
+            Program::Mortal { code, .. } => ending.code == code,
+            Program::Counter => told_to_end && ending.code == 0,
+            Program::Deaf => false,
+        };
+        let by_signal = told_to_end && matches!(ending.code, 137 | 143);
+        let not_started = matches!(self.stage, Stage::Starting | Stage::NotStarted)
+            || (told_to_end && ending.reason == "StartError");
+        let lost = self.lost(link) && matches!(ending.code, 255 | 137 | 143);
+        let legal = by_program || by_signal || not_started || lost;
+        let told = format!("its end is {ending:?}; it is {:?} in the books", self.stage);
+        self.ending = Some(ending);
+        legal.then_some(()).ok_or(told)
+    }
+}
+
+/// What a list shows, by id, with names for those whose id nobody was told.
+#[derive(Debug, Default)]
+pub(crate) struct Listed<S> {
+    pub(crate) by_id: BTreeMap<String, (String, S)>,
+}
+
+impl<S: Copy> Listed<S> {
+    pub(crate) fn state(&self, id: &str) -> Option<S> {
+        self.by_id.get(id).map(|(_, state)| *state)
+    }
+    /// Ids of what has this name.
+    pub(crate) fn named(&self, name: &str) -> Vec<&String> {
+        let with_name = self.by_id.iter().filter(|(_, (n, _))| n == name);
+        with_name.map(|(id, _)| id).collect()
+    }
+}

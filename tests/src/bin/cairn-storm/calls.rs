@@ -1,0 +1,262 @@
+//! One CRI call: made, timed, and judged. A call may be refused, late or lost only where a fault explains it.
+
+use std::{
+    collections::HashSet,
+    error::Error as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use cairn_tests::pod::Cri;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tonic::{Code, Status};
+
+use crate::{
+    report::{End, History, Report},
+    weather::{Cause, Weather},
+};
+
+/// The calls that clients make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Op {
+    RunPod,
+    StopPod,
+    RemovePod,
+    Create,
+    Start,
+    Stop,
+    Remove,
+    Exec,
+    Update,
+    Reopen,
+    ListPods,
+    ListContainers,
+    PodStatus,
+    Status,
+    Stats,
+    Pull,
+    ImageStatus,
+    RemoveImage,
+}
+
+impl Op {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::RunPod => "RunPodSandbox",
+            Self::StopPod => "StopPodSandbox",
+            Self::RemovePod => "RemovePodSandbox",
+            Self::Create => "CreateContainer",
+            Self::Start => "StartContainer",
+            Self::Stop => "StopContainer",
+            Self::Remove => "RemoveContainer",
+            Self::Exec => "ExecSync",
+            Self::Update => "UpdateResources",
+            Self::Reopen => "ReopenContainerLog",
+            Self::ListPods => "ListPodSandbox",
+            Self::ListContainers => "ListContainers",
+            Self::PodStatus => "PodSandboxStatus",
+            Self::Status => "ContainerStatus",
+            Self::Stats => "ListContainerStats",
+            Self::Pull => "PullImage",
+            Self::ImageStatus => "ImageStatus",
+            Self::RemoveImage => "RemoveImage",
+        }
+    }
+}
+
+/// What a call is about: who it is, since when, and what else its fate depends on.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) name: String,
+    /// Ids of the pod and of containers, as far as they are known: a monitor is called by one of them.
+    pub(crate) ids: HashSet<String>,
+    pub(crate) born: Instant,
+    pub(crate) history: Arc<History>,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub(crate) enum Told<T> {
+    Done(T),
+    Refused(Status),
+    /// Nobody knows whether it happened.
+    Lost,
+}
+
+impl<T> Told<T> {
+    pub(crate) fn done(self) -> Option<T> {
+        match self {
+            Self::Done(value) => Some(value),
+            _ => None,
+        }
+    }
+    pub(crate) fn refused_as(&self, code: Code) -> bool {
+        matches!(self, Self::Refused(status) if status.code() == code)
+    }
+}
+
+/// How a call is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// The client goes away so soon.
+    pub(crate) leaves_after: Option<Duration>,
+    /// Beyond what is expected of any call: a grace period, an exec's own time.
+    pub(crate) longer: Duration,
+    /// An answer that is no surprise to the caller.
+    pub(crate) expected: Option<Code>,
+}
+
+/// Slower than this is stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client's way to the daemon, across its deaths.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub(crate) line: watch::Receiver<Option<Cri>>,
+    pub(crate) weather: Arc<Weather>,
+    pub(crate) report: Arc<Report>,
+    /// Objects of which something was told already: one violation each.
+    pub(crate) told: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Link {
+    /// Waits for a daemon that serves.
+    pub(crate) async fn cri(&self) -> Cri {
+        let mut line = self.line.clone();
+        let there = line.wait_for(Option::is_some).await;
+        let there = there.expect("the arena outlives the clients");
+        there.clone().expect("it was waited for")
+    }
+
+    /// Makes one call and judges how it ended.
+    pub(crate) async fn call<T, Fut>(
+        &self,
+        op: Op,
+        subject: &Subject,
+        manner: Manner,
+        make: impl FnOnce(Cri) -> Fut,
+    ) -> Told<T>
+    where
+        Fut: Future<Output = Result<T, Status>>,
+    {
+        let cri = self.cri().await;
+        let from = Instant::now();
+        let patience = manner.leaves_after.unwrap_or(PATIENCE + manner.longer);
+        let answer = tokio::time::timeout(patience, make(cri)).await;
+        let took = from.elapsed();
+        let (end, told, words) = match answer {
+            Ok(Ok(value)) => (End::Done, Told::Done(value), "done".to_owned()),
+            Ok(Err(status)) if is_transport(&status) => {
+                let words = format!("lost: {}", status.message());
+                (End::Lost, Told::Lost, words)
+            }
+            Ok(Err(status)) => {
+                let words = format!("refused: {:?}: {}", status.code(), status.message());
+                (End::Refused, Told::Refused(status), words)
+            }
+            Err(_) if manner.leaves_after.is_some() => {
+                (End::Lost, Told::Lost, "the client left".to_owned())
+            }
+            Err(_) => (End::Lost, Told::Lost, format!("no answer in {patience:?}")),
+        };
+        let millis = took.as_secs_f64() * 1000.0;
+        let line = format!("{} {words} ({millis:.1} ms)", op.name());
+        if end != End::Done || !matches!(op, Op::ListPods | Op::ListContainers) {
+            subject.history.note(&line);
+        }
+        self.report.call(op, &subject.name, end, took);
+        let fine = match &told {
+            Told::Done(_) => true,
+            Told::Refused(status) => {
+                manner.expected == Some(status.code())
+                    || self.excuses_refusal(op, subject, from, status)
+            }
+            Told::Lost => manner.leaves_after.is_some() || self.excuses_loss(subject, from),
+        };
+        if !fine {
+            self.violation(subject, &line);
+        }
+        told
+    }
+
+    /// Tells what must not be, once for each object.
+    pub(crate) fn violation(&self, subject: &Subject, what: &str) {
+        let mut told = self.told.lock();
+        if told.insert(subject.name.clone()) {
+            let what = format!("{}: {what}", subject.name);
+            self.report.violation(&what, &subject.history);
+        } else {
+            subject.history.note(format!("also: {what}"));
+        }
+    }
+
+    fn excuses_loss(&self, subject: &Subject, from: Instant) -> bool {
+        self.weather.since(from, |cause| match cause {
+            Cause::Daemon | Cause::Reboot | Cause::Scarce => true,
+            Cause::MonitorHeld(id) => subject.ids.contains(id),
+            Cause::Create | Cause::Unpack | Cause::Cni => true,
+            _ => false,
+        })
+    }
+
+    fn excuses_refusal(&self, op: Op, subject: &Subject, from: Instant, status: &Status) -> bool {
+        let during = |is: &dyn Fn(&Cause) -> bool| self.weather.since(from, is);
+        let ever = |is: &dyn Fn(&Cause) -> bool| self.weather.since(subject.born, is);
+        let ours = |id: &String| subject.ids.contains(id);
+        if during(&|c| *c == Cause::Scarce) {
+            return true;
+        }
+        // A daemon that was told to end finishes what it can, and cuts off the rest.
+        if status.code() == Code::Unavailable && during(&|c| *c == Cause::Daemon) {
+            return true;
+        }
+        let lives = matches!(
+            op,
+            Op::Create | Op::Start | Op::Exec | Op::Update | Op::Reopen
+        );
+        let lost = |c: &Cause| match c {
+            Cause::Reboot => true,
+            Cause::MonitorKilled(id) | Cause::MonitorHeld(id) => ours(id),
+            _ => false,
+        };
+        if lives && ever(&lost) {
+            return true;
+        }
+        match op {
+            // An earlier try failed, and so did its undo: the sandbox has the name until it is removed.
+            Op::RunPod if status.code() == Code::AlreadyExists => ever(&|c| {
+                matches!(
+                    c,
+                    Cause::Create
+                        | Cause::Reboot
+                        | Cause::Cni
+                        | Cause::Scarce
+                        | Cause::MonitorKilled(_)
+                        | Cause::MonitorHeld(_)
+                )
+            }),
+            Op::Start | Op::RunPod => during(&|c| {
+                matches!(c, Cause::Create | Cause::Reboot)
+                    || matches!(c, Cause::Cni if op == Op::RunPod)
+                    || matches!(c, Cause::MonitorKilled(_) | Cause::MonitorHeld(_) if op == Op::RunPod)
+            }),
+            Op::StopPod | Op::RemovePod | Op::Stop | Op::Remove => during(&|c| match c {
+                Cause::Cni => matches!(op, Op::StopPod | Op::RemovePod),
+                Cause::MonitorHeld(id) => ours(id),
+                _ => false,
+            }),
+            // A validator that cannot be asked rejects; a daemon that was held finds its calls timed out.
+            Op::Create => during(&|c| matches!(c, Cause::Plugin | Cause::Daemon)),
+            Op::Pull => during(&|c| *c == Cause::Unpack),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the client's own side made this status up, because the connection broke.
+fn is_transport(status: &Status) -> bool {
+    status.source().is_some()
+        || (status.code() == Code::Unknown && status.message().contains("transport error"))
+        || (status.code() == Code::Cancelled && status.message().contains("Timeout expired"))
+}

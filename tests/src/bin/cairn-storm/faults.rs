@@ -1,0 +1,447 @@
+//! The faults: what each is, when each comes, and how it is done to the arena.
+
+use std::{
+    collections::VecDeque,
+    fs,
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::FallocateFlags;
+
+use crate::{
+    arena::Arena,
+    prey::{Prey, Process},
+    report::Report,
+    rng::Rng,
+    weather::{Cause, Token, Weather},
+};
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    KillDaemon,
+    EndDaemon,
+    HoldDaemon,
+    KillMonitor,
+    HoldMonitor,
+    KillCreate,
+    HoldCreate,
+    KillUnpack,
+    HoldUnpack,
+    KillCni,
+    HoldCni,
+    KillPlugin,
+    HoldPlugin,
+    RootFull,
+    StateFull,
+    Descriptors,
+    Reboot,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 17] = [
+        Self::KillDaemon,
+        Self::EndDaemon,
+        Self::HoldDaemon,
+        Self::KillMonitor,
+        Self::HoldMonitor,
+        Self::KillCreate,
+        Self::HoldCreate,
+        Self::KillUnpack,
+        Self::HoldUnpack,
+        Self::KillCni,
+        Self::HoldCni,
+        Self::KillPlugin,
+        Self::HoldPlugin,
+        Self::RootFull,
+        Self::StateFull,
+        Self::Descriptors,
+        Self::Reboot,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        self.entry().0
+    }
+    pub(crate) fn about(self) -> &'static str {
+        self.entry().1
+    }
+    /// How often it comes, compared with the others.
+    fn weight(self) -> u64 {
+        self.entry().2
+    }
+
+    fn entry(self) -> (&'static str, &'static str, u64) {
+        match self {
+            Self::KillDaemon => (
+                "kill-daemon",
+                "kill -9 of the daemon, which is started again",
+                12,
+            ),
+            Self::EndDaemon => (
+                "end-daemon",
+                "SIGTERM of the daemon, which is started again",
+                3,
+            ),
+            Self::HoldDaemon => ("hold-daemon", "SIGSTOP of the daemon for 1 to 5 s", 3),
+            Self::KillMonitor => ("kill-monitor", "kill -9 of a monitor", 5),
+            Self::HoldMonitor => ("hold-monitor", "SIGSTOP of a monitor for 2 to 20 s", 4),
+            Self::KillCreate => ("kill-create", "kill -9 of a cairn-create", 5),
+            Self::HoldCreate => ("hold-create", "SIGSTOP of a cairn-create for 1 to 6 s", 3),
+            Self::KillUnpack => ("kill-unpack", "kill -9 of a cairn unpack", 4),
+            Self::HoldUnpack => ("hold-unpack", "SIGSTOP of a cairn unpack for 1 to 6 s", 2),
+            Self::KillCni => ("kill-cni", "kill -9 of a CNI program", 4),
+            Self::HoldCni => ("hold-cni", "SIGSTOP of a CNI program for 1 to 4 s", 2),
+            Self::KillPlugin => ("kill-plugin", "kill -9 of a plugin", 3),
+            Self::HoldPlugin => ("hold-plugin", "SIGSTOP of a plugin for 1 to 6 s", 2),
+            Self::RootFull => (
+                "root-full",
+                "not a byte is left of the root's disk, for 2 to 6 s",
+                3,
+            ),
+            Self::StateFull => (
+                "state-full",
+                "not a byte is left below /run, for 2 to 6 s",
+                2,
+            ),
+            Self::Descriptors => (
+                "descriptors",
+                "the daemon can open nothing more (EMFILE), for 2 to 6 s",
+                3,
+            ),
+            Self::Reboot => (
+                "reboot",
+                "all processes and /run are gone, the boot id is another",
+                1,
+            ),
+        }
+    }
+
+    /// Draws one of `from`.
+    fn draw(from: &[Self], rng: &mut Rng) -> Option<Self> {
+        let sum = from.iter().map(|fault| fault.weight()).sum();
+        let mut at = rng.below(sum);
+        from.iter().copied().find(|fault| {
+            let here = at < fault.weight();
+            at = at.saturating_sub(fault.weight());
+            here
+        })
+    }
+
+    fn prey(self) -> Option<Prey> {
+        match self {
+            Self::KillMonitor | Self::HoldMonitor => Some(Prey::Monitor),
+            Self::KillCreate | Self::HoldCreate => Some(Prey::Create),
+            Self::KillUnpack | Self::HoldUnpack => Some(Prey::Unpack),
+            Self::KillCni | Self::HoldCni => Some(Prey::Cni),
+            Self::KillPlugin | Self::HoldPlugin => Some(Prey::Plugin),
+            _ => None,
+        }
+    }
+}
+
+/// How a fault that lasts is taken back.
+enum Relief {
+    Continue(i32),
+    Remove(std::path::PathBuf),
+    /// The soft limit of open files goes back to this.
+    Descriptors(i32, u64),
+}
+
+struct Lasting {
+    until: Instant,
+    relief: Relief,
+    token: Token,
+    /// How long what was hit may need to be itself again.
+    after: Duration,
+}
+
+/// Makes the faults, one after the other, and takes them back.
+pub(crate) struct Keeper<'a> {
+    pub(crate) arena: Arena,
+    pub(crate) weather: &'a Weather,
+    pub(crate) report: &'a Report,
+    rng: Rng,
+    lasting: VecDeque<Lasting>,
+}
+
+/// How long a short-lived process is waited for.
+const HUNT: Duration = Duration::from_millis(1500);
+
+impl<'a> Keeper<'a> {
+    pub(crate) fn new(arena: Arena, weather: &'a Weather, report: &'a Report, seed: u64) -> Self {
+        Self {
+            arena,
+            weather,
+            report,
+            rng: Rng::new(seed, "faults"),
+            lasting: VecDeque::new(),
+        }
+    }
+
+    /// Faults until `end`, then all is taken back.
+    ///
+    /// # Errors
+    /// When the daemon cannot be started any more.
+    pub(crate) async fn storm(
+        &mut self,
+        faults: &[Fault],
+        every: (u64, u64),
+        end: Instant,
+    ) -> Result<(), String> {
+        let mut told = Instant::now();
+        while Instant::now() < end {
+            let wait = self.rng.between(every.0 * 1000, every.1 * 1000 + 1);
+            let next = Instant::now() + Duration::from_millis(wait);
+            while Instant::now() < next.min(end) {
+                self.watch().await?;
+                tokio::time::sleep(Duration::from_millis(25)).await;
+                if told.elapsed() > Duration::from_secs(10) {
+                    told = Instant::now();
+                    self.report.progress();
+                }
+            }
+            if let Some(fault) = Fault::draw(faults, &mut self.rng) {
+                self.strike(fault).await?;
+            }
+        }
+        self.calm().await
+    }
+
+    /// Takes back what is due, and looks after the daemon.
+    ///
+    /// # Errors
+    /// When the daemon cannot be started any more.
+    pub(crate) async fn watch(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        let (due, later) = std::mem::take(&mut self.lasting)
+            .into_iter()
+            .partition(|lasting| lasting.until <= now);
+        self.lasting = later;
+        let due: VecDeque<Lasting> = due;
+        for lasting in due {
+            self.relieve(lasting).await;
+        }
+        self.arena.look_after().await
+    }
+
+    /// Takes everything back.
+    ///
+    /// # Errors
+    /// When the daemon cannot be started any more.
+    pub(crate) async fn calm(&mut self) -> Result<(), String> {
+        for lasting in std::mem::take(&mut self.lasting) {
+            self.relieve(lasting).await;
+        }
+        self.arena.look_after().await
+    }
+
+    async fn relieve(&mut self, lasting: Lasting) {
+        match lasting.relief {
+            Relief::Continue(pid) => self.arena.daemon.yard.kill(pid, SIGCONT).await,
+            Relief::Remove(name) => {
+                // After a reboot the file may be gone with its file system.
+                let _ = fs::remove_file(self.arena.seen(name));
+            }
+            Relief::Descriptors(pid, limit) => {
+                if pid == self.arena.daemon.pid() {
+                    self.limit(pid, limit).await;
+                }
+            }
+        }
+        self.weather.end(lasting.token, lasting.after);
+    }
+
+    fn last(&mut self, seconds: (u64, u64), relief: Relief, token: Token, after: Duration) {
+        let length = self.rng.between(seconds.0 * 1000, seconds.1 * 1000);
+        self.lasting.push_back(Lasting {
+            until: Instant::now() + Duration::from_millis(length),
+            relief,
+            token,
+            after,
+        });
+    }
+
+    async fn strike(&mut self, fault: Fault) -> Result<(), String> {
+        let hit = match fault {
+            Fault::KillDaemon | Fault::EndDaemon => {
+                self.restart(fault).await?;
+                true
+            }
+            Fault::HoldDaemon => {
+                let token = self.weather.begin(Cause::Daemon);
+                let pid = self.arena.daemon.pid();
+                self.arena.daemon.yard.kill(pid, SIGSTOP).await;
+                let after = Duration::from_secs(3);
+                self.last((1, 5), Relief::Continue(pid), token, after);
+                true
+            }
+            Fault::RootFull => self.fill("root/ballast"),
+            Fault::StateFull => self.fill("state/ballast"),
+            Fault::Descriptors => self.starve().await,
+            Fault::Reboot => {
+                // What is held, filled or limited ends with the boot.
+                self.arena.reboot().await?;
+                true
+            }
+            _ => {
+                let prey = fault.prey().expect("the others have one");
+                self.hit(fault, prey).await
+            }
+        };
+        if hit {
+            self.report.fault(fault.name());
+        } else {
+            self.report.missed(fault.name());
+        }
+        Ok(())
+    }
+
+    /// The daemon ends; another one follows at once, or a little later.
+    async fn restart(&mut self, fault: Fault) -> Result<(), String> {
+        let signal = if fault == Fault::KillDaemon {
+            SIGKILL
+        } else {
+            SIGTERM
+        };
+        let pause = self.rng.below(3) * self.rng.below(700);
+        self.arena.take_down(signal).await;
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        self.arena.bring_up().await
+    }
+
+    /// Kills or holds a process of a kind, once there is one.
+    async fn hit(&mut self, fault: Fault, prey: Prey) -> bool {
+        let choice = self.rng.next();
+        let deadline = Instant::now() + HUNT;
+        let found = loop {
+            let all = self.arena.prey(prey);
+            if let Some(at) = choice.checked_rem(all.len() as u64) {
+                break all.into_iter().nth(usize::try_from(at).unwrap_or(0));
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        let Some(process) = found else { return false };
+        let holds = matches!(
+            fault,
+            Fault::HoldMonitor
+                | Fault::HoldCreate
+                | Fault::HoldUnpack
+                | Fault::HoldCni
+                | Fault::HoldPlugin
+        );
+        let token = self.weather.begin(cause(prey, &process, holds));
+        let yard = &mut self.arena.daemon.yard;
+        if !holds {
+            yard.kill(process.pid, SIGKILL).await;
+            self.weather.end(token, Duration::from_secs(2));
+            return true;
+        }
+        yard.kill(process.pid, SIGSTOP).await;
+        let seconds = match prey {
+            Prey::Monitor => (2, 20),
+            Prey::Cni => (1, 4),
+            _ => (1, 6),
+        };
+        let after = Duration::from_secs(5);
+        self.last(seconds, Relief::Continue(process.pid), token, after);
+        true
+    }
+
+    /// Leaves not a byte on a file system of the daemon's.
+    fn fill(&mut self, name: &str) -> bool {
+        let path = self.arena.seen(name);
+        if path.exists() {
+            return false;
+        }
+        let token = self.weather.begin(Cause::Scarce);
+        let filled = fs::File::create(&path).is_ok_and(|file| {
+            let mut at = 0;
+            // Ever smaller pieces, until none fits.
+            for size in [64_u64 << 20, 1 << 20, 64 << 10, 4096] {
+                while rustix::fs::fallocate(file.as_fd(), FallocateFlags::empty(), at, size).is_ok()
+                {
+                    at += size;
+                }
+            }
+            at > 0
+        });
+        let after = Duration::from_secs(2);
+        self.last((2, 6), Relief::Remove(name.into()), token, after);
+        filled
+    }
+
+    /// Leaves the daemon next to no descriptors.
+    async fn starve(&mut self) -> bool {
+        let pid = self.arena.daemon.pid();
+        let proc = self.arena.daemon.yard.inside(format!("/proc/{pid}"));
+        let open = fs::read_dir(proc.join("fd")).map_or(0, Iterator::count) as u64;
+        let limits = fs::read_to_string(proc.join("limits")).unwrap_or_default();
+        let soft = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max open files"))
+            .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        let Some(soft) = soft.filter(|soft| open > 0 && open + 8 < *soft) else {
+            return false;
+        };
+        let token = self.weather.begin(Cause::Scarce);
+        let spare = self.rng.below(8);
+        self.limit(pid, open + spare).await;
+        let after = Duration::from_secs(2);
+        self.last((2, 6), Relief::Descriptors(pid, soft), token, after);
+        true
+    }
+
+    async fn limit(&mut self, pid: i32, files: u64) {
+        let (pid, files) = (format!("--pid={pid}"), format!("--nofile={files}:"));
+        // The daemon may have ended meanwhile.
+        let _ = self.arena.inside(&["prlimit", &pid, &files]).await;
+    }
+}
+
+fn cause(prey: Prey, process: &Process, holds: bool) -> Cause {
+    match prey {
+        Prey::Monitor => {
+            let id = process.keeps().unwrap_or_default().to_owned();
+            if holds {
+                Cause::MonitorHeld(id)
+            } else {
+                Cause::MonitorKilled(id)
+            }
+        }
+        Prey::Create => Cause::Create,
+        Prey::Unpack => Cause::Unpack,
+        Prey::Cni => Cause::Cni,
+        Prey::Plugin => Cause::Plugin,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_fault_is_drawn_and_a_seed_draws_the_same() {
+        let draw = || {
+            let mut rng = Rng::new(1, "faults");
+            (0..2000)
+                .filter_map(|_| Fault::draw(&Fault::ALL, &mut rng))
+                .map(Fault::name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(draw(), draw());
+        let drawn: BTreeSet<_> = draw().into_iter().collect();
+        assert_eq!(drawn.len(), Fault::ALL.len());
+        assert!(Fault::draw(&[], &mut Rng::new(1, "faults")).is_none());
+    }
+}

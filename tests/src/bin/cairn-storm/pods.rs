@@ -1,0 +1,226 @@
+//! What a client does to its pods: each step writes the books before and after the call.
+
+use std::time::{Duration, Instant};
+
+use cairn_tests::{
+    cri,
+    pod::{Cri, host_network},
+};
+use tonic::Code;
+
+use crate::{
+    book::{Pod, Stage, subject},
+    calls::{Link, Manner, Op, Told},
+    rng::Rng,
+};
+
+/// By this label a client lists what is its own.
+pub(crate) const LABEL: &str = "storm";
+
+/// What kinds of pods there are: drawn for each.
+fn config(cri: &Cri, name: &str, client: &str, port: i32, rng: &mut Rng) -> cri::PodSandboxConfig {
+    let mut config = cri.pod_config(name);
+    config.labels.insert(LABEL.to_owned(), client.to_owned());
+    let linux = config.linux.as_mut().expect("set by pod_config");
+    let security = linux.security_context.as_mut().expect("set by pod_config");
+    let options = security.namespace_options.as_mut().expect("set");
+    match rng.below(10) {
+        0..=2 => options.pid = cri::NamespaceMode::Pod.into(),
+        3 => options.pid = cri::NamespaceMode::Node.into(),
+        4..=5 => {
+            let map = || {
+                vec![cri::IdMapping {
+                    host_id: 100_000,
+                    container_id: 0,
+                    length: 65_536,
+                }]
+            };
+            options.userns_options = Some(cri::UserNamespace {
+                mode: cri::NamespaceMode::Pod.into(),
+                uids: map(),
+                gids: map(),
+            });
+        }
+        _ => {}
+    }
+    let user = options.userns_options.is_some();
+    if !user && rng.chance(30) {
+        host_network(&mut config);
+        // The kubelet gives such a pod the host's name.
+        config.hostname = String::new();
+    } else if rng.chance(30) {
+        config.port_mappings.push(cri::PortMapping {
+            protocol: cri::Protocol::Tcp.into(),
+            container_port: 80,
+            host_port: port,
+            host_ip: String::new(),
+        });
+    }
+    config
+}
+
+/// A pod that is only in the books yet.
+pub(crate) async fn plan(link: &Link, client: &str, serial: u32, port: i32, rng: &mut Rng) -> Pod {
+    let name = format!("{client}-p{serial}");
+    let config = config(&link.cri().await, &name, client, port, rng);
+    let subject = subject(link, &name);
+    let linux = config
+        .linux
+        .as_ref()
+        .and_then(|l| l.security_context.as_ref());
+    let options = linux.and_then(|s| s.namespace_options.as_ref());
+    subject.history.note(format!("namespaces: {options:?}"));
+    Pod {
+        name,
+        id: None,
+        config,
+        stage: Stage::Asked,
+        subject,
+        containers: Vec::new(),
+        failed: false,
+    }
+}
+
+/// Has a host port, whatever was drawn for it: what the first of its kind makes on a host, stays there.
+pub(crate) fn publish(pod: &mut Pod, port: i32) {
+    let linux = pod.config.linux.as_mut().expect("set by pod_config");
+    let security = linux.security_context.as_mut().expect("set by pod_config");
+    let options = security.namespace_options.as_mut().expect("set");
+    options.network = cri::NamespaceMode::Pod.into();
+    pod.config.port_mappings = vec![cri::PortMapping {
+        protocol: cri::Protocol::Tcp.into(),
+        container_port: 80,
+        host_port: port,
+        host_ip: String::new(),
+    }];
+}
+
+/// RunPodSandbox, until it is known whether the pod is there.
+pub(crate) async fn run(link: &Link, pod: &mut Pod, manner: Manner) {
+    let request = cri::RunPodSandboxRequest {
+        config: Some(pod.config.clone()),
+        runtime_handler: String::new(),
+    };
+    let told = link
+        .call(Op::RunPod, &pod.subject, manner, async |cri| {
+            let mut runtime = cri.client.runtime;
+            Ok(runtime.run_pod_sandbox(request).await?.into_inner())
+        })
+        .await;
+    if let Told::Done(answer) = told {
+        if pod
+            .id
+            .as_ref()
+            .is_some_and(|id| *id != answer.pod_sandbox_id)
+        {
+            let what = format!(
+                "it had the id {:?} and became {}",
+                pod.id, answer.pod_sandbox_id
+            );
+            link.violation(&pod.subject, &what);
+        }
+        pod.identify(&answer.pod_sandbox_id);
+        pod.stage = Stage::Made;
+    }
+}
+
+/// From here on its containers may be found stopped.
+fn with_containers(pod: &mut Pod, stage: Stage) {
+    // What nobody acknowledged may still not be there at all.
+    for container in pod.containers.iter_mut().filter(|c| c.id.is_some()) {
+        container.stage = container.stage.max(stage);
+    }
+}
+
+/// StopPodSandbox.
+pub(crate) async fn stop(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
+    let Some(id) = pod.id.clone() else {
+        return false;
+    };
+    pod.stage = pod.stage.max(Stage::Stopping);
+    with_containers(pod, Stage::Stopping);
+    let request = cri::StopPodSandboxRequest { pod_sandbox_id: id };
+    let told = link
+        .call(Op::StopPod, &pod.subject, manner, async |cri| {
+            cri.client.runtime.clone().stop_pod_sandbox(request).await
+        })
+        .await;
+    let done = told.done().is_some();
+    if done {
+        pod.stage = pod.stage.max(Stage::Stopped);
+        with_containers(pod, Stage::Stopped);
+    }
+    done
+}
+
+/// RemovePodSandbox. Answers whether it was acknowledged: then it must be gone for good.
+pub(crate) async fn remove(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
+    let Some(id) = pod.id.clone() else {
+        return false;
+    };
+    pod.stage = Stage::Removing;
+    with_containers(pod, Stage::Removing);
+    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id };
+    let told = link
+        .call(Op::RemovePod, &pod.subject, manner, async |cri| {
+            cri.client.runtime.clone().remove_pod_sandbox(request).await
+        })
+        .await;
+    told.done().is_some()
+}
+
+/// UpdatePodSandboxResources.
+pub(crate) async fn update(link: &Link, pod: &Pod, cpu_shares: i64) {
+    let Some(id) = pod.id.clone() else { return };
+    let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: id,
+        resources: Some(proto_cri::v1::LinuxContainerResources {
+            cpu_shares,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    link.call(Op::Update, &pod.subject, Manner::default(), async |cri| {
+        let mut newer = cri.client.newer.clone();
+        newer.update_pod_sandbox_resources(request).await
+    })
+    .await;
+}
+
+/// PodSandboxStatus of a pod that was made: it answers, legally.
+pub(crate) async fn check(link: &Link, pod: &Pod) {
+    let Some(id) = pod.id.clone() else { return };
+    let manner = Manner {
+        expected: Some(Code::NotFound),
+        ..Default::default()
+    };
+    let told = link
+        .call(Op::PodStatus, &pod.subject, manner, async |cri| {
+            cri.pod_status(&id).await
+        })
+        .await;
+    let seen = match &told {
+        Told::Done(answer) => answer.status.as_ref().map(cri::PodSandboxStatus::state),
+        _ if told.refused_as(Code::NotFound) => None,
+        _ => return,
+    };
+    if let Err(what) = pod.judge(link, seen) {
+        link.violation(&pod.subject, &format!("PodSandboxStatus: {what}"));
+    }
+}
+
+/// Stops and removes a pod, however often it takes; complains when it does not work.
+pub(crate) async fn be_rid_of(link: &Link, pod: &mut Pod) {
+    let deadline = Instant::now() + Duration::from_secs(150);
+    while pod.id.is_some() {
+        stop(link, pod, Manner::default()).await;
+        if remove(link, pod, Manner::default()).await {
+            return;
+        }
+        if Instant::now() > deadline {
+            link.violation(&pod.subject, "the pod cannot be removed");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

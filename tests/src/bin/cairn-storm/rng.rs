@@ -1,0 +1,67 @@
+//! The one source of chance: a stream of numbers for each actor, all drawn from the seed.
+
+/// SplitMix64. The same seed and name give the same stream, whatever the others draw.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64, name: &str) -> Self {
+        // FNV-1a of the name keeps the actors' streams apart.
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Self(seed ^ hash)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// One of `0..n`; 0 where there is none.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+    /// From `low` up to and without `high`.
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high.saturating_sub(low))
+    }
+    /// True in so many of a hundred.
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("below a length")
+    }
+    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
+        let at = self.index(of.len());
+        of.get(at)
+    }
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut all = Vec::with_capacity(len + 8);
+        while all.len() < len {
+            all.extend_from_slice(&self.next().to_le_bytes());
+        }
+        all.truncate(len);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_and_a_name_give_one_stream_and_another_name_another() {
+        let draw = |seed, name| {
+            let mut rng = Rng::new(seed, name);
+            (0..8).map(|_| rng.next()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(7, "faults"), draw(7, "faults"));
+        assert_ne!(draw(7, "faults"), draw(7, "c1"));
+        assert_ne!(draw(7, "faults"), draw(8, "faults"));
+    }
+}

@@ -1,0 +1,103 @@
+//! Which faults were at work when: the only excuse for a call that was refused, late or lost.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// What a fault can explain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The daemon was killed, ended, or held: connections break, answers are late.
+    Daemon,
+    /// All processes ended and `/run` is gone.
+    Reboot,
+    /// The monitor of this container, or of this pod's pause process, was killed.
+    MonitorKilled(String),
+    /// It was held for a while.
+    MonitorHeld(String),
+    /// A `cairn-create` was killed or held.
+    Create,
+    /// A `cairn unpack` was killed or held.
+    Unpack,
+    /// A CNI program was killed or held.
+    Cni,
+    /// A plugin was killed or held: calls may be late by its timeout.
+    Plugin,
+    /// The disk or the table of descriptors was full.
+    Scarce,
+}
+
+#[derive(Debug)]
+struct Spell {
+    cause: Cause,
+    from: Instant,
+    until: Option<Instant>,
+}
+
+/// All faults so far. Shared by those who make them and those who judge.
+#[derive(Debug, Default)]
+pub(crate) struct Weather(Mutex<Vec<Spell>>);
+
+/// A fault that is at work, to end it by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Token(usize);
+
+impl Weather {
+    fn spells(&self) -> MutexGuard<'_, Vec<Spell>> {
+        self.0.lock()
+    }
+
+    /// From now on, until [`Weather::end`].
+    pub(crate) fn begin(&self, cause: Cause) -> Token {
+        let mut spells = self.spells();
+        spells.push(Spell {
+            cause,
+            from: Instant::now(),
+            until: None,
+        });
+        Token(spells.len() - 1)
+    }
+
+    /// What the fault touched may need `after` to be itself again.
+    pub(crate) fn end(&self, token: Token, after: Duration) {
+        self.spells()[token.0].until = Some(Instant::now() + after);
+    }
+
+    /// Whether such a fault was at work at any time since `from`.
+    pub(crate) fn since(&self, from: Instant, is: impl Fn(&Cause) -> bool) -> bool {
+        self.between(from, Instant::now(), is)
+    }
+
+    /// Whether such a fault was at work at any time from `from` until `to`.
+    pub(crate) fn between(&self, from: Instant, to: Instant, is: impl Fn(&Cause) -> bool) -> bool {
+        self.spells().iter().any(|spell| {
+            spell.from <= to && spell.until.is_none_or(|until| until >= from) && is(&spell.cause)
+        })
+    }
+
+    /// Whether such a fault is at work now.
+    pub(crate) fn now(&self, is: impl Fn(&Cause) -> bool) -> bool {
+        self.since(Instant::now(), is)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_excuses_what_overlaps_it_and_nothing_later() {
+        let weather = Weather::default();
+        let before = Instant::now();
+        let token = weather.begin(Cause::Create);
+        let is = |cause: &Cause| *cause == Cause::Create;
+        assert!(weather.since(before, is) && weather.now(is));
+        assert!(!weather.now(|cause| *cause == Cause::Cni));
+        weather.end(token, Duration::ZERO);
+        assert!(weather.since(before, is));
+        assert!(!weather.since(Instant::now() + Duration::from_millis(1), is));
+        assert!(weather.between(before, Instant::now(), is));
+        let earlier = before - Duration::from_millis(1);
+        assert!(!weather.between(earlier, earlier, is));
+    }
+}

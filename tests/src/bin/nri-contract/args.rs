@@ -1,0 +1,119 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+pub const USAGE: &str = "\
+nri-contract: holds a running CRI runtime against the contract of pods, containers and NRI plugins (CONTRACT.md).
+
+  nri-contract --cri unix://PATH --nri PATH [options]
+
+It runs on the runtime's own host, as root, in the runtime's network and mount namespaces. What it makes has names of
+its own, is judged alone, and is removed at the end.
+
+  --cri ENDPOINT      where the runtime serves CRI, such as unix:///run/containerd/containerd.sock
+  --nri PATH          its NRI socket, such as /var/run/nri/nri.sock
+  --image REF         an image with busybox's sh and applets; pulled where it is not there
+                      (default: registry.k8s.io/e2e-test-images/busybox:1.29-2)
+  --only GLOBS        only points whose ids match, such as 'C-02.*' or 'G-22/*,C-04.6/*'
+  --fast              only points that need not wait for a timeout or restart the runtime
+  --list              print the points and end
+  --expect FILE       a TOML of the runtime's known deviations: [\"C-02.6/told-once\"] because = \"one sentence\"
+  --restart-cmd CMD   kills the runtime without warning and starts it again; run by sh -c. Where REQUIRED in its
+                      environment is not empty the runtime must then require that plugin, or CMD exits with 77
+  --repeat N          each point N times (default 1)
+  --shuffle SEED      in an order drawn from SEED
+  --json FILE         the results, one object
+  --junit FILE        the results as JUnit
+  --quiet             no table; the last line and the failures stay
+
+Exit code: 0 if nothing failed but what is expected to, and nothing passed that was expected to fail; 1 otherwise; 2 if
+it could not be asked.
+";
+
+/// What the command line asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Args {
+    pub cri: String,
+    pub nri: PathBuf,
+    pub image: String,
+    pub only: Option<String>,
+    pub fast: bool,
+    pub list: bool,
+    pub expect: Option<PathBuf>,
+    pub restart: Option<String>,
+    pub repeat: u32,
+    pub shuffle: Option<u64>,
+    pub json: Option<PathBuf>,
+    pub junit: Option<PathBuf>,
+    pub quiet: bool,
+}
+
+impl Args {
+    /// # Errors
+    /// One line that names the argument; an empty one asks for the usage.
+    pub fn parse(given: impl IntoIterator<Item = String>) -> Result<Self, String> {
+        let mut args = Self {
+            image: "registry.k8s.io/e2e-test-images/busybox:1.29-2".to_owned(),
+            repeat: 1,
+            ..Self::default()
+        };
+        let mut given = given.into_iter();
+        while let Some(flag) = given.next() {
+            match &*flag {
+                "-h" | "--help" => return Err(String::new()),
+                "--fast" => args.fast = true,
+                "--list" => args.list = true,
+                "--quiet" => args.quiet = true,
+                _ => {
+                    let value = given
+                        .next()
+                        .ok_or_else(|| format!("{flag}: no such flag, or its value is missing"))?;
+                    args.take(&flag, value)?;
+                }
+            }
+        }
+        if !args.list && (args.cri.is_empty() || args.nri.as_os_str().is_empty()) {
+            return Err("--cri and --nri are needed".to_owned());
+        }
+        Ok(args)
+    }
+
+    fn take(&mut self, flag: &str, value: String) -> Result<(), String> {
+        let wrong = |value: &str| format!("{flag} {value}: not a number");
+        match flag {
+            "--cri" => self.cri = value,
+            "--nri" => self.nri = value.into(),
+            "--image" => self.image = value,
+            "--only" => self.only = Some(value),
+            "--expect" => self.expect = Some(value.into()),
+            "--restart-cmd" => self.restart = Some(value),
+            "--repeat" => self.repeat = value.parse().map_err(|_| wrong(&value))?,
+            "--shuffle" => self.shuffle = Some(value.parse().map_err(|_| wrong(&value))?),
+            "--json" => self.json = Some(value.into()),
+            "--junit" => self.junit = Some(value.into()),
+            _ => return Err(format!("{flag}: no such flag")),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Args, String> {
+        Args::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn both_sockets_are_needed_and_wrong_flags_are_named() {
+        assert!(parse("--cri unix:///x").unwrap_err().contains("--nri"));
+        let args = parse("--cri unix:///x --nri /y --repeat 3 --only C-01.*").expect("good");
+        assert_eq!((args.repeat, args.only.as_deref()), (3, Some("C-01.*")));
+        for bad in ["--cri a --nri b --nope x", "--repeat x", "--shuffle"] {
+            let error = parse(bad).expect_err(bad);
+            assert!(error.starts_with("--"), "{error}");
+        }
+        assert_eq!(parse("--help"), Err(String::new()));
+    }
+}

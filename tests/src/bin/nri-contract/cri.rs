@@ -1,0 +1,451 @@
+//! CRI as a kubelet calls it: short ways to the calls that points make, each with the runtime's own answer.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use cairn_tests::{
+    client::Client,
+    cri::{self, ContainerState},
+};
+use tonic::Status;
+
+/// All pods of the suite are in this namespace.
+pub const NAMESPACE: &str = "nri-contract";
+/// The run that an object belongs to.
+pub const RUN_LABEL: &str = "nri-contract.run";
+/// The point that an object belongs to.
+pub const POINT_LABEL: &str = "nri-contract.point";
+
+/// One connection to the runtime, with what the suite's requests have in common.
+#[derive(Clone, Debug)]
+pub struct Cri {
+    pub client: Client,
+    pub common: Arc<Common>,
+    /// Labels of all that is made through it.
+    pub run: String,
+    pub point: String,
+}
+
+/// What all requests have in common.
+#[derive(Debug)]
+pub struct Common {
+    pub image: String,
+    pub cgroup_parent: String,
+    /// Logs of containers are below it.
+    pub logs: std::path::PathBuf,
+}
+
+/// A pod of the suite.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    pub cri: Cri,
+    pub id: String,
+    pub config: cri::PodSandboxConfig,
+}
+
+/// A container of the suite.
+#[derive(Clone, Debug)]
+pub struct Container {
+    pub cri: Cri,
+    pub id: String,
+}
+
+/// A container that lives until it is stopped, and forks nothing.
+pub const SLEEPER: [&str; 2] = ["sleep", "1000"];
+
+impl Cri {
+    fn labels(&self) -> std::collections::HashMap<String, String> {
+        [(RUN_LABEL, &self.run), (POINT_LABEL, &self.point)]
+            .map(|(key, value)| (key.to_owned(), value.clone()))
+            .into()
+    }
+
+    pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
+        let uid = format!("uid-{name}");
+        let logs = self.common.logs.join(&uid);
+        cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid,
+                namespace: NAMESPACE.to_owned(),
+                attempt: 0,
+            }),
+            hostname: name.to_owned(),
+            log_directory: logs.display().to_string(),
+            labels: self.labels(),
+            annotations: [("nri-contract.note".to_owned(), format!("of {name}"))].into(),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                cgroup_parent: self.common.cgroup_parent.clone(),
+                security_context: Some(cri::LinuxSandboxSecurityContext {
+                    namespace_options: Some(namespaces()),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    pub fn container_config(&self, name: &str, command: &[&str]) -> cri::ContainerConfig {
+        cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
+            image: Some(cri::ImageSpec {
+                image: self.common.image.clone(),
+                ..Default::default()
+            }),
+            command: command.iter().map(|&s| s.to_owned()).collect(),
+            labels: self.labels(),
+            log_path: format!("{name}.log"),
+            linux: Some(cri::LinuxContainerConfig {
+                security_context: Some(cri::LinuxContainerSecurityContext {
+                    namespace_options: Some(namespaces()),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    pub async fn run(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
+        // As a kubelet does.
+        let _ = fs::create_dir_all(&config.log_directory);
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config.clone()),
+            runtime_handler: String::new(),
+        };
+        let answer = self.client.runtime.clone().run_pod_sandbox(request).await?;
+        Ok(self.pod(answer.into_inner().pod_sandbox_id, config))
+    }
+
+    /// A pod that is known by its id.
+    pub fn pod(&self, id: String, config: cri::PodSandboxConfig) -> Pod {
+        Pod {
+            cri: self.clone(),
+            id,
+            config,
+        }
+    }
+
+    /// A container that is known by its id.
+    pub fn container(&self, id: &str) -> Container {
+        Container {
+            cri: self.clone(),
+            id: id.to_owned(),
+        }
+    }
+
+    /// The pods of this point; of all points where `point` is empty.
+    pub async fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
+        let request = cri::ListPodSandboxRequest {
+            filter: Some(cri::PodSandboxFilter {
+                label_selector: self.selector(),
+                ..Default::default()
+            }),
+        };
+        let mut runtime = self.client.runtime.clone();
+        Ok(runtime.list_pod_sandbox(request).await?.into_inner().items)
+    }
+
+    /// The containers of this point.
+    pub async fn containers(&self) -> Result<Vec<cri::Container>, Status> {
+        let request = cri::ListContainersRequest {
+            filter: Some(cri::ContainerFilter {
+                label_selector: self.selector(),
+                ..Default::default()
+            }),
+        };
+        let mut runtime = self.client.runtime.clone();
+        Ok(runtime
+            .list_containers(request)
+            .await?
+            .into_inner()
+            .containers)
+    }
+
+    fn selector(&self) -> std::collections::HashMap<String, String> {
+        let mut labels = self.labels();
+        labels.retain(|_, value| !value.is_empty());
+        labels
+    }
+
+    pub async fn pod_status(&self, id: &str) -> Result<cri::PodSandboxStatus, Status> {
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose: false,
+        };
+        let mut runtime = self.client.runtime.clone();
+        let answer = runtime.pod_sandbox_status(request).await?.into_inner();
+        Ok(answer.status.unwrap_or_default())
+    }
+
+    pub async fn remove_pod(&self, id: &str) -> Result<(), Status> {
+        let request = cri::RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
+        let mut runtime = self.client.runtime.clone();
+        runtime.remove_pod_sandbox(request).await.map(drop)
+    }
+
+    pub async fn stop_pod(&self, id: &str) -> Result<(), Status> {
+        let request = cri::StopPodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
+        let mut runtime = self.client.runtime.clone();
+        runtime.stop_pod_sandbox(request).await.map(drop)
+    }
+}
+
+/// Namespaces as a kubelet asks for them by default.
+fn namespaces() -> cri::NamespaceOption {
+    cri::NamespaceOption {
+        pid: cri::NamespaceMode::Container.into(),
+        ..Default::default()
+    }
+}
+
+/// The namespaces that a pod asks for.
+pub fn namespace_options(
+    config: &mut cri::PodSandboxConfig,
+    change: impl FnOnce(&mut cri::NamespaceOption),
+) {
+    let linux = config.linux.get_or_insert_default();
+    let security = linux.security_context.get_or_insert_default();
+    change(security.namespace_options.get_or_insert_default());
+}
+
+impl Pod {
+    pub async fn create(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
+        self.create_with(self.cri.container_config(name, command))
+            .await
+    }
+
+    pub async fn create_with(&self, mut config: cri::ContainerConfig) -> Result<Container, Status> {
+        // A container shares what its pod shares, as a kubelet has it.
+        let of_pod = self.config.linux.as_ref();
+        let of_pod = of_pod.and_then(|l| l.security_context.as_ref()?.namespace_options.clone());
+        let security = config
+            .linux
+            .get_or_insert_default()
+            .security_context
+            .get_or_insert_default();
+        security.namespace_options = of_pod;
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: self.id.clone(),
+            config: Some(config),
+            sandbox_config: Some(self.config.clone()),
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        let answer = runtime.create_container(request).await?.into_inner();
+        Ok(self.cri.container(&answer.container_id))
+    }
+
+    /// Created and started.
+    pub async fn start(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
+        let container = self.create(name, command).await?;
+        container.start().await?;
+        Ok(container)
+    }
+
+    pub async fn stop(&self) -> Result<(), Status> {
+        self.cri.stop_pod(&self.id).await
+    }
+    pub async fn remove(&self) -> Result<(), Status> {
+        self.cri.remove_pod(&self.id).await
+    }
+    /// Stopped and removed.
+    pub async fn end(&self) -> Result<(), Status> {
+        self.stop().await?;
+        self.remove().await
+    }
+    pub async fn status(&self) -> Result<cri::PodSandboxStatus, Status> {
+        self.cri.pod_status(&self.id).await
+    }
+
+    /// UpdatePodSandboxResources, by the types of proto-cri: k8s-cri lacks it.
+    pub async fn update(&self, cpu_shares: i64) -> Result<(), Status> {
+        let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: self.id.clone(),
+            overhead: Some(proto_cri::v1::LinuxContainerResources::default()),
+            resources: Some(proto_cri::v1::LinuxContainerResources {
+                cpu_shares,
+                ..Default::default()
+            }),
+        };
+        let mut newer = self.cri.client.newer.clone();
+        newer.update_pod_sandbox_resources(request).await.map(drop)
+    }
+}
+
+impl Container {
+    pub async fn start(&self) -> Result<(), Status> {
+        let request = cri::StartContainerRequest {
+            container_id: self.id.clone(),
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        runtime.start_container(request).await.map(drop)
+    }
+
+    /// Without grace: the suite's containers have nothing to save.
+    pub async fn stop(&self) -> Result<(), Status> {
+        let request = cri::StopContainerRequest {
+            container_id: self.id.clone(),
+            timeout: 0,
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        runtime.stop_container(request).await.map(drop)
+    }
+
+    pub async fn remove(&self) -> Result<(), Status> {
+        let request = cri::RemoveContainerRequest {
+            container_id: self.id.clone(),
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        runtime.remove_container(request).await.map(drop)
+    }
+
+    pub async fn status(&self) -> Result<cri::ContainerStatus, Status> {
+        let request = cri::ContainerStatusRequest {
+            container_id: self.id.clone(),
+            verbose: false,
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        let answer = runtime.container_status(request).await?.into_inner();
+        Ok(answer.status.unwrap_or_default())
+    }
+
+    pub async fn state(&self) -> Result<ContainerState, Status> {
+        self.status().await.map(|status| status.state())
+    }
+
+    pub async fn update(&self, change: cri::LinuxContainerResources) -> Result<(), Status> {
+        let request = cri::UpdateContainerResourcesRequest {
+            container_id: self.id.clone(),
+            linux: Some(change),
+            ..Default::default()
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        runtime.update_container_resources(request).await.map(drop)
+    }
+
+    /// What a script in the container prints: standard output and error, and its exit code.
+    pub async fn sh(&self, script: &str) -> Result<(String, i32), Status> {
+        let request = cri::ExecSyncRequest {
+            container_id: self.id.clone(),
+            cmd: ["sh", "-c", script].map(String::from).into(),
+            timeout: 10,
+        };
+        let mut runtime = self.cri.client.runtime.clone();
+        let answer = runtime.exec_sync(request).await?.into_inner();
+        let said = [answer.stdout, answer.stderr].concat();
+        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        Ok((said, answer.exit_code))
+    }
+
+    /// Waits until it has exited, or `patience` has run out: then its status as it is.
+    pub async fn exited(&self, patience: Duration) -> Result<cri::ContainerStatus, Status> {
+        let asked = || async {
+            match self.status().await {
+                Ok(status) if status.state() != ContainerState::ContainerExited => None,
+                answer => Some(answer),
+            }
+        };
+        match cairn_tests::until::poll_within(patience, asked).await {
+            Some(answer) => answer,
+            None => self.status().await,
+        }
+    }
+}
+
+/// Removes everything of a run, or of a point of it; tells what stays.
+pub async fn clear(cri: &Cri) -> Result<(), String> {
+    let mut trouble = String::new();
+    for _ in 0..3 {
+        let pods = cri
+            .pods()
+            .await
+            .map_err(|e| format!("ListPodSandbox: {e}"))?;
+        if pods.is_empty() {
+            let left = cri.containers().await.unwrap_or_default();
+            for container in &left {
+                let _ = cri.container(&container.id).remove().await;
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+        }
+        for pod in pods {
+            for done in [cri.stop_pod(&pod.id).await, cri.remove_pod(&pod.id).await] {
+                if let Err(status) = done {
+                    trouble = status.message().to_owned();
+                }
+            }
+        }
+    }
+    match cri.pods().await {
+        Ok(pods) if pods.is_empty() => Ok(()),
+        _ => Err(format!("pods that cannot be removed: {trouble}")),
+    }
+}
+
+/// The image is there, or is pulled.
+pub async fn provide(client: &Client, image: &str) -> Result<(), String> {
+    let spec = cri::ImageSpec {
+        image: image.to_owned(),
+        ..Default::default()
+    };
+    let request = cri::ImageStatusRequest {
+        image: Some(spec.clone()),
+        verbose: false,
+    };
+    let mut images = client.image.clone();
+    let status = images
+        .image_status(request)
+        .await
+        .map_err(|e| format!("ImageStatus {image}: {}", e.message()))?;
+    if status.into_inner().image.is_some() {
+        return Ok(());
+    }
+    let request = cri::PullImageRequest {
+        image: Some(spec),
+        ..Default::default()
+    };
+    let pulled = images.pull_image(request).await;
+    pulled
+        .map(drop)
+        .map_err(|e| format!("PullImage {image}: {}", e.message()))
+}
+
+/// The runtime's name and version.
+pub async fn version(client: &Client) -> Result<(String, String), Status> {
+    let request = cri::VersionRequest::default();
+    let answer = client.runtime.clone().version(request).await?.into_inner();
+    Ok((answer.runtime_name, answer.runtime_version))
+}
+
+/// Whether the runtime names cgroups for systemd.
+pub async fn systemd_cgroups(client: &Client) -> bool {
+    let request = cri::RuntimeConfigRequest::default();
+    let answer = client.runtime.clone().runtime_config(request).await;
+    let linux = answer.ok().and_then(|answer| answer.into_inner().linux);
+    linux.is_some_and(|linux| linux.cgroup_driver() == cri::CgroupDriver::Systemd)
+}
+
+/// Connects to an endpoint such as `unix:///run/containerd/containerd.sock`.
+pub async fn connect(endpoint: &str) -> Result<Client, String> {
+    let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
+    let connected = Client::connect(Path::new(path)).await;
+    connected.map_err(|e| format!("{endpoint}: {}", causes(&e)))
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

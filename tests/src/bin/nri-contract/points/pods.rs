@@ -1,0 +1,121 @@
+//! C-12 and C-13.
+
+use nri::proto::{Event, LinuxResources};
+use tonic::Code;
+
+use crate::{
+    cri::Pod,
+    plugin::Deed,
+    point::{Point, points},
+    stage::Stage,
+    verdict::{Answer, Checked, same, skip, that},
+};
+
+pub fn points() -> Vec<Point> {
+    points! {
+        Fast "C-12.1/says-what-is-asked" "UpdatePodSandbox has the resources asked for" says_what_is_asked;
+        Fast "C-12.1/before-anything-has-changed" "in UpdatePodSandbox, the pod has its old resources" before_anything;
+        Fast "C-12.2/old-values-stay" "after a plugin's error the old resources stay" old_values_stay;
+        Fast "C-13.1/after-the-new-values" "PostUpdatePodSandbox comes when the new resources hold" after_the_new_values;
+        Fast "C-13.2/not-after-a-failed-one" "there is no PostUpdatePodSandbox after a failed update" not_after_a_failed_one;
+    }
+}
+
+/// UpdatePodSandboxResources, where the runtime has it.
+pub async fn update(pod: &Pod, shares: i64) -> Checked<Result<(), tonic::Status>> {
+    match pod.update(shares).await {
+        Err(status) if status.code() == Code::Unimplemented => {
+            skip("the CRI call UpdatePodSandboxResources")
+        }
+        answer => Ok(answer),
+    }
+}
+
+fn shares(resources: Option<&LinuxResources>) -> Option<u64> {
+    let cpu = resources?.cpu.as_ref()?;
+    Some(cpu.shares.as_ref()?.value)
+}
+
+/// The shares of the pod as plugins see them.
+fn told(pod: &nri::proto::PodSandbox) -> Option<u64> {
+    shares(pod.linux.as_ref()?.pod_resources.as_ref())
+}
+
+async fn says_what_is_asked(s: &Stage) -> Checked {
+    let plugin = s.plugin("10", "a").await?;
+    let pod = s.pod("p").await?;
+    update(&pod, 333)
+        .await?
+        .succeeds("UpdatePodSandboxResources")?;
+    let seen = plugin.sees(Event::UpdatePodSandbox, "p").await?;
+    let asked = shares(seen.resources.as_ref());
+    same("the CPU shares in the request", Some(333), asked)
+}
+
+async fn before_anything(s: &Stage) -> Checked {
+    let plugin = s.plugin("10", "a").await?;
+    let pod = s.pod("p").await?;
+    for shares in [222, 333] {
+        update(&pod, shares)
+            .await?
+            .succeeds("UpdatePodSandboxResources")?;
+    }
+    let seen = plugin.seen();
+    let second = seen.iter().rfind(|s| s.event == Event::UpdatePodSandbox);
+    let shares = second.and_then(|seen| told(&seen.pod));
+    same(
+        "the pod's CPU shares in the second UpdatePodSandbox",
+        Some(222),
+        shares,
+    )
+}
+
+async fn old_values_stay(s: &Stage) -> Checked {
+    let plugin = s.plugin("10", "a").await?;
+    let pod = s.pod("p").await?;
+    update(&pod, 222)
+        .await?
+        .succeeds("UpdatePodSandboxResources")?;
+    plugin.does(Event::UpdatePodSandbox, Deed::Error("no".into()));
+    update(&pod, 333)
+        .await?
+        .fails("UpdatePodSandboxResources")?;
+    plugin.behaves();
+    pod.stop().await.succeeds("StopPodSandbox")?;
+    let seen = plugin.sees(Event::StopPodSandbox, "p").await?.pod;
+    same("the pod's CPU shares afterwards", Some(222), told(&seen))
+}
+
+async fn after_the_new_values(s: &Stage) -> Checked {
+    let plugin = s.plugin("10", "a").await?;
+    let pod = s.pod("p").await?;
+    update(&pod, 333)
+        .await?
+        .succeeds("UpdatePodSandboxResources")?;
+    let seen = plugin.sees(Event::PostUpdatePodSandbox, "p").await?.pod;
+    same(
+        "the pod's CPU shares in PostUpdatePodSandbox",
+        Some(333),
+        told(&seen),
+    )
+}
+
+async fn not_after_a_failed_one(s: &Stage) -> Checked {
+    let plugin = s.plugin("10", "a").await?;
+    let pod = s.pod("p").await?;
+    plugin.does(Event::UpdatePodSandbox, Deed::Error("no".into()));
+    update(&pod, 333)
+        .await?
+        .fails("UpdatePodSandboxResources")?;
+    // What comes after it shows that nothing more of the update comes.
+    pod.end()
+        .await
+        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    plugin.sees(Event::RemovePodSandbox, "p").await?;
+    let post = plugin.count(Event::PostUpdatePodSandbox, "p");
+    that(
+        post == 0,
+        "no PostUpdatePodSandbox",
+        crate::plugin::listed(&plugin.lines()),
+    )
+}

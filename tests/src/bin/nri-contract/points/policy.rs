@@ -1,0 +1,138 @@
+//! G-32 and G-33: plugins that say themselves what is to come of their failures.
+
+use nri::proto::{Event, FailurePolicy};
+
+use super::failures::{Class, EVENTS, SILENT, before, of, pair};
+use crate::{
+    cri::SLEEPER,
+    plugin::{Deed, PATIENCE},
+    point::{Cost, Point, points},
+    stage::Stage,
+    verdict::{Answer, Checked, same, skip, that},
+};
+
+pub fn points() -> Vec<Point> {
+    let mut points = points! {
+        Fast "G-32/an-absent-one-fails-nothing" "a plugin with fail_request that has gone fails no request" absent;
+        Slow "G-33/kept" "a plugin with keep_connected that is late stays, and gets the next event" kept;
+        Slow "G-33/kept-and-fails-the-request" "with both, a time-out fails the call and the plugin stays" kept_and_fails;
+        Fast "G-33/a-lost-one-is-not-kept" "keep_connected does not hold what is lost" lost;
+    };
+    for (event, class, _) in EVENTS {
+        for (how, deed) in SILENT {
+            let name = nri::mask::event_name(event);
+            let id = format!("G-32/{how}-at-{name}");
+            let title = match class {
+                Class::Setup => format!("with fail_request, {how} at {name} fails the call"),
+                Class::Teardown => {
+                    format!("with fail_request, {how} at {name} fails the call when all is done")
+                }
+                Class::Notification => format!("with fail_request, {how} at {name} fails nothing"),
+            };
+            let cost = if how == "timeout" {
+                Cost::Slow
+            } else {
+                Cost::Fast
+            };
+            points.push(Point::new(id, title, cost, move |stage| {
+                let deed = deed.clone();
+                async move { failing(&stage, event, class, deed).await }
+            }));
+        }
+    }
+    points
+}
+
+/// The first NRI by which plugins say what is to come of their failures.
+const SINCE: [u64; 3] = [0, 12, 5];
+
+/// Skips what a runtime with an older NRI cannot know.
+fn known(s: &Stage) -> Checked {
+    let told = s.run.nri_version.trim_start_matches('v');
+    let numbers: Vec<u64> = told.split('.').filter_map(|n| n.parse().ok()).collect();
+    if numbers.len() == SINCE.len() && numbers.as_slice() < SINCE.as_slice() {
+        return skip(format!(
+            "failure_policy of plugins: it came with NRI v0.12.5, the runtime has v{told}"
+        ));
+    }
+    Ok(())
+}
+
+const FAIL: FailurePolicy = FailurePolicy {
+    fail_request: true,
+    keep_connected: false,
+};
+
+async fn failing(s: &Stage, event: Event, class: Class, deed: Deed) -> Checked {
+    known(s)?;
+    let (hostile, good) = pair(s, Some(FAIL)).await?;
+    let stand = before(s, event).await?;
+    hostile.does(event, deed);
+    let answer = stand.call(s, event).await?;
+    let call = format!("the call of {event:?}");
+    match class {
+        Class::Setup => {
+            answer.fails(&call)?;
+            same(
+                "the event at the plugin behind it",
+                0,
+                good.count(event, of(event)),
+            )
+        }
+        // Of a container's stop there is nothing that CRI could be told: it has ended.
+        Class::Teardown if event == Event::StopContainer => {
+            good.sees(event, of(event)).await.map(drop)
+        }
+        Class::Teardown => {
+            answer.fails(&call)?;
+            good.sees(event, of(event)).await.map(drop)
+        }
+        Class::Notification => {
+            answer.succeeds(&call)?;
+            good.sees(event, of(event)).await.map(drop)
+        }
+    }
+}
+
+async fn absent(s: &Stage) -> Checked {
+    known(s)?;
+    let (hostile, good) = pair(s, Some(FAIL)).await?;
+    drop(hostile);
+    // What comes to the good one shows that the other is no more waited for.
+    let pod = s.pod("p").await?;
+    good.sees(Event::RunPodSandbox, "p").await?;
+    pod.end().await.succeeds("StopPodSandbox, RemovePodSandbox")
+}
+
+/// A plugin that is kept, late at C-01 of a pod.
+async fn kept(s: &Stage) -> Checked {
+    known(s)?;
+    let hostile = s.wanted("10", "hostile").policy(false, true).join().await?;
+    hostile.does(Event::RunPodSandbox, Deed::Hang);
+    let pod = s.pod("p").await?;
+    hostile.behaves();
+    pod.create("c", &SLEEPER)
+        .await
+        .succeeds("CreateContainer")?;
+    hostile.sees(Event::CreateContainer, "p/c").await.map(drop)
+}
+
+async fn kept_and_fails(s: &Stage) -> Checked {
+    known(s)?;
+    let hostile = s.wanted("10", "hostile").policy(true, true).join().await?;
+    hostile.does(Event::RunPodSandbox, Deed::Hang);
+    let ran = s.cri().run(s.pod_config("p")).await;
+    ran.fails("RunPodSandbox")?;
+    hostile.behaves();
+    s.pod("next").await?;
+    hostile.sees(Event::RunPodSandbox, "next").await.map(drop)
+}
+
+async fn lost(s: &Stage) -> Checked {
+    known(s)?;
+    let hostile = s.wanted("10", "hostile").policy(false, true).join().await?;
+    hostile.does(Event::RunPodSandbox, Deed::Die);
+    s.pod("p").await?;
+    let closed = hostile.is_closed(PATIENCE).await;
+    that(closed, "the plugin is gone", "it is connected")
+}

@@ -1,0 +1,68 @@
+//! Restarts of the runtime, by the command that `--restart-cmd` gives.
+
+use std::{path::PathBuf, process::Stdio, time::Duration};
+
+use cairn_tests::{client::Client, until::poll_within};
+
+use crate::cri;
+
+/// What the command exits with where it cannot do what `REQUIRED` asks for.
+const CANNOT: i32 = 77;
+
+/// How the runtime is killed and started again.
+#[derive(Clone, Debug)]
+pub struct Restart {
+    /// Run by `sh -c`. It returns when the runtime was started; whether it answers is asked here.
+    pub command: String,
+    pub endpoint: String,
+    /// The NRI socket.
+    pub nri: PathBuf,
+}
+
+impl Restart {
+    /// Kills and starts the runtime. With `required`, so that it requires this plugin until it is started again. Answers
+    /// the new connection; `None` where the command cannot have a plugin required.
+    ///
+    /// # Errors
+    /// One line: the command failed, or the runtime does not answer.
+    pub async fn again(&self, required: Option<&str>) -> Result<Option<Client>, String> {
+        let mut shell = tokio::process::Command::new("sh");
+        shell.args(["-c", &self.command]).stdin(Stdio::null());
+        shell.env("REQUIRED", required.unwrap_or_default());
+        let output = shell.output().await.map_err(|e| format!("sh: {e}"))?;
+        match output.status.code() {
+            Some(0) => {}
+            Some(CANNOT) if required.is_some() => return Ok(None),
+            _ => {
+                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                return Err(format!(
+                    "the restart command failed ({}): {said}",
+                    output.status
+                ));
+            }
+        }
+        let client = self.answers().await?;
+        let listens = || async { tokio::net::UnixStream::connect(&self.nri).await.ok() };
+        let listening = poll_within(Duration::from_secs(30), listens).await;
+        listening
+            .map(|_| Some(client))
+            .ok_or_else(|| "the NRI socket does not answer after the restart".to_owned())
+    }
+
+    async fn answers(&self) -> Result<Client, String> {
+        let asked = || async {
+            let client = cri::connect(&self.endpoint).await.ok()?;
+            cri::version(&client).await.ok()?;
+            // Containerd answers Version before its CRI service is ready.
+            client
+                .runtime
+                .clone()
+                .list_pod_sandbox(cairn_tests::cri::ListPodSandboxRequest::default())
+                .await
+                .ok()?;
+            Some(client)
+        };
+        let answered = poll_within(Duration::from_secs(60), asked).await;
+        answered.ok_or_else(|| "the runtime does not answer after the restart".to_owned())
+    }
+}

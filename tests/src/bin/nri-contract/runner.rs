@@ -1,0 +1,208 @@
+//! Runs points one after the other, each with pods of its own, and clears what each made, whatever came of it.
+
+use std::{
+    io::{IsTerminal, Write},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    cri,
+    expect::Deviations,
+    plugin::Journal,
+    point::Point,
+    stage::{Run, Stage},
+    verdict::{Checked, Miss},
+};
+
+/// A point that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(90);
+/// A point is asked again when its look took longer than the runtime lets a hook block.
+const ATTEMPTS: u32 = 4;
+
+/// What came of a point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Pass,
+    Fail {
+        expected: String,
+        seen: String,
+        /// What its plugins were told before.
+        events: Vec<String>,
+    },
+    Skip(String),
+    /// It fails, as the file of deviations says.
+    Known {
+        expected: String,
+        seen: String,
+        because: String,
+    },
+    /// It passes though the file of deviations says that it fails.
+    Unexpected(String),
+}
+
+/// A row of the report.
+#[derive(Clone)]
+pub struct Row {
+    pub point: Point,
+    pub verdict: Verdict,
+    pub took: Duration,
+}
+
+/// Everything the runner knows.
+pub struct Runner {
+    pub run: Arc<Run>,
+    pub deviations: Deviations,
+    pub repeat: u32,
+    started: u32,
+}
+
+impl Runner {
+    pub fn new(run: Arc<Run>, deviations: Deviations, repeat: u32) -> Self {
+        Self {
+            run,
+            deviations,
+            repeat,
+            started: 0,
+        }
+    }
+
+    /// All points; the rows so far are in `rows` also when this future is dropped.
+    pub async fn all(&mut self, points: &[Point], rows: &mut Vec<Row>) {
+        let progress = std::io::stderr().is_terminal();
+        let mut failed = 0;
+        for (done, point) in points.iter().enumerate() {
+            if progress {
+                let line = format!(
+                    "{}/{} points, {failed} failed   {}",
+                    done + 1,
+                    points.len(),
+                    point.id
+                );
+                eprint!("\r\x1b[K{line:.100}");
+                let _ = std::io::stderr().flush();
+            }
+            let row = self.repeated(point).await;
+            if matches!(row.verdict, Verdict::Fail { .. } | Verdict::Unexpected(_)) {
+                failed += 1;
+            }
+            rows.push(row);
+        }
+        if progress {
+            eprint!("\r\x1b[K");
+        }
+    }
+
+    async fn repeated(&mut self, point: &Point) -> Row {
+        let begun = Instant::now();
+        let mut verdict = Verdict::Pass;
+        for n in 1..=self.repeat {
+            let (checked, events) = self.attempts(point).await;
+            verdict = match checked {
+                Ok(()) => Verdict::Pass,
+                Err(Miss::Skip(why)) => Verdict::Skip(why),
+                Err(Miss::Fail { expected, seen }) => {
+                    let seen = match self.repeat {
+                        1 => seen,
+                        all => format!("{seen} (run {n} of {all})"),
+                    };
+                    Verdict::Fail {
+                        expected,
+                        seen,
+                        events,
+                    }
+                }
+            };
+            if verdict != Verdict::Pass {
+                break;
+            }
+        }
+        Row {
+            point: point.clone(),
+            verdict: self.as_known(point, verdict),
+            took: begun.elapsed(),
+        }
+    }
+
+    fn as_known(&self, point: &Point, verdict: Verdict) -> Verdict {
+        let Some(deviation) = self.deviations.of(&point.id) else {
+            return verdict;
+        };
+        let because = deviation.told();
+        match verdict {
+            Verdict::Pass if !deviation.sometimes => Verdict::Unexpected(because),
+            Verdict::Fail { expected, seen, .. } => Verdict::Known {
+                expected,
+                seen,
+                because,
+            },
+            other => other,
+        }
+    }
+
+    async fn attempts(&mut self, point: &Point) -> (Checked, Vec<String>) {
+        let mut answer = (Ok(()), Vec::new());
+        for _ in 0..ATTEMPTS {
+            let (checked, stage) = self.once(point).await;
+            let failed = matches!(checked, Err(Miss::Fail { .. }));
+            let hurried = stage.was_hurried();
+            answer = (checked, lines(&stage.journal));
+            if !(failed && hurried) {
+                break;
+            }
+        }
+        answer
+    }
+
+    async fn once(&mut self, point: &Point) -> (Checked, Arc<Stage>) {
+        self.started += 1;
+        let stage = Stage::new(&self.run, self.started.to_string());
+        let task = tokio::spawn((point.body)(stage.clone()));
+        let ended = Abort(task.abort_handle());
+        let checked = match tokio::time::timeout(LIMIT, task).await {
+            Ok(Ok(checked)) => checked,
+            Ok(Err(error)) => fail("the suite asks", format!("it panicked: {error}")),
+            Err(_) => fail(format!("an answer within {LIMIT:?}"), "none"),
+        };
+        // Its plugins have gone with the task: what still blocks goes on now.
+        drop(ended);
+        stage.settled().await;
+        let cleared = match tokio::time::timeout(LIMIT, cri::clear(&stage.cri())).await {
+            Ok(cleared) => cleared,
+            Err(_) => Err(format!("pods that are not removed within {LIMIT:?}")),
+        };
+        let checked = match (checked, cleared) {
+            (Ok(()), Err(left)) => fail("all that the point made can be removed", left),
+            (checked, _) => checked,
+        };
+        (checked, stage)
+    }
+}
+
+/// Ends the task of a point when the runner goes on, or is itself ended.
+struct Abort(tokio::task::AbortHandle);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn fail(expected: impl Into<String>, seen: impl Into<String>) -> Checked {
+    Err(Miss::Fail {
+        expected: expected.into(),
+        seen: seen.into(),
+    })
+}
+
+/// The last events, which are those that matter.
+fn lines(journal: &Journal) -> Vec<String> {
+    const MOST: usize = 30;
+    let mut lines = journal.lines();
+    let over = lines.len().saturating_sub(MOST);
+    if over > 0 {
+        lines.drain(..over);
+        lines.insert(0, format!("… {over} before these"));
+    }
+    lines
+}

@@ -1,0 +1,384 @@
+//! What an image or a container may try in order to get out, one test per attempt.
+
+mod bounds;
+mod registry;
+mod slow;
+
+use std::time::Duration;
+
+use cairn_tests::{
+    Daemon, cri,
+    image::Image,
+    pod::{Container, Pod, pod_namespaces, pod_security, security},
+};
+use serde_json::json;
+
+/// Descriptors that anything of ours could have open while a container is made.
+const DESCRIPTORS: std::ops::RangeInclusive<u32> = 3..=64;
+/// What leads from a directory of the host on to a root: from `/proc`, from a mount below `/`, from the directory itself.
+const SUFFIXES: [&str; 4] = ["", "/1/root", "/..", "/../../.."];
+
+/// Mapped to the range of ids from 100,000 on.
+fn user_namespace() -> cri::UserNamespace {
+    let ids = vec![cri::IdMapping {
+        container_id: 0,
+        host_id: 100_000,
+        length: 65_536,
+    }];
+    cri::UserNamespace {
+        mode: cri::NamespaceMode::Pod.into(),
+        uids: ids.clone(),
+        gids: ids,
+    }
+}
+
+/// A pod whose containers live in a user namespace.
+async fn mapped_pod(daemon: &Daemon, name: &str) -> Pod {
+    let cri = daemon.cri();
+    let mut config = cri.pod_config(name);
+    pod_namespaces(&mut config).userns_options = Some(user_namespace());
+    cri.try_pod(config).await.expect("RunPodSandbox")
+}
+
+/// Starts a container in this directory. Where it does start, it must be in its own root and its program's working
+/// directory a path there; what it said comes back.
+async fn start_in(pod: &Pod, name: &str, directory: &str, mapped: bool) -> Option<String> {
+    let script = "pwd -P; cat /proc/self/mountinfo 2>/dev/null | wc -l; ls -d ../../../bin/busybox";
+    let mut config = pod.cri.container_config(name, &["/bin/sh", "-c", script]);
+    config.working_dir = directory.to_owned();
+    if mapped {
+        let options = security(&mut config).namespace_options.as_mut();
+        options.expect("set by container_config").userns_options = Some(user_namespace());
+    }
+    let container = pod
+        .try_create(config)
+        .await
+        .unwrap_or_else(|e| panic!("create with {directory}: {e}"));
+    let started = container.start().await;
+    let said = match started {
+        Ok(()) => {
+            container.exited().await;
+            Some(container.lines().join("\n"))
+        }
+        Err(_) => None,
+    };
+    container.remove().await.expect("RemoveContainer");
+    said
+}
+
+async fn no_descriptor_is_a_way_out(pod: &Pod, mapped: bool) {
+    let mut outside = Vec::new();
+    for n in DESCRIPTORS {
+        for (at, suffix) in SUFFIXES.iter().enumerate() {
+            let directory = format!("/proc/self/fd/{n}{suffix}");
+            let said = start_in(pod, &format!("c{n}-{at}"), &directory, mapped).await;
+            outside.extend(said.map(|said| format!("{directory}: it started in {said:?}")));
+        }
+    }
+    assert!(outside.is_empty(), "{}", outside.join("\n"));
+}
+
+#[tokio::test]
+async fn a_working_directory_through_a_leaked_descriptor_is_refused_for_init() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("cwd-init").await;
+    no_descriptor_is_a_way_out(&pod, false).await;
+    let here = start_in(&pod, "inside", "/made/for/it", false).await;
+    assert!(
+        here.is_some_and(|said| said.starts_with("/made/for/it\n")),
+        "an ordinary directory still is made and entered"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_working_directory_through_a_leaked_descriptor_is_refused_in_a_user_namespace() {
+    let daemon = Daemon::start().await;
+    let pod = mapped_pod(&daemon, "cwd-mapped").await;
+    no_descriptor_is_a_way_out(&pod, true).await;
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_link_of_the_image_to_a_leaked_descriptor_makes_nothing_outside() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("cwd-link").await;
+    let mut outside = Vec::new();
+    for n in DESCRIPTORS {
+        let name = format!("localhost/cairn-test/link-{n}:1");
+        let link =
+            cairn_tests::image::Layer::default().symlink("work", &format!("/proc/self/fd/{n}"));
+        let image = Image::busybox(&name)
+            .layer(link)
+            .config("WorkingDir", json!("/work/.."));
+        daemon.import(&image).await;
+        let mut config = pod.cri.container_config(&format!("c{n}"), &["/bin/pwd"]);
+        config.image.as_mut().expect("set").image = name;
+        let container = pod.try_create(config).await.expect("CreateContainer");
+        if container.start().await.is_ok() {
+            outside.push(format!("{n}: {:?}", container.exited().await.exit_code));
+        }
+        container.remove().await.expect("RemoveContainer");
+    }
+    assert!(
+        outside.is_empty(),
+        "started through descriptors {outside:?}"
+    );
+    pod.end().await;
+}
+
+/// The working directory of execs is the container's: a link that the container changes after its start.
+#[tokio::test]
+async fn a_working_directory_through_a_leaked_descriptor_is_refused_for_execs() {
+    let daemon = Daemon::start().await;
+    for mapped in [false, true] {
+        let pod = match mapped {
+            false => daemon.cri().pod("cwd-exec").await,
+            true => mapped_pod(&daemon, "cwd-exec-mapped").await,
+        };
+        let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
+        config.working_dir = "/tmp/work".to_owned();
+        if mapped {
+            let options = security(&mut config).namespace_options.as_mut();
+            options.expect("set by container_config").userns_options = Some(user_namespace());
+        }
+        let container = pod.try_create(config).await.expect("CreateContainer");
+        container.start().await.expect("StartContainer");
+        // The last one changes the link under which this very shell runs, before it ends.
+        container
+            .sh("mkdir /tmp/way && rmdir /tmp/work && ln -s way /tmp/work")
+            .await;
+        let mut outside = Vec::new();
+        for n in DESCRIPTORS {
+            for suffix in SUFFIXES {
+                let to = format!("/proc/self/fd/{n}{suffix}");
+                let aim = format!("rm /tmp/work; ln -s {to} /tmp/work");
+                aim_from_inside(&daemon, &container, &aim).await;
+                if let Ok(ran) = container.try_exec(&["pwd", "-P"], 20).await {
+                    outside.push(format!("{to}: {:?}", ran.out));
+                }
+                aim_from_inside(&daemon, &container, "rm /tmp/work; ln -s way /tmp/work").await;
+            }
+        }
+        assert!(outside.is_empty(), "{}", outside.join("\n"));
+        assert_eq!(container.exec(&["pwd", "-P"]).await, "/tmp/way");
+        pod.end().await;
+    }
+}
+
+/// Changes the container's files as a process in it would, when execs are refused.
+async fn aim_from_inside(daemon: &Daemon, container: &Container, script: &str) {
+    let status = container.try_status().await.expect("ContainerStatus");
+    let info = status.info.get("info").cloned().unwrap_or_default();
+    let info: serde_json::Value = serde_json::from_str(&info).expect("it is JSON");
+    let pid = info["pid"].as_u64().expect("a running container has a pid");
+    let done = daemon
+        .yard
+        .command("nsenter")
+        .arg(format!("--target={pid}"))
+        .args(["--mount", "--root", "--", "/bin/sh", "-c", script])
+        .output()
+        .await
+        .expect("nsenter runs");
+    assert!(done.status.success(), "{script}: {done:?}");
+}
+
+/// What a container with SYS_PTRACE does to look through every process of its PID namespace at the host, over and over.
+/// It says what it saw.
+fn watcher(daemon: &Daemon, pod: &Pod) -> cri::ContainerConfig {
+    // A file of the host where the container has none, and a file of the monitor's directory, where monitors work.
+    let marker = daemon.path("cairn.toml");
+    let script = format!(
+        "echo $$ >/tmp/watcher; while :; do \
+           for f in /proc/[0-9]*/root{0} /proc/[0-9]*/cwd/launch /proc/[0-9]*/fd/*/cgroup.procs /proc/[0-9]*/fd/*{0}; do \
+             [ -e $f ] && echo seen $f; \
+           done; \
+           for x in /proc/[0-9]*/exe; do \
+             [ $x -ef /bin/busybox ] || {{ true >>$x; }} 2>/dev/null && [ ! $x -ef /bin/busybox ] && [ -e $x ] && \
+               echo written $x; \
+           done; echo round >>/tmp/rounds; done",
+        marker.display()
+    );
+    let mut config = pod
+        .cri
+        .container_config("watcher", &["/bin/sh", "-c", &script]);
+    security(&mut config).capabilities = Some(cri::Capability {
+        add_capabilities: vec!["SYS_PTRACE".into()],
+        ..Default::default()
+    });
+    config
+}
+
+async fn it_saw_nothing(watcher: &Container) {
+    let rounds = watcher.sh("wc -l </tmp/rounds").await;
+    assert!(
+        rounds.parse::<u32>().is_ok_and(|n| n > 100),
+        "it looked {rounds} times"
+    );
+    let seen = watcher.lines();
+    assert!(seen.is_empty(), "{} times: {:?} …", seen.len(), &seen[0]);
+}
+
+fn pid_mode(mode: cri::NamespaceMode, target: &str) -> Option<cri::NamespaceOption> {
+    Some(cri::NamespaceOption {
+        pid: mode.into(),
+        target_id: target.to_owned(),
+        ..Default::default()
+    })
+}
+
+/// A pod whose containers share a PID namespace.
+async fn sharing_pod(daemon: &Daemon, name: &str) -> Pod {
+    let cri = daemon.cri();
+    let mut config = cri.pod_config(name);
+    pod_security(&mut config).namespace_options = pid_mode(cri::NamespaceMode::Pod, "");
+    cri.try_pod(config).await.expect("RunPodSandbox")
+}
+
+/// Starts this many containers with these options, some at a time; each must see its own program and the watcher's.
+async fn start_many(pod: &Pod, count: usize, options: Option<cri::NamespaceOption>) {
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..4 {
+        let (pod, options) = (pod.clone(), options.clone());
+        tasks.spawn(async move {
+            for n in (task..count).step_by(4) {
+                let script = "cat /proc/self/comm; grep -l '[t]mp/rounds' /proc/[0-9]*/cmdline 2>/dev/null | wc -l";
+                let mut config = pod
+                    .cri
+                    .container_config(&format!("c{n}"), &["/bin/sh", "-c", script]);
+                security(&mut config).namespace_options = options.clone();
+                let container = pod.try_create(config).await.expect("CreateContainer");
+                container.start().await.expect("StartContainer");
+                assert_eq!(container.exited().await.exit_code, 0);
+                assert_eq!(container.lines(), ["cat", "1"], "c{n}");
+                container.remove().await.expect("RemoveContainer");
+            }
+        });
+    }
+    while let Some(end) = tasks.join_next().await {
+        end.expect("containers start while they are watched");
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_watches_starts_in_its_shared_pid_namespace_sees_nothing_of_the_host() {
+    let daemon = Daemon::start().await;
+    let pod = sharing_pod(&daemon, "watch-starts").await;
+    let mut config = watcher(&daemon, &pod);
+    security(&mut config).namespace_options = pid_mode(cri::NamespaceMode::Pod, "");
+    let watcher = pod.try_create(config).await.expect("CreateContainer");
+    watcher.start().await.expect("StartContainer");
+    start_many(&pod, 300, pid_mode(cri::NamespaceMode::Pod, "")).await;
+    it_saw_nothing(&watcher).await;
+    watcher.stop(Duration::ZERO).await.expect("StopContainer");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_target_that_watches_who_joins_its_pid_namespace_sees_nothing_of_the_host() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("watch-joins").await;
+    let config = watcher(&daemon, &pod);
+    let watcher = pod.try_create(config).await.expect("CreateContainer");
+    watcher.start().await.expect("StartContainer");
+    let options = pid_mode(cri::NamespaceMode::Target, &watcher.id);
+    start_many(&pod, 100, options).await;
+    it_saw_nothing(&watcher).await;
+    watcher.stop(Duration::ZERO).await.expect("StopContainer");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_container_that_watches_execs_sees_nothing_of_the_host() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("watch").await;
+    let container = pod
+        .try_create(watcher(&daemon, &pod))
+        .await
+        .expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let mut execs = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let container = container.clone();
+        execs.spawn(async move {
+            for _ in 0..500 {
+                let ran = container.try_exec(&["true"], 30).await.expect("ExecSync");
+                assert_eq!(ran.code, 0, "{ran:?}");
+            }
+        });
+    }
+    while let Some(end) = execs.join_next().await {
+        end.expect("execs go on while they are watched");
+    }
+    it_saw_nothing(&container).await;
+    container.stop(Duration::ZERO).await.expect("StopContainer");
+    pod.end().await;
+}
+
+/// Any container of a pod with a shared PID namespace may send signals to process 1; the host's root may kill it.
+#[tokio::test]
+async fn a_pause_process_that_is_killed_makes_its_sandbox_notready_and_no_container_can() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let pod = sharing_pod(&daemon, "pause").await;
+    let create = async |name: &str| {
+        let mut config = cri.container_config(name, &["sleep", "1000"]);
+        security(&mut config).namespace_options = pid_mode(cri::NamespaceMode::Pod, "");
+        pod.try_create(config).await.expect("CreateContainer")
+    };
+    let (killer, late) = (create("killer").await, create("late").await);
+    killer.start().await.expect("StartContainer");
+    for signal in ["TERM", "INT", "KILL", "HUP"] {
+        killer.exec(&["kill", &format!("-{signal}"), "1"]).await;
+    }
+    assert_eq!(killer.exec(&["cat", "/proc/1/comm"]).await, "pause");
+    assert_eq!(
+        pod.status().await.state(),
+        cri::PodSandboxState::SandboxReady
+    );
+
+    let status = cri.pod_status(&pod.id).await.expect("PodSandboxStatus");
+    let info: serde_json::Value = serde_json::from_str(&status.info["info"]).expect("it is JSON");
+    let pause = info["pid"].as_u64().expect("a pause process has a pid");
+    let mut kill = daemon.yard.command("kill");
+    let killed = kill.args(["-KILL", &pause.to_string()]).output().await;
+    let killed = killed.expect("kill runs");
+    assert!(killed.status.success(), "{killed:?}");
+    cairn_tests::until("the sandbox is NOTREADY", || async {
+        let state = pod.status().await.state();
+        (state == cri::PodSandboxState::SandboxNotready).then_some(())
+    })
+    .await;
+    let refused = late.start().await.expect_err("there is nothing to join");
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains("not ready"), "{refused}");
+    killer.exited().await;
+    pod.end().await;
+}
+
+/// A volume of logs is mounted in a container: it puts a link to a file of the host where its own log is reopened.
+#[tokio::test]
+async fn a_link_in_place_of_a_log_is_not_followed() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("log").await;
+    let victim = daemon.path("victim");
+    std::fs::write(&victim, "before").expect("ours");
+    let container = pod
+        .run("c", &["sh", "-c", "while :; do echo evil; sleep 0.1; done"])
+        .await;
+    std::fs::remove_file(&container.log).expect("there is a log");
+    std::os::unix::fs::symlink(&victim, &container.log).expect("a link");
+    let reopen = cri::ReopenContainerLogRequest {
+        container_id: container.id.clone(),
+    };
+    let mut runtime = pod.cri.client.runtime.clone();
+    runtime
+        .reopen_container_log(reopen)
+        .await
+        .expect_err("a link is no log");
+    let log = container.log.clone();
+    container.stop(Duration::ZERO).await.expect("StopContainer");
+    assert_eq!(std::fs::read_to_string(&victim).expect("ours"), "before");
+    std::fs::remove_file(log).expect("the link is ours");
+    pod.end().await;
+}

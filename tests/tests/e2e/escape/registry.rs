@@ -1,0 +1,255 @@
+//! What a registry, a mirror, or who is behind a redirect may try: for credentials, and for images that are others'.
+
+use std::fs;
+
+use cairn_tests::{
+    Daemon, Setup, cri,
+    image::{Image, Layer},
+    registry::{Registry, Reply, Request},
+};
+
+const OWN: &str = "127.0.0.1:5001";
+const FOREIGN: &str = "127.0.0.2:5001";
+/// `user:opensesame`, as basic authentication shows it.
+const BASIC: &str = "Basic dXNlcjpvcGVuc2VzYW1l";
+/// What no other host may see, in any spelling.
+const SECRETS: [&str; 3] = ["opensesame", "dXNlcjpvcGVuc2VzYW1l", "refresh-me"];
+
+fn password() -> cri::AuthConfig {
+    cri::AuthConfig {
+        username: "user".into(),
+        password: "opensesame".into(),
+        ..Default::default()
+    }
+}
+
+/// Each kind of secret that a client can give.
+fn every_kind() -> [cri::AuthConfig; 3] {
+    let token = cri::AuthConfig {
+        registry_token: "opensesame".into(),
+        ..Default::default()
+    };
+    let refresh = cri::AuthConfig {
+        identity_token: "refresh-me".into(),
+        ..Default::default()
+    };
+    [password(), token, refresh]
+}
+
+pub(crate) async fn pull(
+    daemon: &Daemon,
+    reference: &str,
+    auth: Option<cri::AuthConfig>,
+) -> Result<String, tonic::Status> {
+    let request = cri::PullImageRequest {
+        image: Some(cri::ImageSpec {
+            image: reference.to_owned(),
+            ..Default::default()
+        }),
+        auth,
+        ..Default::default()
+    };
+    let mut client = daemon.cri().client.image;
+    Ok(client.pull_image(request).await?.into_inner().image_ref)
+}
+
+fn image(text: &str) -> Image {
+    Image::bare("unused").layer(Layer::default().file("own", 0o644, text.as_bytes()))
+}
+
+/// Lets in who shows the password.
+fn guarded(request: &Request) -> Option<Reply> {
+    let ask = "WWW-Authenticate: Basic realm=\"test\"".to_owned();
+    (request.header("authorization") != BASIC).then(|| Reply::Full(401, vec![ask], vec![]))
+}
+
+fn bearer(realm: &str) -> Reply {
+    let ask = format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"s\"");
+    Reply::Full(401, vec![ask], vec![])
+}
+
+#[tokio::test]
+async fn an_image_that_is_here_is_given_to_nobody_whom_its_registry_refuses() {
+    let daemon = Daemon::start().await;
+    let held = image("private").blobs();
+    let manifest = held.manifest.clone();
+    let registry = Registry::start(&daemon.yard, OWN, vec![("private:1", held)], guarded);
+    let by_tag = format!("{OWN}/private:1");
+    let by_digest = format!("{OWN}/private@{manifest}");
+    let id = pull(&daemon, &by_tag, Some(password())).await;
+    let id = id.expect("the password opens it");
+    let wrong = cri::AuthConfig {
+        password: "guess".into(),
+        ..password()
+    };
+    for reference in [&by_tag, &by_digest] {
+        for auth in [None, Some(wrong.clone())] {
+            let refused = pull(&daemon, reference, auth.clone()).await;
+            assert!(
+                refused.is_err(),
+                "{reference} without the password: {refused:?}"
+            );
+        }
+    }
+    let is_blob = |r: &Request| r.path.contains("/blobs/");
+    let fetched = registry.count(is_blob);
+    let again = pull(&daemon, &by_digest, Some(password())).await;
+    assert_eq!(again.expect("the password still opens it"), id);
+    assert_eq!(registry.count(is_blob), fetched, "nothing is fetched anew");
+}
+
+#[tokio::test]
+async fn a_mirror_is_not_shown_the_registrys_credentials() {
+    let daemon = Daemon::start().await;
+    let mirror = Registry::start(&daemon.yard, FOREIGN, vec![], |request| {
+        // By turns for the password itself, and for a token at a service of its own.
+        Some(match request.path.contains("basic") {
+            _ if request.path.starts_with("/token") => {
+                Reply::Full(200, vec![], br#"{"token":"t"}"#.into())
+            }
+            true => guarded(request).unwrap_or(Reply::Full(404, vec![], vec![])),
+            false => bearer(&format!("http://{FOREIGN}/token")),
+        })
+    });
+    let names = ["basic:1", "token:1"];
+    let images = names.map(|name| (name, image("mirrored").blobs()));
+    let registry = Registry::start(&daemon.yard, OWN, images.into(), |request| {
+        (request.header("authorization").is_empty() && !request.path.starts_with("/token"))
+            .then(|| bearer(&format!("http://{OWN}/token")))
+            .or_else(|| {
+                request
+                    .path
+                    .starts_with("/token")
+                    .then(|| Reply::Full(200, vec![], br#"{"token":"t"}"#.into()))
+            })
+    });
+    let dir = daemon.path("certs/127.0.0.1_5001_");
+    fs::create_dir_all(&dir).expect("a directory");
+    let hosts = format!("server = \"http://{OWN}\"\n[host.\"http://{FOREIGN}\"]\n");
+    fs::write(dir.join("hosts.toml"), hosts).expect("a file");
+    for name in names {
+        for auth in every_kind() {
+            let pulled = pull(&daemon, &format!("{OWN}/{name}"), Some(auth)).await;
+            pulled.expect("the registry itself has it");
+        }
+    }
+    assert!(!mirror.asked().is_empty(), "the mirror is asked first");
+    let shown: Vec<_> = mirror
+        .asked()
+        .into_iter()
+        .filter(|r| r.shows(&SECRETS))
+        .collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+    assert!(
+        registry.count(|r| r.shows(&SECRETS)) > 0,
+        "the registry is shown what was given for it"
+    );
+}
+
+#[tokio::test]
+async fn a_mirror_is_shown_credentials_that_were_given_for_it() {
+    let daemon = Daemon::start().await;
+    let held = vec![("mirrored:1", image("mirrored").blobs())];
+    let mirror = Registry::start(&daemon.yard, FOREIGN, held, guarded);
+    let registry = Registry::start(&daemon.yard, OWN, vec![], |_| None);
+    let dir = daemon.path("certs/127.0.0.1_5001_");
+    fs::create_dir_all(&dir).expect("a directory");
+    let hosts = format!("server = \"http://{OWN}\"\n[host.\"http://{FOREIGN}\"]\n");
+    fs::write(dir.join("hosts.toml"), hosts).expect("a file");
+    let auth = cri::AuthConfig {
+        server_address: FOREIGN.into(),
+        ..password()
+    };
+    let pulled = pull(&daemon, &format!("{OWN}/mirrored:1"), Some(auth)).await;
+    pulled.expect("the mirror lets them in");
+    assert!(mirror.count(|r| r.header("authorization") == BASIC) > 0);
+    assert_eq!(registry.count(|r| r.shows(&SECRETS)), 0);
+}
+
+#[tokio::test]
+async fn who_is_behind_a_redirect_cannot_ask_for_credentials() {
+    let daemon = Daemon::start().await;
+    let thief = Registry::start(&daemon.yard, FOREIGN, vec![], |request| {
+        Some(if request.path.starts_with("/token") {
+            Reply::Full(200, vec![], br#"{"token":"t"}"#.into())
+        } else {
+            bearer(&format!("http://{FOREIGN}/token"))
+        })
+    });
+    let held = image("redirected").blobs();
+    let registry = Registry::start(&daemon.yard, OWN, vec![("r:1", held)], |request| {
+        let to = format!("Location: http://{FOREIGN}{}", request.path);
+        let blob = request.path.contains("/blobs/");
+        blob.then(|| Reply::Full(307, vec![to], vec![]))
+    });
+    for auth in every_kind() {
+        let pulled = pull(&daemon, &format!("{OWN}/r:1"), Some(auth)).await;
+        let error = pulled.expect_err("no blob is ever sent");
+        assert!(!error.message().contains('\n'), "{error}");
+    }
+    assert!(thief.count(|r| r.path.contains("/blobs/")) > 0);
+    let shown: Vec<_> = thief
+        .asked()
+        .into_iter()
+        .filter(|r| r.shows(&SECRETS))
+        .collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+    drop(registry);
+}
+
+/// A registry that sends its users to a token service at `FOREIGN`, and that service.
+fn with_foreign_tokens(daemon: &Daemon) -> (Registry, Registry) {
+    let held = image("tokens").blobs();
+    let registry = Registry::start(&daemon.yard, OWN, vec![("t:1", held)], |request| {
+        (request.header("authorization") != "Bearer good")
+            .then(|| bearer(&format!("http://{FOREIGN}/token")))
+    });
+    let service = Registry::start(&daemon.yard, FOREIGN, vec![], |request| {
+        let token = if request.shows(&SECRETS) {
+            "good"
+        } else {
+            "bad"
+        };
+        Some(Reply::Full(
+            200,
+            vec![],
+            format!("{{\"token\":\"{token}\"}}").into(),
+        ))
+    });
+    (registry, service)
+}
+
+#[tokio::test]
+async fn a_token_service_elsewhere_gets_no_credentials_unless_it_is_configured() {
+    let daemon = Daemon::start().await;
+    let (_registry, service) = with_foreign_tokens(&daemon);
+    for auth in [&every_kind()[0], &every_kind()[2]] {
+        let pulled = pull(&daemon, &format!("{OWN}/t:1"), Some(auth.clone())).await;
+        let error = pulled.expect_err("nobody may have them");
+        let text = error.message();
+        assert!(
+            text.contains(FOREIGN) && text.contains("image.token_services") && !text.contains('\n'),
+            "{text}"
+        );
+    }
+    let shown: Vec<_> = service
+        .asked()
+        .into_iter()
+        .filter(|r| r.shows(&SECRETS))
+        .collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+    // Without credentials there is nothing to keep from it.
+    let anonymous = pull(&daemon, &format!("{OWN}/t:1"), None).await;
+    anonymous.expect_err("its token opens nothing");
+    assert!(service.count(|r| r.path.starts_with("/token")) > 0);
+    drop(daemon);
+
+    let toml = format!("[image.token_services]\n\"{OWN}\" = [\"{FOREIGN}\"]");
+    let daemon = Daemon::with(Setup::default().toml(&toml)).await;
+    let (_registry, service) = with_foreign_tokens(&daemon);
+    for auth in [&every_kind()[0], &every_kind()[2]] {
+        let pulled = pull(&daemon, &format!("{OWN}/t:1"), Some(auth.clone())).await;
+        pulled.expect("the configuration names the service");
+    }
+    assert!(service.count(|r| r.shows(&SECRETS)) > 0);
+}

@@ -1,0 +1,140 @@
+//! What a slow host may try: to hold up the pulls of others.
+
+use std::time::{Duration, Instant};
+
+use cairn_tests::{
+    Daemon, Setup,
+    image::{Blobs, Image, Layer},
+    registry::{Registry, Reply, Request},
+    until,
+    until::PATIENCE,
+};
+
+use super::registry::pull;
+
+const QUICK: &str = "127.0.0.1:5001";
+const SLOW: &str = "127.0.0.2:5001";
+
+/// Layers that no other image has, but for the first.
+fn image(own: &str, layers: usize) -> Blobs {
+    let shared = Layer::default().file("shared", 0o644, b"shared");
+    let mut image = Image::bare("unused").layer(shared);
+    for n in 0..layers {
+        let text = format!("{own}-{n}");
+        image = image.layer(Layer::default().file(&text, 0o644, text.as_bytes()));
+    }
+    image.blobs()
+}
+
+fn is_layer(blobs: &Blobs, request: &Request) -> bool {
+    let digest = request.path.rsplit('/').next().unwrap_or_default();
+    request.path.contains("/blobs/") && digest != blobs.id
+}
+
+/// Serves images of `count` repositories and sends no byte of a layer.
+fn stuck(daemon: &Daemon, count: usize) -> Registry {
+    let names: Vec<String> = (0..count).map(|n| format!("stuck{n}:1")).collect();
+    let images: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), image(name, 2)))
+        .collect();
+    let configs: Vec<String> = images.iter().map(|(_, image)| image.id.clone()).collect();
+    Registry::start(&daemon.yard, SLOW, images, move |request| {
+        let config = configs.iter().any(|id| request.path.ends_with(id));
+        let layer = request.path.contains("/blobs/") && !config;
+        layer.then(|| Reply::Stall(vec![0; 1000], 0))
+    })
+}
+
+async fn pulled_in_time(daemon: &Daemon, reference: &str) {
+    let pulled = tokio::time::timeout(PATIENCE, pull(daemon, reference, None)).await;
+    let pulled = pulled.unwrap_or_else(|_| panic!("{reference} waits for others"));
+    pulled.unwrap_or_else(|e| panic!("{reference}: {e}"));
+}
+
+#[tokio::test]
+async fn layers_that_never_come_hold_up_no_pull_from_another_host() {
+    let daemon = Daemon::start().await;
+    let slow = stuck(&daemon, 6);
+    let quick = Registry::start(
+        &daemon.yard,
+        QUICK,
+        vec![("quick:1", image("quick", 3))],
+        |_| None,
+    );
+    let waiting = (0..6).map(|n| {
+        let mut client = daemon.cri().client.image;
+        let request = cairn_tests::cri::PullImageRequest {
+            image: Some(cairn_tests::cri::ImageSpec {
+                image: format!("{SLOW}/stuck{n}:1"),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        tokio::spawn(async move { client.pull_image(request).await })
+    });
+    let waiting: Vec<_> = waiting.collect();
+    let layers = |registry: &Registry| registry.count(|r| is_layer(&image("", 0), r)) - 6;
+    until(
+        "all manifests are there, and layers are asked for",
+        || async {
+            let manifests = slow.count(|r| r.method == "GET" && r.path.contains("/manifests/"));
+            (manifests == 6 && slow.count(|r| r.path.contains("/blobs/")) >= 6 + 2).then_some(())
+        },
+    )
+    .await;
+    // Shares a layer with those that never come.
+    pulled_in_time(&daemon, &format!("{QUICK}/quick:1")).await;
+    assert!(waiting.iter().all(|pull| !pull.is_finished()));
+    assert!(
+        layers(&slow) <= 4,
+        "one host has four turns: {}",
+        layers(&slow)
+    );
+    assert!(quick.count(|r| r.path.contains("/blobs/")) >= 5);
+}
+
+#[tokio::test]
+async fn a_host_that_trickles_or_stalls_is_given_up() {
+    let toml = "[image]\nprogress_timeout = \"1s\"";
+    let daemon = Daemon::with(Setup::default().toml(toml)).await;
+    let held = image("x", 1);
+    let layer = held.blobs[0].1.clone();
+    let slow = Registry::start(&daemon.yard, SLOW, vec![("x:1", held)], move |request| {
+        let pause = Duration::from_millis(200);
+        let (repository, rest) = request.path.strip_prefix("/v2/")?.split_once('/')?;
+        let wanted = rest.starts_with("manifests/") == repository.starts_with("manifest");
+        match repository {
+            _ if request.method == "HEAD" || !wanted => None,
+            "manifest-trickles" => Some(Reply::Trickle(vec![b' '; 1000], pause)),
+            "manifest-stalls" => Some(Reply::Stall(vec![b' '; 1000], 500)),
+            _ => None,
+        }
+    });
+    let layers = Registry::start(&daemon.yard, QUICK, vec![("x:1", image("x", 1))], {
+        let ids = [image("x", 1).id];
+        move |request| {
+            let layer_asked = request.path.contains("/blobs/")
+                && !ids.iter().any(|id| request.path.ends_with(id));
+            let reply = Reply::Trickle(layer.clone(), Duration::from_millis(200));
+            layer_asked.then_some(reply)
+        }
+    });
+    for reference in [
+        format!("{SLOW}/manifest-trickles:1"),
+        format!("{SLOW}/manifest-stalls:1"),
+        format!("{QUICK}/x:1"),
+    ] {
+        let start = Instant::now();
+        let pulled = tokio::time::timeout(PATIENCE, pull(&daemon, &reference, None)).await;
+        let error = pulled
+            .unwrap_or_else(|_| panic!("{reference} is waited for without end"))
+            .expect_err("it never comes");
+        assert!(
+            error.message().starts_with("RegistryUnavailable: "),
+            "{reference} after {:?}: {error}",
+            start.elapsed()
+        );
+    }
+    assert!(!slow.asked().is_empty() && !layers.asked().is_empty());
+}

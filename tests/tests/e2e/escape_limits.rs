@@ -1,0 +1,372 @@
+//! What a container, an image or a user of the host may use up, or reach where it lies.
+
+use std::{collections::BTreeSet, path::Path, time::Duration};
+
+use cairn_tests::{
+    Daemon, Setup, cri, look,
+    pod::{Container, Pod},
+    until,
+};
+
+type Config = cri::ContainerConfig;
+
+fn security(config: &mut Config) -> &mut cri::LinuxContainerSecurityContext {
+    let linux = config.linux.as_mut().expect("set by container_config");
+    let security = linux.security_context.as_mut();
+    security.expect("set by container_config")
+}
+
+fn user_namespace() -> cri::UserNamespace {
+    let ids = vec![cri::IdMapping {
+        container_id: 0,
+        host_id: 100_000,
+        length: 65_536,
+    }];
+    cri::UserNamespace {
+        mode: cri::NamespaceMode::Pod.into(),
+        uids: ids.clone(),
+        gids: ids,
+    }
+}
+
+async fn mapped_pod(daemon: &Daemon, name: &str) -> Pod {
+    let cri = daemon.cri();
+    let mut config = cri.pod_config(name);
+    let linux = config.linux.as_mut().expect("set by pod_config");
+    let security = linux.security_context.as_mut().expect("set by pod_config");
+    let options = security.namespace_options.as_mut();
+    options.expect("set by pod_config").userns_options = Some(user_namespace());
+    cri.try_pod(config).await.expect("RunPodSandbox")
+}
+
+async fn sleeper(pod: &Pod, name: &str, mapped: bool) -> Container {
+    let mut config = pod.cri.container_config(name, &["sleep", "1000"]);
+    if mapped {
+        let options = security(&mut config).namespace_options.as_mut();
+        options.expect("set by container_config").userns_options = Some(user_namespace());
+    }
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    container
+}
+
+/// By what stands in its files, as `du` counts: the file system is the machine's, and others write to it too.
+async fn written(daemon: &Daemon, dir: &Path) -> u64 {
+    let du = daemon
+        .yard
+        .command("du")
+        .arg("-skx")
+        .arg(dir)
+        .output()
+        .await;
+    let du = String::from_utf8(du.expect("du runs").stdout).expect("text");
+    du.split_whitespace()
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a number")
+}
+
+#[tokio::test]
+async fn a_container_that_fills_its_pods_files_fills_nothing_of_the_host() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("fills").await;
+    let container = sleeper(&pod, "c", false).await;
+    let before = written(&daemon, &daemon.path("state")).await;
+    for file in ["hosts", "hostname", "resolv.conf"] {
+        let fill = format!("dd if=/dev/zero of=/etc/{file} bs=1M count=30 2>&1");
+        let said = container
+            .try_exec(&["sh", "-c", &fill], 30)
+            .await
+            .expect("ExecSync");
+        assert!(said.out.contains("No space left"), "{file}: {said:?}");
+    }
+    let after = written(&daemon, &daemon.path("state")).await;
+    assert!(
+        after < before + 4096,
+        "{before} kB before, {after} kB after"
+    );
+    // Nor may programs or devices of the host be found there.
+    let mounts = container.sh("cat /proc/self/mountinfo").await;
+    for at in ["/etc/hosts", "/dev/shm"] {
+        let line = mounts.lines().find(|l| l.split(' ').nth(4) == Some(at));
+        let options = line
+            .and_then(|l| l.split(' ').nth(5))
+            .expect("it is mounted");
+        assert!(options.contains("nosuid,nodev,noexec"), "{at}: {options}");
+    }
+    // Another pod has room for its own.
+    let other = daemon.cri().pod("other").await;
+    sleeper(&other, "c", false)
+        .await
+        .sh("echo 10.1.1.1 x >>/etc/hosts && cat /etc/hosts")
+        .await;
+    let files = daemon.path("state/pods").join(&pod.id);
+    pod.end().await;
+    assert!(!files.exists(), "it goes with its pod");
+    other.end().await;
+}
+
+/// Ids of pods and containers are no secret: the table of mounts has them.
+#[tokio::test]
+async fn a_user_of_the_host_enters_nothing_of_images_roots_and_pods() {
+    let daemon = Daemon::start().await;
+    let plain = daemon.cri().pod("plain").await;
+    let mapped = mapped_pod(&daemon, "mapped").await;
+    let (one, two) = (
+        sleeper(&plain, "c", false).await,
+        sleeper(&mapped, "c", true).await,
+    );
+    for container in [&one, &two] {
+        container
+            .sh("cp /bin/busybox /tmp/root && chmod 4755 /tmp/root")
+            .await;
+    }
+    let mut paths: BTreeSet<String> = BTreeSet::new();
+    for dir in ["state", "root"] {
+        // Directories of the test are closed to others themselves: what is asked is ours.
+        let find = daemon
+            .yard
+            .command("find")
+            .arg(daemon.path(dir))
+            .output()
+            .await;
+        let found = String::from_utf8_lossy(&find.expect("find runs").stdout).into_owned();
+        paths.extend(found.lines().map(str::to_owned));
+    }
+    // The directories of single pods and containers themselves may be seen, and not entered.
+    let inside = |path: &&String| {
+        let below = |dir: &str| {
+            Path::new(path)
+                .strip_prefix(daemon.path(dir))
+                .ok()
+                .map(Path::to_owned)
+        };
+        below("root").is_some_and(|p| p.components().count() > 1)
+            || ["pods", "containers", "image-volumes"].iter().any(|kind| {
+                below(&format!("state/{kind}")).is_some_and(|p| p.components().count() > 1)
+            })
+    };
+    let asked: Vec<String> = paths.iter().filter(inside).cloned().collect();
+    assert!(asked.iter().any(|p| p.ends_with("/shm")), "{asked:?}");
+    assert!(asked.iter().any(|p| p.ends_with("/tmp/root")), "{asked:?}");
+    let list = daemon.path("asked");
+    std::fs::write(&list, asked.join("\n") + "\n").expect("ours");
+    // As `root` was made by an administrator: open.
+    let open = format!(
+        "chmod 755 {} {}",
+        daemon.path("").display(),
+        daemon.path("root").display()
+    );
+    let script = format!(
+        "{open}; setpriv --reuid=65534 --regid=65534 --clear-groups sh -c \
+         'while read -r p; do [ -e \"$p\" ] && echo \"$p\"; done' <{}; true",
+        list.display()
+    );
+    let run = daemon
+        .yard
+        .command("sh")
+        .args(["-c", &script])
+        .output()
+        .await
+        .expect("sh runs");
+    let seen = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(
+        seen.is_empty() && run.status.success(),
+        "{} of {}: {seen} {run:?}",
+        seen.lines().count(),
+        asked.len()
+    );
+    plain.end().await;
+    mapped.end().await;
+}
+
+#[tokio::test]
+async fn a_system_call_newer_than_the_seccomp_profile_answers_enosys() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("newer").await;
+    let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
+    security(&mut config).seccomp = Some(cri::SecurityProfile {
+        profile_type: cri::security_profile::ProfileType::RuntimeDefault.into(),
+        localhost_ref: String::new(),
+    });
+    // For a program that can make any call: the host's perl.
+    config.mounts = ["/usr", "/lib", "/lib64"]
+        .into_iter()
+        .filter(|dir| Path::new(dir).exists())
+        .map(|dir| cri::Mount {
+            host_path: std::fs::canonicalize(dir)
+                .expect("it is there")
+                .display()
+                .to_string(),
+            container_path: dir.into(),
+            readonly: true,
+            ..Default::default()
+        })
+        .collect();
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let call = |number: &str| format!("perl -e 'my $r = syscall({number}); print $r, \" \", $!+0'");
+    let (enosys, eperm) = ("-1 38", "-1 1");
+    assert_eq!(
+        container.sh(&call("1000")).await,
+        enosys,
+        "one that no kernel has"
+    );
+    // Known, and not allowed: reboot, and swapon; an old number that is not a call any more.
+    let (reboot, swapon) = if cfg!(target_arch = "x86_64") {
+        ("169", "167")
+    } else {
+        ("142", "224")
+    };
+    assert_eq!(
+        container.sh(&call(&format!("{reboot}, 0, 0, 0, 0"))).await,
+        eperm
+    );
+    assert_eq!(container.sh(&call(&format!("{swapon}, 0, 0"))).await, eperm);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn the_daemon_raises_its_limit_of_open_files_and_gives_the_former_to_what_it_starts() {
+    let daemon = Daemon::with(Setup::default().open_files(1024, 8192)).await;
+    let own = std::fs::read_to_string(daemon.yard.inside(format!("/proc/{}/limits", daemon.pid())));
+    let own = own.expect("a process has limits");
+    let line = own
+        .lines()
+        .find(|l| l.starts_with("Max open files"))
+        .expect("there is one");
+    let numbers: Vec<&str> = line.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers, ["8192", "8192"]);
+    let pod = daemon.cri().pod("limits").await;
+    let container = sleeper(&pod, "c", false).await;
+    let shown = "grep 'open files' /proc/1/limits; ulimit -Sn; ulimit -Hn";
+    let lines = container.sh(shown).await;
+    let words: Vec<&str> = lines.split_whitespace().skip(3).collect();
+    assert_eq!(words, ["1024", "8192", "files", "1024", "8192"]);
+    pod.end().await;
+}
+
+/// Seconds of processor time that a process has used.
+fn used(daemon: &Daemon) -> f64 {
+    let stat = daemon.yard.inside(format!("/proc/{}/stat", daemon.pid()));
+    let stat = std::fs::read_to_string(stat).expect("it runs");
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .expect("one")
+        .split_whitespace()
+        .collect();
+    (fields[11].parse::<f64>().expect("a number") + fields[12].parse::<f64>().expect("a number"))
+        / 100.0
+}
+
+async fn limit_open_files(daemon: &Daemon, most: usize) {
+    let done = daemon
+        .yard
+        .command("prlimit")
+        .args([
+            format!("--pid={}", daemon.pid()),
+            format!("--nofile={most}:8192"),
+        ])
+        .output()
+        .await
+        .expect("prlimit runs");
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[tokio::test]
+async fn a_full_table_of_descriptors_makes_nothing_spin_and_loses_no_exit() {
+    let daemon = Daemon::with(Setup::default().open_files(1024, 8192)).await;
+    let pod = daemon.cri().pod("full").await;
+    let mut containers = Vec::new();
+    for n in 0..5 {
+        let script = format!(
+            "trap 'exit {}' TERM; echo ready; while :; do sleep 0.1; done",
+            40 + n
+        );
+        let container = pod.run(&format!("c{n}"), &["sh", "-c", &script]).await;
+        until("it waits for the signal", || async {
+            (container.lines() == ["ready"]).then_some(())
+        })
+        .await;
+        containers.push((container, 40 + n));
+    }
+    let mut pids = Vec::new();
+    for (container, _) in &containers {
+        pids.push(container.pid().await.expect("it runs").to_string());
+    }
+    let late = pod.create("late", &["sleep", "1000"]).await;
+    let fds = daemon.yard.inside(format!("/proc/{}/fd", daemon.pid()));
+    let open = std::fs::read_dir(fds).expect("it runs").count();
+    limit_open_files(&daemon, open - 1).await;
+    let error = late.start().await.expect_err("there is no descriptor left");
+    assert!(error.message().contains("Too many open files"), "{error}");
+    // More clients than what the failed start gave back has room for, and ends to be noticed.
+    let waiting: Vec<_> = (0..100)
+        .map(|_| std::os::unix::net::UnixStream::connect(daemon.socket()).expect("it listens"))
+        .collect();
+    let killed = daemon
+        .yard
+        .command("kill")
+        .arg("-TERM")
+        .args(&pids)
+        .output()
+        .await;
+    assert!(killed.expect("kill runs").status.success());
+    let before = used(&daemon);
+    tokio::time::sleep(Duration::from_secs(3)).await; // How much it uses in this time is what is measured.
+    let spent = used(&daemon) - before;
+    assert!(spent < 1.0, "{spent} s of 3 s");
+    limit_open_files(&daemon, 8192).await;
+    drop(waiting);
+    for (container, code) in containers {
+        assert_eq!(container.exited().await.exit_code, code, "its own code");
+    }
+    pod.end().await;
+}
+
+/// The directory of a pod's logs is a volume of a container: it puts a link in place of a directory on the way to a log.
+#[tokio::test]
+async fn a_link_in_place_of_a_logs_directory_is_not_followed() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let pod = cri.pod("log-directory").await;
+    let logs = Path::new(&pod.config.log_directory).to_owned();
+    let (victim, inside) = (daemon.path("victim"), logs.join("sub"));
+    std::fs::create_dir(&victim).expect("ours");
+    let mut config =
+        cri.container_config("c", &["sh", "-c", "while :; do echo evil; sleep 0.1; done"]);
+    config.log_path = "sub/c.log".into();
+    let container = pod
+        .try_create(config.clone())
+        .await
+        .expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    until("it is logged", || async {
+        inside.join("c.log").exists().then_some(())
+    })
+    .await;
+    config.metadata.as_mut().expect("set").name = "late".into();
+    config.log_path = "sub/deep/late.log".into();
+    let late = pod.try_create(config).await.expect("CreateContainer");
+    std::fs::rename(&inside, logs.join("moved")).expect("ours");
+    std::os::unix::fs::symlink(&victim, &inside).expect("a link");
+    let reopen = cri::ReopenContainerLogRequest {
+        container_id: container.id.clone(),
+    };
+    let mut runtime = pod.cri.client.runtime.clone();
+    let error = runtime
+        .reopen_container_log(reopen)
+        .await
+        .expect_err("a link is no directory");
+    assert!(error.message().contains("link"), "{error}");
+    let error = late.start().await.expect_err("a link is no directory");
+    assert!(error.message().contains("link"), "{error}");
+    assert!(
+        look::tree(&victim).is_empty(),
+        "nothing was made where the link leads"
+    );
+    container.stop(Duration::ZERO).await.expect("StopContainer");
+    std::fs::remove_file(&inside).expect("the link is ours");
+    pod.end().await;
+}

@@ -1,0 +1,155 @@
+//! `cairn explain`: what each plugin made of a container, who owns what, and why one was refused.
+
+use cairn_tests::{
+    Daemon,
+    daemon::{shown, stdout},
+    plugin::{Deed, Plugin},
+};
+use nri::{
+    adjust::{Adjust, SetResources},
+    proto::*,
+};
+use serde_json::Value;
+
+async fn explained(daemon: &Daemon, container: &str) -> Value {
+    let output = daemon
+        .cairn(&["explain", container, "--output", "json"])
+        .await;
+    assert!(output.status.success(), "{}", shown(&output));
+    serde_json::from_str(&stdout(&output)).expect("JSON")
+}
+
+fn change<'a>(explained: &'a Value, plugin: &str, field: &str) -> &'a Value {
+    let plugins = explained["plugins"].as_array().expect("a list");
+    let said = plugins.iter().find(|said| said["plugin"] == plugin);
+    let changes = said.and_then(|said| said["changes"].as_array());
+    let changes = changes.unwrap_or_else(|| panic!("{plugin} is not in {explained}"));
+    let found = changes.iter().find(|change| change["field"] == field);
+    found.unwrap_or_else(|| panic!("{plugin} changed no {field}: {explained}"))
+}
+
+#[tokio::test]
+async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
+    let daemon = Daemon::start().await;
+    let socket = daemon.nri_socket();
+    let first = Plugin::join(&socket, "10", "first").await;
+    let second = Plugin::join(&socket, "20", "second").await;
+    let _idle = Plugin::join(&socket, "30", "idle").await;
+    first.adjusts(|_, _| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.add_env("SECRET", "hunter2");
+        adjust.add_annotation("first", "was here");
+        Some(adjust)
+    });
+    second.adjusts(|_, _| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.memory_limit(64 << 20);
+        Some(adjust)
+    });
+    let pod = daemon.cri().pod("p").await;
+    let container = pod.sleeper("web").await;
+    let output = daemon.cairn(&["explain", "web"]).await;
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", shown(&output));
+    for line in [
+        "10-first   2 changes",
+        "+ Env SECRET (value not shown)",
+        "+ Annotations first = \"was here\"",
+        "20-second  1 change",
+        "+ MemLimit = 67108864",
+        "30-idle    changed nothing",
+        "+       \"SECRET=…\"",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "no terminal, no colours");
+    let full = stdout(&daemon.cairn(&["explain", "web", "--full"]).await);
+    let (some, all) = (text.lines().count(), full.lines().count());
+    assert!(
+        some * 2 < all,
+        "{some} of {all} lines: what nobody changed is left out\n{text}"
+    );
+    // By the beginning of its id, by its name, and by its pod's.
+    for name in [&container.id[..12], "web", "p/web"] {
+        let explained = explained(&daemon, name).await;
+        assert_eq!(explained["container"]["id"], container.id.as_str());
+        assert_eq!(explained["container"]["state"], "running");
+        assert_eq!(
+            change(&explained, "20-second", "MemLimit")["value"],
+            64 << 20
+        );
+        assert_eq!(
+            change(&explained, "10-first", "Annotations")["key"],
+            "first"
+        );
+        let limit = "/linux/resources/memory/limit";
+        assert_eq!(explained["base"].pointer(limit), None);
+        assert_eq!(
+            explained["spec"].pointer(limit),
+            Some(&Value::from(64 << 20))
+        );
+        assert!(!explained.to_string().contains("hunter2"), "{explained}");
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_refused_container_is_explained_by_its_name_with_the_reason() {
+    let daemon = Daemon::start().await;
+    let socket = daemon.nri_socket();
+    let _first = Plugin::join(&socket, "10", "first").await;
+    let second = Plugin::join(&socket, "20", "second").await;
+    second.does(Event::CreateContainer, Deed::Error("not here".into()));
+    let pod = daemon.cri().pod("p").await;
+    let config = pod.cri.container_config("web", &["true"]);
+    pod.try_create(config).await.expect_err("vetoed");
+    let refused = explained(&daemon, "p/web").await;
+    assert_eq!(refused["container"]["state"], "refused");
+    let why = refused["refused"].as_str().expect("a reason");
+    assert!(
+        why.contains("20-second") && why.contains("not here"),
+        "{why}"
+    );
+    let said = refused["plugins"].as_array().expect("a list");
+    let outcomes: Vec<_> = said.iter().map(|s| (&s["plugin"], &s["outcome"])).collect();
+    assert_eq!(outcomes[0].0, "10-first");
+    assert_eq!(
+        outcomes[1],
+        (&Value::from("20-second"), &Value::from("refused"))
+    );
+    assert_eq!(refused["spec"], Value::Null);
+    let text = stdout(&daemon.cairn(&["explain", "web"]).await);
+    assert!(text.contains("20-second  refused: not here"), "{text}");
+    assert!(
+        text.contains("\nnot created: plugin 20-second refused"),
+        "{text}"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_name_that_says_too_little_or_nothing_is_refused_in_one_line() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let (one, two) = (cri.pod("one").await, cri.pod("two").await);
+    one.create("web", &["true"]).await;
+    two.create("web", &["true"]).await;
+    let refused = |name: &'static str| async {
+        let output = daemon.cairn(&["explain", name]).await;
+        assert!(!output.status.success(), "{}", shown(&output));
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    };
+    let several = refused("web").await;
+    assert!(
+        several.contains("/one/web (") && several.contains("/two/web ("),
+        "{several}"
+    );
+    assert!(refused("nobody").await.contains("nobody"));
+    let one_of_them = explained(&daemon, "two/web").await;
+    assert_eq!(one_of_them["container"]["pod"], two.id.as_str());
+    assert_eq!(one_of_them["base"], Value::Null, "no plugin was there");
+    one.end().await;
+    two.end().await;
+}

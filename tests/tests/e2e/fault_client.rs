@@ -1,0 +1,144 @@
+//! Clients that vanish in the middle of a call, and come back.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use cairn_tests::{Daemon, client::Client, cri, daemon::Setup, plugin::Plugin, pod::Cri, until};
+use nri::proto::Event;
+use tonic::Code;
+
+/// A client of its own connection, so that it can vanish.
+async fn another(daemon: &Daemon) -> Cri {
+    let client = Client::connect(&daemon.socket()).await.expect("it serves");
+    Cri::new(client, &daemon.path(""), daemon.cgroup_parent())
+}
+
+/// Waits until the daemon has seen the end of the other client's connection.
+async fn is_noticed(daemon: &Daemon) {
+    until("the daemon has noticed", || async {
+        let links = daemon.lines(&["ss", "-xH", "state", "established"]).await;
+        let socket = daemon.socket().display().to_string();
+        let clients = links.iter().filter(|line| line.contains(&socket));
+        (clients.count() <= 1).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_vanished_in_run_pod_sandbox_gets_its_pod_when_it_comes_back() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "slow").await;
+    let gate = plugin.blocks(Event::RunPodSandbox);
+    let first = another(&daemon).await;
+    let config = first.pod_config("mine");
+    let call = tokio::spawn({
+        let (first, config) = (first.clone(), config.clone());
+        async move { first.try_pod(config).await.map(|pod| pod.id) }
+    });
+    plugin.sees(Event::RunPodSandbox, "mine").await;
+    call.abort();
+    let _aborted = call.await;
+    drop(first);
+    is_noticed(&daemon).await;
+    gate.open();
+    let cri = daemon.cri();
+    let listed = until("the pod is there", || async { cri.pods().await.pop() }).await;
+    let pod = cri.try_pod(config.clone()).await.expect("its own call");
+    assert_eq!(pod.id, listed.id);
+    assert_eq!(
+        plugin
+            .events()
+            .iter()
+            .filter(|e| **e == Event::RunPodSandbox)
+            .count(),
+        1
+    );
+    let again = cri.try_pod(config).await.expect_err("now it knows");
+    assert_eq!(again.code(), Code::AlreadyExists);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_client_whose_daemon_died_before_the_answer_gets_its_pod_and_its_container() {
+    let mut daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("mine").await;
+    daemon.kill_and_restart().await;
+    let cri = daemon.cri();
+    let again = cri
+        .try_pod(cri.pod_config("mine"))
+        .await
+        .expect("its own call");
+    assert_eq!(again.id, pod.id);
+    let container = again.create("c", &["true"]).await;
+    daemon.kill_and_restart().await;
+    let pod = daemon.cri().pod_by_id(&pod.id, "mine");
+    let same = pod.create("c", &["true"]).await;
+    assert_eq!(same.id, container.id);
+    let cri = daemon.cri();
+    let other = cri
+        .try_pod(cri.pod_config("mine"))
+        .await
+        .expect_err("it was used");
+    assert_eq!(other.code(), Code::AlreadyExists);
+    pod.end().await;
+}
+
+/// A CNI program whose ADD waits for the file `go` and fails, and whose DEL fails until there is the file `heal`.
+const BROKEN: &str = r#"#!/bin/sh
+here=${0%/*}
+fail() { echo '{"cniVersion":"1.0.0","code":100,"msg":"broken on purpose"}'; exit 1; }
+case $CNI_COMMAND in
+ADD) : >"$here/begun"; until [ -e "$here/go" ]; do sleep 0.02; done; fail ;;
+DEL) [ -e "$here/heal" ] || fail ;;
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
+esac
+"#;
+
+#[tokio::test]
+async fn a_client_that_vanished_is_not_given_a_pod_whose_creation_failed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = dir.path().join("broken");
+    fs::write(&program, BROKEN).expect("the program is written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is made one");
+    let conflist = r#"{"cniVersion":"1.0.0","name":"broken","plugins":[{"type":"broken"}]}"#;
+    let mut setup = Setup::default().cni(conflist);
+    setup.cni_programs = Some(dir.path().to_owned());
+    let mut daemon = Daemon::with(setup).await;
+    let before = daemon.inventory().await;
+    let first = another(&daemon).await;
+    let config = first.pod_config("mine");
+    let call = tokio::spawn({
+        let (first, config) = (first.clone(), config.clone());
+        async move { first.try_pod(config).await.map(|pod| pod.id) }
+    });
+    until("ADD has begun", || async {
+        dir.path().join("begun").exists().then_some(())
+    })
+    .await;
+    call.abort();
+    let _aborted = call.await;
+    drop(first);
+    is_noticed(&daemon).await;
+    let cri = daemon.cri();
+    fs::write(dir.path().join("go"), "").expect("ADD goes on");
+    let left = until("the creation has failed", || async {
+        let pod = cri.pods().await.pop()?;
+        (cri.pod_status(&pod.id).await.ok()?.status?.state() != cri::PodSandboxState::SandboxReady)
+            .then_some(pod)
+    })
+    .await;
+    let again = cri.try_pod(config).await.expect_err("it has failed");
+    assert_eq!(again.code(), Code::AlreadyExists, "{again}");
+    let says = ["creation failed", "network", "remove it first"];
+    assert!(
+        says.iter().all(|word| again.message().contains(word)),
+        "{again}"
+    );
+    // The next daemon knows of it, and tries again to undo it.
+    daemon.kill_and_restart().await;
+    let cri = daemon.cri();
+    let listed = cri.pods().await.pop().expect("it is listed still");
+    assert_eq!(listed.id, left.id);
+    fs::write(dir.path().join("heal"), "").expect("DEL works again");
+    cri.pod_by_id(&left.id, "mine").end().await;
+    daemon.leaves_only(&before).await;
+}

@@ -1,0 +1,187 @@
+//! A disk of 8 MB that fills up under the daemon: what ran goes on, what ended is told, and it heals.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::PathBuf,
+    time::Duration,
+};
+
+use cairn_tests::{
+    Daemon, Setup,
+    cri::ContainerState,
+    daemon::shown,
+    image::{BUSYBOX, Image},
+    look,
+    pod::Pod,
+};
+
+/// A daemon whose records, images and roots lie on a file system of 8 MB, and its logs on it too.
+async fn on_a_small_disk() -> Daemon {
+    let mut daemon = Daemon::new(Setup::default()).await;
+    let (image, root) = (daemon.path("disk.img"), daemon.path("root"));
+    File::create(&image)
+        .and_then(|file| file.set_len(8 << 20))
+        .expect("a file of 8 MB");
+    fs::create_dir(&root).expect("a place for it");
+    let mut make = daemon.yard.command("mkfs.ext4");
+    make.args(["-q", "-m", "0", "-O", "^has_journal"])
+        .arg(&image);
+    done(make.output().await);
+    let mut mount = daemon.yard.command("mount");
+    mount.args(["-o", "loop"]).arg(&image).arg(&root);
+    done(mount.output().await);
+    daemon.serve().await;
+    daemon.import(&Image::busybox(BUSYBOX)).await;
+    daemon
+}
+
+fn done(output: std::io::Result<std::process::Output>) {
+    let output = output.expect("it can be run");
+    assert!(output.status.success(), "{}", shown(&output));
+}
+
+/// Takes every byte that is left, and gives it back when dropped.
+struct Filler(PathBuf);
+
+impl Filler {
+    fn new(daemon: &Daemon) -> Self {
+        let path = daemon.yard.inside(daemon.path("root/filler"));
+        let mut file = File::create(&path).expect("made");
+        for size in [64 << 10, 4096, 512, 1] {
+            while file.write_all(&vec![0; size]).is_ok() {}
+        }
+        file.sync_all().ok();
+        Self(path)
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        fs::remove_file(&self.0).expect("it was ours");
+    }
+}
+
+const ENDING: [&str; 3] = [
+    "sh",
+    "-c",
+    "while [ ! -e /dev/shm/die ]; do sleep 0.05; done; exit 9",
+];
+
+/// Ends a container of this kind: the pod's shm is not on the disk.
+fn end(daemon: &Daemon, pod: &Pod) {
+    let shm = daemon.path("state/pods").join(&pod.id).join("shm/die");
+    File::create(daemon.yard.inside(shm)).expect("the pod's shm takes it");
+}
+
+#[tokio::test]
+async fn an_exit_on_a_full_disk_is_told_also_after_a_restart_and_is_written_when_there_is_room() {
+    let mut daemon = on_a_small_disk().await;
+    let pod = daemon.cri().pod("full").await;
+    let container = pod.run("c", &ENDING).await;
+    let other = pod.run("o", &["sleep", "100000"]).await;
+    let full = Filler::new(&daemon);
+    end(&daemon, &pod);
+    assert_eq!(container.exited().await.exit_code, 9);
+    daemon.kill_and_restart().await;
+    let cri = daemon.cri();
+    let container = cri.container_by_id(&container.id, container.log.clone());
+    assert_eq!(container.exited().await.exit_code, 9, "the monitor kept it");
+    let other = cri.container_by_id(&other.id, other.log.clone());
+    assert_eq!(other.state().await, ContainerState::ContainerRunning);
+    assert_eq!(other.exec(&["echo", "here"]).await, "here");
+    drop(full);
+    let record = daemon.yard.inside(
+        daemon
+            .path("root/containers")
+            .join(format!("{}.json", container.id)),
+    );
+    cairn_tests::until("the exit is on record", || async {
+        let text = fs::read_to_string(&record).ok()?;
+        text.contains("\"code\": 9").then_some(())
+    })
+    .await;
+    daemon.kill_and_restart().await;
+    let cri = daemon.cri();
+    let container = cri.container_by_id(&container.id, container.log.clone());
+    assert_eq!(container.status().await.exit_code, 9);
+    cri.pod_by_id(&pod.id, "full").end().await;
+    assert!(look::cgroup_pids(daemon.cgroup_parent()).is_empty());
+}
+
+#[tokio::test]
+async fn on_a_full_disk_requests_fail_by_name_removals_work_and_everything_heals() {
+    let daemon = on_a_small_disk().await;
+    daemon.cri().pod("warm-up").await.end().await;
+    let before = daemon.inventory().await;
+    let cri = daemon.cri();
+    let pod = cri.pod("full").await;
+    let container = pod.run("c", &["sleep", "100000"]).await;
+    let idle = pod.create("idle", &["true"]).await;
+    let full = Filler::new(&daemon);
+    let refused = cri.try_pod(cri.pod_config("more")).await;
+    let refused = refused.expect_err("its record cannot be written");
+    assert!(refused.message().contains("No space left"), "{refused}");
+    let config = cri.container_config("more", &["true"]);
+    let refused = pod.try_create(config).await.expect_err("no room for it");
+    assert!(refused.message().contains("No space left"), "{refused}");
+    assert_eq!(container.exec(&["echo", "here"]).await, "here");
+    container
+        .stop(Duration::from_secs(0))
+        .await
+        .expect("StopContainer");
+    container.remove().await.expect("a removal makes room");
+    idle.remove().await.expect("a removal makes room");
+    pod.end().await;
+    drop(full);
+    daemon.leaves_only(&before).await;
+    let again = cri.pod("more").await;
+    assert_eq!(again.run("c", &["true"]).await.exited().await.exit_code, 0);
+    again.end().await;
+}
+
+#[tokio::test]
+async fn lines_that_were_written_before_the_disk_was_full_are_there_and_lines_follow() {
+    let mut daemon = on_a_small_disk().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("lines");
+    let logs = daemon.path("root/logs");
+    config.log_directory = daemon.yard.inside(&logs).display().to_string();
+    fs::create_dir_all(daemon.yard.inside(&logs)).expect("made");
+    let mut inside = config.clone();
+    inside.log_directory = logs.display().to_string();
+    let pod = cri.try_pod(inside).await.expect("RunPodSandbox");
+    let script = "i=0; while :; do echo line-$i-0123456789012345678901234567890123456789; i=$((i+1)); sleep 0.002; done";
+    let command = ["sh", "-c", script];
+    let container = pod.try_create(cri.container_config("c", &command)).await;
+    let mut container = container.expect("CreateContainer");
+    container.log = daemon.yard.inside(&container.log);
+    container.start().await.expect("StartContainer");
+    cairn_tests::until("it writes", || async {
+        (container.lines().len() > 50).then_some(())
+    })
+    .await;
+    let full = Filler::new(&daemon);
+    let acknowledged = container.lines();
+    daemon.kill_and_restart().await;
+    drop(full);
+    let seen = container.lines().len();
+    cairn_tests::until("it goes on when there is room", || async {
+        (container.lines().len() > seen + 50).then_some(())
+    })
+    .await;
+    let lines = container.lines();
+    assert_eq!(
+        lines[..acknowledged.len()],
+        acknowledged[..],
+        "none of them is lost"
+    );
+    let whole = |line: &String| {
+        line.starts_with("line-") && line.ends_with("-0123456789012345678901234567890123456789")
+    };
+    assert!(
+        lines.iter().filter(|line| !whole(line)).count() <= 1,
+        "but where it was torn"
+    );
+    daemon.cri().pod_by_id(&pod.id, "lines").end().await;
+}

@@ -1,0 +1,252 @@
+//! Records that cannot be read, because a disk tore them or a newer cairn wrote them: what they describe goes on.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use cairn_tests::{
+    Daemon,
+    cri::{ContainerState, PodSandboxState},
+    daemon::{shown, stdout},
+    pod::{Container, Pod},
+    until,
+};
+use tonic::Code;
+
+/// Makes a record one of a schema to come, or takes it back.
+fn set_schema(record: &Path, schema: u32) {
+    let text = fs::read_to_string(record).expect("the record is there");
+    let at = text.find("\"schema\": ").expect("it has a schema") + "\"schema\": ".len();
+    let end = at + text[at..].find(',').expect("more follows");
+    fs::write(record, format!("{}{schema}{}", &text[..at], &text[end..])).expect("written");
+}
+
+fn tear(record: &Path) {
+    let text = fs::read(record).expect("the record is there");
+    fs::write(record, &text[..20]).expect("written");
+}
+
+fn pod_record(daemon: &Daemon, id: &str) -> PathBuf {
+    daemon.path("root/pods").join(format!("{id}.json"))
+}
+
+fn container_record(daemon: &Daemon, id: &str) -> PathBuf {
+    daemon.path("root/containers").join(format!("{id}.json"))
+}
+
+const TICKING: [&str; 3] = [
+    "sh",
+    "-c",
+    "i=0; while :; do echo $i; i=$((i+1)); sleep 0.1; done",
+];
+
+/// It writes on, and it is the same process.
+async fn goes_on(daemon: &Daemon, container: &Container, pid: u32) {
+    assert!(
+        daemon.yard.inside(format!("/proc/{pid}/root")).exists(),
+        "its process is gone"
+    );
+    let seen = container.lines().len();
+    until("its log goes on", || async {
+        (container.lines().len() > seen + 2).then_some(())
+    })
+    .await;
+}
+
+fn in_hand(daemon: &Daemon, pod: &Pod, container: &Container) -> (Pod, Container) {
+    let cri = daemon.cri();
+    let name = pod.config.hostname.clone();
+    (
+        cri.pod_by_id(&pod.id, &name),
+        cri.container_by_id(&container.id, container.log.clone()),
+    )
+}
+
+async fn held(daemon: &Daemon) -> serde_json::Value {
+    let output = daemon.cairn(&["recover", "--output", "json"]).await;
+    assert!(output.status.success(), "{}", shown(&output));
+    serde_json::from_slice(&output.stdout).expect("it is JSON")
+}
+
+#[tokio::test]
+async fn a_downgrade_and_an_upgrade_keep_every_running_container() {
+    let mut daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("newer").await;
+    let container = pod.run("c", &TICKING).await;
+    let (address, pid) = (pod.ip().await, container.pid().await.expect("a pid"));
+    let records = [
+        pod_record(&daemon, &pod.id),
+        container_record(&daemon, &container.id),
+    ];
+    daemon.kill().await;
+    records.iter().for_each(|record| set_schema(record, 99));
+    // Twice: what the first start leaves is what the second finds.
+    for _ in 0..2 {
+        daemon.serve().await;
+        let (pod, container) = in_hand(&daemon, &pod, &container);
+        goes_on(&daemon, &container, pid).await;
+        assert_eq!(pod.status().await.state(), PodSandboxState::SandboxNotready);
+        let status = container.status().await;
+        assert_eq!(status.state(), ContainerState::ContainerUnknown);
+        assert!(status.message.contains("schema 99"), "{}", status.message);
+        // A kubelet knows them by these.
+        let listed = daemon.cri().pods().await.pop().expect("the pod is listed");
+        assert_eq!(listed.labels, pod.config.labels);
+        assert_eq!(listed.metadata, pod.config.metadata);
+        for refused in [
+            pod.stop().await,
+            pod.remove().await,
+            container.remove().await,
+        ] {
+            let refused = refused.expect_err("it is held");
+            assert_eq!(refused.code(), Code::FailedPrecondition);
+            assert!(refused.message().contains("cairn rm --force"), "{refused}");
+        }
+        goes_on(&daemon, &container, pid).await;
+        daemon.kill().await;
+    }
+    records.iter().for_each(|record| set_schema(record, 1));
+    daemon.serve().await;
+    let (pod, container) = in_hand(&daemon, &pod, &container);
+    assert_eq!(pod.status().await.state(), PodSandboxState::SandboxReady);
+    assert_eq!(pod.ip().await, address);
+    assert_eq!(container.state().await, ContainerState::ContainerRunning);
+    assert_eq!(container.pid().await, Some(pid));
+    assert_eq!(container.exec(&["echo", "here"]).await, "here");
+    goes_on(&daemon, &container, pid).await;
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_torn_record_of_a_container_costs_it_nothing_until_somebody_gives_it_up() {
+    let mut daemon = Daemon::start().await;
+    daemon.cri().pod("warm-up").await.end().await;
+    let before = daemon.inventory().await;
+    let pod = daemon.cri().pod("torn").await;
+    let container = pod.run("c", &TICKING).await;
+    let neighbour = pod.run("n", &TICKING).await;
+    let pid = container.pid().await.expect("a pid");
+    daemon.kill().await;
+    tear(&container_record(&daemon, &container.id));
+    daemon.serve().await;
+    let (pod, container) = in_hand(&daemon, &pod, &container);
+    goes_on(&daemon, &container, pid).await;
+    assert_eq!(container.state().await, ContainerState::ContainerUnknown);
+    assert_eq!(pod.status().await.state(), PodSandboxState::SandboxReady);
+    let neighbour = daemon
+        .cri()
+        .container_by_id(&neighbour.id, neighbour.log.clone());
+    assert_eq!(neighbour.exec(&["echo", "ok"]).await, "ok");
+    let objects = held(&daemon).await;
+    assert_eq!(objects["held"][0]["id"], container.id);
+    assert_eq!(
+        objects["held"][0]["pod"], pod.id,
+        "its spec tells whose it is"
+    );
+    let refused = pod
+        .stop()
+        .await
+        .expect_err("the network would go from under it");
+    assert!(refused.message().contains(&container.id), "{refused}");
+    let gone = daemon.cairn(&["rm", "--force", &container.id]).await;
+    assert!(gone.status.success(), "{}", shown(&gone));
+    assert_eq!(stdout(&gone).trim(), container.id);
+    assert!(!daemon.yard.inside(format!("/proc/{pid}/root")).exists());
+    pod.end().await;
+    daemon.leaves_only(&before).await;
+}
+
+#[tokio::test]
+async fn a_torn_record_of_a_pod_holds_its_network_and_its_containers() {
+    let mut daemon = Daemon::start().await;
+    daemon.cri().pod("warm-up").await.end().await;
+    let before = daemon.inventory().await;
+    let pod = daemon.cri().pod("torn").await;
+    let container = pod.run("c", &TICKING).await;
+    let (address, pid) = (pod.ip().await, container.pid().await.expect("a pid"));
+    daemon.kill().await;
+    tear(&pod_record(&daemon, &pod.id));
+    daemon.serve().await;
+    let (_, container) = in_hand(&daemon, &pod, &container);
+    goes_on(&daemon, &container, pid).await;
+    let other = daemon.cri().pod("other").await;
+    assert_ne!(other.ip().await, address, "its address is still taken");
+    let ping = ["ping", "-c", "1", "-W", "5", address.as_str()];
+    let pinged = other.run("ping", &ping).await.exited().await;
+    assert_eq!(pinged.exit_code, 0, "its network works");
+    other.end().await;
+    let table = daemon.cairn(&["recover"]).await;
+    assert!(stdout(&table).contains(&pod.id[..13]), "{}", shown(&table));
+    let refused = daemon.cairn(&["rm", &pod.id]).await;
+    assert!(!refused.status.success(), "without --force it is held");
+    let gone = daemon.cairn(&["rm", "--force", &pod.id[..12]]).await;
+    assert!(gone.status.success(), "{}", shown(&gone));
+    assert!(daemon.cri().pods().await.is_empty() && daemon.cri().containers().await.is_empty());
+    daemon.leaves_only(&before).await;
+    assert_eq!(held(&daemon).await["held"], serde_json::json!([]));
+}
+
+#[tokio::test]
+async fn a_torn_record_of_an_attachment_gives_its_address_to_nobody() {
+    let mut daemon = Daemon::start().await;
+    daemon.cri().pod("warm-up").await.end().await;
+    let before = daemon.inventory().await;
+    let pod = daemon.cri().pod("torn").await;
+    let address = pod.ip().await;
+    daemon.kill().await;
+    let attachment = daemon
+        .path("root/network/attachments")
+        .join(format!("{}.json", pod.id));
+    let text = fs::read_to_string(&attachment).expect("the record is there");
+    let text = text.replace("\"schema\":1", "\"schema\":77");
+    fs::write(&attachment, text).expect("written");
+    daemon.serve().await;
+    let pod = daemon.cri().pod_by_id(&pod.id, "torn");
+    assert_eq!(pod.ip().await, address);
+    let others = [daemon.cri().pod("a").await, daemon.cri().pod("b").await];
+    for other in &others {
+        assert_ne!(other.ip().await, address);
+        other.end().await;
+    }
+    let refused = pod.stop().await.expect_err("what it holds is not known");
+    assert!(refused.message().contains("schema 77"), "{refused}");
+    let gone = daemon.cairn(&["rm", "--force", &pod.id]).await;
+    assert!(gone.status.success(), "{}", shown(&gone));
+    assert!(
+        shown(&gone).contains("skipped: network"),
+        "{}",
+        shown(&gone)
+    );
+    daemon.leaves_only(&before).await;
+}
+
+#[tokio::test]
+async fn a_torn_list_of_layers_in_use_costs_no_layer() {
+    let mut daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("layers").await;
+    let container = pod.create("c", &TICKING).await;
+    daemon.kill().await;
+    let list = daemon
+        .path("root/roots")
+        .join(&container.id)
+        .join("rootfs/use.json");
+    let whole = fs::read(&list).expect("it is there");
+    fs::write(&list, b"{").expect("written");
+    daemon.serve().await;
+    let mut images = daemon.cri().client.image.clone();
+    let image = cairn_tests::cri::ImageSpec {
+        image: cairn_tests::image::BUSYBOX.to_owned(),
+        ..Default::default()
+    };
+    let remove = cairn_tests::cri::RemoveImageRequest { image: Some(image) };
+    images.remove_image(remove).await.expect("RemoveImage");
+    daemon.kill().await;
+    fs::write(&list, whole).expect("written");
+    daemon.serve().await;
+    let (pod, container) = in_hand(&daemon, &pod, &container);
+    container.start().await.expect("its layers were kept");
+    let pid = container.pid().await.expect("a pid");
+    goes_on(&daemon, &container, pid).await;
+    pod.end().await;
+}

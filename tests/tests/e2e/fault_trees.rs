@@ -1,0 +1,84 @@
+//! Trees that a container shapes: deeper than a stack, removed without one.
+
+use std::time::Duration;
+
+use cairn_tests::{
+    Daemon,
+    image::{Image, Layer},
+    pod::{Container, Pod},
+    until::until_within,
+};
+
+const DEPTH: usize = 150_000;
+
+/// A container of an image with a VOLUME, and in that, and in its own layer, such a tree.
+async fn digger(daemon: &Daemon, name: &str) -> (Pod, Container) {
+    let image = Image::busybox("localhost/cairn-test/volume:1")
+        .layer(Layer::default().dir("data", 0o755))
+        .config("Volumes", serde_json::json!({ "/data": {} }));
+    daemon.import(&image).await;
+    let pod = daemon.cri().pod(name).await;
+    let mut config = daemon.cri().container_config("c", &["sleep", "100000"]);
+    config.image.as_mut().expect("set").image = "localhost/cairn-test/volume:1".to_owned();
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let pid = container.pid().await.expect("a pid");
+    for dir in ["data", "tmp"] {
+        let at = daemon.yard.inside(format!("/proc/{pid}/root/{dir}"));
+        tokio::task::spawn_blocking(move || dig_at(&at))
+            .await
+            .expect("it can be dug");
+    }
+    (pod, container)
+}
+
+fn dig_at(dir: &std::path::Path) {
+    use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = open(dir, flags, Mode::empty()).expect("the directory is there");
+    for _ in 0..DEPTH {
+        mkdirat(&at, "d", Mode::RWXU).expect("one deeper");
+        at = openat(&at, "d", flags, Mode::empty()).expect("one deeper");
+    }
+}
+
+#[tokio::test]
+async fn a_tree_deeper_than_a_stack_is_removed_with_its_container() {
+    let daemon = Daemon::start().await;
+    let (pod, container) = digger(&daemon, "deep").await;
+    let pid = daemon.pid();
+    container.remove().await.expect("RemoveContainer");
+    pod.end().await;
+    let left = || cairn_tests::look::tree(&daemon.path("root/volumes"));
+    assert!(left().is_empty(), "{:?}", left());
+    emptied_trash(&daemon).await;
+    assert!(daemon.yard.ending(pid).is_none(), "the daemon lives");
+}
+
+#[tokio::test]
+async fn recovery_removes_a_tree_deeper_than_a_stack() {
+    let mut daemon = Daemon::start().await;
+    let (pod, container) = digger(&daemon, "deep").await;
+    daemon.kill().await;
+    // As if the daemon had died in the removal: nothing owns the tree any more.
+    let record = format!("root/containers/{}.json", container.id);
+    std::fs::remove_file(daemon.path(&record)).expect("the record is there");
+    daemon.serve().await;
+    let volumes = cairn_tests::look::tree(&daemon.path("root/volumes"));
+    assert!(volumes.is_empty(), "it was swept: {} left", volumes.len());
+    let trash = cairn_tests::look::subdirs(&daemon.path("root/images/trash"));
+    assert!(!trash.is_empty(), "nobody waited for its removal");
+    daemon.cri().pod_by_id(&pod.id, "deep").end().await;
+    emptied_trash(&daemon).await;
+}
+
+async fn emptied_trash(daemon: &Daemon) {
+    // Two such trees take their time on a busy machine, and nobody waits for them.
+    let left = "the trees are gone from the trash too";
+    until_within(left, Duration::from_secs(150), || async {
+        cairn_tests::look::subdirs(&daemon.path("root/images/trash"))
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,367 @@
+//! Imports point down, module by module: within each package, what the modules name of each other has
+//! no circle.
+//!
+//! An arrow is a path in a `use` or anywhere in code, also in a macro's arguments, that leads from one
+//! file's module into another's, a child or a parent included; code of tests draws none.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fs,
+    path::Path,
+};
+
+use cairn_tests::bins::repository;
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::{Attribute, Item, UseTree, spanned::Spanned};
+
+/// The root of each crate: name as it is written here, and its first file.
+const CRATES: [(&str, &str); 11] = [
+    ("nri", "nri/src/lib.rs"),
+    ("nri_plugins", "nri/plugins/src/lib.rs"),
+    ("cni_shim", "cni-shim/src/lib.rs"),
+    ("monitor", "runtime/monitor/src/lib.rs"),
+    ("monitor_bin", "runtime/monitor/src/main.rs"),
+    ("create", "runtime/create/src/main.rs"),
+    ("cairn", "runtime/src/lib.rs"),
+    ("cairn_bin", "runtime/src/main.rs"),
+    ("tests", "tests/src/lib.rs"),
+    ("proto_nri", "proto/nri/src/lib.rs"),
+    ("proto_cri", "proto/cri/src/lib.rs"),
+];
+
+/// A module by its names from the crate's root, which is empty.
+type Module = Vec<String>;
+/// Where each arrow is drawn first.
+type Arrows = BTreeMap<(String, String), String>;
+
+#[derive(Default)]
+struct Crate {
+    modules: BTreeSet<Module>,
+    /// Absolute paths that a module names: from, path, place.
+    paths: Vec<(Module, Vec<String>, String)>,
+}
+
+fn is_of_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let text = attribute.to_token_stream().to_string();
+        text.contains("cfg") && text.contains("test") && !text.contains("not (test")
+            || text == "# [test]"
+    })
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(i) => &i.attrs,
+        Item::Enum(i) => &i.attrs,
+        Item::Fn(i) => &i.attrs,
+        Item::Impl(i) => &i.attrs,
+        Item::Macro(i) => &i.attrs,
+        Item::Mod(i) => &i.attrs,
+        Item::Static(i) => &i.attrs,
+        Item::Struct(i) => &i.attrs,
+        Item::Trait(i) => &i.attrs,
+        Item::Type(i) => &i.attrs,
+        Item::Use(i) => &i.attrs,
+        _ => &[],
+    }
+}
+
+impl Crate {
+    fn read(root: &Path) -> Self {
+        let mut all = Self::default();
+        let dir = root
+            .parent()
+            .expect("a file lies in a directory")
+            .to_path_buf();
+        all.file(root, &dir, Module::new());
+        all
+    }
+
+    /// `dir`: where the files of its children lie.
+    fn file(&mut self, file: &Path, dir: &Path, module: Module) {
+        let source = fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let parsed = syn::parse_file(&source).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        self.modules.insert(module.clone());
+        let name = file.strip_prefix(repository()).expect("below the root");
+        let name = name.display().to_string();
+        self.items(&parsed.items, (&name, dir), &module, &module);
+    }
+
+    /// `inner` is where the names are looked up: an inline module is no file, and so no module here.
+    fn items(
+        &mut self,
+        items: &[Item],
+        (file, dir): (&str, &Path),
+        module: &Module,
+        inner: &Module,
+    ) {
+        let children = items.iter().filter_map(|item| match item {
+            Item::Mod(i) if !is_of_tests(&i.attrs) => Some(i.ident.to_string()),
+            _ => None,
+        });
+        let children: BTreeSet<String> = children.collect();
+        let here = Here {
+            file,
+            module,
+            inner,
+            children,
+        };
+        for item in items.iter().filter(|item| !is_of_tests(attributes(item))) {
+            match item {
+                Item::Mod(one) => {
+                    let name = one.ident.to_string();
+                    let mut child = inner.clone();
+                    child.push(name.clone());
+                    match &one.content {
+                        Some((_, items)) => {
+                            self.items(items, (file, &dir.join(&name)), module, &child)
+                        }
+                        None => {
+                            let below = dir.join(&name);
+                            let flat = below.with_extension("rs");
+                            let file = if flat.exists() {
+                                flat
+                            } else {
+                                below.join("mod.rs")
+                            };
+                            self.file(&file, &below, child);
+                        }
+                    }
+                }
+                Item::Use(one) => self.tree(&here, &one.tree, Vec::new()),
+                other => self.tokens(&here, other.to_token_stream()),
+            }
+        }
+    }
+
+    fn tree(&mut self, here: &Here<'_>, tree: &UseTree, mut before: Vec<String>) {
+        let line = tree.span().start().line;
+        match tree {
+            UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.tree(here, &path.tree, before);
+            }
+            UseTree::Group(group) => {
+                for one in &group.items {
+                    self.tree(here, one, before.clone());
+                }
+            }
+            UseTree::Name(name) => {
+                before.push(name.ident.to_string());
+                self.path(here, &before, line);
+            }
+            UseTree::Rename(name) => {
+                before.push(name.ident.to_string());
+                self.path(here, &before, line);
+            }
+            UseTree::Glob(_) => {
+                before.push("*".to_owned());
+                self.path(here, &before, line);
+            }
+        }
+    }
+
+    /// Every `a::b::c` of the code, macros' arguments included.
+    fn tokens(&mut self, here: &Here<'_>, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        let mut line = 0;
+        // How many colons follow the last name.
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) => {
+                    if colons != 2 {
+                        self.path(here, &std::mem::take(&mut path), line);
+                        line = name.span().start().line;
+                    }
+                    path.push(name.to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
+                TokenTree::Group(group) => {
+                    self.path(here, &std::mem::take(&mut path), line);
+                    colons = 0;
+                    self.tokens(here, group.stream());
+                }
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {
+                    self.path(here, &std::mem::take(&mut path), line);
+                    colons = 0;
+                }
+            }
+        }
+        self.path(here, &path, line);
+    }
+
+    fn path(&mut self, here: &Here<'_>, path: &[String], line: usize) {
+        // A name alone leads nowhere; nor does the `crate` of `pub(crate)`.
+        let [first, _, ..] = path else {
+            return;
+        };
+        let mut absolute = match first.as_str() {
+            "crate" => Module::new(),
+            "self" | "super" => here.inner.clone(),
+            child if here.children.contains(child) => here.inner.clone(),
+            _ => return,
+        };
+        for name in path {
+            match name.as_str() {
+                "crate" | "self" => {}
+                "super" => drop(absolute.pop()),
+                name => absolute.push(name.to_owned()),
+            }
+        }
+        let place = format!("{}:{line}: {}", here.file, path.join("::"));
+        self.paths.push((here.module.clone(), absolute, place));
+    }
+
+    /// Each path ends in the deepest module that it leads through.
+    fn arrows(&self, name: &str) -> Arrows {
+        let written = |module: &[String]| {
+            let mut all = vec![name.to_owned()];
+            all.extend_from_slice(module);
+            all.join("::")
+        };
+        let mut arrows = Arrows::new();
+        for (from, path, place) in &self.paths {
+            let mut to = path.as_slice();
+            while !self.modules.contains(to) {
+                to = &to[..to.len() - 1];
+            }
+            if to != from.as_slice() {
+                let arrow = (written(from), written(to));
+                arrows.entry(arrow).or_insert_with(|| place.clone());
+            }
+        }
+        arrows
+    }
+}
+
+/// Where code stands.
+struct Here<'a> {
+    file: &'a str,
+    module: &'a Module,
+    inner: &'a Module,
+    children: BTreeSet<String>,
+}
+
+/// The shortest way from one module to another.
+fn way(arrows: &Arrows, from: &str, to: &str) -> Option<Vec<(String, String)>> {
+    let mut came: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut todo = VecDeque::from([from]);
+    while let Some(at) = todo.pop_front() {
+        for (a, b) in arrows.keys().filter(|(a, _)| a == at) {
+            if b != from && !came.contains_key(b.as_str()) {
+                came.insert(b, a);
+                todo.push_back(b);
+            }
+        }
+    }
+    let mut way = Vec::new();
+    let mut at = to;
+    while at != from {
+        let before = came.get(at)?;
+        way.push(((*before).to_owned(), at.to_owned()));
+        at = before;
+    }
+    way.reverse();
+    Some(way)
+}
+
+/// The shortest circle there is, as its arrows.
+fn circle(arrows: &Arrows) -> Option<Vec<(String, String)>> {
+    let circles = arrows.keys().filter_map(|(from, to)| {
+        let mut all = way(arrows, to, from)?;
+        all.push((from.clone(), to.clone()));
+        Some(all)
+    });
+    circles.min_by_key(Vec::len)
+}
+
+fn all_arrows() -> Arrows {
+    let mut arrows = Arrows::new();
+    for (name, root) in CRATES {
+        let read = Crate::read(&repository().join(root));
+        arrows.extend(read.arrows(name));
+    }
+    arrows
+}
+
+#[test]
+fn imports_of_modules_point_down_only() {
+    let all = all_arrows();
+    assert!(
+        all.len() > 500,
+        "{} arrows: has something moved?",
+        all.len()
+    );
+    if let Some(circle) = circle(&all) {
+        let lines = circle
+            .iter()
+            .map(|arrow| format!("  {} -> {} by {}", arrow.0, arrow.1, all[arrow]));
+        let lines: Vec<_> = lines.collect();
+        panic!(
+            "a circle of imports: one of these must point the other way\n{}",
+            lines.join("\n")
+        );
+    }
+}
+
+/// The reader of sources itself: what draws an arrow, and what does not.
+#[test]
+fn paths_are_found_in_imports_code_and_macros_and_not_in_tests() {
+    let dir = tempfile::tempdir_in(repository().join("target")).expect("a directory");
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).expect("written");
+    write("lib.rs", "mod a; mod b; mod c; mod d; pub struct Root;");
+    write("a.rs", "use crate::{b::{self, B}, Root};\nfn f() {}");
+    write(
+        "b.rs",
+        "pub struct B;\nfn f() { println!(\"{}\", crate::c::C); }",
+    );
+    write(
+        "c.rs",
+        "pub const C: u8 = 0;\n#[cfg(test)]\nmod tests { use crate::a; }",
+    );
+    write(
+        "d.rs",
+        "impl super::c::Trait for u8 { fn f() -> Vec<super::a::A> { todo!() } }",
+    );
+    let read = Crate::read(&dir.path().join("lib.rs"));
+    let arrows = read.arrows("x");
+    let arrows: Vec<_> = arrows.keys().map(|(a, b)| format!("{a} -> {b}")).collect();
+    assert_eq!(
+        arrows,
+        [
+            "x::a -> x",
+            "x::a -> x::b",
+            "x::b -> x::c",
+            "x::d -> x::a",
+            "x::d -> x::c"
+        ]
+    );
+}
+
+#[test]
+fn a_circle_is_found_with_its_lines() {
+    let arrow = |a: &str, b: &str| ((a.to_owned(), b.to_owned()), format!("{a}.rs:1"));
+    let tree = Arrows::from([arrow("a", "b"), arrow("b", "c"), arrow("a", "c")]);
+    assert_eq!(circle(&tree), None);
+    let mut ring = tree.clone();
+    ring.extend([arrow("c", "a")]);
+    assert_eq!(circle(&ring).map(|c| c.len()), Some(2));
+    let mut long = tree;
+    long.extend([arrow("c", "d"), arrow("d", "b")]);
+    assert_eq!(circle(&long).map(|c| c.len()), Some(3));
+}
+
+/// Prints what would be listed, for whoever moves a module: `cargo test --test modules -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints, checks nothing"]
+fn arrows_in_circles() {
+    let all = all_arrows();
+    for ((from, to), place) in &all {
+        if way(&all, to, from).is_some() {
+            println!("{from} -> {to}\t{place}");
+        }
+    }
+}
