@@ -306,7 +306,7 @@ fn idmapped(
     mount_tree::set_attributes(&tree, &attributes).map_err(|e| {
         let kind = filesystem(&tree);
         format!(
-            "idmapped mount of {}: not supported by its file system ({kind}): {e}",
+            "idmapped mount of {}: not supported by its filesystem ({kind}): {e}",
             source.display()
         )
     })?;
