@@ -47,6 +47,7 @@ pub fn apply_adjustment(
     process::env(&mut new, &adjust.env)?;
     process::args(&mut new, &adjust.args)?;
     process::hooks(&mut new, adjust.hooks.as_ref())?;
+    process::hook_programs(adjust.hooks.as_ref(), context.view)?;
     cdi_devices(&mut new, &adjust.cdi_devices, context)?;
     if adjust.linux.is_some() {
         linux_section(&mut new, asked, context)?;

@@ -63,6 +63,7 @@ pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Resu
                 &format!("{option:?} is not an option of bind mounts"),
             ));
         }
+        check_source(path, entry, view)?;
         let propagation = propagation(entry, view)?;
         if strongest != Propagation::Shared && propagation != Propagation::Private {
             strongest = propagation;
@@ -84,15 +85,46 @@ fn at(mount: &Mount) -> String {
     clean_path(&mount.destination().to_string_lossy())
 }
 
-fn unknown_to_binds(entry: &nri::Mount) -> Option<&String> {
+fn is_bind(entry: &nri::Mount) -> bool {
     let mut options = entry.options.iter();
-    let is_bind = entry.r#type == "bind" || options.any(|o| o == "bind" || o == "rbind");
-    let mut options = entry.options.iter();
-    options.find(|option| is_bind && !OF_BINDS.contains(&option.as_str()))
+    entry.r#type == "bind" || options.any(|o| o == "bind" || o == "rbind")
 }
 
-/// What the mount asks of the root, if its source allows it (NRI-721). Without such an option the
-/// source is not looked at (NRI-724).
+fn unknown_to_binds(entry: &nri::Mount) -> Option<&String> {
+    let mut options = entry.options.iter();
+    options.find(|option| is_bind(entry) && !OF_BINDS.contains(&option.as_str()))
+}
+
+/// What can be known now is not left to the start: the error there is the create helper's, and comes after the plugin
+/// that it is about was told that all went well.
+fn check_source(path: &str, entry: &nri::Mount, view: &dyn HostView) -> Result<(), SpecError> {
+    if !is_bind(entry) {
+        return match entry.r#type.as_str() {
+            "" => Err(wrong(
+                path,
+                "it has neither a type nor the option bind or rbind",
+            )),
+            _ => Ok(()),
+        };
+    }
+    if !entry.source.starts_with('/') || entry.source.contains('\0') {
+        let cause = format!("the source {:?} must be absolute", entry.source);
+        return Err(wrong(path, &cause));
+    }
+    match view.bind_source(&entry.source) {
+        Some(_) => Ok(()),
+        None => Err(no_source(entry)),
+    }
+}
+
+fn no_source(entry: &nri::Mount) -> SpecError {
+    SpecError::not_found(
+        field(&entry.destination),
+        format!("source {:?} does not exist", entry.source),
+    )
+}
+
+/// What the mount asks of the root, if its source allows it (NRI-721).
 fn propagation(entry: &nri::Mount, view: &dyn HostView) -> Result<Propagation, SpecError> {
     let asked = entry
         .options
@@ -107,12 +139,9 @@ fn propagation(entry: &nri::Mount, view: &dyn HostView) -> Result<Propagation, S
     let Some(asked) = asked.filter(|p| *p != Propagation::Private) else {
         return Ok(Propagation::Private);
     };
-    let source = view.bind_source(&entry.source).ok_or_else(|| {
-        SpecError::not_found(
-            field(&entry.destination),
-            format!("source {:?} does not exist", entry.source),
-        )
-    })?;
+    let source = view
+        .bind_source(&entry.source)
+        .ok_or_else(|| no_source(entry))?;
     check_propagation(asked, source.propagation).map_err(|cause| {
         wrong(
             &entry.destination,

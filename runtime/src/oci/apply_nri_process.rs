@@ -12,7 +12,7 @@ use super::{
     apply_nri_linux::has_namespace,
     base::empty_process,
     error::SpecError,
-    facts::{HostFacts, Policy},
+    facts::{HostFacts, HostView, Policy},
     from_cri::rlimit,
     process::name_of,
 };
@@ -119,6 +119,31 @@ pub fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
     Ok(())
 }
 
+/// All but those of startContainer are programs of the host: they must be there.
+pub fn hook_programs(asked: Option<&nri::Hooks>, view: &dyn HostView) -> Result<(), SpecError> {
+    let Some(asked) = asked else {
+        return Ok(());
+    };
+    let kinds = [
+        &asked.prestart,
+        &asked.create_runtime,
+        &asked.create_container,
+        &asked.poststart,
+        &asked.poststop,
+    ];
+    let missing = |hook: &&nri::Hook| {
+        let found = view.bind_source(&hook.path);
+        found.is_none_or(|found| found.is_dir)
+    };
+    match kinds.into_iter().flatten().find(missing) {
+        None => Ok(()),
+        Some(hook) => Err(SpecError::not_found(
+            "adjust.hooks",
+            format!("there is no program {:?} on this host", hook.path),
+        )),
+    }
+}
+
 /// Appended per kind.
 pub fn hooks(spec: &mut Spec, asked: Option<&nri::Hooks>) -> Result<(), SpecError> {
     let Some(asked) = asked.filter(|h| **h != nri::Hooks::default()) else {
@@ -139,6 +164,20 @@ fn append(list: &mut Option<Vec<Hook>>, asked: &[nri::Hook]) -> Result<(), SpecE
             return Err(SpecError::invalid(
                 "adjust.hooks",
                 format!("{:?} must be absolute", hook.path),
+            ));
+        }
+        let mut texts = hook.args.iter().chain(&hook.env);
+        if texts.any(|text| text.contains('\0')) {
+            return Err(SpecError::invalid(
+                "adjust.hooks",
+                format!("{}: a NUL byte in its arguments or variables", hook.path),
+            ));
+        }
+        let variable = |text: &&String| text.find('=').is_none_or(|at| at == 0);
+        if hook.env.iter().any(|text| variable(&text)) {
+            return Err(SpecError::invalid(
+                "adjust.hooks",
+                format!("{}: a variable that is not NAME=value", hook.path),
             ));
         }
         let timeout = hook.timeout.as_ref().map(|t| t.value);
@@ -348,7 +387,8 @@ pub fn rlimits(spec: &mut Spec, asked: &[nri::PosixRlimit]) -> Result<(), SpecEr
     let process = process(spec);
     let mut list = process.rlimits().clone().unwrap_or_default();
     for limit in asked {
-        let new = rlimit(&limit.r#type, limit.soft, limit.hard)?;
+        let new = rlimit(&limit.r#type, limit.soft, limit.hard)
+            .map_err(|error| error.of_field(&format!("adjust.rlimits[{:?}]", limit.r#type)))?;
         match list.iter_mut().find(|l| l.typ() == new.typ()) {
             Some(place) => *place = new,
             None => list.push(new),

@@ -58,6 +58,28 @@ impl SpecError {
         }
     }
 
+    /// The path of the field that it is about, where there is one.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Self::Invalid { field, .. }
+            | Self::NotFound { field, .. }
+            | Self::Unsupported { field, .. } => Some(field),
+            Self::RroUnsupported { .. } | Self::ImageVolume { .. } | Self::NoCommand => None,
+        }
+    }
+
+    /// The same refusal, told of this field.
+    #[must_use]
+    pub fn of_field(mut self, path: &str) -> Self {
+        if let Self::Invalid { field, .. }
+        | Self::NotFound { field, .. }
+        | Self::Unsupported { field, .. } = &mut self
+        {
+            path.clone_into(field);
+        }
+        self
+    }
+
     /// Kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {

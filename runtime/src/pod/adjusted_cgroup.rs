@@ -8,10 +8,14 @@ use super::{
     error::{Error, Result},
     record::ContainerPhase,
     registry::Registry,
+    setters,
     spec::Specs,
     state::Container,
 };
-use crate::cgroup::{self, CgroupPath, Host};
+use crate::{
+    cgroup::{self, CgroupPath, Host},
+    oci::SpecError,
+};
 
 const FIELD: &str = "adjust.linux.cgroups_path";
 
@@ -33,13 +37,17 @@ impl AdjustedCgroups {
         if asked.is_empty() {
             return Ok(());
         }
-        let path =
-            cgroup::from_oci(asked).map_err(|error| Error::invalid(format!("{FIELD}: {error}")))?;
+        let refused = |cause: String| {
+            let field = FIELD.to_owned();
+            let error = SpecError::Invalid { field, cause };
+            Error::from(setters::named(error, &specs.owners, &container.id))
+        };
+        let path = cgroup::from_oci(asked).map_err(|error| refused(error.to_string()))?;
         // Two that ask for one place at once would both find it free.
         let _placing = self.placing.lock().await;
         if self.is_taken(&container.id, &path) {
-            return Err(Error::invalid(format!(
-                "{FIELD}: {path} is there already: what is in it would be limited and killed with the container"
+            return Err(refused(format!(
+                "{path} is there already: what is in it would be limited and killed with the container"
             )));
         }
         let path = path.as_str().to_owned();

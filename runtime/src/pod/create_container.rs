@@ -22,6 +22,7 @@ use super::{
         ContainerHooks, ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Exit, Mark,
     },
     request::CreateContainerRequest,
+    setters,
     spec::{SpecStore, Specs},
     state::{Container, Pod},
 };
@@ -336,7 +337,9 @@ impl CreateContainer {
                 blockio: None,
             },
         )
-        .map_err(|error| Error::from(error).at(APPLY))?;
+        .map_err(|error| {
+            Error::from(setters::named(error, &owners, &container.id)).at(APPLY)
+        })?;
         specs.base = Some(std::mem::replace(&mut specs.spec, spec));
         specs.adjustment = adjustment;
         specs.owners = owners;

@@ -55,6 +55,7 @@ pub mod request;
 pub mod resources;
 pub mod run_pod_sandbox;
 pub mod sandbox;
+pub mod setters;
 pub mod side_effects;
 pub mod skips;
 pub mod spec;

@@ -17,6 +17,7 @@ use super::{
     hooks::Hooks,
     processes::Processes,
     record::{ContainerPhase, Exit, Mark, Process},
+    setters::AdjustedMounts,
     spec::{SpecStore, Specs},
     state::{Container, Pod},
 };
@@ -95,6 +96,8 @@ impl StartContainer {
         let record = container.cell.get();
         let specs = self.specs.read(&container.id).await?;
         let join = join(pod, &specs)?;
+        let mounts = AdjustedMounts::of(&specs.adjustment, &specs.owners, &container.id);
+        mounts.check().await?;
 
         fault::pass("container.start.cgroup").await?;
         let group = processes.cgroup(&record.cgroup)?;
@@ -128,7 +131,8 @@ impl StartContainer {
         let root = processes.dirs.rootfs(&container.id);
         // Not awaited: an unmount waits for the kernel's grace period, the container need not.
         tokio::task::spawn_blocking(move || unmount_root(&root));
-        let (monitor, launched) = launched.map_err(|error| Error::failed(error.to_string()))?;
+        let (monitor, launched) =
+            launched.map_err(|error| Error::failed(mounts.name_in(&error.to_string())))?;
         container.set_monitor(Some(monitor.clone()));
         let process = processes.process(&launched);
         let pid = process.pid;

@@ -32,7 +32,7 @@ pub struct Fixture {
     pub image_mounts: BTreeMap<String, PathBuf>,
 }
 
-/// A host where every path below `/shared`, `/slave` and `/private` exists with that propagation.
+/// A host where every path below `/shared`, `/slave` and `/private` exists with that propagation, and programs below `/h`.
 #[derive(Default)]
 pub struct View {
     pub devices: Vec<HostDevice>,
@@ -44,12 +44,12 @@ impl HostView for View {
         let propagation = match host_path.split('/').nth(1)? {
             "shared" => Propagation::Shared,
             "slave" => Propagation::Slave,
-            "private" | "link" => Propagation::Private,
+            "private" | "link" | "h" => Propagation::Private,
             _ => return None,
         };
         Some(BindSource {
             resolved: host_path.replace("/link/", "/private/").into(),
-            is_dir: true,
+            is_dir: !host_path.starts_with("/h/"),
             propagation,
         })
     }

@@ -110,6 +110,10 @@ table! {
     }
     mounts::a_mount_propagates_as_its_options_say_or_is_refused { Seen["mounts.options"] }
 
+    mounts::a_source_that_is_not_there_fails_the_creation_and_the_start_by_mount_and_plugin {
+        Refused["mounts.source"]
+    }
+
     devices::devices_are_made_with_their_mode_and_owner_and_can_be_used {
         Seen[
             "linux.devices.path", "linux.devices.type", "linux.devices.major", "linux.devices.minor",

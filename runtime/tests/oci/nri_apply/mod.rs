@@ -6,6 +6,7 @@ mod mounts;
 mod process;
 mod resources;
 mod whole;
+mod words;
 
 use cairn::oci::{ApplyContext, SpecError, apply_adjustment};
 use oci_spec::runtime::{Linux, Process, Spec};

@@ -32,10 +32,10 @@ fn destinations(spec: &Spec) -> Vec<String> {
 #[test]
 fn mounts_are_removed_replaced_and_sorted_so_that_parents_come_first() {
     let spec = applied(&mounts(vec![
-        mount("/z/deep//", "/anything", &["bind"]),
+        mount("/z/deep//", "/private/any", &["bind"]),
         mount("-/dev/mqueue/", "", &[]),
-        mount("/etc/hosts", "/anything", &["bind"]),
-        mount("/a", "/anything", &["bind"]),
+        mount("/etc/hosts", "/private/any", &["bind"]),
+        mount("/a", "/private/any", &["bind"]),
     ]));
     let list = destinations(&spec);
     assert!(!list.contains(&"/dev/mqueue".to_owned()));
@@ -119,11 +119,6 @@ fn each_mounts_propagation_is_judged_by_its_own_source() {
         Some("slave")
     );
     assert_eq!(root(vec![mount("/x", "/private/x", &["rprivate"])]), None);
-    assert_eq!(
-        root(vec![mount("/x", "/missing/x", &[])]),
-        None,
-        "a source is not looked at"
-    );
     let shared_first = vec![
         mount("/x", "/shared/x", &["rshared"]),
         mount("/y", "/private/y", &["rbind"]),
@@ -137,7 +132,33 @@ fn each_mounts_propagation_is_judged_by_its_own_source() {
     ] {
         assert!(refused(&mounts(vec![mount("/x", source, &[option])])).contains(source));
     }
-    assert!(
-        refused(&mounts(vec![mount("/x", "/missing/x", &["rslave"])])).contains("does not exist")
-    );
+}
+
+#[test]
+fn a_mount_that_cannot_be_made_is_refused_while_the_container_is_created() {
+    for (bad, cause) in [
+        (mount("/x", "/missing/x", &[]), "does not exist"),
+        (mount("/x", "/missing/x", &["rslave"]), "does not exist"),
+        (mount("/x", "", &["rbind"]), "must be absolute"),
+        (mount("/x", "shared/x", &["rbind"]), "must be absolute"),
+        (
+            nri::Mount {
+                r#type: String::new(),
+                ..mount("/x", "/private/x", &["ro"])
+            },
+            "neither a type nor",
+        ),
+    ] {
+        let text = refused(&mounts(vec![bad]));
+        assert!(
+            text.starts_with("adjust.mounts[\"/x\"]: ") && text.contains(cause),
+            "{text}"
+        );
+    }
+    // No source on this host, and none needed.
+    let tmpfs = nri::Mount {
+        r#type: "tmpfs".to_owned(),
+        ..mount("/x", "tmpfs", &["size=1m"])
+    };
+    applied(&mounts(vec![tmpfs]));
 }

@@ -118,3 +118,38 @@ pub(crate) async fn a_mount_propagates_as_its_options_say_or_is_refused(stage: &
     }
     pod.end().await;
 }
+
+pub(crate) async fn a_source_that_is_not_there_fails_the_creation_and_the_start_by_mount_and_plugin(
+    stage: &Stage,
+) {
+    let pod = stage.pod("gone").await;
+    let volume = stage.volume("volume");
+    let (here, never) = (volume.display().to_string(), volume.join("never"));
+    let mut adjust = ContainerAdjustment::default();
+    let missing = mount("/x", "bind", &never.display().to_string(), &["rbind"]);
+    adjust.add_mount(missing);
+    let wanted = r#"adjust.mounts["/x"] (set by 10-adjuster): source"#;
+    stage.refuses(&pod, wanted, adjust).await;
+
+    stage.adjusts(move |name, adjust| match name {
+        "vanished" => drop(adjust.add_mount(mount("/x", "bind", &here, &["rbind"]))),
+        "bad-data" => drop(adjust.add_mount(mount("/x", "tmpfs", "tmpfs", &["size=none"]))),
+        _ => {}
+    });
+    let vanished = pod.create("vanished", &["true"]).await;
+    fs::remove_dir(&volume).expect("it is empty");
+    // Only the kernel knows the options of a file system.
+    let bad_data = pod.create("bad-data", &["true"]).await;
+    for (container, cause) in [
+        (vanished, "not there any more"),
+        (bad_data, "mount /x (set"),
+    ] {
+        let error = container.start().await.expect_err("it cannot start");
+        let text = error.message();
+        let told = text.contains("mount /x (set by 10-adjuster): ") && text.contains(cause);
+        assert!(told, "{text}");
+        let status = container.status().await;
+        assert!(status.message.contains("set by 10-adjuster"), "{status:?}");
+    }
+    pod.end().await;
+}

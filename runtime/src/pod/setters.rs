@@ -1,0 +1,242 @@
+//! Who set what: the plugins behind a field of an adjustment that cannot be had, for the error that says so.
+
+use proto_nri::{ContainerAdjustment, Field, FieldOwners, OwningPlugins};
+
+use super::error::{Error, Result};
+use crate::{oci::SpecError, store::blocking};
+
+/// Fields that have owners, by their path in an error.
+#[rustfmt::skip]
+const PLACES: [(&str, Field); 39] = [
+    ("annotations", Field::Annotations),
+    ("mounts", Field::Mounts),
+    ("hooks", Field::OciHooks),
+    ("env", Field::Env),
+    ("args", Field::Args),
+    ("rlimits", Field::Rlimits),
+    ("CDI_devices", Field::CdiDevices),
+    ("linux.devices", Field::Devices),
+    ("linux.cgroups_path", Field::CgroupsPath),
+    ("linux.oom_score_adj", Field::OomScoreAdj),
+    ("linux.io_priority", Field::IoPriority),
+    ("linux.scheduler", Field::LinuxSched),
+    ("linux.seccomp_policy", Field::SeccompPolicy),
+    ("linux.namespaces", Field::Namespace),
+    ("linux.sysctl", Field::Sysctl),
+    ("linux.net_devices", Field::LinuxNetDevices),
+    ("linux.memory_policy", Field::MemoryPolicy),
+    ("linux.rdt.clos_id", Field::RdtClosId),
+    ("linux.rdt.schemata", Field::RdtSchemata),
+    ("linux.rdt.enable_monitoring", Field::RdtEnableMonitoring),
+    ("linux.resources.memory.limit", Field::MemLimit),
+    ("linux.resources.memory.reservation", Field::MemReservation),
+    ("linux.resources.memory.swap", Field::MemSwapLimit),
+    ("linux.resources.memory.kernel", Field::MemKernelLimit),
+    ("linux.resources.memory.kernel_tcp", Field::MemTcpLimit),
+    ("linux.resources.memory.swappiness", Field::MemSwappiness),
+    ("linux.resources.memory.disable_oom_killer", Field::MemDisableOomKiller),
+    ("linux.resources.memory.use_hierarchy", Field::MemUseHierarchy),
+    ("linux.resources.cpu.shares", Field::CpuShares),
+    ("linux.resources.cpu.quota", Field::CpuQuota),
+    ("linux.resources.cpu.period", Field::CpuPeriod),
+    ("linux.resources.cpu.realtime_runtime", Field::CpuRealtimeRuntime),
+    ("linux.resources.cpu.realtime_period", Field::CpuRealtimePeriod),
+    ("linux.resources.cpu.cpus", Field::CpuSetCpUs),
+    ("linux.resources.cpu.mems", Field::CpuSetMems),
+    ("linux.resources.hugepage_limits", Field::HugepageLimits),
+    ("linux.resources.blockio_class", Field::BlockioClass),
+    ("linux.resources.rdt_class", Field::RdtClass),
+    ("linux.resources.unified", Field::CgroupsUnified),
+];
+
+/// An error about an adjustment of the container `id`, with the field's setters behind the field.
+pub fn named(error: SpecError, owners: &OwningPlugins, id: &str) -> SpecError {
+    let owners = owners.owners.get(id);
+    let found = error.field().map(|field| {
+        let setters = owners.map(|owners| setters(owners, field));
+        (field.to_owned(), setters.unwrap_or_default())
+    });
+    match found {
+        Some((field, setters)) if !setters.is_empty() => {
+            error.of_field(&format!("{field} (set by {})", setters.join(", ")))
+        }
+        _ => error,
+    }
+}
+
+/// The plugins that set the field at this path, `adjust.mounts["/x"]` or `adjust.linux.oom_score_adj`: by its key where it
+/// has one, all of them where not.
+pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
+    let Some(path) = path.strip_prefix("adjust.") else {
+        return Vec::new();
+    };
+    let (path, key) = match path.split_once('[') {
+        Some((path, key)) => (path, key.strip_suffix(']')),
+        None => (path, None),
+    };
+    let within = |place: &str| {
+        let rest = path.strip_prefix(place);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let Some((_, field)) = PLACES.iter().find(|(place, _)| within(place)) else {
+        return Vec::new();
+    };
+    let number = *field as i32;
+    let keyed = owners.compound.get(&number);
+    let keyed = keyed.into_iter().flat_map(|keys| &keys.owners);
+    let keyed = keyed.filter(|(own, _)| key.is_none_or(|key| key == format!("{own:?}")));
+    let all = owners.simple.get(&number).into_iter();
+    let all = all.chain(keyed.map(|(_, owner)| owner));
+    // One that removed it did not set it.
+    let all = all.filter(|owner| !owner.starts_with('-'));
+    let mut names: Vec<String> = all
+        .flat_map(|owner| owner.split(','))
+        .map(str::to_owned)
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Mounts that plugins asked for, as the start of their container meets them.
+pub struct AdjustedMounts {
+    /// Destination, source of a bind, and who set it.
+    mounts: Vec<(String, Option<String>, String)>,
+}
+
+impl AdjustedMounts {
+    pub fn of(adjustment: &ContainerAdjustment, owners: &OwningPlugins, id: &str) -> Self {
+        let none = FieldOwners::default();
+        let owners = owners.owners.get(id).unwrap_or(&none);
+        let set = adjustment.mounts.iter().filter_map(|mount| {
+            let path = format!("adjust.mounts[{:?}]", mount.destination);
+            let plugin = setters(owners, &path).into_iter().next()?;
+            let mut options = mount.options.iter();
+            let bind = mount.r#type == "bind" || options.any(|o| o == "bind" || o == "rbind");
+            let source = bind.then(|| mount.source.clone());
+            Some((mount.destination.clone(), source, plugin))
+        });
+        Self {
+            mounts: set.collect(),
+        }
+    }
+
+    /// What was there when the container was created may have gone meanwhile.
+    ///
+    /// # Errors
+    /// Names the mount and its plugin.
+    pub async fn check(&self) -> Result<()> {
+        let binds = self.mounts.iter();
+        let binds: Vec<_> = binds
+            .filter_map(|(to, from, by)| Some((to.clone(), from.clone()?, by.clone())))
+            .collect();
+        if binds.is_empty() {
+            return Ok(());
+        }
+        let gone = blocking(move || {
+            let mut binds = binds.into_iter();
+            binds.find_map(|bind| Some((std::fs::metadata(&bind.1).err()?, bind)))
+        });
+        match gone.await {
+            None => Ok(()),
+            Some((error, (to, from, by))) => Err(Error::failed(format!(
+                "mount {to} (set by {by}): source {from:?} is not there any more: {error}"
+            ))),
+        }
+    }
+
+    /// The create helper names a mount that fails by its destination; who wanted it is for us to say.
+    pub fn name_in(&self, text: &str) -> String {
+        for (to, _, by) in &self.mounts {
+            let mount = format!("mount {to}: ");
+            if let Some((before, after)) = text.split_once(&mount) {
+                return format!("{before}mount {to} (set by {by}): {after}");
+            }
+            // libcontainer's words for what is no bind.
+            if text.contains(&format!("destination: {to:?},")) {
+                return format!("mount {to} (set by {by}): {text}");
+            }
+        }
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_nri::{CompoundFieldOwners, Mount};
+
+    use super::*;
+
+    fn owners() -> FieldOwners {
+        let mut owners = FieldOwners::default();
+        let simple = [
+            (Field::OomScoreAdj, "10-a"),
+            (Field::OciHooks, "10-a,20-b"),
+            (Field::MemKernelLimit, "20-b"),
+            (Field::MemTcpLimit, "30-c"),
+        ];
+        for (field, owner) in simple {
+            owners.simple.insert(field as i32, owner.to_owned());
+        }
+        let keys = [("/x", "30-gplug"), ("/y", "10-a"), ("/z", "-20-b")];
+        let keys = keys.map(|(key, owner)| (key.to_owned(), owner.to_owned()));
+        let keys = CompoundFieldOwners {
+            owners: keys.into(),
+        };
+        owners.compound.insert(Field::Mounts as i32, keys);
+        owners
+    }
+
+    fn table() -> OwningPlugins {
+        OwningPlugins {
+            owners: [("c1".to_owned(), owners())].into(),
+        }
+    }
+
+    #[test]
+    fn a_refused_field_is_told_with_the_plugins_that_set_it() {
+        let told = |path: &str| setters(&owners(), path).join(" ");
+        assert_eq!(told("adjust.mounts[\"/x\"]"), "30-gplug");
+        assert_eq!(
+            told("adjust.mounts"),
+            "10-a 30-gplug",
+            "a removal sets nothing"
+        );
+        assert_eq!(told("adjust.mounts[\"/nobody\"]"), "");
+        assert_eq!(told("adjust.linux.oom_score_adj"), "10-a");
+        assert_eq!(told("adjust.hooks"), "10-a 20-b");
+        assert_eq!(told("adjust.linux.resources.memory.kernel"), "20-b");
+        assert_eq!(told("adjust.linux.resources.memory.kernel_tcp"), "30-c");
+        assert_eq!(told("linux.oom_score_adj"), "", "not an adjustment's");
+        let error = SpecError::Invalid {
+            field: "adjust.mounts[\"/x\"]".into(),
+            cause: "no".into(),
+        };
+        let text = named(error.clone(), &table(), "c1").to_string();
+        assert_eq!(text, "adjust.mounts[\"/x\"] (set by 30-gplug): no");
+        assert_eq!(named(error.clone(), &table(), "c2"), error);
+    }
+
+    #[test]
+    fn a_mount_that_fails_at_the_start_is_told_with_its_plugin() {
+        let mounts = ["/x", "/y"].map(|to| Mount {
+            destination: to.to_owned(),
+            r#type: "bind".to_owned(),
+            source: "/".to_owned(),
+            ..Mount::default()
+        });
+        let adjustment = ContainerAdjustment {
+            mounts: mounts.into(),
+            ..ContainerAdjustment::default()
+        };
+        let mounts = AdjustedMounts::of(&adjustment, &table(), "c1");
+        assert_eq!(
+            mounts.name_in("create: mount /y: bind /src: gone"),
+            "create: mount /y (set by 10-a): bind /src: gone"
+        );
+        assert_eq!(mounts.name_in("mount /yy: gone"), "mount /yy: gone");
+        let theirs = "failed to mount Mount { destination: \"/x\", typ: None }";
+        let told = mounts.name_in(theirs);
+        assert_eq!(told, format!("mount /x (set by 30-gplug): {theirs}"));
+    }
+}
