@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nri::{Adaptation, BoxFuture, Handlers, Snapshot, Source, proto::*, stub::Stub};
+use nri::{Adaptation, BoxFuture, Handlers, PluginId, Snapshot, Source, proto::*, stub::Stub};
 
 struct Runtime;
 
@@ -27,7 +27,7 @@ impl Source for Runtime {
     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
         Box::pin(async move { updates })
     }
-    fn evict(&self, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
+    fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
 }

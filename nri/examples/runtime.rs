@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use nri::{Adaptation, BoxFuture, Snapshot, Source, proto::*};
+use nri::{Adaptation, BoxFuture, PluginId, Snapshot, Source, proto::*};
 
 struct Runtime;
 
@@ -19,7 +19,7 @@ impl Source for Runtime {
         Box::pin(async move { updates })
     }
 
-    fn evict(&self, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
+    fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Err("there is nothing to evict".into()) })
     }
 }

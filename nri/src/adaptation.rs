@@ -393,6 +393,12 @@ impl Adaptation {
         self.shared.roster.is_taken()
     }
 
+    /// An update or an eviction that this plugin asked for in an answer could not be had (`merged.askers` says whose it
+    /// was): logged, and counted as an error of the plugin.
+    pub fn wish_failed(&self, plugin: &PluginId, what: &str) {
+        self.shared.wish_failed(plugin, what);
+    }
+
     /// How long plugins have.
     pub fn timeouts(&self) -> Timeouts {
         self.shared.timeouts()

@@ -136,7 +136,9 @@ impl Shared {
                 }
             }
         }
-        self.apply(merge.finish().update).await;
+        let merged = merge.finish();
+        let askers = |container: &str| merged.askers.of_update(container).to_vec();
+        self.apply(merged.update.clone(), askers).await;
         for connected in &launched {
             connected.open();
         }

@@ -53,7 +53,7 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use nri::{Adaptation, BoxFuture, Snapshot, Source, proto::*};
+//! use nri::{Adaptation, BoxFuture, PluginId, Snapshot, Source, proto::*};
 //!
 //! struct Runtime;
 //!
@@ -64,7 +64,7 @@
 //!     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
 //!         Box::pin(async move { updates })
 //!     }
-//!     fn evict(&self, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
+//!     fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
 //!         Box::pin(async { Err("not supported".into()) })
 //!     }
 //! }

@@ -82,6 +82,8 @@ pub enum PluginEvent {
         failed: usize,
         evictions: usize,
     },
+    /// An update or an eviction among those could not be had.
+    WishFailed { container: String, why: String },
     /// It was refused, or failed before it was synchronised.
     Rejected { reason: String },
     /// It gets no more events.
@@ -199,7 +201,7 @@ pub struct PluginInfo {
     pub fail_request: bool,
     /// Events it was called for since it connected.
     pub calls: u64,
-    /// Calls that failed, in whatever way.
+    /// Calls that failed, in whatever way, and updates and evictions that it asked for and that could not be had.
     pub errors: u64,
     /// Over its last 256 calls.
     pub p50: Duration,
@@ -239,6 +241,13 @@ impl Stats {
             s.errors += 1;
             s.last_error = Some((error.to_owned(), Instant::now()));
         }
+    }
+
+    /// It answered, and what it asked for was not to be had.
+    pub(crate) fn blame(&self, what: &str) {
+        let mut s = self.0.lock();
+        s.errors += 1;
+        s.last_error = Some((what.to_owned(), Instant::now()));
     }
 
     pub(crate) fn fill(&self, info: &mut PluginInfo) {

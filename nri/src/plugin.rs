@@ -1,6 +1,7 @@
 //! One configured plugin: what it is, what it wants, and how it fares. Plain state: others act on it.
 
 use std::{
+    sync::Arc,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
@@ -54,7 +55,8 @@ pub(crate) struct Session {
     pub(crate) overdue: Overdue,
     /// Events a deprecation notice was given for, as bits.
     deprecated: AtomicU32,
-    pub(crate) stats: Stats,
+    /// Shared with what is remembered of it when it has gone.
+    pub(crate) stats: Arc<Stats>,
     /// `Some` once it is to be closed, with the reason as Shutdown has it.
     closing: watch::Sender<Option<String>>,
     /// True once nothing is left of it.
@@ -91,7 +93,7 @@ impl Session {
             misses: AtomicU32::new(0),
             overdue: Overdue::default(),
             deprecated: AtomicU32::new(0),
-            stats: Stats::default(),
+            stats: Arc::default(),
             closing: watch::Sender::new(None),
             ended: watch::Sender::new(false),
             since: Instant::now(),

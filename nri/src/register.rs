@@ -146,17 +146,28 @@ impl Shared {
         if !ready.is_empty() && !violate::is("unsolicited-dropped") {
             failed.extend(self.source.update(ready).await);
         }
+        let mut wrong: Vec<(String, String)> = Vec::new();
         for eviction in request.evict {
             let container = eviction.container_id;
             let done = if policy.fields.may_evict() {
                 let reason = one_line(&eviction.reason);
-                self.source.evict(container.clone(), reason).await
+                self.source.evict(plugin, container.clone(), reason).await
             } else {
                 Err("it may not evict".to_owned())
             };
             if let Err(why) = done {
-                tracing::warn!(%plugin, container, why, "an eviction failed");
+                let why = format!("eviction of container {container} failed: {why}");
+                wrong.push((container, why));
             }
+        }
+        wrong.extend(failed.iter().map(|update| {
+            let container = update.container_id.clone();
+            let why = format!("update of container {container}, asked for by itself, failed");
+            (container, why)
+        }));
+        for (container, why) in wrong {
+            self.wish_failed(plugin, &why);
+            self.tell_of(plugin, &PluginEvent::WishFailed { container, why });
         }
         let event = PluginEvent::Unsolicited {
             updates,

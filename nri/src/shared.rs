@@ -16,7 +16,7 @@ use tokio::{
 use crate::{
     backlog::{Backlog, Kept},
     observe::{
-        Delivery, Kind, Metrics, Observer, PluginEvent, PluginInfo, PluginName, PluginState,
+        Delivery, Kind, Metrics, Observer, PluginEvent, PluginInfo, PluginName, PluginState, Stats,
     },
     operation,
     owners::PluginId,
@@ -41,6 +41,27 @@ const QUIET_WAIT: Duration = Duration::from_secs(5);
 const QUIET_PAUSE: Duration = Duration::from_secs(1);
 /// Plugins that have gone and are still listed.
 const MAX_GONE: usize = 16;
+/// A plugin that was closed.
+struct Gone {
+    info: PluginInfo,
+    /// A call that the end of its connection has ended is counted after that end.
+    stats: Arc<Stats>,
+    at: Instant,
+}
+
+impl Gone {
+    fn as_of_now(&self) -> PluginInfo {
+        let mut info = self.info.clone();
+        self.stats.fill(&mut info);
+        PluginInfo {
+            since: self.at.elapsed(),
+            last_error: self.info.last_error.clone(),
+            last_error_age: self.at.elapsed(),
+            ..info
+        }
+    }
+}
+
 struct Unobserved;
 
 impl Observer for Unobserved {}
@@ -64,7 +85,7 @@ pub(crate) struct Shared {
     in_process: BTreeSet<PluginId>,
     pub(crate) stopping: watch::Sender<bool>,
     /// The last plugins that were closed, as they were then; newest last.
-    gone: Mutex<VecDeque<(PluginInfo, Instant)>>,
+    gone: Mutex<VecDeque<Gone>>,
     started: Instant,
     /// Restarts in a row, per launched plugin.
     pub(crate) restarts: Mutex<BTreeMap<PluginId, u32>>,
@@ -174,10 +195,15 @@ impl Shared {
         updates: Vec<ContainerUpdate>,
     ) {
         let updates = self.granted(session, updates);
-        self.apply(updates).await;
+        self.apply(updates, |_| vec![session.id.clone()]).await;
     }
 
-    pub(crate) async fn apply(&self, updates: Vec<ContainerUpdate>) {
+    /// `askers`: whose wish the update of a container is.
+    pub(crate) async fn apply(
+        &self,
+        updates: Vec<ContainerUpdate>,
+        askers: impl Fn(&str) -> Vec<PluginId>,
+    ) {
         if updates.is_empty() {
             return;
         }
@@ -186,10 +212,11 @@ impl Shared {
         match timeout(limit, self.source.update(updates)).await {
             Ok(failed) => {
                 for update in failed {
-                    tracing::warn!(
-                        container = update.container_id,
-                        "an update at synchronisation failed"
-                    );
+                    let id = &update.container_id;
+                    let what = format!("update of container {id} at synchronisation failed");
+                    for plugin in askers(id) {
+                        self.wish_failed(&plugin, &what);
+                    }
                 }
             }
             Err(_) => tracing::warn!("updates at synchronisation took longer than {limit:?}"),
@@ -288,6 +315,18 @@ impl Shared {
         self.observer.plugin(name, event);
     }
 
+    /// What a plugin asked for could not be done: an error of that plugin, though it answered.
+    pub(crate) fn wish_failed(&self, plugin: &PluginId, what: &str) {
+        tracing::warn!(%plugin, "{what}");
+        let slots = self.roster.slots();
+        let sessions = slots.iter().filter(|slot| slot.id == *plugin);
+        for slot in sessions {
+            if let Seat::Joining(session) | Seat::Active(session) = slot.seat() {
+                session.stats.blame(what);
+            }
+        }
+    }
+
     /// Tells the observer how many there are.
     pub(crate) fn tell_count(&self) {
         let slots = self.roster.slots();
@@ -300,11 +339,15 @@ impl Shared {
         let mut info = self.info_of(session, PluginState::Gone);
         info.last_error = Some(reason.to_owned());
         let mut gone = self.gone.lock();
-        gone.retain(|(other, _)| other.id != session.id);
+        gone.retain(|was| was.info.id != session.id);
         if gone.len() >= MAX_GONE {
             gone.pop_front();
         }
-        gone.push_back((info, Instant::now()));
+        gone.push_back(Gone {
+            info,
+            stats: session.stats.clone(),
+            at: Instant::now(),
+        });
     }
 
     /// See [`Metrics::render`].
@@ -330,19 +373,16 @@ impl Shared {
             }
         }
         let gone = self.gone.lock();
-        for (was, at) in gone.iter() {
-            match all.iter_mut().find(|info| info.id == was.id) {
+        for was in gone.iter() {
+            let at = was.at;
+            match all.iter_mut().find(|info| info.id == was.info.id) {
                 Some(info) if info.state == PluginState::Absent => {
                     info.since = at.elapsed();
-                    info.last_error.clone_from(&was.last_error);
+                    info.last_error.clone_from(&was.info.last_error);
                     info.last_error_age = at.elapsed();
                 }
                 Some(_) => {}
-                None => all.push(PluginInfo {
-                    since: at.elapsed(),
-                    last_error_age: at.elapsed(),
-                    ..was.clone()
-                }),
+                None => all.push(was.as_of_now()),
             }
         }
         all

@@ -4,6 +4,8 @@ use std::pin::Pin;
 
 use proto_nri::{Container, ContainerUpdate, PodSandbox};
 
+use crate::owners::PluginId;
+
 /// A future in a box, as [`Source`] gives it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -27,6 +29,11 @@ pub trait Source: Send + Sync + 'static {
     /// waiting for the plugin that asks.
     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>>;
 
-    /// Takes the wish to stop a container, with its reason. Does not wait for the end of it.
-    fn evict(&self, container: String, reason: String) -> BoxFuture<'_, Result<(), String>>;
+    /// Takes a plugin's wish to stop a container, with its reason. Does not wait for the end of it.
+    fn evict(
+        &self,
+        plugin: &PluginId,
+        container: String,
+        reason: String,
+    ) -> BoxFuture<'_, Result<(), String>>;
 }

@@ -5,7 +5,7 @@ use proto_nri::ContainerUpdate;
 use tokio::sync::Notify;
 
 use super::samples;
-use crate::{BoxFuture, Kind, Observer, PluginEvent, PluginName, Snapshot, Source};
+use crate::{BoxFuture, Kind, Observer, PluginEvent, PluginId, PluginName, Snapshot, Source};
 
 /// Updates of this container fail.
 pub(super) const FAILS: &str = "fails";
@@ -54,7 +54,12 @@ impl Source for Eyes {
         Box::pin(std::future::ready(failed))
     }
 
-    fn evict(&self, container: String, reason: String) -> BoxFuture<'_, Result<(), String>> {
+    fn evict(
+        &self,
+        _: &PluginId,
+        container: String,
+        reason: String,
+    ) -> BoxFuture<'_, Result<(), String>> {
         let mut all = self.evictions.lock();
         all.push((container, reason));
         Box::pin(std::future::ready(Ok(())))

@@ -14,7 +14,7 @@ use proto_nri::{
 use super::{
     error::MergeError,
     keyed, resources,
-    update::{EvictSet, UpdateSet},
+    update::{Askers, EvictSet, UpdateSet},
 };
 use crate::{
     adjust::extend_hooks,
@@ -47,6 +47,7 @@ pub struct MergedCreate {
     pub update: Vec<ContainerUpdate>,
     pub evict: Vec<ContainerEviction>,
     pub owners: Owners,
+    pub askers: Askers,
 }
 
 impl CreateMerge {
@@ -122,7 +123,7 @@ impl CreateMerge {
                     container: eviction.container_id,
                 });
             }
-            self.evict.add(eviction);
+            self.evict.add(plugin, eviction);
         }
         Ok(())
     }
@@ -131,14 +132,16 @@ impl CreateMerge {
     pub fn finish(self) -> MergedCreate {
         let mut owners = Owners::default();
         owners.put(self.owners);
-        let update = self.updates.finish(&mut owners);
+        let mut askers = Askers::default();
+        let update = self.updates.finish(&mut owners, &mut askers);
         MergedCreate {
             pod: self.request.pod,
             container: self.pristine,
             adjust: self.reply,
             update,
-            evict: self.evict.finish(),
+            evict: self.evict.finish(&mut askers),
             owners,
+            askers,
         }
     }
 

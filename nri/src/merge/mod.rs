@@ -20,7 +20,7 @@ mod update;
 
 pub use create::{CreateMerge, MergedCreate};
 pub use error::MergeError;
-pub use update::{MergedStop, MergedUpdate, StopMerge, SyncMerge, UpdateMerge};
+pub use update::{Askers, MergedStop, MergedUpdate, StopMerge, SyncMerge, UpdateMerge};
 
 pub(crate) use keyed::clean_path;
 #[cfg(feature = "fuzzing")]

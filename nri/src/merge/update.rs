@@ -14,6 +14,25 @@ use crate::{
     wire::rpc::one_line,
 };
 
+/// Who asked for what of which other container: also for a wish without a value, which nobody owns.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Askers {
+    updates: BTreeMap<String, Vec<PluginId>>,
+    evictions: BTreeMap<String, Vec<PluginId>>,
+}
+
+impl Askers {
+    /// In call order.
+    pub fn of_update(&self, container: &str) -> &[PluginId] {
+        self.updates.get(container).map_or(&[], Vec::as_slice)
+    }
+
+    /// In call order.
+    pub fn of_eviction(&self, container: &str) -> &[PluginId] {
+        self.evictions.get(container).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// Updates of any number of containers, one entry each, in order of first mention (NRI-541).
 #[derive(Debug, Default)]
 pub(super) struct UpdateSet {
@@ -28,8 +47,8 @@ struct Entry {
     resources: LinuxResources,
     /// AND over all plugins (NRI-543).
     ignore_failure: bool,
-    /// A plugin mentioned it.
-    touched: bool,
+    /// The plugins that mentioned it.
+    askers: Vec<PluginId>,
 }
 
 impl Entry {
@@ -38,7 +57,7 @@ impl Entry {
             owners: ContainerOwners::new(id),
             resources,
             ignore_failure: true,
-            touched: false,
+            askers: Vec::new(),
         }
     }
 
@@ -78,7 +97,9 @@ impl UpdateSet {
             taken => taken?,
         }
         entry.ignore_failure &= update.ignore_failure;
-        entry.touched = true;
+        if !entry.askers.contains(plugin) {
+            entry.askers.push(plugin.clone());
+        }
         if known.is_none() {
             let entry = std::mem::take(entry);
             self.push(entry);
@@ -94,11 +115,14 @@ impl UpdateSet {
     }
 
     /// The merged updates in order of first mention; their owners go into the table.
-    pub(super) fn finish(self, owners: &mut Owners) -> Vec<ContainerUpdate> {
-        let touched = self.entries.into_iter().filter(|entry| entry.touched);
+    pub(super) fn finish(self, owners: &mut Owners, askers: &mut Askers) -> Vec<ContainerUpdate> {
+        let touched = self.entries.into_iter();
+        let touched = touched.filter(|entry| !entry.askers.is_empty());
         let updates = touched.map(|entry| {
             let container_id = entry.owners.id.clone();
             owners.put(entry.owners);
+            let id = container_id.clone();
+            askers.updates.insert(id, entry.askers);
             ContainerUpdate {
                 container_id,
                 linux: Some(LinuxContainerUpdate {
@@ -115,11 +139,17 @@ impl UpdateSet {
 #[derive(Debug, Default)]
 pub(super) struct EvictSet {
     entries: Vec<ContainerEviction>,
+    askers: BTreeMap<String, Vec<PluginId>>,
     by_id: BTreeMap<String, usize>,
 }
 
 impl EvictSet {
-    pub(super) fn add(&mut self, mut eviction: ContainerEviction) {
+    pub(super) fn add(&mut self, plugin: &PluginId, mut eviction: ContainerEviction) {
+        let id = eviction.container_id.clone();
+        let askers = self.askers.entry(id).or_default();
+        if !askers.contains(plugin) {
+            askers.push(plugin.clone());
+        }
         // It goes into logs and into the container's status.
         eviction.reason = one_line(&eviction.reason);
         let Some(n) = self.by_id.get(&eviction.container_id) else {
@@ -135,7 +165,8 @@ impl EvictSet {
         reason.push_str(&eviction.reason);
     }
 
-    pub(super) fn finish(self) -> Vec<ContainerEviction> {
+    pub(super) fn finish(self, askers: &mut Askers) -> Vec<ContainerEviction> {
+        askers.evictions = self.askers;
         self.entries
     }
 }
@@ -158,6 +189,7 @@ pub struct MergedUpdate {
     pub others: Vec<ContainerUpdate>,
     pub evict: Vec<ContainerEviction>,
     pub owners: Owners,
+    pub askers: Askers,
 }
 
 impl UpdateMerge {
@@ -189,7 +221,9 @@ impl UpdateMerge {
         for update in update {
             self.updates.add(plugin, update)?;
         }
-        evict.into_iter().for_each(|e| self.evict.add(e));
+        for eviction in evict {
+            self.evict.add(plugin, eviction);
+        }
         if let Some(target) = self.updates.entries.first()
             && !violate::is("later-update-sees-the-request")
         {
@@ -201,16 +235,18 @@ impl UpdateMerge {
     /// The merged answer.
     pub fn finish(self) -> MergedUpdate {
         let mut owners = Owners::default();
+        let mut askers = Askers::default();
         let id = target_id(&self.request).to_owned();
-        let updates = self.updates.finish(&mut owners);
+        let updates = self.updates.finish(&mut owners, &mut askers);
         let (target, others): (Vec<_>, Vec<_>) =
             updates.into_iter().partition(|u| u.container_id == id);
         let target = target.into_iter().next().and_then(|u| u.linux);
         MergedUpdate {
             target: target.and_then(|linux| linux.resources),
             others,
-            evict: self.evict.finish(),
+            evict: self.evict.finish(&mut askers),
             owners,
+            askers,
         }
     }
 }
@@ -231,6 +267,7 @@ pub struct StopMerge {
 pub struct MergedStop {
     pub update: Vec<ContainerUpdate>,
     pub owners: Owners,
+    pub askers: Askers,
 }
 
 impl StopMerge {
@@ -255,9 +292,13 @@ impl StopMerge {
 
     /// The merged answer.
     pub fn finish(self) -> MergedStop {
-        let mut owners = Owners::default();
-        let update = self.updates.finish(&mut owners);
-        MergedStop { update, owners }
+        let (mut owners, mut askers) = (Owners::default(), Askers::default());
+        let update = self.updates.finish(&mut owners, &mut askers);
+        MergedStop {
+            update,
+            owners,
+            askers,
+        }
     }
 }
 

@@ -42,7 +42,12 @@ impl Source for Runtime {
         })
     }
 
-    fn evict(&self, container: String, reason: String) -> BoxFuture<'_, Result<(), String>> {
+    fn evict(
+        &self,
+        _: &nri::PluginId,
+        container: String,
+        reason: String,
+    ) -> BoxFuture<'_, Result<(), String>> {
         self.evictions.lock().unwrap().push((container, reason));
         Box::pin(async { Ok(()) })
     }

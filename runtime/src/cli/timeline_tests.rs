@@ -174,6 +174,7 @@ fn life() -> Vec<Event> {
             Action::Exited {
                 code: 137,
                 reason: "OOMKilled".to_owned(),
+                message: String::new(),
             },
         )
         .who(call(&pod, "StopPodSandbox"))

@@ -41,10 +41,24 @@ pub fn action_text(action: &Action) -> (String, Tint) {
         Action::Created { pid } => (format!("process created, pid {pid}"), Tint::Plain),
         Action::Started => ("started".to_owned(), Tint::Good),
         Action::StartFailed { reason } => (format!("start failed: {reason}"), Tint::Bad),
-        Action::Exited { code, reason } if reason.is_empty() => {
-            (format!("exited {code}"), Tint::Plain)
+        Action::Exited {
+            code,
+            reason,
+            message,
+        } => {
+            let mut text = format!("exited {code}");
+            for more in [reason, message].into_iter().filter(|t| !t.is_empty()) {
+                text = format!("{text}, {more}");
+            }
+            (text, Tint::Plain)
         }
-        Action::Exited { code, reason } => (format!("exited {code}, {reason}"), Tint::Plain),
+        Action::Evicted { plugin, reason } if reason.is_empty() => {
+            (format!("evicted by {plugin}"), Tint::Warn)
+        }
+        Action::Evicted { plugin, reason } => {
+            (format!("evicted by {plugin}: {reason}"), Tint::Warn)
+        }
+        Action::WishFailed { plugin, why, .. } => (format!("{plugin}: {why}"), Tint::Bad),
         Action::Updated => plain("resources updated"),
         Action::Removed => plain("container removed"),
         Action::NetworkGone => plain("network removed"),
@@ -103,6 +117,7 @@ pub fn life_text(life: &Life) -> (String, Tint) {
             );
             (text, Tint::Plain)
         }
+        Life::WishFailed { why, .. } => (why.clone(), Tint::Bad),
         Life::Rejected { reason } => (format!("rejected: {reason}"), Tint::Bad),
         Life::Closed { reason } => (format!("closed: {reason}"), Tint::Warn),
         Life::Restarting { after_ns } => (

@@ -209,6 +209,7 @@ impl Parts {
                 policy: Arc::clone(&self.describe.policy),
                 processes: Arc::clone(&self.processes),
             }),
+            log: self.log.clone(),
         };
         let steps = Arc::new(self.steps(&sandboxes, &pauses, &others));
         let run_pod_sandbox = Arc::new(RunPodSandbox {

@@ -18,7 +18,7 @@ use super::{
     record::{ContainerPhase, Exit, Mark},
     request::ContainerWork,
     side_effects::Others,
-    state::{Container, Pod},
+    state::{Container, Eviction, Pod},
 };
 use crate::{
     clock,
@@ -63,14 +63,17 @@ impl ContainerExit {
             Ending::Exited(exit) => judge(&exit),
             Ending::Lost => self.lost(container).await,
         };
-        if let Some(reason) = container.evicted.get()
+        let mut message = String::new();
+        if let Some(Eviction { plugin, reason }) = container.evicted.get()
             && !violate::is("evicted-without-reason")
         {
             exit.message = format!("evicted by a plugin: {reason}");
+            message = format!("evicted by {plugin}: {reason}");
         }
         let action = Action::Exited {
             code: exit.code,
             reason: exit.reason.clone(),
+            message,
         };
         did(&self.log, pod, Some(container), action);
         let written = container
@@ -113,7 +116,8 @@ impl ContainerExit {
     /// The hook and what its answers bring.
     pub async fn stop_container_hook(&self, pod: &Pod, container: &Container) {
         let answer = self.hooks.stop_container(pod, container).await;
-        self.others.apply(&answer.others).await;
+        let others = (&self.others, &answer.others);
+        self.hooks.carry_out(pod, container, others).await;
     }
 
     /// The exit is on no record, because the disk is full: until it is, the monitor keeps it for the next daemon.

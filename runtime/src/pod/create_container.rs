@@ -320,7 +320,8 @@ impl CreateContainer {
     /// The CreateContainer hook: other containers' updates, then this one's adjustment.
     async fn adjust(&self, pod: &Pod, container: &Container, mut specs: Specs) -> Result<Specs> {
         let answer = self.hooks.create_container(pod, container, &specs).await?;
-        self.exit.others.apply(&answer.others).await;
+        let others = (&self.exit.others, &answer.others);
+        self.hooks.carry_out(pod, container, others).await;
         // With it goes the turn.
         let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
             return Ok(specs);
@@ -337,9 +338,7 @@ impl CreateContainer {
                 blockio: None,
             },
         )
-        .map_err(|error| {
-            Error::from(setters::named(error, &owners, &container.id)).at(APPLY)
-        })?;
+        .map_err(|error| Error::from(setters::named(error, &owners, &container.id)).at(APPLY))?;
         specs.base = Some(std::mem::replace(&mut specs.spec, spec));
         specs.adjustment = adjustment;
         specs.owners = owners;

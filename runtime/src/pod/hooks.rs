@@ -20,13 +20,13 @@ use super::{
     event_log,
     message::{self, Describe},
     plugins::Plugins,
-    side_effects::SideEffects,
+    side_effects::{Failed, Others, SideEffects},
     spec::Specs,
     state::{Container, Pod},
 };
 use crate::{
     config, oci,
-    trace::{EventLog, Subject, What},
+    trace::{Action, EventLog, Subject, What},
     violate,
 };
 
@@ -258,6 +258,7 @@ impl Hooks {
             others: broken::others_at_create(SideEffects {
                 updates: merged.update,
                 evictions: merged.evict,
+                askers: merged.askers,
             }),
             _turn: Some(turn),
         })
@@ -328,6 +329,7 @@ impl Hooks {
                     false => merged.others,
                 },
                 evictions: merged.evict,
+                askers: merged.askers,
             },
             _turn: Some(turn),
         })
@@ -360,6 +362,7 @@ impl Hooks {
                     false => stopped.merged.update,
                 },
                 evictions: Vec::new(),
+                askers: stopped.merged.askers,
             },
             _turn: Some(turn),
         }
@@ -376,6 +379,34 @@ impl Hooks {
         let point = self.reach(pod, Some(container), Event::RemoveContainer);
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));
         point.told(&adaptation.remove_container(sandbox, message).await)
+    }
+
+    /// What an answer wants of other containers, done. What cannot be had is told under the pod and container whose event
+    /// it answered, and is an error of the plugin that asked.
+    pub async fn carry_out(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        (others, wanted): (&Others, &SideEffects),
+    ) {
+        for Failed {
+            plugins,
+            target,
+            why,
+        } in others.apply(wanted).await
+        {
+            for plugin in plugins {
+                if let Some(adaptation) = self.adaptation.get() {
+                    adaptation.wish_failed(&plugin, &why);
+                }
+                let failed = Action::WishFailed {
+                    plugin: plugin.to_string(),
+                    target: target.clone(),
+                    why: why.clone(),
+                };
+                event_log::did(&self.log, pod, Some(container), failed);
+            }
+        }
     }
 
     fn reach(&self, pod: &Pod, container: Option<&Container>, event: Event) -> Point<'_> {

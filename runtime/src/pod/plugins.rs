@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nri::{BoxFuture, Delivery, PluginEvent, PluginName, Snapshot};
+use nri::{BoxFuture, Delivery, PluginEvent, PluginId, PluginName, Snapshot};
 use proto_nri::ContainerUpdate;
 
 use super::{
@@ -44,11 +44,19 @@ impl nri::Source for Plugins {
     }
 
     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
-        Box::pin(async move { self.others.update(&updates).await })
+        Box::pin(async move {
+            let failed = self.others.update(&updates).await;
+            failed.into_iter().map(|(update, _)| update).collect()
+        })
     }
 
-    fn evict(&self, container: String, reason: String) -> BoxFuture<'_, Result<(), String>> {
-        let evicted = self.others.evict(&container, &reason);
+    fn evict(
+        &self,
+        plugin: &PluginId,
+        container: String,
+        reason: String,
+    ) -> BoxFuture<'_, Result<(), String>> {
+        let evicted = self.others.evict(&plugin.to_string(), &container, &reason);
         let evicted = evicted.map_err(|error| error.to_string());
         Box::pin(std::future::ready(evicted))
     }
@@ -146,6 +154,10 @@ fn life(event: &PluginEvent) -> Option<Life> {
             updates: small(*updates),
             failed: small(*failed),
             evictions: small(*evictions),
+        },
+        PluginEvent::WishFailed { container, why } => Life::WishFailed {
+            target: container.clone(),
+            why: why.clone(),
         },
         PluginEvent::Rejected { reason } => Life::Rejected {
             reason: reason.clone(),

@@ -3,21 +3,36 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nri::{PluginId, merge::Askers};
 use proto_nri::{ContainerEviction, ContainerUpdate};
 
 use super::{
-    error::Result,
+    error::{Error, Result},
+    event_log::did,
     registry::Registry,
     request::ContainerWork,
     resources::{ResourceChange, ResourceWriter},
+    state::Eviction,
 };
-use crate::violate;
+use crate::{
+    trace::{Action, EventLog},
+    violate,
+};
 
 /// What plugins want of containers that the event was not about.
 #[derive(Debug, Default)]
 pub struct SideEffects {
     pub updates: Vec<ContainerUpdate>,
     pub evictions: Vec<ContainerEviction>,
+    pub askers: Askers,
+}
+
+/// One of them could not be had.
+pub struct Failed {
+    pub plugins: Vec<PluginId>,
+    /// Id of the container.
+    pub target: String,
+    pub why: String,
 }
 
 /// Reaches every container of every pod.
@@ -25,28 +40,55 @@ pub struct SideEffects {
 pub struct Others {
     pub registry: Arc<Registry>,
     pub resources: Arc<ResourceWriter>,
+    pub log: EventLog,
 }
 
 impl Others {
-    /// Evictions first, since they are not awaited.
-    pub async fn apply(&self, wanted: &SideEffects) {
-        for eviction in &wanted.evictions {
-            if let Err(error) = self.evict(&eviction.container_id, &eviction.reason) {
-                tracing::warn!(container = %eviction.container_id, %error, "eviction");
+    /// Evictions first, since they are not awaited. Returns what could not be had.
+    pub async fn apply(&self, wanted: &SideEffects) -> Vec<Failed> {
+        let mut all = Vec::new();
+        for ContainerEviction {
+            container_id: target,
+            reason,
+        } in &wanted.evictions
+        {
+            let plugins = wanted.askers.of_eviction(target).to_vec();
+            let names: Vec<String> = plugins.iter().map(ToString::to_string).collect();
+            if let Err(error) = self.evict(&names.join(", "), target, reason) {
+                tracing::warn!(container = %target, %error, "eviction");
+                all.push(Failed {
+                    plugins,
+                    target: target.clone(),
+                    why: format!("eviction failed: {error}"),
+                });
             }
         }
-        self.update(&wanted.updates).await;
+        for (update, error) in self.update(&wanted.updates).await {
+            let target = update.container_id;
+            all.push(Failed {
+                plugins: wanted.askers.of_update(&target).to_vec(),
+                target,
+                why: format!("update failed: {error}"),
+            });
+        }
+        all
     }
 
     /// Into the other pod's queue, not awaited; the container is stopped without grace (NRI-570).
     ///
     /// # Errors
     /// There is no such container.
-    pub fn evict(&self, id: &str, reason: &str) -> Result<()> {
+    pub fn evict(&self, plugin: &str, id: &str, reason: &str) -> Result<()> {
         let (pod, container) = self.registry.container(id)?;
-        tracing::info!(container = %container.id, reason, "evicted by a plugin");
-        // The first reason counts.
-        let _ = container.evicted.set(reason.to_owned());
+        tracing::info!(plugin, container = %container.id, reason, "evicted by a plugin");
+        let (plugin, reason) = (plugin.to_owned(), reason.to_owned());
+        let evicted = Action::Evicted {
+            plugin: plugin.clone(),
+            reason: reason.clone(),
+        };
+        did(&self.log, &pod, Some(&container), evicted);
+        // The first counts.
+        let _ = container.evicted.set(Eviction { plugin, reason });
         let grace = match violate::is("evicted-with-grace") {
             true => Duration::from_secs(30),
             false => Duration::ZERO,
@@ -56,26 +98,28 @@ impl Others {
     }
 
     /// At once, waiting for no pod; a failure is logged and the rest goes on.
-    /// Returns those that failed and were not to be ignored.
-    pub async fn update(&self, updates: &[ContainerUpdate]) -> Vec<ContainerUpdate> {
+    /// Returns those that failed and were not to be ignored. One that changes nothing fails too where there is no such
+    /// container: whoever sent it believes in one.
+    pub async fn update(&self, updates: &[ContainerUpdate]) -> Vec<(ContainerUpdate, Error)> {
         let mut failed = Vec::new();
         for update in updates {
             let linux = update.linux.as_ref();
-            let Some(resources) = linux.and_then(|linux| linux.resources.clone()) else {
-                continue;
-            };
-            let change = ResourceChange {
+            let change = linux.and_then(|linux| linux.resources.clone());
+            let change = change.map(|resources| ResourceChange {
                 nri: Some(resources),
                 ..ResourceChange::default()
-            };
-            let result = match self.registry.container(&update.container_id) {
-                Ok((_, container)) => self.resources.write(&container, &change).await,
-                Err(error) => Err(error),
+            });
+            let result = match (self.registry.container(&update.container_id), change) {
+                (Ok((_, container)), Some(change)) => {
+                    self.resources.write(&container, &change).await
+                }
+                (Ok(_), None) => Ok(()),
+                (Err(error), _) => Err(error),
             };
             if let Err(error) = result {
                 tracing::warn!(container = %update.container_id, %error, "update by a plugin");
                 if !update.ignore_failure {
-                    failed.push(update.clone());
+                    failed.push((update.clone(), error));
                 }
             }
         }

@@ -32,6 +32,13 @@ pub struct Pod {
     pub skips: Skips,
 }
 
+/// A plugin's wish to have a container stopped.
+#[derive(Debug)]
+pub struct Eviction {
+    pub plugin: String,
+    pub reason: String,
+}
+
 /// One container: shared by its pod's driver, the steps it runs, and readers.
 pub struct Container {
     pub id: String,
@@ -46,7 +53,7 @@ pub struct Container {
     exit_told: watch::Sender<bool>,
     undelivered: AtomicBool,
     /// Why a plugin wanted it stopped, if one did.
-    pub evicted: OnceLock<String>,
+    pub evicted: OnceLock<Eviction>,
     /// What of its NRI message the spec says; kept only where NRI is on.
     message: Mutex<Option<proto_nri::Container>>,
     /// What a forced removal of this container alone passes over.

@@ -54,7 +54,8 @@ impl UpdateContainerResources {
             self.others.resources.write(container, &change).await?;
         }
         let mut answer = answer.map_err(|error| error.at(&what))?;
-        self.others.apply(&answer.others).await;
+        let others = (&self.others, &answer.others);
+        self.hooks.carry_out(pod, container, others).await;
         let early = violate::is("post-update-early");
         if early {
             self.hooks.post_update_container(pod, container).await;

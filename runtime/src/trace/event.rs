@@ -107,20 +107,48 @@ pub enum What {
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Action {
     Namespaces,
-    Network { ips: Vec<String> },
-    Paused { pid: u32 },
+    Network {
+        ips: Vec<String>,
+    },
+    Paused {
+        pid: u32,
+    },
     Ready,
     ContainerMade,
-    Created { pid: u32 },
+    Created {
+        pid: u32,
+    },
     Started,
-    StartFailed { reason: String },
-    Exited { code: i32, reason: String },
+    StartFailed {
+        reason: String,
+    },
+    Exited {
+        code: i32,
+        reason: String,
+        /// What the status says beside the reason: who evicted it, and why.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        message: String,
+    },
+    /// A plugin wants it stopped.
+    Evicted {
+        plugin: String,
+        reason: String,
+    },
+    /// An update or an eviction in a plugin's answer could not be had.
+    WishFailed {
+        plugin: String,
+        /// Id of the container that it was about.
+        target: String,
+        why: String,
+    },
     Updated,
     Removed,
     NetworkGone,
     Stopped,
     SandboxRemoved,
-    DaemonStarted { version: String },
+    DaemonStarted {
+        version: String,
+    },
     DaemonStopping,
 }
 
@@ -165,6 +193,11 @@ pub enum Life {
         updates: u32,
         failed: u32,
         evictions: u32,
+    },
+    /// An update or an eviction among those could not be had.
+    WishFailed {
+        target: String,
+        why: String,
     },
     Rejected {
         reason: String,
@@ -276,6 +309,7 @@ mod tests {
             Action::Exited {
                 code: 137,
                 reason: text(),
+                message: text(),
             }
             .into(),
         );

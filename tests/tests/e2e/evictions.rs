@@ -4,9 +4,11 @@
 use cairn_tests::{
     Daemon, Setup,
     cri::ContainerStatus,
+    daemon::stdout,
     look,
-    plugin::Plugin,
+    plugin::{Deed, Plugin},
     pod::{Container, Pod},
+    until,
 };
 use nri::{
     adjust::{self, Adjust, SetResources},
@@ -171,4 +173,135 @@ async fn an_evicted_container_says_why_in_its_status_also_after_a_restart() {
     let victim = daemon.cri().container_by_id(&victim.id, victim.log);
     assert_eq!(says(victim.status().await), why);
     daemon.cri().pod_by_id(&pod.id, "p").end().await;
+}
+
+/// The entry of `cairn plugins --output json`.
+async fn info(daemon: &Daemon, id: &str) -> serde_json::Value {
+    let found = daemon.plugins().await.into_iter().find(|p| p["id"] == id);
+    found.unwrap_or_else(|| panic!("{id} is not in the list"))
+}
+
+/// The event log's lines that have all these words.
+async fn told(daemon: &Daemon, words: &[&str]) -> Vec<String> {
+    let log = stdout(&daemon.cairn(&["timeline", "--json"]).await);
+    let has = |line: &&str| words.iter().all(|word| line.contains(word));
+    log.lines().filter(has).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_counted() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "updater").await;
+    let pod = daemon.cri().pod("p").await;
+    let nobody = "f".repeat(64);
+    let errors = info(&daemon, "10-updater").await["errors"].as_u64();
+    assert_eq!(errors, Some(0));
+
+    // In an answer.
+    let gone = ContainerEviction {
+        container_id: nobody.clone(),
+        ..Default::default()
+    };
+    let answer = CreateContainerResponse {
+        update: vec![limit(&nobody)],
+        evict: vec![gone.clone()],
+        ..Default::default()
+    };
+    answers_new(&plugin, answer);
+    let new = pod.create("new", &["true"]).await;
+    for wish in ["update failed", "eviction failed"] {
+        let lines = told(&daemon, &["wish_failed", "10-updater", &nobody, wish]).await;
+        assert!(
+            lines.len() == 1 && lines[0].contains(&new.id),
+            "{wish}: {lines:?}"
+        );
+        let log = daemon.log();
+        let mut lines = log.lines().filter(|l| l.contains("10-updater"));
+        assert!(
+            lines.any(|l| l.contains(wish) && l.contains(&nobody)),
+            "{wish}"
+        );
+    }
+    let shown = info(&daemon, "10-updater").await;
+    assert_eq!(shown["errors"], 2, "{shown}");
+    assert!(
+        shown["last_error"]
+            .as_str()
+            .is_some_and(|e| e.contains(&nobody)),
+        "{shown}"
+    );
+
+    // Of its own accord, also where it would change nothing.
+    let nothing = ContainerUpdate {
+        container_id: nobody.clone(),
+        ..Default::default()
+    };
+    let runtime = plugin.runtime();
+    let failed = runtime.update_containers(vec![nothing.clone()], vec![gone]);
+    assert_eq!(failed.await.expect("UpdateContainers"), [nothing]);
+    assert_eq!(info(&daemon, "10-updater").await["errors"], 4);
+    let life = told(&daemon, &["plugin_life", "10-updater", &nobody]).await;
+    assert_eq!(life.len(), 2, "{life:?}");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn an_eviction_is_told_with_plugin_and_reason_when_it_is_asked_for_and_at_the_stop() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "evictor").await;
+    let pod = daemon.cri().pod("p").await;
+    let (victim, other) = two_sleepers(&pod).await;
+    let answer = CreateContainerResponse {
+        evict: vec![evict(&victim, "in an answer")],
+        ..Default::default()
+    };
+    answers_new(&plugin, answer);
+    pod.create("new", &["true"]).await;
+    let unasked = vec![evict(&other, "by itself")];
+    let failed = plugin
+        .runtime()
+        .update_containers(Vec::new(), unasked)
+        .await;
+    assert!(failed.expect("UpdateContainers").is_empty());
+    for (container, reason) in [(&victim, "in an answer"), (&other, "by itself")] {
+        container.exited().await;
+        let text = format!("evicted by 10-evictor: {reason}");
+        let (id, evicted) = (container.id.as_str(), "\"step\":\"evicted\"");
+        assert_eq!(
+            told(&daemon, &[id, evicted, "10-evictor", reason])
+                .await
+                .len(),
+            1
+        );
+        let exited = told(&daemon, &[id, "\"step\":\"exited\"", &text]).await;
+        assert_eq!(exited.len(), 1, "{text}");
+        let shown = stdout(&daemon.cairn(&["timeline", &pod.id]).await);
+        let lines = shown.lines().filter(|line| line.contains(&text));
+        assert_eq!(lines.count(), 2, "{shown}");
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_call_that_a_crash_of_the_plugin_ended_is_a_call_and_an_error() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "brittle").await;
+    let cri = daemon.cri();
+    let first = cri.pod("first").await;
+    let before = info(&daemon, "10-brittle").await["calls"].as_u64();
+    plugin.does(Event::RunPodSandbox, Deed::Exit);
+    let second = cri.pod("second").await;
+    let shown = until("it is gone", || async {
+        let shown = info(&daemon, "10-brittle").await;
+        (shown["state"] == "gone").then_some(shown)
+    })
+    .await;
+    assert_eq!(
+        shown["calls"].as_u64(),
+        before.map(|calls| calls + 1),
+        "{shown}"
+    );
+    assert_eq!(shown["errors"], 1, "{shown}");
+    first.end().await;
+    second.end().await;
 }

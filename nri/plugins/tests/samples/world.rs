@@ -9,7 +9,7 @@ use std::{
 };
 
 use nri::{
-    Adaptation, BoxFuture, PluginState, Snapshot, Source,
+    Adaptation, BoxFuture, PluginId, PluginState, Snapshot, Source,
     merge::MergedCreate,
     proto::{
         Container, ContainerUpdate, LinuxContainer, LinuxNamespace, LinuxPodSandbox, Mount,
@@ -28,7 +28,7 @@ impl Source for Runtime {
         Box::pin(async { Vec::new() })
     }
 
-    fn evict(&self, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
+    fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
 }
