@@ -1,5 +1,5 @@
-//! Mounts on a thread of their own, in a mount namespace that is gone with it, and what the daemon makes of detached
-//! trees.
+//! Mounts on a thread of their own, in a mount namespace that is gone with it, or that is kept by a descriptor; and what the
+//! daemon makes of detached trees.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use cairn_monitor::mount_tree::{self, Attributes};
-use rustix::mount::MountPropagationFlags;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::UnshareFlags;
 
 /// Runs `work` on a thread of its own, in a copy of this mount namespace and with a working
@@ -29,6 +29,52 @@ pub fn in_private_namespace<T: Send>(work: impl FnOnce() -> io::Result<T> + Send
             .spawn_scoped(scope, inside)?
             .join()
             .unwrap_or_else(panicked)
+    })
+}
+
+/// What a mount namespace must have so that a container can be built in it, and mount a procfs and a sysfs of its own.
+const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// Taken off in it: libcontainer's cgroup code shall find none to move processes through.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A mount namespace that has [`KERNEL`] without cgroup hierarchies, and nothing else of the host. What is copied from it
+/// costs the same however many mounts the host has; what the host mounts later does not arrive. `scratch` is any directory.
+pub fn bare_namespace(scratch: &Path) -> io::Result<OwnedFd> {
+    in_private_namespace(|| {
+        rustix::mount::mount_change(
+            "/",
+            MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+        )?;
+        let trees: Vec<_> = KERNEL
+            .iter()
+            .map(|path| Ok((path, mount_tree::copy(Path::new(path), true)?)))
+            .collect::<io::Result<_>>()?;
+        rustix::mount::mount(
+            "cairn",
+            scratch,
+            "tmpfs",
+            MountFlags::empty(),
+            c"mode=755,size=64k",
+        )?;
+        for (path, tree) in &trees {
+            let at = scratch.join(&path[1..]);
+            std::fs::create_dir(&at)?;
+            mount_tree::attach(tree, &at)?;
+        }
+        rustix::process::chdir(scratch)?;
+        // The old root comes to lie upon the new one, and is taken off there.
+        rustix::process::pivot_root(".", ".")?;
+        rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+        rustix::process::chdir("/")?;
+        loop {
+            match rustix::mount::unmount(CGROUPS, UnmountFlags::DETACH) {
+                // Nothing is mounted there any more.
+                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
+                other => other?,
+            }
+        }
+        let itself = std::fs::File::open("/proc/thread-self/ns/mnt")?;
+        Ok(itself.into())
     })
 }
 

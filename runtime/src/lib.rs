@@ -14,6 +14,7 @@ pub mod fuzzing;
 pub mod host;
 pub mod image;
 pub mod inherited;
+pub mod memory;
 pub mod monitor;
 pub mod oci;
 pub mod pod;

@@ -11,7 +11,7 @@ use cairn::{
     },
     config::{self, Config, Format},
     daemon::serve,
-    inherited,
+    inherited, memory,
     preflight::{self, State},
     violate,
 };
@@ -110,6 +110,7 @@ fn run_daemon(mut serve: Serve) -> Result<(), String> {
         .over_file()
         .and_then(Config::check)
         .map_err(|error| error.to_string())?;
+    memory::give_freed_memory_back();
     start_log(&config);
     inherited::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,9 +1,10 @@
 //! From the container's spec to one that libcontainer 0.7 carries out rightly, and to what is done beside it.
 //!
 //! Pure. What libcontainer does wrongly or not at all is taken out here: the tail of the process and its scheduling
-//! (`init.rs`), cgroups (joined already), mount propagation (set after its mounts), idmapped mounts and the cgroup mount (staged by
-//! `place.rs` as plain binds), a PID namespace that is joined, with its procfs (`join.rs`, `birth.rs`). What neither can do
-//! is refused by name.
+//! (`init.rs`), cgroups (joined already), mount propagation (set after its mounts), the cgroup mount, a PID namespace that is
+//! joined, with its procfs (`join.rs`, `birth.rs`). Sources of binds are replaced by places on a stage, where `place.rs`
+//! puts them, with shifted owners if need be: the host's file systems cannot be seen from where libcontainer works.
+//! What neither can do is refused by name.
 
 use std::path::{Path, PathBuf};
 
@@ -62,17 +63,22 @@ pub(crate) struct Bind {
     pub(crate) attributes: u64,
 }
 
-/// A mount made before libcontainer's, to be bound by it.
+/// A bind whose source is mounted on the stage before, to be bound by libcontainer from there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Staged {
-    /// A copy of `source` with shifted owners.
-    Idmapped {
-        at: PathBuf,
-        source: PathBuf,
-        recursive: bool,
-        uids: Vec<LinuxIdMapping>,
-        gids: Vec<LinuxIdMapping>,
-    },
+pub(crate) struct Staged {
+    pub(crate) at: PathBuf,
+    pub(crate) source: PathBuf,
+    /// Where it is in the container.
+    pub(crate) destination: PathBuf,
+    pub(crate) recursive: bool,
+    pub(crate) shifted: Option<Owners>,
+}
+
+/// Whose files they shall seem to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owners {
+    pub(crate) uids: Vec<LinuxIdMapping>,
+    pub(crate) gids: Vec<LinuxIdMapping>,
 }
 
 /// What is to be done.
@@ -90,13 +96,16 @@ pub(crate) struct Plan {
     /// a `/proc` that is not there yet.
     pub(crate) sysctls: Vec<(String, String)>,
     pub(crate) apparmor: Option<String>,
-    /// Stay in the host's mount namespace, with libcontainer's slower way through cgroups: OCI hooks run there, a
-    /// shared mount must reach it, or a bind takes the host's cgroup hierarchies along.
+    /// Stay in the host's mount namespace, with libcontainer's slower way through cgroups and all of the host's mounts: OCI
+    /// hooks run there, a shared mount must reach it, or a bind takes the host's cgroup hierarchies along.
     pub(crate) host_mounts: bool,
 }
 
 /// Where mounts are staged: a tmpfs that stands in for the hierarchies (libcgroups wants one there).
 pub(crate) const STAGE: &str = "/sys/fs/cgroup";
+/// On the stage: the container's root, and its directory.
+pub(crate) const ROOT: &str = "root";
+pub(crate) const DIRECTORY: &str = "dir";
 
 /// All that may be mounted inside a procfs: what lxcfs and its like stand in for. libcontainer has the same rule.
 const PROC_FILES: [&str; 10] = [
@@ -149,7 +158,13 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     }
     plan.spec.set_mounts(Some(kept));
     plan.cover_procs();
-    if host_mounts && !plan.stage.is_empty() {
+    if !host_mounts {
+        let at = Path::new(STAGE).join(ROOT);
+        plan.spec.set_root(plan.spec.root().clone().map(|mut root| {
+            root.set_path(at);
+            root
+        }));
+    } else if !plan.stage.is_empty() {
         return Err("an idmapped mount together with OCI hooks, a shared mount or the host's /sys is not supported"
             .to_owned());
     }
@@ -394,13 +409,26 @@ impl Plan {
                 mount.typ().as_deref().unwrap_or("none"),
             )));
         }
-        self.idmap(&mut mount, &mut options)?;
+        let shifted = self.owners(&mut mount, &mut options)?;
+        let is_bind = mount.typ().as_deref() == Some("bind")
+            || options.iter().any(|o| o == "bind" || o == "rbind");
+        if let Some((recursive, owners)) = shifted {
+            self.stage(&mut mount, recursive, Some(owners));
+        } else if is_bind && !self.host_mounts {
+            let recursive = options.iter().any(|o| o == "rbind");
+            self.stage(&mut mount, recursive, None);
+        }
         mount.set_options(Some(options));
         kept.push(mount);
         Ok(())
     }
 
-    fn idmap(&mut self, mount: &mut Mount, options: &mut Vec<String>) -> Result<(), String> {
+    /// The owners to shift to, if any, and whether those of the mounts below are shifted too.
+    fn owners(
+        &self,
+        mount: &mut Mount,
+        options: &mut Vec<String>,
+    ) -> Result<Option<(bool, Owners)>, String> {
         let asked = options.iter().any(|o| o == "idmap" || o == "ridmap");
         let recursive = options.iter().any(|o| o == "ridmap");
         options.retain(|o| o != "idmap" && o != "ridmap");
@@ -419,7 +447,7 @@ impl Plan {
         mount.set_uid_mappings(None);
         mount.set_gid_mappings(None);
         if uids.is_empty() && gids.is_empty() && !asked {
-            return Ok(());
+            return Ok(None);
         }
         if uids.is_empty() || gids.is_empty() {
             let at = mount.destination().display();
@@ -427,17 +455,19 @@ impl Plan {
                 "mount {at}: uid and gid mappings must be given together"
             ));
         }
+        Ok(Some((recursive, Owners { uids, gids })))
+    }
+
+    fn stage(&mut self, mount: &mut Mount, recursive: bool, shifted: Option<Owners>) {
         let at = self.place();
-        let source = mount.source().clone().unwrap_or_default();
-        self.stage.push(Staged::Idmapped {
+        self.stage.push(Staged {
             at: at.clone(),
-            source,
+            source: mount.source().clone().unwrap_or_default(),
+            destination: mount.destination().clone(),
             recursive,
-            uids,
-            gids,
+            shifted,
         });
         mount.set_source(Some(at));
-        Ok(())
     }
 
     /// A fresh path on the stage. Numbers only: libcgroups takes a cgroup mount whose path ends with a controller's name

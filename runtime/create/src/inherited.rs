@@ -3,7 +3,7 @@
 
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use cairn_monitor::report::{REPORT_FD, STATUS_FD};
+use cairn_monitor::report::{MOUNTS_FD, REPORT_FD, STATUS_FD};
 
 const STDIO: [RawFd; 3] = [3, 4, 5];
 
@@ -21,6 +21,12 @@ pub(crate) fn report() -> BorrowedFd<'static> {
 /// The pipe that ends with execve.
 pub(crate) fn status() -> BorrowedFd<'static> {
     borrow(STATUS_FD)
+}
+
+/// The mount namespace to build in; called once.
+pub(crate) fn take_mounts() -> OwnedFd {
+    // SAFETY: it comes with the report socket, and nobody else owns it.
+    unsafe { OwnedFd::from_raw_fd(MOUNTS_FD) }
 }
 
 /// Stdin, stdout, stderr of the container, before [`take_stdio`].

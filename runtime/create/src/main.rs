@@ -7,8 +7,8 @@
 //! `cairn-create --hooks <point> <pid>` runs a container's poststart or poststop OCI hooks instead; with `--hook` it
 //! stands before one that libcontainer runs (`relay.rs`).
 //!
-//! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before anything is forked) → own mount namespace
-//! without cgroup hierarchies → what libcontainer cannot do (`adjust.rs`, `place.rs`) → libcontainer → in its init,
+//! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before anything is forked) → what libcontainer cannot
+//! do, and a mount namespace of our own that has little of the host (`adjust.rs`, `place.rs`) → libcontainer → in its init,
 //! as its last step, the same tail as every exec's (`init.rs`); where a PID namespace is joined (`join.rs`), in a process
 //! that is born into it then (`birth.rs`).
 #![warn(unreachable_pub)]
@@ -41,6 +41,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
+use crate::adjust::{DIRECTORY, STAGE};
 use crate::birth::Birth;
 use crate::place::Views;
 
@@ -114,11 +115,14 @@ fn create() -> Result<i32, String> {
         cgroups: plan.cgroup_view.as_ref(),
         procs: plan.procs.iter().zip(procfs).collect(),
     };
-    let trees = if plan.host_mounts {
-        place::trees(views)?
+    let mounts = inherited::take_mounts();
+    let (trees, directory) = if plan.host_mounts {
+        (place::trees(&mounts, views)?, directory)
     } else {
-        place::private_mounts(Some(&plan.rootfs), &plan.stage, views)?
+        let trees = place::move_in(&mounts, &plan.rootfs, &plan.stage, views)?;
+        (trees, Path::new(STAGE).join(DIRECTORY))
     };
+    drop(mounts);
     let birth = namespace
         .map(|namespace| Birth::new(namespace, plan.sysctls, plan.apparmor, launch.tty))
         .transpose()?;

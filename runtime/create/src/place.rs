@@ -1,8 +1,10 @@
 //! Mounts made beside libcontainer, in a mount namespace of this helper's own.
 //!
-//! The namespace is a slave of the host's: what the host mounts later would arrive, nothing goes back. The cgroup
-//! hierarchies are taken off in it, so that libcontainer's cgroup code finds none to move processes through (each
-//! write to a `cgroup.procs` waits 7 to 20 ms for RCU; we have joined already).
+//! It is a copy of the bare one that the daemon made (`MOUNTS_FD`): `/proc`, `/sys` without cgroup hierarchies, `/dev`. So its
+//! making, and each look of libcontainer at its mounts, cost the same however many pods the host has; and libcontainer's
+//! cgroup code finds nothing to move processes through (each write to a `cgroup.procs` waits 7 to 20 ms for RCU; we
+//! have joined already). What the container has of the host's file systems is taken hold of before, as detached trees,
+//! and staged there for libcontainer to bind.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -19,7 +21,7 @@ use rustix::fs::{OFlags, StatVfsMountFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::adjust::{CgroupView, Hierarchies, ProcView, STAGE, Staged};
+use crate::adjust::{CgroupView, DIRECTORY, Hierarchies, Owners, ProcView, ROOT, STAGE, Staged};
 
 /// Sets how mounts at and below `destination` propagate.
 pub(crate) fn set_propagation(destination: &Path, flags: u64) -> io::Result<()> {
@@ -38,22 +40,37 @@ pub(crate) struct Views<'a> {
 /// Trees, and where they belong.
 pub(crate) type Trees = Vec<(OwnedFd, PathBuf)>;
 
-/// A mount namespace of our own without cgroup hierarchies, and the staged mounts in their place; what restricts the
-/// file system that `root` lies in does not restrict it there.
-pub(crate) fn private_mounts(
-    root: Option<&Path>,
+/// Leaves the host's mount namespace for one of our own with the staged mounts; our directory is the same as before. What
+/// restricts the file system that `root` lies in does not restrict it there.
+pub(crate) fn move_in(
+    mounts: &OwnedFd,
+    root: &Path,
     stage: &[Staged],
     views: Views<'_>,
 ) -> Result<Trees, String> {
-    let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
-    sys::unshare_namespaces(UnshareFlags::NEWNS).map_err(at("make a mount namespace"))?;
-    set_propagation(Path::new("/"), libc::MS_REC | libc::MS_SLAVE)
-        .map_err(at("make our mounts slaves of the host's"))?;
-    if let Some(root) = root {
-        lift_restrictions(root).map_err(|e| format!("remount the root {}: {e}", root.display()))?;
-    }
-    // Taken hold of while their sources can be seen.
+    let root = unrestricted(root).map_err(|e| format!("bind the root {}: {e}", root.display()))?;
     let trees = stage.iter().map(open).collect::<Result<Vec<_>, String>>()?;
+    let directory = mount_tree::copy(Path::new("."), false)
+        .map_err(|e| format!("bind the container's directory: {e}"))?;
+    let made = assemble_in(mounts, views)?;
+    let settled = [(ROOT, &root), (DIRECTORY, &directory)];
+    let settled = settled.map(|(name, tree)| (Path::new(STAGE).join(name), tree));
+    let staged = stage.iter().map(|staged| staged.at.clone()).zip(&trees);
+    for (at, tree) in staged.chain(settled) {
+        settle(&at, tree)?;
+    }
+    // What is mounted in the container shall not reach the host through a shared one.
+    set_propagation(Path::new("/"), libc::MS_REC | libc::MS_SLAVE)
+        .map_err(|e| format!("make our mounts slaves of the host's: {e}"))?;
+    std::env::set_current_dir(Path::new(STAGE).join(DIRECTORY))
+        .map_err(|e| format!("enter the container's directory: {e}"))?;
+    Ok(made)
+}
+
+/// Puts the views together, in a copy of `mounts` that has an empty stage. This process is in it afterwards.
+fn assemble_in(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
+    let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
+    // Taken hold of while their sources can be seen.
     let procs = views.procs.into_iter().map(|(view, procfs)| {
         let binds = view.binds.iter().map(|bind| {
             mount_tree::copy(&bind.source, bind.recursive)
@@ -76,13 +93,9 @@ pub(crate) fn private_mounts(
                 .map_err(|e| format!("bind cgroup {}: {e}", path.display()))
         })
         .collect::<Result<Vec<_>, String>>()?;
-    match unmount(Path::new(STAGE)) {
-        // No mount point (a plain directory of /sys).
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-        other => other.map_err(at("take the cgroup hierarchies off"))?,
-    }
-    mount_tmpfs("cairn", Path::new(STAGE), c"mode=755,size=1m")
-        .map_err(at("mount a tmpfs over the cgroup hierarchies"))?;
+    enter_mounts(mounts).map_err(at("enter the bare mount namespace"))?;
+    sys::unshare_namespaces(UnshareFlags::NEWNS).map_err(at("make a mount namespace"))?;
+    mount_tmpfs("cairn", Path::new(STAGE), c"mode=755,size=1m").map_err(at("mount the stage"))?;
     let mut made = Trees::new();
     for (view, procfs, binds) in procs {
         let tree = cover(view, &procfs, &binds).map_err(|e| {
@@ -95,38 +108,34 @@ pub(crate) fn private_mounts(
         let tree = assemble(view, cgroups).map_err(at("assemble the cgroup mount"))?;
         made.push((tree, view.destination.clone()));
     }
-    stage
-        .iter()
-        .zip(trees)
-        .try_for_each(|(staged, tree)| settle(staged, &tree))?;
     Ok(made)
 }
 
-/// A pause process has its root in the state directory, and /run is mounted noexec, nosuid and nodev on most hosts. In a
-/// user namespace such options could not be taken off any more, and a remount that does not name them is refused.
-fn lift_restrictions(root: &Path) -> io::Result<()> {
+/// The root, and what is mounted in it. A pause process has its root in the state directory, and /run is mounted noexec,
+/// nosuid and nodev on most hosts. In a user namespace such options could not be taken off any more, and a remount that
+/// does not name them is refused.
+fn unrestricted(root: &Path) -> io::Result<OwnedFd> {
     const RESTRICTIONS: u64 =
         libc::MOUNT_ATTR_NOEXEC | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-    let of_root = rustix::fs::statvfs(root)?;
-    if !of_root.f_flag.contains(StatVfsMountFlags::NOEXEC) {
-        return Ok(());
+    let tree = mount_tree::copy(root, true)?;
+    let of_root = rustix::fs::fstatvfs(&tree)?;
+    if of_root.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        let attributes = Attributes {
+            clear: RESTRICTIONS,
+            ..Attributes::default()
+        };
+        mount_tree::set_attributes(&tree, &attributes)?;
     }
-    let tree = mount_tree::copy(root, false)?;
-    let attributes = Attributes {
-        clear: RESTRICTIONS,
-        ..Attributes::default()
-    };
-    mount_tree::set_attributes(&tree, &attributes)?;
-    mount_tree::attach(&tree, root)
+    Ok(tree)
 }
 
 /// The trees alone, for a helper that stays in the host's mount namespace: put together in another one, which is gone
 /// afterwards. A detached tree belongs to none.
-pub(crate) fn trees(views: Views<'_>) -> Result<Trees, String> {
+pub(crate) fn trees(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
     if views.cgroups.is_none() && views.procs.is_empty() {
         return Ok(Trees::new());
     }
-    and_return(|| private_mounts(None, &[], views))
+    and_return(|| assemble_in(mounts, views))
         .map_err(|e| format!("return to the host's mount namespace: {e}"))?
 }
 
@@ -141,7 +150,7 @@ pub(crate) fn and_return<T>(work: impl FnOnce() -> T) -> io::Result<T> {
 }
 
 /// Also sets root and working directory to that namespace's root.
-pub(crate) fn enter_mounts(namespace: &File) -> io::Result<()> {
+pub(crate) fn enter_mounts(namespace: &impl AsFd) -> io::Result<()> {
     let kind = Some(LinkNameSpaceType::Mount);
     Ok(rustix::thread::move_into_link_name_space(
         namespace.as_fd(),
@@ -260,18 +269,16 @@ pub(crate) fn attach(root: BorrowedFd<'_>, tree: &OwnedFd, destination: &Path) -
 }
 
 fn open(staged: &Staged) -> Result<OwnedFd, String> {
-    let Staged::Idmapped {
-        source,
-        recursive,
-        uids,
-        gids,
-        ..
-    } = staged;
-    idmapped(source, *recursive, uids, gids)
+    let source = &staged.source;
+    let tree = match &staged.shifted {
+        Some(owners) => idmapped(source, staged.recursive, owners),
+        None => mount_tree::copy(source, staged.recursive)
+            .map_err(|e| format!("bind {}: {e}", source.display())),
+    };
+    tree.map_err(|why| format!("mount {}: {why}", staged.destination.display()))
 }
 
-fn settle(staged: &Staged, tree: &OwnedFd) -> Result<(), String> {
-    let Staged::Idmapped { at, .. } = staged;
+fn settle(at: &Path, tree: &OwnedFd) -> Result<(), String> {
     let made = if is_directory(tree) {
         fs::create_dir(at)
     } else {
@@ -286,17 +293,13 @@ fn is_directory(fd: &OwnedFd) -> bool {
 }
 
 /// A detached copy of a mount tree with shifted owners (CRI-225).
-fn idmapped(
-    source: &Path,
-    recursive: bool,
-    uids: &[LinuxIdMapping],
-    gids: &[LinuxIdMapping],
-) -> Result<OwnedFd, String> {
+fn idmapped(source: &Path, recursive: bool, owners: &Owners) -> Result<OwnedFd, String> {
     let at = |step: &'static str| {
         move |e: io::Error| format!("idmapped mount of {}: {step}: {e}", source.display())
     };
     let tree = mount_tree::copy(source, recursive).map_err(at("open"))?;
-    let namespace = user_namespace(uids, gids).map_err(at("make a user namespace"))?;
+    let namespace =
+        user_namespace(&owners.uids, &owners.gids).map_err(at("make a user namespace"))?;
     let attributes = Attributes {
         set: libc::MOUNT_ATTR_IDMAP,
         clear: 0,

@@ -10,7 +10,7 @@ use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::log::Stream;
 use cairn_monitor::record::{HOOKS, Launch};
 use cairn_monitor::report::{
-    self, CONSOLE, PROGRAMS_FD, REACHED, REPORT_FD, Report, STATE, STATUS_FD,
+    self, CONSOLE, MOUNTS_FD, PROGRAMS_FD, REACHED, REPORT_FD, Report, STATE, STATUS_FD,
 };
 use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::sys::{self, ExecVector, Fork};
@@ -40,18 +40,23 @@ pub(crate) struct Streams {
 }
 
 impl Creation {
-    /// Spawns the helper. The container's output is `output`'s from now on.
+    /// Spawns the helper, which builds in a copy of `mounts`. The container's output is `output`'s from now on.
     pub(crate) fn spawn(
         launch: &Launch,
         cgroups: &Cgroups,
         output: &mut Output,
+        mounts: OwnedFd,
     ) -> io::Result<(Creation, Streams)> {
         let (report, their_report) = sys::seqpacket_pair()?;
         let (status, their_status) = sys::pipe()?;
         sys::set_nonblocking(report.as_fd())?;
         sys::set_nonblocking(status.as_fd())?;
         let mut streams = Streams { stdin: None };
-        let mut inherited = vec![(their_report, REPORT_FD), (their_status, STATUS_FD)];
+        let mut inherited = vec![
+            (their_report, REPORT_FD),
+            (their_status, STATUS_FD),
+            (mounts, MOUNTS_FD),
+        ];
         let mut console = None;
         if launch.tty {
             console = Some(UnixListener::bind(CONSOLE)?);

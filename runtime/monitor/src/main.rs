@@ -74,15 +74,18 @@ fn keep(dir: &Path) -> io::Result<()> {
     let first = sys::dup_above(rustix::stdio::stdin(), 10)?;
     // Nothing else has been opened: it gets this number, and keeps it.
     std::mem::forget(sys::dup_above(rustix::stdio::stdout(), PROGRAMS_FD)?);
+    // Given away at `create`; none where it was not given (the helper will say so).
+    let mounts = sys::dup_above(rustix::stdio::stderr(), 10)?;
     let null = fs::OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
     // So that the daemon hears why, not only that we are gone.
     let answer = sys::dup_above(first.as_fd(), 10)?;
-    match server::Server::new(launch, first) {
+    match server::Server::new(launch, first, mounts) {
         Ok(server) => {
             drop(answer);
             server.run()

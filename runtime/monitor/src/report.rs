@@ -2,7 +2,7 @@
 //!
 //! Pure. Descriptors of `cairn-create`: 0, 1, 2 null; 3, 4, 5 the container's stdin, stdout, stderr (none with a
 //! terminal); 6 this socket; 7 the exec status pipe, which init keeps until execve: `E` and end of file is success,
-//! `E` and text a failed execve, end of file alone a death before it.
+//! `E` and text a failed execve, end of file alone a death before it; 9 the mount namespace to build in.
 
 /// Descriptor of the report socket.
 pub const REPORT_FD: i32 = 6;
@@ -11,6 +11,9 @@ pub const STATUS_FD: i32 = 7;
 /// Of the monitor itself: the directory of our programs, which the daemon gave it as stdout. Moved there first of all,
 /// closed by every execve.
 pub const PROGRAMS_FD: i32 = 8;
+/// A mount namespace that holds little but `/proc`, `/sys` and `/dev`: containers are built in copies of it, however many
+/// mounts the host has. The daemon gives it to the monitor as stderr, who hands it to the helper and keeps it no longer.
+pub const MOUNTS_FD: i32 = 9;
 /// Written to the status pipe when only our own tail and execve are left.
 pub const REACHED: u8 = b'E';
 /// The longest message.

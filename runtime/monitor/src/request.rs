@@ -72,7 +72,10 @@ impl Server {
         if self.phase != Phase::Empty || self.waits_for_create.is_some() {
             return self.fail(asker, "the container already exists");
         }
-        match Creation::spawn(&self.launch, &self.cgroups, &mut self.output) {
+        let Some(mounts) = self.mounts.take() else {
+            return self.fail(asker, "it was tried before, and failed");
+        };
+        match Creation::spawn(&self.launch, &self.cgroups, &mut self.output, mounts) {
             Ok((creation, streams)) => {
                 self.creation = Some(creation);
                 self.stdin = streams.stdin;

@@ -35,6 +35,8 @@ pub(crate) struct Server {
     pub(crate) output: Output,
     pub(crate) execs: Vec<Exec>,
     pub(crate) next_number: u32,
+    /// Where the container is built, until it is asked for.
+    pub(crate) mounts: Option<OwnedFd>,
     pub(crate) creation: Option<Creation>,
     pub(crate) target: Option<Target>,
     /// The write end of the container's stdin, or its terminal's master.
@@ -84,7 +86,7 @@ enum Token {
 }
 
 impl Server {
-    pub(crate) fn new(launch: Launch, daemon: OwnedFd) -> io::Result<Server> {
+    pub(crate) fn new(launch: Launch, daemon: OwnedFd, mounts: OwnedFd) -> io::Result<Server> {
         // First: it fails most easily, and leaves nothing then.
         let output = Output::new(launch.log_path.as_deref(), launch.max_log_line)?;
         let signals = sys::child_signal_fd()?;
@@ -101,6 +103,7 @@ impl Server {
             output,
             execs: Vec::new(),
             next_number: 1,
+            mounts: Some(mounts),
             creation: None,
             target: None,
             stdin: None,

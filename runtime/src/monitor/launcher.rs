@@ -92,22 +92,27 @@ pub struct Launcher {
     run_dir: PathBuf,
     /// The tree of the helpers.
     programs: Arc<OwnedFd>,
+    /// A mount namespace to build containers in copies of.
+    mounts: Arc<OwnedFd>,
 }
 
 type Result<T> = std::result::Result<T, MonitorError>;
 
 impl Launcher {
-    /// Makes the tree of the helpers. Monitors of a former daemon keep theirs.
+    /// Makes the tree of the helpers, and the mount namespace. Monitors of a former daemon keep theirs.
     pub async fn new(config: LauncherConfig) -> Result<Launcher> {
         let run_dir = config.run_dir.clone();
-        let programs = blocking(move || {
-            for dir in [&config.run_dir, &config.run_dir.join("seccomp")] {
-                make_dir(dir)?;
-            }
-            gather_programs(&config)
+        let made = blocking(move || {
+            let dir = &config.run_dir;
+            make_dir(&dir.join("seccomp"))?;
+            let mounts = detached::bare_namespace(dir)
+                .map_err(|e| MonitorError::file("make a bare mount namespace in", dir, e))?;
+            Ok((gather_programs(&config)?, mounts))
         });
+        let (programs, mounts) = made.await?;
         Ok(Launcher {
-            programs: Arc::new(programs.await?),
+            programs: Arc::new(programs),
+            mounts: Arc::new(mounts),
             run_dir,
         })
     }
@@ -125,6 +130,7 @@ impl Launcher {
             .arg(&dir)
             .stdin(OwnedFd::from(theirs))
             .stdout(self.programs.try_clone().map_err(failed)?)
+            .stderr(self.mounts.try_clone().map_err(failed)?)
             .spawn()
             .map_err(failed)?;
         // Nothing is made before it is asked to; what it makes inherits this.
