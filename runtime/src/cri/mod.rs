@@ -3,6 +3,7 @@
 //! (CRI-005).
 
 mod answer;
+mod deadline;
 pub mod image;
 mod image_service;
 pub mod runtime;
@@ -12,5 +13,6 @@ mod statistics;
 pub mod status;
 pub mod view;
 
+pub use deadline::Deadlines;
 pub use service::{Cri, MAX_MESSAGE};
 pub use statistics::Statistics;

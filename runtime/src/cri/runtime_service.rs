@@ -41,6 +41,10 @@ use super::{
     status::unserved,
 };
 
+/// CRI-162.
+const NO_CRIU: &str =
+    "it needs CRIU, which cairn does not use: containers are made and not restored";
+
 #[tonic::async_trait]
 impl RuntimeService for Cri {
     async fn version(&self, _: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
@@ -266,7 +270,8 @@ impl RuntimeService for Cri {
         let facts = Facts {
             config: &self.config,
             host: &self.host,
-            policy: &self.policy,
+            policies: &self.policies,
+            images: &self.images,
             network: &self.network,
         };
         answer(status(facts, request.get_ref().verbose).await)
@@ -276,21 +281,21 @@ impl RuntimeService for Cri {
         &self,
         _: Request<cri::CheckpointContainerRequest>,
     ) -> Answer<cri::CheckpointContainerResponse> {
-        Err(unserved("CheckpointContainer"))
+        Err(unserved("CheckpointContainer", NO_CRIU))
     }
 
     async fn checkpoint_pod(
         &self,
         _: Request<cri::CheckpointPodRequest>,
     ) -> Answer<cri::CheckpointPodResponse> {
-        Err(unserved("CheckpointPod"))
+        Err(unserved("CheckpointPod", NO_CRIU))
     }
 
     async fn restore_pod(
         &self,
         _: Request<cri::RestorePodRequest>,
     ) -> Answer<cri::RestorePodResponse> {
-        Err(unserved("RestorePod"))
+        Err(unserved("RestorePod", NO_CRIU))
     }
 
     type GetContainerEventsStream = Streamed<cri::ContainerEventResponse>;
@@ -337,7 +342,7 @@ impl RuntimeService for Cri {
         &self,
         _: Request<cri::RuntimeConfigRequest>,
     ) -> Answer<cri::RuntimeConfigResponse> {
-        answer(runtime_config(self.policy.cgroup_driver))
+        answer(runtime_config(self.policies.default.cgroup_driver))
     }
 
     async fn update_pod_sandbox_resources(

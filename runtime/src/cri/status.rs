@@ -1,5 +1,7 @@
 //! The only place that turns an error into a gRPC code (CRI-006).
 
+use std::time::Duration;
+
 use tonic::{Code, Status};
 
 use crate::pod::error::{Error, Kind};
@@ -15,6 +17,8 @@ impl From<Error> for Status {
             Kind::TimedOut => Code::DeadlineExceeded,
             Kind::Unavailable => Code::Unavailable,
             Kind::Unsupported => Code::Unimplemented,
+            Kind::Unauthenticated => Code::Unauthenticated,
+            Kind::Denied => Code::PermissionDenied,
             Kind::Failed => Code::Internal,
             // Kubelet reads these texts from their first byte, and only under this code.
             Kind::Verbatim => Code::Unknown,
@@ -24,8 +28,18 @@ impl From<Error> for Status {
 }
 
 /// An RPC, or a kind of request to it, that this cairn does not serve.
-pub fn unserved(what: &str) -> Status {
-    Status::new(Code::Unimplemented, format!("{what}: not served by cairn"))
+pub fn unserved(what: &str, why: &str) -> Status {
+    let text = format!("{what}: not served by cairn: {why}");
+    Status::new(Code::Unimplemented, text)
+}
+
+/// A call whose caller gave it no longer than `allowed`.
+pub fn overdue(allowed: Duration) -> Status {
+    let text = format!(
+        "the caller's deadline of {allowed:?} is over: what goes on without the caller is shown by List and Status, \
+         and the same request again joins it"
+    );
+    Status::new(Code::DeadlineExceeded, text)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use proto_cri::v1::{
 use sd_notify::NotifyState;
 use tokio::net::UnixListener;
 use tonic::transport::{Server, server::Router};
+use tower::layer::util::{Identity, Stack};
 
 use super::{
     accept::Accepting,
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    cri::MAX_MESSAGE,
+    cri::{Deadlines, MAX_MESSAGE},
     pod::{error, events::Events},
     preflight,
     store::{self, Lock},
@@ -105,6 +106,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let sampling = tokio::spawn(async move { sampler.run().await });
     let streaming = tokio::spawn(Arc::clone(&streams).serve(streams_at));
     let server = Server::builder()
+        .layer(Deadlines)
         .add_service(
             RuntimeServiceServer::new(cri.clone())
                 .max_decoding_message_size(MAX_MESSAGE)
@@ -146,7 +148,7 @@ async fn look_at_the_host(config: Config) -> Result<preflight::Report, Error> {
 }
 
 async fn run(
-    server: Router,
+    server: Router<Stack<Deadlines, Identity>>,
     events: &Events,
     streams: &Arc<stream::Streams>,
     listener: UnixListener,

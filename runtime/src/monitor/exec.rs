@@ -8,6 +8,7 @@ use cairn_monitor::wire::{Event, ExecRequest, Request};
 use oci_spec::runtime::Spec;
 use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::client::{ANSWER, Monitor};
 use super::error::MonitorError;
@@ -167,12 +168,27 @@ impl Monitor {
     }
 
     /// Runs to the end and collects the output (CRI-139, 140). A timeout is [`MonitorError::ExecTimedOut`], and
-    /// everything the exec started is dead by then, unless the monitor itself does not answer.
+    /// everything the exec started is dead by then, unless the monitor itself does not answer. Where this future is
+    /// dropped, because the caller is gone, all of it is killed too.
     pub async fn exec_sync(&self, spec: ExecSpec) -> Result<ExecOutput, MonitorError> {
-        let Some(timeout) = spec.timeout else {
-            return self.collected(spec).await;
+        let timeout = spec.timeout;
+        let gone = CancellationToken::new();
+        let (monitor, caller) = (self.clone(), gone.clone());
+        // Detached: whoever leaves while the exec is being started has nothing to kill yet.
+        let work = tokio::spawn(async move { monitor.collected(spec, &caller).await });
+        let _caller = gone.drop_guard();
+        let work = async {
+            work.await.unwrap_or_else(|_| {
+                Err(MonitorError::Lost {
+                    id: self.id().to_owned(),
+                    step: "exec",
+                })
+            })
         };
-        match tokio::time::timeout(timeout + OVERTIME, self.collected(spec)).await {
+        let Some(timeout) = timeout else {
+            return work.await;
+        };
+        match tokio::time::timeout(timeout + OVERTIME, work).await {
             Ok(result) => result,
             Err(_) => Err(MonitorError::ExecTimedOut {
                 id: self.id().to_owned(),
@@ -181,7 +197,11 @@ impl Monitor {
         }
     }
 
-    async fn collected(&self, spec: ExecSpec) -> Result<ExecOutput, MonitorError> {
+    async fn collected(
+        &self,
+        spec: ExecSpec,
+        caller_gone: &CancellationToken,
+    ) -> Result<ExecOutput, MonitorError> {
         let timeout = spec.timeout;
         let mut session = self
             .exec(ExecSpec {
@@ -195,7 +215,17 @@ impl Monitor {
         let end = {
             let reading =
                 async { tokio::join!(collect(stdout, &mut out), collect(stderr, &mut err)) };
-            with_drain(session.end(), reading).await?
+            tokio::select! {
+                end = with_drain(session.end(), reading) => Some(end?),
+                () = caller_gone.cancelled() => None,
+            }
+        };
+        let Some(end) = end else {
+            session.kill().await?;
+            return Err(MonitorError::Lost {
+                id: self.id().to_owned(),
+                step: "exec",
+            });
         };
         if end.timed_out {
             let millis = timeout.map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));

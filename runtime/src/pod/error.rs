@@ -19,6 +19,10 @@ pub enum Kind {
     Unavailable,
     /// The kernel or a build of ours lacks what was asked.
     Unsupported,
+    /// A registry asks for other credentials (CRI-407).
+    Unauthenticated,
+    /// A registry lets these credentials not have it.
+    Denied,
     /// Anything else that failed on the way.
     Failed,
     /// Passed to the caller with its text unchanged from the first byte (CRI-007).
