@@ -1,8 +1,9 @@
 //! The container's output: read from its pipes or terminal, written to the log, copied to who is attached.
 //!
 //! Nothing is dropped: while an attached client's pipe is full, the container's output is not read (it waits in
-//! its own pipe). A client that takes nothing for [`STUCK`] is let go. A log that cannot be written (disk full) never
-//! stops the container: what is lost is counted.
+//! its own pipe), and its bytes are nowhere but in pipes. A client that is behind and takes less than [`PACE`] in [`STUCK`]
+//! is let go, so that one that reads nothing, or a byte now and then, holds nobody for longer than that. A log that
+//! cannot be written (disk full) never stops the container: what is lost is counted.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,8 +14,10 @@ use cairn_monitor::log::{Encoder, Stream};
 use cairn_monitor::log_path;
 use cairn_monitor::sys;
 
-/// How long an attached client may take nothing before it is let go.
-const STUCK: Duration = Duration::from_secs(10);
+/// How long an attached client that is behind has for [`PACE`].
+const STUCK: Duration = Duration::from_secs(2);
+/// Bytes: what a pipe holds.
+const PACE: usize = 64 << 10;
 /// Bytes read at once.
 const CHUNK: usize = 32 << 10;
 
@@ -33,9 +36,13 @@ struct Copy {
     attach_id: u32,
     stream: Stream,
     pipe: OwnedFd,
-    /// What the pipe did not take, and since when.
+    /// What the pipe did not take.
     waiting: Vec<u8>,
+    /// When its time began to run: as it fell behind, or last had taken [`PACE`]; and what it took since then.
     since: Instant,
+    taken: usize,
+    /// When it last had caught up. Who falls behind again soon after never had: its pipe is still full of old bytes.
+    caught_up: Option<Instant>,
 }
 
 struct Source {
@@ -184,8 +191,7 @@ impl Output {
     /// A descriptor of `writable` takes more.
     pub(crate) fn write(&mut self, fd: RawFd) {
         if let Some(copy) = self.copies.iter_mut().find(|c| c.pipe.as_raw_fd() == fd) {
-            let waiting = std::mem::take(&mut copy.waiting);
-            copy.push(&waiting);
+            copy.catch_up();
         }
         self.sweep();
     }
@@ -226,6 +232,8 @@ impl Output {
                 pipe: write,
                 waiting: Vec::new(),
                 since: Instant::now(),
+                taken: 0,
+                caught_up: None,
             });
         }
         Ok(read)
@@ -249,30 +257,49 @@ impl Output {
 }
 
 impl Copy {
-    /// Writes what the pipe takes and keeps the rest.
-    fn push(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            match sys::write(self.pipe.as_fd(), bytes) {
-                Ok(n) => {
-                    bytes = &bytes[n..];
-                    self.since = Instant::now();
-                }
+    /// Writes what the pipe takes and keeps the rest, which is for [`Self::catch_up`].
+    fn push(&mut self, bytes: &[u8]) {
+        if !self.waiting.is_empty() {
+            self.waiting.extend_from_slice(bytes);
+            return;
+        }
+        let written = self.write(bytes);
+        if written < bytes.len() {
+            self.waiting.extend_from_slice(&bytes[written..]);
+            if self.caught_up.is_none_or(|at| at.elapsed() > STUCK) {
+                (self.since, self.taken) = (Instant::now(), 0);
+            }
+        }
+    }
+
+    fn catch_up(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let written = self.write(&waiting);
+        self.waiting.extend_from_slice(&waiting[written..]);
+        if self.waiting.is_empty() {
+            self.caught_up = Some(Instant::now());
+        }
+    }
+
+    /// How much the pipe took at once.
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        let mut written = 0;
+        while written < bytes.len() {
+            match sys::write(self.pipe.as_fd(), &bytes[written..]) {
+                Ok(n) => written += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.since = if self.waiting.is_empty() {
-                        Instant::now()
-                    } else {
-                        self.since
-                    };
-                    self.waiting.extend_from_slice(bytes);
-                    return;
-                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
                     self.attach_id = DEAD;
-                    return;
+                    break;
                 }
             }
         }
+        self.taken += written;
+        if self.taken >= PACE {
+            (self.since, self.taken) = (Instant::now(), 0);
+        }
+        written
     }
 
     fn dead(&self) -> bool {
