@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::duration::duration;
 use super::error::Error;
 use super::size::size;
+use crate::image::{BadReference, Reference};
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -26,6 +27,8 @@ pub struct Image {
     /// Of what one container's VOLUMEs are filled with.
     #[serde(deserialize_with = "size")]
     pub max_volume_bytes: u64,
+    /// References of images that others leave when they collect (CRI-178).
+    pub pinned: Vec<String>,
     /// By registry: token services besides its own that its credentials may go to.
     pub token_services: BTreeMap<String, Vec<String>>,
 }
@@ -42,6 +45,7 @@ impl Default for Image {
             max_image_depth: 512,
             max_volume_bytes: 10 << 30,
             progress_timeout: Duration::from_secs(300),
+            pinned: Vec::new(),
             token_services: BTreeMap::new(),
         }
     }
@@ -86,6 +90,7 @@ impl Image {
         if self.progress_timeout.is_zero() {
             return refuse("image.progress_timeout", "must be longer than zero".into());
         }
+        self.pinned().map(drop)?;
         let hosts = self.token_services.iter().flat_map(|(registry, services)| {
             let services = services.iter().map(String::as_str);
             std::iter::once(registry.as_str()).chain(services)
@@ -97,6 +102,22 @@ impl Image {
             ),
             None => Ok(()),
         }
+    }
+}
+
+impl Image {
+    /// What [`Self::pinned`] names.
+    ///
+    /// # Errors
+    /// The first that is no reference.
+    pub fn pinned(&self) -> Result<Vec<Reference>, Error> {
+        let parsed = self.pinned.iter().map(|text| {
+            text.parse().map_err(|why: BadReference| Error::Value {
+                key: "image.pinned",
+                message: format!("\"{text}\": {why}"),
+            })
+        });
+        parsed.collect()
     }
 }
 

@@ -7,6 +7,7 @@
 mod container;
 mod duration;
 mod error;
+mod handler;
 mod image;
 mod nri;
 mod size;
@@ -14,11 +15,13 @@ mod stream;
 
 pub use container::{Container, SeccompDefault};
 pub use error::Error;
+pub use handler::Handler;
 pub use image::Image;
 pub use nri::Nri;
 pub use stream::Stream;
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
@@ -52,6 +55,8 @@ pub struct File {
     pub log: Log,
     pub cgroup: Cgroup,
     pub container: Container,
+    /// By the name that a RuntimeClass gives.
+    pub handlers: BTreeMap<String, Handler>,
     pub network: Network,
     pub image: Image,
     pub nri: Nri,
@@ -144,6 +149,7 @@ impl Default for File {
             log: Log::default(),
             cgroup: Cgroup::default(),
             container: Container::default(),
+            handlers: BTreeMap::new(),
             network: Network::default(),
             image: Image::default(),
             nri: Nri::default(),
@@ -272,6 +278,7 @@ impl Config {
         }
         check_network(&file.network)?;
         file.container.check()?;
+        handler::check(&file.handlers, &file.container)?;
         file.image.check()?;
         for (key, value) in [
             ("nri.registration_timeout", file.nri.registration_timeout),
@@ -448,7 +455,7 @@ mod tests {
             ("container", 9),
             ("network", 8),
             ("nri", 16),
-            ("image", 10),
+            ("image", 11),
             ("trace", 3),
             ("stream", 5),
         ] {
@@ -517,5 +524,26 @@ mod tests {
         }
         assert!(judge("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
         assert!(judge("[container]\nulimits = [\"nofile\"]").starts_with("container.ulimits: "));
+        assert!(
+            judge("[image]\npinned = [\"Bad Name\"]").starts_with("image.pinned: \"Bad Name\"")
+        );
+    }
+
+    #[test]
+    fn a_handler_has_what_it_sets_and_the_rest_of_container() {
+        let text = "[container]\nulimits = [\"nofile=1\"]\nignore_image_volumes = true\n\
+            [handlers.hard]\nulimits = [\"core=0\"]\nunset_seccomp_profile = \"runtime-default\"";
+        let file = parse(Path::new("cairn.toml"), text).expect("parses");
+        let own = file.handlers["hard"].over(&file.container);
+        assert_eq!(own.ulimits, ["core=0"]);
+        assert_eq!(own.unset_seccomp_profile, SeccompDefault::RuntimeDefault);
+        assert!(own.ignore_image_volumes);
+        assert_eq!(file.container.ulimits, ["nofile=1"]);
+        assert_eq!(
+            judge("[handlers.hard]\nulimits = [\"cores=0\"]"),
+            "handlers: hard: ulimits: \"cores=0\": unknown limit (see getrlimit(2))"
+        );
+        assert!(judge("[handlers.Hard]").starts_with("handlers: \"Hard\": a handler's name has"));
+        assert!(judge("[handlers.hard]\nmax_log_line = 1").contains("unknown field"));
     }
 }

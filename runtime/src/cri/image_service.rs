@@ -48,7 +48,7 @@ impl ImageService for Cri {
         &self,
         request: Request<cri::PullImageRequest>,
     ) -> Answer<cri::PullImageResponse> {
-        answer(pull_image(&self.images, request.into_inner()).await?)
+        answer(pull_image(&self.images, &self.policies, request.into_inner()).await?)
     }
 
     async fn remove_image(

@@ -8,7 +8,7 @@ use super::statistics::Statistics;
 use crate::{
     config::Config,
     image::Images,
-    oci::{HostFacts, Policy},
+    oci::{HostFacts, Policies},
     pod::{events::Events, registry::Registry, run_pod_sandbox::RunPodSandbox, spec::SpecStore},
     stream::Streams,
 };
@@ -21,7 +21,7 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 pub struct Cri {
     pub config: Arc<Config>,
     pub host: Arc<HostFacts>,
-    pub policy: Arc<Policy>,
+    pub policies: Policies,
     pub network: Arc<Network>,
     pub pods: Arc<Registry>,
     pub specs: SpecStore,

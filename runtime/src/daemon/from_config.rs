@@ -5,6 +5,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,7 +17,7 @@ use crate::{
     host::facts as host,
     image,
     monitor::Launcher,
-    oci::{CgroupDriver, HostFacts, Policy, SeccompKind, Selinux},
+    oci::{CgroupDriver, HostFacts, Policies, Policy, SeccompKind, Selinux},
     pod::error::{AtStep as _, Error, Result},
     store,
     trace::{self, EventLog},
@@ -29,12 +30,26 @@ const CNI_ADD: Duration = Duration::from_secs(60);
 /// CNI programs at a time, over all sandboxes.
 const CNI_PARALLEL: usize = 8;
 
-/// What the operator decided about containers.
+/// What the operator decided about containers, by runtime handler.
 ///
 /// # Errors
 /// None for a configuration that was checked.
-pub fn policy(config: &Config, cgroups: &cgroup::Host) -> Result<Policy> {
-    let container = &config.container;
+pub fn policies(config: &Config, cgroups: &cgroup::Host) -> Result<Policies> {
+    let own = |container: &config::Container| policy(config, container, cgroups).map(Arc::new);
+    let handlers = config.handlers.iter();
+    Ok(Policies {
+        default: own(&config.container)?,
+        handlers: handlers
+            .map(|(name, handler)| Ok((name.clone(), own(&handler.over(&config.container))?)))
+            .collect::<Result<_>>()?,
+    })
+}
+
+fn policy(
+    config: &Config,
+    container: &config::Container,
+    cgroups: &cgroup::Host,
+) -> Result<Policy> {
     Ok(Policy {
         cgroup_driver: match cgroups.systemd() {
             Some(_) => CgroupDriver::Systemd,
@@ -109,10 +124,10 @@ pub fn open_log(config: &Config) -> Result<EventLog> {
     EventLog::open(&config.root.join("trace"), &options).step("event log")
 }
 
-pub fn image_options(config: &Config, program: &Path) -> image::Options {
+pub fn image_options(config: &Config, program: &Path) -> Result<image::Options> {
     let unpack = vec![program.into(), OsString::from("unpack")];
     let asked = &config.image;
-    image::Options {
+    Ok(image::Options {
         volumes_dir: Some(config.state.join("image-volumes")),
         registry_config_dir: Some(asked.registry_config_dir.clone()),
         turns: image::TurnBounds {
@@ -128,8 +143,9 @@ pub fn image_options(config: &Config, program: &Path) -> image::Options {
         max_volume_bytes: asked.max_volume_bytes,
         progress_timeout: asked.progress_timeout,
         token_services: asked.token_services.clone(),
+        pinned: asked.pinned().step("configuration")?,
         ..image::Options::new(config.root.join("roots"), unpack)
-    }
+    })
 }
 
 pub fn network_config(config: &Config) -> Result<cni_shim::Config> {

@@ -7,7 +7,7 @@ use cni_shim::{Network, namespaces::HelperCommand};
 use super::{
     cairn_service::CairnService,
     from_config::{
-        image_options, make_pause_root, network_config, open_cgroups, open_log, policy, warn_of,
+        image_options, make_pause_root, network_config, open_cgroups, open_log, policies, warn_of,
     },
 };
 use crate::{
@@ -136,7 +136,7 @@ impl Parts {
         .step("monitor")?;
         let cgroups = open_cgroups(&config, &launcher).await?;
         let images =
-            Images::open(&root.join("images"), image_options(&config, &program)).step("images")?;
+            Images::open(&root.join("images"), image_options(&config, &program)?).step("images")?;
         let network = Network::new(network_config(&config)?).step("network")?;
         let pause_root = make_pause_root(state, &helpers)?;
         let log = open_log(&config)?;
@@ -149,7 +149,7 @@ impl Parts {
                 .nodename()
                 .to_string_lossy()
                 .into_owned(),
-            policy: Arc::new(policy(&config, &cgroups)?),
+            policies: policies(&config, &cgroups)?,
         };
         let (pods, containers) = (
             Store::open(root.join("pods"))?,
@@ -206,7 +206,7 @@ impl Parts {
             resources: Arc::new(ResourceWriter {
                 specs: self.specs.clone(),
                 host: Arc::clone(&self.host),
-                policy: Arc::clone(&self.describe.policy),
+                policy: Arc::clone(&self.describe.policies.default),
                 processes: Arc::clone(&self.processes),
             }),
             log: self.log.clone(),
@@ -269,7 +269,7 @@ impl Parts {
             cri: Cri {
                 config: self.config,
                 host: self.host,
-                policy: self.describe.policy,
+                policies: self.describe.policies,
                 network: self.network,
                 pods: Arc::clone(&self.registry),
                 specs: self.specs,

@@ -5,9 +5,11 @@ use std::sync::{Mutex, PoisonError, Weak};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::auth::Auth;
 use super::digest::Digest;
+use super::progress::Progress;
 use super::pull_error::PullError;
 
 pub(super) type Outcome = Result<Digest, PullError>;
@@ -18,6 +20,22 @@ pub(super) type Key = (String, Auth);
 pub(super) struct Flights(pub(super) Mutex<HashMap<Key, Weak<Flight>>>);
 
 impl Flights {
+    pub(super) fn under_way(&self) -> Vec<PullUnderWay> {
+        let flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let flights = flights.iter().filter_map(|((reference, _), flight)| {
+            let flight = flight.upgrade()?;
+            Some((reference.clone(), flight))
+        });
+        let found: Vec<_> = flights.collect();
+        // Whoever holds the last one ends the pull: not under the lock.
+        let told = found.into_iter().map(|(reference, flight)| PullUnderWay {
+            reference,
+            progress: flight.progress.get(),
+            seconds: flight.since.elapsed().as_secs(),
+        });
+        told.collect()
+    }
+
     /// Forgets pulls that are over, and with them the credentials they were asked with.
     pub(super) fn tidy(&self) {
         let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,6 +47,17 @@ impl Flights {
 pub(super) struct Flight {
     pub(super) outcome: watch::Receiver<Option<Outcome>>,
     pub(super) task: JoinHandle<()>,
+    pub(super) progress: Progress,
+    pub(super) since: Instant,
+}
+
+/// A pull under way, for who wants to know how far it is.
+#[derive(Debug, Clone)]
+pub struct PullUnderWay {
+    pub reference: String,
+    /// As [`Progress::get`].
+    pub progress: (u64, u64),
+    pub seconds: u64,
 }
 
 impl Drop for Flight {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::digest::Digest;
 use super::error::{Error, blocking};
-use super::flights::Flights;
+use super::flights::{Flights, PullUnderWay};
 use super::host::Clients;
 use super::layer::{TreeBounds, Unpacker};
 use super::record::ImageRecord;
@@ -154,6 +154,11 @@ impl Images {
     pub async fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
         let (store, id) = (self.0.store.clone(), id.clone());
         blocking(move || store.pin(&id, pinned)).await
+    }
+
+    /// Pulls under way, and how far they are (CRI-909).
+    pub fn pulls(&self) -> Vec<PullUnderWay> {
+        self.0.flights.under_way()
     }
 
     /// From memory; layers are counted when they are unpacked.

@@ -50,6 +50,7 @@ use std::sync::Arc;
 pub use auth::Auth;
 pub use digest::Digest;
 pub use error::Error;
+pub use flights::PullUnderWay;
 pub use fsutil::Usage;
 pub use images::{FsInfo, Images, Options};
 pub use import::{ImportFrom, Imported};

@@ -66,12 +66,18 @@ impl Images {
         }
         let (tell, outcome) = watch::channel(None);
         let (shared, progress) = (self.0.clone(), progress.clone());
+        let own = progress.clone();
         let task = tokio::spawn(async move {
             let result = pull(&shared, &reference, &auth, &progress).await;
             // Nobody listens any more: then nobody needs the answer.
             let _ = tell.send(Some(result));
         });
-        let flight = Arc::new(Flight { outcome, task });
+        let flight = Arc::new(Flight {
+            outcome,
+            task,
+            progress: own,
+            since: tokio::time::Instant::now(),
+        });
         flights.insert(key, Arc::downgrade(&flight));
         flight
     }

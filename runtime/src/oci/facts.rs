@@ -1,6 +1,6 @@
 //! Facts that the caller knows and this module may not look up: the sandbox, the host, the image, the policy.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use oci_spec::runtime::Spec;
 use proto_cri::v1::{LinuxContainerResources, NamespaceOption, PodSandboxMetadata, SeLinuxOption};
@@ -238,6 +238,41 @@ pub enum SeccompKind {
     RuntimeDefault,
     /// Absolute path of a JSON file on the host, which the caller reads.
     Localhost(String),
+}
+
+/// Decisions of the operator, by runtime handler (CRI-209).
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    /// Of pods that name no handler; what is no handler's own is the same in all.
+    pub default: Arc<Policy>,
+    pub handlers: BTreeMap<String, Arc<Policy>>,
+}
+
+impl Policies {
+    /// None for a handler that is not configured.
+    pub fn get(&self, handler: &str) -> Option<&Arc<Policy>> {
+        match handler {
+            "" => Some(&self.default),
+            name => self.handlers.get(name),
+        }
+    }
+
+    /// That there is no such handler, and which there are.
+    pub fn refusal(&self, handler: &str) -> String {
+        let names: Vec<_> = self
+            .handlers
+            .keys()
+            .map(|name| format!("\"{name}\""))
+            .collect();
+        let there = if names.is_empty() {
+            "there are none".to_owned()
+        } else {
+            format!("there are {}", names.join(", "))
+        };
+        format!(
+            "runtime handler \"{handler}\": there is none of this name ({there}; [handlers.{handler}] in cairn.toml makes it)"
+        )
+    }
 }
 
 /// Decisions of the operator.

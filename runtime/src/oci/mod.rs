@@ -54,7 +54,7 @@ pub use cdi_apply::CdiInjector;
 pub use error::{ErrorKind, SpecError};
 pub use facts::{
     AppArmorFacts, BindSource, CdiResolver, CgroupDriver, CgroupMode, HostDevice, HostFacts,
-    HostView, IdMap, ImageFacts, Policy, Propagation, SandboxFacts, SandboxFiles,
+    HostView, IdMap, ImageFacts, Policies, Policy, Propagation, SandboxFacts, SandboxFiles,
     SandboxNamespaces, SeccompKind, Selinux,
 };
 pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};

@@ -189,6 +189,9 @@ impl ContainerExit {
     }
 }
 
+const OOM: &str =
+    "a process was killed: the memory limit of the container, or of a cgroup above it, was reached";
+
 /// CRI-143, CRI-144.
 fn judge(exit: &monitor::Exit) -> (Exit, i64) {
     let reason = match exit.code {
@@ -199,7 +202,8 @@ fn judge(exit: &monitor::Exit) -> (Exit, i64) {
     let judged = Exit {
         code: exit.code,
         reason: reason.into(),
-        message: String::new(),
+        // Also where it was a child that was killed, which no exit code shows.
+        message: if exit.oom_killed { OOM } else { "" }.to_owned(),
     };
     (judged, i64::try_from(exit.finished_at).unwrap_or(i64::MAX))
 }

@@ -44,6 +44,9 @@ const APPLY: &str = "apply the plugins' adjustment";
 /// A localhost profile longer than this is none (a moby-size profile has 15 kB).
 const PROFILE_MAX: u64 = 4 << 20;
 
+/// Images that are mounted, by container path: the tree to bind, and the image's id.
+type ImageMounts = BTreeMap<String, (PathBuf, String)>;
+
 pub struct CreateContainer {
     pub records: Store<ContainerRecord>,
     pub specs: SpecStore,
@@ -112,6 +115,11 @@ impl CreateContainer {
         container: &Arc<Container>,
         request: &CreateContainerRequest,
     ) -> Result<()> {
+        let policies = &self.describe.policies;
+        let handler = &pod.cell.get().runtime_handler;
+        if policies.get(handler).is_none() {
+            return Err(Error::new(Kind::WrongState, policies.refusal(handler)));
+        }
         fault::pass("container.create.rootfs").await?;
         let image = self.find_image(&request.config)?;
         let rootfs = self
@@ -120,12 +128,15 @@ impl CreateContainer {
             .await
             .step("root file system")?;
         fault::pass("container.create.spec").await?;
-        let built = self.build(pod, container, request, &image, &rootfs).await?;
+        let mounted = self.image_mounts(pod, &request.config).await?;
+        let built = self
+            .build(pod, container, request, (&image, &rootfs), &mounted)
+            .await?;
         for warning in &built.warnings {
             tracing::warn!(container = %container.id, %warning, "spec");
         }
         fault::pass("container.create.hook").await?;
-        self.complete(container, &image, &built).await?;
+        self.complete(container, &image, &built, &mounted).await?;
         let specs = self.adjust(pod, container, Specs::new(built.spec)).await?;
         fault::pass("container.create.record").await?;
         self.specs.write(&container.id, &specs).await?;
@@ -159,8 +170,8 @@ impl CreateContainer {
         pod: &Pod,
         container: &Arc<Container>,
         request: &CreateContainerRequest,
-        image: &Arc<ImageRecord>,
-        rootfs: &Rootfs,
+        (image, rootfs): (&Arc<ImageRecord>, &Rootfs),
+        mounted: &ImageMounts,
     ) -> Result<ContainerSpec> {
         let facts = image_facts(image, &request.config);
         let mut sandbox = self.describe.sandbox(pod);
@@ -173,12 +184,16 @@ impl CreateContainer {
         let text = |path: &'static str| self.images.rootfs_text(rootfs, path);
         let passwd = text("/etc/passwd").await.step("image")?;
         let group = text("/etc/group").await.step("image")?;
-        let volumes = self.volumes(&container.id, &request.config, &facts, rootfs);
+        let volumes = self.volumes(pod, container, &facts, rootfs);
         let volumes = volumes.await?;
-        let image_mounts = self.image_mounts(pod, &request.config).await?;
+        let trees = mounted.iter().map(|(at, (tree, _))| (at, tree));
+        let image_mounts = trees.map(|(at, tree)| (at.clone(), tree.clone())).collect();
         let config = request.config.clone();
         let (id, at) = (container.id.clone(), self.dirs.rootfs(&container.id));
-        let (host, policy) = (Arc::clone(&self.host), Arc::clone(&self.describe.policy));
+        let (host, policy) = (
+            Arc::clone(&self.host),
+            Arc::clone(self.describe.policy(pod)),
+        );
         // Looks at host paths and at the image's passwd: off the async threads.
         blocking(move || {
             let profile = match oci::from_cri::seccomp_choice(&config, &policy)? {
@@ -211,13 +226,14 @@ impl CreateContainer {
     /// CRI-129: a directory per VOLUME of the image, filled with what the image has there.
     async fn volumes(
         &self,
-        id: &str,
-        config: &cri::ContainerConfig,
+        pod: &Pod,
+        container: &Container,
         image: &ImageFacts,
         rootfs: &Rootfs,
     ) -> Result<BTreeMap<String, PathBuf>> {
         let mut prepared = BTreeMap::new();
-        let paths = oci::image_volumes(config, image, &self.describe.policy);
+        let (id, record) = (&container.id, container.cell.get());
+        let paths = oci::image_volumes(&record.config, image, self.describe.policy(pod));
         for (number, path) in paths.into_iter().enumerate() {
             let what = format!("image VOLUME {path}");
             let dir = self.dirs.volumes(id).join(number.to_string());
@@ -229,13 +245,9 @@ impl CreateContainer {
         Ok(prepared)
     }
 
-    /// CRI-245: each image that is mounted, as a tree to bind, by container path.
-    async fn image_mounts(
-        &self,
-        pod: &Pod,
-        config: &cri::ContainerConfig,
-    ) -> Result<BTreeMap<String, PathBuf>> {
-        let mut trees = BTreeMap::new();
+    /// CRI-245: each image that is mounted.
+    async fn image_mounts(&self, pod: &Pod, config: &cri::ContainerConfig) -> Result<ImageMounts> {
+        let mut mounted = ImageMounts::new();
         for mount in &config.mounts {
             let Some(wanted) = mount.image.as_ref().map(|image| image.image.as_str()) else {
                 continue;
@@ -263,9 +275,10 @@ impl CreateContainer {
                 .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns)
                 .await
                 .map_err(|error| failed(error.to_string()))?;
-            trees.insert(mount.container_path.clone(), tree.path);
+            let id = image.id.to_string();
+            mounted.insert(mount.container_path.clone(), (tree.path, id));
         }
-        Ok(trees)
+        Ok(mounted)
     }
 
     /// Completes the record, and notes that the hook begins.
@@ -274,6 +287,7 @@ impl CreateContainer {
         container: &Container,
         image: &ImageRecord,
         built: &ContainerSpec,
+        mounted: &ImageMounts,
     ) -> Result<()> {
         let begun = if self.hooks.active() {
             Mark::Begun
@@ -297,6 +311,12 @@ impl CreateContainer {
                     annotations: asked.annotations,
                     runtime_handler: asked.runtime_handler,
                 };
+                for mount in &mut record.config.mounts {
+                    let id = mounted.get(&mount.container_path).map(|(_, id)| id);
+                    if let (Some(image), Some(id)) = (&mut mount.image, id) {
+                        image.image_ref.clone_from(id);
+                    }
+                }
                 record.log_path.clone_from(&built.log_path);
                 record.user = ContainerUser {
                     uid: i64::from(built.user.uid),
@@ -332,7 +352,7 @@ impl CreateContainer {
             &adjustment,
             &ApplyContext {
                 host: &self.host,
-                policy: &self.describe.policy,
+                policy: self.describe.policy(pod),
                 view: &View,
                 cdi: Some(&HostCdi::new(&self.host, &View)),
                 blockio: None,

@@ -14,8 +14,8 @@ use super::{
     state::{Container, Pod},
 };
 use crate::oci::{
-    self, ImageFacts, NriContainerFacts, Policy, SandboxFacts, SandboxFiles, SandboxNamespaces,
-    SeccompKind,
+    self, ImageFacts, NriContainerFacts, Policies, Policy, SandboxFacts, SandboxFiles,
+    SandboxNamespaces, SeccompKind,
 };
 
 /// What of this machine is in what pods and containers are told to be.
@@ -24,10 +24,18 @@ pub struct Describe {
     pub dirs: Dirs,
     /// For pods on the node's network.
     pub node_name: String,
-    pub policy: Arc<Policy>,
+    pub policies: Policies,
 }
 
 impl Describe {
+    /// Of the pod's runtime handler. One that is not configured any more has no containers made: its pods are told as
+    /// the default's.
+    pub fn policy(&self, pod: &Pod) -> &Arc<Policy> {
+        let handler = &pod.cell.get().runtime_handler;
+        let policies = &self.policies;
+        policies.get(handler).unwrap_or(&policies.default)
+    }
+
     /// The hostname containers see: the pod's, or the node's on the node's network (CRI-205).
     pub fn hostname(&self, record: &PodRecord) -> String {
         if record.host_network() || record.config.hostname.is_empty() {
@@ -89,7 +97,7 @@ impl Describe {
     }
 
     pub fn pod(&self, pod: &Pod) -> proto_nri::PodSandbox {
-        oci::nri_pod(&self.sandbox(pod), None, &self.policy)
+        oci::nri_pod(&self.sandbox(pod), None, self.policy(pod))
     }
 
     /// What of a container's message its spec says.
@@ -109,7 +117,7 @@ impl Describe {
         // A name that is none was refused when the spec was built.
         let devices = oci::cdi_names(&record.config).unwrap_or_default();
         let seccomp: Option<SeccompKind> =
-            oci::from_cri::seccomp_choice(&record.config, &self.policy).ok();
+            oci::from_cri::seccomp_choice(&record.config, self.policy(pod)).ok();
         oci::nri_container(
             &NriContainerFacts {
                 id: &container.id,

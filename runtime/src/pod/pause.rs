@@ -52,7 +52,7 @@ impl Pauses {
             context: linux.security_context.as_ref(),
             host: &self.host,
             view: &View,
-            policy: &self.describe.policy,
+            policy: self.describe.policy(pod),
             rootfs: &self.root,
             args: &["/pause".to_owned()],
             seccomp,

@@ -129,13 +129,13 @@ impl RunPodSandbox {
                 )));
             }
         }
-        if !runtime_handler.is_empty() {
-            return Err(Error::invalid(format!(
-                "RunPodSandbox: runtime handler \"{runtime_handler}\": there is none of this name"
-            )));
-        }
+        let policies = &self.sandboxes.describe.policies;
+        let policy = policies.get(&runtime_handler).ok_or_else(|| {
+            let refusal = policies.refusal(&runtime_handler);
+            Error::invalid(format!("RunPodSandbox: {refusal}"))
+        })?;
         files::check(&config).map_err(|error| error.at("RunPodSandbox"))?;
-        let plan = oci::plan(&config, &self.host, &self.sandboxes.describe.policy)?;
+        let plan = oci::plan(&config, &self.host, policy)?;
         let id = new_id()?;
         let processes = &self.sandboxes.processes;
         let linux = config.linux.as_ref();
@@ -344,7 +344,8 @@ async fn wait(id: String, mut starting: watch::Receiver<Option<Result<()>>>) -> 
 /// client that tries again.
 fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
     let record = pod.cell.get();
-    if record.config == wanted.config && pod.take_undelivered() {
+    let same = record.config == wanted.config && record.runtime_handler == wanted.runtime_handler;
+    if same && pod.take_undelivered() {
         return Ok(pod.id.clone());
     }
     let mut text = format!(

@@ -38,6 +38,11 @@ impl UpdateContainerResources {
                 "{what}: windows: this is a Linux runtime"
             )));
         }
+        if !request.annotations.is_empty() {
+            return Err(Error::invalid(format!(
+                "{what}: annotations: cairn changes no resource by an annotation"
+            )));
+        }
         let wanted = request
             .linux
             .ok_or_else(|| Error::invalid(format!("{what}: linux is missing")))?;

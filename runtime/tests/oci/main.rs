@@ -10,5 +10,6 @@ mod matters;
 mod mounts;
 mod nri_apply;
 mod nri_messages;
+mod requests;
 mod support;
 mod walk;

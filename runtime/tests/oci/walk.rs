@@ -114,7 +114,7 @@ pub const CRI_HANDLED: &[&str] = &[
 ];
 
 /// Fields of CRI that do not shape a spec, with who handles them.
-const CRI_ELSEWHERE: &[(&str, &str)] = &[
+pub const CRI_ELSEWHERE: &[(&str, &str)] = &[
     ("ContainerConfig.image", "pod: the image store resolves it"),
     (
         "ContainerConfig.labels",
@@ -152,7 +152,7 @@ const CRI_ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// Fields of CRI that are refused where they would mean something.
-const CRI_REFUSED: &[&str] = &[
+pub const CRI_REFUSED: &[&str] = &[
     "ContainerConfig.windows",
     "LinuxContainerSecurityContext.selinux_options",
     "LinuxSandboxSecurityContext.selinux_options",
@@ -311,7 +311,7 @@ fn no_field_of_an_adjustment_is_dropped_in_silence() {
 }
 
 /// Every field below the roots stands in exactly one list, and every entry of a list is a field.
-fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: &[&[&str]]) {
+pub fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: &[&[&str]]) {
     let found = fields(descriptors, roots, opaque);
     let mut listed = BTreeSet::new();
     for field in lists.iter().flat_map(|list| list.iter()) {

@@ -1,11 +1,21 @@
 //! Images: identity, import, registry, and archives that mean harm: CRI-170…177, 410, 440…447.
 
-use std::{fs, path::Path, process::Stdio, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use cairn_tests::{
-    Daemon, bins, cri,
+    Daemon, Setup, bins, cri,
     daemon::shown,
     image::{Image, Layer},
+    registry::{Registry, Reply},
     until,
 };
 use tar::EntryType;
@@ -480,4 +490,133 @@ async fn the_image_filesystem_is_told_from_the_start() {
     assert!(Path::new(&mountpoint).is_dir(), "{mountpoint}");
     assert!(first.used_bytes.is_some_and(|b| b.value > 0));
     assert!(bins::cairn().is_file());
+}
+
+#[tokio::test]
+async fn the_status_of_a_container_names_the_image_that_is_mounted() {
+    use proto_cri::v1 as newer;
+
+    let daemon = Daemon::start().await;
+    let name = "localhost/cairn-test/data:1";
+    let id = daemon
+        .import(&Image::busybox(name).layer(Layer::default().file("data", 0o644, b"of the image")))
+        .await;
+    let pod = daemon.cri().pod("image-volume").await;
+    let named = |image: &str| newer::ImageSpec {
+        image: image.to_owned(),
+        ..Default::default()
+    };
+    let config = newer::ContainerConfig {
+        metadata: Some(newer::ContainerMetadata {
+            name: "c".to_owned(),
+            attempt: 0,
+        }),
+        image: Some(named(cairn_tests::image::BUSYBOX)),
+        command: ["sleep", "1000"].map(str::to_owned).to_vec(),
+        mounts: vec![newer::Mount {
+            container_path: "/volume".to_owned(),
+            readonly: true,
+            image: Some(named(name)),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let mut client = pod.cri.client.newer.clone();
+    let create = newer::CreateContainerRequest {
+        pod_sandbox_id: pod.id.clone(),
+        config: Some(config),
+        sandbox_config: None,
+    };
+    let created = client.create_container(create).await;
+    let container_id = created.expect("CreateContainer").into_inner().container_id;
+    let container = pod.cri.container_by_id(&container_id, daemon.path("none"));
+    container.start().await.expect("StartContainer");
+    assert_eq!(
+        container.exec(&["cat", "/volume/data"]).await,
+        "of the image"
+    );
+    // By the id of the image as it was then: the name may mean another one by now.
+    remove(&daemon, name).await;
+    let request = newer::ContainerStatusRequest {
+        container_id,
+        verbose: false,
+    };
+    let status = client.container_status(request).await;
+    let status = status.expect("ContainerStatus").into_inner().status;
+    let mounts = status.expect("a status").mounts;
+    assert_eq!(mounts.len(), 1, "{mounts:?}");
+    let image = mounts[0].image.as_ref().expect("an image");
+    assert_eq!((image.image.as_str(), &image.image_ref), (name, &id));
+    pod.end().await;
+}
+
+/// What Status tells of pulls under way.
+async fn pulls(daemon: &Daemon) -> serde_json::Value {
+    let request = cri::StatusRequest { verbose: true };
+    let mut client = daemon.cri().client.runtime;
+    let status = client.status(request).await.expect("Status").into_inner();
+    serde_json::from_str(&status.info["pulls"]).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_pull_under_way_is_shown_with_its_bytes_and_ends_with_its_caller() {
+    let daemon = Daemon::start().await;
+    let data = "incompressible? no matter: the layer is held back half way".repeat(4000);
+    let image = Image::bare("unused").layer(Layer::default().file("data", 0o644, data.as_bytes()));
+    let blobs = image.blobs();
+    let sent = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&sent);
+    let body = vec![0x1f; 300_000];
+    let registry = Registry::start(&daemon.yard, REGISTRY, vec![("slow:1", blobs)], {
+        move |request| {
+            let layer = request.path.contains("/blobs/") && seen.swap(true, Ordering::SeqCst);
+            layer.then(|| Reply::Stall(body.clone(), 200_000))
+        }
+    });
+    let reference = format!("{REGISTRY}/slow:1");
+    let mut client = daemon.cri().client.image;
+    let request = cri::PullImageRequest {
+        image: Some(spec(&reference)),
+        ..Default::default()
+    };
+    let pulling = tokio::spawn(async move { client.pull_image(request).await });
+    let shown = until("the pull is shown", || async {
+        let pulls = pulls(&daemon).await;
+        pulls.get(0).cloned()
+    })
+    .await;
+    assert_eq!(shown["image"], reference.as_str(), "{shown}");
+    assert!(shown["bytes"].is_u64() && shown["of"].is_u64(), "{shown}");
+    pulling.abort();
+    until("the pull is given up", || async {
+        (pulls(&daemon).await == serde_json::json!([])).then_some(())
+    })
+    .await;
+    drop(registry);
+}
+
+#[tokio::test]
+async fn an_image_that_the_operator_pins_is_told_as_pinned() {
+    let (kept, other) = (
+        "localhost/cairn-test/kept:1",
+        "localhost/cairn-test/other:1",
+    );
+    let setup = Setup::default().toml(&format!("[image]\npinned = [\"{kept}\"]"));
+    let mut daemon = Daemon::with(setup).await;
+    for name in [kept, other] {
+        let layer = Layer::default().file("own", 0o644, name.as_bytes());
+        daemon.import(&Image::busybox(name).layer(layer)).await;
+    }
+    let pinned = async |daemon: &Daemon, name| status(daemon, name).await.map(|i| i.pinned);
+    assert_eq!(pinned(&daemon, kept).await, Some(true));
+    assert_eq!(pinned(&daemon, other).await, Some(false));
+    // What was there before the operator named it is pinned by the next start.
+    let file = daemon.path("cairn.toml");
+    let text = fs::read_to_string(&file).expect("the daemon's");
+    fs::write(&file, text.replace(kept, other)).expect("a file");
+    daemon.kill_and_restart().await;
+    assert_eq!(pinned(&daemon, other).await, Some(true));
+    // Pins keep others from collecting; who asks for the removal gets it.
+    remove(&daemon, other).await;
+    assert_eq!(pinned(&daemon, other).await, None);
 }

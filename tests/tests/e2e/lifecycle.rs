@@ -336,6 +336,7 @@ async fn a_container_out_of_memory_is_reported_oom_killed() {
         (status.exit_code, status.reason.as_str()),
         (137, "OOMKilled")
     );
+    assert!(status.message.contains("memory limit"), "{status:?}");
     pod.end().await;
 }
 

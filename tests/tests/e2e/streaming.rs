@@ -11,7 +11,7 @@ use tokio::{io::AsyncWriteExt, process::Command};
 use tonic::Code;
 
 /// Inside the daemon's network, where its URLs lead. Nothing forks: killed, the program itself dies.
-fn inside(daemon: &Daemon, program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn inside(daemon: &Daemon, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("nsenter");
     command
         .arg(format!("--target={}", daemon.yard.pid()))
@@ -40,18 +40,18 @@ fn argv(daemon: &Daemon, args: &[&str]) -> Vec<String> {
     all.map(|word| (*word).to_owned()).collect()
 }
 
-fn crictl(daemon: &Daemon, args: &[&str]) -> Command {
+pub(crate) fn crictl(daemon: &Daemon, args: &[&str]) -> Command {
     let argv = argv(daemon, args);
     let mut command = inside(daemon, &argv[0]);
     command.args(&argv[1..]);
     command
 }
 
-async fn run(daemon: &Daemon, args: &[&str], input: &[u8]) -> Output {
+pub(crate) async fn run(daemon: &Daemon, args: &[&str], input: &[u8]) -> Output {
     ended(crictl(daemon, args), input).await
 }
 
-async fn ended(mut command: Command, input: &[u8]) -> Output {
+pub(crate) async fn ended(mut command: Command, input: &[u8]) -> Output {
     let mut child = command.stdin(Stdio::piped()).spawn().expect("crictl runs");
     let mut stdin = child.stdin.take().expect("piped");
     let writing = async {

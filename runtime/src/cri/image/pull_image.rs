@@ -4,16 +4,26 @@ use proto_cri::v1 as cri;
 
 use crate::{
     image::{Auth, Images, Progress, PullError},
+    oci::Policies,
     pod::error::{Error, Kind, Result},
 };
 
 pub async fn pull_image(
     images: &Images,
+    policies: &Policies,
     request: cri::PullImageRequest,
 ) -> Result<cri::PullImageResponse> {
-    let wanted = request.image.map(|image| image.image).unwrap_or_default();
+    let image = request.image.unwrap_or_default();
+    let wanted = image.image;
     if wanted.is_empty() {
         return Err(Error::invalid("PullImage: image is missing"));
+    }
+    // All handlers have the one store; but what a handler is, is not for the client to make up.
+    if policies.get(&image.runtime_handler).is_none() {
+        let refusal = policies.refusal(&image.runtime_handler);
+        return Err(Error::invalid(format!(
+            "PullImage: image \"{wanted}\": {refusal}"
+        )));
     }
     let auth = request.auth.map(|auth| Auth {
         username: auth.username,
@@ -46,9 +56,9 @@ fn refusal(wanted: &str, error: &PullError) -> Error {
             let text = format!("{UNAVAILABLE}image \"{wanted}\": pull: {cause}");
             return Error::new(Kind::Verbatim, text);
         }
+        PullError::Unauthenticated { .. } => Kind::Unauthenticated,
+        PullError::Denied { .. } => Kind::Denied,
         PullError::Hosts(_)
-        | PullError::Unauthenticated { .. }
-        | PullError::Denied { .. }
         | PullError::Registry { .. }
         | PullError::Store(_)
         | PullError::CutShort => Kind::Failed,
@@ -59,6 +69,19 @@ fn refusal(wanted: &str, error: &PullError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wrong_credentials_are_no_fault_of_the_daemons() {
+        let (host, why) = ("r.example".to_owned(), "said so".to_owned());
+        let kind = |error| refusal("r.example/x", &error).kind;
+        let (at, because) = (host.clone(), why.clone());
+        let unauthenticated = PullError::Unauthenticated {
+            host: at,
+            why: because,
+        };
+        assert_eq!(kind(unauthenticated), Kind::Unauthenticated);
+        assert_eq!(kind(PullError::Denied { host, why }), Kind::Denied);
+    }
 
     #[test]
     fn an_unavailable_registry_is_told_in_kubelets_words() {

@@ -28,6 +28,9 @@ pub async fn container_status(
         let specs = specs.read(&container.id).await.ok();
         let document = json!({
             "sandboxID": record.pod,
+            "snapshotKey": container.id,
+            "snapshotter": "overlayfs",
+            "runtimeType": "cairn",
             "pid": record.process.as_ref().map_or(0, |process| process.pid),
             "config": record.config,
             "runtimeSpec": specs.as_ref().map(|specs| &specs.spec),

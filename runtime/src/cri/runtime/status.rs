@@ -1,4 +1,4 @@
-//! Status (CRI-104 to CRI-107).
+//! Status (CRI-104 to CRI-107), and pulls under way (CRI-909).
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,16 @@ use serde_json::json;
 
 use crate::{
     config::Config,
-    oci::{CgroupDriver, HostFacts, Policy, Selinux},
+    image::Images,
+    oci::{CgroupDriver, HostFacts, Policies, Selinux},
 };
 
 /// What Status tells of: the same for the daemon's life, but for the network.
 pub struct Facts<'a> {
     pub config: &'a Config,
     pub host: &'a HostFacts,
-    pub policy: &'a Policy,
+    pub policies: &'a Policies,
+    pub images: &'a Images,
     pub network: &'a Network,
 }
 
@@ -43,13 +45,17 @@ pub async fn status(facts: Facts<'_>, verbose: bool) -> cri::StatusResponse {
         } else {
             BTreeMap::new()
         },
-        runtime_handlers: vec![cri::RuntimeHandler {
-            name: String::new(),
-            features: Some(cri::RuntimeHandlerFeatures {
-                recursive_read_only_mounts: facts.host.recursive_readonly,
-                user_namespaces: facts.host.no_user_namespaces.is_none(),
-            }),
-        }],
+        // One runtime serves all handlers: what one can, all can.
+        runtime_handlers: std::iter::once("")
+            .chain(facts.policies.handlers.keys().map(String::as_str))
+            .map(|name| cri::RuntimeHandler {
+                name: name.to_owned(),
+                features: Some(cri::RuntimeHandlerFeatures {
+                    recursive_read_only_mounts: facts.host.recursive_readonly,
+                    user_namespaces: facts.host.no_user_namespaces.is_none(),
+                }),
+            })
+            .collect(),
         features: Some(cri::RuntimeFeatures {
             supplemental_groups_policy: true,
             user_namespaces_host_network: false,
@@ -64,7 +70,7 @@ fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String
         "rootDir": facts.config.root,
         "listen": facts.config.listen,
         "cgroupParent": facts.config.cgroup.parent,
-        "cgroupDriver": match facts.policy.cgroup_driver {
+        "cgroupDriver": match facts.policies.default.cgroup_driver {
             CgroupDriver::Cgroupfs => "cgroupfs",
             CgroupDriver::Systemd => "systemd",
         },
@@ -85,11 +91,17 @@ fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String
         "bridge": facts.config.network.bridge,
         "subnet": facts.config.network.subnet,
     });
+    let pulls = facts.images.pulls().into_iter().map(|pull| {
+        let (bytes, of) = pull.progress;
+        json!({ "image": pull.reference, "bytes": bytes, "of": of, "seconds": pull.seconds })
+    });
+    let pulls: serde_json::Value = pulls.collect();
     let load = network.map_or_else(|| "OK".to_owned(), |(_, message)| message);
     BTreeMap::from([
         ("config".to_owned(), config.to_string()),
         ("cniconfig".to_owned(), cni.to_string()),
         ("lastCNILoadStatus".to_owned(), load),
+        ("pulls".to_owned(), pulls.to_string()),
     ])
 }
 

@@ -254,9 +254,12 @@ impl Link {
     }
 }
 
-/// Whether the client's own side made this status up, because the connection broke.
+/// Whether the client's own side made this status up, because the connection broke or its time was over; of that the
+/// daemon may be the first to tell.
 fn is_transport(status: &Status) -> bool {
     status.source().is_some()
         || (status.code() == Code::Unknown && status.message().contains("transport error"))
         || (status.code() == Code::Cancelled && status.message().contains("Timeout expired"))
+        || (status.code() == Code::DeadlineExceeded
+            && status.message().contains("the caller's deadline"))
 }

@@ -1,0 +1,267 @@
+//! The commands of crictl that `crictl.rs` and `streaming.rs` do not use in passing; and that none is forgotten
+//! (CRI-610).
+
+use std::collections::BTreeSet;
+
+use cairn_tests::{
+    Daemon,
+    daemon::{shown, stdout},
+    image::{Image, Layer},
+    registry::Registry,
+    until,
+};
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+
+use crate::streaming;
+
+/// By the test that holds their output.
+const PODS: &[&str] = &[
+    "create",
+    "exec",
+    "imagefsinfo",
+    "images",
+    "info",
+    "inspect",
+    "inspecti",
+    "inspectp",
+    "logs",
+    "pods",
+    "ps",
+    "rm",
+    "rmi",
+    "rmp",
+    "run",
+    "runp",
+    "runtime-config",
+    "start",
+    "stop",
+    "stopp",
+    "update",
+    "version",
+];
+const HERE: &[&str] = &[
+    "attach",
+    "checkpoint",
+    "completion",
+    "config",
+    "events",
+    "metricdescs",
+    "metricsp",
+    "port-forward",
+    "pull",
+    "stats",
+    "statsp",
+    "update-runtime-config",
+];
+
+async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
+    let output = daemon.crictl(args).await;
+    let said = shown(&output);
+    assert!(output.status.success(), "crictl {args:?}: {said}");
+    stdout(&output).trim().to_owned()
+}
+
+async fn json(daemon: &Daemon, args: &[&str]) -> Value {
+    let said = crictl(daemon, args).await;
+    serde_json::from_str(&said).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {said}"))
+}
+
+#[tokio::test]
+async fn no_command_of_crictl_is_without_a_test() {
+    let daemon = Daemon::start().await;
+    let help = crictl(&daemon, &["help"]).await;
+    let commands = help.lines().skip_while(|l| *l != "COMMANDS:").skip(1);
+    let commands: BTreeSet<&str> = commands
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split([',', ' ']).find(|word| !word.is_empty()))
+        .filter(|command| *command != "help")
+        .collect();
+    let tested: BTreeSet<&str> = PODS.iter().chain(HERE).copied().collect();
+    assert_eq!(commands, tested);
+}
+
+#[tokio::test]
+async fn crictl_measures_watches_and_configures() {
+    let daemon = Daemon::start().await;
+    let mut events = streaming::crictl(&daemon, &["events"])
+        .spawn()
+        .expect("crictl runs");
+    let mut told = events.stdout.take().expect("piped");
+    let pod = daemon.cri().pod("watched").await;
+    let container = pod.sleeper("c").await;
+
+    // It says that it listens by what it hears: what was before that is not told.
+    let heard = async {
+        let mut text = String::new();
+        loop {
+            let mut piece = vec![0; 65536];
+            let n = told.read(&mut piece).await.expect("its output");
+            assert!(n > 0, "it ended: {text}");
+            text += std::str::from_utf8(&piece[..n]).expect("text");
+            // Documents of several lines, the last one perhaps half of one.
+            let mut events = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+            if let Some(Ok(event)) = events.next() {
+                return event;
+            }
+        }
+    };
+    let heard = tokio::time::timeout(std::time::Duration::from_secs(60), heard);
+    let again = async {
+        loop {
+            let config = pod.cri.container_config("other", &["true"]);
+            let other = pod.try_create(config).await.expect("CreateContainer");
+            other.remove().await.expect("RemoveContainer");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    let event = tokio::select! {
+        event = heard => event.expect("an event within a minute"),
+        never = again => never,
+    };
+    let of_pod = &event["podSandboxStatus"]["id"];
+    assert_eq!(of_pod, pod.id.as_str(), "{event}");
+    events.kill().await.expect("crictl is killed");
+
+    let stats = json(
+        &daemon,
+        &["stats", "-s", "0", "-o", "json", "--id", &container.id],
+    )
+    .await;
+    let measured = &stats["stats"][0];
+    assert_eq!(
+        measured["attributes"]["id"],
+        container.id.as_str(),
+        "{stats}"
+    );
+    for path in [
+        "/cpu/usageCoreNanoSeconds/value",
+        "/memory/workingSetBytes/value",
+        "/writableLayer/usedBytes/value",
+    ] {
+        let value = measured.pointer(path).and_then(Value::as_str);
+        let value = value.and_then(|text| text.parse::<u64>().ok());
+        assert!(value.is_some_and(|v| v > 0), "{path}: {measured}");
+    }
+    let stats = json(
+        &daemon,
+        &["statsp", "-s", "0", "-o", "json", "--id", &pod.id],
+    )
+    .await;
+    let measured = &stats["stats"][0];
+    assert_eq!(measured["attributes"]["id"], pod.id.as_str(), "{stats}");
+    assert!(
+        measured["linux"]["network"]["defaultInterface"]["name"] == "eth0",
+        "{stats}"
+    );
+    let described = json(&daemon, &["metricdescs", "-o", "json"]).await;
+    let described = described["descriptors"].as_array().expect("a list").clone();
+    let names: BTreeSet<&str> = described
+        .iter()
+        .filter_map(|d| d["name"].as_str())
+        .collect();
+    assert!(
+        names.contains("container_memory_working_set_bytes"),
+        "{names:?}"
+    );
+    let metrics = json(&daemon, &["metricsp", "-o", "json"]).await;
+    let of_pod = &metrics["podMetrics"][0];
+    assert_eq!(of_pod["podSandboxId"], pod.id.as_str(), "{metrics}");
+    let told = of_pod["containerMetrics"][0]["metrics"]
+        .as_array()
+        .expect("a list");
+    assert!(
+        !told.is_empty()
+            && told
+                .iter()
+                .all(|m| names.contains(m["name"].as_str().expect("a name")))
+    );
+
+    crictl(&daemon, &["update-runtime-config", "-p", "10.1.0.0/24"]).await;
+    assert!(
+        crictl(&daemon, &["completion", "bash"])
+            .await
+            .contains("crictl")
+    );
+    let file = daemon.path("crictl.yaml").display().to_string();
+    std::fs::write(&file, "timeout: 2\n").expect("a file");
+    let own = ["--config", &file, "config"];
+    crictl(&daemon, &[&own[..], &["--set", "timeout=7"]].concat()).await;
+    assert_eq!(
+        crictl(&daemon, &[&own[..], &["--get", "timeout"]].concat()).await,
+        "7"
+    );
+
+    let export = daemon.path("checkpoint.tar").display().to_string();
+    let refused = daemon
+        .crictl(&["checkpoint", "-e", &export, &container.id])
+        .await;
+    let said = shown(&refused);
+    assert!(!refused.status.success(), "{said}");
+    assert!(
+        said.contains("Unimplemented") && said.contains("CRIU"),
+        "{said}"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn crictl_pulls_attaches_and_forwards() {
+    let daemon = Daemon::start().await;
+    let host = "127.0.0.1:5000";
+    let image = Image::bare("unused").layer(Layer::default().file("own", 0o644, b"pulled"));
+    let registry = Registry::start(
+        &daemon.yard,
+        host,
+        vec![("pulled:1", image.blobs())],
+        |_| None,
+    );
+    let reference = format!("{host}/pulled:1");
+    let said = crictl(&daemon, &["pull", &reference]).await;
+    let id = said.rsplit(' ').next().expect("an id").to_owned();
+    assert!(id.starts_with("sha256:"), "{said}");
+    let inspected = json(&daemon, &["inspecti", &reference]).await;
+    assert_eq!(inspected["status"]["id"], id.as_str(), "{inspected}");
+    let missing = daemon.crictl(&["pull", &format!("{host}/none:1")]).await;
+    let said = shown(&missing);
+    assert!(
+        !missing.status.success() && said.contains("NotFound"),
+        "{said}"
+    );
+    drop(registry);
+
+    let pod = daemon.cri().pod("streams").await;
+    let mut config = pod
+        .cri
+        .container_config("c", &["sh", "-c", "read word; echo heard $word"]);
+    (config.stdin, config.stdin_once) = (true, true);
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let ran = streaming::run(&daemon, &["attach", "-i", &container.id], b"it\n").await;
+    assert_eq!(
+        String::from_utf8_lossy(&ran.stdout),
+        "heard it\n",
+        "{ran:?}"
+    );
+
+    let server = pod.sleeper("server").await;
+    server
+        .sh("mkdir /tmp/www && echo found > /tmp/www/it && httpd -p 8080 -h /tmp/www")
+        .await;
+    let mut forwarder = streaming::crictl(&daemon, &["port-forward", &pod.id, "12345:8080"])
+        .spawn()
+        .expect("crictl runs");
+    let fetch =
+        "exec 3<>/dev/tcp/127.0.0.1/12345 && printf 'GET /it HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3";
+    until("the forwarded port answers", || async {
+        let mut command = streaming::inside(&daemon, "bash");
+        command.args(["-c", fetch]);
+        let said = streaming::ended(command, b"").await.stdout;
+        String::from_utf8_lossy(&said)
+            .ends_with("found\n")
+            .then_some(())
+    })
+    .await;
+    forwarder.kill().await.expect("crictl is killed");
+    pod.end().await;
+}
