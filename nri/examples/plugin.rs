@@ -48,7 +48,11 @@ async fn main() -> Result<(), StubError> {
             .name("example")
             .index("10")
             .socket(socket)
-            .reconnect(true),
+            .reconnect(true)
+            .on_disconnect(|why, again| match again {
+                Some(pause) => eprintln!("{why}; trying again in {pause:.1?}"),
+                None => eprintln!("{why}"),
+            }),
         None => stub,
     };
     stub.run().await

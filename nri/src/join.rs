@@ -113,6 +113,9 @@ pub(crate) async fn establish(
             origin,
         }),
         Err(reason) => {
+            if let Origin::Launched { found, child } = &origin {
+                shared.remember_failed(&found.id, Some(child.pid), &reason);
+            }
             shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
             // The plugin is to learn why before the connection closes; a stop waits for nobody.
             tokio::select! {

@@ -3,7 +3,10 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::{net::UnixStream, time::sleep};
+use tokio::{
+    net::UnixStream,
+    time::{Instant, sleep, timeout_at},
+};
 
 use crate::{
     join::{self, Connected, Origin},
@@ -22,6 +25,8 @@ use crate::{
 /// Back-off of restarts.
 const RESTART_FIRST: Duration = Duration::from_secs(1);
 const RESTART_MAX: Duration = Duration::from_secs(60);
+/// How long the start waits for launched plugins that do not register.
+const LAUNCH_WAIT: Duration = Duration::from_secs(2);
 
 /// Error of starting NRI.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +57,8 @@ impl Shared {
         Ok(sessions)
     }
 
-    /// Starts the plugins of the plugin directory, one after the other (NRI-206).
+    /// Starts the plugins of the plugin directory, in order (NRI-206), and gives those that have registered when all have,
+    /// or when those that have not have had their time: they join when they do, like one that connects.
     pub(crate) async fn launch_all(self: Arc<Self>) -> Result<Vec<Connected>, StartError> {
         let Some(dir) = &self.settings.plugin_dir else {
             return Ok(Vec::new());
@@ -69,21 +75,48 @@ impl Shared {
             let reason = format!("{}: {}", left.file.display(), left.why);
             self.tell(&unknown(Kind::Launched), &PluginEvent::Rejected { reason });
         }
-        let mut connected = Vec::new();
+        let mut starting = Vec::new();
         for plugin in found {
             let again = plugin.clone();
             let Some((stream, origin)) = self.launch(plugin) else {
                 continue;
             };
-            match join::establish(&self, stream, origin).await {
-                Some(plugin) => connected.push(plugin),
-                None if self.settings.plugin(&again.id).restart == Restart::OnFailure => {
-                    self.clone().launch_later(again, Duration::ZERO);
+            let shared = self.clone();
+            let established = async move { join::establish(&shared, stream, origin).await };
+            starting.push((tokio::spawn(established), again));
+        }
+        let deadline = Instant::now() + LAUNCH_WAIT;
+        let mut connected = Vec::new();
+        for (mut established, found) in starting {
+            match timeout_at(deadline, &mut established).await {
+                Ok(Ok(Some(plugin))) => connected.push(plugin),
+                Ok(_) => self.clone().launch_failed(found),
+                Err(_) => {
+                    tracing::warn!(plugin = %found.id, "has not registered within {LAUNCH_WAIT:?}: the start goes on without it");
+                    let shared = self.clone();
+                    tokio::spawn(async move {
+                        match established.await {
+                            Ok(Some(plugin)) => shared.live(plugin).await,
+                            _ => shared.launch_failed(found),
+                        }
+                    });
                 }
-                None => {}
             }
         }
         Ok(connected)
+    }
+
+    fn launch_failed(self: Arc<Self>, found: Found) {
+        if self.settings.plugin(&found.id).restart == Restart::OnFailure {
+            self.launch_later(found, Duration::ZERO);
+        }
+    }
+
+    /// A launched plugin that was not there at the start, to its end.
+    async fn live(self: Arc<Self>, connected: Connected) {
+        if let Some((session, found)) = join::join_and_watch(self.clone(), connected).await {
+            self.restart(&session, found);
+        }
     }
 
     fn launch(&self, found: Found) -> Option<(UnixStream, Origin)> {
@@ -100,6 +133,9 @@ impl Shared {
             }
             Err(e) => {
                 let reason = e.to_string();
+                if let Some(id) = name.id {
+                    self.remember_failed(id, None, &reason);
+                }
                 self.tell(&name, &PluginEvent::Rejected { reason });
                 None
             }
@@ -187,23 +223,13 @@ impl Shared {
                 () = sleep(after) => {}
                 () = self.stopped() => return,
             }
-            let policy = self.settings.plugin(&found.id);
             let again = found.clone();
             let Some((stream, origin)) = self.launch(found) else {
                 return;
             };
             match join::establish(&self, stream, origin).await {
-                Some(connected) => {
-                    if let Some((session, found)) =
-                        join::join_and_watch(self.clone(), connected).await
-                    {
-                        self.restart(&session, found);
-                    }
-                }
-                None if policy.restart == Restart::OnFailure => {
-                    self.launch_later(again, Duration::ZERO);
-                }
-                None => {}
+                Some(connected) => self.live(connected).await,
+                None => self.launch_failed(again),
             }
         })
     }

@@ -338,16 +338,27 @@ impl Shared {
     pub(crate) fn remember_gone(&self, session: &Session, reason: &str) {
         let mut info = self.info_of(session, PluginState::Gone);
         info.last_error = Some(reason.to_owned());
+        self.remember(info, session.stats.clone());
+    }
+
+    /// As [`Shared::remember_gone`], of a launched plugin that never came to be one.
+    pub(crate) fn remember_failed(&self, id: &PluginId, pid: Option<u32>, reason: &str) {
+        let mut info = self.absent(id);
+        info.state = PluginState::Gone;
+        info.kind = Some(Kind::Launched);
+        info.pid = pid;
+        info.last_error = Some(reason.to_owned());
+        self.remember(info, Arc::default());
+    }
+
+    fn remember(&self, info: PluginInfo, stats: Arc<Stats>) {
         let mut gone = self.gone.lock();
-        gone.retain(|was| was.info.id != session.id);
+        gone.retain(|was| was.info.id != info.id);
         if gone.len() >= MAX_GONE {
             gone.pop_front();
         }
-        gone.push_back(Gone {
-            info,
-            stats: session.stats.clone(),
-            at: Instant::now(),
-        });
+        let at = Instant::now();
+        gone.push_back(Gone { info, stats, at });
     }
 
     /// See [`Metrics::render`].

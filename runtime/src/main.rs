@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             file,
             name,
             connect,
-        }) => report(client(client::import(&connect.connect, &file, name))),
+        }) => report(client(client::import(&connect, &file, name))),
         Command::Timeline(arguments) => report(client(client::timeline(arguments))),
         Command::Plugins(arguments) => report(client(client::plugins(arguments))),
         Command::Explain(arguments) => report(client(client::explain(arguments))),

@@ -12,7 +12,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -26,10 +26,11 @@ use rustix::{
     },
 };
 use tokio::{
-    io::unix::AsyncFd,
-    net::{UnixListener, UnixStream},
+    io::{AsyncReadExt as _, unix::AsyncFd},
+    net::{UnixListener, UnixStream, unix::pipe},
 };
 
+use super::rpc::one_line;
 use crate::owners::PluginId;
 
 /// The variables a launched plugin is started with; it gets no others (NRI-120).
@@ -38,6 +39,9 @@ pub(crate) const ENV_INDEX: &str = "NRI_PLUGIN_IDX";
 pub(crate) const ENV_SOCKET: &str = "NRI_PLUGIN_SOCKET";
 /// Where it finds its socket.
 const PLUGIN_FD: i32 = 3;
+/// Lines of a plugin's standard error that are logged in a second, and bytes of one.
+const LINES_A_SECOND: u32 = 20;
+const LONGEST_LINE: usize = 1024;
 /// Between SIGTERM and SIGKILL (NRI-122).
 const TERM_GRACE: Duration = Duration::from_secs(2);
 
@@ -268,7 +272,7 @@ impl Drop for Child {
     }
 }
 
-/// Starts a plugin: no arguments, three variables, /dev/null as stdio, its socket as fd 3.
+/// Starts a plugin: no arguments, three variables, /dev/null as stdin and stdout, our log behind stderr, its socket as fd 3.
 ///
 /// Uses posix_spawn, without code between fork and exec.
 pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportError> {
@@ -289,8 +293,12 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
     .map_err(|e| fail("make its socket")(e.into()))?;
     // Plugins may expect a blocking descriptor; the flag belongs to each end of the pair.
     rustix::io::ioctl_fionbio(&theirs, false).map_err(|e| fail("make its socket")(e.into()))?;
-    let pid = spawn(found, &theirs).map_err(|e| fail("start")(e.into()))?;
-    drop(theirs);
+    let (said, says) = io::pipe().map_err(fail("make a pipe"))?;
+    // Above what the plugin's own descriptors are put at.
+    let says = rustix::io::fcntl_dupfd_cloexec(&says, PLUGIN_FD + 1);
+    let says = says.map_err(|e| fail("make a pipe")(e.into()))?;
+    let pid = spawn(found, &theirs, &says).map_err(|e| fail("start")(e.into()))?;
+    drop((theirs, says));
     let stream = std::os::unix::net::UnixStream::from(ours);
     let stream = UnixStream::from_std(stream).map_err(fail("watch its socket"))?;
     let child = own(pid).inspect_err(|_| {
@@ -298,7 +306,46 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
         let _ = signal::kill(pid, signal::Signal::SIGKILL);
         let _ = nix::sys::wait::waitpid(pid, None);
     });
-    Ok((child.map_err(fail("watch it"))?, stream))
+    let child = child.map_err(fail("watch it"))?;
+    let said = pipe::Receiver::from_owned_fd(said.into()).map_err(fail("read what it says"))?;
+    tokio::spawn(log_lines(found.id.clone(), said));
+    Ok((child, stream))
+}
+
+/// What a launched plugin writes to standard error, as lines of the log: so many a second, each cut short, and how many
+/// more there were. It is read to its end, or the plugin would wait for us.
+async fn log_lines(plugin: PluginId, mut said: pipe::Receiver) {
+    let mut line: Vec<u8> = Vec::new();
+    let mut piece = [0; 4096];
+    let (mut second, mut told, mut dropped) = (Instant::now(), 0, 0_u64);
+    let mut tell = |line: &mut Vec<u8>| {
+        if second.elapsed() >= Duration::from_secs(1) {
+            if dropped > 0 {
+                tracing::warn!(%plugin, "{dropped} more lines on its standard error");
+            }
+            (second, told, dropped) = (Instant::now(), 0, 0);
+        }
+        if told < LINES_A_SECOND {
+            told += 1;
+            let text = one_line(&String::from_utf8_lossy(line));
+            tracing::info!(%plugin, "says: {text}");
+        } else {
+            dropped += 1;
+        }
+        line.clear();
+    };
+    while let Ok(read @ 1..) = said.read(&mut piece).await {
+        for byte in &piece[..read] {
+            match byte {
+                b'\n' => tell(&mut line),
+                byte if line.len() < LONGEST_LINE => line.push(*byte),
+                _ => {}
+            }
+        }
+    }
+    if !line.is_empty() {
+        tell(&mut line);
+    }
 }
 
 #[allow(
@@ -315,7 +362,7 @@ fn own(pid: nix::unistd::Pid) -> io::Result<Child> {
     })
 }
 
-fn spawn(found: &Found, socket: &OwnedFd) -> nix::Result<nix::unistd::Pid> {
+fn spawn(found: &Found, socket: &OwnedFd, stderr: &OwnedFd) -> nix::Result<nix::unistd::Pid> {
     let text = |s: String| CString::new(s).map_err(|_| nix::Error::EINVAL);
     let path = CString::new(found.file.as_os_str().as_bytes()).map_err(|_| nix::Error::EINVAL)?;
     let env = [
@@ -326,7 +373,8 @@ fn spawn(found: &Found, socket: &OwnedFd) -> nix::Result<nix::unistd::Pid> {
     let mut actions = PosixSpawnFileActions::init()?;
     // The socket first: opening /dev/null must not land on it.
     actions.add_dup2(socket.as_raw_fd(), PLUGIN_FD)?;
-    for fd in 0..3 {
+    actions.add_dup2(stderr.as_raw_fd(), 2)?;
+    for fd in 0..2 {
         actions.add_open(fd, "/dev/null", nix::fcntl::OFlag::O_RDWR, Mode::empty())?;
     }
     let mut attr = PosixSpawnAttr::init()?;

@@ -9,6 +9,9 @@ use crate::config::{self, File, Format, Level};
 /// Where commands find the daemon unless told otherwise.
 pub const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
 
+/// Where crictl finds its runtime; ours too.
+const ENDPOINT: &str = "CONTAINER_RUNTIME_ENDPOINT";
+
 /// A small CRI runtime with NRI built in.
 #[derive(Debug, Parser)]
 #[command(
@@ -160,9 +163,25 @@ pub struct Check {
 /// How a command finds the daemon.
 #[derive(Debug, Args)]
 pub struct Connect {
-    /// The daemon's endpoint.
-    #[arg(long, value_name = "ENDPOINT", default_value = DEFAULT_CONNECT)]
-    pub connect: String,
+    /// The daemon's endpoint; without it CONTAINER_RUNTIME_ENDPOINT of the environment, as crictl has it, or else
+    /// unix:///run/cairn/cairn.sock.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub connect: Option<String>,
+}
+
+impl Connect {
+    /// What to connect to, and who says so.
+    pub fn endpoint(&self) -> (&'static str, String) {
+        let ours = || ("--connect", DEFAULT_CONNECT.to_owned());
+        match &self.connect {
+            Some(given) => ("--connect", given.clone()),
+            None => match std::env::var(ENDPOINT) {
+                Ok(set) if set.starts_with('/') => (ENDPOINT, format!("unix://{set}")),
+                Ok(set) if !set.is_empty() => (ENDPOINT, set),
+                _ => ours(),
+            },
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -180,7 +199,7 @@ pub enum ImageCommand {
 
 #[derive(Debug, Args)]
 pub struct Timeline {
-    /// A pod's id, unique prefix of it, or name; all pods without it.
+    /// Id, beginning of an id, or name of a pod or a container; without it all pods and the plugins.
     pub pod: Option<String>,
     /// Go on with events as they happen.
     #[arg(short, long)]

@@ -17,7 +17,7 @@ use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{
-    args::{self, Output, Plugins, Recover, Rm, Timeline},
+    args::{self, Connect, Output, Plugins, Recover, Rm, Timeline},
     explain_text, plugin_table, timeline,
 };
 use crate::{config::socket_path, explain::Explanation, trace};
@@ -25,8 +25,9 @@ use crate::{config::socket_path, explain::Explanation, trace};
 /// Bytes of an archive in one message.
 const PIECE: usize = 256 << 10;
 
-async fn connect(endpoint: &str) -> Result<CairnClient<Channel>, String> {
-    let path = socket_path("--connect", endpoint).map_err(|error| error.to_string())?;
+async fn connect(connect: &Connect) -> Result<CairnClient<Channel>, String> {
+    let (said_by, endpoint) = connect.endpoint();
+    let path = socket_path(said_by, &endpoint).map_err(|error| error.to_string())?;
     let channel = Endpoint::from_static("http://localhost")
         .connect_with_connector(tower::service_fn(move |_: Uri| {
             let path = path.clone();
@@ -45,7 +46,7 @@ async fn connect(endpoint: &str) -> Result<CairnClient<Channel>, String> {
 ///
 /// # Errors
 /// One line for a person.
-pub async fn import(endpoint: &str, file: &Path, name: String) -> Result<(), String> {
+pub async fn import(from: &Connect, file: &Path, name: String) -> Result<(), String> {
     let mut source: Box<dyn AsyncRead + Send + Unpin> = if file == Path::new("-") {
         Box::new(tokio::io::stdin())
     } else {
@@ -54,7 +55,7 @@ pub async fn import(endpoint: &str, file: &Path, name: String) -> Result<(), Str
             .map_err(|error| format!("{}: {error}", file.display()))?;
         Box::new(opened)
     };
-    let mut client = connect(endpoint).await?;
+    let mut client = connect(from).await?;
     let (parts, receiver) = mpsc::channel(4);
     let reader = tokio::spawn(async move {
         let start = Part::Start(ImportImageStart { name });
@@ -114,7 +115,7 @@ pub fn terminal() -> (usize, bool) {
 /// # Errors
 /// One line for a person.
 pub async fn explain(arguments: args::Explain) -> Result<(), String> {
-    let mut client = connect(&arguments.connect.connect).await?;
+    let mut client = connect(&arguments.connect).await?;
     let request = ExplainRequest {
         container: arguments.container,
     };
@@ -146,7 +147,7 @@ pub async fn explain(arguments: args::Explain) -> Result<(), String> {
 /// # Errors
 /// One line for a person.
 pub async fn timeline(arguments: Timeline) -> Result<(), String> {
-    let mut client = connect(&arguments.connect.connect).await?;
+    let mut client = connect(&arguments.connect).await?;
     let request = TimelineRequest {
         pod: arguments.pod.unwrap_or_default(),
         follow: arguments.follow,
@@ -182,7 +183,7 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
 /// # Errors
 /// One line for a person.
 pub async fn plugins(arguments: Plugins) -> Result<(), String> {
-    let mut client = connect(&arguments.connect.connect).await?;
+    let mut client = connect(&arguments.connect).await?;
     let answer = client
         .plugins(PluginsRequest {})
         .await
@@ -200,7 +201,7 @@ pub async fn plugins(arguments: Plugins) -> Result<(), String> {
 /// # Errors
 /// One line for a person.
 pub async fn recover(arguments: Recover) -> Result<(), String> {
-    let mut client = connect(&arguments.connect.connect).await?;
+    let mut client = connect(&arguments.connect).await?;
     let answer = client
         .held(HeldRequest {})
         .await
@@ -250,7 +251,7 @@ fn held_json(held: &HeldObject) -> serde_json::Value {
 /// # Errors
 /// One line for a person; ids behind the first that fails are not tried.
 pub async fn rm(arguments: Rm) -> Result<(), String> {
-    let mut client = connect(&arguments.connect.connect).await?;
+    let mut client = connect(&arguments.connect).await?;
     for id in arguments.ids {
         let force = arguments.force;
         let answer = client

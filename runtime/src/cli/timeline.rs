@@ -8,7 +8,7 @@
 //!    0.013 ◆ C-01 RunPodSandbox
 //!            10-logger      answered        0.42 ms
 //! ```
-//! Times are seconds since the first event of that pod. Texts from outside are shown without control
+//! Times are seconds since the first event that is drawn, of whatever pod. Texts from outside are shown without control
 //! characters, and lines are folded at the width that is asked for.
 
 use super::text::{clean, date, duration, fold, pad};
@@ -33,16 +33,18 @@ pub fn render<'a>(
     width: usize,
     color: bool,
 ) -> String {
+    let mut timeline = Timeline::new(width, color);
     let mut order: Vec<&str> = vec![""];
     let mut by_pod: HashMap<&str, Vec<&Event>> = HashMap::new();
     for event in events {
+        let now = (event.mono_ns, event.wall_ns);
+        timeline.begun.get_or_insert(now);
         let pod = event.subject.pod.as_str();
         if !by_pod.contains_key(pod) && !pod.is_empty() {
             order.push(pod);
         }
         by_pod.entry(pod).or_default().push(event);
     }
-    let mut timeline = Timeline::new(width, color);
     let events = order.iter().filter_map(|pod| by_pod.remove(pod)).flatten();
     events.map(|event| timeline.line(event)).collect()
 }
@@ -54,8 +56,10 @@ pub struct Timeline {
     color: bool,
     /// The pod whose lines are being drawn; `None` before the first line.
     pod: Option<String>,
-    /// When each pod was first seen, in monotonic and wall time.
-    begun: HashMap<String, (u64, i64)>,
+    /// When the first event of all was, in monotonic and wall time: one clock for pods and plugins.
+    begun: Option<(u64, i64)>,
+    /// When each pod was first seen, for its heading.
+    seen: HashMap<String, i64>,
     /// The contract point whose plugins are being drawn, with its container, and how many answered.
     point: Option<(String, String, usize)>,
 }
@@ -66,7 +70,8 @@ impl Timeline {
             width: width.clamp(NARROWEST, WIDEST),
             color,
             pod: None,
-            begun: HashMap::new(),
+            begun: None,
+            seen: HashMap::new(),
             point: None,
         }
     }
@@ -111,7 +116,8 @@ impl Timeline {
     fn head(&mut self, event: &Event, out: &mut String) {
         let pod = &event.subject.pod;
         let now = (event.mono_ns, event.wall_ns);
-        let begun = *self.begun.entry(pod.clone()).or_insert(now);
+        self.begun.get_or_insert(now);
+        let begun = *self.seen.entry(pod.clone()).or_insert(event.wall_ns);
         if self.pod.as_ref() == Some(pod) {
             return;
         }
@@ -126,7 +132,7 @@ impl Timeline {
             let short: String = pod.chars().take(13).collect();
             format!("pod {}  {short}", event.subject.pod_name)
         };
-        let line = format!("{}  {}", clean(&name), date(begun.1));
+        let line = format!("{}  {}", clean(&name), date(begun));
         for piece in fold(&line, self.width, 4) {
             self.paint(Tint::Strong, &piece, out);
             out.push('\n');
@@ -156,11 +162,11 @@ impl Timeline {
         }
     }
 
-    /// Seconds since the pod's first event, eight columns wide below 10,000 s.
+    /// Seconds since the first event, eight columns wide below 10,000 s.
     fn time(&self, event: &Event) -> String {
-        let begun = self.begun.get(&event.subject.pod);
+        let begun = &self.begun;
         // Monotonic time starts anew at a reboot; then the time of day has to do.
-        let since = begun.map_or(0, |(mono, wall)| {
+        let since = begun.as_ref().map_or(0, |(mono, wall)| {
             let wall = u64::try_from(event.wall_ns - wall).unwrap_or(0);
             event.mono_ns.checked_sub(*mono).unwrap_or(wall)
         });
@@ -213,7 +219,11 @@ impl Timeline {
         if let Some((_, _, answers)) = &mut self.point {
             *answers += 1;
         }
-        let (word, reason, tint) = outcome_text(outcome);
+        let (word, reason, tint) = match outcome {
+            // Nobody can refuse what has happened, or what must.
+            Outcome::Refused(why) if !can_refuse(hook) => ("error", why.as_str(), Tint::Warn),
+            outcome => outcome_text(outcome),
+        };
         let asked = !matches!(outcome, Outcome::NotSubscribed | Outcome::Absent);
         let took = if asked {
             duration(*took_ns)
@@ -277,6 +287,19 @@ impl Timeline {
             write!(out, "{text}")
         };
     }
+}
+
+/// Hooks at which a plugin's error fails the operation.
+fn can_refuse(hook: &str) -> bool {
+    matches!(
+        hook,
+        "RunPodSandbox"
+            | "CreateContainer"
+            | "StartContainer"
+            | "UpdateContainer"
+            | "UpdatePodSandbox"
+            | "ValidateContainerAdjustment"
+    )
 }
 
 fn call(event: &Event) -> String {

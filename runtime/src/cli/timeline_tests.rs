@@ -223,6 +223,41 @@ fn the_life_of_a_pod_at_120_columns() {
 }
 
 #[test]
+fn plugins_and_pods_are_drawn_on_one_clock() {
+    let drawn = render(&life(), 80, false);
+    let (plugins, pod) = drawn.split_once("\npod ").unwrap();
+    assert!(plugins.contains("   0.004 · plugin 10-logger"), "{drawn}");
+    assert!(pod.contains("   0.100 ▶ RunPodSandbox"), "{drawn}");
+}
+
+#[test]
+fn an_error_is_called_refused_only_where_a_plugin_can_refuse() {
+    for (hook, word) in [
+        ("StopContainer", "error"),
+        ("RemovePodSandbox", "error"),
+        ("PostStartContainer", "error"),
+        ("CreateContainer", "refused"),
+        ("RunPodSandbox", "refused"),
+    ] {
+        let mut script = Script {
+            events: Vec::new(),
+            now_ms: 0,
+            subject: Subject::pod("p", "n", "web"),
+        };
+        let refused = Outcome::Refused("why".to_owned());
+        script
+            .point(1, "C-00", hook)
+            .plugin(hook, "10-x", refused, &[]);
+        let drawn = render(&script.events, 80, false);
+        let line = drawn.lines().find(|line| line.contains("10-x")).unwrap();
+        assert!(
+            line.contains(word) && line.contains("why"),
+            "{hook}: {line}"
+        );
+    }
+}
+
+#[test]
 fn colour_changes_nothing_but_colour() {
     let colored = render(&life(), 80, true);
     assert!(colored.contains("\x1b["));

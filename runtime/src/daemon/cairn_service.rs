@@ -17,10 +17,10 @@ use crate::{
     explain,
     image::{Images, ImportFrom, Progress},
     pod::{
-        error::Error, held::AllHeld, hooks::Hooks, registry::Registry, remove_by_id::RemoveById,
+        error::{Error, Kind}, held::AllHeld, hooks::Hooks, registry::Registry, remove_by_id::RemoveById,
         spec::SpecStore,
     },
-    trace::{EventLog, Filter},
+    trace::{EventLog, Filter, What},
 };
 
 /// Progress lines in flight; the import waits for a slow reader.
@@ -77,15 +77,31 @@ impl Cairn for CairnService {
         request: Request<TimelineRequest>,
     ) -> Result<Response<Self::TimelineStream>, Status> {
         let request = request.into_inner();
-        let events = self
-            .log
-            .subscribe(Filter::new(&request.pod), request.follow);
-        let lines = ReceiverStream::new(events).map(|event| {
-            let json = serde_json::to_string(&*event)
-                .map_err(|error| Error::failed(format!("event {}: {error}", event.seq)))?;
-            Ok(TimelineEvent { json })
+        let wanted = request.pod;
+        let mut events = self.log.subscribe(Filter::new(&wanted), request.follow);
+        let (lines, receiver) = mpsc::channel(PROGRESS);
+        tokio::spawn(async move {
+            let mut found = wanted.is_empty();
+            while let Some(event) = events.recv().await {
+                // Losses are told to everybody.
+                found |= !matches!(event.what, What::Lost { .. });
+                let json = serde_json::to_string(&*event);
+                let line = json.map(|json| TimelineEvent { json }).map_err(|error| {
+                    Error::failed(format!("event {}: {error}", event.seq)).into()
+                });
+                if lines.send(line).await.is_err() {
+                    return;
+                }
+            }
+            if !found {
+                let text = format!(
+                    "timeline {wanted:?}: the event log has no pod and no container of this id, beginning of an id, or name"
+                );
+                let error = Error::new(Kind::NotFound, text);
+                let _ = lines.send(Err(error.into())).await;
+            }
         });
-        Ok(Response::new(Box::pin(lines)))
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
     async fn plugins(

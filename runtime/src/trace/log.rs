@@ -50,8 +50,8 @@ impl Options {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
     All,
-    /// Those of the pods that this names: an id, the beginning of one, `name` or `namespace/name`.
-    Pod(String),
+    /// Those of the pods or containers that this names: an id, the beginning of one, a name, or a pod's `namespace/name`.
+    Named(String),
 }
 
 impl Filter {
@@ -60,21 +60,29 @@ impl Filter {
         if pod.is_empty() {
             Self::All
         } else {
-            Self::Pod(pod.to_owned())
+            Self::Named(pod.to_owned())
         }
     }
 
     pub fn matches(&self, event: &Event) -> bool {
-        let Self::Pod(wanted) = self else {
+        let Self::Named(wanted) = self else {
             return true;
         };
-        let Subject { pod, pod_name, .. } = &event.subject;
+        let Subject {
+            pod,
+            pod_name,
+            container,
+            container_name,
+            ..
+        } = &event.subject;
         let name = pod_name.rsplit_once('/').map_or("", |(_, name)| name);
         // Losses concern everybody.
         matches!(event.what, What::Lost { .. })
             || pod.starts_with(wanted)
             || pod_name == wanted
             || name == wanted
+            || container.starts_with(wanted)
+            || container_name == wanted
     }
 }
 

@@ -312,3 +312,55 @@ async fn environment_values_reach_neither_log_nor_timeline() {
     assert!(!stdout(&drawn).contains("swordfish"));
     assert!(!daemon.log().contains("swordfish"));
 }
+
+#[tokio::test]
+async fn a_timeline_of_nothing_fails_and_a_container_has_one_by_id_and_by_name() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("drawn").await;
+    let container = pod.run("app", &["sh", "-c", "exit 4"]).await;
+    container.exited().await;
+    let nobody = daemon.cairn(&["timeline", "nosuch"]).await;
+    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(
+        !nobody.status.success() && said.contains("nosuch") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(nobody.stdout.is_empty(), "{}", shown(&nobody));
+    for name in [container.id.as_str(), &container.id[..13], "app"] {
+        let drawn = daemon.cairn(&["timeline", name]).await;
+        assert!(drawn.status.success(), "{name}: {}", shown(&drawn));
+        let text = stdout(&drawn);
+        assert!(
+            text.contains("CreateContainer app") && text.contains("exited 4"),
+            "{text}"
+        );
+        assert!(
+            !text.contains("RunPodSandbox"),
+            "only the container's: {text}"
+        );
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn the_commands_find_the_daemon_where_crictl_does() {
+    let daemon = Daemon::start().await;
+    let socket = daemon.socket().display().to_string();
+    let run = |endpoint: &str| {
+        std::process::Command::new(bins::cairn())
+            .args(["plugins", "--output", "json"])
+            .env("CONTAINER_RUNTIME_ENDPOINT", endpoint)
+            .output()
+            .expect("cairn runs")
+    };
+    for endpoint in [format!("unix://{socket}"), socket] {
+        let listed = run(&endpoint);
+        assert!(listed.status.success(), "{}", shown(&listed));
+    }
+    let wrong = run("tcp://127.0.0.1:1");
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        !wrong.status.success() && said.contains("CONTAINER_RUNTIME_ENDPOINT"),
+        "{said}"
+    );
+}

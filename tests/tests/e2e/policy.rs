@@ -581,3 +581,41 @@ async fn a_plugin_joins_in_the_middle_of_a_ten_minutes_grace() {
     stop.await.expect("no panic").expect("StopContainer");
     plugin.sees(Event::StopContainer, "p").await;
 }
+
+#[tokio::test]
+async fn launched_plugins_that_fail_are_listed_and_heard_and_hold_the_start_up_by_two_seconds_at_most()
+ {
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = |name: &str, script: &str| {
+        let file = dir.path().join(name);
+        fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("a file");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        file
+    };
+    let setup = Setup::default()
+        .toml("[nri]\nregistration_timeout = \"30s\"")
+        .plugin(
+            "10-broken",
+            program("broken", "echo no such file: my.conf >&2; exit 3"),
+        )
+        .plugin("20-mute", program("mute", "exec sleep 1000"));
+    let begun = std::time::Instant::now();
+    let daemon = Daemon::with(setup).await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        begun.elapsed()
+    );
+    let broken = until_state(&daemon, "10-broken", "gone").await;
+    assert_eq!(broken["kind"], "launched", "{broken}");
+    let why = broken["last_error"].as_str().unwrap_or_default();
+    assert!(why.contains("before it registered"), "{broken}");
+    let log = daemon.log();
+    let mut lines = log.lines();
+    let heard = lines.any(|l| l.contains("10-broken") && l.contains("no such file: my.conf"));
+    assert!(heard, "what it says is in the log");
+    assert!(
+        log.contains("20-mute") && log.contains("goes on without it"),
+        "{log}"
+    );
+}
