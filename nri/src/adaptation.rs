@@ -118,6 +118,12 @@ impl Builder {
         self
     }
 
+    /// Whether the newer of two plugins with one id is called alone ([`Settings::replace_same_name`]).
+    pub fn replace_same_name(mut self, newer_alone: bool) -> Self {
+        self.settings.replace_same_name = newer_alone;
+        self
+    }
+
     /// The runtime. Mandatory (NRI-213).
     pub fn source(mut self, source: Arc<dyn Source>) -> Self {
         self.source = Some(source);
@@ -446,7 +452,7 @@ impl Drop for Handle {
 /// No new plugins; those there are, are asked to go.
 fn begin_stop(shared: &Shared, reason: &str) -> Vec<Arc<Session>> {
     shared.stopping.send_replace(true);
-    let sessions: Vec<_> = shared
+    let mut sessions: Vec<_> = shared
         .roster
         .slots()
         .iter()
@@ -455,6 +461,7 @@ fn begin_stop(shared: &Shared, reason: &str) -> Vec<Arc<Session>> {
             Seat::Gone => None,
         })
         .collect();
+    sessions.extend(shared.shadows());
     for session in &sessions {
         shared.close(session, format!("runtime-stopping: {reason}"));
     }

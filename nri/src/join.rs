@@ -93,7 +93,7 @@ pub(crate) struct Connected {
 impl Connected {
     /// The plugin may ask for updates from now on.
     pub(crate) fn open(&self) {
-        self.door.open();
+        self.door.open(self.session.shadowed());
     }
 }
 
@@ -345,6 +345,8 @@ fn outcome_of<T>(answer: &Result<T, CallError>) -> Outcome {
 /// Takes a configured plugin through its cut, unless another thing ends it first.
 async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String> {
     let session = &connected.session;
+    // Two instances that come at once are one after the other.
+    let _alone = shared.alone(&session.id).await;
     let (joining, snapshot) = {
         // Runtimes that use block_plugin_sync() hold us here; others never do. The cut is all that
         // must not fall into their operations: later ones find the plugin joining, and wait for it.
@@ -388,12 +390,48 @@ pub(crate) fn activate(shared: &Shared, joining: Joining) -> Result<(), SeatGone
     if let Some(old) = replaced
         && !violate::is("replaced-plugin-stays")
     {
-        shared.close(
-            &old,
-            format!("instance-replaced: a newer {id} has connected"),
-        );
+        match old.version {
+            Version::V1Beta1 => shared.close(
+                &old,
+                format!("instance-replaced: a newer {id} has connected"),
+            ),
+            // It cannot be told why, and would come back at once as the newer of the two.
+            Version::V1Alpha1 => shared.shadow(old),
+        }
     }
     Ok(())
+}
+
+/// The plugin that was called has gone: the newest of those in its shadow is told all there is, and is called again.
+async fn promote(shared: &Arc<Shared>, id: &PluginId) {
+    if !shared.has_shadow(id) {
+        return;
+    }
+    let _alone = shared.alone(id).await;
+    let taken = shared.roster.slots().iter().any(|slot| slot.id == *id);
+    if taken || *shared.stopping.borrow() {
+        return;
+    }
+    let Some(session) = shared.leave_shadow(id) else {
+        return;
+    };
+    if let Err(reason) = join_again(shared, &session).await {
+        shared.close(&session, reason);
+    }
+    if session.is_closing() {
+        shared.roster.leave(&session);
+    }
+}
+
+async fn join_again(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), String> {
+    let (joining, snapshot) = {
+        let _quiet = shared.quiet().await;
+        shared.join_one(session)?
+    };
+    let updates = synchronize(shared, session, snapshot).await?;
+    session.set_shadowed(false);
+    shared.apply_sync_updates(session, updates).await;
+    activate(shared, joining).map_err(|e| e.to_string())
 }
 
 /// A launched plugin that has ended, and what it was launched from.
@@ -442,6 +480,7 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
         }
     };
     session.has_ended();
+    promote(&shared, &session.id).await;
     found.map(|found| (session, found))
 }
 

@@ -86,6 +86,8 @@ pub enum PluginEvent {
     WishFailed { container: String, why: String },
     /// It was refused, or failed before it was synchronised.
     Rejected { reason: String },
+    /// A newer instance of its index and name gets its events from now on.
+    Shadowed,
     /// It gets no more events.
     Closed { reason: String },
     /// It will be started again (`restart = "on-failure"`).
@@ -171,6 +173,8 @@ pub enum PluginState {
     Joining,
     /// It gets events.
     Active,
+    /// A newer instance of its index and name is called instead, until either goes.
+    Shadowed,
     /// An answer is overdue; it gets no event until that came (`on_timeout = "skip"`).
     Overdue,
     /// Required or must-run, and not there.

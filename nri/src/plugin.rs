@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -53,6 +53,8 @@ pub(crate) struct Session {
     /// Misses in a row; `policy.rs` says what they mean.
     pub(crate) misses: AtomicU32,
     pub(crate) overdue: Overdue,
+    /// A newer instance of it is called instead.
+    shadowed: Arc<AtomicBool>,
     /// Events a deprecation notice was given for, as bits.
     deprecated: AtomicU32,
     /// Shared with what is remembered of it when it has gone.
@@ -92,6 +94,7 @@ impl Session {
             settings,
             misses: AtomicU32::new(0),
             overdue: Overdue::default(),
+            shadowed: Arc::default(),
             deprecated: AtomicU32::new(0),
             stats: Arc::default(),
             closing: watch::Sender::new(None),
@@ -174,7 +177,15 @@ impl Session {
         self.style.get() == Style::StateChange
     }
 
-    fn is_closing(&self) -> bool {
+    pub(crate) fn set_shadowed(&self, shadowed: bool) {
+        self.shadowed.store(shadowed, Ordering::SeqCst);
+    }
+
+    pub(crate) fn shadowed(&self) -> Arc<AtomicBool> {
+        self.shadowed.clone()
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.borrow().is_some()
     }
 }

@@ -44,8 +44,8 @@ pub(crate) struct Door {
     registering: Mutex<Option<oneshot::Sender<Answer>>>,
     registered: OnceLock<Version>,
     who: OnceLock<PluginId>,
-    /// The plugin is synchronised.
-    open: AtomicBool,
+    /// Set once the plugin is synchronised: whether it is in the shadow of a newer instance.
+    open: OnceLock<Arc<AtomicBool>>,
 }
 
 impl Door {
@@ -60,14 +60,14 @@ impl Door {
             registering: Mutex::new(Some(tx)),
             registered: OnceLock::new(),
             who: OnceLock::new(),
-            open: AtomicBool::new(false),
+            open: OnceLock::new(),
         };
         (door, rx)
     }
 
     /// The plugin may ask for updates from now on (NRI-560).
-    pub(crate) fn open(&self) {
-        self.open.store(true, Ordering::SeqCst);
+    pub(crate) fn open(&self, shadowed: Arc<AtomicBool>) {
+        let _ = self.open.set(shadowed);
     }
 
     pub(crate) fn register(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
@@ -118,10 +118,14 @@ impl Door {
             .who
             .get()
             .filter(|_| self.registered.get() == Some(&version));
-        let (Some(who), true) = (who, self.open.load(Ordering::SeqCst)) else {
+        let (Some(who), Some(shadowed)) = (who, self.open.get()) else {
             let text = "the plugin is not synchronised, or registered for another version";
             return Err(Status::new(Code::FailedPrecondition, text));
         };
+        if shadowed.load(Ordering::SeqCst) {
+            let text = format!("a newer instance of {who} has taken its place");
+            return Err(Status::new(Code::FailedPrecondition, text));
+        }
         let request = UpdateContainersRequest::decode(payload)
             .map_err(|e| Status::new(Code::InvalidArgument, e.to_string()))?;
         let failed = self.shared.unsolicited(who, request).await;

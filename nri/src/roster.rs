@@ -63,6 +63,8 @@ pub(crate) struct Slot {
     lane: Arc<AsyncMutex<()>>,
     queued: AtomicUsize,
     seat: Mutex<Seat>,
+    /// The instance that is joining to take the seat over: should the present one go meanwhile, it is this one's.
+    heir: Mutex<Option<Arc<Session>>>,
 }
 
 /// The right to call the plugin on a seat.
@@ -206,6 +208,7 @@ impl Roster {
                 lane: Arc::default(),
                 queued: AtomicUsize::new(0),
                 seat: Mutex::new(Seat::Joining(session.clone())),
+                heir: Mutex::default(),
             });
             let lane = slot.lane.clone().try_lock_owned().ok();
             let seq = match violate::is("equal-indices-newest-first") {
@@ -247,6 +250,7 @@ impl Roster {
                 let busy = book.flights.values().any(|f| f.passed.contains(&slot.seq));
                 if !busy {
                     let snapshot = book.snapshot(&*self.source);
+                    *slot.heir.lock() = Some(session.clone());
                     let joining = Joining {
                         roster: self.clone(),
                         slot: slot.clone(),
@@ -268,10 +272,14 @@ impl Roster {
             let mut seat = slot.seat.lock();
             let here =
                 matches!(&*seat, Seat::Joining(s) | Seat::Active(s) if Arc::ptr_eq(s, session));
-            if here {
-                *seat = Seat::Gone;
+            if !here {
+                return true;
             }
-            !here
+            let heir = slot.heir.lock().clone();
+            let heir = heir.filter(|heir| !Arc::ptr_eq(heir, session));
+            let stays = heir.is_some();
+            *seat = heir.map_or(Seat::Gone, Seat::Joining);
+            stays
         });
     }
 
@@ -357,6 +365,7 @@ impl Joining {
                 return Err(SeatGone);
             }
             self.slot.sit(Seat::Active(self.session.clone()));
+            *self.slot.heir.lock() = None;
         }
         self.lane = None;
         Ok(self.replaces.take())
@@ -370,7 +379,9 @@ pub(crate) struct SeatGone;
 
 impl Drop for Joining {
     fn drop(&mut self) {
-        if self.lane.is_some() && self.replaces.is_none() {
+        if self.lane.is_some() {
+            *self.slot.heir.lock() = None;
+            // Off a seat that was its own, or that the one it was to replace has left to it.
             self.roster.leave(&self.session);
         }
     }

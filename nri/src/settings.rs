@@ -220,7 +220,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// By id, `10-name`.
     pub plugins: BTreeMap<PluginId, PluginSettings>,
-    /// A newer v1alpha1 plugin with the same id replaces the older too (NRI-1070); v1beta1 always.
+    /// Of two instances with one id the newer is called, and the older is in its shadow until either goes (a v1beta1
+    /// plugin is told and closed instead, NRI-1070). False: v1alpha1 plugins of one id are all called, as by Go.
     pub replace_same_name: bool,
     /// A pod with this annotation set to `true` is let through without required plugins.
     pub tolerate_missing_annotation: Option<String>,
@@ -241,7 +242,7 @@ impl Default for Settings {
             allowed_plugins: Vec::new(),
             timeouts: Timeouts::default(),
             plugins: BTreeMap::new(),
-            replace_same_name: false,
+            replace_same_name: true,
             tolerate_missing_annotation: None,
             started: None,
         }

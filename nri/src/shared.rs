@@ -9,7 +9,9 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use proto_nri::{ContainerUpdate, Event};
 use tokio::{
-    sync::{Mutex as AsyncMutex, OwnedRwLockWriteGuard, RwLock as AsyncRwLock, watch},
+    sync::{
+        Mutex as AsyncMutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock as AsyncRwLock, watch,
+    },
     time::{Instant, sleep, timeout},
 };
 
@@ -73,6 +75,10 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     timeouts: RwLock<Timeouts>,
     pub(crate) roster: Arc<Roster>,
+    /// Instances that a newer one is called instead of; newest last.
+    shadows: Mutex<Vec<Arc<Session>>>,
+    /// Held by whoever joins under an id.
+    joining: Mutex<BTreeMap<PluginId, Arc<AsyncMutex<()>>>>,
     pub(crate) observer: Arc<dyn Observer>,
     /// What calls carry beside their request.
     pub(crate) metadata: Option<Metadata>,
@@ -105,6 +111,8 @@ impl Shared {
             timeouts: RwLock::new(settings.timeouts),
             settings,
             roster: Arc::new(Roster::new(source.clone())),
+            shadows: Mutex::default(),
+            joining: Mutex::default(),
             observer: observer.unwrap_or_else(|| Arc::new(Unobserved)),
             metadata,
             metrics: Metrics::default(),
@@ -140,11 +148,49 @@ impl Shared {
     /// that watches it ends.
     pub(crate) fn close(&self, session: &Arc<Session>, reason: String) {
         self.roster.leave(session);
+        self.shadows.lock().retain(|s| !Arc::ptr_eq(s, session));
         if session.is_to_close(&reason) {
             self.remember_gone(session, &reason);
             self.tell_count();
             self.tell(&session.name(), &PluginEvent::Closed { reason });
         }
+    }
+
+    /// A newer instance is called instead of this one, until either goes.
+    pub(crate) fn shadow(&self, session: Arc<Session>) {
+        session.set_shadowed(true);
+        self.shadows.lock().push(session.clone());
+        if session.is_closing() {
+            self.shadows.lock().retain(|s| !Arc::ptr_eq(s, &session));
+            return;
+        }
+        self.tell(&session.name(), &PluginEvent::Shadowed);
+    }
+
+    pub(crate) fn has_shadow(&self, id: &PluginId) -> bool {
+        self.shadows.lock().iter().any(|session| session.id == *id)
+    }
+
+    /// Those that are there and not called.
+    pub(crate) fn shadows(&self) -> Vec<Arc<Session>> {
+        self.shadows.lock().clone()
+    }
+
+    /// The newest of those that are shadowed.
+    pub(crate) fn leave_shadow(&self, id: &PluginId) -> Option<Arc<Session>> {
+        let mut shadows = self.shadows.lock();
+        let newest = shadows.iter().rposition(|session| session.id == *id)?;
+        Some(shadows.remove(newest))
+    }
+
+    /// The right to be the one that joins under this id.
+    pub(crate) async fn alone(&self, id: &PluginId) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut joining = self.joining.lock();
+            joining.retain(|_, lock| Arc::strong_count(lock) > 1);
+            joining.entry(id.clone()).or_default().clone()
+        };
+        lock.lock_owned().await
     }
 
     /// The seat of the instance that this one replaces (NRI-1070).
@@ -376,6 +422,9 @@ impl Shared {
                 Seat::Active(session) => self.info_of(&session, PluginState::Active),
                 Seat::Gone => continue,
             });
+        }
+        for session in self.shadows() {
+            all.push(self.info_of(&session, PluginState::Shadowed));
         }
         let named = self.settings.plugins.iter();
         for (id, _) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {

@@ -309,9 +309,10 @@ async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neithe
 }
 
 #[tokio::test]
-async fn two_v1alpha1_plugins_may_have_the_same_id() {
+async fn two_v1alpha1_plugins_may_have_the_same_id_where_the_runtime_says_so() {
     let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
+    let builder = place.builder().replace_same_name(false);
+    let nri = builder.start().await.unwrap();
     let (a, b) = (Record::default(), Record::default());
     let _a = plugin(&place, "10-a", a.handlers()).start().await.unwrap();
     let _b = plugin(&place, "10-a", b.handlers()).start().await.unwrap();

@@ -138,7 +138,7 @@ pub(super) fn unsolicited(data: &[u8]) {
         let ask = || world.tokio.block_on(door.update(version, payload));
         let early = ask();
         assert!(early.is_err_and(|status| status.is(Code::FailedPrecondition)));
-        door.open();
+        door.open(Arc::default());
         let creating = control & 16 != 0;
         let under_way = creating.then(|| {
             let event = Event::CreateContainer;

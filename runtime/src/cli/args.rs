@@ -274,6 +274,7 @@ pub enum Output {
 States:
   connected  it gets events
   joining    it is being told what there is
+  shadowed   a newer instance of its index and name is called, until either goes
   hung       it owes an answer and gets no event until then (on_timeout = \"skip\")
   MISSING    required, and not there: no pod and no container is created
   missing    must run, and not there: Stop and Remove events are kept for it

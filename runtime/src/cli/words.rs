@@ -119,6 +119,10 @@ pub fn life_text(life: &Life) -> (String, Tint) {
         }
         Life::WishFailed { why, .. } => (why.clone(), Tint::Bad),
         Life::Rejected { reason } => (format!("rejected: {reason}"), Tint::Bad),
+        Life::Shadowed => (
+            "shadowed: a newer instance is called from now on".to_owned(),
+            Tint::Plain,
+        ),
         Life::Closed { reason } => (format!("closed: {reason}"), Tint::Warn),
         Life::Restarting { after_ns } => (
             format!("starts again in {}", duration(*after_ns)),

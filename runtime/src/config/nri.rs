@@ -62,7 +62,7 @@ impl Default for Nri {
             allowed_plugins: Vec::new(),
             allowed_uids: vec![0],
             tolerate_missing_annotation: String::new(),
-            replace_same_name: false,
+            replace_same_name: true,
             default_validator: DefaultValidator::default(),
             plugin: BTreeMap::new(),
         }

@@ -17,7 +17,11 @@ use crate::{
     explain,
     image::{Images, ImportFrom, Progress},
     pod::{
-        error::{Error, Kind}, held::AllHeld, hooks::Hooks, registry::Registry, remove_by_id::RemoveById,
+        error::{Error, Kind},
+        held::AllHeld,
+        hooks::Hooks,
+        registry::Registry,
+        remove_by_id::RemoveById,
         spec::SpecStore,
     },
     trace::{EventLog, Filter, What},
@@ -86,9 +90,9 @@ impl Cairn for CairnService {
                 // Losses are told to everybody.
                 found |= !matches!(event.what, What::Lost { .. });
                 let json = serde_json::to_string(&*event);
-                let line = json.map(|json| TimelineEvent { json }).map_err(|error| {
-                    Error::failed(format!("event {}: {error}", event.seq)).into()
-                });
+                let line = json
+                    .map(|json| TimelineEvent { json })
+                    .map_err(|error| Error::failed(format!("event {}: {error}", event.seq)).into());
                 if lines.send(line).await.is_err() {
                     return;
                 }
@@ -174,6 +178,7 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
     let state = match info.state {
         nri::PluginState::Joining => "joining",
         nri::PluginState::Active => "active",
+        nri::PluginState::Shadowed => "shadowed",
         nri::PluginState::Overdue => "overdue",
         nri::PluginState::Absent => "absent",
         nri::PluginState::Gone => "gone",

@@ -162,6 +162,7 @@ fn life(event: &PluginEvent) -> Option<Life> {
         PluginEvent::Rejected { reason } => Life::Rejected {
             reason: reason.clone(),
         },
+        PluginEvent::Shadowed => Life::Shadowed,
         PluginEvent::Closed { reason } => Life::Closed {
             reason: reason.clone(),
         },

@@ -202,6 +202,8 @@ pub enum Life {
     Rejected {
         reason: String,
     },
+    /// A newer instance gets its events from now on.
+    Shadowed,
     Closed {
         reason: String,
     },
