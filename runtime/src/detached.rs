@@ -1,89 +1,104 @@
-//! Mounts on a thread of their own, in a mount namespace that is gone with it, or that is kept by a descriptor; and what the
-//! daemon makes of detached trees.
+//! Mount trees that are put together where nobody sees it, and what the daemon makes of detached ones.
+//!
+//! That is a copy of the *bare* mount namespace, which has `/proc`, `/sys` without cgroup hierarchies, `/dev` and nothing else of
+//! the host: to copy it costs the same however many mounts the host has, and what the host mounts later does not arrive.
+//! Containers are built in copies of it too (`cairn-create`).
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use cairn_monitor::mount_tree::{self, Attributes};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use rustix::thread::UnshareFlags;
-
-/// Runs `work` on a thread of its own, in a copy of this mount namespace and with a working
-/// directory of its own. What it mounts is seen by nobody else and is gone with the thread; a
-/// detached tree that it returns stays.
-pub fn in_private_namespace<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    std::thread::scope(|scope| {
-        let inside = || {
-            // SAFETY: the call is unsafe for CLONE_FILES, which would leave this thread with a
-            // descriptor table of its own while others use the same numbers; it is not asked for.
-            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS)? };
-            let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-            rustix::mount::mount_change("/", slave)?;
-            work()
-        };
-        let thread = std::thread::Builder::new().name("mounts".to_owned());
-        let panicked = |_| Err(io::Error::other("the thread for mounts panicked"));
-        thread
-            .spawn_scoped(scope, inside)?
-            .join()
-            .unwrap_or_else(panicked)
-    })
-}
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 /// What a mount namespace must have so that a container can be built in it, and mount a procfs and a sysfs of its own.
 const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Taken off in it: libcontainer's cgroup code shall find none to move processes through.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// An empty directory in it.
+pub const FREE: &str = "/mnt";
 
-/// A mount namespace that has [`KERNEL`] without cgroup hierarchies, and nothing else of the host. What is copied from it
-/// costs the same however many mounts the host has; what the host mounts later does not arrive. `scratch` is any directory.
-pub fn bare_namespace(scratch: &Path) -> io::Result<OwnedFd> {
-    in_private_namespace(|| {
-        rustix::mount::mount_change(
-            "/",
-            MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
-        )?;
-        let trees: Vec<_> = KERNEL
-            .iter()
-            .map(|path| Ok((path, mount_tree::copy(Path::new(path), true)?)))
-            .collect::<io::Result<_>>()?;
-        rustix::mount::mount(
-            "cairn",
-            scratch,
-            "tmpfs",
-            MountFlags::empty(),
-            c"mode=755,size=64k",
-        )?;
-        for (path, tree) in &trees {
-            let at = scratch.join(&path[1..]);
-            std::fs::create_dir(&at)?;
-            mount_tree::attach(tree, &at)?;
-        }
-        rustix::process::chdir(scratch)?;
-        // The old root comes to lie upon the new one, and is taken off there.
-        rustix::process::pivot_root(".", ".")?;
-        rustix::mount::unmount(".", UnmountFlags::DETACH)?;
-        rustix::process::chdir("/")?;
-        loop {
-            match rustix::mount::unmount(CGROUPS, UnmountFlags::DETACH) {
-                // Nothing is mounted there any more.
-                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
-                other => other?,
-            }
-        }
-        let itself = std::fs::File::open("/proc/thread-self/ns/mnt")?;
-        Ok(itself.into())
+/// The bare namespace: made when it is first asked for, held by its descriptor alone.
+pub fn bare() -> io::Result<BorrowedFd<'static>> {
+    static BARE: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(made) = BARE.get() {
+        return Ok(made.as_fd());
+    }
+    let made = on_a_thread(make_bare)?;
+    Ok(BARE.get_or_init(|| made).as_fd())
+}
+
+/// Runs `work` on a thread of its own, in a copy of the bare namespace and with a working directory of its own. What it
+/// mounts is seen by nobody else and is gone with the thread; a detached tree that it returns stays. What it needs of the
+/// host's file systems it must have taken hold of before.
+pub fn in_bare_namespace<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let bare = bare()?;
+    on_a_thread(|| {
+        unshare(UnshareFlags::FS)?;
+        move_into_link_name_space(bare, Some(LinkNameSpaceType::Mount))?;
+        unshare(UnshareFlags::NEWNS)?;
+        work()
     })
 }
 
-/// A detached copy of a tree with its owners shifted as in the user namespace `userns`.
-pub fn shifted(path: &Path, userns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("mounts".to_owned());
+        let panicked = |_| Err(io::Error::other("the thread for mounts panicked"));
+        let running = thread.spawn_scoped(scope, work)?;
+        running.join().unwrap_or_else(panicked)
+    })
+}
+
+fn unshare(what: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the call is unsafe for CLONE_FILES, which would leave this thread with a descriptor table of its own while
+    // others use the same numbers; it is not asked for.
+    Ok(unsafe { rustix::thread::unshare_unsafe(what)? })
+}
+
+fn make_bare() -> io::Result<OwnedFd> {
+    unshare(UnshareFlags::NEWNS | UnshareFlags::FS)?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private)?;
+    let trees = KERNEL.map(|path| mount_tree::copy(Path::new(path), true));
+    // Anywhere: what it hides here is gone in a moment.
+    let root = Path::new(KERNEL[0]);
+    let options = Some(c"mode=755,size=64k");
+    rustix::mount::mount("cairn", root, "tmpfs", MountFlags::empty(), options)?;
+    std::fs::create_dir(root.join(&FREE[1..]))?;
+    for (path, tree) in KERNEL.iter().zip(trees) {
+        let at = root.join(&path[1..]);
+        std::fs::create_dir(&at)?;
+        mount_tree::attach(&tree?, &at)?;
+    }
+    rustix::process::chdir(root)?;
+    // The old root comes to lie upon the new one, and is taken off there.
+    rustix::process::pivot_root(".", ".")?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")?;
+    loop {
+        match rustix::mount::unmount(CGROUPS, UnmountFlags::DETACH) {
+            // Nothing is mounted there any more.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
+            other => other?,
+        }
+    }
+    Ok(File::open("/proc/thread-self/ns/mnt")?.into())
+}
+
+/// A detached copy of the mount at `path`, to be attached upon others; with its owners shifted as in the user namespace
+/// `userns`, if one is given.
+pub fn copy(path: &Path, userns: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let tree = mount_tree::copy(path, false)?;
     let attributes = Attributes {
-        set: libc::MOUNT_ATTR_IDMAP,
-        userns: Some(userns),
+        set: userns.map_or(0, |_| libc::MOUNT_ATTR_IDMAP),
+        userns,
+        // The host's is shared, as a rule: what comes to lie upon the copy would be mounted on the host too.
+        private: true,
         ..Attributes::default()
     };
     mount_tree::set_attributes(&tree, &attributes)?;

@@ -302,9 +302,9 @@ fn idmapped(source: &Path, recursive: bool, owners: &Owners) -> Result<OwnedFd, 
         user_namespace(&owners.uids, &owners.gids).map_err(at("make a user namespace"))?;
     let attributes = Attributes {
         set: libc::MOUNT_ATTR_IDMAP,
-        clear: 0,
         userns: Some(namespace.as_fd()),
         recursive,
+        ..Attributes::default()
     };
     mount_tree::set_attributes(&tree, &attributes).map_err(|e| {
         let kind = filesystem(&tree);

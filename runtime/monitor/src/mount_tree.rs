@@ -15,6 +15,8 @@ pub struct Attributes<'fd> {
     pub set: u64,
     pub clear: u64,
     pub userns: Option<BorrowedFd<'fd>>,
+    /// Nothing that is mounted on it reaches others, the place it was copied from among them.
+    pub private: bool,
     /// Also of the mounts below the first.
     pub recursive: bool,
 }
@@ -52,7 +54,11 @@ pub fn set_attributes(tree: &OwnedFd, attributes: &Attributes<'_>) -> io::Result
     let attr = libc::mount_attr {
         attr_set: attributes.set,
         attr_clr: attributes.clear,
-        propagation: 0,
+        propagation: if attributes.private {
+            libc::MS_PRIVATE
+        } else {
+            0
+        },
         userns_fd: attributes.userns.map_or(0, |fd| fd.as_raw_fd() as u64),
     };
     let mut flags = libc::AT_EMPTY_PATH;

@@ -3,13 +3,13 @@
 //! | layers | kernel | how | where |
 //! |---|---|---|---|
 //! | as they are | from 6.7 | `fsopen`, a `lowerdir+` for each | nowhere: a detached mount |
-//! | as they are | before | `mount`, one options string | a mount namespace of its own |
-//! | owners shifted | any | as above | a mount namespace of its own |
+//! | as they are | before | `mount`, one options string | a copy of the bare mount namespace |
+//! | owners shifted | any | as above | a copy of the bare mount namespace |
 //!
 //! The options string has one page for all layers. It names them by descriptor, relative to a
 //! working directory in /proc: five bytes a layer, and nothing in it needs escaping. Shifted layers
-//! must be attached somewhere (kernels before 6.15 take no others); in a namespace of its own
-//! nobody sees them, and no crash leaves them behind.
+//! must be attached somewhere (kernels before 6.15 take no others); in a namespace that goes with its
+//! thread nobody sees them, and no crash leaves them behind.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -52,7 +52,7 @@ enum Api {
 }
 
 impl Overlay<'_> {
-    /// Mounts the view at `target`, which has neither of the directories below it.
+    /// Mounts the view at `target`.
     pub fn mount_at(&self, target: &Path) -> Result<(), Error> {
         let mounted = self.mount_by(supported(), target);
         mounted.map_err(|failed| failed.at(target))
@@ -60,17 +60,17 @@ impl Overlay<'_> {
 
     /// Whether it can be mounted; nothing is.
     pub fn try_at(&self, target: &Path) -> Result<(), Error> {
-        let tree = self.make(supported(), target);
+        let tree = self.make(supported());
         tree.map(drop).map_err(|failed| failed.at(target))
     }
 
     fn mount_by(&self, api: Api, target: &Path) -> Result<(), Failed> {
-        let tree = self.make(api, target)?;
+        let tree = self.make(api)?;
         mount_tree::attach(&tree, target).map_err(at("attach"))
     }
 
     /// The view, attached nowhere.
-    fn make(&self, api: Api, target: &Path) -> Result<OwnedFd, Failed> {
+    fn make(&self, api: Api) -> Result<OwnedFd, Failed> {
         if let Some((_, work)) = self.upper {
             // A volatile mount leaves a mark that forbids the next; here the next is only a start
             // that is tried again, of a tree nobody relies on after a crash.
@@ -78,45 +78,68 @@ impl Overlay<'_> {
             crate::remove::remove_tree_at(&mark).map_err(at("clear the mark"))?;
         }
         if api == Api::LowerdirPlus && self.userns.is_none() {
-            return self.detached(&self.open_lowers().map_err(at("open layers"))?);
+            let lowers = self.open_lowers().map_err(at("open layers"))?;
+            let upper = self.upper.map(|(upper, work)| {
+                let open = |path: &Path| io::Result::Ok((Some(path.to_owned()), open_path(path)?));
+                Ok([open(upper)?, open(work)?])
+            });
+            let upper = upper.transpose().map_err(at("open the upper directory"))?;
+            return self.detached(&lowers, upper.as_ref());
         }
-        let made = detached::in_private_namespace(|| Ok(self.in_private_namespace(api, target)));
+        let step = match self.userns {
+            Some(_) => "shift layers",
+            None => "bind layers",
+        };
+        let trees = self.copy_lowers().map_err(at(step))?;
+        let upper = self.upper.map(|(upper, _)| {
+            // Upper and work directory must be on one mount.
+            detached::copy(upper.parent().unwrap_or(upper), None)
+        });
+        let upper = upper.transpose().map_err(at("bind the upper directory"))?;
+        let made = detached::in_bare_namespace(|| Ok(self.in_bare_namespace(api, &trees, upper)));
         made.map_err(at("make a mount namespace"))?
     }
 
-    /// As [`detached::in_private_namespace`] has it: `target` is free to be mounted on.
-    fn in_private_namespace(&self, api: Api, target: &Path) -> Result<OwnedFd, Failed> {
-        let lowers = match &self.userns {
-            None => self.open_lowers().map_err(at("open layers"))?,
-            Some(userns) => self
-                .shift_lowers(userns, target)
-                .map_err(at("shift layers"))?,
-        };
-        if api == Api::LowerdirPlus {
-            return self.detached(&lowers);
+    /// The layers, topmost first, and the directory of upper and work directory, all of them attached nowhere yet.
+    fn in_bare_namespace(
+        &self,
+        api: Api,
+        lowers: &[OwnedFd],
+        above: Option<OwnedFd>,
+    ) -> Result<OwnedFd, Failed> {
+        let free = Path::new(detached::FREE);
+        for tree in lowers.iter().chain(&above) {
+            mount_tree::attach(tree, free).map_err(at("attach layers"))?;
         }
-        self.mount_with_options(&lowers, target)
-            .map_err(at("mount overlayfs"))?;
-        mount_tree::copy(target, false).map_err(at("detach"))
+        let upper = above.zip(self.upper).map(|(above, (upper, work))| {
+            let open = |path: &Path| {
+                let name = path.file_name().unwrap_or_default();
+                let flags = OFlags::PATH | OFlags::CLOEXEC;
+                let fd = rustix::fs::openat(&above, name, flags, Mode::empty())?;
+                io::Result::Ok((None, fd))
+            };
+            Ok([open(upper)?, open(work)?])
+        });
+        let upper = upper.transpose().map_err(at("open the upper directory"))?;
+        if api == Api::LowerdirPlus {
+            return self.detached(lowers, upper.as_ref());
+        }
+        mount_with_options(lowers, upper.as_ref(), free).map_err(at("mount overlayfs"))?;
+        mount_tree::copy(free, false).map_err(at("detach"))
     }
 
     fn open_lowers(&self) -> io::Result<Vec<OwnedFd>> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let open = |path: &PathBuf| Ok(rustix::fs::open(path, flags, Mode::empty())?);
-        self.lowers.iter().map(open).collect()
+        self.lowers.iter().map(|path| open_path(path)).collect()
     }
 
-    /// Shifted copies of the lower trees, attached on top of each other.
-    fn shift_lowers(&self, userns: &Userns, target: &Path) -> io::Result<Vec<OwnedFd>> {
-        let shift = |path: &PathBuf| {
-            let tree = detached::shifted(path, userns.as_fd())?;
-            mount_tree::attach(&tree, target)?;
-            Ok(tree)
-        };
-        self.lowers.iter().map(shift).collect()
+    /// With shifted owners, if the pod has a user namespace.
+    fn copy_lowers(&self) -> io::Result<Vec<OwnedFd>> {
+        let userns = self.userns.as_deref().map(AsFd::as_fd);
+        let copy = |path: &PathBuf| detached::copy(path, userns);
+        self.lowers.iter().map(copy).collect()
     }
 
-    fn detached(&self, lowers: &[OwnedFd]) -> Result<OwnedFd, Failed> {
+    fn detached(&self, lowers: &[OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Failed> {
         let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
             .map_err(at_errno("open overlayfs"))?;
         let set = |key: &'static str, value: &str| {
@@ -129,14 +152,11 @@ impl Overlay<'_> {
             let path = Some(&**path).filter(|_| self.userns.is_none());
             set("lowerdir+", &name(path, fd))?;
         }
-        let mut held = Vec::new();
-        if let Some((upper, work)) = self.upper {
-            for (key, path) in [("upperdir", upper), ("workdir", work)] {
-                let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-                    .map_err(at_errno(key))?;
-                set(key, &name(Some(path), &fd))?;
-                held.push(fd);
-            }
+        for (key, (path, fd)) in ["upperdir", "workdir"]
+            .into_iter()
+            .zip(upper.into_iter().flatten())
+        {
+            set(key, &name(path.as_deref(), fd))?;
         }
         set("index", "off")?;
         if self.upper.is_some() {
@@ -153,37 +173,43 @@ impl Overlay<'_> {
         rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
             .map_err(at_errno("mount"))
     }
+}
 
-    /// Changes the thread's working directory.
-    fn mount_with_options(&self, lowers: &[OwnedFd], target: &Path) -> io::Result<()> {
-        rustix::process::chdir(DESCRIPTORS)?;
-        let names: Vec<_> = lowers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-        let mut options = format!("index=off,lowerdir={}", names.join(":"));
-        let mut held = Vec::new();
-        if let Some((upper, work)) = self.upper {
-            for (key, path) in [("upperdir", upper), ("workdir", work)] {
-                let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-                options += &format!(",{key}={}", fd.as_raw_fd());
-                held.push(fd);
-            }
-            options += ",volatile";
-        }
-        if options.len() >= OPTIONS_MAX {
-            return Err(io::Error::other("too many layers for this kernel"));
-        }
-        let flags = match self.upper {
-            Some(_) => MountFlags::empty(),
-            None => MountFlags::RDONLY | MountFlags::NODEV,
-        };
-        let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
-        rustix::mount::mount("cairn", target, "overlay", flags, options.as_c_str()).map_err(|e| {
-            let cause = io::Error::from(e);
-            io::Error::new(
-                cause.kind(),
-                format!("{cause} (dmesg has the kernel's words)"),
-            )
-        })
+/// Upper and work directory; their paths where these lead to them.
+type Upper = [(Option<PathBuf>, OwnedFd); 2];
+
+fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+/// Changes the thread's working directory.
+fn mount_with_options(lowers: &[OwnedFd], upper: Option<&Upper>, target: &Path) -> io::Result<()> {
+    rustix::process::chdir(DESCRIPTORS)?;
+    let names: Vec<_> = lowers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
+    let mut options = format!("index=off,lowerdir={}", names.join(":"));
+    if let Some([(_, upper), (_, work)]) = upper {
+        let (upper, work) = (upper.as_raw_fd(), work.as_raw_fd());
+        options += &format!(",upperdir={upper},workdir={work},volatile");
     }
+    if options.len() >= OPTIONS_MAX {
+        return Err(io::Error::other("too many layers for this kernel"));
+    }
+    let flags = match upper {
+        Some(_) => MountFlags::empty(),
+        None => MountFlags::RDONLY | MountFlags::NODEV,
+    };
+    let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
+    rustix::mount::mount("cairn", target, "overlay", flags, options.as_c_str()).map_err(|e| {
+        let cause = io::Error::from(e);
+        io::Error::new(
+            cause.kind(),
+            format!("{cause} (dmesg has the kernel's words)"),
+        )
+    })
 }
 
 /// Asked once. Overlayfs of Linux 6.5 and 6.6 has no `lowerdir+`; before, a file system context
@@ -372,21 +398,21 @@ mod tests {
     #[test]
     fn a_failed_mount_says_why_in_the_kernels_words_or_where_these_are() {
         let tmp = tempfile::tempdir().unwrap();
-        let (lower, file) = (tmp.path().join("lower"), tmp.path().join("file"));
+        let lower = tmp.path().join("lower");
         fs::create_dir(&lower).unwrap();
-        fs::write(&file, "no directory").unwrap();
         let overlay = Overlay {
-            lowers: vec![lower, file],
-            upper: None,
+            lowers: vec![lower],
+            // Where nothing can be written to.
+            upper: Some((Path::new("/proc/sys/kernel"), Path::new("/proc/sys/vm"))),
             userns: None,
         };
         for api in apis() {
             let Err(failed) = overlay.mount_by(api, tmp.path()) else {
-                panic!("a file is no layer");
+                panic!("a procfs takes no upper directory");
             };
             let said = failed.at(tmp.path()).to_string();
             let why = match api {
-                Api::LowerdirPlus => "director",
+                Api::LowerdirPlus => "not supported",
                 Api::Options => "dmesg",
             };
             assert!(said.contains("overlay") && said.contains(why), "{said}");

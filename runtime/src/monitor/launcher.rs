@@ -92,27 +92,20 @@ pub struct Launcher {
     run_dir: PathBuf,
     /// The tree of the helpers.
     programs: Arc<OwnedFd>,
-    /// A mount namespace to build containers in copies of.
-    mounts: Arc<OwnedFd>,
 }
 
 type Result<T> = std::result::Result<T, MonitorError>;
 
 impl Launcher {
-    /// Makes the tree of the helpers, and the mount namespace. Monitors of a former daemon keep theirs.
+    /// Makes the tree of the helpers. Monitors of a former daemon keep theirs.
     pub async fn new(config: LauncherConfig) -> Result<Launcher> {
         let run_dir = config.run_dir.clone();
-        let made = blocking(move || {
-            let dir = &config.run_dir;
-            make_dir(&dir.join("seccomp"))?;
-            let mounts = detached::bare_namespace(dir)
-                .map_err(|e| MonitorError::file("make a bare mount namespace in", dir, e))?;
-            Ok((gather_programs(&config)?, mounts))
+        let programs = blocking(move || {
+            make_dir(&config.run_dir.join("seccomp"))?;
+            gather_programs(&config)
         });
-        let (programs, mounts) = made.await?;
         Ok(Launcher {
-            programs: Arc::new(programs),
-            mounts: Arc::new(mounts),
+            programs: Arc::new(programs.await?),
             run_dir,
         })
     }
@@ -130,7 +123,11 @@ impl Launcher {
             .arg(&dir)
             .stdin(OwnedFd::from(theirs))
             .stdout(self.programs.try_clone().map_err(failed)?)
-            .stderr(self.mounts.try_clone().map_err(failed)?)
+            .stderr(
+                detached::bare()
+                    .and_then(|b| b.try_clone_to_owned())
+                    .map_err(failed)?,
+            )
             .spawn()
             .map_err(failed)?;
         // Nothing is made before it is asked to; what it makes inherits this.
@@ -397,10 +394,14 @@ fn gather_programs(config: &LauncherConfig) -> Result<OwnedFd> {
     for source in &sources {
         check_helper(source)?;
     }
-    let frame = &config.run_dir;
+    let frame = Path::new(detached::FREE);
+    let failed = |e| MonitorError::Helpers(format!("gather them in {}: {e}", frame.display()));
+    let programs = sources.iter().map(|source| {
+        let copied = mount_tree::copy(source, false);
+        copied.map_err(|e| MonitorError::file("bind the helper", source, e))
+    });
+    let programs = programs.collect::<Result<Vec<_>>>()?;
     let gather = || -> io::Result<OwnedFd> {
-        let programs = sources.iter().map(|source| mount_tree::copy(source, false));
-        let programs = programs.collect::<io::Result<Vec<_>>>()?;
         let options = Some(c"mode=700,size=64k");
         rustix::mount::mount("cairn", frame, "tmpfs", MountFlags::empty(), options)?;
         for (name, program) in [MONITOR, CREATE].iter().zip(programs) {
@@ -417,8 +418,7 @@ fn gather_programs(config: &LauncherConfig) -> Result<OwnedFd> {
         mount_tree::set_attributes(&tree, &attributes)?;
         Ok(tree)
     };
-    detached::in_private_namespace(gather)
-        .map_err(|e| MonitorError::file("gather the helpers in", frame, e))
+    detached::in_bare_namespace(gather).map_err(failed)
 }
 
 fn check_helper(path: &Path) -> Result<()> {
