@@ -2,8 +2,11 @@
 """What hack/contract does with several runs of nri-contract: the columns of CONTRACT.md, and the violations' matrix.
 
     contract.py --table                   runs every runtime that can be had; writes the columns into CONTRACT.md
-    contract.py --table A.json B.json     the same from results that are there
+    contract.py --table A.json B.json     the same from results that are there; cairn*.json together are cairn's
+    contract.py --repeat N                the fast points N times each, in shares on cairns side by side
     contract.py --violations [NAME...]    one run for each seeded violation of cairn, held against violations.toml
+
+CONTRACT_JOBS=n runs n runtimes at a time (default: two for each processor; they mostly wait).
 """
 import concurrent.futures
 import datetime
@@ -11,6 +14,7 @@ import fnmatch
 import json
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -22,6 +26,7 @@ SUITE = REPO / "tests/src/bin/nri-contract"
 RUNTIMES = ["cairn", "containerd", "crio"]
 BEGIN = "<!-- hack/contract --table: begin -->"
 END = "<!-- hack/contract --table: end -->"
+JOBS = int(os.environ.get("CONTRACT_JOBS", 2 * (os.cpu_count() or 1)))
 
 
 def run(runtime, out, *args, **env):
@@ -114,7 +119,8 @@ def table(files):
         for runtime in RUNTIMES:
             given = [f for f in files if pathlib.Path(f).name.startswith(runtime)]
             if given:
-                results[runtime] = json.loads(pathlib.Path(given[0]).read_text())
+                shares = [json.loads(pathlib.Path(f).read_text()) for f in given]
+                results[runtime] = shares[0] | {"points": [p for share in shares for p in share["points"]]}
                 continue
             results[runtime], absent[runtime] = run(runtime, pathlib.Path(scratch) / f"{runtime}.json")
     contract = REPO / "CONTRACT.md"
@@ -136,6 +142,8 @@ def matches(globs, point):
 
 def violation(name, entry, scratch):
     """Whether the points that say so fail, and no others: what is wrong, and what failed."""
+    if "nri" in entry:
+        return by_nri(name, entry["nri"])
     result, why = run("cairn", scratch / f"{name}.json", *entry.get("args", []), VIOLATE=name)
     if result is None:
         return [f"no result: {why}"], []
@@ -150,15 +158,24 @@ def violation(name, entry, scratch):
     return wrong, failed
 
 
+def by_nri(name, test):
+    """Whether this test of the crate nri is red by the violation; hack/test's choice of features."""
+    command = ["cargo", "test", "--quiet", "--workspace", "--features", "cairn/fault,nri/stub,nri/fuzzing"]
+    targets = sorted(path.stem for path in (REPO / "nri/tests").glob("*.rs"))
+    command += [word for target in targets for word in ("--test", target)] + ["--no-fail-fast", "--", test]
+    done = subprocess.run(command, cwd=REPO, env=os.environ | {"NRI_VIOLATE": name}, capture_output=True, text=True)
+    red = re.search(rf"^test (\S*{test}) \.\.\. FAILED$", done.stdout, re.M)
+    return ([] if red else [f"not caught by {test} (nri)"]), [f"(nri) {test}"] if red else []
+
+
 def violations(names):
     every = tomllib.loads((SUITE / "violations.toml").read_text())
     unknown = set(names) - set(every)
     if unknown:
         sys.exit(f"contract: no violation is called {', '.join(sorted(unknown))}")
     chosen = {name: entry for name, entry in every.items() if not names or name in names}
-    jobs = int(os.environ.get("CONTRACT_JOBS", "2"))
     bad = 0
-    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         runs = {
             pool.submit(violation, name, entry, pathlib.Path(scratch)): name
             for name, entry in chosen.items()
@@ -174,10 +191,38 @@ def violations(names):
     return 1 if bad else 0
 
 
+# ---- the same again and again -----------------------------------------------------------------------
+
+def repeat(times, args):
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"contract: the fast points {times} times each, --shuffle {seed}, in {JOBS} shares", flush=True)
+    base = ["--fast", "--repeat", str(times), "--shuffle", str(seed), *args]
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        shares = [
+            pool.submit(run, "cairn", pathlib.Path(scratch) / f"{k}.json", *base, "--shard", f"{k}/{JOBS}")
+            for k in range(1, JOBS + 1)
+        ]
+        points, missing = [], []
+        for share in shares:
+            result, why = share.result()
+            points += result["points"] if result else []
+            missing += [] if result else [why]
+    for point in points:
+        if point["result"] == "fail":
+            print(f"FAIL  {point['id']}\n      expected: {point['expected']}\n      seen:     {point['seen']}")
+    for why in missing:
+        print(f"FAIL  a share has no result: {why}")
+    failed = sum(p["result"] == "fail" for p in points)
+    print(f"contract: {len(points)} fast points, {times} times each: {failed} failed")
+    return 1 if failed or missing else 0
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--table", *files]:
             sys.exit(table(files))
+        case ["--repeat", times, *args]:
+            sys.exit(repeat(int(times), args))
         case ["--violations", *names]:
             sys.exit(violations(names))
         case _:

@@ -31,6 +31,14 @@ pub fn remove(mut message: PodSandbox) -> PodSandbox {
         message.labels.clear();
         message.annotations.clear();
     }
+    if violate::is("remove-with-gone-paths")
+        && let Some(linux) = &mut message.linux
+    {
+        linux.namespaces.push(proto_nri::LinuxNamespace {
+            r#type: "network".into(),
+            path: format!("/run/netns/{}", message.id),
+        });
+    }
     message
 }
 

@@ -92,7 +92,10 @@ impl ContainerExit {
             Ok(_) => self.give_back(container).await,
             Err(_) => self.give_back_later(pod, container),
         }
-        self.tell(pod, container).await;
+        match violate::is("exit-told-late") && !container.grace.is_set() {
+            true => container.set_exit_told(),
+            false => self.tell(pod, container).await,
+        }
         written?;
         Ok(())
     }

@@ -97,8 +97,10 @@ impl CreateContainer {
         request: CreateContainerRequest,
     ) -> Result<()> {
         match self.create(pod, container, &request).await {
-            Ok(()) => {
-                self.hooks.post_create_container(pod, container).await;
+            Ok(told) => {
+                if !told {
+                    self.hooks.post_create_container(pod, container).await;
+                }
                 Ok(())
             }
             Err(error) => {
@@ -109,12 +111,13 @@ impl CreateContainer {
         }
     }
 
+    /// And true where plugins were told of its end too early, on purpose.
     async fn create(
         &self,
         pod: &Pod,
         container: &Arc<Container>,
         request: &CreateContainerRequest,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let policies = &self.describe.policies;
         let handler = &pod.cell.get().runtime_handler;
         if policies.get(handler).is_none() {
@@ -140,6 +143,10 @@ impl CreateContainer {
         let specs = self.adjust(pod, container, Specs::new(built.spec)).await?;
         fault::pass("container.create.record").await?;
         self.specs.write(&container.id, &specs).await?;
+        let told = violate::is("post-create-unlisted");
+        if told {
+            self.hooks.post_create_container(pod, container).await;
+        }
         container
             .cell
             .change(|record| {
@@ -150,7 +157,7 @@ impl CreateContainer {
             .await?;
         did(&self.log, pod, Some(container), Action::ContainerMade);
         self.events.tell(pod, Some(container), EventKind::Created);
-        Ok(())
+        Ok(told)
     }
 
     fn find_image(&self, config: &cri::ContainerConfig) -> Result<Arc<ImageRecord>> {
@@ -366,6 +373,13 @@ impl CreateContainer {
         placed.map_err(|error| error.at(APPLY))?;
         container.set_message(self.describe.from_spec(pod, container, &specs));
         Ok(specs)
+    }
+
+    /// On purpose: plugins are asked about a container that is refused.
+    pub async fn ask_in_vain(&self, pod: &Pod, request: &CreateContainerRequest) {
+        let container = self.begin(pod, request);
+        let specs = Specs::new(oci_spec::runtime::Spec::default());
+        let _ = self.hooks.create_container(pod, &container, &specs).await;
     }
 
     /// Reverse order; each step is idempotent, and what cannot be undone is swept at the next

@@ -38,7 +38,10 @@ use super::{
     update_container_resources::UpdateContainerResources,
     update_pod_sandbox_resources::UpdatePodSandboxResources,
 };
-use crate::trace::{EventLog, Subject};
+use crate::{
+    trace::{EventLog, Subject},
+    violate,
+};
 
 /// Requests held for a step to end; more are refused.
 const MAX_HELD: usize = 512;
@@ -205,9 +208,16 @@ impl Driver {
             Message::Create(request, reply) => self.create(request, reply),
             Message::Container { id, work, reply } => self.container(id, work, reply),
             Message::StopPod(reply) => {
-                let decision = admit::stop_pod(self.pod.stopped(), self.work());
+                let (stopped, work) = (self.pod.stopped(), self.work());
+                let again = stopped && !work.removing && violate::is("stop-twice");
+                let decision = admit::stop_pod(stopped && !again, work);
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = async move { steps.stop_pod_sandbox.run(&pod).await };
+                let step = async move {
+                    if again {
+                        return steps.stop_pod_sandbox.hooks.stop_pod_sandbox(&pod).await;
+                    }
+                    steps.stop_pod_sandbox.run(&pod).await
+                };
                 self.pod_step(Key::StopPod, decision, reply, step);
             }
             Message::RemovePod(reply) => {
@@ -259,6 +269,12 @@ impl Driver {
         if let Decision::Deny(reason) = decision {
             let text = format!("sandbox {}: create container: {reason}", self.pod.id);
             let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
+            if violate::is("create-in-stopped-pod-told") {
+                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
+                tokio::spawn(
+                    async move { steps.create_container.ask_in_vain(&pod, &request).await },
+                );
+            }
             return;
         }
         let container = Arc::new(self.steps.create_container.begin(&self.pod, &request));

@@ -46,6 +46,11 @@ impl nri::Source for Plugins {
     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
         Box::pin(async move {
             let failed = self.others.update(&updates).await;
+            if violate::is("unsolicited-makes-events") {
+                for update in &updates {
+                    self.others.as_if_asked(&update.container_id);
+                }
+            }
             failed.into_iter().map(|(update, _)| update).collect()
         })
     }

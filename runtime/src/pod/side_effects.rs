@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use nri::{PluginId, merge::Askers};
+use proto_cri::v1 as cri;
 use proto_nri::{ContainerEviction, ContainerUpdate};
 
 use super::{
@@ -109,7 +110,11 @@ impl Others {
                 nri: Some(resources),
                 ..ResourceChange::default()
             });
-            let result = match (self.registry.container(&update.container_id), change) {
+            let id = match violate::is("updates-hit-another-container") {
+                true => self.another(&update.container_id),
+                false => update.container_id.clone(),
+            };
+            let result = match (self.registry.container(&id), change) {
                 (Ok((_, container)), Some(change)) => {
                     self.resources.write(&container, &change).await
                 }
@@ -124,5 +129,24 @@ impl Others {
             }
         }
         failed
+    }
+
+    /// The id of another container; the same where there is none.
+    fn another(&self, id: &str) -> String {
+        let all = self.registry.containers();
+        let other = all.iter().find(|(_, container)| container.id != id);
+        other.map_or(id, |(_, container)| &container.id).to_owned()
+    }
+
+    /// An update that changes nothing, through the pod's queue and all plugins, as if CRI had asked for it.
+    pub fn as_if_asked(&self, id: &str) {
+        if let Ok((pod, container)) = self.registry.container(id) {
+            let request = cri::UpdateContainerResourcesRequest {
+                container_id: container.id.clone(),
+                linux: Some(cri::LinuxContainerResources::default()),
+                ..Default::default()
+            };
+            pod.post_container(&container.id, ContainerWork::Update(Box::new(request)));
+        }
     }
 }

@@ -18,10 +18,13 @@ its own, is judged alone, and is removed at the end.
   --fast              only points that need not wait for a timeout or restart the runtime
   --list              print the points and end
   --expect FILE       a TOML of the runtime's known deviations: [\"C-02.6/told-once\"] because = \"one sentence\"
-  --restart-cmd CMD   kills the runtime without warning and starts it again; run by sh -c. Where REQUIRED in its
-                      environment is not empty the runtime must then require that plugin, or CMD exits with 77
+  --restart-cmd CMD   kills the runtime without warning and starts it again; run by sh -c. Where REQUIRED, TOLERATE,
+                      SETTINGS or TROUBLE in its environment is not empty the runtime must then be so (docs/contract.md),
+                      or CMD exits with 77 and leaves it alone
+  --plugin-dir DIR    where the runtime takes the plugins from that it launches, to be told what a restart brings
   --repeat N          each point N times (default 1)
   --shuffle SEED      in an order drawn from SEED
+  --shard K/N         every N-th of them, from the K-th on: for N runtimes side by side
   --json FILE         the results, one object
   --junit FILE        the results as JUnit
   --quiet             no table; the last line and the failures stay
@@ -41,8 +44,11 @@ pub struct Args {
     pub list: bool,
     pub expect: Option<PathBuf>,
     pub restart: Option<String>,
+    pub plugin_dir: Option<PathBuf>,
     pub repeat: u32,
     pub shuffle: Option<u64>,
+    /// Which of how many shares, from one.
+    pub shard: Option<(usize, usize)>,
     pub json: Option<PathBuf>,
     pub junit: Option<PathBuf>,
     pub quiet: bool,
@@ -87,14 +93,23 @@ impl Args {
             "--only" => self.only = Some(value),
             "--expect" => self.expect = Some(value.into()),
             "--restart-cmd" => self.restart = Some(value),
+            "--plugin-dir" => self.plugin_dir = Some(value.into()),
             "--repeat" => self.repeat = value.parse().map_err(|_| wrong(&value))?,
             "--shuffle" => self.shuffle = Some(value.parse().map_err(|_| wrong(&value))?),
+            "--shard" => self.shard = Some(shard(&value).ok_or_else(|| wrong(&value))?),
             "--json" => self.json = Some(value.into()),
             "--junit" => self.junit = Some(value.into()),
             _ => return Err(format!("{flag}: no such flag")),
         }
         Ok(())
     }
+}
+
+/// `2/3`.
+fn shard(value: &str) -> Option<(usize, usize)> {
+    let (k, n) = value.split_once('/')?;
+    let (k, n) = (k.parse().ok()?, n.parse().ok()?);
+    (1..=n).contains(&k).then_some((k, n))
 }
 
 #[cfg(test)]
@@ -110,7 +125,13 @@ mod tests {
         assert!(parse("--cri unix:///x").unwrap_err().contains("--nri"));
         let args = parse("--cri unix:///x --nri /y --repeat 3 --only C-01.*").expect("good");
         assert_eq!((args.repeat, args.only.as_deref()), (3, Some("C-01.*")));
-        for bad in ["--cri a --nri b --nope x", "--repeat x", "--shuffle"] {
+        for bad in [
+            "--cri a --nri b --nope x",
+            "--repeat x",
+            "--shuffle",
+            "--shard 0/2",
+            "--shard 3/2",
+        ] {
             let error = parse(bad).expect_err(bad);
             assert!(error.starts_with("--"), "{error}");
         }

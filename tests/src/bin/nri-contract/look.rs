@@ -215,6 +215,12 @@ pub fn of_cgroup(pid: u32, controller: &str, v1: &str, v2: &str) -> Option<Strin
     })
 }
 
+/// Whether a number is that of a process, and not of one of a process's threads.
+pub fn is_process(pid: u32) -> bool {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    look::status_field(&proc, "Tgid").is_some_and(|leader| leader == pid.to_string())
+}
+
 /// Whether a process runs; one that waits to be reaped does not.
 pub fn runs(pid: u32) -> bool {
     let proc = PathBuf::from(format!("/proc/{pid}"));

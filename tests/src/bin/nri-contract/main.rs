@@ -5,6 +5,7 @@
 //!                           │              ├── cri     the kubelet's calls (crate k8s-cri)
 //!                           │              ├── plugin  plugins on our stub, raw: frames by hand
 //!                           │              └── look    the host: namespaces, cgroups, processes
+//!                           │              └── witness a plugin that the runtime launches: this very program
 //!                           └──► report: table, JSON, JUnit
 //! ```
 //! It knows the runtime only by its two sockets and by the kernel's view of what it made; nothing here is cairn's.
@@ -22,9 +23,11 @@ mod restart;
 mod runner;
 mod stage;
 mod verdict;
+mod witness;
 
 use std::{
     fs,
+    hash::{BuildHasher, RandomState},
     io::{IsTerminal, Write},
     process::ExitCode,
     sync::{Arc, Mutex},
@@ -42,6 +45,11 @@ use stage::Run;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if let [_, flag, notes] = &std::env::args().collect::<Vec<_>>()[..]
+        && flag == witness::FLAG
+    {
+        return witness::serve(notes.into()).await;
+    }
     let args = match Args::parse(std::env::args().skip(1)) {
         Ok(args) => args,
         Err(why) if why.is_empty() => {
@@ -77,6 +85,10 @@ fn chosen(args: &Args) -> Result<Vec<Point>, String> {
     points.sort_by_key(|point| point.cost);
     if let Some(seed) = args.shuffle {
         point::shuffle(&mut points, seed);
+    }
+    if let Some((k, n)) = args.shard {
+        let all = std::mem::take(&mut points).into_iter();
+        points = all.skip(k - 1).step_by(n).collect();
     }
     Ok(points)
 }
@@ -139,7 +151,9 @@ async fn prepare(args: &Args, scratch: &std::path::Path) -> Result<(Arc<Run>, Su
         .await
         .map_err(|e| format!("{}: {}", args.cri, e.message()))?;
     cri::provide(&client, &args.image).await?;
-    let id = format!("nc{:05x}", std::process::id() & 0xf_ffff);
+    // Drawn: runs in PID namespaces of their own have the same numbers, and share cgroups.
+    let drawn = RandomState::new().hash_one(std::process::id());
+    let id = format!("nc{:07x}", drawn & 0xfff_ffff);
     let cgroup_parent = match cri::systemd_cgroups(&client).await {
         true => format!("{id}.slice"),
         false => format!("/{id}"),
@@ -164,6 +178,7 @@ async fn prepare(args: &Args, scratch: &std::path::Path) -> Result<(Arc<Run>, Su
             endpoint: args.cri.clone(),
             nri: args.nri.clone(),
         }),
+        plugin_dir: args.plugin_dir.clone(),
         request_timeout: info.request_timeout,
         nri_version: info.nri_version.unwrap_or_else(|| "unknown".to_owned()),
         scratch: scratch.to_owned(),
@@ -179,6 +194,7 @@ async fn prepare(args: &Args, scratch: &std::path::Path) -> Result<(Arc<Run>, Su
 
 /// Removes all that the run made.
 async fn leave(run: &Run) -> Result<(), String> {
+    witness::leave(run);
     cri::clear(&run.cri("")).await?;
     let parent = &run.common.cgroup_parent;
     let left = match parent.starts_with('/') {

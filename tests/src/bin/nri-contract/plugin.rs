@@ -129,7 +129,7 @@ struct Shared {
     judged: Mutex<Vec<ValidateContainerAdjustmentRequest>>,
     synchronises: Mutex<Option<Deed>>,
     told: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
-    shutdown: watch::Sender<bool>,
+    shutdown: watch::Sender<Option<String>>,
     /// Events in a handler now, and the most there ever were: of all pods, whosever they are.
     active: AtomicUsize,
     most: AtomicUsize,
@@ -148,6 +148,7 @@ pub struct Wanted {
     protocol: Protocol,
     state_change_only: bool,
     synchronises: Option<Deed>,
+    deeds: BTreeMap<i32, Deed>,
 }
 
 /// A connected plugin; dropping it disconnects it.
@@ -170,7 +171,12 @@ impl Wanted {
             protocol: Protocol::V1Alpha1,
             state_change_only: false,
             synchronises: None,
+            deeds: BTreeMap::new(),
         }
+    }
+    /// Index and name, as the runtime knows it.
+    pub fn id(&self) -> String {
+        format!("{}-{}", self.index, self.name)
     }
     /// Only these events; all but the validation if nothing is said.
     #[must_use]
@@ -199,6 +205,12 @@ impl Wanted {
         self.state_change_only = true;
         self
     }
+    /// As [`Plugin::does`], from before it connects.
+    #[must_use]
+    pub fn does_from_the_start(mut self, event: Event, deed: Deed) -> Self {
+        self.deeds.insert(event as i32, deed);
+        self
+    }
     /// What it does at Synchronize instead of agreeing.
     #[must_use]
     pub fn at_synchronize(mut self, deed: Deed) -> Self {
@@ -215,9 +227,9 @@ impl Wanted {
             .map_err(|e| format!("{}: {e}", self.socket.display()))?;
         let connection = raw.try_clone().map_err(|e| e.to_string())?;
         let shared = Arc::new(Shared {
-            id: format!("{}-{}", self.index, self.name),
+            id: self.id(),
             journal: self.journal.clone(),
-            deeds: Mutex::default(),
+            deeds: Mutex::new(self.deeds.clone()),
             creates: Mutex::default(),
             updates: Mutex::default(),
             stops: Mutex::default(),
@@ -225,7 +237,7 @@ impl Wanted {
             judged: Mutex::default(),
             synchronises: Mutex::new(self.synchronises.clone()),
             told: watch::channel(None).0,
-            shutdown: watch::channel(false).0,
+            shutdown: watch::channel(None).0,
             active: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             raw,
@@ -248,7 +260,7 @@ impl Wanted {
 
     /// As [`Wanted::try_start`], until it is synchronised.
     pub async fn join(self) -> Checked<Plugin> {
-        let id = format!("{}-{}", self.index, self.name);
+        let id = self.id();
         match self.try_start().await {
             Ok(plugin) => {
                 plugin.synchronised().await?;
@@ -370,9 +382,9 @@ impl Plugin {
     pub async fn is_closed(&self, within: Duration) -> bool {
         tokio::time::timeout(within, self.stub.wait()).await.is_ok()
     }
-    /// Whether the runtime has said goodbye.
-    pub fn was_shut_down(&self) -> bool {
-        *self.shared.shutdown.borrow()
+    /// The reason with which the runtime has said goodbye, if it has; empty where the protocol has no place for one.
+    pub fn was_shut_down(&self) -> Option<String> {
+        self.shared.shutdown.borrow().clone()
     }
     /// The most events it ever had to answer at once.
     pub fn most_at_once(&self) -> usize {
@@ -479,8 +491,8 @@ fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
         }
     });
     let own = shared.clone();
-    handlers = handlers.shutdown(move |_| {
-        own.shutdown.send_replace(true);
+    handlers = handlers.shutdown(move |reason| {
+        own.shutdown.send_replace(Some(reason));
         async {}
     });
     macro_rules! pod_event {

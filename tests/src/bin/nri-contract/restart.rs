@@ -6,8 +6,36 @@ use cairn_tests::{client::Client, until::poll_within};
 
 use crate::cri;
 
-/// What the command exits with where it cannot do what `REQUIRED` asks for.
+/// What the command exits with where it cannot do what the variables of [`With`] ask for.
 const CANNOT: i32 = 77;
+
+/// What the runtime is started with, for one point, beside what it always has: variables of the command's environment,
+/// empty where nothing is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct With {
+    /// `REQUIRED`: the plugin without which no pod and no container is made.
+    pub required: String,
+    /// `TOLERATE`: pods with this annotation set to true are let through without it.
+    pub tolerate: String,
+    /// `PLUGIN` and `SETTINGS`: a plugin, and lines of its table in CONTRACT.md, "Per plugin".
+    pub plugin: String,
+    pub settings: String,
+    /// `TROUBLE`: what fails once, by itself: `record-after-run`, the write of a pod's record when all plugins have
+    /// agreed to it; `network-at-stop`, the release of a pod's network.
+    pub trouble: &'static str,
+}
+
+impl With {
+    fn variables(&self) -> [(&'static str, &str); 5] {
+        [
+            ("REQUIRED", &self.required),
+            ("TOLERATE", &self.tolerate),
+            ("PLUGIN", &self.plugin),
+            ("SETTINGS", &self.settings),
+            ("TROUBLE", self.trouble),
+        ]
+    }
+}
 
 /// How the runtime is killed and started again.
 #[derive(Clone, Debug)]
@@ -20,19 +48,20 @@ pub struct Restart {
 }
 
 impl Restart {
-    /// Kills and starts the runtime. With `required`, so that it requires this plugin until it is started again. Answers
-    /// the new connection; `None` where the command cannot have a plugin required.
+    /// Kills and starts the runtime, with what is asked for until it is started again. Answers the new connection;
+    /// `None` where the command cannot have it so.
     ///
     /// # Errors
     /// One line: the command failed, or the runtime does not answer.
-    pub async fn again(&self, required: Option<&str>) -> Result<Option<Client>, String> {
+    pub async fn again(&self, with: &With) -> Result<Option<Client>, String> {
         let mut shell = tokio::process::Command::new("sh");
         shell.args(["-c", &self.command]).stdin(Stdio::null());
-        shell.env("REQUIRED", required.unwrap_or_default());
+        let asked = with.variables();
+        shell.envs(asked);
         let output = shell.output().await.map_err(|e| format!("sh: {e}"))?;
         match output.status.code() {
             Some(0) => {}
-            Some(CANNOT) if required.is_some() => return Ok(None),
+            Some(CANNOT) if asked.iter().any(|(_, value)| !value.is_empty()) => return Ok(None),
             _ => {
                 let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
                 return Err(format!(

@@ -6,12 +6,14 @@ mod create;
 mod failures;
 mod fields;
 mod joining;
+mod launched;
 mod order;
 mod pods;
 mod policy;
 mod registration;
-mod restarts;
+pub mod restarts;
 mod run;
+mod settings;
 mod stop;
 mod unsolicited;
 mod updates;
@@ -38,6 +40,8 @@ pub fn all() -> Vec<Point> {
         failures::points(),
         policy::points(),
         restarts::points(),
+        launched::points(),
+        settings::points(),
     ]
     .concat()
 }
@@ -79,22 +83,39 @@ mod tests {
         assert!(seen.len() >= 80, "only {} points", seen.len());
     }
 
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Violation {
+        breaks: String,
+        #[serde(default)]
+        caught_by: Vec<String>,
+        #[serde(default)]
+        nri: String,
+        #[serde(default)]
+        because: String,
+    }
+
+    fn violations() -> BTreeMap<String, Violation> {
+        toml::from_str(include_str!("../violations.toml")).expect("TOML")
+    }
+
     #[test]
     fn each_violation_is_caught_by_points_that_exist() {
-        #[derive(serde::Deserialize)]
-        struct Violation {
-            breaks: String,
-            caught_by: Vec<String>,
-        }
-        let all: BTreeMap<String, Violation> =
-            toml::from_str(include_str!("../violations.toml")).expect("TOML");
-        let points = super::all();
+        let (all, points) = (violations(), super::all());
         for (name, violation) in &all {
-            assert!(
-                !violation.breaks.is_empty() && !violation.caught_by.is_empty(),
+            let Violation {
+                breaks,
+                caught_by,
+                nri,
+                because,
+            } = violation;
+            assert!(!breaks.is_empty(), "{name}");
+            assert_eq!(
+                caught_by.is_empty(),
+                !nri.is_empty() && !because.is_empty(),
                 "{name}"
             );
-            for globs in &violation.caught_by {
+            for globs in caught_by {
                 assert!(
                     points.iter().any(|point| matches(globs, &point.id)),
                     "{name}: no point is called {globs}"
@@ -102,5 +123,30 @@ mod tests {
             }
         }
         assert!(all.len() >= 40, "only {} violations", all.len());
+    }
+
+    #[test]
+    fn the_table_has_each_violation_that_cairn_knows() {
+        let sources = include_str!("../../../../../runtime/src/violate.rs");
+        let known = sources.lines().filter_map(|line| {
+            let name = line.strip_prefix("    v(\"")?.split('"').next()?;
+            Some(name.to_owned())
+        });
+        let known: BTreeSet<String> = known.collect();
+        let listed: BTreeSet<String> = violations().into_keys().collect();
+        assert_eq!(known, listed);
+    }
+
+    /// Guarantees that have no point; their rows in CONTRACT.md say why.
+    const POINTLESS: [&str; 5] = ["C-01.8", "G-05", "G-06", "G-12", "G-29"];
+
+    #[test]
+    fn each_guarantee_has_a_point_or_cannot_have_one() {
+        let points: BTreeSet<String> = super::all()
+            .iter()
+            .map(|point| point.guarantee().to_owned())
+            .collect();
+        let without: BTreeSet<String> = guarantees().difference(&points).cloned().collect();
+        assert_eq!(without, POINTLESS.map(String::from).into());
     }
 }

@@ -22,6 +22,7 @@ pub fn points() -> Vec<Point> {
         Fast "G-03/stop-waits-for-run" "a pod's next event is sent when the one before was answered" answered_before_the_next;
         Fast "G-04/ids-are-not-used-again" "each sandbox has a new id, also one of the same name" new_ids;
         Fast "G-04/a-stopped-pod-stays-stopped" "a stopped sandbox takes no containers any more" stays_stopped;
+        Fast "G-25/one-creation-at-a-time" "while a container is being created, plugins are not asked about another one, also of another pod" one_turn;
         Fast "G-25/other-pods-go-on" "while a pod is held in RunPodSandbox, another pod runs and starts containers" other_pods_go_on;
     }
 }
@@ -179,6 +180,27 @@ async fn stays_stopped(s: &Stage) -> Checked {
         .await
         .fails("StartContainer in a stopped pod")
         .map(drop)
+}
+
+async fn one_turn(s: &Stage) -> Checked {
+    let (first, second) = (s.plugin("10", "a").await?, s.plugin("20", "b").await?);
+    let (p, q) = (s.pod("p").await?, s.pod("q").await?);
+    let call = async move { p.create("c", &SLEEPER).await };
+    let hook = s.hold(&second, Event::CreateContainer, "p/c", call).await?;
+    let other = s.call(async move { q.create("c", &SLEEPER).await });
+    tokio::time::sleep(super::run::QUIET).await;
+    let early = first.count(Event::CreateContainer, "q/c");
+    same(
+        "CreateContainer of q/c at the first plugin while the second is in that of p/c",
+        0,
+        early,
+    )?;
+    hook.passes("CreateContainer").await?;
+    match other.await {
+        Ok(created) => created.succeeds("CreateContainer of the other")?,
+        Err(error) => return miss("CreateContainer of the other is made", error),
+    };
+    first.sees(Event::CreateContainer, "q/c").await.map(drop)
 }
 
 async fn other_pods_go_on(s: &Stage) -> Checked {

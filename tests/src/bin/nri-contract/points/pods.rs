@@ -1,10 +1,13 @@
 //! C-12 and C-13.
 
+use std::fs;
+
 use nri::proto::{Event, LinuxResources};
 use tonic::Code;
 
 use crate::{
     cri::Pod,
+    look,
     plugin::Deed,
     point::{Point, points},
     stage::Stage,
@@ -16,6 +19,7 @@ pub fn points() -> Vec<Point> {
         Fast "C-12.1/says-what-is-asked" "UpdatePodSandbox has the resources asked for" says_what_is_asked;
         Fast "C-12.1/before-anything-has-changed" "in UpdatePodSandbox, the pod has its old resources" before_anything;
         Fast "C-12.2/old-values-stay" "after a plugin's error the old resources stay" old_values_stay;
+        Fast "C-12.3/no-cgroup-is-written" "the pod's cgroup parent is as the kubelet left it" no_cgroup_is_written;
         Fast "C-13.1/after-the-new-values" "PostUpdatePodSandbox comes when the new resources hold" after_the_new_values;
         Fast "C-13.2/not-after-a-failed-one" "there is no PostUpdatePodSandbox after a failed update" not_after_a_failed_one;
     }
@@ -84,6 +88,27 @@ async fn old_values_stay(s: &Stage) -> Checked {
     pod.stop().await.succeeds("StopPodSandbox")?;
     let seen = plugin.sees(Event::StopPodSandbox, "p").await?.pod;
     same("the pod's CPU shares afterwards", Some(222), told(&seen))
+}
+
+async fn no_cgroup_is_written(s: &Stage) -> Checked {
+    let pod = s.pod("p").await?;
+    let weights = || {
+        let dirs = look::cgroup_dirs(&s.run.common.cgroup_parent);
+        let files = dirs
+            .iter()
+            .flat_map(|dir| ["cpu.shares", "cpu.weight"].map(|f| dir.join(f)));
+        files
+            .filter_map(|f| fs::read_to_string(f).ok())
+            .collect::<Vec<_>>()
+    };
+    let before = weights();
+    if before.is_empty() {
+        return skip("the cpu controller for the pod's cgroup parent");
+    }
+    update(&pod, 333)
+        .await?
+        .succeeds("UpdatePodSandboxResources")?;
+    same("CPU weight of the pod's cgroup parent", before, weights())
 }
 
 async fn after_the_new_values(s: &Stage) -> Checked {

@@ -24,6 +24,7 @@ pub fn points() -> Vec<Point> {
         Fast "G-11/garbage-instead-of-registration" "a connection that sends garbage is closed, and pods run" garbage;
         Fast "G-39/state-change-only" "a plugin of the first generation gets plain events by StateChange, and may answer the others" state_change;
         Fast "G-40/v1beta1" "a plugin that asks for v1beta1 gets every event of a life" v1beta1;
+        Slow "G-09/the-reason-is-told" "through v1beta1, Shutdown tells why" reason_of_shutdown;
         Fast "G-40/replacement" "a newer instance of it takes the older one's place" replacement;
     }
 }
@@ -176,6 +177,24 @@ async fn v1beta1(s: &Stage) -> Checked {
         plugin.lines() == LIFE,
         LIFE.join(", "),
         listed(&plugin.lines()),
+    )
+}
+
+async fn reason_of_shutdown(s: &Stage) -> Checked {
+    let plugin = beta(s).await?;
+    plugin.does(Event::RunPodSandbox, Deed::Hang);
+    s.pod("p").await?;
+    let closed = plugin.is_closed(PATIENCE).await;
+    that(
+        closed,
+        "the plugin that was late is closed",
+        "it is connected",
+    )?;
+    let reason = plugin.was_shut_down();
+    that(
+        reason.as_ref().is_some_and(|reason| !reason.is_empty()),
+        "Shutdown with a reason",
+        format!("{reason:?}"),
     )
 }
 

@@ -9,7 +9,7 @@ use crate::{
     cri::{Pod, SLEEPER},
     plugin::{Plugin, Wanted, listed},
     point::{Cost, Point, points},
-    restart::Restart,
+    restart::{Restart, With},
     stage::{Stage, eventually, one_line_with},
     verdict::{Answer, Checked, miss, same, skip, that, told},
 };
@@ -72,8 +72,8 @@ pub fn points() -> Vec<Point> {
 }
 
 /// Kills the runtime and starts it again; whether it requires the plugin that it was to require.
-async fn again(s: &Stage, restart: &Restart, required: Option<&str>) -> Checked<bool> {
-    match restart.again(required).await {
+async fn again(s: &Stage, restart: &Restart, with: &With) -> Checked<bool> {
+    match restart.again(with).await {
         Ok(Some(client)) => {
             s.run.connected(client);
             Ok(true)
@@ -84,15 +84,15 @@ async fn again(s: &Stage, restart: &Restart, required: Option<&str>) -> Checked<
 }
 
 /// The command of this run.
-fn command(s: &Stage) -> Checked<&Restart> {
+pub fn command(s: &Stage) -> Checked<&Restart> {
     match &s.run.restart {
         Some(restart) => Ok(restart),
         None => skip("a way to restart the runtime (--restart-cmd)"),
     }
 }
 
-async fn restart(s: &Stage) -> Checked {
-    again(s, command(s)?, None).await.map(drop)
+pub async fn restart(s: &Stage) -> Checked {
+    again(s, command(s)?, &With::default()).await.map(drop)
 }
 
 async fn told_once(s: &Stage) -> Checked {
@@ -158,7 +158,7 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
         command: end,
         ..command.clone()
     };
-    again(s, &while_down, None).await?;
+    again(s, &while_down, &With::default()).await?;
     let plugin = s.plugin("10", "a").await?;
     let cri = s.cri();
     let container = cri.container(&container.id);
@@ -317,21 +317,34 @@ async fn resumed(plugin: &Plugin, event: Event) -> Checked {
     )
 }
 
-/// The runtime requires a plugin; then what `check` says, and the runtime as it was before.
-async fn requiring<F>(s: &Stage, check: impl FnOnce(Wanted, String) -> F) -> Checked
+/// The runtime is started with something; then what `check` says, and the runtime as it was before.
+pub async fn started_with<F>(s: &Stage, with: With, missing: &str, check: F) -> Checked
 where
     F: Future<Output = Checked>,
 {
     let command = command(s)?;
+    if !again(s, command, &with).await? {
+        return skip(missing);
+    }
+    let checked = check.await;
+    // Whatever came of it: the next point is not to meet it.
+    let restored = again(s, command, &With::default()).await.map(drop);
+    checked.and(restored)
+}
+
+/// The runtime requires a plugin.
+async fn requiring<F>(s: &Stage, check: impl FnOnce(Wanted, String) -> F) -> Checked
+where
+    F: Future<Output = Checked>,
+{
     let guard = s.wanted("10", "guard");
     let name = format!("{}-guard", s.run.id);
-    if !again(s, command, Some(&format!("10-{name}"))).await? {
-        return skip("a setting by which a plugin is required");
-    }
-    let checked = check(guard, name).await;
-    // Whatever came of it: the next point is not to be refused.
-    let restored = again(s, command, None).await.map(drop);
-    checked.and(restored)
+    let with = With {
+        required: guard.id(),
+        ..With::default()
+    };
+    let missing = "a setting by which a plugin is required";
+    started_with(s, with, missing, check(guard, name)).await
 }
 
 async fn required_for_pods(s: &Stage) -> Checked {
