@@ -16,13 +16,21 @@ import (
 
 type logger struct{}
 
+// The event that it answers with an error, if any.
+var refuse = flag.String("refuse", "", "an event to answer with an error")
+
 func say(event string, pod *api.PodSandbox, container *api.Container) error {
 	line := event + " " + pod.GetName()
 	if container != nil {
 		line += " " + container.GetName()
 	}
-	_, err := fmt.Println(line)
-	return err
+	if _, err := fmt.Println(line); err != nil {
+		return err
+	}
+	if event == *refuse {
+		return fmt.Errorf("refused on purpose")
+	}
+	return nil
 }
 
 func (logger) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
