@@ -57,7 +57,8 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 fn unshare(what: UnshareFlags) -> io::Result<()> {
     // SAFETY: the call is unsafe for CLONE_FILES, which would leave this thread with a descriptor table of its own while
     // others use the same numbers; it is not asked for.
-    Ok(unsafe { rustix::thread::unshare_unsafe(what)? })
+    unsafe { rustix::thread::unshare_unsafe(what)? };
+    Ok(())
 }
 
 fn make_bare() -> io::Result<OwnedFd> {
