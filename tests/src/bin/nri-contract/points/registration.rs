@@ -1,4 +1,4 @@
-//! G-10, G-39 and G-40: who is taken as a plugin, and the protocols that they may speak.
+//! G-10 and G-39 to G-41: who is taken as a plugin, and the protocols that they may speak.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::{
     plugin::{Deed, PATIENCE, listed},
     point::{Point, points},
     raw::Raw,
-    stage::Stage,
+    stage::{Stage, eventually},
     verdict::{Answer, Checked, miss, same, skip, that},
 };
 
@@ -26,6 +26,7 @@ pub fn points() -> Vec<Point> {
         Fast "G-40/v1beta1" "a plugin that asks for v1beta1 gets every event of a life" v1beta1;
         Slow "G-09/the-reason-is-told" "through v1beta1, Shutdown tells why" reason_of_shutdown;
         Fast "G-40/replacement" "a newer instance of it takes the older one's place" replacement;
+        Fast "G-41/rollout" "of two plugins of one index and name the newest is called, and the older again once it has gone" rollout;
     }
 }
 
@@ -196,6 +197,47 @@ async fn reason_of_shutdown(s: &Stage) -> Checked {
         "Shutdown with a reason",
         format!("{reason:?}"),
     )
+}
+
+async fn rollout(s: &Stage) -> Checked {
+    let older = s.plugin("10", "rollout").await?;
+    s.pod("before").await?;
+    older.sees(Event::RunPodSandbox, "before").await?;
+    let newer = s.plugin("10", "rollout").await?;
+    let (pods, _) = newer.synchronised().await?;
+    let listed = pods.iter().filter(|p| p.name == s.name("before")).count();
+    same(
+        "pods of this point in the newer one's Synchronize",
+        1,
+        listed,
+    )?;
+    // Both write down what they see under one name.
+    older.does(
+        Event::RunPodSandbox,
+        Deed::Error("the older one was called".into()),
+    );
+    s.pod("meanwhile").await?;
+    let told = newer.count(Event::RunPodSandbox, "meanwhile");
+    same("calls of the two meanwhile", 1, told)?;
+    let open = !older.is_closed(Duration::ZERO).await;
+    that(open, "the older one stays connected", "it is closed")?;
+    older.behaves();
+    drop(newer);
+    // Its place is free once the runtime has noticed; until then a pod may run without either.
+    let mut number = 0;
+    eventually("the older one is called again", || {
+        number += 1;
+        let (older, name) = (&older, format!("after{number}"));
+        async move {
+            let pod = s.pod(&name).await;
+            pod.map_err(|_| format!("{name} does not run"))?;
+            match older.count(Event::RunPodSandbox, &name) {
+                1 => Ok(()),
+                _ => Err(format!("{name} is not told to it")),
+            }
+        }
+    })
+    .await
 }
 
 async fn replacement(s: &Stage) -> Checked {
