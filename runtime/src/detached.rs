@@ -1,6 +1,6 @@
 //! Mount trees that are put together where nobody sees it, and what the daemon makes of detached ones.
 //!
-//! That is a copy of the *bare* mount namespace, which has `/proc`, `/sys` without cgroup hierarchies, `/dev` and nothing else of
+//! That is a copy of the *bare* mount namespace, which has `/proc`, `/sys` without what is mounted below, `/dev` and nothing else of
 //! the host: to copy it costs the same however many mounts the host has, and what the host mounts later does not arrive.
 //! Containers are built in copies of it too (`cairn-create`).
 #![allow(unsafe_code)]
@@ -15,10 +15,10 @@ use cairn_monitor::mount_tree::{self, Attributes};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// What a mount namespace must have so that a container can be built in it, and mount a procfs and a sysfs of its own.
-const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
-/// Taken off in it: libcontainer's cgroup code shall find none to move processes through.
-const CGROUPS: &str = "/sys/fs/cgroup";
+/// What a mount namespace must have so that a container can be built in it, and whether with the mounts below. In a user
+/// namespace a procfs and a sysfs can be mounted only where one is in sight with nothing mounted upon it; and libcontainer's
+/// cgroup code shall find no hierarchies to move processes through.
+const KERNEL: [(&str, bool); 3] = [("/proc", false), ("/sys", false), ("/dev", true)];
 /// An empty directory in it.
 pub const FREE: &str = "/mnt";
 
@@ -65,13 +65,13 @@ fn make_bare() -> io::Result<OwnedFd> {
     unshare(UnshareFlags::NEWNS | UnshareFlags::FS)?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
-    let trees = KERNEL.map(|path| mount_tree::copy(Path::new(path), true));
+    let trees = KERNEL.map(|(path, recursive)| mount_tree::copy(Path::new(path), recursive));
     // Anywhere: what it hides here is gone in a moment.
-    let root = Path::new(KERNEL[0]);
+    let root = Path::new("/proc");
     let options = Some(c"mode=755,size=64k");
     rustix::mount::mount("cairn", root, "tmpfs", MountFlags::empty(), options)?;
     std::fs::create_dir(root.join(&FREE[1..]))?;
-    for (path, tree) in KERNEL.iter().zip(trees) {
+    for ((path, _), tree) in KERNEL.iter().zip(trees) {
         let at = root.join(&path[1..]);
         std::fs::create_dir(&at)?;
         mount_tree::attach(&tree?, &at)?;
@@ -81,13 +81,6 @@ fn make_bare() -> io::Result<OwnedFd> {
     rustix::process::pivot_root(".", ".")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")?;
-    loop {
-        match rustix::mount::unmount(CGROUPS, UnmountFlags::DETACH) {
-            // Nothing is mounted there any more.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
-            other => other?,
-        }
-    }
     Ok(File::open("/proc/thread-self/ns/mnt")?.into())
 }
 

@@ -1,6 +1,6 @@
 //! Mounts made beside libcontainer, in a mount namespace of this helper's own.
 //!
-//! It is a copy of the bare one that the daemon made (`MOUNTS_FD`): `/proc`, `/sys` without cgroup hierarchies, `/dev`. So its
+//! It is a copy of the bare one that the daemon made (`MOUNTS_FD`): `/proc`, `/sys` without what is mounted below, `/dev`. So its
 //! making, and each look of libcontainer at its mounts, cost the same however many pods the host has; and libcontainer's
 //! cgroup code finds nothing to move processes through (each write to a `cgroup.procs` waits 7 to 20 ms for RCU; we
 //! have joined already). What the container has of the host's file systems is taken hold of before, as detached trees,

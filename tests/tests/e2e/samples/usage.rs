@@ -28,7 +28,9 @@ fn usages(readme: &str) -> BTreeMap<&str, Vec<&str>> {
 /// How many plugins the daemon has.
 async fn plugins(daemon: &Daemon) -> usize {
     let all = daemon.plugins().await;
-    all.iter().filter(|p| p["state"] == "active").count()
+    // A newer instance of one that is there puts it in its shadow.
+    let there = |p: &&serde_json::Value| p["state"] == "active" || p["state"] == "shadowed";
+    all.iter().filter(there).count()
 }
 
 /// Pastes a line into a shell, which it shall find the samples by; answers the shell's pid. Either the daemon has
