@@ -346,6 +346,34 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
 }
 
 #[test]
+fn what_a_killed_plugin_had_started_is_gone_before_the_next_call() {
+    isolated(
+        "what_a_killed_plugin_had_started_is_gone_before_the_next_call",
+        async |dir| {
+            let config = config(&dir, &["10.77.0.0/24"]);
+            let (child, found) = (dir.join("child"), dir.join("found"));
+            let killed = format!(
+                "if [ $CNI_COMMAND = DEL ]; then cat /proc/$(cat {child})/stat >{found} 2>&1; exit 0; fi; \
+                 sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >{child}; kill -9 $$",
+                child = child.display(),
+                found = found.display(),
+            );
+            script(&config, "killed", &killed);
+            write_list(
+                &config,
+                &json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "killed"}]}),
+            );
+            let network = Network::new(config).expect("opens");
+            let (_pod, attach) = sandbox(&dir, "one");
+            let error = network.attach(attach).await.expect_err("fails").to_string();
+            assert!(error.contains("no reason given"), "{error}");
+            let found = fs::read_to_string(found).expect("DEL has looked for it");
+            assert!(!found.contains(") ") || found.contains(") Z "), "{found}");
+        },
+    );
+}
+
+#[test]
 fn output_without_end_and_results_that_are_none_are_refused() {
     isolated(
         "output_without_end_and_results_that_are_none_are_refused",

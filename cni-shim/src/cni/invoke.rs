@@ -1,15 +1,20 @@
 //! Runs one plugin: environment and configuration in, result or error out (CRI-510, CRI-511).
 //!
 //! A plugin is a process group of its own. It ends with its time, with too much output, or with the future that
-//! waits for it: no plugin outlives the operation it belongs to.
+//! waits for it: no plugin outlives the operation it belongs to. Nor does what a plugin had started when it failed or was
+//! killed, such as an `nft` with rules that the next call is to take away.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open,
+    test_kill_process_group, waitid,
+};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -20,6 +25,9 @@ use super::result::{PluginError, parse_error};
 const STDOUT_MAX: u64 = 4 << 20;
 /// Of what a plugin logs, this much is kept.
 const STDERR_MAX: u64 = 64 << 10;
+/// How long a group that was killed may take to be gone.
+const GONE: Duration = Duration::from_secs(1);
+const GONE_PAUSE: Duration = Duration::from_millis(2);
 const BUSY_RETRIES: usize = 5;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 const VARIABLES: [&str; 6] = [
@@ -95,6 +103,7 @@ impl Call<'_> {
         let (status, stdout, stderr) = match finished {
             Ok(Ok(said)) => said,
             Ok(Err(cause)) => {
+                group.end(&mut child).await;
                 return Err(CniError::Talk {
                     kind: self.kind.to_owned(),
                     verb: self.verb.as_str(),
@@ -102,6 +111,7 @@ impl Call<'_> {
                 });
             }
             Err(_) => {
+                group.end(&mut child).await;
                 return Err(CniError::TimedOut {
                     kind: self.kind.to_owned(),
                     verb: self.verb.as_str(),
@@ -183,7 +193,39 @@ impl Call<'_> {
             read_strictly(stdout, STDOUT_MAX),
             read_some(stderr, STDERR_MAX)
         )?;
-        Ok((child.wait().await?, stdout, stderr))
+        Ok((ended(child).await?, stdout, stderr))
+    }
+}
+
+/// Waits until a plugin has ended. If it failed, the rest of its group is killed before its number is given back.
+async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
+    let Group(Some(pid)) = Group::of(child) else {
+        return child.wait().await;
+    };
+    let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
+    // Deprecated for descriptor types that can close or change under it; an OwnedFd cannot.
+    #[expect(deprecated)]
+    let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
+    drop(pidfd.readable().await?);
+    let unreaped = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    let seen = waitid(WaitId::Pid(pid), unreaped)?;
+    let failed = seen.is_none_or(|status| status.exit_status() != Some(0));
+    if failed {
+        // The plugin itself, which is not reaped yet, is of it.
+        kill_process_group(pid, Signal::KILL)?;
+    }
+    let status = child.wait().await?;
+    if failed {
+        gone(pid).await;
+    }
+    Ok(status)
+}
+
+/// Waits until nothing is left of a group that was killed, but not for what the kernel does not let go.
+async fn gone(group: Pid) {
+    let deadline = Instant::now() + GONE;
+    while test_kill_process_group(group).is_ok() && Instant::now() < deadline {
+        tokio::time::sleep(GONE_PAUSE).await;
     }
 }
 
@@ -228,6 +270,16 @@ impl Group {
                 .and_then(|id| i32::try_from(id).ok())
                 .and_then(Pid::from_raw),
         )
+    }
+
+    /// Kills it, and waits until it is gone.
+    async fn end(self, child: &mut Child) {
+        let group = self.0;
+        drop(self);
+        let _slow = tokio::time::timeout(GONE, child.wait()).await;
+        if let Some(group) = group {
+            gone(group).await;
+        }
     }
 
     /// The plugin has been reaped: its number may be somebody else's now.

@@ -140,10 +140,6 @@ impl Arena {
         fs::write(&id, text).map_err(|e| format!("the boot id: {e}"))?;
         self.inside(&["mount", "--bind", &id, "/proc/sys/kernel/random/boot_id"])
             .await?;
-        // In a user namespace procfs can be mounted only while one without anything mounted upon it is in sight.
-        let proc = path("proc");
-        fs::create_dir_all(&proc).map_err(|e| format!("{proc}: {e}"))?;
-        self.inside(&["mount", "-t", "proc", "proc", &proc]).await?;
         let own = std::env::current_exe().map_err(|e| format!("our own program: {e}"))?;
         let argv = [
             own.display().to_string(),
