@@ -390,6 +390,11 @@ fn output_without_end_and_results_that_are_none_are_refused() {
                 ("true", "not JSON"),
                 ("echo []", "not a JSON object"),
                 ("echo '{}'", "no address for eth0"),
+                // It has said all, and lives on for a moment.
+                (
+                    "echo '{}'; exec >&- 2>&-; busybox sleep 0.2",
+                    "no address for eth0",
+                ),
                 ("echo oops >&2; exit 3", "code 999: oops"),
                 ("kill -9 $$", "no reason given"),
             ] {

@@ -197,9 +197,15 @@ impl Call<'_> {
     }
 }
 
+/// Of the plugin and of its group; none once it is reaped.
+fn number(child: &Child) -> Option<Pid> {
+    let id = child.id().and_then(|id| i32::try_from(id).ok());
+    id.and_then(Pid::from_raw)
+}
+
 /// Waits until a plugin has ended. If it failed, the rest of its group is killed before its number is given back.
 async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
-    let Group(Some(pid)) = Group::of(child) else {
+    let Some(pid) = number(child) else {
         return child.wait().await;
     };
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
@@ -264,12 +270,7 @@ struct Group(Option<Pid>);
 
 impl Group {
     fn of(child: &Child) -> Self {
-        Self(
-            child
-                .id()
-                .and_then(|id| i32::try_from(id).ok())
-                .and_then(Pid::from_raw),
-        )
+        Self(number(child))
     }
 
     /// Kills it, and waits until it is gone.
