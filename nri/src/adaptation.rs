@@ -15,7 +15,7 @@ use crate::{
     owners::PluginId,
     plugin::Session,
     plugin_side::{builtin, handlers::Handlers},
-    roster::Seat,
+    roster::Occupant,
     settings::{PluginSettings, Settings, Timeouts},
     shared::Shared,
     source::Source,
@@ -456,9 +456,9 @@ fn begin_stop(shared: &Shared, reason: &str) -> Vec<Arc<Session>> {
         .roster
         .slots()
         .iter()
-        .filter_map(|slot| match slot.seat() {
-            Seat::Joining(session) | Seat::Active(session) => Some(session),
-            Seat::Gone => None,
+        .filter_map(|slot| match slot.occupant() {
+            Occupant::Joining(session) | Occupant::Active(session) => Some(session),
+            Occupant::Gone => None,
         })
         .collect();
     sessions.extend(shared.shadows());

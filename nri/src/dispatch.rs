@@ -21,13 +21,13 @@ use tokio::{
 use crate::{
     backlog::Kept,
     observe::{Delivery, PluginEvent, describe},
-    operation::{Operation, Refused, Told, Weight},
+    operation::{AnswerContents, Operation, Refused, Told},
     owners::PluginId,
     peer::{Delivered, Limit, is_unknown_to_plugin},
     plugin::Session,
     plugin_side::handlers::method,
     policy::{self, Case, Class, CloseReason, Flow, Late, OnTimeout, Outcome, Verdict},
-    roster::{Lane, Seat, Slot, Walk},
+    roster::{Dispatch, Lane, Occupant, Slot},
     shared::Shared,
     violate,
     wire::event::{HookRequest, container_id, pod_id},
@@ -53,10 +53,17 @@ pub(crate) async fn dispatch<S: Operation>(
         absent(shared, step.request(), exempt, there, &mut told)?;
     }
     let (pod, container) = (pod_id(step.request()), container_id(step.request()));
-    let mut walk = shared.roster.depart(event, pod, container);
+    let mut dispatch = shared.roster.begin_dispatch(event, pod, container);
     let mut vetoed = None;
-    while let Some(slot) = walk.next() {
-        let flow = visit(shared, (&walk, &slot), step, (exempt, deadline), &mut told).await;
+    while let Some(slot) = dispatch.next() {
+        let flow = visit(
+            shared,
+            (&dispatch, &slot),
+            step,
+            (exempt, deadline),
+            &mut told,
+        )
+        .await;
         if let Flow::Abort(reason) = flow {
             if violate::is("veto-asks-on") {
                 vetoed.get_or_insert(reason);
@@ -130,7 +137,7 @@ fn delivery<R: HookRequest>(
     plugin: &PluginId,
     outcome: Outcome,
     took: Duration,
-    weight: Weight,
+    contents: AnswerContents,
 ) -> Delivery {
     Delivery {
         event: R::EVENT,
@@ -139,34 +146,40 @@ fn delivery<R: HookRequest>(
         container: container_id(request).to_owned(),
         outcome,
         took,
-        adjusted: weight.adjusted,
-        changed: weight.changed,
-        updates: weight.updates,
-        evictions: weight.evictions,
+        adjusted: contents.adjusted,
+        changed: contents.changed,
+        updates: contents.updates,
+        evictions: contents.evictions,
     }
 }
 
 /// One plugin's turn.
 async fn visit<S: Operation>(
     shared: &Arc<Shared>,
-    (walk, slot): (&Walk, &Arc<Slot>),
+    (dispatch, slot): (&Dispatch, &Arc<Slot>),
     step: &mut S,
     (exempt, deadline): (bool, Option<Instant>),
     told: &mut Told,
 ) -> Flow {
     let event = S::Request::EVENT;
-    if let Seat::Joining(session) | Seat::Active(session) = slot.seat()
+    if let Occupant::Joining(session) | Occupant::Active(session) = slot.occupant()
         && !session.events().has(event)
     {
-        walk.passed(slot, false);
+        dispatch.passed(slot, false);
         let outcome = Outcome::NotSubscribed;
         let took = Duration::ZERO;
-        let skipped = delivery(step.request(), &slot.id, outcome, took, Weight::default());
+        let skipped = delivery(
+            step.request(),
+            &slot.id,
+            outcome,
+            took,
+            AnswerContents::default(),
+        );
         shared.observer.delivered(&skipped);
         told.deliveries.push(skipped);
         return Flow::Proceed;
     }
-    if let Seat::Joining(session) = slot.seat()
+    if let Occupant::Joining(session) = slot.occupant()
         && needs_no_answer(event)
     {
         send_later(shared, slot, &session, step.request().clone(), told);
@@ -178,14 +191,14 @@ async fn visit<S: Operation>(
         None => return cancelled(shared, slot, step.request(), told),
     };
     let mut lane = Held(lane, Instant::now());
-    walk.passed(slot, true);
+    dispatch.passed(slot, true);
     let begun = Instant::now();
-    let session = match slot.seat() {
-        Seat::Active(session) => Some(session),
-        Seat::Joining(_) | Seat::Gone => None,
+    let session = match slot.occupant() {
+        Occupant::Active(session) => Some(session),
+        Occupant::Joining(_) | Occupant::Gone => None,
     };
     let settings = shared.settings_of(&slot.id, session.as_deref());
-    let mut weight = Weight::default();
+    let mut contents = AnswerContents::default();
     let outcome = match &session {
         None => Outcome::Absent,
         Some(session) if session.overdue.since().is_some() => Outcome::Skipped,
@@ -197,7 +210,7 @@ async fn visit<S: Operation>(
                 (outcome, None) => outcome,
                 (outcome, Some(reply)) => match step.take(&slot.id, &settings.policy, reply) {
                     Ok(carried) => {
-                        weight = carried;
+                        contents = carried;
                         outcome
                     }
                     Err(cannot_stand) => cannot_stand,
@@ -206,7 +219,7 @@ async fn visit<S: Operation>(
         }
     };
     let who = (&slot.id, session.as_ref());
-    let carried = (begun.elapsed(), weight);
+    let carried = (begun.elapsed(), contents);
     conclude(shared, who, step.request(), outcome, carried, exempt, told)
 }
 
@@ -281,7 +294,13 @@ fn send_later<R: HookRequest>(
         return;
     };
     let waits = Outcome::Joining;
-    let waits = delivery(&request, &slot.id, waits, Duration::ZERO, Weight::default());
+    let waits = delivery(
+        &request,
+        &slot.id,
+        waits,
+        Duration::ZERO,
+        AnswerContents::default(),
+    );
     shared.observer.delivered(&waits);
     told.deliveries.push(waits);
     let place = slot.take_place();
@@ -290,25 +309,25 @@ fn send_later<R: HookRequest>(
         let _queued = queued;
         let _lane = place.wait().await;
         let begun = Instant::now();
-        let session = match slot.seat() {
-            Seat::Active(session) => Some(session),
-            Seat::Joining(_) | Seat::Gone => None,
+        let session = match slot.occupant() {
+            Occupant::Active(session) => Some(session),
+            Occupant::Joining(_) | Occupant::Gone => None,
         };
         let outcome = match &session {
             Some(session) => call(&shared, session, &request, None).await.0,
             None => Outcome::Absent,
         };
         let who = (&slot.id, session.as_ref());
-        let carried = (begun.elapsed(), Weight::default());
+        let carried = (begun.elapsed(), AnswerContents::default());
         let mut told = Told::default();
         conclude(&shared, who, &request, outcome, carried, true, &mut told);
     });
 }
 
 /// What an answer took and carried, where there was none.
-const NOTHING: (Duration, Weight) = (
+const NOTHING: (Duration, AnswerContents) = (
     Duration::ZERO,
-    Weight {
+    AnswerContents {
         adjusted: false,
         changed: Vec::new(),
         updates: 0,
@@ -322,7 +341,7 @@ pub(crate) fn conclude<R: HookRequest>(
     (plugin, session): (&PluginId, Option<&Arc<Session>>),
     request: &R,
     outcome: Outcome,
-    (took, weight): (Duration, Weight),
+    (took, contents): (Duration, AnswerContents),
     exempt: bool,
     told: &mut Told,
 ) -> Flow {
@@ -335,7 +354,7 @@ pub(crate) fn conclude<R: HookRequest>(
         exempt,
     };
     let verdict = policy::decide(case, &outcome);
-    let delivery = delivery(request, plugin, outcome, took, weight);
+    let delivery = delivery(request, plugin, outcome, took, contents);
     settle(shared, session, request, delivery, verdict, told)
 }
 
@@ -403,7 +422,7 @@ fn redeliver_behind(shared: &Arc<Shared>, id: &PluginId) {
     let shared = shared.clone();
     tokio::spawn(async move {
         let _lane = slot.take_place().wait().await;
-        if let Seat::Active(session) = slot.seat()
+        if let Occupant::Active(session) = slot.occupant()
             && session.overdue.since().is_none()
             && let Err(reason) = shared.redeliver(&session).await
         {

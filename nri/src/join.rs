@@ -28,8 +28,8 @@ use crate::{
     plugin::{Link, Session},
     plugin_side::handlers::{Handlers, PluginService},
     policy::Outcome,
-    register::{Door, Registration},
-    roster::{Joining, SeatGone},
+    register::{Registration, RuntimeService},
+    roster::{Joining, SlotGone},
     shared::Shared,
     source::Snapshot,
     violate,
@@ -86,14 +86,14 @@ pub(crate) struct Connected {
     pub(crate) session: Arc<Session>,
     mux: Mux,
     _serving: Serving,
-    door: Arc<Door>,
+    service: Arc<RuntimeService>,
     origin: Origin,
 }
 
 impl Connected {
     /// The plugin may ask for updates from now on.
     pub(crate) fn open(&self) {
-        self.door.open(self.session.shadowed());
+        self.service.open(self.session.shadowed());
     }
 }
 
@@ -105,11 +105,11 @@ pub(crate) async fn establish(
 ) -> Option<Connected> {
     let mux = Mux::new(stream, shared.timeouts().request);
     match introduce(shared, &mux, &origin).await {
-        Ok((session, serving, door)) => Some(Connected {
+        Ok((session, serving, service)) => Some(Connected {
             session,
             mux,
             _serving: serving,
-            door,
+            service,
             origin,
         }),
         Err(reason) => {
@@ -136,18 +136,18 @@ async fn introduce(
     shared: &Arc<Shared>,
     mux: &Mux,
     origin: &Origin,
-) -> Result<(Arc<Session>, Serving, Arc<Door>), String> {
+) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>), String> {
     let client = Client::new(mux.open(PLUGIN_SERVICE), shared.metadata.clone());
     let fixed = match origin {
         Origin::Launched { found, .. } => Some(found.id.clone()),
         Origin::External { .. } => None,
     };
-    let (door, registered) = Door::new(shared.clone(), fixed);
-    let door = Arc::new(door);
+    let (service, registered) = RuntimeService::new(shared.clone(), fixed);
+    let service = Arc::new(service);
     let serving = serve(
         mux.open_for_replies(RUNTIME_SERVICE),
         &runtime_services(),
-        door.clone(),
+        service.clone(),
     )
     .await;
     let serving = serving.map_err(|e| format!("cannot serve it: {e}"))?;
@@ -167,7 +167,7 @@ async fn introduce(
         Err(refused) => return Err(format!("registration refused: {refused}")),
     };
     let session = configure(shared, client, registration, origin).await?;
-    Ok((session, serving, door))
+    Ok((session, serving, service))
 }
 
 async fn configure(
@@ -364,7 +364,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
     activate(shared, joining).map_err(|e| e.to_string())
 }
 
-/// The cut; on the seat of an older instance if there is one.
+/// The cut; on the slot of an older instance if there is one.
 async fn cut_in(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
@@ -383,7 +383,7 @@ async fn cut_in(
 }
 
 /// The plugin's events begin; the instance it replaces is closed.
-pub(crate) fn activate(shared: &Shared, joining: Joining) -> Result<(), SeatGone> {
+pub(crate) fn activate(shared: &Shared, joining: Joining) -> Result<(), SlotGone> {
     let id = joining.slot.id.clone();
     let replaced = joining.complete()?;
     shared.tell_count();

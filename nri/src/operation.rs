@@ -72,7 +72,7 @@ pub struct Stopped {
 
 /// What an answer carried.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Weight {
+pub(crate) struct AnswerContents {
     pub(crate) adjusted: bool,
     /// Names of what it set in the container that is being created.
     pub(crate) changed: Vec<String>,
@@ -92,7 +92,7 @@ pub(crate) trait Operation: Send {
         plugin: &PluginId,
         policy: &PluginPolicy,
         reply: <Self::Request as HookRequest>::Reply,
-    ) -> Result<Weight, Outcome>;
+    ) -> Result<AnswerContents, Outcome>;
 }
 
 /// The same request for everyone, and nothing in the answers.
@@ -105,8 +105,13 @@ impl<R: HookRequest> Operation for Plain<R> {
         &self.0
     }
 
-    fn take(&mut self, _: &PluginId, _: &PluginPolicy, _: R::Reply) -> Result<Weight, Outcome> {
-        Ok(Weight::default())
+    fn take(
+        &mut self,
+        _: &PluginId,
+        _: &PluginPolicy,
+        _: R::Reply,
+    ) -> Result<AnswerContents, Outcome> {
+        Ok(AnswerContents::default())
     }
 }
 
@@ -143,9 +148,9 @@ impl Operation for CreateMerge {
         plugin: &PluginId,
         policy: &PluginPolicy,
         mut reply: CreateContainerResponse,
-    ) -> Result<Weight, Outcome> {
+    ) -> Result<AnswerContents, Outcome> {
         permit(plugin, policy, &mut reply)?;
-        let mut weight = Weight {
+        let mut contents = AnswerContents {
             adjusted: reply.adjust.is_some(),
             changed: Vec::new(),
             updates: reply.update.len(),
@@ -156,14 +161,14 @@ impl Operation for CreateMerge {
             false => String::new(),
         };
         let taken = self.apply(plugin, reply);
-        if weight.adjusted {
-            weight.changed = self.owners().set_by(plugin);
+        if contents.adjusted {
+            contents.changed = self.owners().set_by(plugin);
         }
         if violate::is("create-conflict-ignored") {
-            return Ok(weight);
+            return Ok(contents);
         }
         taken.map_err(|e| Outcome::Conflict(format!("{e}{values}")))?;
-        Ok(weight)
+        Ok(contents)
     }
 }
 
@@ -179,19 +184,19 @@ impl Operation for UpdateMerge {
         plugin: &PluginId,
         policy: &PluginPolicy,
         mut reply: UpdateContainerResponse,
-    ) -> Result<Weight, Outcome> {
+    ) -> Result<AnswerContents, Outcome> {
         permit(plugin, policy, &mut reply)?;
-        let weight = Weight {
+        let contents = AnswerContents {
             updates: reply.update.len(),
             evictions: reply.evict.len(),
-            ..Weight::default()
+            ..AnswerContents::default()
         };
         let taken = self.apply(plugin, reply);
         if violate::is("update-conflict-ignored") {
-            return Ok(weight);
+            return Ok(contents);
         }
         taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
-        Ok(weight)
+        Ok(contents)
     }
 }
 
@@ -213,16 +218,16 @@ impl Operation for Stop {
         plugin: &PluginId,
         policy: &PluginPolicy,
         mut reply: StopContainerResponse,
-    ) -> Result<Weight, Outcome> {
+    ) -> Result<AnswerContents, Outcome> {
         permit(plugin, policy, &mut reply)?;
-        let weight = Weight {
+        let contents = AnswerContents {
             updates: reply.update.len(),
-            ..Weight::default()
+            ..AnswerContents::default()
         };
         for conflict in self.merge.apply(plugin, reply) {
             tracing::warn!(%plugin, %conflict, "update in the answer to StopContainer skipped");
         }
-        Ok(weight)
+        Ok(contents)
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Registration {
 type Answer = Result<Registration, Status>;
 
 /// The runtime service of one connection.
-pub(crate) struct Door {
+pub(crate) struct RuntimeService {
     shared: Arc<Shared>,
     /// Who a launched plugin is; what it says about itself does not count.
     fixed: Option<PluginId>,
@@ -48,13 +48,13 @@ pub(crate) struct Door {
     open: OnceLock<Arc<AtomicBool>>,
 }
 
-impl Door {
+impl RuntimeService {
     pub(crate) fn new(
         shared: Arc<Shared>,
         fixed: Option<PluginId>,
     ) -> (Self, oneshot::Receiver<Answer>) {
         let (tx, rx) = oneshot::channel();
-        let door = Self {
+        let service = Self {
             shared,
             fixed,
             registering: Mutex::new(Some(tx)),
@@ -62,7 +62,7 @@ impl Door {
             who: OnceLock::new(),
             open: OnceLock::new(),
         };
-        (door, rx)
+        (service, rx)
     }
 
     /// The plugin may ask for updates from now on (NRI-560).
@@ -187,7 +187,7 @@ impl Shared {
 }
 
 #[async_trait::async_trait]
-impl Serve for Door {
+impl Serve for RuntimeService {
     async fn answer(&self, call: Incoming) -> Result<Vec<u8>, Status> {
         let version = Version::of_runtime_service(call.service);
         match call.method {

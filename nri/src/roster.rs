@@ -6,15 +6,15 @@
 //!                              └ under one short mutex: snapshot the runtime's objects, enter the list
 //! ```
 //!
-//! Every dispatch departs, takes its next plugin and lands under the same mutex. So for each object
+//! Every dispatch begins, takes its next plugin and finishes under the same mutex. So for each object
 //! and each plugin: the object is in the plugin's list, or its Run/Create event goes to the plugin;
 //! never both, never neither. For that,
-//! - an object is left out of the snapshot until its Run or Create dispatch has landed, and that
+//! - an object is left out of the snapshot until its Run or Create dispatch has finished, and that
 //!   dispatch also visits plugins that joined meanwhile, if need be after those of higher index;
 //! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
 //!   that were in when it began.
 //!
-//! Each seat in the list has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining
+//! Each slot in the list has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining
 //! plugin holds its own lane until it is synchronised; its events wait there in order.
 
 use std::{
@@ -46,9 +46,9 @@ enum Object {
     Container(String),
 }
 
-/// Occupant of a seat.
+/// Occupant of a slot.
 #[derive(Clone)]
-pub(crate) enum Seat {
+pub(crate) enum Occupant {
     /// Not synchronised yet; events wait in the lane.
     Joining(Arc<Session>),
     Active(Arc<Session>),
@@ -62,12 +62,12 @@ pub(crate) struct Slot {
     pub(crate) seq: u64,
     lane: Arc<AsyncMutex<()>>,
     queued: AtomicUsize,
-    seat: Mutex<Seat>,
-    /// The instance that is joining to take the seat over: should the present one go meanwhile, it is this one's.
+    occupant: Mutex<Occupant>,
+    /// The instance that is joining to take the slot over: should the present one go meanwhile, it is this one's.
     heir: Mutex<Option<Arc<Session>>>,
 }
 
-/// The right to call the plugin on a seat.
+/// The right to call the plugin on a slot.
 pub(crate) type Lane = OwnedMutexGuard<()>;
 
 /// A place in the queue for a lane, held from the moment it was taken.
@@ -80,12 +80,12 @@ impl LanePlace {
 }
 
 impl Slot {
-    pub(crate) fn seat(&self) -> Seat {
-        self.seat.lock().clone()
+    pub(crate) fn occupant(&self) -> Occupant {
+        self.occupant.lock().clone()
     }
 
-    fn sit(&self, seat: Seat) {
-        *self.seat.lock() = seat;
+    fn occupy(&self, occupant: Occupant) {
+        *self.occupant.lock() = occupant;
     }
 
     /// Takes a place in the queue now; whoever takes one later is served later.
@@ -116,23 +116,23 @@ impl Drop for Queued {
     }
 }
 
-struct Flight {
+struct DispatchState {
     makes: Option<Object>,
-    /// Sequence numbers of the seats it has gone to.
+    /// Sequence numbers of the slots it has gone to.
     visited: Vec<u64>,
-    /// Those of them that it is done with: a newer instance on such a seat would not be told.
+    /// Those of them that it is done with: a newer instance on such a slot would not be told.
     passed: Vec<u64>,
-    /// Only seats up to this one; for Remove.
+    /// Only slots up to this one; for Remove.
     until: u64,
 }
 
 #[derive(Default)]
-struct Book {
+struct RosterState {
     /// By index, then order of joining.
     slots: Vec<Arc<Slot>>,
     last_seq: u64,
-    flights: BTreeMap<u64, Flight>,
-    last_flight: u64,
+    dispatches: BTreeMap<u64, DispatchState>,
+    last_dispatch: u64,
     /// What plugins may be told of in a list: its Run or Create hook is done, or it was there when
     /// we started; and its Remove has not begun.
     made: BTreeSet<Object>,
@@ -140,74 +140,74 @@ struct Book {
 
 /// The list of plugins and what is under way.
 pub(crate) struct Roster {
-    book: Mutex<Book>,
+    state: Mutex<RosterState>,
     /// A dispatch ended.
-    landed: Notify,
+    finished: Notify,
     source: Arc<dyn Source>,
 }
 
 impl Roster {
     pub(crate) fn new(source: Arc<dyn Source>) -> Self {
         Self {
-            book: Mutex::default(),
-            landed: Notify::new(),
+            state: Mutex::default(),
+            finished: Notify::new(),
             source,
         }
     }
 
     /// Takes what the runtime has now as made, whoever made it: for the start.
     pub(crate) fn adopt(&self) {
-        let mut book = self.book.lock();
+        let mut state = self.state.lock();
         let all = self.source.snapshot();
         let pods = all.pods.into_iter().map(|p| Object::Pod(p.id));
         let containers = all.containers.into_iter().map(|c| Object::Container(c.id));
-        book.made.extend(pods.chain(containers));
+        state.made.extend(pods.chain(containers));
     }
 
     /// Runs `change` under the mutex of the cut: what it changes in the runtime's snapshot is seen
     /// by a joining plugin wholly or not at all.
     pub(crate) fn cut<T>(&self, change: impl FnOnce() -> T) -> T {
-        let _book = self.book.lock();
+        let _state = self.state.lock();
         change()
     }
 
-    /// Somebody has a seat.
+    /// Somebody has a slot.
     pub(crate) fn is_taken(&self) -> bool {
-        !self.book.lock().slots.is_empty()
+        !self.state.lock().slots.is_empty()
     }
 
-    /// All seats, in order.
+    /// All slots, in order.
     pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
-        self.book.lock().slots.clone()
+        self.state.lock().slots.clone()
     }
 
-    /// The seat of an active plugin.
+    /// The slot of an active plugin.
     pub(crate) fn slot_of(&self, session: &Arc<Session>) -> Option<Arc<Slot>> {
-        let here =
-            |slot: &&Arc<Slot>| matches!(slot.seat(), Seat::Active(s) if Arc::ptr_eq(&s, session));
-        self.book.lock().slots.iter().find(here).cloned()
+        let here = |slot: &&Arc<Slot>| matches!(slot.occupant(), Occupant::Active(s) if Arc::ptr_eq(&s, session));
+        self.state.lock().slots.iter().find(here).cloned()
     }
 
     /// True while the container's CreateContainer is under way.
     pub(crate) fn is_being_created(&self, container: &str) -> bool {
-        let book = self.book.lock();
-        book.flights
+        let state = self.state.lock();
+        state
+            .dispatches
             .values()
             .any(|f| matches!(&f.makes, Some(Object::Container(id)) if id == container))
     }
 
     /// The cut: enters plugins as joining and takes the list they are to be told, in one.
     pub(crate) fn join(self: &Arc<Self>, sessions: &[Arc<Session>]) -> (Vec<Joining>, Snapshot) {
-        let mut book = self.book.lock();
-        let snapshot = book.snapshot(&*self.source);
+        let mut state = self.state.lock();
+        let snapshot = state.snapshot(&*self.source);
         let joining = sessions.iter().map(|session| {
-            book.last_seq += 1;
+            state.last_seq += 1;
             let slot = Arc::new(Slot {
                 id: session.id.clone(),
-                seq: book.last_seq,
+                seq: state.last_seq,
                 lane: Arc::default(),
                 queued: AtomicUsize::new(0),
-                seat: Mutex::new(Seat::Joining(session.clone())),
+                occupant: Mutex::new(Occupant::Joining(session.clone())),
                 heir: Mutex::default(),
             });
             let lane = slot.lane.clone().try_lock_owned().ok();
@@ -215,10 +215,10 @@ impl Roster {
                 true => 0,
                 false => slot.seq,
             };
-            let at = book
+            let at = state
                 .slots
                 .partition_point(|s| (s.id.index.as_str(), s.seq) < (slot.id.index.as_str(), seq));
-            book.slots.insert(at, slot.clone());
+            state.slots.insert(at, slot.clone());
             Joining {
                 roster: self.clone(),
                 slot,
@@ -230,7 +230,7 @@ impl Roster {
         (joining.collect(), snapshot)
     }
 
-    /// The cut for an instance that replaces another on its seat (NRI-1070): events wait from now
+    /// The cut for an instance that replaces another on its slot (NRI-1070): events wait from now
     /// on, those the old one has begun are finished first, and no event goes to both.
     pub(crate) async fn join_as(
         self: &Arc<Self>,
@@ -239,17 +239,20 @@ impl Roster {
     ) -> Option<(Joining, Snapshot)> {
         let lane = slot.take_place().wait().await;
         loop {
-            let landed = self.landed.notified();
-            let mut landed = std::pin::pin!(landed);
-            landed.as_mut().enable();
+            let finished = self.finished.notified();
+            let mut finished = std::pin::pin!(finished);
+            finished.as_mut().enable();
             {
-                let book = self.book.lock();
-                let Seat::Active(old) = slot.seat() else {
+                let state = self.state.lock();
+                let Occupant::Active(old) = slot.occupant() else {
                     return None;
                 };
-                let busy = book.flights.values().any(|f| f.passed.contains(&slot.seq));
+                let busy = state
+                    .dispatches
+                    .values()
+                    .any(|f| f.passed.contains(&slot.seq));
                 if !busy {
-                    let snapshot = book.snapshot(&*self.source);
+                    let snapshot = state.snapshot(&*self.source);
                     *slot.heir.lock() = Some(session.clone());
                     let joining = Joining {
                         roster: self.clone(),
@@ -261,31 +264,36 @@ impl Roster {
                     return Some((joining, snapshot));
                 }
             }
-            landed.await;
+            finished.await;
         }
     }
 
-    /// Takes a plugin off the list, if it is still the one on the seat.
+    /// Takes a plugin off the list, if it is still the one on the slot.
     pub(crate) fn leave(&self, session: &Arc<Session>) {
-        let mut book = self.book.lock();
-        book.slots.retain(|slot| {
-            let mut seat = slot.seat.lock();
+        let mut state = self.state.lock();
+        state.slots.retain(|slot| {
+            let mut occupant = slot.occupant.lock();
             let here =
-                matches!(&*seat, Seat::Joining(s) | Seat::Active(s) if Arc::ptr_eq(s, session));
+                matches!(&*occupant, Occupant::Joining(s) | Occupant::Active(s) if Arc::ptr_eq(s, session));
             if !here {
                 return true;
             }
             let heir = slot.heir.lock().clone();
             let heir = heir.filter(|heir| !Arc::ptr_eq(heir, session));
             let stays = heir.is_some();
-            *seat = heir.map_or(Seat::Gone, Seat::Joining);
+            *occupant = heir.map_or(Occupant::Gone, Occupant::Joining);
             stays
         });
     }
 
     /// Begins a dispatch.
-    pub(crate) fn depart(self: &Arc<Self>, event: Event, pod: &str, container: &str) -> Walk {
-        let mut book = self.book.lock();
+    pub(crate) fn begin_dispatch(
+        self: &Arc<Self>,
+        event: Event,
+        pod: &str,
+        container: &str,
+    ) -> Dispatch {
+        let mut state = self.state.lock();
         let object = match event {
             Event::RunPodSandbox | Event::RemovePodSandbox => Some(Object::Pod(pod.to_owned())),
             Event::CreateContainer | Event::RemoveContainer => {
@@ -298,24 +306,24 @@ impl Roster {
         match (event, object) {
             (Event::RunPodSandbox | Event::CreateContainer, object) => makes = object,
             (_, Some(object)) => {
-                until = book.last_seq;
-                book.made.remove(&object);
+                until = state.last_seq;
+                state.made.remove(&object);
             }
             _ => {}
         }
-        book.last_flight += 1;
-        let id = book.last_flight;
+        state.last_dispatch += 1;
+        let id = state.last_dispatch;
         let (visited, passed) = (Vec::new(), Vec::new());
-        book.flights.insert(
+        state.dispatches.insert(
             id,
-            Flight {
+            DispatchState {
                 makes,
                 visited,
                 passed,
                 until,
             },
         );
-        Walk {
+        Dispatch {
             roster: self.clone(),
             id,
             cursor: None,
@@ -323,7 +331,7 @@ impl Roster {
     }
 }
 
-impl Book {
+impl RosterState {
     /// What the runtime has, without what is being made and what is being removed.
     fn snapshot(&self, source: &dyn Source) -> Snapshot {
         let mut all = source.snapshot();
@@ -357,14 +365,14 @@ impl Joining {
     ///
     /// # Errors
     ///
-    /// Its seat was taken off the list in the meantime: it, or the one it was to replace, has gone.
-    pub(crate) fn complete(mut self) -> Result<Option<Arc<Session>>, SeatGone> {
+    /// Its slot was taken off the list in the meantime: it, or the one it was to replace, has gone.
+    pub(crate) fn complete(mut self) -> Result<Option<Arc<Session>>, SlotGone> {
         {
-            let _book = self.roster.book.lock();
-            if matches!(self.slot.seat(), Seat::Gone) {
-                return Err(SeatGone);
+            let _state = self.roster.state.lock();
+            if matches!(self.slot.occupant(), Occupant::Gone) {
+                return Err(SlotGone);
             }
-            self.slot.sit(Seat::Active(self.session.clone()));
+            self.slot.occupy(Occupant::Active(self.session.clone()));
             *self.slot.heir.lock() = None;
         }
         self.lane = None;
@@ -375,38 +383,38 @@ impl Joining {
 /// A plugin cannot become active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("synchronize-failed: removed from the roster meanwhile")]
-pub(crate) struct SeatGone;
+pub(crate) struct SlotGone;
 
 impl Drop for Joining {
     fn drop(&mut self) {
         if self.lane.is_some() {
             *self.slot.heir.lock() = None;
-            // Off a seat that was its own, or that the one it was to replace has left to it.
+            // Off a slot that was its own, or that the one it was to replace has left to it.
             self.roster.leave(&self.session);
         }
     }
 }
 
-/// One dispatch on its way from plugin to plugin. Dropped: it has landed.
-pub(crate) struct Walk {
+/// One dispatch on its way from plugin to plugin. Dropped: it has finished.
+pub(crate) struct Dispatch {
     roster: Arc<Roster>,
     id: u64,
     /// Index and sequence number of the last plugin in order.
     cursor: Option<(String, u64)>,
 }
 
-impl Walk {
-    /// The next plugin; when there is none left, the dispatch has landed.
+impl Dispatch {
+    /// The next plugin; when there is none left, the dispatch has finished.
     pub(crate) fn next(&mut self) -> Option<Arc<Slot>> {
-        let mut book = self.roster.book.lock();
-        let Book {
+        let mut state = self.roster.state.lock();
+        let RosterState {
             slots,
-            flights,
+            dispatches,
             made,
             ..
-        } = &mut *book;
-        let flight = flights.get_mut(&self.id)?;
-        let fresh = |s: &&Arc<Slot>| s.seq <= flight.until && !flight.visited.contains(&s.seq);
+        } = &mut *state;
+        let dispatch = dispatches.get_mut(&self.id)?;
+        let fresh = |s: &&Arc<Slot>| s.seq <= dispatch.until && !dispatch.visited.contains(&s.seq);
         let after = |s: &&Arc<Slot>| match &self.cursor {
             Some((index, seq)) => (s.id.index.as_str(), s.seq) > (index.as_str(), *seq),
             None => true,
@@ -420,7 +428,7 @@ impl Walk {
         let next = next.cloned();
         match next {
             Some(slot) => {
-                flight.visited.push(slot.seq);
+                dispatch.visited.push(slot.seq);
                 let key = (slot.id.index.clone(), slot.seq);
                 if self.cursor.as_ref().is_none_or(|cursor| *cursor < key) {
                     self.cursor = Some(key);
@@ -428,34 +436,34 @@ impl Walk {
                 Some(slot)
             }
             None => {
-                let flight = flights.remove(&self.id);
-                made.extend(flight.and_then(|flight| flight.makes));
-                drop(book);
-                self.roster.landed.notify_waiters();
+                let dispatch = dispatches.remove(&self.id);
+                made.extend(dispatch.and_then(|dispatch| dispatch.makes));
+                drop(state);
+                self.roster.finished.notify_waiters();
                 None
             }
         }
     }
 }
 
-impl Walk {
-    /// The dispatch is done with a seat whose lane it still holds, or which it has only passed
+impl Dispatch {
+    /// The dispatch is done with a slot whose lane it still holds, or which it has only passed
     /// because nobody there is `subscribed`; that matters for what is being made.
     pub(crate) fn passed(&self, slot: &Slot, subscribed: bool) {
-        let mut book = self.roster.book.lock();
-        if let Some(flight) = book.flights.get_mut(&self.id)
-            && (subscribed || flight.makes.is_some())
+        let mut state = self.roster.state.lock();
+        if let Some(dispatch) = state.dispatches.get_mut(&self.id)
+            && (subscribed || dispatch.makes.is_some())
         {
-            flight.passed.push(slot.seq);
+            dispatch.passed.push(slot.seq);
         }
     }
 }
 
-impl Drop for Walk {
+impl Drop for Dispatch {
     fn drop(&mut self) {
-        let flight = self.roster.book.lock().flights.remove(&self.id);
-        if flight.is_some() {
-            self.roster.landed.notify_waiters();
+        let dispatch = self.roster.state.lock().dispatches.remove(&self.id);
+        if dispatch.is_some() {
+            self.roster.finished.notify_waiters();
         }
     }
 }

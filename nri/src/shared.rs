@@ -25,7 +25,7 @@ use crate::{
     peer::Limit,
     plugin::Session,
     policy::Class,
-    roster::{Joining, Roster, Seat, Slot},
+    roster::{Joining, Occupant, Roster, Slot},
     settings::{PluginSettings, Settings, Timeouts},
     source::{Snapshot, Source},
     validate::effective_annotation,
@@ -193,12 +193,12 @@ impl Shared {
         lock.lock_owned().await
     }
 
-    /// The seat of the instance that this one replaces (NRI-1070).
+    /// The slot of the instance that this one replaces (NRI-1070).
     pub(crate) fn seat_to_replace(&self, session: &Session) -> Option<Arc<Slot>> {
         let replaces = session.version == Version::V1Beta1 || self.settings.replace_same_name;
         let same = |slot: &Arc<Slot>| {
             slot.id == session.id
-                && matches!(slot.seat(), Seat::Active(old) if old.kind != Kind::InProcess)
+                && matches!(slot.occupant(), Occupant::Active(old) if old.kind != Kind::InProcess)
         };
         self.roster
             .slots()
@@ -273,11 +273,11 @@ impl Shared {
     pub(crate) fn tell_of(&self, plugin: &PluginId, event: &PluginEvent) {
         let slots = self.roster.slots();
         let slot = slots.iter().find(|slot| slot.id == *plugin);
-        match slot.map(|slot| slot.seat()) {
-            Some(Seat::Joining(session) | Seat::Active(session)) => {
+        match slot.map(|slot| slot.occupant()) {
+            Some(Occupant::Joining(session) | Occupant::Active(session)) => {
                 self.tell(&session.name(), event);
             }
-            Some(Seat::Gone) | None => {
+            Some(Occupant::Gone) | None => {
                 let name = PluginName {
                     id: Some(plugin),
                     ..unknown(Kind::External)
@@ -367,7 +367,7 @@ impl Shared {
         let slots = self.roster.slots();
         let sessions = slots.iter().filter(|slot| slot.id == *plugin);
         for slot in sessions {
-            if let Seat::Joining(session) | Seat::Active(session) = slot.seat() {
+            if let Occupant::Joining(session) | Occupant::Active(session) = slot.occupant() {
                 session.stats.blame(what);
             }
         }
@@ -376,7 +376,7 @@ impl Shared {
     /// Tells the observer how many there are.
     pub(crate) fn tell_count(&self) {
         let slots = self.roster.slots();
-        let active = |slot: &&Arc<Slot>| matches!(slot.seat(), Seat::Active(_));
+        let active = |slot: &&Arc<Slot>| matches!(slot.occupant(), Occupant::Active(_));
         self.observer.active(slots.iter().filter(active).count());
     }
 
@@ -417,10 +417,10 @@ impl Shared {
         let slots = self.roster.slots();
         let mut all: Vec<PluginInfo> = Vec::new();
         for slot in &slots {
-            all.push(match slot.seat() {
-                Seat::Joining(session) => self.info_of(&session, PluginState::Joining),
-                Seat::Active(session) => self.info_of(&session, PluginState::Active),
-                Seat::Gone => continue,
+            all.push(match slot.occupant() {
+                Occupant::Joining(session) => self.info_of(&session, PluginState::Joining),
+                Occupant::Active(session) => self.info_of(&session, PluginState::Active),
+                Occupant::Gone => continue,
             });
         }
         for session in self.shadows() {

@@ -12,10 +12,10 @@ use crate::{
     dispatch::{absent, call, conclude},
     merge::MergedCreate,
     observe::Delivery,
-    operation::{Refused, Told, Weight},
+    operation::{AnswerContents, Refused, Told},
     owners::PluginId,
     policy::{Flow, Outcome},
-    roster::{Seat, Slot},
+    roster::{Occupant, Slot},
     shared::Shared,
     validate, violate,
     wire::rpc::one_line,
@@ -32,10 +32,10 @@ pub(crate) async fn validate(
     let mut parts = Vec::new();
     let mut validators = Vec::new();
     for slot in &slots {
-        let (session, is_in) = match slot.seat() {
-            Seat::Active(session) => (session, true),
-            Seat::Joining(session) => (session, false),
-            Seat::Gone => continue,
+        let (session, is_in) = match slot.occupant() {
+            Occupant::Active(session) => (session, true),
+            Occupant::Joining(session) => (session, false),
+            Occupant::Gone => continue,
         };
         let events = session.events();
         if is_in {
@@ -109,9 +109,9 @@ async fn ask_validator(
 ) -> (Verdicts, Vec<Delivery>) {
     let _lane = slot.take_place().wait().await;
     let begun = Instant::now();
-    let session = match slot.seat() {
-        Seat::Active(session) => Some(session),
-        Seat::Joining(_) | Seat::Gone => None,
+    let session = match slot.occupant() {
+        Occupant::Active(session) => Some(session),
+        Occupant::Joining(_) | Occupant::Gone => None,
     };
     let (outcome, reply) = match &session {
         Some(session) if session.overdue.since().is_some() => (Outcome::Skipped, None),
@@ -120,7 +120,7 @@ async fn ask_validator(
         None => (Outcome::Absent, None),
     };
     let who = (&slot.id, session.as_ref());
-    let carried = (begun.elapsed(), Weight::default());
+    let carried = (begun.elapsed(), AnswerContents::default());
     let mut told = Told::default();
     let flow = conclude(&shared, who, &*request, outcome, carried, exempt, &mut told);
     let answer = match (reply, flow) {

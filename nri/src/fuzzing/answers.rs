@@ -259,7 +259,7 @@ fn merge_stop(said: &[Said<StopContainerResponse>]) -> MergedStop {
     };
     for s in said {
         match step.take(&s.plugin, &s.policy, s.answer.clone()) {
-            Ok(weight) => assert_eq!(weight.updates, s.answer.update.len()),
+            Ok(contents) => assert_eq!(contents.updates, s.answer.update.len()),
             Err(Outcome::Denied(_)) => assert_eq!(s.policy.on_denied, OnDenied::Fail),
             Err(other) => panic!("a stop comes to {other:?}"),
         }

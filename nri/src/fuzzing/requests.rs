@@ -16,7 +16,7 @@ use crate::{
     mask::FieldMask,
     permit::Restrict,
     policy::OnDenied,
-    register::Door,
+    register::RuntimeService,
     settings::Settings,
     shared::Shared,
     wire::rpc::{Code, Status},
@@ -99,8 +99,8 @@ pub(super) fn register(data: &[u8]) {
         fixed.is_some() || (id.is_ok() && !inside)
     });
     WORLD.with(|world| {
-        let (door, mut told) = Door::new((*world.nri.shared).clone(), fixed.clone());
-        let answer = door.register(version, payload);
+        let (service, mut told) = RuntimeService::new((*world.nri.shared).clone(), fixed.clone());
+        let answer = service.register(version, payload);
         assert_eq!(answer.is_ok(), sound);
         let told = told.try_recv().expect("whoever waits is told");
         match (answer, told) {
@@ -118,7 +118,7 @@ pub(super) fn register(data: &[u8]) {
             }
             (answer, told) => panic!("the plugin hears {answer:?}, the session {told:?}"),
         }
-        let again = door.register(version, payload);
+        let again = service.register(version, payload);
         assert!(again.is_err_and(|status| status.is(Code::FailedPrecondition)));
     });
 }
@@ -133,18 +133,18 @@ pub(super) fn unsolicited(data: &[u8]) {
     WORLD.with(|world| {
         let shared: &Arc<Shared> = &world.nri.shared;
         let version = Version::V1Alpha1;
-        let (door, _told) = Door::new(shared.clone(), Some(id_of(control)));
-        door.register(version, &[]).expect("it is launched");
-        let ask = || world.tokio.block_on(door.update(version, payload));
+        let (service, _told) = RuntimeService::new(shared.clone(), Some(id_of(control)));
+        service.register(version, &[]).expect("it is launched");
+        let ask = || world.tokio.block_on(service.update(version, payload));
         let early = ask();
         assert!(early.is_err_and(|status| status.is(Code::FailedPrecondition)));
-        door.open(Arc::default());
+        service.open(Arc::default());
         let creating = control & 16 != 0;
         let under_way = creating.then(|| {
             let event = Event::CreateContainer;
             shared
                 .roster
-                .depart(event, samples::POD, samples::CONTAINER)
+                .begin_dispatch(event, samples::POD, samples::CONTAINER)
         });
         let answer = ask();
         drop(under_way);
