@@ -305,11 +305,11 @@ fn only_one_file_chooses_grpc_codes() {
 }
 
 #[test]
-fn only_one_file_names_ttrpc() {
+fn only_one_room_names_ttrpc() {
     absent(
         &["nri/src", "runtime/src"],
         &["ttrpc"],
-        &["nri/src/wire/rpc.rs"],
+        &["nri/src/wire/rpc/"],
     );
 }
 

@@ -7,13 +7,15 @@ use std::{
     env,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
 };
 
 use prost::Message;
 use proto_nri::{ConfigureRequest, Container, PodSandbox, StartContainerRequest};
 use tokio::{net::UnixListener, sync::Notify};
 
-use super::*;
+use super::{Client, Incoming, Serve, Status, serve};
 use crate::{
     wire::mux::{Mux, PLUGIN_SERVICE, RUNTIME_SERVICE},
     wire::version::{Version, runtime_services},

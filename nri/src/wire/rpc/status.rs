@@ -1,0 +1,122 @@
+//! What a call may end with: a code, a status, an error; and a peer's text as one line.
+
+use std::time::Duration;
+
+/// The longest ttrpc message, envelope included (NRI-131).
+pub(crate) const MAX_MESSAGE: usize = 4 << 20;
+/// Room for the envelope of a request: service, method, timeout and lengths.
+pub(crate) const ENVELOPE: usize = 256;
+
+/// The status codes that mean something here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Code {
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Unimplemented = 12,
+    Unavailable = 14,
+}
+
+/// An error that crosses the wire: a code and one line of text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Status {
+    /// A gRPC code.
+    pub code: i32,
+    /// Message for people.
+    pub message: String,
+}
+
+impl Status {
+    /// A status of one of the codes we use.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code: code as i32,
+            message: message.into(),
+        }
+    }
+
+    /// True if this is the code.
+    pub fn is(&self, code: Code) -> bool {
+        self.code == code as i32
+    }
+
+    /// The code's name, as metrics have it.
+    pub(crate) fn name(&self) -> &'static str {
+        const NAMES: [&str; 17] = [
+            "ok",
+            "canceled",
+            "unknown",
+            "invalid_argument",
+            "deadline_exceeded",
+            "not_found",
+            "already_exists",
+            "permission_denied",
+            "resource_exhausted",
+            "failed_precondition",
+            "aborted",
+            "out_of_range",
+            "unimplemented",
+            "internal",
+            "unavailable",
+            "data_loss",
+            "unauthenticated",
+        ];
+        let known = usize::try_from(self.code).ok();
+        known
+            .and_then(|code| NAMES.get(code))
+            .unwrap_or(&"unknown_code")
+    }
+}
+
+/// Characters of a peer's text that go into ours.
+const MAX_TEXT: usize = 1000;
+
+/// A text from a peer as it may stand in a log or an error: one line, not too long.
+pub(crate) fn one_line(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let mut line: String = text.chars().take(MAX_TEXT).map(plain).collect();
+    if line.len() < text.len() {
+        line.push('…');
+    }
+    line
+}
+
+/// Error of a call.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The peer answered with an error.
+    #[error("{0}")]
+    Status(Status),
+    /// No answer in time: by our clock, or the peer says so.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The connection is gone or was abused.
+    #[error("connection lost: {0}")]
+    Lost(String),
+    /// The request cannot be sent.
+    #[error("request of {len} bytes exceeds the limit of {MAX_MESSAGE}")]
+    TooLong { len: usize },
+    /// The answer is no message of the expected kind.
+    #[error("answer cannot be decoded: {0}")]
+    BadReply(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_text_becomes_one_short_line() {
+        assert_eq!(one_line("two\nlines\u{1b}[31m"), "two lines [31m");
+        let long = one_line(&"ä".repeat(5000));
+        assert_eq!(long.chars().count(), MAX_TEXT + 1);
+        assert!(long.ends_with('…'));
+    }
+}
