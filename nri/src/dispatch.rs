@@ -5,37 +5,27 @@
 //! No lock is held while a plugin is called but its own lane.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use proto_nri::{Event, RemoveContainerRequest, StopContainerRequest};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep_until, timeout_at},
-};
+use proto_nri::Event;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{
     backlog::Kept,
+    call::call,
     observe::{Delivery, PluginEvent, describe},
     operation::{AnswerContents, Operation, Refused, Told},
     owners::PluginId,
-    peer::{Delivered, Limit, is_unknown_to_plugin},
     plugin::Session,
     plugin_side::handlers::method,
-    policy::{self, Case, Class, CloseReason, Flow, Late, OnTimeout, Outcome, Verdict},
+    policy::{self, Case, Class, CloseReason, Flow, Outcome, Verdict},
     roster::{Dispatch, Lane, Occupant, Slot},
     shared::Shared,
     violate,
     wire::event::{HookRequest, container_id, pod_id},
-    wire::rpc::{CallError, Code, Status},
 };
-
-/// How long an overdue answer is waited for where `on_timeout = "skip"`.
-const LATE_WINDOW: Duration = Duration::from_secs(60);
 
 /// Delivers one event to all plugins that are or become subscribed while it is under way.
 pub(crate) async fn dispatch<S: Operation>(
@@ -429,141 +419,4 @@ fn redeliver_behind(shared: &Arc<Shared>, id: &PluginId) {
             shared.close(&session, reason);
         }
     });
-}
-
-/// Calls one plugin, and says what came of it. Where the operation's `deadline` is what ends it, that is
-/// not the plugin's fault.
-pub(crate) async fn call<R: HookRequest>(
-    shared: &Arc<Shared>,
-    session: &Arc<Session>,
-    request: &R,
-    deadline: Option<Instant>,
-) -> (Outcome, Option<R::Reply>) {
-    let policy = &session.settings.policy;
-    let limit = match shared.timeouts().request_of(policy) {
-        limit if violate::is("request-timeout-tripled") => limit * 3,
-        limit => limit,
-    };
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    if let Some(left) = left.filter(|left| *left < limit) {
-        let limit = Limit::of(left);
-        let delivered = session.peer.deliver(&session.style, request, limit);
-        return match delivered.await.answer {
-            Ok(reply) => (Outcome::Answered, Some(reply)),
-            Err(CallError::TimedOut(_)) => (Outcome::Cancelled, None),
-            Err(e) => (failure_of(e), None),
-        };
-    }
-    let delivered = match policy.on_timeout() {
-        OnTimeout::Close | OnTimeout::Keep => {
-            let limit = Limit::of(limit);
-            session.peer.deliver(&session.style, request, limit).await
-        }
-        OnTimeout::Skip => call_with_late_window(session, request, limit, shared).await,
-    };
-    if delivered.as_state_change && delivered.answer.is_ok() && session.note_deprecated(R::EVENT) {
-        let event = R::EVENT;
-        shared.tell(&session.name(), &PluginEvent::Deprecated { event });
-    }
-    match delivered.answer {
-        Ok(reply) => (Outcome::Answered, Some(reply)),
-        Err(e) if session.implicit && is_unknown_to_plugin(R::EVENT, &e) => {
-            session.unsubscribe(R::EVENT);
-            (Outcome::NotSubscribed, None)
-        }
-        Err(e) => (failure_of(e), None),
-    }
-}
-
-fn failure_of(error: CallError) -> Outcome {
-    match error {
-        CallError::Status(status) => Outcome::Refused(status),
-        CallError::TimedOut(_) => Outcome::TimedOut,
-        CallError::Lost(why) => Outcome::Lost(why),
-        CallError::BadReply(why) => Outcome::Garbled(why),
-        e @ CallError::TooLong { .. } => {
-            Outcome::Refused(Status::new(Code::ResourceExhausted, e.to_string()))
-        }
-    }
-}
-
-/// Gives up after `limit` but goes on listening: while the answer is overdue the plugin is skipped.
-async fn call_with_late_window<R: HookRequest>(
-    session: &Arc<Session>,
-    request: &R,
-    limit: Duration,
-    shared: &Arc<Shared>,
-) -> Delivered<R::Reply> {
-    // Whoever sets it first decides whether the answer was in time.
-    let decided = Arc::new(AtomicBool::new(false));
-    let (tx, mut rx) = oneshot::channel();
-    let task = {
-        let (session, request, decided) = (session.clone(), request.clone(), decided.clone());
-        let shared = shared.clone();
-        async move {
-            let window = Limit::of(LATE_WINDOW.max(limit));
-            let delivered = session.peer.deliver(&session.style, &request, window).await;
-            if decided.swap(true, Ordering::SeqCst) {
-                let ok = delivered.answer.is_ok();
-                if policy::late(R::EVENT, ok) == Late::Undo {
-                    undo(&shared, &session, &request).await;
-                }
-                end_overdue(&shared, &session).await;
-            } else {
-                let _ = tx.send(delivered);
-            }
-        }
-    };
-    tokio::spawn(task);
-    let lost = |e: oneshot::error::RecvError| Delivered {
-        answer: Err(CallError::Lost(e.to_string())),
-        as_state_change: false,
-    };
-    if let Ok(delivered) = tokio::time::timeout(limit, &mut rx).await {
-        return delivered.unwrap_or_else(lost);
-    }
-    session.overdue.begin();
-    if decided.swap(true, Ordering::SeqCst) {
-        session.overdue.end();
-        return rx.await.unwrap_or_else(lost);
-    }
-    Delivered {
-        answer: Err(CallError::TimedOut(limit)),
-        as_state_change: false,
-    }
-}
-
-/// The late answer is there: what a must-run plugin was not told meanwhile, then new events.
-async fn end_overdue(shared: &Shared, session: &Arc<Session>) {
-    let mut redelivered = shared.redeliver(session).await;
-    // What came in during that, with its lane held: nothing new overtakes it.
-    let lane = match shared.roster.slot_of(session) {
-        Some(slot) => Some(slot.take_place().wait().await),
-        None => None,
-    };
-    if redelivered.is_ok() {
-        redelivered = shared.redeliver(session).await;
-    }
-    if let Err(reason) = redelivered {
-        shared.close(session, reason);
-    }
-    session.overdue.end();
-    drop(lane);
-}
-
-/// The plugin believes in a container whose adjustments were never made: takes it back.
-async fn undo<R: HookRequest>(shared: &Shared, session: &Session, request: &R) {
-    let limit = Limit::of(shared.timeouts().request_of(&session.settings.policy));
-    let (pod, container) = (request.pod().cloned(), request.container().cloned());
-    let stop = StopContainerRequest {
-        pod: pod.clone(),
-        container: container.clone(),
-    };
-    let remove = RemoveContainerRequest { pod, container };
-    if session.events().has(Event::StopContainer) {
-        let _ = session.peer.deliver(&session.style, &stop, limit).await;
-    }
-    if session.events().has(Event::RemoveContainer) {
-        let _ = session.peer.deliver(&session.style, &remove, limit).await;
-    }
 }

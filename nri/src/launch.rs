@@ -9,7 +9,8 @@ use tokio::{
 };
 
 use crate::{
-    join::{self, Connected, Origin},
+    establish::{self, Connected, Origin},
+    join,
     merge::SyncMerge,
     observe::{Kind, PluginEvent},
     owners::PluginId,
@@ -51,7 +52,7 @@ impl Shared {
     ) -> Result<Vec<Arc<Session>>, StartError> {
         let mut sessions = Vec::new();
         for (id, handlers) in plugins {
-            let session = join::establish_in_process(&self, id.clone(), handlers).await;
+            let session = establish::establish_in_process(&self, id.clone(), handlers).await;
             sessions.push(session.map_err(|cause| StartError::InProcess { id, cause })?);
         }
         Ok(sessions)
@@ -82,7 +83,7 @@ impl Shared {
                 continue;
             };
             let shared = self.clone();
-            let established = async move { join::establish(&shared, stream, origin).await };
+            let established = async move { establish::establish(&shared, stream, origin).await };
             starting.push((tokio::spawn(established), again));
         }
         let deadline = Instant::now() + LAUNCH_WAIT;
@@ -227,7 +228,7 @@ impl Shared {
             let Some((stream, origin)) = self.launch(found) else {
                 return;
             };
-            match join::establish(&self, stream, origin).await {
+            match establish::establish(&self, stream, origin).await {
                 Some(connected) => self.live(connected).await,
                 None => self.launch_failed(again),
             }

@@ -109,12 +109,15 @@
 mod adaptation;
 pub mod adjust;
 mod backlog;
+mod call;
 mod chunks;
 mod dispatch;
+mod establish;
 mod fields;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod gone;
 mod join;
 mod launch;
 mod listen;

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::{net::UnixStream, sync::Semaphore, time::sleep};
 
 use crate::{
-    join::{self, Origin},
+    establish::{self, Origin},
+    join,
     observe::{Kind, PluginEvent, PluginName},
     shared::{Shared, unknown},
     wire::transport::Listener,
@@ -63,7 +64,7 @@ impl Shared {
         let shared = self.clone();
         tokio::spawn(async move {
             let origin = Origin::External { pid };
-            let connected = join::establish(&shared, stream, origin).await;
+            let connected = establish::establish(&shared, stream, origin).await;
             drop(permit);
             if let Some(connected) = connected {
                 join::join_and_watch(shared, connected).await;

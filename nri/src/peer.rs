@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use prost::Message;
-use proto_nri::{Event, StateChangeEvent};
+use proto_nri::{Empty, Event, ShutdownRequest, StateChangeEvent};
 use tokio::time::Instant;
 
 use crate::{
@@ -14,30 +14,15 @@ use crate::{
     wire::version::{Style, StyleCell, Version},
 };
 
+/// Longest wait for the answer to Shutdown (NRI-1050).
+pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
+
 /// Transport of a plugin.
 pub(crate) enum Peer {
     /// Behind a socket. Both service names share all messages, so a version is a name.
     Remote { client: Client, version: Version },
     /// In this process; takes and gives the same bytes.
     InProcess(Arc<PluginService>),
-}
-
-/// How long a call may take.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limit {
-    /// Until we give up.
-    pub(crate) ours: Duration,
-    /// What the plugin is told.
-    pub(crate) told: Duration,
-}
-
-impl Limit {
-    pub(crate) fn of(limit: Duration) -> Self {
-        Self {
-            ours: limit,
-            told: limit,
-        }
-    }
 }
 
 /// What a delivery came to, and whether it went as `StateChange`.
@@ -52,20 +37,18 @@ impl Peer {
         &self,
         method: &str,
         payload: Vec<u8>,
-        limit: Limit,
+        limit: Duration,
     ) -> Result<Vec<u8>, CallError> {
         match self {
             Self::Remote { client, version } => {
                 let service = version.plugin_service();
-                client
-                    .call(service, method, payload, limit.ours, limit.told)
-                    .await
+                client.call(service, method, payload, limit).await
             }
             Self::InProcess(plugin) => {
-                let answer = tokio::time::timeout(limit.ours, plugin.answer(method, payload)).await;
+                let answer = tokio::time::timeout(limit, plugin.answer(method, payload)).await;
                 match answer {
                     Ok(answer) => answer.map_err(CallError::Status),
-                    Err(_) => Err(CallError::TimedOut(limit.ours)),
+                    Err(_) => Err(CallError::TimedOut(limit)),
                 }
             }
         }
@@ -76,7 +59,7 @@ impl Peer {
         &self,
         method: &str,
         request: &Q,
-        limit: Limit,
+        limit: Duration,
     ) -> Result<A, CallError> {
         let reply = self.call(method, request.encode_to_vec(), limit).await?;
         A::decode(reply.as_slice()).map_err(|e| CallError::BadReply(e.to_string()))
@@ -88,7 +71,7 @@ impl Peer {
         &self,
         style: &StyleCell,
         request: &R,
-        limit: Limit,
+        limit: Duration,
     ) -> Delivered<R::Reply> {
         let begun = Instant::now();
         let old =
@@ -108,10 +91,7 @@ impl Peer {
                 as_state_change: true,
             };
         }
-        let limit = Limit {
-            ours: limit.ours.saturating_sub(begun.elapsed()),
-            told: limit.told.saturating_sub(begun.elapsed()),
-        };
+        let limit = limit.saturating_sub(begun.elapsed());
         let change = StateChangeEvent {
             event: R::EVENT as i32,
             pod: request.pod().cloned(),
@@ -124,6 +104,31 @@ impl Peer {
             answer: reply.map(|_| R::Reply::default()),
             as_state_change: true,
         }
+    }
+
+    /// Says goodbye. The answer does not matter; v1alpha1 has no place for the reason.
+    pub(crate) async fn shutdown(&self, reason: &str, limit: Duration) {
+        if violate::is("closed-without-goodbye") {
+            return;
+        }
+        let limit = limit.min(SHUTDOWN_LIMIT);
+        let alpha = matches!(
+            self,
+            Self::Remote {
+                version: Version::V1Alpha1,
+                ..
+            }
+        );
+        let reason = match violate::is("shutdown-without-reason") {
+            true => String::new(),
+            false => reason.to_owned(),
+        };
+        let _: Result<Empty, _> = if alpha {
+            self.ask("Shutdown", &Empty {}, limit).await
+        } else {
+            self.ask("Shutdown", &ShutdownRequest { reason }, limit)
+                .await
+        };
     }
 }
 

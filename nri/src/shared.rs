@@ -1,7 +1,7 @@
 //! State shared by all plugins of one [`Adaptation`](crate::Adaptation).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
@@ -17,12 +17,12 @@ use tokio::{
 
 use crate::{
     backlog::{Backlog, Kept},
+    gone::GonePlugins,
     observe::{
-        Delivery, Kind, Metrics, Observer, PluginEvent, PluginInfo, PluginName, PluginState, Stats,
+        Delivery, Kind, Metrics, Observer, PluginEvent, PluginInfo, PluginName, PluginState,
     },
     operation,
     owners::PluginId,
-    peer::Limit,
     plugin::Session,
     policy::Class,
     roster::{Joining, Occupant, Roster, Slot},
@@ -41,29 +41,6 @@ use crate::{
 /// others through (NRI-319).
 const QUIET_WAIT: Duration = Duration::from_secs(5);
 const QUIET_PAUSE: Duration = Duration::from_secs(1);
-/// Plugins that have gone and are still listed.
-const MAX_GONE: usize = 16;
-/// A plugin that was closed.
-struct Gone {
-    info: PluginInfo,
-    /// A call that the end of its connection has ended is counted after that end.
-    stats: Arc<Stats>,
-    at: Instant,
-}
-
-impl Gone {
-    fn as_of_now(&self) -> PluginInfo {
-        let mut info = self.info.clone();
-        self.stats.fill(&mut info);
-        PluginInfo {
-            since: self.at.elapsed(),
-            last_error: self.info.last_error.clone(),
-            last_error_age: self.at.elapsed(),
-            ..info
-        }
-    }
-}
-
 struct Unobserved;
 
 impl Observer for Unobserved {}
@@ -90,8 +67,7 @@ pub(crate) struct Shared {
     pub(crate) source: Arc<dyn Source>,
     in_process: BTreeSet<PluginId>,
     pub(crate) stopping: watch::Sender<bool>,
-    /// The last plugins that were closed, as they were then; newest last.
-    gone: Mutex<VecDeque<Gone>>,
+    gone: GonePlugins,
     started: Instant,
     /// Restarts in a row, per launched plugin.
     pub(crate) restarts: Mutex<BTreeMap<PluginId, u32>>,
@@ -122,7 +98,7 @@ impl Shared {
             source,
             in_process,
             stopping: watch::Sender::new(false),
-            gone: Mutex::default(),
+            gone: GonePlugins::default(),
             started: Instant::now(),
             restarts: Mutex::default(),
         }
@@ -292,7 +268,7 @@ impl Shared {
         if !session.settings.policy.must_run {
             return Ok(());
         }
-        let limit = Limit::of(self.timeouts().request_of(&session.settings.policy));
+        let limit = self.timeouts().request_of(&session.settings.policy);
         for event in self.backlog.expired(&session.id) {
             self.tell(&session.name(), &PluginEvent::Dropped { event });
         }
@@ -384,7 +360,7 @@ impl Shared {
     pub(crate) fn remember_gone(&self, session: &Session, reason: &str) {
         let mut info = self.info_of(session, PluginState::Gone);
         info.last_error = Some(reason.to_owned());
-        self.remember(info, session.stats.clone());
+        self.gone.remember(info, session.stats.clone());
     }
 
     /// As [`Shared::remember_gone`], of a launched plugin that never came to be one.
@@ -394,17 +370,7 @@ impl Shared {
         info.kind = Some(Kind::Launched);
         info.pid = pid;
         info.last_error = Some(reason.to_owned());
-        self.remember(info, Arc::default());
-    }
-
-    fn remember(&self, info: PluginInfo, stats: Arc<Stats>) {
-        let mut gone = self.gone.lock();
-        gone.retain(|was| was.info.id != info.id);
-        if gone.len() >= MAX_GONE {
-            gone.pop_front();
-        }
-        let at = Instant::now();
-        gone.push_back(Gone { info, stats, at });
+        self.gone.remember(info, Arc::default());
     }
 
     /// See [`Metrics::render`].
@@ -432,19 +398,7 @@ impl Shared {
                 all.push(self.absent(id));
             }
         }
-        let gone = self.gone.lock();
-        for was in gone.iter() {
-            let at = was.at;
-            match all.iter_mut().find(|info| info.id == was.info.id) {
-                Some(info) if info.state == PluginState::Absent => {
-                    info.since = at.elapsed();
-                    info.last_error.clone_from(&was.info.last_error);
-                    info.last_error_age = at.elapsed();
-                }
-                Some(_) => {}
-                None => all.push(was.as_of_now()),
-            }
-        }
+        self.gone.add_to(&mut all);
         all
     }
 

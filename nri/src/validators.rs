@@ -9,7 +9,8 @@ use proto_nri::{Event, ValidateContainerAdjustmentRequest};
 use tokio::time::Instant;
 
 use crate::{
-    dispatch::{absent, call, conclude},
+    call::call,
+    dispatch::{absent, conclude},
     merge::MergedCreate,
     observe::Delivery,
     operation::{AnswerContents, Refused, Told},

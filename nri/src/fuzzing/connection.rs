@@ -24,7 +24,8 @@ use super::{
 use crate::{
     Adaptation, Handlers, PluginSettings, PluginState,
     adjust::Adjust,
-    join::{self, Origin},
+    establish::{self, Origin},
+    join,
     policy::Class,
     settings::{Settings, Timeouts},
     wire::event::HookRequest,
@@ -87,7 +88,7 @@ async fn whole(policy: crate::policy::PluginPolicy, script: Vec<Step>) {
     let shared = (*nri.shared).clone();
     let session = tokio::spawn(async move {
         let origin = Origin::External { pid: None };
-        if let Some(connected) = join::establish(&shared, ours, origin).await {
+        if let Some(connected) = establish::establish(&shared, ours, origin).await {
             join::join_and_watch(shared, connected).await;
         }
     });

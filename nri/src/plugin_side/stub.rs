@@ -198,7 +198,7 @@ impl Runtime {
         let (method, limit) = ("UpdateContainers", self.limit);
         let reply = self
             .client
-            .call(service, method, request.encode_to_vec(), limit, limit);
+            .call(service, method, request.encode_to_vec(), limit);
         let reply = UpdateContainersResponse::decode(reply.await?.as_slice());
         Ok(reply
             .map_err(|e| CallError::BadReply(e.to_string()))?
@@ -404,9 +404,7 @@ impl StubBuilder {
         let ask = |version: Version| {
             let (service, request) = (version.runtime_service(), request.clone());
             async move {
-                let done = client
-                    .call(service, "RegisterPlugin", request, limit, limit)
-                    .await;
+                let done = client.call(service, "RegisterPlugin", request, limit).await;
                 done.map(|_| version)
             }
         };

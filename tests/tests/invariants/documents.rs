@@ -211,3 +211,51 @@ fn every_cited_requirement_has_its_line() {
         missing.join("\n")
     );
 }
+
+/// Where a package's modules lie, and the document with their map.
+const MAPS: [(&str, &str); 5] = [
+    ("runtime/src", "ARCHITECTURE.md"),
+    ("runtime/monitor/src", "ARCHITECTURE.md"),
+    ("runtime/create/src", "ARCHITECTURE.md"),
+    ("nri/src", "ARCHITECTURE.md"),
+    ("cni-shim/src", "cni-shim/README.md"),
+];
+
+#[test]
+fn each_module_stands_in_the_code_map() {
+    let mut missing = Vec::new();
+    for (sources, document) in MAPS {
+        let text = fs::read_to_string(repository().join(document)).expect("the document is there");
+        let in_code: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+        let entries = fs::read_dir(repository().join(sources)).expect("the package is there");
+        for entry in entries {
+            let name = entry.expect("an entry").file_name();
+            let name = name.to_str().expect("a name in ASCII");
+            let module = name.strip_suffix(".rs").unwrap_or(name);
+            let hidden = ["lib", "main"].contains(&module) || module.ends_with("tests");
+            if !hidden && !in_code.iter().any(|code| has_word(code, module)) {
+                missing.push(format!("{document} says nothing of {sources}/{name}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn the_code_map_of_nri_names_only_modules_that_exist() {
+    let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("it is there");
+    let map = text.split("**`nri/src`**").nth(1).expect("its map");
+    let rows = map.lines().skip(4).take_while(|line| line.starts_with('|'));
+    let names: Vec<&str> = rows
+        .flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`'))
+        .map(|name| name.trim().trim_end_matches('/'))
+        .filter(|name| !name.is_empty())
+        .collect();
+    assert!(names.len() > 20, "the map was read: {names:?}");
+    let sources = repository().join("nri/src");
+    let gone = |name: &&&str| {
+        !sources.join(name).is_dir() && !sources.join(format!("{name}.rs")).is_file()
+    };
+    let gone: Vec<_> = names.iter().filter(gone).collect();
+    assert!(gone.is_empty(), "no such modules: {gone:?}");
+}

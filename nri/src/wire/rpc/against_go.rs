@@ -86,7 +86,7 @@ async fn five_hundred_calls_at_once_are_all_taken_by_a_go_plugin() {
     registered.expect("it registers");
     let service = Version::V1Alpha1.plugin_service();
     let configure = ConfigureRequest::default().encode_to_vec();
-    let configured = client.call(service, "Configure", configure, limit, limit);
+    let configured = client.call(service, "Configure", configure, limit);
     configured.await.unwrap();
     let calls: Vec<_> = (0..CALLS)
         .map(|n| {
@@ -100,7 +100,7 @@ async fn five_hundred_calls_at_once_are_all_taken_by_a_go_plugin() {
             };
             tokio::spawn(async move {
                 let payload = request.encode_to_vec();
-                let answer = client.call(service, "StartContainer", payload, limit, limit);
+                let answer = client.call(service, "StartContainer", payload, limit);
                 answer.await
             })
         })

@@ -61,15 +61,14 @@ impl Client {
         }
     }
 
-    /// Calls `service.method` and waits at most `limit`. The peer is told `told`, the time after
-    /// which it may stop working on the answer.
+    /// Calls `service.method` and waits at most `limit`. The peer is told so: after that it may stop
+    /// working on the answer.
     pub(crate) async fn call(
         &self,
         service: &str,
         method: &str,
         payload: Vec<u8>,
         limit: Duration,
-        told: Duration,
     ) -> Result<Vec<u8>, CallError> {
         let len = payload.len() + ENVELOPE;
         if len > MAX_MESSAGE {
@@ -80,7 +79,7 @@ impl Client {
             service: service.to_owned(),
             method: method.to_owned(),
             payload,
-            timeout_nano: i64::try_from(told.as_nanos()).unwrap_or(i64::MAX),
+            timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),
             metadata: self.metadata(method),
             ..Request::default()
         };

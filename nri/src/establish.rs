@@ -1,0 +1,252 @@
+//! From a connection to a configured plugin; or that it did not come to one, and why.
+
+use std::{sync::Arc, time::Duration};
+
+use proto_nri::{ConfigureRequest, ConfigureResponse};
+use tokio::net::UnixStream;
+
+use crate::{
+    mask::EventMask,
+    observe::{Kind, PluginEvent, PluginName},
+    owners::PluginId,
+    peer::Peer,
+    plugin::{Link, Session},
+    plugin_side::handlers::{Handlers, PluginService},
+    register::{Registration, RuntimeService},
+    shared::Shared,
+    violate,
+    wire::{
+        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
+        rpc::{Client, Serving, serve},
+        transport::{Child, Found},
+        version::{NRI_VERSION, Version, runtime_services},
+    },
+};
+
+/// How long an error reply may take to reach the plugin before the connection closes (NRI-1060).
+const DELAYED_CLOSE: Duration = Duration::from_millis(250);
+
+/// Origin of a connection.
+pub(crate) enum Origin {
+    External { pid: Option<u32> },
+    Launched { found: Found, child: Child },
+}
+
+impl Origin {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::External { .. } => Kind::External,
+            Self::Launched { .. } => Kind::Launched,
+        }
+    }
+
+    fn pid(&self) -> Option<u32> {
+        match self {
+            Self::External { pid } => *pid,
+            Self::Launched { child, .. } => Some(child.pid),
+        }
+    }
+
+    fn name(&self) -> PluginName<'_> {
+        PluginName {
+            id: match self {
+                Self::External { .. } => None,
+                Self::Launched { found, .. } => Some(&found.id),
+            },
+            kind: self.kind(),
+            pid: self.pid(),
+        }
+    }
+}
+
+/// A configured plugin with all that belongs to it.
+pub(crate) struct Connected {
+    pub(crate) session: Arc<Session>,
+    pub(crate) mux: Mux,
+    _serving: Serving,
+    service: Arc<RuntimeService>,
+    pub(crate) origin: Origin,
+}
+
+impl Connected {
+    /// The plugin may ask for updates from now on.
+    pub(crate) fn open(&self) {
+        self.service.open(self.session.shadowed());
+    }
+}
+
+/// Registers and configures a plugin. On failure nothing is left of it, and the observer knows.
+pub(crate) async fn establish(
+    shared: &Arc<Shared>,
+    stream: UnixStream,
+    origin: Origin,
+) -> Option<Connected> {
+    let mux = Mux::new(stream, shared.timeouts().request);
+    match introduce(shared, &mux, &origin).await {
+        Ok((session, serving, service)) => Some(Connected {
+            session,
+            mux,
+            _serving: serving,
+            service,
+            origin,
+        }),
+        Err(reason) => {
+            if let Origin::Launched { found, child } = &origin {
+                shared.remember_failed(&found.id, Some(child.pid), &reason);
+            }
+            shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
+            // The plugin is to learn why before the connection closes; a stop waits for nobody.
+            tokio::select! {
+                _ = mux.closed() => {}
+                () = shared.stopped() => {}
+                () = tokio::time::sleep(DELAYED_CLOSE) => {}
+            }
+            mux.close(MuxError::Closed);
+            if let Origin::Launched { child, .. } = origin {
+                child.stop().await;
+            }
+            None
+        }
+    }
+}
+
+async fn introduce(
+    shared: &Arc<Shared>,
+    mux: &Mux,
+    origin: &Origin,
+) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>), String> {
+    let client = Client::new(mux.open(PLUGIN_SERVICE), shared.metadata.clone());
+    let fixed = match origin {
+        Origin::Launched { found, .. } => Some(found.id.clone()),
+        Origin::External { .. } => None,
+    };
+    let (service, registered) = RuntimeService::new(shared.clone(), fixed);
+    let service = Arc::new(service);
+    let serving = serve(
+        mux.open_for_replies(RUNTIME_SERVICE),
+        &runtime_services(),
+        service.clone(),
+    )
+    .await;
+    let serving = serving.map_err(|e| format!("cannot serve it: {e}"))?;
+    mux.start();
+    let limit = match shared.timeouts().registration {
+        limit if violate::is("registration-never-late") => limit * 100,
+        limit => limit,
+    };
+    let registration = tokio::select! {
+        registered = registered => registered.map_err(|_| "it did not register".to_owned())?,
+        why = mux.closed() => return Err(format!("before it registered: {why}")),
+        () = tokio::time::sleep(limit) => return Err(format!("did not register within {limit:?}")),
+        () = shared.stopped() => return Err("runtime-stopping: before it registered".to_owned()),
+    };
+    let registration = match registration {
+        Ok(registration) => registration,
+        Err(refused) => return Err(format!("registration refused: {refused}")),
+    };
+    let session = configure(shared, client, registration, origin).await?;
+    Ok((session, serving, service))
+}
+
+async fn configure(
+    shared: &Arc<Shared>,
+    client: Client,
+    registration: Registration,
+    origin: &Origin,
+) -> Result<Arc<Session>, String> {
+    let Registration {
+        id,
+        version,
+        nri_version,
+    } = registration;
+    let name = PluginName {
+        id: Some(&id),
+        ..origin.name()
+    };
+    shared.tell(
+        &name,
+        &PluginEvent::Registered {
+            version,
+            nri_version,
+        },
+    );
+    let config = match origin {
+        Origin::Launched { found, .. } => found.config.clone(),
+        Origin::External { .. } => String::new(),
+    };
+    let peer = Peer::Remote { client, version };
+    let (kind, pid) = (origin.kind(), origin.pid());
+    new_session(shared, id, kind, pid, version, peer, config).await
+}
+
+/// Sends Configure and makes a session of the answer.
+async fn new_session(
+    shared: &Arc<Shared>,
+    id: PluginId,
+    kind: Kind,
+    pid: Option<u32>,
+    version: Version,
+    peer: Peer,
+    config: String,
+) -> Result<Arc<Session>, String> {
+    let mut settings = shared.settings.plugin(&id);
+    let millis = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
+    let timeouts = shared.timeouts();
+    let request_timeout = timeouts.request_of(&settings.policy);
+    let request = ConfigureRequest {
+        config,
+        runtime_name: shared.runtime_name.clone(),
+        runtime_version: shared.runtime_version.clone(),
+        registration_timeout: millis(timeouts.registration),
+        request_timeout: millis(request_timeout),
+        nri_version: NRI_VERSION.to_owned(),
+    };
+    let limit = request_timeout;
+    let reply: ConfigureResponse = peer
+        .ask("Configure", &request, limit)
+        .await
+        .map_err(|e| format!("configure {id}: {e}"))?;
+    let wanted = match EventMask::from_wire(reply.events) {
+        Ok(wanted) => wanted,
+        Err(e) => {
+            let reason = format!("configure-failed: {e}");
+            peer.shutdown(&reason, limit).await;
+            return Err(format!("configure {id}: {e}"));
+        }
+    };
+    let events = match violate::is("masked-events-sent") {
+        true => wanted,
+        false => wanted & settings.policy.events,
+    };
+    settings.policy = settings.policy.declared(reply.failure_policy.as_ref());
+    let link = Link {
+        kind,
+        pid,
+        version,
+        peer,
+    };
+    let session = Session::new(id, link, (events, reply.events == 0), settings);
+    let session = Arc::new(session);
+    shared.tell(&session.name(), &PluginEvent::Configured { events });
+    Ok(session)
+}
+
+/// Configures a plugin of this process.
+pub(crate) async fn establish_in_process(
+    shared: &Arc<Shared>,
+    id: PluginId,
+    handlers: Handlers,
+) -> Result<Arc<Session>, String> {
+    let peer = Peer::InProcess(Arc::new(PluginService::new(handlers)));
+    let version = Version::V1Beta1;
+    new_session(
+        shared,
+        id,
+        Kind::InProcess,
+        None,
+        version,
+        peer,
+        String::new(),
+    )
+    .await
+}

@@ -1,0 +1,64 @@
+//! The last plugins that were closed, as they were then: what a list of plugins says of those that are no more.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::observe::{PluginInfo, PluginState, Stats};
+
+/// Plugins that have gone and are still listed.
+const MAX_GONE: usize = 16;
+
+/// A plugin that was closed.
+struct Gone {
+    info: PluginInfo,
+    /// A call that the end of its connection has ended is counted after that end.
+    stats: Arc<Stats>,
+    at: Instant,
+}
+
+impl Gone {
+    fn as_of_now(&self) -> PluginInfo {
+        let mut info = self.info.clone();
+        self.stats.fill(&mut info);
+        PluginInfo {
+            since: self.at.elapsed(),
+            last_error: self.info.last_error.clone(),
+            last_error_age: self.at.elapsed(),
+            ..info
+        }
+    }
+}
+
+/// Newest last; one of each id.
+#[derive(Default)]
+pub(crate) struct GonePlugins(Mutex<VecDeque<Gone>>);
+
+impl GonePlugins {
+    pub(crate) fn remember(&self, info: PluginInfo, stats: Arc<Stats>) {
+        let mut gone = self.0.lock();
+        gone.retain(|was| was.info.id != info.id);
+        if gone.len() >= MAX_GONE {
+            gone.pop_front();
+        }
+        let at = Instant::now();
+        gone.push_back(Gone { info, stats, at });
+    }
+
+    /// Behind those that are there; one that should be there and is absent is told why.
+    pub(crate) fn add_to(&self, all: &mut Vec<PluginInfo>) {
+        for was in self.0.lock().iter() {
+            let at = was.at;
+            match all.iter_mut().find(|info| info.id == was.info.id) {
+                Some(info) if info.state == PluginState::Absent => {
+                    info.since = at.elapsed();
+                    info.last_error.clone_from(&was.info.last_error);
+                    info.last_error_age = at.elapsed();
+                }
+                Some(_) => {}
+                None => all.push(was.as_of_now()),
+            }
+        }
+    }
+}
