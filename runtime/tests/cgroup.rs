@@ -214,6 +214,26 @@ async fn parents_that_cairn_made_go_with_the_last_child_and_others_stay() {
     }
 }
 
+#[tokio::test]
+async fn parents_whose_removal_was_cut_short_go_with_the_next_removal() {
+    let parent = Parent::new("cut");
+    let theirs = parent.group();
+    theirs.create().unwrap();
+    let above = format!("{}/a/b", parent.path);
+    let group = parent.host.container(&above, "one").unwrap();
+    group.create().unwrap();
+    for dir in group.dirs() {
+        std::fs::remove_dir(&dir).unwrap();
+    }
+    // The last of a group's directories is the first that is removed of its parents'.
+    let unified = group.dirs().pop().unwrap();
+    std::fs::remove_dir(unified.parent().unwrap()).unwrap();
+    group.remove(LONG).await.unwrap();
+    for dir in theirs.dirs() {
+        assert!(dir.exists() && !dir.join("a").exists(), "{}", dir.display());
+    }
+}
+
 #[test]
 fn limits_are_applied_updated_and_read_back() {
     let parent = Parent::new("limits");

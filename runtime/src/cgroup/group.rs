@@ -131,7 +131,7 @@ impl Cgroup {
 
     fn create_all(&self, made: &mut Vec<PathBuf>) -> Result<()> {
         for hierarchy in self.host.v1() {
-            make_dirs(&hierarchy.mount, &self.path, made)?;
+            self.make_dirs(&hierarchy.mount, made)?;
             if hierarchy.controllers.iter().any(|c| c == "cpuset") {
                 for file in ["cpuset.cpus", "cpuset.mems"] {
                     inherit_cpuset(&hierarchy.mount, &self.path, file)?;
@@ -139,18 +139,25 @@ impl Cgroup {
             }
         }
         if let Some(unified) = self.host.unified() {
-            let from = made.len();
-            make_dirs(&unified.mount, &self.path, made)?;
-            made[from..]
-                .iter()
-                .filter(|dir| !dir.ends_with(self.path.below(&unified.mount)))
-                .for_each(|dir| mark(dir));
+            self.make_dirs(&unified.mount, made)?;
             // On hybrid the few controllers there are handed down only when a limit asks for one.
             if self.host.mode() == Mode::V2 {
                 delegate(unified, &self.path, &unified.controllers)?;
             }
         }
         Ok(())
+    }
+
+    /// Makes it in one hierarchy, and marks the parents that were not there.
+    fn make_dirs(&self, mount: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+        let from = made.len();
+        let result = make_dirs(mount, &self.path, made);
+        let leaf = self.path.below(mount);
+        made[from..]
+            .iter()
+            .filter(|dir| **dir != leaf)
+            .for_each(|dir| mark(dir));
+        result
     }
 }
 

@@ -72,33 +72,49 @@ impl Cgroup {
         }
     }
 
-    /// Climbs up while the parent carries our mark in the unified tree and is empty everywhere.
+    /// Climbs up while the parent carries our mark and is empty everywhere. What a kill in the middle has left
+    /// of a parent goes with the next child that is removed.
     async fn remove_made_parents(&self) {
-        let Some(unified) = self.host.unified() else {
-            return;
-        };
         let scope = unit::scope_of(&self.path).map(|scope| scope.path);
         let first = scope.as_ref().unwrap_or(&self.path).parent();
         for parent in std::iter::successors(first, CgroupPath::parent) {
-            let marked = parent.below(&unified.mount);
-            if !group::is_marked(&marked) {
-                return;
-            }
             if self.host.systemd().is_some() && unit::is_slice(parent.as_str()) {
+                let unified = self.host.unified().map(|u| parent.below(&u.mount));
+                if !unified.is_some_and(|dir| group::is_marked(&dir)) {
+                    return;
+                }
                 let stopped = self.host.stop_slice(unit::last(parent.as_str())).await;
                 if !matches!(stopped, Ok(true)) {
                     return;
                 }
-                continue;
-            }
-            // The marked directory first: while it stands, nobody else's cgroup below it is hit.
-            if std::fs::remove_dir(&marked).is_err() {
+            } else if !self.remove_made_parent(&parent) {
                 return;
             }
-            for hierarchy in self.host.v1() {
-                let _ = std::fs::remove_dir(parent.below(&hierarchy.mount));
+        }
+    }
+
+    /// False: it is not ours, or somebody is in it.
+    fn remove_made_parent(&self, parent: &CgroupPath) -> bool {
+        if let Some(unified) = self.host.unified() {
+            let dir = parent.below(&unified.mount);
+            // First: while it stands, nobody else's cgroup below it is hit.
+            let gone = match group::is_marked(&dir) {
+                true => std::fs::remove_dir(&dir).is_ok(),
+                false => !dir.exists(),
+            };
+            if !gone {
+                return false;
             }
         }
+        let mut gone = true;
+        for hierarchy in self.host.v1() {
+            let dir = parent.below(&hierarchy.mount);
+            gone &= match group::is_marked(&dir) {
+                true => std::fs::remove_dir(&dir).is_ok(),
+                false => !dir.exists(),
+            };
+        }
+        gone
     }
 }
 
