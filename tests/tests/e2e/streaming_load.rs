@@ -3,7 +3,7 @@
 
 use std::{process::Stdio, time::Instant};
 
-use cairn_tests::{Daemon, cri, look, until};
+use cairn_tests::{Daemon, cri, look, pod::Container, until};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     process::Command,
@@ -168,9 +168,20 @@ fn held(daemon: &Daemon) -> (usize, usize) {
     (open, look::cgroup_pids(daemon.cgroup_parent()).len())
 }
 
-/// Name and state of each process that a container sees, by a shell that starts none for it.
-const PROCESSES: &str =
-    "for p in /proc/[0-9]*; do read -r _ name state _ <$p/stat && echo $name $state; done";
+/// Name and state of each process that a container sees, asked of a shell that starts none for it.
+async fn processes(container: &Container) -> Vec<String> {
+    let each =
+        "for p in /proc/[0-9]*; do read -r _ name state _ <$p/stat && echo $name $state; done";
+    let mut all: Vec<_> = container
+        .sh(each)
+        .await
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    // Their order is that of their numbers' texts.
+    all.sort();
+    all
+}
 
 #[tokio::test]
 async fn a_thousand_execs_leave_nothing() {
@@ -179,7 +190,7 @@ async fn a_thousand_execs_leave_nothing() {
     let container = pod.sleeper("c").await;
     assert_eq!(container.exec(&["echo", "warm"]).await, "warm");
     let before = held(&daemon);
-    let inside_before = container.sh(PROCESSES).await;
+    let inside_before = processes(&container).await;
     let start = Instant::now();
     for n in 0..900 {
         let ran = container.try_exec(&["echo", "x"], 20).await;
@@ -209,7 +220,7 @@ async fn a_thousand_execs_leave_nothing() {
         (now.0 <= before.0 && now.1 == before.1).then_some(())
     })
     .await;
-    let inside_now = container.sh(PROCESSES).await;
+    let inside_now = processes(&container).await;
     assert_eq!(inside_now, inside_before, "processes in the container");
     pod.end().await;
 }
