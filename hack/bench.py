@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""What hack/bench does with the figures of cairn-bench-cri.
+
+  bench.py table FILE...   the table: medians over the sittings, their spread, and how many times the peer's figure it is
+  bench.py write FILE...   the same, also into docs/performance.md, and the curve into docs/growth.svg
+  bench.py check FILE...   beside the ratios in docs/performance.md: exit code 1 and a line for each that is worse by more
+                           than 10 %
+
+A file is one sitting of one runtime, by JSON lines of cairn-bench-cri --json.
+"""
+import json
+import os
+import platform
+import statistics
+import sys
+from datetime import date
+
+PEER = "containerd"
+WORSE = 1.10
+HERE = os.path.dirname(os.path.abspath(__file__))
+DOCUMENT = os.path.join(HERE, "..", "docs", "performance.md")
+PICTURE = os.path.join(HERE, "..", "docs", "growth.svg")
+BEGIN, END = "<!-- hack/bench peers --write: begin -->", "<!-- hack/bench peers --write: end -->"
+
+
+def read(files):
+    """{(pods, row): {runtime: [value of each sitting]}} in the order of the first sitting, and each row's unit."""
+    figures, units = {}, {}
+    for path in files:
+        for line in open(path):
+            one = json.loads(line)
+            key = (one["pods"], one["row"])
+            figures.setdefault(key, {}).setdefault(one["runtime"], []).append(one["value"])
+            units[one["row"]] = one["unit"]
+    return figures, units
+
+
+def number(value):
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def cell(values):
+    if not values:
+        return ""
+    median = number(statistics.median(values))
+    low, high = number(min(values)), number(max(values))
+    return median if low == high else f"{median} ({low}–{high})"
+
+
+def better(row_unit, ours, theirs):
+    """How many times better ours is: of a rate more is better, of a time or size less."""
+    return ours / theirs if row_unit == "pods/s" else theirs / ours
+
+
+def ratio(unit, by_runtime):
+    ours, theirs = by_runtime.get("cairn"), by_runtime.get(PEER)
+    if not ours or not theirs:
+        return None
+    ours, theirs = statistics.median(ours), statistics.median(theirs)
+    return better(unit, ours, theirs) if ours and theirs else None
+
+
+def table(figures, units):
+    sittings = max(len(values) for one in figures.values() for values in one.values())
+    lines = [
+        f"{date.today()}, Linux {platform.release()}, {os.cpu_count()} cores, {sittings} sittings in turns; "
+        "medians (lowest–highest); *times* is how many times better than containerd v2.4.2 in the same sittings.",
+        "",
+        "| pods | | unit | cairn | containerd | times |",
+        "|---:|---|---|---:|---:|---:|",
+    ]
+    for (pods, row), by_runtime in sorted(figures.items(), key=lambda item: item[0][0]):
+        times = ratio(units[row], by_runtime)
+        times = number(times) if times else ""
+        cells = (cell(by_runtime.get("cairn")), cell(by_runtime.get(PEER)))
+        lines.append(f"| {pods} | {row} | {units[row]} | {cells[0]} | {cells[1]} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
+def written(text):
+    """{(pods, row): ratio} of a table that stands in the document."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and len(cells) == 6 and cells[0].isdigit() and cells[5]:
+            found[int(cells[0]), cells[1]] = float(cells[5])
+    return found
+
+
+def document():
+    with open(DOCUMENT) as file:
+        text = file.read()
+    if BEGIN not in text or END not in text:
+        sys.exit(f"bench: {os.path.relpath(DOCUMENT)} has no place for the table: {BEGIN} … {END}")
+    return text
+
+
+def picture(figures):
+    """Pod to running beside so many pods, one line each."""
+    curves = {}
+    for (pods, row), by_runtime in figures.items():
+        if row == "pod to running, pod network":
+            for runtime, values in by_runtime.items():
+                curves.setdefault(runtime, {})[pods] = statistics.median(values)
+    width, height, left, top, low = 640, 320, 56, 34, 40
+    most_pods = max(max(curve) for curve in curves.values()) or 1
+    most = max(max(curve.values()) for curve in curves.values()) * 1.1
+    x = lambda pods: left + (width - left - 110) * pods / most_pods
+    y = lambda ms: height - low - (height - low - top) * ms / most
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f'<text x="{left}" y="18">Pod to running beside other pods, pod network, ms (median)</text>',
+    ]
+    for step in range(5):
+        ms = most * step / 4
+        out.append(f'<path d="M{left} {y(ms):.1f}H{width - 100}" stroke="#ddd"/>')
+        out.append(f'<text x="{left - 6}" y="{y(ms) + 4:.1f}" text-anchor="end">{ms:.0f}</text>')
+    for pods in sorted({pods for curve in curves.values() for pods in curve}):
+        out.append(f'<text x="{x(pods):.1f}" y="{height - 18}" text-anchor="middle">{pods}</text>')
+    for runtime, colour in (("containerd", "#888"), ("cairn", "#b5460f")):
+        curve = sorted(curves.get(runtime, {}).items())
+        if curve:
+            points = " ".join(f"{x(pods):.1f},{y(ms):.1f}" for pods, ms in curve)
+            out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            out += [f'<circle cx="{x(pods):.1f}" cy="{y(ms):.1f}" r="3" fill="{colour}"/>' for pods, ms in curve]
+            out.append(f'<text x="{x(curve[-1][0]) + 8:.1f}" y="{y(curve[-1][1]) + 4:.1f}" fill="{colour}">{runtime}</text>')
+    return "\n".join(out + ["</svg>"]) + "\n"
+
+
+def check(figures, units):
+    before = written(document())
+    if not before:
+        sys.exit("bench: docs/performance.md has no figures yet: run hack/bench peers --write")
+    worse, compared = [], 0
+    for (pods, row), by_runtime in figures.items():
+        now, then = ratio(units[row], by_runtime), before.get((pods, row))
+        if now and then:
+            compared += 1
+            if then > now * WORSE:
+                worse.append(f"{row}, {pods} pods: {number(now)} times containerd, was {number(then)}")
+    if not compared:
+        sys.exit("bench: nothing to compare: no row of docs/performance.md was measured")
+    print("\n".join(worse) if worse else f"none of {compared} rows got worse by more than 10 %")
+    return 1 if worse else 0
+
+
+def main():
+    if len(sys.argv) < 3 or sys.argv[1] not in ("table", "write", "check"):
+        sys.exit(__doc__)
+    figures, units = read(sys.argv[2:])
+    if sys.argv[1] == "check":
+        return check(figures, units)
+    text = table(figures, units)
+    print(text, end="")
+    if sys.argv[1] == "write":
+        head, rest = document().split(BEGIN)
+        with open(DOCUMENT, "w") as file:
+            file.write(head + BEGIN + "\n" + text + END + rest.split(END)[1])
+        with open(PICTURE, "w") as file:
+            file.write(picture(figures))
+    return 0
+
+
+sys.exit(main())

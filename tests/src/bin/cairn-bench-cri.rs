@@ -1,0 +1,395 @@
+//! cairn-bench-cri [--pods 0,100,500] [--rounds N] [--name NAME] [--json FILE]: what a runtime that serves CRI costs, beside
+//! so many pods. Figures, no judgement: `hack/bench` starts the runtimes, one at a time, and compares.
+//!
+//! Of the environment: CRI, the socket; PID_FILE, with the pid of the runtime; RESTART, a command that kills it and starts
+//! it again. Each figure is a line for a reader, and with `--json` one of {"runtime","pods","row","unit","value"}.
+//!
+//! The others have a network and a container each, which sleeps. The pod that is measured is made, lives and goes, alone.
+
+use std::{
+    env, fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    time::{Duration, Instant},
+};
+
+use cairn_tests::{
+    client::Client,
+    cri,
+    pod::{Container, Cri, Pod, host_network},
+};
+use tokio::task::JoinSet;
+
+/// Not counted, after each growth.
+const WARM: usize = 2;
+/// How many ask at once where throughput is measured.
+const CLIENTS: usize = 4;
+/// Pods on the host's network, where throughput is measured.
+const THROUGHPUT: usize = 100;
+/// Ends on SIGTERM, and at once.
+const HONOURS_SIGTERM: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
+
+struct Options {
+    pods: Vec<usize>,
+    rounds: usize,
+    name: String,
+    json: Option<PathBuf>,
+}
+
+fn options() -> Option<Options> {
+    let mut options = Options {
+        pods: vec![0, 100, 500],
+        rounds: 20,
+        name: "cairn".to_owned(),
+        json: None,
+    };
+    let mut args = env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let value = args.next()?;
+        match arg.as_str() {
+            "--pods" => {
+                let counts = value.split(',').map(|n| n.parse().ok());
+                options.pods = counts.collect::<Option<_>>()?;
+            }
+            "--rounds" => options.rounds = value.parse().ok().filter(|n| *n > 0)?,
+            "--name" => options.name = value,
+            "--json" => options.json = Some(value.into()),
+            _ => return None,
+        }
+    }
+    Some(options)
+}
+
+fn main() -> ExitCode {
+    let Some(options) = options() else {
+        eprintln!(
+            "usage: cairn-bench-cri [--pods N,N...] [--rounds N] [--name NAME] [--json FILE]"
+        );
+        return ExitCode::from(2);
+    };
+    let Ok(socket) = env::var("CRI") else {
+        eprintln!("cairn-bench-cri: CRI is not set; `hack/bench` says how it is run");
+        return ExitCode::from(2);
+    };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().build().expect("a tokio runtime");
+    let mut bench = Bench {
+        socket: socket.trim_start_matches("unix://").into(),
+        options,
+        pods: 0,
+    };
+    runtime.block_on(bench.measure());
+    ExitCode::SUCCESS
+}
+
+struct Bench {
+    socket: PathBuf,
+    options: Options,
+    /// How many others there are.
+    pods: usize,
+}
+
+impl Bench {
+    async fn cri(&self) -> Cri {
+        let client = Client::connect(&self.socket).await;
+        let logs = self.socket.parent().expect("a socket lies somewhere");
+        let parent = logs.file_name().and_then(|name| name.to_str());
+        let parent = format!("/{}", parent.expect("a directory with a name"));
+        Cri::new(client.expect("the runtime serves"), logs, &parent)
+    }
+
+    fn tell(&self, row: &str, unit: &str, value: f64) {
+        println!("{:>5} pods  {row:<48} {value:>10.2} {unit}", self.pods);
+        let Some(path) = &self.options.json else {
+            return;
+        };
+        let line = serde_json::json!({
+            "runtime": self.options.name, "pods": self.pods, "row": row, "unit": unit, "value": value,
+        });
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        let written = file.and_then(|mut file| writeln!(file, "{line}"));
+        written.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+
+    fn tell_p50(&self, row: &str, mut times: Vec<Duration>) {
+        times.sort_unstable();
+        if let Some(p50) = times.get(times.len() / 2) {
+            self.tell(row, "ms", p50.as_secs_f64() * 1e3);
+        }
+    }
+
+    async fn measure(&mut self) {
+        self.restart("cold start until Version answers").await;
+        let mut cri = self.cri().await;
+        self.memory();
+        let mut others: Vec<Pod> = Vec::new();
+        for count in self.options.pods.clone() {
+            let more = count.saturating_sub(others.len());
+            if more > 0 {
+                others.extend(
+                    self.grow(&cri, others.len(), more, Network::Pod, count)
+                        .await,
+                );
+            }
+            self.pods = others.len();
+            for network in [Network::Pod, Network::Host] {
+                self.lives(&cri, network).await;
+            }
+            if self.pods == 0 {
+                let hosts = self
+                    .grow(&cri, 0, THROUGHPUT, Network::Host, THROUGHPUT)
+                    .await;
+                end(hosts).await;
+            } else {
+                self.lists(&cri).await;
+                self.memory();
+                self.restart("restart until all are listed").await;
+                cri = self.cri().await;
+                for pod in &mut others {
+                    *pod = cri.pod_by_id(&pod.id, "other");
+                }
+            }
+        }
+        end(others).await;
+        self.pods = 0;
+    }
+
+    /// `more` pods of a container each, by [`CLIENTS`] at once.
+    async fn grow(
+        &self,
+        cri: &Cri,
+        from: usize,
+        more: usize,
+        network: Network,
+        to: usize,
+    ) -> Vec<Pod> {
+        let begun = Instant::now();
+        let mut tasks = JoinSet::new();
+        for client in 0..CLIENTS {
+            let mine = (from..from + more).skip(client).step_by(CLIENTS);
+            let cri = cri.clone();
+            tasks.spawn(async move {
+                let mut made = Vec::new();
+                for n in mine {
+                    let pod = network.pod(&cri, &format!("other{n}")).await;
+                    pod.sleeper("c").await;
+                    made.push(pod);
+                }
+                made
+            });
+        }
+        let made: Vec<Pod> = tasks.join_all().await.into_iter().flatten().collect();
+        let rate = more as f64 / begun.elapsed().as_secs_f64();
+        let row = format!("pods made by {CLIENTS} clients, {from} to {to}, {network}");
+        self.tell(&row, "pods/s", rate);
+        made
+    }
+
+    async fn lives(&self, cri: &Cri, network: Network) {
+        let mut times: [Vec<Duration>; CALLS.len()] = Default::default();
+        for round in 0..WARM + self.options.rounds {
+            let name = format!("pod{}-{round}", self.pods);
+            let taken = life(cri, network, &name).await;
+            if round >= WARM {
+                for (times, taken) in times.iter_mut().zip(taken) {
+                    times.push(taken);
+                }
+            }
+        }
+        for (call, times) in CALLS.iter().zip(times) {
+            self.tell_p50(&format!("{call}, {network}"), times);
+        }
+    }
+
+    async fn lists(&self, cri: &Cri) {
+        let mut runtime = cri.client.runtime.clone();
+        macro_rules! list {
+            ($($method:ident($request:ident) as $row:literal;)*) => {$(
+                let mut times = Vec::new();
+                for _ in 0..WARM + self.options.rounds {
+                    let begun = Instant::now();
+                    if runtime.$method(cri::$request::default()).await.is_err() {
+                        // Not every runtime has every list.
+                        times.clear();
+                        break;
+                    }
+                    times.push(begun.elapsed());
+                }
+                self.tell_p50($row, times);
+            )*};
+        }
+        list! {
+            list_pod_sandbox(ListPodSandboxRequest) as "ListPodSandbox";
+            list_containers(ListContainersRequest) as "ListContainers";
+            list_container_stats(ListContainerStatsRequest) as "ListContainerStats";
+            list_pod_sandbox_stats(ListPodSandboxStatsRequest) as "ListPodSandboxStats";
+            list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) as "ListPodSandboxMetrics";
+        }
+    }
+
+    /// Of the runtime, and of what it keeps running for its pods.
+    fn memory(&self) {
+        let Some(pid) = pid() else {
+            return;
+        };
+        if let Some(rss) = kib(Path::new("/proc").join(&pid), "status", "VmRSS:") {
+            self.tell("memory of the runtime (RSS)", "MB", rss / 1024.0);
+        }
+        let mut all = 0.0;
+        for entry in fs::read_dir("/proc").expect("/proc is there").flatten() {
+            let command = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            if HELPERS
+                .iter()
+                .any(|helper| command.trim().starts_with(helper))
+            {
+                all += kib(entry.path(), "smaps_rollup", "Pss:").unwrap_or_default();
+            }
+        }
+        if self.pods > 0 {
+            let each = all / 1024.0 / self.pods as f64;
+            self.tell("memory of other processes, per pod (PSS)", "MB", each);
+        }
+    }
+
+    async fn restart(&self, row: &str) {
+        let Ok(command) = env::var("RESTART") else {
+            return;
+        };
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            kill();
+            let begun = Instant::now();
+            let status = Command::new(&command).status().expect("RESTART runs");
+            assert!(status.success(), "{command}: {status}");
+            loop {
+                if let Ok(client) = Client::connect(&self.socket).await {
+                    let listed = client.runtime.clone().list_pod_sandbox(all_pods()).await;
+                    if listed.is_ok_and(|list| list.get_ref().items.len() >= self.pods) {
+                        break;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            times.push(begun.elapsed());
+        }
+        self.tell_p50(row, times);
+    }
+}
+
+/// What a runtime's processes for a container or pod are called, as far as the kernel keeps it.
+const HELPERS: [&str; 3] = ["cairn-monitor", "containerd-shim", "conmon"];
+
+fn all_pods() -> cri::ListPodSandboxRequest {
+    cri::ListPodSandboxRequest::default()
+}
+
+fn pid() -> Option<String> {
+    let file = env::var("PID_FILE").ok()?;
+    Some(fs::read_to_string(file).ok()?.trim().to_owned())
+}
+
+/// Before the clock runs: what is measured is the start.
+fn kill() {
+    let Some(pid) = pid().and_then(|pid| pid.parse().ok()) else {
+        return;
+    };
+    let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
+    let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    while rustix::process::test_kill_process(pid).is_ok() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn kib(process: PathBuf, file: &str, field: &str) -> Option<f64> {
+    let text = fs::read_to_string(process.join(file)).ok()?;
+    let line = text.lines().find(|line| line.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+async fn end(pods: Vec<Pod>) {
+    let mut tasks = JoinSet::new();
+    let mut queues: [Vec<Pod>; CLIENTS] = Default::default();
+    for (n, pod) in pods.into_iter().enumerate() {
+        queues[n % CLIENTS].push(pod);
+    }
+    for queue in queues {
+        tasks.spawn(async move {
+            for pod in queue {
+                pod.end().await;
+            }
+        });
+    }
+    tasks.join_all().await;
+}
+
+#[derive(Clone, Copy)]
+enum Network {
+    Pod,
+    Host,
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Pod => "pod network",
+            Self::Host => "host network",
+        })
+    }
+}
+
+impl Network {
+    async fn pod(self, cri: &Cri, name: &str) -> Pod {
+        let mut config = cri.pod_config(name);
+        if let Self::Host = self {
+            host_network(&mut config);
+        }
+        cri.try_pod(config).await.expect("RunPodSandbox")
+    }
+}
+
+const CALLS: [&str; 7] = [
+    "pod to running",
+    "RunPodSandbox",
+    "CreateContainer",
+    "StartContainer",
+    "ExecSync",
+    "StopContainer, SIGTERM honoured",
+    "StopPodSandbox and Remove",
+];
+
+/// A pod with a container, from its making to its end; how long each of [`CALLS`] took.
+async fn life(cri: &Cri, network: Network, name: &str) -> [Duration; CALLS.len()] {
+    let mut marks = [Instant::now(); 7];
+    let pod = network.pod(cri, name).await;
+    marks[1] = Instant::now();
+    let mut config = cri.container_config("c", &["sh", "-c", HONOURS_SIGTERM]);
+    if let Network::Host = network {
+        let options = cairn_tests::pod::security(&mut config)
+            .namespace_options
+            .as_mut();
+        options.expect("set by container_config").network = cri::NamespaceMode::Node.into();
+    }
+    let container: Container = pod.try_create(config).await.expect("CreateContainer");
+    marks[2] = Instant::now();
+    container.start().await.expect("StartContainer");
+    marks[3] = Instant::now();
+    container.exec(&["true"]).await;
+    marks[4] = Instant::now();
+    let grace = Duration::from_secs(10);
+    container.stop(grace).await.expect("StopContainer");
+    marks[5] = Instant::now();
+    pod.stop().await.expect("StopPodSandbox");
+    pod.remove().await.expect("RemovePodSandbox");
+    marks[6] = Instant::now();
+    let took = |from: usize, to: usize| marks[to] - marks[from];
+    [
+        took(0, 3),
+        took(0, 1),
+        took(1, 2),
+        took(2, 3),
+        took(3, 4),
+        took(4, 5),
+        took(5, 6),
+    ]
+}
