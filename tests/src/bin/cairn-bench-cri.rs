@@ -1,7 +1,7 @@
 //! cairn-bench-cri [--pods 0,100,500] [--rounds N] [--name NAME] [--json FILE]: what a runtime that serves CRI costs, beside
 //! so many pods. Figures, no judgement: `hack/bench` starts the runtimes, one at a time, and compares.
 //!
-//! Of the environment: CRI, the socket; PID_FILE, with the pid of the runtime; RESTART, a command that kills it and starts
+//! Of the environment: CRI, the socket; IMAGE, a busybox that is there; PID_FILE, with the pid of the runtime; RESTART, a command that kills it and starts
 //! it again. Each figure is a line for a reader, and with `--json` one of {"runtime","pods","row","unit","value"}.
 //!
 //! The others have a network and a container each, which sleeps. The pod that is measured is made, lives and goes, alone.
@@ -17,7 +17,7 @@ use std::{
 use cairn_tests::{
     client::Client,
     cri,
-    pod::{Container, Cri, Pod, host_network},
+    pod::{Container, Cri, Pod, host_network, security},
 };
 use tokio::task::JoinSet;
 
@@ -68,14 +68,15 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let Ok(socket) = env::var("CRI") else {
-        eprintln!("cairn-bench-cri: CRI is not set; `hack/bench` says how it is run");
+    let (Ok(socket), Ok(image)) = (env::var("CRI"), env::var("IMAGE")) else {
+        eprintln!("cairn-bench-cri: CRI and IMAGE are not set; `hack/bench` says how it is run");
         return ExitCode::from(2);
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.enable_all().build().expect("a tokio runtime");
     let mut bench = Bench {
         socket: socket.trim_start_matches("unix://").into(),
+        image,
         options,
         pods: 0,
     };
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
 
 struct Bench {
     socket: PathBuf,
+    image: String,
     options: Options,
     /// How many others there are.
     pods: usize,
@@ -168,12 +170,13 @@ impl Bench {
         let mut tasks = JoinSet::new();
         for client in 0..CLIENTS {
             let mine = (from..from + more).skip(client).step_by(CLIENTS);
-            let cri = cri.clone();
+            let (cri, image) = (cri.clone(), self.image.clone());
             tasks.spawn(async move {
                 let mut made = Vec::new();
                 for n in mine {
                     let pod = network.pod(&cri, &format!("other{n}")).await;
-                    pod.sleeper("c").await;
+                    let container = create(&cri, &pod, network, &image).await;
+                    container.start().await.expect("StartContainer");
                     made.push(pod);
                 }
                 made
@@ -190,7 +193,7 @@ impl Bench {
         let mut times: [Vec<Duration>; CALLS.len()] = Default::default();
         for round in 0..WARM + self.options.rounds {
             let name = format!("pod{}-{round}", self.pods);
-            let taken = life(cri, network, &name).await;
+            let taken = life(cri, network, &self.image, &name).await;
             if round >= WARM {
                 for (times, taken) in times.iter_mut().zip(taken) {
                     times.push(taken);
@@ -343,6 +346,8 @@ impl Network {
         let mut config = cri.pod_config(name);
         if let Self::Host = self {
             host_network(&mut config);
+            // It has the host's name then, and some refuse another.
+            config.hostname.clear();
         }
         cri.try_pod(config).await.expect("RunPodSandbox")
     }
@@ -358,19 +363,28 @@ const CALLS: [&str; 7] = [
     "StopPodSandbox and Remove",
 ];
 
+async fn create(cri: &Cri, pod: &Pod, network: Network, image: &str) -> Container {
+    let mut config = cri.container_config("c", &["sh", "-c", HONOURS_SIGTERM]);
+    image.clone_into(
+        &mut config
+            .image
+            .as_mut()
+            .expect("set by container_config")
+            .image,
+    );
+    if let Network::Host = network {
+        let options = security(&mut config).namespace_options.as_mut();
+        options.expect("set by container_config").network = cri::NamespaceMode::Node.into();
+    }
+    pod.try_create(config).await.expect("CreateContainer")
+}
+
 /// A pod with a container, from its making to its end; how long each of [`CALLS`] took.
-async fn life(cri: &Cri, network: Network, name: &str) -> [Duration; CALLS.len()] {
+async fn life(cri: &Cri, network: Network, image: &str, name: &str) -> [Duration; CALLS.len()] {
     let mut marks = [Instant::now(); 7];
     let pod = network.pod(cri, name).await;
     marks[1] = Instant::now();
-    let mut config = cri.container_config("c", &["sh", "-c", HONOURS_SIGTERM]);
-    if let Network::Host = network {
-        let options = cairn_tests::pod::security(&mut config)
-            .namespace_options
-            .as_mut();
-        options.expect("set by container_config").network = cri::NamespaceMode::Node.into();
-    }
-    let container: Container = pod.try_create(config).await.expect("CreateContainer");
+    let container = create(cri, &pod, network, image).await;
     marks[2] = Instant::now();
     container.start().await.expect("StartContainer");
     marks[3] = Instant::now();
