@@ -136,6 +136,8 @@ mod roster;
 mod settings;
 mod shared;
 mod source;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod validate;
 mod validators;
 #[doc(hidden)]
