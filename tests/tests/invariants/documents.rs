@@ -213,11 +213,12 @@ fn every_cited_requirement_has_its_line() {
 }
 
 /// Where a package's modules lie, and the document with their map.
-const MAPS: [(&str, &str); 5] = [
+const MAPS: [(&str, &str); 6] = [
     ("runtime/src", "ARCHITECTURE.md"),
     ("runtime/monitor/src", "ARCHITECTURE.md"),
     ("runtime/create/src", "ARCHITECTURE.md"),
     ("nri/src", "ARCHITECTURE.md"),
+    ("nri/bench/src", "ARCHITECTURE.md"),
     ("cni-shim/src", "cni-shim/README.md"),
 ];
 

@@ -1,0 +1,179 @@
+//! The command line.
+
+use std::{
+    ffi::OsString,
+    fmt::Write as _,
+    fs,
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use crate::{
+    plugin::How,
+    report::{
+        Report,
+        human::{self, Paint},
+        junit,
+    },
+    rules, run,
+    scenario::{self, Scenario},
+};
+
+/// Everything held.
+const HELD: u8 = 0;
+/// A step failed, or a rule was broken.
+const FAILED: u8 = 1;
+/// The command line or a scenario is wrong, or the plugin did not join.
+const MISUSE: u8 = 2;
+
+/// Plays a container runtime to an NRI plugin: no root, no containers, the real wire
+#[derive(Parser)]
+#[command(name = "nri-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run scenarios against a plugin; 0: all held, 1: something failed, 2: misuse, or the plugin did not join
+    Run(Run),
+    /// List the rules that plugins are held to
+    Rules,
+    /// Print the script that completes this command's words in a shell
+    Completion { shell: clap_complete::Shell },
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// Scenarios, in TOML; each is a runtime of its own
+    #[arg(required = true)]
+    scenarios: Vec<PathBuf>,
+    /// Wait at this socket for a plugin that somebody else starts
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["connect", "plugin"])]
+    listen: Option<PathBuf>,
+    /// The plugin connects by itself: {socket} in its arguments is the socket's path
+    #[arg(long)]
+    connect: bool,
+    /// Write what came out as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write what came out as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// The plugin and its arguments; started as a runtime launches plugins, unless --connect
+    #[arg(last = true)]
+    plugin: Vec<OsString>,
+}
+
+/// The program: from its arguments to its exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut out = io::stdout().lock();
+    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    ExitCode::from(answer(args, &mut out, Paint(colour)))
+}
+
+/// As the program, for tests: what it prints goes to `out`, without colour.
+pub fn answer_to(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> u8 {
+    answer(args, out, Paint(false))
+}
+
+fn answer(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, paint: Paint) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e) => {
+            let code = if e.use_stderr() { MISUSE } else { HELD };
+            // Nobody is there to be told that standard error is gone.
+            let _ = match e.use_stderr() {
+                true => write!(io::stderr(), "{e}"),
+                false => write!(out, "{e}"),
+            };
+            return code;
+        }
+    };
+    let done = match cli.command {
+        Command::Run(run) => run_all(&run, out, paint),
+        Command::Rules => say(out, &list_of_rules()).map(|()| HELD),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "nri-bench", &mut script);
+            say(out, &String::from_utf8_lossy(&script)).map(|()| HELD)
+        }
+    };
+    done.unwrap_or_else(|why| {
+        let _ = writeln!(io::stderr(), "nri-bench: {why}");
+        MISUSE
+    })
+}
+
+fn say(out: &mut dyn Write, text: &str) -> Result<(), String> {
+    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    said.map_err(|e| format!("standard output: {e}"))
+}
+
+fn list_of_rules() -> String {
+    let mut text = String::new();
+    for about in rules::ALL {
+        let _ = writeln!(text, "{}: {}", about.name, about.what);
+        let _ = writeln!(text, "    source: {}", about.source);
+        let _ = writeln!(text, "    remedy: {}", about.remedy);
+    }
+    text
+}
+
+fn read(path: &Path) -> Result<Scenario, String> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    scenario::read(&name, &text).map_err(|e| format!("{}:{}: {}", path.display(), e.line, e.why))
+}
+
+fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> {
+    let how = match (&args.listen, args.connect) {
+        (Some(_), _) => How::Awaited,
+        (None, _) if args.plugin.is_empty() => {
+            return Err("no plugin: name it after --, or wait for one with --listen".to_owned());
+        }
+        (None, true) => How::Connected(args.plugin.clone()),
+        (None, false) => How::Launched(args.plugin.clone()),
+    };
+    // All of them, before the first is run.
+    let scenarios: Result<Vec<_>, _> = args.scenarios.iter().map(|path| read(path)).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?;
+    let mut reports = Vec::new();
+    for (scenario, path) in scenarios?.into_iter().zip(&args.scenarios) {
+        let done = runtime.block_on(run::run(scenario, how.clone(), args.listen.clone()));
+        let report = done.map_err(|e| format!("{}: {e}", path.display()))?;
+        say(out, &human::render(&report, paint))?;
+        reports.push(report);
+    }
+    write_files(args, &reports)?;
+    Ok(code(&reports))
+}
+
+fn write_files(args: &Run, reports: &[Report]) -> Result<(), String> {
+    let write = |path: &Path, text: String| {
+        fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    if let Some(path) = &args.json {
+        let json = serde_json::to_string_pretty(reports).map_err(|e| e.to_string())?;
+        write(path, json + "\n")?;
+    }
+    if let Some(path) = &args.junit {
+        write(path, junit::render(reports))?;
+    }
+    Ok(())
+}
+
+fn code(reports: &[Report]) -> u8 {
+    match reports {
+        _ if reports.iter().any(|r| r.not_joined.is_some()) => MISUSE,
+        _ if reports.iter().all(Report::held) => HELD,
+        _ => FAILED,
+    }
+}

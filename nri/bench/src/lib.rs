@@ -1,0 +1,24 @@
+//! nri-bench plays a container runtime to a plugin under test, in any language: no root, no containers, the real wire.
+//!
+//! ```text
+//!   scenario.toml ─► scenario/ ─► run/ ─► FakeRuntime (nri::testing) ◄─ tap/ ◄─ the plugin (plugin.rs)
+//!                                  │          what came back             what was said
+//!                                  ▼
+//!                    rules, adjustment, changes ─► report/
+//! ```
+//!
+//! [docs/bench.md](../../../docs/bench.md) is for users.
+#![forbid(unsafe_code)]
+
+mod adjustment;
+mod changes;
+pub mod cli;
+mod plugin;
+mod report;
+pub mod rules;
+mod run;
+pub mod scenario;
+mod tap;
+
+#[doc(hidden)]
+pub use tap::frames;

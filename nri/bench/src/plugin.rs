@@ -1,0 +1,180 @@
+//! The plugin under test as a process, or as somebody who connects.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use nri::PluginId;
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    process::{Pid, Signal, kill_process},
+};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::tap::Tap;
+
+/// Between SIGTERM and SIGKILL, and from the end of a connection to that of a launched plugin.
+pub const GRACE: Duration = Duration::from_secs(2);
+/// Stands for the socket in the arguments of a plugin that connects.
+const SOCKET: &str = "{socket}";
+/// Bytes of its output that a report shows.
+const TAIL: usize = 2048;
+
+/// How plugins come to be.
+#[derive(Debug, Clone)]
+pub enum How {
+    /// As a runtime launches them: three variables and a connection that is there.
+    Launched(Vec<OsString>),
+    /// Started with the path of the socket in place of `{socket}`.
+    Connected(Vec<OsString>),
+    /// Somebody else starts them.
+    Awaited,
+}
+
+/// How to start the plugin, and where what it prints goes.
+pub struct Program {
+    pub how: How,
+    pub id: PluginId,
+    pub socket: PathBuf,
+    pub output: PathBuf,
+}
+
+impl Program {
+    /// Starts one; `None` where somebody else does.
+    pub fn start(&self, tap: &Tap) -> io::Result<Option<Instance>> {
+        let mut options = OpenOptions::new();
+        let output = options.create(true).append(true).open(&self.output)?;
+        match &self.how {
+            How::Awaited => Ok(None),
+            How::Launched(command) => {
+                let socket = tap.connection()?;
+                // Inherited by this one child; we start one at a time and close it after.
+                fcntl_setfd(&socket, FdFlags::empty())?;
+                let (mut command, name) = self.command(command, output)?;
+                command
+                    .env_clear()
+                    .env("NRI_PLUGIN_NAME", &self.id.name)
+                    .env("NRI_PLUGIN_IDX", &self.id.index)
+                    .env("NRI_PLUGIN_SOCKET", socket.as_raw_fd().to_string());
+                spawn(&mut command, &name).map(Some)
+            }
+            How::Connected(command) => {
+                let (mut command, name) = self.command(command, output)?;
+                spawn(&mut command, &name).map(Some)
+            }
+        }
+    }
+
+    pub fn is_launched(&self) -> bool {
+        matches!(self.how, How::Launched(_))
+    }
+
+    fn command(&self, words: &[OsString], output: File) -> io::Result<(Command, PathBuf)> {
+        let socket = self.socket.to_string_lossy();
+        let with_socket = |word: &OsString| match word.to_str() {
+            Some(text) => OsString::from(text.replace(SOCKET, &socket)),
+            None => word.clone(),
+        };
+        let (program, args) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let program = found(Path::new(program));
+        let mut command = Command::new(&program);
+        command
+            .args(args.iter().map(with_socket))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .kill_on_drop(true);
+        Ok((command, program))
+    }
+
+    /// Bytes that it has printed so far.
+    pub fn printed(&self) -> usize {
+        let file = fs::metadata(&self.output);
+        file.map_or(0, |file| usize::try_from(file.len()).unwrap_or(0))
+    }
+
+    /// What it printed from this byte on.
+    pub fn printed_since(&self, from: usize) -> String {
+        let text = fs::read(&self.output).unwrap_or_default();
+        String::from_utf8_lossy(text.get(from..).unwrap_or_default()).into_owned()
+    }
+
+    /// The end of what it printed.
+    pub fn tail(&self) -> String {
+        let from = self.printed().saturating_sub(TAIL);
+        self.printed_since(from).trim().to_owned()
+    }
+}
+
+/// A bare name as a shell finds it; a launched plugin has no PATH to be found by.
+fn found(program: &Path) -> PathBuf {
+    if program.components().count() > 1 {
+        return program.to_owned();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs = std::env::split_paths(&path).map(|dir| dir.join(program));
+    dirs.find(|file| file.is_file())
+        .unwrap_or_else(|| program.to_owned())
+}
+
+fn spawn(command: &mut Command, program: &Path) -> io::Result<Instance> {
+    let child = command.spawn().map_err(|e| {
+        let what = format!("{}: {e}", program.display());
+        io::Error::new(e.kind(), what)
+    })?;
+    let pid = child.id().unwrap_or_default();
+    Ok(Instance { child, pid })
+}
+
+/// One running plugin; killed when it is dropped.
+pub struct Instance {
+    child: Child,
+    pub pid: u32,
+}
+
+impl Instance {
+    /// Its exit status, once it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits for its end; false if it does not come.
+    pub async fn ends_within(&mut self, limit: Duration) -> bool {
+        timeout(limit, self.child.wait()).await.is_ok()
+    }
+
+    /// SIGTERM, a grace, SIGKILL. False if it took the last.
+    pub async fn stop(mut self) -> bool {
+        if self.ended().is_some() {
+            return true;
+        }
+        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+            // An error says that it has just ended.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let ended = self.ends_within(GRACE).await;
+        if !ended {
+            let _ = self.child.kill().await;
+        }
+        ended
+    }
+}
+
+/// Resident memory of a process in bytes, as `/proc` has it.
+pub fn resident(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
+}

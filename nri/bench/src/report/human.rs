@@ -1,0 +1,138 @@
+//! A report as lines, in colour where it is wanted.
+
+use std::{fmt::Write as _, time::Duration};
+
+use super::{Report, StepReport};
+use crate::changes::Change;
+
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const RED: &str = "31";
+const DIM: &str = "2";
+/// Where the time of a step stands.
+const WIDTH: usize = 64;
+
+/// Paints, or does not.
+#[derive(Debug, Clone, Copy)]
+pub struct Paint(pub bool);
+
+impl Paint {
+    fn as_(self, colour: &str, text: &str) -> String {
+        match self.0 {
+            true => format!("\x1b[{colour}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+}
+
+/// The whole report.
+pub fn render(report: &Report, paint: Paint) -> String {
+    let mut out = format!("{}\n", report.scenario);
+    for (n, step) in report.steps.iter().enumerate() {
+        render_step(&mut out, n + 1, step, paint);
+    }
+    if let Some(why) = &report.not_joined {
+        let _ = writeln!(out, "{} {why}", paint.as_(RED, "not joined:"));
+    }
+    if !report.output.is_empty() {
+        let _ = writeln!(out, "the plugin printed last:");
+        for line in report.output.lines() {
+            let _ = writeln!(out, "  {}", paint.as_(DIM, line));
+        }
+    }
+    for (event, latency) in &report.latencies {
+        let line = format!(
+            "  {event:<28} {:>5} calls  p50 {:>8}  max {:>8}",
+            latency.count,
+            short(latency.p50),
+            short(latency.max)
+        );
+        let _ = writeln!(out, "{}", paint.as_(DIM, line.trim_end()));
+    }
+    let _ = writeln!(out, "{}", verdict(report, paint));
+    out
+}
+
+fn verdict(report: &Report, paint: Paint) -> String {
+    let steps = report.steps.len();
+    let failed = report.steps.iter().filter(|s| !s.held()).count();
+    let findings: usize = report.steps.iter().map(|s| s.findings.len()).sum();
+    match report.held() {
+        true => format!("{} {steps} steps", paint.as_(GREEN, "held:")),
+        false if report.not_joined.is_some() => paint.as_(RED, "nothing was tried"),
+        false => format!(
+            "{} {failed} of {steps} steps, {findings} broken rules",
+            paint.as_(RED, "failed:")
+        ),
+    }
+}
+
+fn render_step(out: &mut String, n: usize, step: &StepReport, paint: Paint) {
+    let (mark, colour) = match step.held() {
+        true => ("ok", GREEN),
+        false => ("FAILED", RED),
+    };
+    let title = format!("{n:>3} {}", step.title);
+    let took = short(step.took);
+    let _ = writeln!(
+        out,
+        "{title:<WIDTH$} {took:>9}  {}",
+        paint.as_(colour, mark)
+    );
+    for change in &step.changes {
+        let _ = writeln!(out, "      {}", render_change(change, paint));
+    }
+    for note in &step.notes {
+        let _ = writeln!(out, "      {}", paint.as_(DIM, note));
+    }
+    for failure in &step.failures {
+        let _ = writeln!(out, "      {} {failure}", paint.as_(RED, "!"));
+    }
+    for finding in &step.findings {
+        let about = finding.rule.about();
+        let name = paint.as_(RED, about.name);
+        let _ = writeln!(out, "      {name}: {}", finding.what);
+        let _ = writeln!(out, "        {}", paint.as_(DIM, about.remedy));
+    }
+    for finding in &step.allowed {
+        let line = format!("allowed {}: {}", finding.rule, finding.what);
+        let _ = writeln!(out, "      {}", paint.as_(DIM, &line));
+    }
+}
+
+fn render_change(change: &Change, paint: Paint) -> String {
+    let Change {
+        what,
+        before,
+        after,
+        by,
+    } = change;
+    let by = paint.as_(DIM, &format!("[{}]", by.join(", ")));
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            let line = format!("~ {what}: {before} -> {after}");
+            format!("{} {by}", paint.as_(YELLOW, &line))
+        }
+        (None, Some(after)) => {
+            let line = format!("+ {what}: {after}");
+            format!(
+                "{} {by}",
+                paint.as_(GREEN, line.trim_end_matches([' ', ':']))
+            )
+        }
+        (before, None) => {
+            let was = before.as_ref().map_or(String::new(), |b| format!(": {b}"));
+            format!("{} {by}", paint.as_(RED, &format!("- {what}{was}")))
+        }
+    }
+}
+
+/// A time with three digits or so.
+pub fn short(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    match micros {
+        0..1000 => format!("{micros} us"),
+        1000..1_000_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
+        _ => format!("{:.2} s", duration.as_secs_f64()),
+    }
+}

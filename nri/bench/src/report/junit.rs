@@ -1,0 +1,103 @@
+//! Reports as the XML that CI systems read: a suite for each scenario, a case for each step.
+
+use std::fmt::Write as _;
+
+use super::{Report, StepReport};
+
+/// All reports as one document.
+pub fn render(reports: &[Report]) -> String {
+    let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
+    for report in reports {
+        suite(&mut out, report);
+    }
+    out.push_str("</testsuites>\n");
+    out
+}
+
+fn suite(out: &mut String, report: &Report) {
+    let name = escaped(&report.scenario);
+    let joined = report.not_joined.is_none();
+    let failed = report.steps.iter().filter(|s| !s.held()).count();
+    let tests = report.steps.len() + usize::from(!joined);
+    let _ = writeln!(
+        out,
+        "  <testsuite name=\"{name}\" tests=\"{tests}\" failures=\"{failed}\" errors=\"{}\">",
+        usize::from(!joined)
+    );
+    if let Some(why) = &report.not_joined {
+        let why = escaped(why);
+        let _ = writeln!(
+            out,
+            "    <testcase classname=\"{name}\" name=\"join\"><error message=\"{why}\"/></testcase>"
+        );
+    }
+    for (n, step) in report.steps.iter().enumerate() {
+        case(out, &name, n + 1, step);
+    }
+    out.push_str("  </testsuite>\n");
+}
+
+fn case(out: &mut String, suite: &str, n: usize, step: &StepReport) {
+    let title = escaped(&step.title);
+    let seconds = step.took.as_secs_f64();
+    let _ = write!(
+        out,
+        "    <testcase classname=\"{suite}\" name=\"{n} {title}\" time=\"{seconds:.6}\">"
+    );
+    for failure in &step.failures {
+        let _ = write!(out, "<failure message=\"{}\"/>", escaped(failure));
+    }
+    for finding in &step.findings {
+        let what = escaped(&finding.what);
+        let _ = write!(
+            out,
+            "<failure type=\"{}\" message=\"{what}\"/>",
+            finding.rule
+        );
+    }
+    out.push_str("</testcase>\n");
+}
+
+/// A text in an attribute; what XML cannot hold is left out.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\n' => out.push_str("&#10;"),
+            c if c.is_control() => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::{Finding, Rule};
+
+    #[test]
+    fn a_failed_step_is_a_failed_case_and_its_text_is_escaped() {
+        let step = StepReport {
+            title: "create a/<b>".into(),
+            findings: vec![Finding::new(Rule::Conflict, "\"x\" & y")],
+            ..Default::default()
+        };
+        let report = Report {
+            scenario: "s".into(),
+            steps: vec![StepReport::default(), step],
+            ..Default::default()
+        };
+        let xml = render(&[report]);
+        assert!(
+            xml.contains("<testsuite name=\"s\" tests=\"2\" failures=\"1\" errors=\"0\">"),
+            "{xml}"
+        );
+        let case = "name=\"2 create a/&lt;b&gt;\" time=\"0.000000\"><failure type=\"conflict\" message=\"&quot;x&quot; &amp; y\"/>";
+        assert!(xml.contains(case), "{xml}");
+    }
+}

@@ -1,0 +1,122 @@
+//! What a run came to, for people and for programs.
+
+pub mod human;
+pub mod junit;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use nri::{Delivery, Outcome};
+use serde::{Serialize, Serializer};
+
+use crate::{changes::Change, rules::Finding};
+
+/// One scenario, run.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Report {
+    pub scenario: String,
+    pub plugins: Vec<String>,
+    pub steps: Vec<StepReport>,
+    /// The plugin did not join: nothing was tried.
+    pub not_joined: Option<String>,
+    /// Answers by event, in seconds.
+    pub latencies: BTreeMap<String, Latency>,
+    /// The end of what the plugin printed, where something failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub output: String,
+}
+
+/// One step, made.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct StepReport {
+    /// What it does, and with what: `create web/greeter`.
+    pub title: String,
+    pub line: usize,
+    /// A step before it has failed.
+    #[serde(skip)]
+    pub after_failure: bool,
+    #[serde(serialize_with = "seconds")]
+    pub took: Duration,
+    pub changes: Vec<Change>,
+    pub notes: Vec<String>,
+    /// What was expected and is not so.
+    pub failures: Vec<String>,
+    pub findings: Vec<Finding>,
+    /// Findings that the scenario allows.
+    pub allowed: Vec<Finding>,
+}
+
+impl StepReport {
+    pub fn held(&self) -> bool {
+        self.failures.is_empty() && self.findings.is_empty()
+    }
+}
+
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            rule: &'a str,
+            what: &'a str,
+        }
+        let rule = self.rule.about().name;
+        let what = &self.what;
+        Shown { rule, what }.serialize(serializer)
+    }
+}
+
+/// Answers to one event.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Latency {
+    pub count: usize,
+    #[serde(serialize_with = "seconds")]
+    pub p50: Duration,
+    #[serde(serialize_with = "seconds")]
+    pub max: Duration,
+    #[serde(skip)]
+    all: Vec<Duration>,
+}
+
+impl Report {
+    pub fn held(&self) -> bool {
+        self.not_joined.is_none() && self.steps.iter().all(StepReport::held)
+    }
+
+    /// Counts what plugins answered.
+    pub fn count(&mut self, deliveries: &[Delivery]) {
+        for delivery in deliveries.iter().filter(|d| was_called(d)) {
+            let name = nri::mask::event_name(delivery.event).to_owned();
+            self.latencies
+                .entry(name)
+                .or_default()
+                .all
+                .push(delivery.took);
+        }
+    }
+
+    /// Sums the counts up.
+    pub fn finish(&mut self) {
+        for latency in self.latencies.values_mut() {
+            latency.all.sort_unstable();
+            latency.count = latency.all.len();
+            latency.p50 = latency
+                .all
+                .get(latency.count / 2)
+                .copied()
+                .unwrap_or_default();
+            latency.max = latency.all.last().copied().unwrap_or_default();
+        }
+    }
+}
+
+/// Whether the plugin was asked at all.
+fn was_called(delivery: &Delivery) -> bool {
+    let outcome = &delivery.outcome;
+    !matches!(
+        outcome,
+        Outcome::NotSubscribed | Outcome::Skipped | Outcome::Joining | Outcome::Absent
+    )
+}
+
+fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}

@@ -1,0 +1,124 @@
+//! What a step's deliveries, wishes and messages say of the plugin: the rules, and what was expected of all answers.
+
+use nri::{
+    Code, Delivery, Outcome, PluginEvent,
+    mask::event_name,
+    policy::Class,
+    testing::{Happening, Place, Wish, WishKind},
+};
+
+use super::Bench;
+use crate::{
+    adjustment,
+    report::{StepReport, human::short},
+    rules::{Finding, Rule},
+    scenario::Expect,
+};
+
+impl Bench {
+    /// Judges what has come in since the last step.
+    pub(super) fn judge(&mut self, expect: &Expect, report: &mut StepReport) {
+        let deliveries = self.runtime.take_deliveries().into_iter();
+        let deliveries: Vec<_> = deliveries.filter(|d| self.is_ours(d)).collect();
+        self.report.count(&deliveries);
+        let expected_error = expect.error.is_some() && report.failures.is_empty();
+        let mut findings: Vec<_> = deliveries.iter().filter_map(of_delivery).collect();
+        if expected_error {
+            // What the scenario asked for is no news.
+            findings.retain(|finding| finding.rule != Rule::Conflict);
+        }
+        findings.extend(self.runtime.take_wishes().iter().flat_map(of_wish));
+        let happenings = self.runtime.take_happenings();
+        for happening in &happenings {
+            if let PluginEvent::Deprecated { event } = happening.event {
+                let note = format!("it takes {} as StateChange", event_name(event));
+                report.notes.push(note);
+            }
+        }
+        findings.extend(happenings.iter().filter_map(of_happening));
+        findings.extend(self.tap.take_findings());
+        self.file(findings, report);
+        if let Some(limit) = expect.within {
+            for (method, took) in self.tap.take_longest() {
+                if took > limit {
+                    let (took, limit) = (short(took), short(limit));
+                    let failure =
+                        format!("{method} was answered after {took}: expected within {limit}");
+                    report.failures.push(failure);
+                }
+            }
+        }
+        self.tap.take_longest();
+    }
+
+    /// Whether it is about the plugin under test, and not one that stands beside it.
+    fn is_ours(&self, delivery: &Delivery) -> bool {
+        let beside = self.scenario.others.iter().any(|o| o.id == delivery.plugin);
+        let conflict = matches!(delivery.outcome, Outcome::Conflict(_));
+        conflict || (!beside && self.plugins.contains(&delivery.plugin))
+    }
+}
+
+fn of_delivery(delivery: &Delivery) -> Option<Finding> {
+    let event = event_name(delivery.event);
+    let class = Class::of(delivery.event);
+    match &delivery.outcome {
+        Outcome::TimedOut => Some(Finding::new(
+            Rule::LateAnswer,
+            format!("{event} had no answer after {}", short(delivery.took)),
+        )),
+        Outcome::Lost(why) => Some(Finding::new(
+            Rule::LostConnection,
+            format!("{event}: {why}"),
+        )),
+        Outcome::Garbled(why) => Some(Finding::new(Rule::Garbage, format!("{event}: {why}"))),
+        Outcome::Conflict(why) => Some(Finding::new(Rule::Conflict, why.clone())),
+        Outcome::Refused(status) if status.is(Code::Unimplemented) => Some(Finding::new(
+            Rule::UnhandledEvent,
+            format!("{event} is answered with UNIMPLEMENTED"),
+        )),
+        Outcome::Refused(status) if matches!(class, Class::Teardown | Class::Notification) => Some(
+            Finding::new(Rule::TeardownRefused, format!("{event}: {status}")),
+        ),
+        _ => None,
+    }
+}
+
+fn of_wish(wish: &Wish) -> Vec<Finding> {
+    let deed = match &wish.kind {
+        WishKind::Update(_) => "an update",
+        WishKind::Evict(_) => "an eviction",
+    };
+    let mut findings = Vec::new();
+    let id = &wish.container;
+    match wish.place {
+        Place::There => {}
+        Place::Removed => findings.push(Finding::new(
+            Rule::KeptAfterRemove,
+            format!("{deed} of container {id}, which was removed"),
+        )),
+        Place::Never => findings.push(Finding::new(
+            Rule::UnknownContainer,
+            format!("{deed} of container {id:?}, which never was"),
+        )),
+    }
+    if let WishKind::Update(resources) = &wish.kind {
+        let mut wrong = Vec::new();
+        adjustment::resources_wrong(resources, &mut wrong);
+        let wrong = wrong.into_iter();
+        findings.extend(wrong.map(|what| Finding::new(Rule::BadAdjustment, what)));
+    }
+    findings
+}
+
+fn of_happening(happening: &Happening) -> Option<Finding> {
+    match &happening.event {
+        PluginEvent::Closed { reason } if reason.starts_with("connection-lost") => {
+            Some(Finding::new(Rule::LostConnection, reason.clone()))
+        }
+        PluginEvent::Closed { reason } if reason.starts_with("protocol-error") => {
+            Some(Finding::new(Rule::Garbage, reason.clone()))
+        }
+        _ => None,
+    }
+}

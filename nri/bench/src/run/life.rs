@@ -1,0 +1,254 @@
+//! The plugin's coming and going: join, crash, restart, rollout, end.
+
+use std::time::Duration;
+
+use nri::{Kind, PluginEvent, PluginId, PluginInfo, PluginState, testing::Happening};
+use tokio::time::{Instant, sleep};
+
+use super::{Bench, Over};
+use crate::{
+    plugin::GRACE,
+    report::StepReport,
+    rules::{Finding, Rule},
+    scenario::Expect,
+};
+
+const LOOK: Duration = Duration::from_millis(5);
+
+impl Bench {
+    /// The first step.
+    pub(super) async fn join(
+        &mut self,
+        plugins: &[PluginId],
+        expect: &Expect,
+        report: &mut StepReport,
+    ) -> Result<(), Over> {
+        self.tap.listen()?;
+        self.start_one()?;
+        let infos = self.await_joined(plugins).await.map_err(Over::NotJoined)?;
+        self.plugins = infos.iter().map(|info| info.id.clone()).collect();
+        self.report.plugins = self.plugins.iter().map(ToString::to_string).collect();
+        let protocol = self.tap.seen(|seen| seen.protocol).unwrap_or("unknown");
+        report.title = format!("join {}", self.report.plugins.join(", "));
+        for info in &infos {
+            let note = format!("{protocol}, subscribed to {}", info.events);
+            report.notes.push(note);
+            if let Some(events) = expect.events
+                && events != info.events
+            {
+                let failure = format!("subscribed to {}: expected {events}", info.events);
+                report.failures.push(failure);
+            }
+        }
+        if let Some(expected) = &expect.protocol
+            && expected != protocol
+        {
+            report
+                .failures
+                .push(format!("it speaks {protocol}: expected {expected}"));
+        }
+        Ok(())
+    }
+
+    fn start_one(&mut self) -> Result<(), Over> {
+        if let Some(instance) = self.program.start(&self.tap)? {
+            self.instances.push(instance);
+        }
+        Ok(())
+    }
+
+    /// The plugins that connected and get events.
+    fn active(&self) -> Vec<PluginInfo> {
+        let mut plugins = self.runtime.adaptation().plugins();
+        plugins.retain(|p| p.kind == Some(Kind::External) && p.state == PluginState::Active);
+        plugins
+    }
+
+    /// Whether every plugin that joined still gets events.
+    pub(super) fn is_there(&self) -> bool {
+        let active = self.active();
+        let there = |id: &PluginId| active.iter().any(|info| info.id == *id);
+        self.plugins.iter().all(there)
+    }
+
+    /// Waits until these plugins are in, or any if none is named; says why they are not.
+    async fn await_joined(&mut self, wanted: &[PluginId]) -> Result<Vec<PluginInfo>, String> {
+        let limit = self.scenario.join_timeout;
+        let deadline = Instant::now() + limit;
+        let mut rejected = None;
+        loop {
+            let active = self.active();
+            let in_ = |id: &PluginId| active.iter().any(|info| info.id == *id);
+            if !active.is_empty() && wanted.iter().all(in_) {
+                return Ok(active);
+            }
+            for Happening { plugin, event } in self.runtime.take_happenings() {
+                if let PluginEvent::Rejected { reason } = event {
+                    let who = plugin.map_or_else(|| "it".to_owned(), |id| id.to_string());
+                    rejected = Some(format!("{who} was rejected: {reason}"));
+                }
+            }
+            let ended = self.instances.last_mut().and_then(|i| i.ended());
+            let why = match (&rejected, ended) {
+                (Some(rejected), Some(status)) => format!("{rejected}; it ended with {status}"),
+                (None, Some(status)) => {
+                    format!("the plugin ended with {status} before it had joined")
+                }
+                (Some(rejected), None) => rejected.clone(),
+                (None, None) => format!(
+                    "no plugin has joined within {limit:?}: it must connect to {}",
+                    self.program.socket.display()
+                ),
+            };
+            if ended.is_some() || Instant::now() >= deadline {
+                return Err(why);
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// The runtime is gone without a word, and comes back.
+    pub(super) async fn crash(&mut self, report: &mut StepReport) -> Result<(), Over> {
+        self.tap.cut();
+        self.end_launched(report, false).await;
+        self.come_back(report).await
+    }
+
+    /// The runtime says goodbye, and comes back.
+    pub(super) async fn restart(&mut self, report: &mut StepReport) -> Result<(), Over> {
+        self.runtime.shutdown().await;
+        self.tap.drained().await;
+        self.end_launched(report, true).await;
+        self.come_back(report).await
+    }
+
+    /// Launched plugins end with their connection; a runtime that is there to do so ends them.
+    async fn end_launched(&mut self, report: &mut StepReport, by_signal: bool) {
+        if !self.program.is_launched() {
+            return;
+        }
+        for mut instance in std::mem::take(&mut self.instances) {
+            let mut ended = instance.ends_within(GRACE).await;
+            if !ended {
+                let by_sigterm = instance.stop().await;
+                ended = by_signal && by_sigterm;
+            }
+            if !ended {
+                let what = match by_signal {
+                    true => format!("it was there {GRACE:?} after SIGTERM"),
+                    false => format!("it was there {GRACE:?} after its connection was lost"),
+                };
+                self.file(vec![Finding::new(Rule::OutlivesRuntime, what)], report);
+            }
+        }
+    }
+
+    async fn come_back(&mut self, report: &mut StepReport) -> Result<(), Over> {
+        self.runtime.restart().await?;
+        // That the connections are lost is our doing.
+        self.runtime.take_happenings();
+        self.runtime.take_deliveries();
+        let began = Instant::now();
+        self.tap.listen()?;
+        let gone = self.instances.iter_mut().all(|i| i.ended().is_some());
+        if gone {
+            self.instances.clear();
+            self.start_one()?;
+            report
+                .notes
+                .push("it had ended: started anew, as a supervisor would".to_owned());
+        }
+        let plugins = self.plugins.clone();
+        let mut joined = self.await_joined(&plugins).await;
+        let ended = self.instances.last_mut().and_then(|i| i.ended());
+        if joined.is_err() && ended.is_some() && !gone {
+            self.instances.clear();
+            self.start_one()?;
+            report
+                .notes
+                .push("it ended: started anew, as a supervisor would".to_owned());
+            joined = self.await_joined(&plugins).await;
+        }
+        joined.map_err(Over::NotJoined)?;
+        let took = began.elapsed();
+        report
+            .notes
+            .push(format!("it was back after {:.1} s", took.as_secs_f64()));
+        Ok(())
+    }
+
+    /// A second instance joins, and gets the events; then the first one goes.
+    pub(super) async fn rollout(&mut self, report: &mut StepReport) -> Result<(), Over> {
+        self.runtime.take_happenings();
+        self.start_one()?;
+        let deadline = Instant::now() + self.scenario.join_timeout;
+        let mut seen = Vec::new();
+        let replaced = |seen: &[Happening]| {
+            seen.iter().any(|h| match &h.event {
+                PluginEvent::Shadowed => true,
+                PluginEvent::Closed { reason } => reason.starts_with("instance-replaced"),
+                _ => false,
+            })
+        };
+        while !(replaced(&seen) && self.is_there()) {
+            if Instant::now() >= deadline {
+                let limit = self.scenario.join_timeout;
+                let why = format!(
+                    "the newer instance had not taken the older one's place within {limit:?}"
+                );
+                report.failures.push(why);
+                break;
+            }
+            sleep(LOOK).await;
+            seen.extend(self.runtime.take_happenings());
+        }
+        if self.instances.len() > 1 {
+            let older = self.instances.remove(0);
+            older.stop().await;
+            let gone = Instant::now() + GRACE;
+            while !seen
+                .iter()
+                .any(|h| matches!(h.event, PluginEvent::Closed { .. }))
+            {
+                if Instant::now() >= gone {
+                    break;
+                }
+                sleep(LOOK).await;
+                seen.extend(self.runtime.take_happenings());
+            }
+        }
+        let rejected = seen.iter().filter_map(|h| match &h.event {
+            PluginEvent::Rejected { reason } => Some(format!("an instance was rejected: {reason}")),
+            _ => None,
+        });
+        report.failures.extend(rejected);
+        Ok(())
+    }
+
+    /// The last step of every scenario: the runtime says goodbye.
+    pub(super) async fn end(&mut self) -> StepReport {
+        let began = std::time::Instant::now();
+        let mut report = StepReport {
+            title: "shutdown".to_owned(),
+            ..StepReport::default()
+        };
+        // What came in until now is the plugin's; what the goodbye brings about is not.
+        self.judge(&Expect::default(), &mut report);
+        self.runtime.shutdown().await;
+        self.tap.drained().await;
+        self.end_launched(&mut report, true).await;
+        for instance in std::mem::take(&mut self.instances) {
+            instance.stop().await;
+        }
+        let findings = self.tap.take_findings();
+        self.file(findings, &mut report);
+        report.took = began.elapsed();
+        report
+    }
+
+    /// The process whose memory is looked at.
+    pub(super) fn pid(&self) -> Option<u32> {
+        let started = self.instances.last().map(|instance| instance.pid);
+        started.or_else(|| self.tap.seen(|seen| seen.pid))
+    }
+}

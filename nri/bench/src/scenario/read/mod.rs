@@ -1,0 +1,335 @@
+//! From the text of a scenario to a checked one.
+
+mod steps;
+mod values;
+
+use std::{collections::BTreeMap, ops::Range, time::Duration};
+
+use nri::{
+    PluginId,
+    proto::{Container, PodSandbox},
+    testing::{Flavor, container, pod},
+    validate::DefaultValidator,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use toml::{Spanned, de::DeTable};
+
+use super::{Other, Scenario, Speaks, shape};
+use crate::rules::Rule;
+use values::{duration, lay_over, not_a_duration};
+
+/// What is wrong with a scenario, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {why}")]
+pub struct Bad {
+    pub line: usize,
+    pub why: String,
+}
+
+type Result<T, E = Bad> = std::result::Result<T, E>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    flavor: FlavorName,
+    #[serde(default)]
+    speaks: Speaks,
+    #[serde(default)]
+    allow: Vec<Spanned<String>>,
+    growth: Option<Spanned<String>>,
+    #[serde(default)]
+    runtime: RuntimeTable,
+    #[serde(default)]
+    plugin: PluginTable,
+    #[serde(default)]
+    validator: DefaultValidator,
+    #[serde(default)]
+    other: Vec<OtherTable>,
+    #[serde(default)]
+    pod: BTreeMap<String, Value>,
+    #[serde(default)]
+    container: BTreeMap<String, Value>,
+    #[serde(default)]
+    step: Vec<Spanned<StepTable>>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum FlavorName {
+    #[default]
+    Plain,
+    Containerd,
+    CriO,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RuntimeTable {
+    name: String,
+    version: String,
+    request_timeout: Option<Spanned<String>>,
+    join_timeout: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PluginTable {
+    id: Option<Spanned<String>>,
+    config: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OtherTable {
+    id: Spanned<String>,
+    #[serde(default)]
+    adjust: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StepTable {
+    r#do: String,
+    pods: Option<u32>,
+    containers: Option<u32>,
+    plugins: Option<Vec<String>>,
+    pod: Option<String>,
+    container: Option<String>,
+    resources: Option<Value>,
+    overhead: Option<Value>,
+    by: Option<String>,
+    times: Option<u32>,
+    expect: Option<ExpectTable>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ExpectTable {
+    error: Option<String>,
+    adjust: Option<Value>,
+    exact: bool,
+    unchanged: bool,
+    updates: Vec<Value>,
+    evictions: Vec<Value>,
+    resources: Option<Value>,
+    events: Option<Spanned<String>>,
+    protocol: Option<Spanned<String>>,
+    prints: Vec<String>,
+    within: Option<Spanned<String>>,
+}
+
+/// Reads a scenario; `name` where it has none of its own.
+pub fn read(name: &str, text: &str) -> Result<Scenario> {
+    let lines = Lines(text);
+    let file: File = toml::from_str(text).map_err(|e| Bad {
+        line: e.span().map_or(1, |span| lines.of(&span)),
+        why: e.message().to_owned(),
+    })?;
+    let table = DeTable::parse(text).map_err(|e| Bad {
+        line: e.span().map_or(1, |span| lines.of(&span)),
+        why: e.message().to_owned(),
+    })?;
+    Reader { lines, table }.scenario(name, file)
+}
+
+struct Lines<'a>(&'a str);
+
+impl Lines<'_> {
+    fn of(&self, span: &Range<usize>) -> usize {
+        let before = self.0.get(..span.start).unwrap_or(self.0);
+        before.matches('\n').count() + 1
+    }
+}
+
+struct Reader<'a> {
+    lines: Lines<'a>,
+    table: Spanned<DeTable<'a>>,
+}
+
+impl Reader<'_> {
+    fn bad(&self, span: &Range<usize>, why: impl Into<String>) -> Bad {
+        Bad {
+            line: self.lines.of(span),
+            why: why.into(),
+        }
+    }
+
+    /// Line of the deepest key of this path that is there.
+    fn line(&self, path: &[String]) -> usize {
+        let mut line = 1;
+        let mut keys = path.iter();
+        let Some(first) = keys.next() else {
+            return line;
+        };
+        let Some((key, mut value)) = self.table.get_ref().get_key_value(first.as_str()) else {
+            return line;
+        };
+        line = self.lines.of(&key.span());
+        for key in keys {
+            let next = match (value.get_ref(), key.parse::<usize>()) {
+                (toml::de::DeValue::Table(table), _) => table
+                    .get_key_value(key.as_str())
+                    .map(|(key, value)| (key.span(), value)),
+                (toml::de::DeValue::Array(array), Ok(at)) => {
+                    array.get(at).map(|value| (value.span(), value))
+                }
+                _ => None,
+            };
+            let Some((span, below)) = next else {
+                return line;
+            };
+            (line, value) = (self.lines.of(&span), below);
+        }
+        line
+    }
+
+    /// A value as a message; `path` is where it stands.
+    fn message<T: DeserializeOwned + Serialize>(
+        &self,
+        path: &[&str],
+        given: &Value,
+    ) -> Result<(T, Value)> {
+        shape::read(given).map_err(|misfit| {
+            let mut whole: Vec<String> = path.iter().map(ToString::to_string).collect();
+            whole.extend(misfit.path);
+            let at = whole.join(".");
+            Bad {
+                line: self.line(&whole),
+                why: format!("{at}: {}", misfit.why),
+            }
+        })
+    }
+
+    /// A pod or container of this name: what is given, over what one has that nothing is said of.
+    fn object<T: DeserializeOwned + Serialize>(
+        &self,
+        kind: &str,
+        name: &str,
+        usual: &T,
+        given: &Value,
+    ) -> Result<T> {
+        let (_, given) = self.message::<T>(&[kind, name], given)?;
+        let mut whole = serde_json::to_value(usual).unwrap_or_default();
+        lay_over(&mut whole, given);
+        serde_json::from_value(whole).map_err(|e| Bad {
+            line: self.line(&[kind.to_owned(), name.to_owned()]),
+            why: e.to_string(),
+        })
+    }
+
+    fn scenario(&self, name: &str, file: File) -> Result<Scenario> {
+        let mut pods = BTreeMap::new();
+        for (name, given) in &file.pod {
+            let usual = PodSandbox::from(pod(name));
+            pods.insert(name.clone(), self.object("pod", name, &usual, given)?);
+        }
+        let mut containers = BTreeMap::new();
+        for (name, given) in &file.container {
+            let usual = Container::from(container(name));
+            let made = self.object("container", name, &usual, given)?;
+            containers.insert(name.clone(), made);
+        }
+        let mut others = Vec::new();
+        for (at, other) in file.other.iter().enumerate() {
+            let path = ["other", &at.to_string(), "adjust"];
+            let adjust = other.adjust.clone().unwrap_or_else(|| Map::new().into());
+            others.push(Other {
+                id: self.id(&other.id)?,
+                adjust: self.message(&path, &adjust)?.0,
+            });
+        }
+        let mut allow = Vec::new();
+        for rule in &file.allow {
+            let known = Rule::named(rule.get_ref());
+            allow.push(known.ok_or_else(|| {
+                let why = format!(
+                    "no rule is called {:?}; nri-bench rules lists them",
+                    rule.get_ref()
+                );
+                self.bad(&rule.span(), why)
+            })?);
+        }
+        let plugin = match &file.plugin.id {
+            Some(id) => self.id(id)?,
+            None => PluginId {
+                index: "10".into(),
+                name: "plugin".into(),
+            },
+        };
+        let mut scenario = Scenario {
+            name: match file.name.as_str() {
+                "" => name.to_owned(),
+                given => given.to_owned(),
+            },
+            flavor: match file.flavor {
+                FlavorName::Plain => Flavor::Plain,
+                FlavorName::Containerd => Flavor::Containerd,
+                FlavorName::CriO => Flavor::CriO,
+            },
+            speaks: file.speaks,
+            identity: (file.runtime.name, file.runtime.version),
+            request_timeout: self.duration(file.runtime.request_timeout, Duration::from_secs(2))?,
+            join_timeout: self.duration(file.runtime.join_timeout, Duration::from_secs(10))?,
+            plugin,
+            config: file.plugin.config,
+            validator: file.validator,
+            allow,
+            growth: self.bytes(file.growth)?,
+            others,
+            pods,
+            containers,
+            steps: Vec::new(),
+        };
+        scenario.validator.verify().map_err(|why| Bad {
+            line: self.line(&["validator".to_owned()]),
+            why,
+        })?;
+        for (at, step) in file.step.into_iter().enumerate() {
+            let line = self.lines.of(&step.span());
+            let step = self.step(at, line, step.into_inner())?;
+            scenario.steps.push(step);
+        }
+        Ok(scenario)
+    }
+
+    fn id(&self, id: &Spanned<String>) -> Result<PluginId> {
+        let read = id.get_ref().parse();
+        read.map_err(|e: nri::owners::BadPluginId| self.bad(&id.span(), e.to_string()))
+    }
+
+    fn duration(&self, given: Option<Spanned<String>>, usual: Duration) -> Result<Duration> {
+        let Some(given) = given else {
+            return Ok(usual);
+        };
+        let read = duration(given.get_ref());
+        read.ok_or_else(|| self.bad(&given.span(), not_a_duration(given.get_ref())))
+    }
+
+    fn bytes(&self, given: Option<Spanned<String>>) -> Result<u64> {
+        let Some(given) = given else {
+            return Ok(8 << 20);
+        };
+        let text = given.get_ref();
+        let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+            Some(at) => text.split_at(at),
+            None => (text.as_str(), ""),
+        };
+        let shift = match unit {
+            "" => Some(0),
+            "KiB" => Some(10),
+            "MiB" => Some(20),
+            _ => None,
+        };
+        let bytes = shift.and_then(|shift| Some(number.parse::<u64>().ok()? << shift));
+        bytes.ok_or_else(|| {
+            self.bad(
+                &given.span(),
+                format!("{text:?}: must be a number and KiB or MiB"),
+            )
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! Small values of scenarios: durations, numbers with a bound, tables upon tables.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Pods that `join` and `churn` may ask for.
+const MOST: u32 = 100_000;
+
+pub(super) fn not_a_duration(text: &str) -> String {
+    format!("{text:?}: must be a number and us, ms or s")
+}
+
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    let at = text.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = text[..at].parse().ok()?;
+    match &text[at..] {
+        "us" => Some(Duration::from_micros(number)),
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        _ => None,
+    }
+}
+
+pub(super) fn bounded(given: Option<u32>, usual: u32) -> Result<u32, String> {
+    match given.unwrap_or(usual) {
+        fits @ 0..=MOST => Ok(fits),
+        more => Err(format!("{more} is more than {MOST}")),
+    }
+}
+
+/// What `given` has over `whole`: tables key by key, anything else as it is.
+pub(super) fn lay_over(whole: &mut Value, given: Value) {
+    match (whole, given) {
+        (Value::Object(whole), Value::Object(given)) => {
+            for (key, value) in given {
+                lay_over(whole.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (whole, given) => *whole = given,
+    }
+}

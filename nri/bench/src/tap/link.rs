@@ -1,0 +1,156 @@
+//! One connection of the plugin, and the runtime's behind it.
+
+use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use super::{
+    Shared,
+    frames::{Message, Reader},
+    watch::{Fate, LinkState},
+};
+use crate::rules::Rule;
+
+/// How long an UpdateContainers from inside a handler is kept back before it is taken for one that the handler waits for.
+const HOLD: Duration = Duration::from_millis(300);
+/// How long a plugin is heard after the runtime has let it go.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+const PIECE: usize = 16 << 10;
+
+/// A link to its end: one of both has closed its connection, or sends what is no frame.
+pub(super) async fn run(shared: Arc<Shared>, plugin: UnixStream, runtime: PathBuf) {
+    let Ok(runtime) = UnixStream::connect(runtime).await else {
+        return;
+    };
+    let mut link = Link {
+        shared,
+        state: LinkState::default(),
+        plugin,
+        runtime,
+        of_plugin: Reader::default(),
+        of_runtime: Reader::default(),
+        held: VecDeque::new(),
+    };
+    // An error is the end of one of the sockets.
+    let _ = link.relay().await;
+}
+
+struct Link {
+    shared: Arc<Shared>,
+    state: LinkState,
+    plugin: UnixStream,
+    runtime: UnixStream,
+    of_plugin: Reader,
+    of_runtime: Reader,
+    /// What is kept back for the runtime, and until when.
+    held: VecDeque<(Instant, Message)>,
+}
+
+impl Link {
+    async fn relay(&mut self) -> std::io::Result<()> {
+        let mut from_plugin = vec![0; PIECE];
+        let mut from_runtime = vec![0; PIECE];
+        loop {
+            let due = self.held.front().map(|(due, _)| *due);
+            tokio::select! {
+                read = self.plugin.read(&mut from_plugin) => match read? {
+                    0 => return Ok(()),
+                    n => self.take_from_plugin(&from_plugin[..n]).await?,
+                },
+                read = self.runtime.read(&mut from_runtime) => match read? {
+                    0 => {
+                        // Nobody is there to be told: what it still says is only looked at.
+                        let _ = timeout(LAST_WORDS, self.hear_out(&mut from_plugin)).await;
+                        return Ok(());
+                    }
+                    n => self.take_from_runtime(&from_runtime[..n]).await?,
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.give_up_holding().await?;
+                }
+            }
+        }
+    }
+
+    async fn hear_out(&mut self, piece: &mut [u8]) -> std::io::Result<()> {
+        loop {
+            match self.plugin.read(piece).await? {
+                0 => return Ok(()),
+                n => {
+                    for message in self.messages_of_plugin(&piece[..n])? {
+                        self.judge(message);
+                    }
+                }
+            }
+        }
+    }
+
+    fn messages_of_plugin(&mut self, bytes: &[u8]) -> std::io::Result<Vec<Message>> {
+        self.of_plugin.push(bytes).map_err(|e| {
+            self.shared.seen.lock().found(Rule::Garbage, e.to_string());
+            std::io::Error::other(e)
+        })
+    }
+
+    fn judge(&mut self, message: Message) -> Fate {
+        let manner = self.shared.manner.lock();
+        let mut seen = self.shared.seen.lock();
+        seen.plugin_says(&mut self.state, &manner, message, Instant::now())
+    }
+
+    async fn take_from_plugin(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        for message in self.messages_of_plugin(bytes)? {
+            match self.judge(message) {
+                Fate::Pass(message) => self.runtime.write_all(&message.frames()).await?,
+                Fate::Answer(message) => self.plugin.write_all(&message.frames()).await?,
+                Fate::Hold(message) => self.held.push_back((Instant::now() + HOLD, message)),
+            }
+        }
+        if !self.state.is_asked() {
+            // Sent beside a handler that did not wait for it.
+            for (_, message) in std::mem::take(&mut self.held) {
+                self.runtime.write_all(&message.frames()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn give_up_holding(&mut self) -> std::io::Result<()> {
+        if let Some((_, message)) = self.held.pop_front() {
+            let what = format!(
+                "UpdateContainers while {} has no answer, and no answer for {HOLD:?} after",
+                self.state.asked()
+            );
+            self.shared.seen.lock().found(Rule::UpdateInCallback, what);
+            self.runtime.write_all(&message.frames()).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_from_runtime(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let messages = self.of_runtime.push(bytes);
+        for message in messages.map_err(std::io::Error::other)? {
+            let (fate, slow) = {
+                let manner = self.shared.manner.lock();
+                let mut seen = self.shared.seen.lock();
+                let now = Instant::now() + manner.slow;
+                let fate = seen.runtime_says(&mut self.state, &manner, message, now);
+                (fate, manner.slow)
+            };
+            if !slow.is_zero() {
+                sleep(slow).await;
+            }
+            match fate {
+                Fate::Pass(message) | Fate::Hold(message) => {
+                    self.plugin.write_all(&message.frames()).await?;
+                }
+                Fate::Answer(message) => self.runtime.write_all(&message.frames()).await?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! The tap on the wire: between the plugin under test and the runtime, it sees every message both ways, and changes a few.
+//!
+//! ```text
+//!   plugin ◄──► the socket that the plugin is told ── Link ── the runtime's own socket ◄──► FakeRuntime
+//! ```
+//!
+//! It gives a launched plugin its configuration, speaks as an older runtime, holds messages back, cuts connections, and
+//! writes down what no runtime can see of a plugin.
+
+pub mod frames;
+mod link;
+mod watch;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    net::{UnixListener, UnixStream},
+    task::JoinSet,
+};
+
+use crate::{rules::Finding, scenario::Speaks};
+
+pub use watch::Seen;
+
+/// What the tap does to messages; the same for all links.
+#[derive(Debug, Default)]
+pub struct Manner {
+    pub speaks: Speaks,
+    pub config: String,
+    /// How long messages to the plugin are held back.
+    pub slow: Duration,
+}
+
+/// What all links share.
+#[derive(Debug, Default)]
+struct Shared {
+    manner: Mutex<Manner>,
+    seen: Mutex<Seen>,
+}
+
+/// The tap; its links are cut when it is dropped.
+pub struct Tap {
+    shared: Arc<Shared>,
+    runtime: PathBuf,
+    socket: PathBuf,
+    links: Arc<Mutex<JoinSet<()>>>,
+    /// Takes in whoever connects; aborted, nobody can.
+    listening: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+impl Tap {
+    /// In front of the runtime at `runtime`; plugins connect to `socket`.
+    pub fn new(runtime: &Path, socket: &Path, manner: Manner) -> Self {
+        let shared = Shared {
+            manner: Mutex::new(manner),
+            seen: Mutex::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            runtime: runtime.to_owned(),
+            socket: socket.to_owned(),
+            links: Arc::default(),
+            listening: None,
+        }
+    }
+
+    /// Takes in whoever connects from now on.
+    pub fn listen(&mut self) -> io::Result<()> {
+        let listener = UnixListener::bind(&self.socket)?;
+        let (shared, links) = (self.shared.clone(), self.links.clone());
+        let runtime = self.runtime.clone();
+        self.listening = Some(tokio::spawn(async move {
+            while let Ok((plugin, _)) = listener.accept().await {
+                let pid = plugin.peer_cred().ok().and_then(|cred| cred.pid());
+                shared.seen.lock().pid = pid.and_then(|pid| u32::try_from(pid).ok());
+                let link = link::run(shared.clone(), plugin, runtime.clone());
+                links.lock().spawn(link);
+            }
+        }));
+        Ok(())
+    }
+
+    /// One end of a connection that is there already, for a plugin that is launched.
+    pub fn connection(&self) -> io::Result<OwnedFd> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let plugin = UnixStream::from_std(ours)?;
+        let link = link::run(self.shared.clone(), plugin, self.runtime.clone());
+        self.links.lock().spawn(link);
+        Ok(theirs.into())
+    }
+
+    /// Ends every connection without a word, and takes no new ones until [`Self::listen`].
+    pub fn cut(&mut self) {
+        if let Some(listening) = self.listening.take() {
+            listening.abort();
+            let _ = std::fs::remove_file(&self.socket);
+        }
+        *self.links.lock() = JoinSet::new();
+    }
+
+    /// Waits until the runtime has let every plugin go and the plugins had a moment to say what they should not.
+    pub async fn drained(&mut self) {
+        if let Some(listening) = self.listening.take() {
+            listening.abort();
+            let _ = std::fs::remove_file(&self.socket);
+        }
+        let mut links = std::mem::take(&mut *self.links.lock());
+        while links.join_next().await.is_some() {}
+    }
+
+    pub fn slow_down(&self, by: Duration) {
+        self.shared.manner.lock().slow = by;
+    }
+
+    /// What was found since the last call.
+    pub fn take_findings(&self) -> Vec<Finding> {
+        std::mem::take(&mut self.shared.seen.lock().findings)
+    }
+
+    /// The longest answer to each method since the last call.
+    pub fn take_longest(&self) -> BTreeMap<String, Duration> {
+        std::mem::take(&mut self.shared.seen.lock().longest)
+    }
+
+    /// What was noted of the wire.
+    pub fn seen<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+        look(&self.shared.seen.lock())
+    }
+}

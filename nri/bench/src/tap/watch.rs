@@ -1,0 +1,229 @@
+//! What the tap makes of the messages that pass it. Pure but for the clock that is handed in.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use nri::proto::{ConfigureRequest, ConfigureResponse};
+use prost::Message as _;
+use tokio::time::Instant;
+
+use super::{
+    Manner,
+    frames::{Message, Request, TO_PLUGIN, TO_RUNTIME},
+};
+use crate::{
+    rules::{Finding, Rule},
+    scenario::Speaks,
+};
+
+const V1BETA1: &str = "nri.pkg.api.v1beta1.";
+/// Calls that runtimes without dedicated calls send as StateChange.
+const PLAIN: [&str; 9] = [
+    "RunPodSandbox",
+    "PostUpdatePodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "PostCreateContainer",
+    "StartContainer",
+    "PostStartContainer",
+    "PostUpdateContainer",
+    "RemoveContainer",
+];
+
+/// What becomes of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Fate {
+    Pass(Message),
+    /// It goes back to its sender, as the answer.
+    Answer(Message),
+    /// An UpdateContainers while the plugin is being asked: kept back until its handler has answered, or too long.
+    Hold(Message),
+}
+
+/// One call to the plugin that has no answer yet.
+#[derive(Debug)]
+struct Call {
+    method: String,
+    since: Instant,
+}
+
+/// What one link is at.
+#[derive(Debug, Default)]
+pub struct LinkState {
+    calls: BTreeMap<u32, Call>,
+    /// It has answered Shutdown.
+    said_goodbye: bool,
+}
+
+impl LinkState {
+    /// Whether the plugin is being asked something that it has not answered.
+    pub fn is_asked(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    pub fn asked(&self) -> String {
+        let methods: Vec<_> = self.calls.values().map(|c| c.method.as_str()).collect();
+        methods.join(", ")
+    }
+}
+
+/// What was seen on all links.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub findings: Vec<Finding>,
+    /// Longest answer to each method.
+    pub longest: BTreeMap<String, Duration>,
+    /// `v1alpha1` or `v1beta1`, of the last registration.
+    pub protocol: Option<&'static str>,
+    /// Of the last that connected by itself.
+    pub pid: Option<u32>,
+    /// StateChange was called and answered.
+    pub state_changes: u64,
+    pub shutdowns: u64,
+}
+
+impl Seen {
+    pub fn found(&mut self, rule: Rule, what: impl Into<String>) {
+        let finding = Finding::new(rule, what);
+        if !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+
+    /// A message of the runtime.
+    pub fn runtime_says(
+        &mut self,
+        link: &mut LinkState,
+        manner: &Manner,
+        message: Message,
+        now: Instant,
+    ) -> Fate {
+        if message.connection != TO_PLUGIN {
+            return Fate::Pass(message);
+        }
+        let Some(mut request) = message.request() else {
+            return Fate::Pass(message);
+        };
+        if manner.speaks == Speaks::StateChange && PLAIN.contains(&request.method.as_str()) {
+            // The runtime side then takes the plugin for an old one, and asks it by StateChange.
+            return Fate::Answer(message.unimplemented("nri-bench: spoken as an old runtime"));
+        }
+        link.calls.insert(
+            message.stream,
+            Call {
+                method: request.method.clone(),
+                since: now,
+            },
+        );
+        self.shutdowns += u64::from(request.method == "Shutdown");
+        self.state_changes += u64::from(request.method == "StateChange");
+        if request.method == "Configure" && configure(manner, &mut request) {
+            return Fate::Pass(message.with(&request));
+        }
+        Fate::Pass(message)
+    }
+
+    /// A message of the plugin.
+    pub fn plugin_says(
+        &mut self,
+        link: &mut LinkState,
+        manner: &Manner,
+        message: Message,
+        now: Instant,
+    ) -> Fate {
+        match message.connection {
+            TO_PLUGIN => {
+                self.answered(link, &message, now);
+                Fate::Pass(message)
+            }
+            TO_RUNTIME => self.asked(link, manner, message),
+            other => {
+                let what = format!("a message on connection {other}, which NRI does not have");
+                self.found(Rule::Garbage, what);
+                Fate::Pass(message)
+            }
+        }
+    }
+
+    fn answered(&mut self, link: &mut LinkState, message: &Message, now: Instant) {
+        let Some(call) = link.calls.remove(&message.stream) else {
+            let what = format!("an answer to call {}, which nobody made", message.stream);
+            return self.found(Rule::Garbage, what);
+        };
+        let Some(response) = message.response() else {
+            let what = format!("the answer to {} is none", call.method);
+            return self.found(Rule::Garbage, what);
+        };
+        if link.said_goodbye {
+            let what = format!("{} was answered after Shutdown", call.method);
+            self.found(Rule::AnswerAfterShutdown, what);
+        }
+        let took = now.duration_since(call.since);
+        let longest = self.longest.entry(call.method.clone()).or_default();
+        *longest = took.max(*longest);
+        match call.method.as_str() {
+            "Shutdown" => link.said_goodbye = true,
+            "Configure" if response.status.as_ref().is_none_or(|s| s.code == 0) => {
+                let reply = ConfigureResponse::decode(response.payload.as_slice());
+                if reply.is_ok_and(|reply| reply.events == 0) {
+                    self.found(
+                        Rule::SubscribesToAll,
+                        "events = 0 in the answer to Configure",
+                    );
+                }
+            }
+            _ => {}
+        }
+        // A plugin without dedicated calls answers so until it is asked by StateChange.
+        let settles = PLAIN.contains(&call.method.as_str()) && self.state_changes == 0;
+        if response.is_unimplemented() && !settles {
+            let what = format!("{} is answered with UNIMPLEMENTED", call.method);
+            self.found(Rule::UnhandledEvent, what);
+        }
+    }
+
+    fn asked(&mut self, link: &mut LinkState, manner: &Manner, message: Message) -> Fate {
+        let Some(request) = message.request() else {
+            return Fate::Pass(message);
+        };
+        let beta = request.service.starts_with(V1BETA1);
+        let refused = match manner.speaks {
+            Speaks::Newest => false,
+            Speaks::V0125 | Speaks::StateChange => beta,
+            Speaks::V1Beta1 => !beta,
+        };
+        if refused {
+            let why = format!("{} is not served by this runtime", request.service);
+            return Fate::Answer(message.unimplemented(&why));
+        }
+        if request.method == "RegisterPlugin" {
+            self.protocol = Some(if beta { "v1beta1" } else { "v1alpha1" });
+            return Fate::Pass(message);
+        }
+        if link.said_goodbye {
+            let what = format!("{} after Shutdown", request.method);
+            self.found(Rule::AnswerAfterShutdown, what);
+        }
+        match request.method.as_str() {
+            "UpdateContainers" if link.is_asked() => Fate::Hold(message),
+            _ => Fate::Pass(message),
+        }
+    }
+}
+
+/// What Configure carries beside what the runtime says; true if anything.
+fn configure(manner: &Manner, request: &mut Request) -> bool {
+    let old = manner.speaks == Speaks::StateChange;
+    if manner.config.is_empty() && !old {
+        return false;
+    }
+    let Ok(mut configure) = ConfigureRequest::decode(request.payload.as_slice()) else {
+        return false;
+    };
+    configure.config.clone_from(&manner.config);
+    if old {
+        configure.nri_version = String::new();
+        (configure.registration_timeout, configure.request_timeout) = (0, 0);
+    }
+    request.payload = configure.encode_to_vec();
+    true
+}

@@ -1,0 +1,101 @@
+//! Runs nri-bench as a program would be, and reads what it wrote.
+#![allow(dead_code, reason = "each suite uses a part of it")]
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use serde_json::Value;
+
+/// A place for scenarios.
+pub struct Bench(tempfile::TempDir);
+
+/// What a run came to.
+pub struct Run {
+    pub code: u8,
+    pub text: String,
+    pub json: Value,
+}
+
+impl Run {
+    /// The rules that were broken, each once, in order.
+    pub fn rules(&self) -> Vec<&str> {
+        let mut rules = Vec::new();
+        for report in self.json.as_array().into_iter().flatten() {
+            for step in report["steps"].as_array().into_iter().flatten() {
+                for finding in step["findings"].as_array().into_iter().flatten() {
+                    let rule = finding["rule"].as_str().unwrap_or_default();
+                    if !rules.contains(&rule) {
+                        rules.push(rule);
+                    }
+                }
+            }
+        }
+        rules
+    }
+}
+
+/// The words that start the plugin which breaks this rule. It is built here where nothing has built it, as when a single suite
+/// is asked for.
+pub fn broken(rule: &str) -> Vec<OsString> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| {
+        let bench = Path::new(env!("CARGO_BIN_EXE_nri-bench"));
+        let dir = bench.parent().expect("it lies in a directory");
+        let program = dir.join("examples/broken");
+        if !program.is_file() {
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--quiet", "-p", "nri-bench", "--example", "broken"]);
+            if !cfg!(debug_assertions) {
+                build.arg("--release");
+            }
+            assert!(build.status().expect("cargo runs").success());
+        }
+        program
+    });
+    vec![program.into(), rule.into()]
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Runs one scenario against a plugin.
+    pub fn run(&self, scenario: &str, flags: &[&str], plugin: &[OsString]) -> Run {
+        let file = self.path("scenario.toml");
+        fs::write(&file, scenario).expect("a file");
+        let mut args = vec!["run".into(), file.into()];
+        args.extend(flags.iter().map(OsString::from));
+        self.answer(args, plugin)
+    }
+
+    /// Runs nri-bench with these arguments, the plugin's last.
+    pub fn answer(&self, args: Vec<OsString>, plugin: &[OsString]) -> Run {
+        let json = self.path("out.json");
+        let _ = fs::remove_file(&json);
+        let mut all = vec!["nri-bench".into()];
+        all.extend(args);
+        all.extend(["--json".into(), json.clone().into()]);
+        if !plugin.is_empty() {
+            all.push("--".into());
+            all.extend_from_slice(plugin);
+        }
+        let mut out = Vec::new();
+        let code = nri_bench::cli::answer_to(all, &mut out);
+        let json = fs::read_to_string(&json).unwrap_or_default();
+        Run {
+            code,
+            text: String::from_utf8_lossy(&out).into_owned(),
+            json: serde_json::from_str(&json).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! What nri-bench says of scenarios: what held, what did not, what is wrong with them; and its exit codes.
+
+mod common;
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+use common::{Bench, broken};
+
+const CREATE: &str = "[[step]]\ndo = \"create\"\ncontainer = \"c\"\n";
+
+#[test]
+fn an_adjustment_is_shown_with_who_made_it_and_what_was_there_before() {
+    let scenario = format!(
+        "[container.c]\nenv = [\"GOOD=0\"]\n[[other]]\nid = \"05-other\"\nadjust.annotations = {{ a = \"b\" }}\n{CREATE}"
+    );
+    let run = Bench::new().run(&scenario, &[], &broken("none"));
+    assert_eq!(run.code, 0, "{}", run.text);
+    assert!(
+        run.text.contains("~ Env GOOD: 0 -> 1 [10-plugin]"),
+        "{}",
+        run.text
+    );
+    assert!(
+        run.text.contains("+ Annotations a: b [05-other]"),
+        "{}",
+        run.text
+    );
+    assert_eq!(run.json[0]["steps"][1]["changes"][1]["by"][0], "10-plugin");
+}
+
+#[test]
+fn an_expectation_that_is_not_met_fails_with_both_values() {
+    let bench = Bench::new();
+    for (expect, says) in [
+        (
+            "adjust.env = [{ key = \"GOOD\", value = \"2\" }]",
+            "env.value: expected \"2\", found \"1\"",
+        ),
+        (
+            "adjust.linux.resources.memory.limit = 7",
+            "linux.resources.memory.limit: expected",
+        ),
+        ("adjust = {}\nexpect.exact = true", "was not expected"),
+        ("unchanged = true", "Env GOOD was changed: expected nothing"),
+        ("error = \"x\"", "no error: expected one with \"x\""),
+        (
+            "updates = [{ container_id = \"d\" }]",
+            "no update of container d",
+        ),
+        (
+            "evictions = [{ container_id = \"d\" }]",
+            "no eviction of container d",
+        ),
+        (
+            "prints = [\"never said\"]",
+            "\"never said\" was not printed",
+        ),
+        ("within = \"1us\"", "was answered after"),
+    ] {
+        let run = bench.run(&format!("{CREATE}expect.{expect}\n"), &[], &broken("none"));
+        assert_eq!(run.code, 1, "{expect}: {}", run.text);
+        assert!(run.text.contains(says), "{says:?} is not in {}", run.text);
+        assert_eq!(run.rules(), Vec::<&str>::new(), "{}", run.text);
+    }
+}
+
+#[test]
+fn a_refusal_fails_unless_it_is_the_one_that_is_expected() {
+    let bench = Bench::new();
+    for (expect, code) in [
+        ("expect.error = \"not on my watch\"", 0),
+        ("expect.error = \"something else\"", 1),
+        ("", 1),
+    ] {
+        let run = bench.run(&format!("{CREATE}{expect}\n"), &[], &broken("refuses"));
+        assert_eq!(run.code, code, "{expect}: {}", run.text);
+        assert!(run.text.contains("not on my watch"), "{}", run.text);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_started() {
+    let bench = Bench::new();
+    for (scenario, says) in [
+        ("nme = \"x\"", "1: unknown field `nme`"),
+        (
+            "[[step]]\ndo = \"create\"\ncontainr = \"c\"",
+            "3: unknown field `containr`",
+        ),
+        (
+            "[[step]]\ndo = \"create\"",
+            "1: a step that does \"create\" needs `container`",
+        ),
+        (
+            "\n[[step]]\ndo = \"dance\"",
+            "2: `do = \"dance\"` is not known",
+        ),
+        (
+            "[[step]]\ndo = \"crash\"\npods = 1",
+            "1: `pods` means nothing at a step that does \"crash\"",
+        ),
+        (
+            "[[step]]\ndo = \"crash\"\n[[step]]\ndo = \"join\"",
+            "3: join must be the first step",
+        ),
+        (
+            "[pod.a]\nlabels = {}\nanotations = {}",
+            "3: pod.a.anotations: unknown field `anotations`",
+        ),
+        (
+            "[[step]]\ndo = \"create\"\ncontainer = \"c\"\n[step.expect]\nadjust.env = 5",
+            "5: step.0.expect.adjust.env: 5 is not a list",
+        ),
+        ("allow = [\"nothing\"]", "1: no rule is called \"nothing\""),
+        ("plugin.id = \"x\"", "1: plugin id \"x\""),
+        (
+            "runtime.request_timeout = \"5\"",
+            "1: \"5\": must be a number and us, ms or s",
+        ),
+        (
+            "growth = \"much\"",
+            "1: \"much\": must be a number and KiB or MiB",
+        ),
+        (
+            "[validator]\nallowed_mount_sources = [\"x\"]",
+            "1: allowed_mount_sources",
+        ),
+    ] {
+        let file = bench.path("wrong.toml");
+        fs::write(&file, scenario).expect("a file");
+        let output = Command::new(env!("CARGO_BIN_EXE_nri-bench"))
+            .arg("run")
+            .arg(&file)
+            .args(["--", "/nosuch"])
+            .output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{scenario}: {said}");
+        assert!(
+            said.contains(&format!("wrong.toml:{says}")),
+            "{says:?} is not in {said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_plugin_that_does_not_join_is_misuse_and_it_says_why() {
+    let bench = Bench::new();
+    let run = bench.run(CREATE, &[], &["false".into()]);
+    assert_eq!(run.code, 2, "{}", run.text);
+    assert!(
+        run.text.contains("ended with exit status: 1"),
+        "{}",
+        run.text
+    );
+    let run = bench.run(
+        "runtime.join_timeout = \"200ms\"",
+        &[],
+        &["sleep".into(), "60".into()],
+    );
+    assert_eq!(run.code, 2, "{}", run.text);
+    assert!(
+        run.text.contains("no plugin has joined within 200ms"),
+        "{}",
+        run.text
+    );
+    assert_eq!(bench.run(CREATE, &[], &[]).code, 2, "no plugin is named");
+    assert_eq!(bench.run(CREATE, &[], &["/nosuch".into()]).code, 2);
+}
+
+#[test]
+fn the_runtime_speaks_as_it_is_told() {
+    let bench = Bench::new();
+    for (speaks, plugin, protocol, says) in [
+        ("newest", "none", "v1beta1", ""),
+        ("v0.12.5", "none", "v1alpha1", ""),
+        ("v1beta1", "none", "v1beta1", ""),
+        (
+            "state-change",
+            "none",
+            "v1alpha1",
+            "it takes StartContainer as StateChange",
+        ),
+        ("newest", "state-change", "v1beta1", ""),
+        (
+            "v0.12.5",
+            "state-change",
+            "v1alpha1",
+            "it takes StartContainer as StateChange",
+        ),
+    ] {
+        let join = format!(
+            "speaks = \"{speaks}\"\n[[step]]\ndo = \"join\"\nexpect.protocol = \"{protocol}\"\n"
+        );
+        let start = "[[step]]\ndo = \"start\"\ncontainer = \"c\"\n[[step]]\ndo = \"remove-pod\"\n";
+        let run = bench.run(&format!("{join}{CREATE}{start}"), &[], &broken(plugin));
+        assert_eq!(
+            run.code,
+            u8::from(plugin == "state-change" && protocol == "v1beta1"),
+            "{speaks} {plugin}: {}",
+            run.text
+        );
+        assert!(run.text.contains(says), "{speaks} {plugin}: {}", run.text);
+    }
+    let run = bench.run(
+        "speaks = \"v0.12.5\"\nruntime.join_timeout = \"500ms\"",
+        &[],
+        &broken("v1beta1"),
+    );
+    assert_eq!(
+        run.code, 2,
+        "who speaks v1beta1 only is not served: {}",
+        run.text
+    );
+}
+
+#[test]
+fn a_plugin_comes_back_after_a_crash_a_restart_and_a_rollout() {
+    let lives =
+        "[[step]]\ndo = \"crash\"\n[[step]]\ndo = \"restart\"\n[[step]]\ndo = \"rollout\"\n";
+    let scenario = format!(
+        "{CREATE}{lives}[[step]]\ndo = \"start\"\ncontainer = \"c\"\n[[step]]\ndo = \"remove-pod\"\n"
+    );
+    let bench = Bench::new();
+    let run = bench.run(&scenario, &[], &broken("none"));
+    assert_eq!(run.code, 0, "{}", run.text);
+    assert!(
+        run.text.contains("started anew"),
+        "launched plugins do not come back: {}",
+        run.text
+    );
+    let mut plugin = broken("none");
+    plugin.extend(["-socket-path".into(), "{socket}".into()]);
+    let run = bench.run(&scenario, &["--connect"], &plugin);
+    assert_eq!(run.code, 0, "{}", run.text);
+    assert!(
+        !run.text.contains("started anew"),
+        "this one does: {}",
+        run.text
+    );
+}
+
+#[test]
+fn a_slow_runtime_takes_its_time() {
+    let scenario =
+        format!("[[step]]\ndo = \"join\"\n[[step]]\ndo = \"slow\"\nby = \"30ms\"\n{CREATE}");
+    let run = Bench::new().run(&scenario, &[], &broken("none"));
+    assert_eq!(run.code, 0, "{}", run.text);
+    // RunPodSandbox and CreateContainer.
+    let took = run.json[0]["steps"][2]["took"].as_f64().unwrap_or_default();
+    assert!(took >= 0.06, "{took}: {}", run.text);
+}
+
+#[test]
+fn a_plugin_that_somebody_else_starts_is_waited_for() {
+    let bench = Bench::new();
+    let socket = bench.path("listen.sock");
+    let words = broken("none");
+    let mut plugin = Command::new(&words[0])
+        .args(["none", "-socket-path"])
+        .arg(&socket)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let file = bench.path("scenario.toml");
+    fs::write(
+        &file,
+        format!("{CREATE}[[step]]\ndo = \"churn\"\ntimes = 5\n"),
+    )
+    .expect("a file");
+    let args = vec!["run".into(), file.into(), "--listen".into(), socket.into()];
+    let run = bench.answer(args, &[]);
+    let _ = plugin.kill();
+    let _ = plugin.wait();
+    assert_eq!(run.code, 0, "{}", run.text);
+    assert!(
+        run.text.contains("KiB after 5 pods"),
+        "its process is known: {}",
+        run.text
+    );
+}
+
+#[test]
+fn several_scenarios_are_one_run_and_one_junit_file() {
+    let bench = Bench::new();
+    let (good, bad, xml) = (
+        bench.path("good.toml"),
+        bench.path("bad.toml"),
+        bench.path("out.xml"),
+    );
+    fs::write(&good, CREATE).expect("a file");
+    fs::write(&bad, format!("{CREATE}expect.error = \"x\"\n")).expect("a file");
+    let args = vec![
+        "run".into(),
+        good.into(),
+        bad.into(),
+        "--junit".into(),
+        xml.clone().into(),
+    ];
+    let run = bench.answer(args, &broken("none"));
+    assert_eq!(run.code, 1, "{}", run.text);
+    let xml = fs::read_to_string(xml).expect("it was written");
+    assert!(
+        xml.contains("<testsuite name=\"good\" tests=\"3\" failures=\"0\""),
+        "{xml}"
+    );
+    assert!(
+        xml.contains("<testsuite name=\"bad\" tests=\"3\" failures=\"1\""),
+        "{xml}"
+    );
+}
+
+#[test]
+fn rules_are_listed_with_source_and_remedy() {
+    let mut out = Vec::new();
+    let args = ["nri-bench", "rules"].map(Into::into);
+    assert_eq!(nri_bench::cli::answer_to(args, &mut out), 0);
+    let text = String::from_utf8_lossy(&out);
+    for about in nri_bench::rules::ALL {
+        assert!(
+            text.contains(&format!("{}: {}\n", about.name, about.what)),
+            "{text}"
+        );
+        assert!(
+            text.contains(about.remedy) && text.contains(about.source),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_guide_tells_every_rule_step_and_expectation() {
+    let guide = include_str!("../../../docs/bench.md");
+    let rules = nri_bench::rules::ALL.iter().map(|about| about.name);
+    let said = |word: &str| guide.contains(&format!("`{word}`"));
+    let untold: Vec<_> = rules.filter(|rule| !said(rule)).collect();
+    assert_eq!(untold, Vec::<&str>::new());
+    // The words that a scenario may have, as the reader says them.
+    for (scenario, skip) in [
+        ("nothing = 1", 0),
+        ("[[step]]\nnothing = 1", 0),
+        ("[[step]]\ndo = \"crash\"\nexpect.nothing = 1", 0),
+        ("[[step]]\ndo = \"nothing\"", 1),
+    ] {
+        let bad = nri_bench::scenario::read("x", scenario).expect_err("no such word");
+        let words: Vec<_> = match skip {
+            0 => bad.why.split('`').skip(3).step_by(2).collect(),
+            _ => bad
+                .why
+                .rsplit(": ")
+                .next()
+                .unwrap_or_default()
+                .split([',', ' '])
+                .collect(),
+        };
+        let untold: Vec<_> = words
+            .into_iter()
+            .filter(|word| !word.is_empty() && *word != "or")
+            .filter(|word| {
+                !said(word)
+                    && !guide.contains(&format!("[{word}.NAME]"))
+                    && !guide.contains(&format!("[[{word}]]"))
+            })
+            .collect();
+        assert_eq!(untold, Vec::<&str>::new(), "{}", bad.why);
+    }
+}

@@ -1,0 +1,97 @@
+//! Every scenario of scenarios/ holds, by the command that stands in its first line, in a shell of one's own: for the samples of
+//! nri/plugins, and for the Go programs that `hack/peers` builds (`NRI_WITHOUT_GO=1` leaves those out).
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::OnceLock,
+};
+
+/// Scenarios of Go programs; the first is one of our own sample as well.
+const GO: [&str; 2] = ["ulimit-adjuster.toml", "nri-logger.toml"];
+
+fn scenarios() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
+}
+
+/// Where nri-bench lies, and the samples beside it: built here where nothing has built them.
+fn programs() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let bench = Path::new(env!("CARGO_BIN_EXE_nri-bench"));
+        let dir = bench.parent().expect("it lies in a directory").to_owned();
+        if !dir.join("template").is_file() {
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--quiet", "-p", "nri-plugins"]);
+            if !cfg!(debug_assertions) {
+                build.arg("--release");
+            }
+            assert!(build.status().expect("cargo runs").success());
+        }
+        dir
+    })
+}
+
+/// Runs the command of a scenario in the directory of scenarios, with these programs.
+fn run(file: &str, dirs: &[&Path]) -> Output {
+    let text = fs::read_to_string(scenarios().join(file)).expect("a scenario");
+    let first = text.lines().next().unwrap_or_default();
+    let command = first.strip_prefix("#   ");
+    let command = command.unwrap_or_else(|| panic!("{file} does not begin with its command"));
+    let usual = env::var_os("PATH").unwrap_or_default();
+    let dirs = dirs.iter().map(|d| d.to_path_buf());
+    let path = env::join_paths(dirs.chain(env::split_paths(&usual))).expect("a PATH");
+    let shell = Command::new("sh")
+        .args(["-ec", command])
+        .current_dir(scenarios())
+        .env("PATH", path)
+        .output();
+    shell.expect("a shell")
+}
+
+fn assert_held(file: &str, output: &Output) {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{file}: {said}{errors}");
+    assert!(said.contains("held: "), "{file}: {said}");
+    assert!(
+        !said.contains('\x1b'),
+        "no colour outside of a terminal: {said}"
+    );
+}
+
+#[test]
+fn every_sample_holds_its_scenario() {
+    let mut files: Vec<String> = fs::read_dir(scenarios())
+        .expect("scenarios")
+        .map(|entry| entry.expect("an entry").file_name())
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.ends_with(".toml") && name != GO[1])
+        .collect();
+    files.sort();
+    assert_eq!(files.len(), 13, "one for each sample: {files:?}");
+    for file in files {
+        assert_held(&file, &run(&file, &[programs()]));
+    }
+}
+
+#[test]
+fn the_go_programs_hold_theirs() {
+    if env::var_os("NRI_WITHOUT_GO").is_some() {
+        return;
+    }
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let peers = env::var_os("CAIRN_PEERS");
+    let peers = peers.map_or_else(|| repository.join("target/peers"), PathBuf::from);
+    let bin = peers.join("bin");
+    for file in GO {
+        let program = file.trim_end_matches(".toml");
+        assert!(
+            bin.join(program).is_file(),
+            "{program} is not in {}: hack/peers nri-logger nri-samples builds it; NRI_WITHOUT_GO=1 leaves this out",
+            bin.display()
+        );
+        assert_held(file, &run(file, &[&bin, programs()]));
+    }
+}
