@@ -12,6 +12,7 @@ use std::{
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::{
+    init,
     plugin::How,
     report::{
         Report,
@@ -41,6 +42,11 @@ struct Cli {
 enum Command {
     /// Run scenarios against a plugin; 0: all held, 1: something failed, 2: misuse, or the plugin did not join
     Run(Run),
+    /// Print a scenario to begin with: of a pod as Kubernetes writes it, or with comments
+    Init {
+        /// A Pod, or a Deployment, DaemonSet, StatefulSet or Job, in YAML or JSON; - is standard input
+        pod: Option<PathBuf>,
+    },
     /// List the rules that plugins are held to
     Rules,
     /// Print the script that completes this command's words in a shell
@@ -96,6 +102,9 @@ fn answer(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, paint: 
     };
     let done = match cli.command {
         Command::Run(run) => run_all(&run, out, paint),
+        Command::Init { pod } => begin(pod.as_deref())
+            .and_then(|text| say(out, &text))
+            .map(|()| HELD),
         Command::Rules => say(out, &list_of_rules()).map(|()| HELD),
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -112,6 +121,18 @@ fn answer(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, paint: 
 fn say(out: &mut dyn Write, text: &str) -> Result<(), String> {
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     said.map_err(|e| format!("standard output: {e}"))
+}
+
+fn begin(pod: Option<&Path>) -> Result<String, String> {
+    let Some(path) = pod else {
+        return Ok(init::template());
+    };
+    let text = match path.to_str() {
+        Some("-") => io::read_to_string(io::stdin()),
+        _ => fs::read_to_string(path),
+    };
+    let text = text.map_err(|e| format!("{}: {e}", path.display()))?;
+    init::from_pod(&text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 fn list_of_rules() -> String {

@@ -13,6 +13,7 @@
 mod adjustment;
 mod changes;
 pub mod cli;
+mod init;
 mod plugin;
 mod report;
 pub mod rules;
