@@ -49,7 +49,7 @@ use crate::{
         update_pod_sandbox_resources::UpdatePodSandboxResources,
     },
     stats::{Layers, Sampler},
-    store::{self, Store},
+    store::{self, Store, Unsynced},
     stream::Streams,
     trace::EventLog,
 };
@@ -75,6 +75,7 @@ struct Parts {
     pods: Store<PodRecord>,
     containers: Store<ContainerRecord>,
     specs: SpecStore,
+    unsynced: Unsynced,
     images: Images,
     network: Arc<Network>,
     processes: Arc<Processes>,
@@ -151,12 +152,13 @@ impl Parts {
                 .into_owned(),
             policies: policies(&config, &cgroups)?,
         };
+        let unsynced = Unsynced::default();
         let (pods, containers) = (
-            Store::open(root.join("pods"))?,
-            Store::open(root.join("containers"))?,
+            Store::open(root.join("pods"), unsynced.clone())?,
+            Store::open(root.join("containers"), unsynced.clone())?,
         );
         Ok(Self {
-            specs: SpecStore::open(root.join("specs"))?,
+            specs: SpecStore::open(root.join("specs"), unsynced.clone())?,
             processes: Arc::new(Processes {
                 launcher,
                 cgroups,
@@ -174,6 +176,7 @@ impl Parts {
             describe,
             pods,
             containers,
+            unsynced,
             images,
             network: Arc::new(network),
             registry: Arc::default(),
@@ -366,6 +369,7 @@ impl Parts {
             stop_container,
             container_exit: exit,
             log: log(),
+            unsynced: self.unsynced.clone(),
         }
     }
 }

@@ -155,6 +155,7 @@ impl CreateContainer {
                 record.resources = oci::resources_to_cri(&specs.spec);
             })
             .await?;
+        self.records.sync().await?;
         did(&self.log, pod, Some(container), Action::ContainerMade);
         self.events.tell(pod, Some(container), EventKind::Created);
         Ok(told)

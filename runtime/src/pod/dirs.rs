@@ -18,6 +18,11 @@ pub struct Dirs {
 }
 
 impl Dirs {
+    /// Which boot of the machine a daemon has last recovered in.
+    pub fn boot_id(&self) -> PathBuf {
+        self.root.join("boot-id")
+    }
+
     /// A container's monitor: bundle, sockets, exit file.
     pub fn container(&self, id: &str) -> PathBuf {
         self.containers().join(id)

@@ -39,6 +39,7 @@ use super::{
     update_pod_sandbox_resources::UpdatePodSandboxResources,
 };
 use crate::{
+    store::Unsynced,
     trace::{EventLog, Subject},
     violate,
 };
@@ -58,6 +59,7 @@ pub struct Steps {
     pub remove_container: RemoveContainer,
     pub container_exit: Arc<ContainerExit>,
     pub log: EventLog,
+    pub unsynced: Unsynced,
 }
 
 impl Steps {
@@ -401,7 +403,12 @@ impl Driver {
         work: impl Future<Output = Result<()>> + Send + 'static,
     ) {
         let subject = self.subject(&key);
-        let log = self.steps.log.clone();
+        let (log, unsynced) = (self.steps.log.clone(), self.steps.unsynced.clone());
+        // What the caller is told of is on disk (CRI-811).
+        let work = async move {
+            work.await?;
+            Ok(unsynced.sync().await?)
+        };
         let task = match call(&key, verb) {
             Some(call) => self
                 .tasks

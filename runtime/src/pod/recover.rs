@@ -14,7 +14,7 @@
 //! | any, unreadable | anything | held as it is (`held.rs`) |
 //! | namespaces, roots, specs without record | | removed (`sweep.rs`) |
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -75,12 +75,13 @@ impl Recovery {
     /// # Errors
     /// When the store itself cannot be read, or NRI cannot start. Trouble with one object is logged and stays with it.
     pub async fn run(self, config: &Config, plugins: Plugins) -> Result<Summary> {
-        let (pods, unreadable) = self.pods.load()?;
+        let rebooted = self.rebooted();
+        let (pods, unreadable) = self.pods.load(rebooted)?;
         let mut held = AllHeld::default();
         for found in unreadable {
             held.hold_pod(found);
         }
-        let (containers, unreadable) = self.containers.load()?;
+        let (containers, unreadable) = self.containers.load(rebooted)?;
         for found in unreadable {
             held.hold_container(found, |id| self.pod_by_spec(id));
         }
@@ -131,7 +132,28 @@ impl Recovery {
             }
         }
         all.sweep.run().await;
+        all.remember_boot().await?;
         Ok(summary)
+    }
+
+    /// The machine has, since a daemon has last recovered here.
+    fn rebooted(&self) -> bool {
+        let processes = &self.steps.container_exit.processes;
+        fs::read_to_string(processes.dirs.boot_id()).is_ok_and(|was| was != processes.boot_id)
+    }
+
+    /// Last: a recovery that did not end is one of the same reboot. A full disk keeps nobody from serving.
+    async fn remember_boot(&self) -> Result<()> {
+        let processes = &self.steps.container_exit.processes;
+        let unsynced = &self.steps.unsynced;
+        let (path, id) = (processes.dirs.boot_id(), processes.boot_id.as_bytes());
+        if fs::read(&path).is_ok_and(|was| was == id) {
+            return Ok(());
+        }
+        if let Err(error) = unsynced.replace(&path, id) {
+            tracing::warn!(%error, "the boot is not on record");
+        }
+        Ok(unsynced.sync().await?)
     }
 
     /// The pod of a container whose record does not tell: its spec does.

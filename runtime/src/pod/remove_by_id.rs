@@ -96,6 +96,7 @@ impl RemoveById {
         self.remnants(&held.id, held.cgroup.as_deref(), skips)
             .await?;
         self.containers.delete(&held.id)?;
+        self.containers.sync().await?;
         self.registry.release_container(&held.id);
         Ok(())
     }
@@ -132,6 +133,7 @@ impl RemoveById {
         };
         skips.pass("cgroup", removed)?;
         self.pods.delete(id)?;
+        self.pods.sync().await?;
         self.registry.release_pod(id);
         Ok(())
     }

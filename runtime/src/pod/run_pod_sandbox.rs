@@ -253,6 +253,7 @@ impl RunPodSandbox {
                     record.phase = PodPhase::Ready;
                 };
                 pod.cell.change(write).await?;
+                self.records.sync().await?;
                 did(&self.log, pod, None, Action::Ready);
             }
         }

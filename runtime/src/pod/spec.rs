@@ -7,7 +7,7 @@ use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
 use super::error::{AtStep as _, Error, Result};
-use crate::store::{self, blocking};
+use crate::store::{self, Unsynced, blocking};
 
 const SCHEMA: u32 = 1;
 
@@ -48,6 +48,7 @@ impl Specs {
 #[derive(Debug, Clone)]
 pub struct SpecStore {
     dir: PathBuf,
+    unsynced: Unsynced,
 }
 
 impl SpecStore {
@@ -55,10 +56,10 @@ impl SpecStore {
     ///
     /// # Errors
     /// When the directory cannot be made, or read.
-    pub fn open(dir: PathBuf) -> Result<Self, store::Error> {
+    pub fn open(dir: PathBuf, unsynced: Unsynced) -> Result<Self, store::Error> {
         store::make_dir(&dir)?;
         store::discard_unfinished(&dir)?;
-        Ok(Self { dir })
+        Ok(Self { dir, unsynced })
     }
 
     fn path(&self, id: &str) -> PathBuf {
@@ -86,16 +87,16 @@ impl SpecStore {
         }
     }
 
-    /// On disk when it returns.
+    /// Whole at once; on disk after the next [`Unsynced::sync`].
     ///
     /// # Errors
     /// When the file system refuses; the old file is then still there.
     pub async fn write(&self, id: &str, specs: &Specs) -> Result<()> {
-        let path = self.path(id);
+        let (path, unsynced) = (self.path(id), self.unsynced.clone());
         let bytes = serde_json::to_vec(specs).step(&format!("container {id}: encode its spec"))?;
         blocking(move || {
             crate::fault::point("store.spec").map_err(store::Error::Fault)?;
-            store::replace(&path, &bytes)
+            unsynced.replace(&path, &bytes)
         })
         .await?;
         Ok(())
@@ -136,11 +137,11 @@ mod tests {
     fn a_write_that_was_cut_off_is_gone_at_the_next_start() {
         let dir = tempfile::tempdir().expect("a directory");
         let specs = dir.path().join("specs");
-        SpecStore::open(specs.clone()).expect("a first start");
+        SpecStore::open(specs.clone(), Unsynced::default()).expect("a first start");
         for name in ["whole.json", "cut.tmp"] {
             fs::write(specs.join(name), b"{").expect("write");
         }
-        let again = SpecStore::open(specs.clone()).expect("another start");
+        let again = SpecStore::open(specs.clone(), Unsynced::default()).expect("another start");
         assert_eq!(again.ids().expect("ids"), ["whole"]);
         assert!(!specs.join("cut.tmp").exists());
     }

@@ -1,0 +1,17 @@
+//! What is kept on disk of pods and containers, and how it gets there.
+
+mod blocking;
+mod cell;
+mod dirs;
+mod error;
+mod lock;
+mod record;
+mod unsynced;
+
+pub use blocking::blocking;
+pub use cell::Cell;
+pub use dirs::{make_dir, make_passage, make_private};
+pub use error::Error;
+pub use lock::Lock;
+pub use record::{Record, Store, Unreadable, parse_record};
+pub use unsynced::{Unsynced, discard_unfinished};

@@ -1,0 +1,285 @@
+//! Records on disk: one JSON file per object, so that damage to one file is damage to one object (CRI-818).
+//!
+//! A file that cannot be read, or is of a newer schema, is left where it is: the program that wrote it finds it there.
+
+use std::{
+    fmt, fs, io,
+    marker::PhantomData,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    dirs::make_dir,
+    error::Error,
+    unsynced::{Unsynced, discard_unfinished},
+};
+
+/// What a store keeps one file of.
+pub trait Record: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// Names the fault point of its writes: `store.<KIND>`.
+    const KIND: &'static str;
+    /// The newest schema this program writes; it reads this one and older.
+    const SCHEMA: u32;
+
+    fn id(&self) -> &str;
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope<R> {
+    schema: u32,
+    record: R,
+}
+
+/// A record that is there and cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// From the file's name.
+    pub id: String,
+    pub path: PathBuf,
+    pub reason: String,
+}
+
+/// A directory of records of one kind.
+pub struct Store<R> {
+    dir: PathBuf,
+    unsynced: Unsynced,
+    kind: PhantomData<fn() -> R>,
+}
+
+impl<R> Clone for Store<R> {
+    fn clone(&self) -> Self {
+        Self {
+            dir: self.dir.clone(),
+            unsynced: self.unsynced.clone(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<R: Record> Store<R> {
+    /// Opens, or makes, the directory (mode 0700: records hold environment values).
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn open(dir: PathBuf, unsynced: Unsynced) -> Result<Self, Error> {
+        make_dir(&dir)?;
+        Ok(Self {
+            dir,
+            unsynced,
+            kind: PhantomData,
+        })
+    }
+
+    /// Where the record of this id lies.
+    pub fn path(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+
+    /// Every readable record, and what is there beside them. After a reboot a file that was renamed and never synced may
+    /// be empty: nobody was told of it, what it described has ended with the machine, and it goes.
+    ///
+    /// # Errors
+    /// When the directory itself cannot be read.
+    pub fn load(&self, rebooted: bool) -> Result<(Vec<R>, Vec<Unreadable>), Error> {
+        self.take_back()?;
+        discard_unfinished(&self.dir)?;
+        let mut records = Vec::new();
+        let mut unreadable = Vec::new();
+        let entries = fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))?;
+        for entry in entries {
+            let path = entry.map_err(Error::io("read", &self.dir))?.path();
+            let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
+                continue;
+            };
+            if let Some(id) = name.strip_suffix(".json") {
+                let reason = match read_record::<R>(&path) {
+                    Ok(record) if record.id() == id => {
+                        records.push(record);
+                        continue;
+                    }
+                    Ok(record) => format!("is the record of {}", record.id()),
+                    Err(_) if rebooted && is_blank(&path) => {
+                        tracing::warn!(path = %path.display(), "an empty record is all that a loss of power left: removed");
+                        self.unsynced.remove(&path)?;
+                        continue;
+                    }
+                    Err(reason) => reason,
+                };
+                unreadable.push(Unreadable {
+                    id: id.to_owned(),
+                    path: path.clone(),
+                    reason,
+                });
+            }
+        }
+        Ok((records, unreadable))
+    }
+
+    /// Before 0.2 a record that could not be read was moved to `unreadable/`.
+    fn take_back(&self) -> Result<(), Error> {
+        let aside = self.dir.join("unreadable");
+        let entries = match fs::read_dir(&aside) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(Error::io("read", &aside))?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(Error::io("read", &aside))?;
+            let to = self.dir.join(entry.file_name());
+            if !to.exists() {
+                fs::rename(entry.path(), &to).map_err(Error::io("take back", &to))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was written before is on disk, in every store that shares [`Unsynced`] with this one.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn sync(&self) -> Result<(), Error> {
+        self.unsynced.sync().await
+    }
+
+    pub(super) fn save(&self, record: &R) -> Result<(), Error> {
+        crate::fault::point(&format!("store.{}", R::KIND)).map_err(Error::Fault)?;
+        let bytes = serde_json::to_vec_pretty(&Envelope {
+            schema: R::SCHEMA,
+            record,
+        })
+        .map_err(|error| Error::Encode {
+            id: record.id().to_owned(),
+            message: error.to_string(),
+        })?;
+        self.unsynced.replace(&self.path(record.id()), &bytes)
+    }
+
+    /// Removes a record; one that is gone already is fine.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn delete(&self, id: &str) -> Result<(), Error> {
+        self.unsynced.remove(&self.path(id))
+    }
+}
+
+/// Nothing, or what file systems show of a block that was never written.
+fn is_blank(path: &Path) -> bool {
+    fs::read(path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+}
+
+fn read_record<R: Record>(path: &Path) -> Result<R, String> {
+    parse_record(&fs::read(path).map_err(|error| error.to_string())?)
+}
+
+/// A record out of the bytes of its file.
+///
+/// # Errors
+/// Why it is none of this version.
+pub fn parse_record<R: Record>(bytes: &[u8]) -> Result<R, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: u32,
+    }
+    let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if head.schema > R::SCHEMA {
+        return Err(format!(
+            "schema {} is newer than this cairn's {}",
+            head.schema,
+            R::SCHEMA
+        ));
+    }
+    serde_json::from_slice::<Envelope<R>>(bytes)
+        .map(|envelope| envelope.record)
+        .map_err(|error| error.to_string())
+}
+
+impl<R> fmt::Debug for Store<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({})", self.dir.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Stone {
+        id: String,
+        weight: u32,
+    }
+
+    impl Record for Stone {
+        const KIND: &'static str = "stone";
+        const SCHEMA: u32 = 2;
+
+        fn id(&self) -> &str {
+            &self.id
+        }
+    }
+
+    fn stone(id: &str, weight: u32) -> Stone {
+        Stone {
+            id: id.into(),
+            weight,
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_where_it_is() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let store = Store::<Stone>::open(dir.path().to_owned(), Unsynced::default()).expect("open");
+        store.save(&stone("good", 1)).expect("save");
+        fs::write(dir.path().join("torn.json"), b"{\"schema\":2,").expect("write");
+        fs::write(
+            dir.path().join("newer.json"),
+            b"{\"schema\":3,\"record\":{\"id\":\"newer\",\"weight\":1}}",
+        )
+        .expect("write");
+        fs::write(
+            dir.path().join("other.json"),
+            b"{\"schema\":2,\"record\":{\"id\":\"x\",\"weight\":1}}",
+        )
+        .expect("write");
+        fs::write(dir.path().join("half.tmp"), b"{").expect("write");
+        // One that an earlier version had moved away.
+        fs::create_dir(dir.path().join("unreadable")).expect("make");
+        fs::write(
+            dir.path().join("unreadable/back.json"),
+            b"{\"schema\":2,\"record\":{\"id\":\"back\",\"weight\":4}}",
+        )
+        .expect("write");
+        let (mut records, mut unreadable) = store.load(false).expect("load");
+        records.sort_by(|a, b| a.id.cmp(&b.id));
+        unreadable.sort_by(|a, b| a.id.cmp(&b.id));
+        assert_eq!(records, [stone("back", 4), stone("good", 1)]);
+        let ids: Vec<_> = unreadable.iter().map(|found| found.id.as_str()).collect();
+        assert_eq!(ids, ["newer", "other", "torn"]);
+        assert_eq!(
+            unreadable[0].reason,
+            "schema 3 is newer than this cairn's 2"
+        );
+        assert!(unreadable.iter().all(|found| found.path.exists()));
+        assert!(!dir.path().join("half.tmp").exists());
+    }
+
+    #[test]
+    fn an_empty_record_goes_only_where_the_machine_has_rebooted() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let store = Store::<Stone>::open(dir.path().to_owned(), Unsynced::default()).expect("open");
+        for (name, content) in [("empty", ""), ("zeros", "\0\0"), ("torn", "{")] {
+            fs::write(store.path(name), content).expect("write");
+        }
+        let held = |rebooted| {
+            let (_, unreadable) = store.load(rebooted).expect("load");
+            let mut ids: Vec<_> = unreadable.into_iter().map(|found| found.id).collect();
+            ids.sort();
+            ids
+        };
+        assert_eq!(held(false), ["empty", "torn", "zeros"]);
+        assert_eq!(held(true), ["torn"]);
+        assert!(!store.path("empty").exists());
+    }
+}
