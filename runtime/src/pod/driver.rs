@@ -13,6 +13,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
@@ -101,6 +102,9 @@ enum StepKey {
     Main,
     Exit,
 }
+
+/// On the heap: these are large, and would be moved from stack to stack.
+type StepFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 /// Who waits for the end of a step.
 enum Waiter {
@@ -214,18 +218,18 @@ impl Driver {
                 let again = stopped && !work.removing && violate::is("stop-twice");
                 let decision = admit::stop_pod(stopped && !again, work);
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = async move {
+                let step = Box::pin(async move {
                     if again {
                         return steps.stop_pod_sandbox.hooks.stop_pod_sandbox(&pod).await;
                     }
                     steps.stop_pod_sandbox.run(&pod).await
-                };
+                });
                 self.pod_step(Key::StopPod, decision, reply, step);
             }
             Message::RemovePod(reply) => {
                 let decision = admit::remove_pod(self.work());
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = async move { steps.remove_pod_sandbox.run(&pod).await };
+                let step = Box::pin(async move { steps.remove_pod_sandbox.run(&pod).await });
                 self.pod_step(Key::RemovePod, decision, reply, step);
             }
             Message::UpdatePod(request, reply) => {
@@ -235,22 +239,16 @@ impl Driver {
                     return;
                 }
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = async move {
+                let step = Box::pin(async move {
                     let update = &steps.update_pod_sandbox_resources;
                     update.run(&pod, *request).await
-                };
+                });
                 self.pod_step(Key::UpdatePod, decision, reply, step);
             }
         }
     }
 
-    fn pod_step(
-        &mut self,
-        key: Key,
-        decision: Decision,
-        reply: Reply<()>,
-        step: impl Future<Output = Result<()>> + Send + 'static,
-    ) {
+    fn pod_step(&mut self, key: Key, decision: Decision, reply: Reply<()>, step: StepFuture) {
         match decision {
             Decision::Run => self.spawn(key, None, Waiter::Plain(reply), step),
             Decision::Join => self.join(&key, Waiter::Plain(reply)),
@@ -283,14 +281,14 @@ impl Driver {
         let id = container.id.clone();
         self.pod.insert(Arc::clone(&container));
         let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-        let step = async move {
+        let step = Box::pin(async move {
             let create = &steps.create_container;
             let result = create.run(&pod, &container, *request).await;
             if result.is_err() {
                 pod.forget(&container.id);
             }
             result
-        };
+        });
         self.spawn(
             Key::Create(id.clone()),
             Some(Verb::Create),
@@ -362,7 +360,7 @@ impl Driver {
                     container.grace.begin(grace);
                 }
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = async move { steps.container(&pod, &container, work).await };
+                let step = Box::pin(async move { steps.container(&pod, &container, work).await });
                 self.spawn(key, Some(verb), Waiter::Plain(reply), step);
             }
             Decision::Join => self.join(&key, Waiter::Plain(reply)),
@@ -395,25 +393,19 @@ impl Driver {
         }
     }
 
-    fn spawn(
-        &mut self,
-        key: Key,
-        verb: Option<Verb>,
-        waiter: Waiter,
-        work: impl Future<Output = Result<()>> + Send + 'static,
-    ) {
+    fn spawn(&mut self, key: Key, verb: Option<Verb>, waiter: Waiter, step: StepFuture) {
         let subject = self.subject(&key);
         let (log, unsynced) = (self.steps.log.clone(), self.steps.unsynced.clone());
         // What the caller is told of is on disk (CRI-811).
-        let work = async move {
-            work.await?;
+        let step = async move {
+            step.await?;
             Ok(unsynced.sync().await?)
         };
         let task = match call(&key, verb) {
             Some(call) => self
                 .tasks
-                .spawn(async move { event_log::during(call, &log, subject, work).await }),
-            None => self.tasks.spawn(work),
+                .spawn(async move { event_log::during(call, &log, subject, step).await }),
+            None => self.tasks.spawn(step),
         };
         let task = task.id();
         self.keys.insert(task, key.clone());
