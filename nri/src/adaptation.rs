@@ -146,9 +146,10 @@ impl Builder {
         self
     }
 
-    /// A plugin of this process. Several are started in the order of these calls.
-    pub fn in_process(mut self, id: PluginId, handlers: Handlers) -> Self {
-        self.in_process.push((id, handlers));
+    /// A plugin of this process: a [`Plugin`](crate::Plugin), or a table of handlers. Several are started in
+    /// the order of these calls.
+    pub fn in_process(mut self, id: PluginId, plugin: impl Into<Handlers>) -> Self {
+        self.in_process.push((id, plugin.into()));
         self
     }
 

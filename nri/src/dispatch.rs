@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::{
     backlog::Kept,
     call::call,
+    mask::event_name,
     observe::{Delivery, PluginEvent, describe},
     operation::{AnswerContents, Operation, Refused, Told},
     owners::PluginId,
     plugin::Session,
-    plugin_side::handlers::method,
     policy::{self, Case, Class, CloseReason, Flow, Outcome, Verdict},
     roster::{Dispatch, Lane, Occupant, Slot},
     shared::Shared,
@@ -393,7 +393,7 @@ fn settle<R: HookRequest>(
             redeliver_behind(shared, id);
         }
     }
-    shared.count(method(delivery.event), &delivery);
+    shared.count(event_name(delivery.event), &delivery);
     shared.observer.delivered(&delivery);
     told.deliveries.push(delivery);
     if !violate::is("teardown-failure-hidden") {

@@ -11,7 +11,7 @@ use crate::{
     owners::PluginId,
     peer::Peer,
     plugin::{Link, Session},
-    plugin_side::handlers::{Handlers, PluginService},
+    plugin_side::{handlers::Handlers, service::PluginService},
     register::{Registration, RuntimeService},
     shared::Shared,
     violate,
@@ -237,7 +237,7 @@ pub(crate) async fn establish_in_process(
     id: PluginId,
     handlers: Handlers,
 ) -> Result<Arc<Session>, String> {
-    let peer = Peer::InProcess(Arc::new(PluginService::new(handlers)));
+    let peer = Peer::InProcess(Arc::new(PluginService::in_process(handlers)));
     let version = Version::V1Beta1;
     new_session(
         shared,

@@ -5,7 +5,8 @@
 //! to its socket; or an object in the runtime's process. This crate is both ends of that wire:
 //!
 //! - **the runtime side**, [`Adaptation`]: knows plugins, not pods;
-//! - **the plugin side**, [`Handlers`] and, with feature `stub`, `stub::Stub`.
+//! - **the plugin side**, [`Plugin`] and, with feature `stub`, the connection: `stub::Stub`. Programs that decide
+//!   only when they run what they handle fill a table, [`Handlers`].
 //!
 //! # The events
 //!
@@ -24,30 +25,40 @@
 //! An error is a veto at setup, and only reported at teardown. A plugin that does not answer in time,
 //! loses its connection or breaks the protocol is closed, and the operation goes on without it, unless
 //! the plugin is *required*, or has said itself that its failures are to fail the request and that it is
-//! to be kept when it is late ([`Handlers::failure_policy`]). [`policy`] is the whole table;
+//! to be kept when it is late ([`Plugin::failure_policy`]). [`policy`] is the whole table;
 //! [`PluginSettings`] changes it per plugin.
 //!
 //! # A plugin
 //!
-//! ```
-//! use nri::{Handlers, adjust::Adjust, proto::ContainerAdjustment};
+//! A type with `impl` [`Plugin`]. It subscribes to the events whose methods it has written, and
+//! `stub::Stub` makes a program of it.
 //!
-//! let handlers = Handlers::new()
-//!     .run_pod_sandbox(|pod| async move {
+//! ```
+//! use nri::{Context, CreateAnswer, Handlers, Plugin, Result, adjust::Adjust, proto::*};
+//!
+//! struct Names;
+//!
+//! impl Plugin for Names {
+//!     async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<()> {
 //!         if pod.name.is_empty() {
 //!             return Err("a pod without a name".into());
 //!         }
 //!         Ok(())
-//!     })
-//!     .create_container(|pod, _container| async move {
-//!         let mut adjust = ContainerAdjustment::default();
-//!         adjust.add_env("POD", &pod.name);
-//!         Ok((Some(adjust), Vec::new()))
-//!     });
-//! assert_eq!(handlers.events().to_string(), "RunPodSandbox,CreateContainer");
-//! // stub::Stub::builder(handlers).name("example").index("10").run().await
-//! // or Adaptation::builder(..).in_process("10-example".parse()?, handlers)
+//!     }
+//!
+//!     async fn create_container(&self, _: &Context, pod: PodSandbox, _: Container) -> Result<CreateAnswer> {
+//!         let mut answer = CreateAnswer::default();
+//!         answer.adjust.add_env("POD", pod.name);
+//!         Ok(answer)
+//!     }
+//! }
+//!
+//! assert_eq!(Handlers::from(Names).events().to_string(), "RunPodSandbox,CreateContainer");
+//! // Stub::builder(Names).name("names").index("10").run().await, with feature `stub`,
+//! // or Adaptation::builder(..).in_process("10-names".parse()?, Names)
 //! ```
+//!
+//! What it reads is easier with [`read`], what it writes with [`adjust`].
 //!
 //! # A runtime
 //!
@@ -99,12 +110,21 @@
 //! again once its removal has begun; what was there at [`Builder::start`] counts as done. Then each
 //! plugin has each object in its list or gets its Run/Create event; never both, never neither.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Errors of the wire are in the plugin side's face, which is a feature.
 #![cfg_attr(feature = "stub", warn(unreachable_pub))]
 #![allow(
     clippy::result_large_err,
     reason = "an error is made once per failed operation, and its fields are for the caller"
 )]
+
+// Their Rust is compiled, and run where it can be.
+#[cfg(all(doctest, feature = "stub"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+#[cfg(all(doctest, feature = "stub"))]
+#[doc = include_str!("../../docs/from-go.md")]
+struct FromGo;
 
 mod adaptation;
 pub mod adjust;
@@ -131,6 +151,7 @@ pub mod permit;
 mod plugin;
 mod plugin_side;
 pub mod policy;
+pub mod read;
 mod register;
 mod roster;
 mod settings;
@@ -153,9 +174,15 @@ pub use mask::EventMask;
 pub use observe::{Delivery, Kind, Observer, PluginEvent, PluginInfo, PluginName, PluginState};
 pub use operation::{Created, Refused, Stopped, Told, Updated};
 pub use owners::PluginId;
-pub use plugin_side::handlers::{Error, Handlers, Result};
 #[cfg(feature = "stub")]
-pub use plugin_side::stub;
+pub use plugin_side::stub::{self, Stub, StubBuilder, StubError};
+pub use plugin_side::{
+    answer::{CreateAnswer, UpdateAnswer},
+    context::{Context, RuntimeInfo, time_left},
+    handlers::{Error, Handlers, Result},
+    plugin::Plugin,
+    runtime::Runtime,
+};
 pub use policy::Outcome;
 pub use settings::{
     DEFAULT_PLUGIN_CONFIG_DIR, DEFAULT_PLUGIN_DIR, DEFAULT_SOCKET, PluginConfig, PluginSettings,
@@ -164,7 +191,7 @@ pub use settings::{
 pub use source::{BoxFuture, Snapshot, Source};
 pub use wire::{
     event::HookRequest,
-    rpc::{Code, Status},
+    rpc::{CallError, Code, Status},
     transport::TransportError,
     version::{NRI_VERSION, Version, runtime_nri_version},
 };

@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use prost::Message;
 use proto_nri::{Empty, Event, ShutdownRequest, StateChangeEvent};
 use tokio::time::Instant;
 
 use crate::{
-    plugin_side::handlers::{PluginService, method},
+    mask::event_name,
+    plugin_side::service::{Call, PluginService},
     violate,
-    wire::event::HookRequest,
+    wire::event::{HookRequest, Wire},
     wire::rpc::{CallError, Client, Code, Status},
     wire::version::{Style, StyleCell, Version},
 };
@@ -45,8 +45,12 @@ impl Peer {
                 client.call(service, method, payload, limit).await
             }
             Self::InProcess(plugin) => {
-                let answer = tokio::time::timeout(limit, plugin.answer(method, payload)).await;
-                match answer {
+                let call = Call {
+                    version: Version::V1Beta1,
+                    deadline: Some(Instant::now() + limit),
+                };
+                let answer = plugin.answer(method, payload, call);
+                match tokio::time::timeout(limit, answer).await {
                     Ok(answer) => answer.map_err(CallError::Status),
                     Err(_) => Err(CallError::TimedOut(limit)),
                 }
@@ -55,14 +59,14 @@ impl Peer {
     }
 
     /// Calls a method with messages for bytes.
-    pub(crate) async fn ask<Q: Message, A: Message + Default>(
+    pub(crate) async fn ask<Q: Wire, A: Wire>(
         &self,
         method: &str,
         request: &Q,
         limit: Duration,
     ) -> Result<A, CallError> {
-        let reply = self.call(method, request.encode_to_vec(), limit).await?;
-        A::decode(reply.as_slice()).map_err(|e| CallError::BadReply(e.to_string()))
+        let reply = self.call(method, request.to_wire(), limit).await?;
+        A::from_wire(&reply).map_err(CallError::BadReply)
     }
 
     /// Delivers an event: by its own call, or as `StateChange` if that is all the plugin takes.
@@ -77,7 +81,7 @@ impl Peer {
         let old =
             style.get() == Style::StateChange && crate::wire::event::has_state_change(R::EVENT);
         if !old {
-            let answer = self.ask(method(R::EVENT), request, limit).await;
+            let answer = self.ask(event_name(R::EVENT), request, limit).await;
             if !style.learn(R::EVENT, &answer) {
                 return Delivered {
                     answer,
@@ -97,9 +101,7 @@ impl Peer {
             pod: request.pod().cloned(),
             container: request.container().cloned(),
         };
-        let reply = self
-            .call("StateChange", change.encode_to_vec(), limit)
-            .await;
+        let reply = self.call("StateChange", change.to_wire(), limit).await;
         Delivered {
             answer: reply.map(|_| R::Reply::default()),
             as_state_change: true,

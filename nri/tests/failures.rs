@@ -149,7 +149,7 @@ async fn while_the_judge_joins(settings: Settings, joins: bool) -> Result<(), St
                 Ok(Vec::new())
             }
         });
-    let _judge = stub(&place, JUDGE, slow).start().await.unwrap();
+    let _judge = stub(&place, JUDGE, slow).register().await.unwrap();
     begun.notified().await;
     let mut creation = std::pin::pin!(create(&nri));
     if joins {

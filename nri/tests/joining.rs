@@ -84,7 +84,7 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
     let nri = place.builder().start().await.unwrap();
     let (gate, record) = (Gate::new(), Record::default());
     let mut builder = plugin(&place, "10-joins", gate.on(&record, record.handlers()));
-    let stub = tokio::spawn(async move { builder.start().await.unwrap() });
+    let stub = tokio::spawn(async move { builder.register().await.unwrap() });
     gate.entered().await;
 
     // What needs no answer does not wait; what does, waits until the plugin is in.
@@ -130,7 +130,7 @@ async fn a_plugin_that_hangs_in_synchronize_holds_operations_no_longer_than_the_
         .unwrap();
     let (gate, record) = (Gate::new(), Record::default());
     let mut builder = plugin(&place, "10-hangs", gate.on(&record, record.handlers()));
-    let _stub = builder.start().await.unwrap();
+    let _stub = builder.register().await.unwrap();
     gate.entered().await;
     let begun = Instant::now();
     nri.run_pod_sandbox(pod("p")).await.unwrap();
@@ -162,7 +162,7 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
             Ok(())
         }
     });
-    let _slow = plugin(&place, "50-slow", slow).start().await.unwrap();
+    let _slow = plugin(&place, "50-slow", slow).register().await.unwrap();
     until_active(&nri, "50-slow").await;
     place.runtime.all.lock().unwrap().pods.push(pod("p"));
     let run = {
@@ -172,7 +172,7 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
     in_it.await.unwrap();
     let record = Record::default();
     let _late = plugin(&place, "10-late", record.handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until_active(&nri, "10-late").await;
@@ -198,7 +198,7 @@ async fn an_object_being_removed_is_neither_listed_nor_told_of() {
     // The runtime still has it, for a moment.
     let record = Record::default();
     let _stub = plugin(&place, "10-a", record.handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until_active(&nri, "10-a").await;
@@ -218,14 +218,14 @@ async fn block_plugin_sync_keeps_a_plugin_out_until_it_is_dropped() {
             .saw(id, |e| matches!(e, PluginEvent::Configured { .. }))
     };
     let _a = plugin(&place, "10-a", record.handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until("10-a waits", || configured("10-a")).await;
     drop(block);
     // By the time that another one came as far as this one was, this one would be through.
     let _b = plugin(&place, "20-b", record.handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until("20-b waits", || configured("20-b")).await;
@@ -262,7 +262,7 @@ async fn a_long_list_comes_in_parts_and_updates_with_the_last() {
             into.lock().unwrap().push((pods.len(), containers.len()));
             async { Ok(vec![update("c")]) }
         });
-    let _stub = plugin(&place, "10-a", handlers).start().await.unwrap();
+    let _stub = plugin(&place, "10-a", handlers).register().await.unwrap();
     until_active(&nri, "10-a").await;
     // One call of the handler; what fits no message is left out.
     assert_eq!(*listed.lock().unwrap(), [(30, 1)]);
@@ -276,7 +276,7 @@ async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neithe
     let connect = |record: &Record| {
         let handlers = record.handlers();
         let mut builder = plugin(&place, "10-a", handlers).protocol(Protocol::V1Beta1);
-        async move { builder.start().await.unwrap() }
+        async move { builder.register().await.unwrap() }
     };
     let (old, new) = (Record::default(), Record::default());
     let old_stub = connect(&old).await;
@@ -314,8 +314,14 @@ async fn two_v1alpha1_plugins_may_have_the_same_id_where_the_runtime_says_so() {
     let builder = place.builder().replace_same_name(false);
     let nri = builder.start().await.unwrap();
     let (a, b) = (Record::default(), Record::default());
-    let _a = plugin(&place, "10-a", a.handlers()).start().await.unwrap();
-    let _b = plugin(&place, "10-a", b.handlers()).start().await.unwrap();
+    let _a = plugin(&place, "10-a", a.handlers())
+        .register()
+        .await
+        .unwrap();
+    let _b = plugin(&place, "10-a", b.handlers())
+        .register()
+        .await
+        .unwrap();
     until("both are in", || common::there(&nri).len() == 2).await;
     until_active(&nri, "10-a").await;
     nri.run_pod_sandbox(pod("p")).await.unwrap();
@@ -363,7 +369,7 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
         .unwrap();
     // Once it is there, all is well.
     let _stub = plugin(&place, "10-must", Record::default().handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until_active(&nri, "10-must").await;
@@ -378,7 +384,7 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
     let nri = place.builder().plugins(must_run).start().await.unwrap();
     let record = Record::default();
     let stub = plugin(&place, "10-keeps", record.handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until_active(&nri, "10-keeps").await;
@@ -394,7 +400,7 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
     assert_eq!(nri.plugins()[0].backlog, 3);
     let again = Record::default();
     let _stub = plugin(&place, "10-keeps", again.handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until_active(&nri, "10-keeps").await;
@@ -428,7 +434,7 @@ async fn a_must_run_plugin_that_joins_behind_the_back_of_a_removal_is_told_of_it
             Ok(())
         }
     });
-    let _slow = plugin(&place, "10-slow", slow).start().await.unwrap();
+    let _slow = plugin(&place, "10-slow", slow).register().await.unwrap();
     until_active(&nri, "10-slow").await;
     let removal = {
         let nri = nri.clone();
@@ -440,7 +446,7 @@ async fn a_must_run_plugin_that_joins_behind_the_back_of_a_removal_is_told_of_it
     .await;
     let record = Record::default();
     let _late = plugin(&place, "20-keeps", record.handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until_active(&nri, "20-keeps").await;
@@ -462,7 +468,7 @@ async fn unsolicited_updates_are_applied_and_what_fails_is_named() {
     *place.runtime.fails_for.lock().unwrap() = Some("bad".into());
     let nri = place.builder().start().await.unwrap();
     let stub = plugin(&place, "10-a", Record::default().handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     until_active(&nri, "10-a").await;
@@ -508,7 +514,7 @@ async fn a_plugin_that_asks_for_updates_inside_its_handler_is_answered() {
             Ok((None, Vec::new()))
         }
     });
-    let stub = plugin(&place, "10-a", handlers).start().await.unwrap();
+    let stub = plugin(&place, "10-a", handlers).register().await.unwrap();
     *runtime.lock().unwrap() = Some(stub.runtime());
     until_active(&nri, "10-a").await;
     let turn = nri.turn().await;
@@ -528,7 +534,7 @@ async fn five_hundred_updates_at_once_all_arrive() {
         .await
         .unwrap();
     let stub = plugin(&place, "10-a", Record::default().handlers())
-        .start()
+        .register()
         .await
         .unwrap();
     // From the very start: those that come too early are refused, and asked again.
@@ -586,7 +592,7 @@ async fn plugins_that_come_and_go_leave_no_task_and_no_descriptor() {
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let come_and_go = async |id: &str| {
         let stub = plugin(&place, id, Record::default().handlers())
-            .start()
+            .register()
             .await
             .unwrap();
         until_active(&nri, id).await;
@@ -634,7 +640,7 @@ async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
         // Before and after each other in the order.
         let id = format!("{}-p", 90 - n * 10);
         let stub = plugin(&place, &id, record.handlers())
-            .start()
+            .register()
             .await
             .unwrap();
         plugins.push((id, record, stub));

@@ -149,9 +149,9 @@ async fn the_older_instance_is_told_all_again_and_called_when_the_newer_goes() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
     let (old, new) = (Record::default(), Record::default());
-    let old_stub = plugin(&place, old.handlers()).start().await.unwrap();
+    let old_stub = plugin(&place, old.handlers()).register().await.unwrap();
     until_active(&nri, "10-go").await;
-    let new_stub = plugin(&place, new.handlers()).start().await.unwrap();
+    let new_stub = plugin(&place, new.handlers()).register().await.unwrap();
     until_shadowed(&nri).await;
     nri.run_pod_sandbox(pod("p1")).await.unwrap();
     let runtime = old_stub.runtime();
@@ -178,7 +178,7 @@ async fn the_newer_instance_has_the_place_when_the_older_goes_while_it_is_synchr
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
     let old = Record::default();
-    let old_stub = plugin(&place, old.handlers()).start().await.unwrap();
+    let old_stub = plugin(&place, old.handlers()).register().await.unwrap();
     until_active(&nri, "10-go").await;
     let (gate, new) = (Arc::new(Semaphore::new(0)), Record::default());
     let asked = Arc::new(AtomicBool::new(false));
@@ -192,7 +192,7 @@ async fn the_newer_instance_has_the_place_when_the_older_goes_while_it_is_synchr
         }
     });
     let mut slow = plugin(&place, slow);
-    let _new_stub = slow.start().await.unwrap();
+    let _new_stub = slow.register().await.unwrap();
     until("it is being told", || asked.load(Ordering::SeqCst)).await;
     assert_eq!(states(&nri), [PluginState::Active]);
     drop(old_stub);

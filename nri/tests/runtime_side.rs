@@ -25,7 +25,7 @@ fn hangs() -> Handlers {
 async fn connect(place: &Place, index: &str, handlers: Handlers) -> Result<Stub, StubError> {
     let stub = Stub::builder(handlers).index(index).name("p");
     let mut stub = stub.socket(place.socket());
-    stub.start().await
+    stub.register().await
 }
 
 #[tokio::test]

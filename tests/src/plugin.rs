@@ -170,7 +170,7 @@ impl Plugin {
             .name(name)
             .index(index)
             .connection(connection)
-            .start()
+            .register()
             .await;
         let stub = started.map_err(|e| e.to_string())?;
         let plugin = Self { shared, stub };

@@ -1,42 +1,55 @@
-//! A plugin as its author sees it: a set of handlers; and as a runtime sees it: methods that take
-//! bytes and give bytes, whether it stands behind a socket (`stub.rs`) or in the same process.
-//!
-//! What is not handled succeeds with an empty answer (NRI-903). A handler's error is the answer to
-//! the runtime: for setup events a veto, for a validator a rejection (NRI-605, NRI-918).
+//! A plugin as a table of handlers: what a [`Plugin`](crate::Plugin) becomes, and what a program that decides
+//! only when it runs what it handles builds by hand.
 
 use std::{collections::BTreeMap, error, fmt, pin::Pin, sync::Arc};
 
-use parking_lot::Mutex;
-use prost::Message;
 use proto_nri::*;
 
 use crate::{
-    mask::{EVENTS, EventMask, event_name},
-    wire::event::{HookRequest, has_state_change},
-    wire::rpc::{Code, Status, without_panic},
+    mask::EventMask,
+    plugin_side::context::Context,
+    wire::event::{HookRequest, Wire},
 };
 
-/// Error of a handler: any error, or a text by `.into()`. A [`Status`] keeps its code.
+/// Error of a handler: any error, or a text by `.into()`. A [`Status`](crate::Status) keeps its code.
 pub type Error = Box<dyn error::Error + Send + Sync>;
 /// Result of a handler.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Handler<I, O> = Arc<dyn Fn(I) -> Boxed<Result<O>> + Send + Sync>;
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(crate) type Handler<I, O> = Arc<dyn Fn(Context, I) -> Boxed<Result<O>> + Send + Sync>;
 
 type AllThereIs = (Vec<PodSandbox>, Vec<Container>);
 
-/// The handlers of a plugin. The events it subscribes to are those it has handlers for.
+/// The handlers of a plugin, as a table that is filled while the program runs. The events it subscribes
+/// to are those it has handlers for.
 ///
-/// Handlers are called one at a time by a runtime that keeps the rules, but nothing here insists on
-/// it. Never wait for an answer of the runtime inside a handler: it may wait for yours.
+/// **Authors of plugins write a [`Plugin`](crate::Plugin)** and never see this; any becomes one by
+/// `Handlers::from(plugin)`. The table is for what has no fixed set of methods: suites that test runtimes,
+/// and generators of plugins. Its closures share state by clones of an `Arc`.
+///
+/// ```
+/// use nri::{Handlers, proto::StartContainerRequest};
+///
+/// let mut handlers = Handlers::new().run_pod_sandbox(|pod| async move {
+///     println!("pod {}/{}", pod.namespace, pod.name);
+///     Ok(())
+/// });
+/// if std::env::args().any(|arg| arg == "--containers") {
+///     handlers = handlers.on(|_: StartContainerRequest| async { Err("not today".into()) });
+/// }
+/// assert_eq!(handlers.events().to_string(), "RunPodSandbox");
+/// ```
+///
+/// What is not handled succeeds with an empty answer (NRI-903). A handler's error is the answer to the
+/// runtime: for setup events a veto, for a validator a rejection (NRI-605, NRI-918).
 #[derive(Clone, Default)]
 pub struct Handlers {
-    events: BTreeMap<Event, Handler<Vec<u8>, Vec<u8>>>,
-    configure: Option<Handler<ConfigureRequest, EventMask>>,
-    synchronize: Option<Handler<AllThereIs, Vec<ContainerUpdate>>>,
-    shutdown: Option<Handler<String, ()>>,
-    failure_policy: Option<FailurePolicy>,
+    pub(crate) events: BTreeMap<Event, Handler<Vec<u8>, Vec<u8>>>,
+    pub(crate) configure: Option<Handler<ConfigureRequest, EventMask>>,
+    pub(crate) synchronize: Option<Handler<AllThereIs, Vec<ContainerUpdate>>>,
+    pub(crate) shutdown: Option<Handler<String, ()>>,
+    pub(crate) failure_policy: Option<FailurePolicy>,
 }
 
 impl fmt::Debug for Handlers {
@@ -69,18 +82,27 @@ impl Handlers {
 
     /// Handles the event of `R` with the messages as they are on the wire. The methods below say
     /// the same with less to write.
-    pub fn on<R, F, Fut>(mut self, handler: F) -> Self
+    pub fn on<R, F, Fut>(self, handler: F) -> Self
     where
         R: HookRequest,
         F: Fn(R) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R::Reply>> + Send + 'static,
     {
+        self.on_call(move |_, request| handler(request))
+    }
+
+    pub(crate) fn on_call<R, F, Fut>(mut self, handler: F) -> Self
+    where
+        R: HookRequest,
+        F: Fn(Context, R) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R::Reply>> + Send + 'static,
+    {
         let handler = Arc::new(handler);
-        let on_bytes = move |payload: Vec<u8>| -> Boxed<Result<Vec<u8>>> {
+        let on_bytes = move |cx: Context, payload: Vec<u8>| -> Boxed<Result<Vec<u8>>> {
             let handler = handler.clone();
             Box::pin(async move {
-                let request = R::decode(payload.as_slice())?;
-                Ok(handler(request).await?.encode_to_vec())
+                let request = R::from_wire(&payload)?;
+                Ok(handler(cx, request).await?.to_wire())
             })
         };
         self.events.insert(R::EVENT, Arc::new(on_bytes));
@@ -97,36 +119,60 @@ impl Handlers {
 
     /// Called first, with the configuration and the runtime's name and versions. Returns the events
     /// wanted; the empty set stands for all that have handlers (NRI-911).
-    pub fn configure<F, Fut>(mut self, handler: F) -> Self
+    pub fn configure<F, Fut>(self, handler: F) -> Self
     where
         F: Fn(ConfigureRequest) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<EventMask>> + Send + 'static,
     {
-        self.configure = Some(Arc::new(move |request| Box::pin(handler(request))));
+        self.configure_call(move |_, request| handler(request))
+    }
+
+    pub(crate) fn configure_call<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(Context, ConfigureRequest) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<EventMask>> + Send + 'static,
+    {
+        self.configure = Some(Arc::new(move |cx, request| Box::pin(handler(cx, request))));
         self
     }
 
     /// Called once after `configure` with all there is; returns updates of what is listed.
-    pub fn synchronize<F, Fut>(mut self, handler: F) -> Self
+    pub fn synchronize<F, Fut>(self, handler: F) -> Self
     where
         F: Fn(Vec<PodSandbox>, Vec<Container>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Vec<ContainerUpdate>>> + Send + 'static,
     {
-        self.synchronize = Some(Arc::new(move |(pods, containers)| {
-            Box::pin(handler(pods, containers))
+        self.synchronize_call(move |_, pods, containers| handler(pods, containers))
+    }
+
+    pub(crate) fn synchronize_call<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(Context, Vec<PodSandbox>, Vec<Container>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Vec<ContainerUpdate>>> + Send + 'static,
+    {
+        self.synchronize = Some(Arc::new(move |cx, (pods, containers)| {
+            Box::pin(handler(cx, pods, containers))
         }));
         self
     }
 
     /// Called when the runtime is about to close the connection, with the reason, which v1alpha1
     /// does not carry (NRI-1051).
-    pub fn shutdown<F, Fut>(mut self, handler: F) -> Self
+    pub fn shutdown<F, Fut>(self, handler: F) -> Self
     where
         F: Fn(String) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.shutdown = Some(Arc::new(move |reason| {
-            let done = handler(reason);
+        self.shutdown_call(move |_, reason| handler(reason))
+    }
+
+    pub(crate) fn shutdown_call<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(Context, String) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.shutdown = Some(Arc::new(move |cx, reason| {
+            let done = handler(cx, reason);
             Box::pin(async move {
                 done.await;
                 Ok(())
@@ -246,271 +292,5 @@ impl Handlers {
         self.events
             .keys()
             .fold(EventMask::NONE, |mask, event| mask.with(*event))
-    }
-}
-
-/// What has arrived of a split Synchronize (NRI-320).
-#[derive(Debug, Default)]
-struct Parts {
-    pods: Vec<PodSandbox>,
-    containers: Vec<Container>,
-}
-
-/// One connection's worth of a plugin: answers its methods.
-#[derive(Debug)]
-pub(crate) struct PluginService {
-    handlers: Handlers,
-    parts: Mutex<Parts>,
-}
-
-impl PluginService {
-    pub(crate) fn new(handlers: Handlers) -> Self {
-        Self {
-            handlers,
-            parts: Mutex::default(),
-        }
-    }
-
-    /// Answers one call. An unknown method is UNIMPLEMENTED.
-    pub(crate) async fn answer(
-        &self,
-        method: &str,
-        payload: Vec<u8>,
-    ) -> std::result::Result<Vec<u8>, Status> {
-        match method {
-            "Configure" => self.configure(decode(&payload)?).await,
-            "Synchronize" => self.synchronize(decode(&payload)?).await,
-            "Shutdown" => {
-                let reason: ShutdownRequest = decode(&payload)?;
-                if let Some(handler) = &self.handlers.shutdown {
-                    run(handler(reason.reason)).await?;
-                }
-                Ok(Vec::new())
-            }
-            "StateChange" => self.state_change(decode(&payload)?).await,
-            _ => {
-                let known = EVENTS.iter().find(|(_, name)| *name == method);
-                let (event, _) = known.ok_or_else(|| {
-                    Status::new(Code::Unimplemented, format!("method {method} is not known"))
-                })?;
-                self.event(*event, payload).await
-            }
-        }
-    }
-
-    async fn event(&self, event: Event, payload: Vec<u8>) -> std::result::Result<Vec<u8>, Status> {
-        match self.handlers.events.get(&event) {
-            Some(handler) => run(handler(payload)).await,
-            None => Ok(Vec::new()),
-        }
-    }
-
-    async fn configure(&self, request: ConfigureRequest) -> std::result::Result<Vec<u8>, Status> {
-        let handled = self.handlers.events();
-        let mut events = match &self.handlers.configure {
-            Some(handler) => run(handler(request)).await?,
-            None => handled,
-        };
-        if events.is_empty() {
-            events = handled;
-        }
-        let unhandled = events - handled;
-        if !unhandled.is_empty() {
-            let text = format!("configured for events without handlers: {unhandled}");
-            return Err(Status::new(Code::Unknown, text));
-        }
-        let events = events.to_wire();
-        let failure_policy = self.handlers.failure_policy;
-        let reply = ConfigureResponse {
-            events,
-            failure_policy,
-        };
-        Ok(reply.encode_to_vec())
-    }
-
-    async fn synchronize(
-        &self,
-        request: SynchronizeRequest,
-    ) -> std::result::Result<Vec<u8>, Status> {
-        let more = request.more;
-        let all = {
-            let mut parts = self.parts.lock();
-            if self.handlers.synchronize.is_some() {
-                parts.pods.extend(request.pods);
-                parts.containers.extend(request.containers);
-            }
-            if more {
-                None
-            } else {
-                Some(std::mem::take(&mut *parts))
-            }
-        };
-        let update = match (&self.handlers.synchronize, all) {
-            (Some(handler), Some(Parts { pods, containers })) => {
-                run(handler((pods, containers))).await?
-            }
-            _ => Vec::new(),
-        };
-        Ok(SynchronizeResponse { update, more }.encode_to_vec())
-    }
-
-    /// An old runtime's way to tell of nine events; what it does not fit is no error (NRI-335).
-    async fn state_change(&self, change: StateChangeEvent) -> std::result::Result<Vec<u8>, Status> {
-        let event = change.event();
-        if !has_state_change(event) {
-            return Ok(Vec::new());
-        }
-        // All nine requests are {pod=1, container=2}, so one of them encodes for all.
-        let request = PostCreateContainerRequest {
-            pod: change.pod,
-            container: change.container,
-        };
-        self.event(event, request.encode_to_vec())
-            .await
-            .map(|_| Vec::new())
-    }
-}
-
-fn decode<M: Message + Default>(payload: &[u8]) -> std::result::Result<M, Status> {
-    M::decode(payload).map_err(|e| Status::new(Code::InvalidArgument, e.to_string()))
-}
-
-async fn run<T>(handler: Boxed<Result<T>>) -> std::result::Result<T, Status> {
-    without_panic(async {
-        handler.await.map_err(|e| match e.downcast::<Status>() {
-            Ok(status) => *status,
-            Err(e) => Status::new(Code::Unknown, e.to_string()),
-        })
-    })
-    .await
-}
-
-/// The name of an event's method.
-pub(crate) fn method(event: Event) -> &'static str {
-    event_name(event)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn service() -> PluginService {
-        let handlers = Handlers::new()
-            .run_pod_sandbox(|_| async { Ok(()) })
-            .create_container(|_, _| async { Ok((None, Vec::new())) })
-            .synchronize(|_, _| async { Ok(Vec::new()) });
-        PluginService::new(handlers)
-    }
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        runtime.unwrap().block_on(future)
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_a_method_panic(
-            method in prop::sample::select(vec![
-                "Configure", "Synchronize", "Shutdown", "StateChange", "RunPodSandbox",
-                "CreateContainer", "Invented",
-            ]),
-            payload in prop::collection::vec(any::<u8>(), 0..100),
-        ) {
-            // An answer or an error; a panic would come back as the error that says so.
-            if let Err(status) = block_on(service().answer(method, payload)) {
-                prop_assert!(!status.message.contains("panicked"), "{}", status.message);
-            }
-        }
-    }
-
-    #[test]
-    fn parts_of_a_list_are_echoed_and_handled_once() {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let into = seen.clone();
-        let handlers = Handlers::new().synchronize(move |pods, _| {
-            into.lock().push(pods.len());
-            async { Ok(Vec::new()) }
-        });
-        let service = PluginService::new(handlers);
-        for more in [true, true, false] {
-            let part = SynchronizeRequest {
-                pods: vec![PodSandbox::default()],
-                containers: Vec::new(),
-                more,
-            };
-            let reply = block_on(service.answer("Synchronize", part.encode_to_vec())).unwrap();
-            assert_eq!(
-                SynchronizeResponse::decode(reply.as_slice()).unwrap().more,
-                more
-            );
-        }
-        assert_eq!(*seen.lock(), [3]);
-    }
-
-    #[test]
-    fn without_a_handler_parts_are_echoed_too() {
-        let service = PluginService::new(Handlers::new());
-        let part = SynchronizeRequest {
-            more: true,
-            ..Default::default()
-        };
-        let reply = block_on(service.answer("Synchronize", part.encode_to_vec())).unwrap();
-        assert!(SynchronizeResponse::decode(reply.as_slice()).unwrap().more);
-    }
-
-    #[test]
-    fn configure_wants_what_is_handled_and_refuses_what_is_not() {
-        let configure = |wanted: EventMask| {
-            let handlers = Handlers::new()
-                .run_pod_sandbox(|_| async { Ok(()) })
-                .stop_pod_sandbox(|_| async { Ok(()) })
-                .configure(move |_| async move { Ok(wanted) });
-            let answer = PluginService::new(handlers);
-            let reply = block_on(answer.answer("Configure", Vec::new()))?;
-            ConfigureResponse::decode(reply.as_slice())
-                .map(|r| r.events)
-                .map_err(|e| Status::new(Code::Unknown, e.to_string()))
-        };
-        assert_eq!(configure(EventMask::NONE).unwrap(), 3);
-        assert_eq!(configure(EventMask::of(Event::StopPodSandbox)).unwrap(), 2);
-        let refused = configure(EventMask::ALL).unwrap_err().to_string();
-        assert!(refused.contains("CreateContainer"), "{refused}");
-    }
-
-    #[test]
-    fn a_state_change_reaches_the_handler_of_its_event_and_others_do_nothing() {
-        let seen = Arc::new(Mutex::new(String::new()));
-        let into = seen.clone();
-        let handlers = Handlers::new().start_container(move |pod, container| {
-            *into.lock() = format!("{} {}", pod.id, container.id);
-            async { Ok(()) }
-        });
-        let service = PluginService::new(handlers);
-        let change = |event: i32| StateChangeEvent {
-            event,
-            pod: Some(PodSandbox {
-                id: "p".into(),
-                ..Default::default()
-            }),
-            container: Some(Container {
-                id: "c".into(),
-                ..Default::default()
-            }),
-        };
-        for event in [
-            Event::CreateContainer as i32,
-            0,
-            99,
-            Event::RunPodSandbox as i32,
-        ] {
-            let answer = service.answer("StateChange", change(event).encode_to_vec());
-            assert!(block_on(answer).unwrap().is_empty());
-        }
-        assert_eq!(*seen.lock(), "");
-        let start = change(Event::StartContainer as i32).encode_to_vec();
-        block_on(service.answer("StateChange", start)).unwrap();
-        assert_eq!(*seen.lock(), "p c");
     }
 }

@@ -6,12 +6,39 @@
 use prost::Message;
 use proto_nri::*;
 
-/// A request that delivers one event (table 4.1).
-pub trait HookRequest: Message + Default + Clone + 'static {
+/// A message of the wire. Its encoding is ours to choose: the crate that does it shows in no signature.
+pub trait Wire: Default + Clone + Send + Sync + 'static {
+    fn to_wire(&self) -> Vec<u8>;
+    /// The error says why the bytes are no such message.
+    fn from_wire(bytes: &[u8]) -> Result<Self, String>;
+}
+
+impl<M: Message + Default + Clone + 'static> Wire for M {
+    fn to_wire(&self) -> Vec<u8> {
+        self.encode_to_vec()
+    }
+
+    fn from_wire(bytes: &[u8]) -> Result<Self, String> {
+        M::decode(bytes).map_err(|e| e.to_string())
+    }
+}
+
+/// A request that delivers one event (table 4.1); of the fourteen in [`proto`](crate::proto).
+///
+/// ```
+/// use nri::{HookRequest, mask::event_name, proto::StartContainerRequest};
+///
+/// fn line<R: HookRequest>(request: &R) -> String {
+///     let pod = request.pod().map_or("", |pod| &pod.name);
+///     format!("{} of pod {pod}", event_name(R::EVENT))
+/// }
+/// assert_eq!(line(&StartContainerRequest::default()), "StartContainer of pod ");
+/// ```
+pub trait HookRequest: Wire {
     /// The event.
     const EVENT: Event;
     /// What a plugin answers.
-    type Reply: Message + Default + 'static;
+    type Reply: Wire;
 
     /// The pod it is about.
     fn pod(&self) -> Option<&PodSandbox>;

@@ -55,7 +55,7 @@ pub(crate) const RUNTIME_SERVICE: u32 = 2;
 
 /// Reason for the end of a trunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MuxError {
+pub(crate) enum MuxError {
     /// We closed it.
     #[error("connection closed")]
     Closed,

@@ -73,6 +73,16 @@ impl Version {
         }
     }
 
+    /// The version of a service that a plugin serves.
+    #[cfg(feature = "stub")]
+    pub(crate) fn of_plugin_service(service: &str) -> Self {
+        if service == Self::V1Beta1.plugin_service() {
+            Self::V1Beta1
+        } else {
+            Self::V1Alpha1
+        }
+    }
+
     /// The version whose runtime service this is.
     pub(crate) fn of_runtime_service(service: &str) -> Self {
         if service == Self::V1Beta1.runtime_service() {

@@ -104,7 +104,8 @@ async fn plugin(index: &str, socket: &Path) {
     let stub = Stub::builder(handlers)
         .name("noop")
         .index(index)
-        .socket(socket);
+        .socket(socket)
+        .reconnect(false);
     let _ = stub.run().await;
 }
 

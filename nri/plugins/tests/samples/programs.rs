@@ -2,6 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
+use tokio::net::{UnixListener, UnixStream};
+
 use crate::world::{World, container, pod};
 
 const ALL: [(&str, &str); 13] = [
@@ -176,7 +178,25 @@ async fn programs_of_nri_0_1_find_their_tools_though_a_launched_plugin_has_no_pa
 async fn a_program_exits_1_when_its_connection_is_lost() {
     let mut world = World::start().await;
     let program = env!("CARGO_BIN_EXE_rdt");
+    // A runtime that goes says goodbye first; a wire between can be cut.
+    let (between, nri) = (world.path("between.sock"), world.path("nri.sock"));
+    let listener = UnixListener::bind(&between).expect("a socket");
+    let wire = tokio::spawn(async move {
+        let (mut plugin, _) = listener.accept().await.expect("it connects");
+        let mut runtime = UnixStream::connect(nri).await.expect("it listens");
+        let _ = tokio::io::copy_bidirectional(&mut plugin, &mut runtime).await;
+    });
+    let flags = ["-idx", "10", "-socket-path", &between];
+    world.run(program, &flags, &["10-rdt"]).await;
+    wire.abort();
+    assert_eq!(world.exit_code().await, Some(1));
+}
+
+#[tokio::test]
+async fn a_program_exits_0_when_the_runtime_shuts_down() {
+    let mut world = World::start().await;
+    let program = env!("CARGO_BIN_EXE_rdt");
     world.run(program, &["-idx", "10"], &["10-rdt"]).await;
     world.nri.shutdown("the test ends").await;
-    assert_eq!(world.exit_code().await, Some(1));
+    assert_eq!(world.exit_code().await, Some(0));
 }

@@ -20,5 +20,5 @@ mod status;
 
 pub(crate) use client::{Client, Metadata};
 pub(crate) use server::{Incoming, Methods, Serve, Serving, serve, without_panic};
-pub(crate) use status::{CallError, ENVELOPE, MAX_MESSAGE, one_line};
-pub use status::{Code, Status};
+pub use status::{CallError, Code, Status};
+pub(crate) use status::{ENVELOPE, MAX_MESSAGE, one_line};

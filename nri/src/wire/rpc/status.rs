@@ -88,8 +88,22 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// Error of a call.
+/// Error of a call: of a plugin's, for one, that asks the runtime for updates.
+///
+/// ```
+/// use nri::{CallError, Code};
+///
+/// fn is_worth_another_try(error: &CallError) -> bool {
+///     match error {
+///         CallError::Status(status) => status.is(Code::Unavailable),
+///         CallError::TimedOut(_) | CallError::Lost(_) => true,
+///         _ => false,
+///     }
+/// }
+/// assert!(is_worth_another_try(&CallError::Lost("the runtime went away".into())));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// The peer answered with an error.
     #[error("{0}")]

@@ -254,7 +254,7 @@ impl Wanted {
         if self.state_change_only {
             builder = builder.state_change_only();
         }
-        let stub = builder.start().await.map_err(|e| e.to_string())?;
+        let stub = builder.register().await.map_err(|e| e.to_string())?;
         Ok(Plugin { shared, stub })
     }
 

@@ -1,0 +1,198 @@
+//! The way from a plugin to its runtime.
+//!
+//! ```text
+//!   detached ─► attached (a connection) ─► configured ─► synchronised ─► detached ─► attached ─► …
+//! ```
+//!
+//! The stub attaches and detaches; [`PluginService`](super::service::PluginService) says when the plugin
+//! is configured and synchronised. Handles only look.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use proto_nri::{
+    ContainerEviction, ContainerUpdate, UpdateContainersRequest, UpdateContainersResponse,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    plugin_side::{answer::eviction, context::RuntimeInfo},
+    wire::{
+        event::Wire,
+        rpc::{CallError, Client, Code, Status},
+    },
+};
+
+/// How long a runtime may take to read the answer to Synchronize: until then it refuses updates, which
+/// travel beside that answer and not behind it.
+const SETTLING: Duration = Duration::from_secs(1);
+const ASK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The runtime as a plugin reaches it, from anywhere: a handler's [`Context`](crate::Context), a task
+/// of the plugin's own, `StubBuilder::runtime` before `run`. Clones are the same handle. It
+/// follows the plugin: after a reconnect it leads to the new connection.
+///
+/// ```no_run
+/// # #[cfg(feature = "stub")] {
+/// use nri::{Plugin, Stub, adjust::{SetResources, update}};
+/// # async fn example(plugin: impl Plugin) -> Result<(), Box<dyn std::error::Error>> {
+/// let stub = Stub::builder(plugin).name("balancer").index("50");
+/// let runtime = stub.runtime();
+/// tokio::spawn(async move {
+///     runtime.synchronized().await;
+///     let mut less = update("c1", false);
+///     less.cpu_shares(128);
+///     match runtime.update_containers(vec![less], Vec::new()).await {
+///         Ok(failed) => println!("{} updates failed", failed.len()),
+///         Err(e) => println!("{e}"),
+///     }
+/// });
+/// stub.run().await?;
+/// # Ok(()) }
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Runtime {
+    link: Arc<watch::Sender<Link>>,
+}
+
+/// The present connection, and how far it has come.
+#[derive(Default)]
+struct Link {
+    client: Option<Client>,
+    info: Arc<RuntimeInfo>,
+    synchronized: Option<Result<Instant, Status>>,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let link = self.link.borrow();
+        match &link.client {
+            Some(_) => write!(f, "Runtime({})", link.info.protocol.as_str()),
+            None => f.write_str("Runtime(not connected)"),
+        }
+    }
+}
+
+impl Runtime {
+    /// Asks the runtime to update and evict containers; gives the updates that could not be applied
+    /// (NRI-917). Does not wait longer than the runtime's request timeout. Fails at once where there is no
+    /// connection, as in a plugin of the runtime's own process, and before the plugin is synchronised
+    /// (code 9).
+    ///
+    /// Do not wait for it inside a handler: the Go runtime answers after the handler has.
+    pub async fn update_containers(
+        &self,
+        update: Vec<ContainerUpdate>,
+        evict: Vec<ContainerEviction>,
+    ) -> Result<Vec<ContainerUpdate>, CallError> {
+        let request = UpdateContainersRequest { update, evict }.to_wire();
+        let mut pause = ASK_AGAIN;
+        loop {
+            let (client, info, settling) = self.present()?;
+            let (service, limit) = (info.protocol.runtime_service(), info.request_timeout);
+            let asked = client.call(service, "UpdateContainers", request.clone(), limit);
+            match asked.await {
+                Err(CallError::Status(early))
+                    if early.is(Code::FailedPrecondition)
+                        && settling.is_some_and(|at| at.elapsed() < SETTLING) =>
+                {
+                    sleep(pause).await;
+                    pause *= 2;
+                }
+                reply => {
+                    let reply = UpdateContainersResponse::from_wire(&reply?);
+                    return Ok(reply.map_err(CallError::BadReply)?.failed);
+                }
+            }
+        }
+    }
+
+    /// Asks the runtime to evict one container; as [`Runtime::update_containers`] says. The protocol has
+    /// no place for the outcome.
+    pub async fn evict(
+        &self,
+        container: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Result<(), CallError> {
+        let evict = vec![eviction(container, reason)];
+        self.update_containers(Vec::new(), evict).await.map(drop)
+    }
+
+    /// Waits until the plugin is connected and synchronised; returns at once if it is.
+    pub async fn synchronized(&self) {
+        let mut link = self.link.subscribe();
+        let there = link.wait_for(|link| matches!(link.synchronized, Some(Ok(_))));
+        // The sender is ours: it outlives the wait.
+        let _ = there.await;
+    }
+
+    /// Identity of the runtime that the plugin is connected to; `None` before it is configured and between
+    /// connections.
+    pub fn info(&self) -> Option<RuntimeInfo> {
+        let link = self.link.borrow();
+        let configured = link.client.is_some() && !link.info.name.is_empty();
+        configured.then(|| (*link.info).clone())
+    }
+
+    /// Of a plugin without a connection.
+    pub(crate) fn detached() -> Self {
+        Self {
+            link: Arc::new(watch::Sender::new(Link::default())),
+        }
+    }
+
+    pub(crate) fn configured(&self, info: Arc<RuntimeInfo>) {
+        self.link.send_modify(|link| link.info = info);
+    }
+
+    /// What became of Synchronize, as the runtime is about to be told.
+    pub(crate) fn synchronize_answered(&self, outcome: Result<(), Status>) {
+        let outcome = outcome.map(|()| Instant::now());
+        self.link
+            .send_modify(|link| link.synchronized = Some(outcome));
+    }
+
+    pub(crate) fn known(&self) -> Arc<RuntimeInfo> {
+        self.link.borrow().info.clone()
+    }
+
+    #[allow(
+        clippy::type_complexity,
+        reason = "what one call needs, taken under one lock"
+    )]
+    fn present(&self) -> Result<(Client, Arc<RuntimeInfo>, Option<Instant>), CallError> {
+        let link = self.link.borrow();
+        let client = link.client.clone();
+        let client = client.ok_or_else(|| CallError::Lost("not connected to a runtime".into()))?;
+        let since = link.synchronized.as_ref();
+        let since = since.and_then(|outcome| outcome.as_ref().ok().copied());
+        Ok((client, link.info.clone(), since))
+    }
+}
+
+#[cfg(feature = "stub")]
+impl Runtime {
+    pub(crate) fn attach(&self, client: Client) {
+        let link = Link {
+            client: Some(client),
+            ..Link::default()
+        };
+        self.link.send_replace(link);
+    }
+
+    pub(crate) fn detach(&self) {
+        self.link.send_replace(Link::default());
+    }
+
+    /// Waits for the answer to Synchronize; gives it.
+    pub(crate) async fn synchronize_outcome(&self) -> Result<(), Status> {
+        let mut link = self.link.subscribe();
+        let answered = link.wait_for(|link| link.synchronized.is_some()).await;
+        let outcome = answered.ok().and_then(|link| link.synchronized.clone());
+        // The sender is ours: there is an outcome.
+        outcome.unwrap_or(Ok(Instant::now())).map(drop)
+    }
+}

@@ -1,0 +1,344 @@
+//! A plugin as a runtime sees it: methods that take bytes and give bytes, whether it stands behind a
+//! socket (`stub`) or in the same process.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use proto_nri::*;
+use tokio::time::Instant;
+
+use crate::{
+    mask::EVENTS,
+    plugin_side::{
+        context::{self, Context, RuntimeInfo},
+        handlers::{Boxed, Handlers, Result},
+        runtime::Runtime,
+    },
+    wire::{
+        event::{Wire, has_state_change},
+        rpc::{Code, Status, without_panic},
+        version::Version,
+    },
+};
+
+/// What has arrived of a split Synchronize (NRI-320).
+#[derive(Debug, Default)]
+struct Parts {
+    pods: Vec<PodSandbox>,
+    containers: Vec<Container>,
+}
+
+/// One connection's worth of a plugin: answers its methods.
+#[derive(Debug)]
+pub(crate) struct PluginService {
+    handlers: Handlers,
+    parts: Mutex<Parts>,
+    /// Told how far the plugin has come.
+    runtime: Runtime,
+}
+
+/// What a call carries beside its method and request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) version: Version,
+    /// When the caller stops waiting for the answer.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl PluginService {
+    /// Of a plugin in the runtime's own process, which has no connection to ask the runtime through.
+    pub(crate) fn in_process(handlers: Handlers) -> Self {
+        Self::connected(handlers, Runtime::detached())
+    }
+
+    pub(crate) fn connected(handlers: Handlers, runtime: Runtime) -> Self {
+        Self {
+            handlers,
+            parts: Mutex::default(),
+            runtime,
+        }
+    }
+
+    /// Answers one call. An unknown method is UNIMPLEMENTED.
+    pub(crate) async fn answer(
+        &self,
+        method: &str,
+        payload: Vec<u8>,
+        call: Call,
+    ) -> std::result::Result<Vec<u8>, Status> {
+        // Boxed: an in-process plugin's is polled at the bottom of a runtime's own futures.
+        let answer = Box::pin(self.answer_method(method, payload, call));
+        context::until(call.deadline, answer).await
+    }
+
+    async fn answer_method(
+        &self,
+        method: &str,
+        payload: Vec<u8>,
+        call: Call,
+    ) -> std::result::Result<Vec<u8>, Status> {
+        let cx = Context {
+            deadline: call.deadline,
+            info: self.runtime.known(),
+            runtime: self.runtime.clone(),
+        };
+        match method {
+            "Configure" => {
+                let request: ConfigureRequest = decode(&payload)?;
+                let info = Arc::new(RuntimeInfo::of(&request, call.version));
+                self.runtime.configured(info.clone());
+                self.configure(Context { info, ..cx }, request).await
+            }
+            "Synchronize" => self.synchronize(cx, decode(&payload)?).await,
+            "Shutdown" => {
+                let reason: ShutdownRequest = decode(&payload)?;
+                if let Some(handler) = &self.handlers.shutdown {
+                    run(handler(cx, reason.reason)).await?;
+                }
+                Ok(Vec::new())
+            }
+            "StateChange" => self.state_change(cx, decode(&payload)?).await,
+            _ => {
+                let known = EVENTS.iter().find(|(_, name)| *name == method);
+                let (event, _) = known.ok_or_else(|| {
+                    Status::new(Code::Unimplemented, format!("method {method} is not known"))
+                })?;
+                self.event(cx, *event, payload).await
+            }
+        }
+    }
+
+    async fn event(
+        &self,
+        cx: Context,
+        event: Event,
+        payload: Vec<u8>,
+    ) -> std::result::Result<Vec<u8>, Status> {
+        match self.handlers.events.get(&event) {
+            Some(handler) => run(handler(cx, payload)).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn configure(
+        &self,
+        cx: Context,
+        request: ConfigureRequest,
+    ) -> std::result::Result<Vec<u8>, Status> {
+        let handled = self.handlers.events();
+        let mut events = match &self.handlers.configure {
+            Some(handler) => run(handler(cx, request)).await?,
+            None => handled,
+        };
+        if events.is_empty() {
+            events = handled;
+        }
+        let unhandled = events - handled;
+        if !unhandled.is_empty() {
+            let text = format!("configured for events without handlers: {unhandled}");
+            return Err(Status::new(Code::Unknown, text));
+        }
+        let events = events.to_wire();
+        let failure_policy = self.handlers.failure_policy;
+        let reply = ConfigureResponse {
+            events,
+            failure_policy,
+        };
+        Ok(reply.to_wire())
+    }
+
+    async fn synchronize(
+        &self,
+        cx: Context,
+        request: SynchronizeRequest,
+    ) -> std::result::Result<Vec<u8>, Status> {
+        let more = request.more;
+        let Some(Parts { pods, containers }) = self.put_together(request) else {
+            let part = SynchronizeResponse {
+                more,
+                ..Default::default()
+            };
+            return Ok(part.to_wire());
+        };
+        let update = match &self.handlers.synchronize {
+            Some(handler) => run(handler(cx, (pods, containers))).await,
+            None => Ok(Vec::new()),
+        };
+        let outcome = update.as_ref().map(drop).map_err(Clone::clone);
+        self.runtime.synchronize_answered(outcome);
+        let update = update?;
+        Ok(SynchronizeResponse { update, more }.to_wire())
+    }
+
+    /// The whole list, once its last part is there.
+    fn put_together(&self, part: SynchronizeRequest) -> Option<Parts> {
+        let mut parts = self.parts.lock();
+        if self.handlers.synchronize.is_some() {
+            parts.pods.extend(part.pods);
+            parts.containers.extend(part.containers);
+        }
+        (!part.more).then(|| std::mem::take(&mut *parts))
+    }
+
+    /// An old runtime's way to tell of nine events; what it does not fit is no error (NRI-335).
+    async fn state_change(
+        &self,
+        cx: Context,
+        change: StateChangeEvent,
+    ) -> std::result::Result<Vec<u8>, Status> {
+        let event = change.event();
+        if !has_state_change(event) {
+            return Ok(Vec::new());
+        }
+        // All nine requests are {pod=1, container=2}, so one of them encodes for all.
+        let request = PostCreateContainerRequest {
+            pod: change.pod,
+            container: change.container,
+        };
+        self.event(cx, event, request.to_wire())
+            .await
+            .map(|_| Vec::new())
+    }
+}
+
+fn decode<M: Wire>(payload: &[u8]) -> std::result::Result<M, Status> {
+    M::from_wire(payload).map_err(|e| Status::new(Code::InvalidArgument, e))
+}
+
+async fn run<T>(handler: Boxed<Result<T>>) -> std::result::Result<T, Status> {
+    without_panic(async {
+        handler.await.map_err(|e| match e.downcast::<Status>() {
+            Ok(status) => *status,
+            Err(e) => Status::new(Code::Unknown, e.to_string()),
+        })
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mask::EventMask;
+
+    fn service() -> PluginService {
+        let handlers = Handlers::new()
+            .run_pod_sandbox(|_| async { Ok(()) })
+            .create_container(|_, _| async { Ok((None, Vec::new())) })
+            .synchronize(|_, _| async { Ok(Vec::new()) });
+        PluginService::in_process(handlers)
+    }
+
+    const CALL: Call = Call {
+        version: Version::V1Alpha1,
+        deadline: None,
+    };
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(future)
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_method_panic(
+            method in prop::sample::select(vec![
+                "Configure", "Synchronize", "Shutdown", "StateChange", "RunPodSandbox",
+                "CreateContainer", "Invented",
+            ]),
+            payload in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            // An answer or an error; a panic would come back as the error that says so.
+            if let Err(status) = block_on(service().answer(method, payload, CALL)) {
+                prop_assert!(!status.message.contains("panicked"), "{}", status.message);
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_a_list_are_echoed_and_handled_once() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let into = seen.clone();
+        let handlers = Handlers::new().synchronize(move |pods, _| {
+            into.lock().push(pods.len());
+            async { Ok(Vec::new()) }
+        });
+        let service = PluginService::in_process(handlers);
+        for more in [true, true, false] {
+            let part = SynchronizeRequest {
+                pods: vec![PodSandbox::default()],
+                containers: Vec::new(),
+                more,
+            };
+            let reply = block_on(service.answer("Synchronize", part.to_wire(), CALL)).unwrap();
+            assert_eq!(SynchronizeResponse::from_wire(&reply).unwrap().more, more);
+        }
+        assert_eq!(*seen.lock(), [3]);
+    }
+
+    #[test]
+    fn without_a_handler_parts_are_echoed_too() {
+        let service = PluginService::in_process(Handlers::new());
+        let part = SynchronizeRequest {
+            more: true,
+            ..Default::default()
+        };
+        let reply = block_on(service.answer("Synchronize", part.to_wire(), CALL)).unwrap();
+        assert!(SynchronizeResponse::from_wire(&reply).unwrap().more);
+    }
+
+    #[test]
+    fn configure_wants_what_is_handled_and_refuses_what_is_not() {
+        let configure = |wanted: EventMask| {
+            let handlers = Handlers::new()
+                .run_pod_sandbox(|_| async { Ok(()) })
+                .stop_pod_sandbox(|_| async { Ok(()) })
+                .configure(move |_| async move { Ok(wanted) });
+            let answer = PluginService::in_process(handlers);
+            let reply = block_on(answer.answer("Configure", Vec::new(), CALL))?;
+            ConfigureResponse::from_wire(&reply)
+                .map(|r| r.events)
+                .map_err(|e| Status::new(Code::Unknown, e))
+        };
+        assert_eq!(configure(EventMask::NONE).unwrap(), 3);
+        assert_eq!(configure(EventMask::of(Event::StopPodSandbox)).unwrap(), 2);
+        let refused = configure(EventMask::ALL).unwrap_err().to_string();
+        assert!(refused.contains("CreateContainer"), "{refused}");
+    }
+
+    #[test]
+    fn a_state_change_reaches_the_handler_of_its_event_and_others_do_nothing() {
+        let seen = Arc::new(Mutex::new(String::new()));
+        let into = seen.clone();
+        let handlers = Handlers::new().start_container(move |pod, container| {
+            *into.lock() = format!("{} {}", pod.id, container.id);
+            async { Ok(()) }
+        });
+        let service = PluginService::in_process(handlers);
+        let change = |event: i32| StateChangeEvent {
+            event,
+            pod: Some(PodSandbox {
+                id: "p".into(),
+                ..Default::default()
+            }),
+            container: Some(Container {
+                id: "c".into(),
+                ..Default::default()
+            }),
+        };
+        for event in [
+            Event::CreateContainer as i32,
+            0,
+            99,
+            Event::RunPodSandbox as i32,
+        ] {
+            let answer = service.answer("StateChange", change(event).to_wire(), CALL);
+            assert!(block_on(answer).unwrap().is_empty());
+        }
+        assert_eq!(*seen.lock(), "");
+        let start = change(Event::StartContainer as i32).to_wire();
+        block_on(service.answer("StateChange", start, CALL)).unwrap();
+        assert_eq!(*seen.lock(), "p c");
+    }
+}

@@ -1,0 +1,72 @@
+//! Why a plugin does not start, and why it ends.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use crate::{
+    owners::BadPluginId,
+    wire::{
+        rpc::{CallError, Status, one_line},
+        transport::ENV_SOCKET,
+    },
+};
+
+/// Error of starting a plugin, or the reason of its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StubError {
+    #[error("a plugin needs a handler for at least one event")]
+    NoHandlers,
+    #[error("plugin identity: {0}")]
+    Identity(#[from] BadPluginId),
+    #[error("conflicting plugin indices {0} and {1}")]
+    IndexTwice(String, String),
+    #[error("{ENV_SOCKET}={value:?}: {cause}")]
+    InheritedSocket { value: String, cause: io::Error },
+    #[error("cannot connect to {path}: {cause}")]
+    Connect { path: PathBuf, cause: io::Error },
+    #[error("cannot serve the connection: {0}")]
+    Serve(io::Error),
+    #[error("the runtime refused the registration: {0}")]
+    Register(CallError),
+    /// The connection ended first, for this reason.
+    #[error("the runtime did not configure the plugin: {0}")]
+    NotConfigured(String),
+    #[error("the runtime did not configure the plugin within {0:?}")]
+    ConfigureTimeout(Duration),
+    /// By the plugin.
+    #[error("configuration refused: {0}")]
+    Configure(Status),
+    /// By the plugin.
+    #[error("synchronisation refused: {0}")]
+    Synchronize(Status),
+    #[error("the connection has ended: {0}")]
+    Ended(String),
+    /// With the runtime's reason; v1alpha1 has no place for one, and it is empty.
+    #[error("the runtime has ended the connection{}{}", if .0.is_empty() { "" } else { ": " }, one_line(.0))]
+    Dismissed(String),
+}
+
+impl StubError {
+    /// True of what no other attempt can mend: the plugin itself is wrong.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::NoHandlers | Self::Identity(_) | Self::IndexTwice(..)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_connection_is_told_with_the_reason_if_there_is_one() {
+        let told = |reason: &str| StubError::Dismissed(reason.to_owned()).to_string();
+        assert_eq!(told(""), "the runtime has ended the connection");
+        assert_eq!(
+            told("runtime-stopping: it was\ntold to"),
+            "the runtime has ended the connection: runtime-stopping: it was told to"
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! Who a plugin is, and what a launched one is given by its runtime.
+
+use std::{
+    env, io,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdUnixStream},
+    path::PathBuf,
+    process::Command,
+};
+
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use tokio::net::UnixStream;
+
+use super::StubError;
+use crate::{
+    owners::PluginId,
+    wire::transport::{ENV_INDEX, ENV_NAME, ENV_SOCKET},
+};
+
+/// The identity of this process, with what its author has set (NRI-900).
+pub(super) fn of_this_process(
+    name: Option<String>,
+    index: Option<String>,
+) -> Result<PluginId, StubError> {
+    let arg0 = env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let base = arg0
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let var = |name| env::var(name).ok().filter(|v: &String| !v.is_empty());
+    identity(var(ENV_NAME), var(ENV_INDEX), name, index, &base)
+}
+
+/// Environment, then options, then the file name `NN-name` (NRI-900).
+fn identity(
+    env_name: Option<String>,
+    env_index: Option<String>,
+    name: Option<String>,
+    index: Option<String>,
+    base: &str,
+) -> Result<PluginId, StubError> {
+    let index = match (env_index, index) {
+        (Some(a), Some(b)) if a != b => return Err(StubError::IndexTwice(a, b)),
+        (a, b) => a.or(b),
+    };
+    let name = name.or(env_name);
+    Ok(match (index, name) {
+        (Some(index), Some(name)) => PluginId::new(index, name)?,
+        (Some(index), None) => PluginId::new(index, base)?,
+        (None, name) => {
+            let file: PluginId = base.parse()?;
+            match name {
+                Some(name) => PluginId::new(file.index, name)?,
+                None => file,
+            }
+        }
+    })
+}
+
+/// Takes the socket the runtime has given to a launched plugin (NRI-121).
+///
+/// The descriptor is fetched as a new one of our own, close-on-exec, and the old one is closed, so
+/// that no child of the plugin holds the connection open.
+pub(super) fn inherited(value: &str) -> io::Result<UnixStream> {
+    let fd: i32 = value.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let ours: OwnedFd = pidfd_getfd(this, fd, PidfdGetfdFlags::empty())?;
+    nix::unistd::close(fd)?;
+    let stream = StdUnixStream::from(ours);
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// Takes the three variables that a launched plugin is started with from a program that the plugin starts itself, which
+/// must not take itself for the launched one. The library cannot take them from the process: other threads may be reading
+/// its environment.
+pub fn forget_launch(command: &mut Command) -> &mut Command {
+    command
+        .env_remove(ENV_NAME)
+        .env_remove(ENV_INDEX)
+        .env_remove(ENV_SOCKET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(s: &str) -> Option<String> {
+        Some(s.to_owned())
+    }
+
+    #[test]
+    fn identity_comes_from_environment_then_options_then_file_name() {
+        let id = |en, ei, n, i, base| identity(en, ei, n, i, base).map(|id| id.to_string()).ok();
+        assert_eq!(
+            id(some("foo"), some("10"), None, None, "x").as_deref(),
+            Some("10-foo")
+        );
+        assert_eq!(
+            id(some("foo"), some("10"), some("bar"), None, "x").as_deref(),
+            Some("10-bar")
+        );
+        assert_eq!(
+            id(None, some("10"), None, None, "plug").as_deref(),
+            Some("10-plug")
+        );
+        assert_eq!(
+            id(None, None, None, None, "07-a-b").as_deref(),
+            Some("07-a-b")
+        );
+        // A name by option survives an index from the file name (NRI-900, mended).
+        assert_eq!(
+            id(None, None, some("n"), None, "07-a").as_deref(),
+            Some("07-n")
+        );
+        assert_eq!(id(None, None, some("n"), None, "plug"), None);
+        assert_eq!(id(None, some("1"), some("n"), None, "plug"), None);
+    }
+
+    #[test]
+    fn an_index_that_contradicts_the_environment_is_refused() {
+        let twice = identity(None, some("10"), some("n"), some("11"), "x");
+        assert!(matches!(twice, Err(StubError::IndexTwice(..))));
+        assert!(identity(None, some("10"), some("n"), some("10"), "x").is_ok());
+    }
+}

@@ -1,0 +1,392 @@
+//! A plugin as a program: it connects to a runtime, or takes the socket that the runtime has given it, and
+//! serves a [`Plugin`](crate::Plugin).
+//!
+//! ```text
+//!   connect ─► serve ─► RegisterPlugin ─► Configure answered ─► Synchronize answered ─► running ─► lost
+//!      ▲                              (register returns)      (start returns)                     │
+//!      └──────────────────────── back-off, in run() ◄─────────────────────────────────────────────┘
+//! ```
+//!
+//! [`StubBuilder::run`] is the whole life of a plugin, and what a program wants. [`StubBuilder::start`] is one
+//! connection of it, for programs that do something else beside.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use nri::{Adaptation, Context, Plugin, Result, Stub, proto::PodSandbox};
+//! # use nri::{BoxFuture, PluginId, Snapshot, Source, proto::ContainerUpdate};
+//! # struct Runtime;
+//! # impl Source for Runtime {
+//! #     fn snapshot(&self) -> Snapshot { Snapshot::default() }
+//! #     fn update(&self, _: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> { Box::pin(async { Vec::new() }) }
+//! #     fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, std::result::Result<(), String>> { Box::pin(async { Ok(()) }) }
+//! # }
+//!
+//! struct Names;
+//!
+//! impl Plugin for Names {
+//!     async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<()> {
+//!         if pod.name.is_empty() { Err("a pod without a name".into()) } else { Ok(()) }
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let socket = dir.path().join("nri.sock");
+//! # let builder = Adaptation::builder("a-runtime", "1.0").socket(&socket).plugin_dir(dir.path().join("plugins"));
+//! # let builder = builder.plugin_config_dir(dir.path().join("conf.d"));
+//! # let runtime = builder.source(Arc::new(Runtime)).start().await?;
+//! // A runtime listens at `socket`.
+//! let plugin = Stub::builder(Names).name("names").index("10").socket(&socket).start().await?;
+//! assert_eq!(plugin.runtime_info().name, "a-runtime");
+//! // The plugin is synchronised: events come, and requests go.
+//! plugin.runtime().evict("c1", "an example").await?;
+//! # drop(runtime);
+//! # Ok(()) }
+//! ```
+//!
+//! Dropping a future of this module at any point leaves nothing behind (NRI-915).
+
+use std::{
+    env, fmt, io, os::unix::net::UnixStream as StdUnixStream, path::PathBuf, sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use proto_nri::RegisterPluginRequest;
+use tokio::{net::UnixStream, sync::oneshot, time::sleep};
+
+use crate::{
+    owners::PluginId,
+    plugin_side::{context::REGISTRATION_TIMEOUT, handlers::Handlers, service::PluginService},
+    settings::DEFAULT_SOCKET,
+    wire::{
+        event::Wire,
+        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
+        rpc::{CallError, Client, Code, Serving, Status, serve},
+        transport::ENV_SOCKET,
+        version::{NRI_VERSION, Version, plugin_services},
+    },
+};
+
+mod error;
+mod identity;
+mod run;
+mod server;
+
+pub use self::{error::StubError, identity::forget_launch};
+pub use crate::plugin_side::{
+    context::{RuntimeInfo, time_left},
+    runtime::Runtime,
+};
+
+/// How long a write of ours may find the runtime not reading.
+const STALLED: Duration = Duration::from_secs(10);
+
+/// Which version is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// What all runtimes speak.
+    #[default]
+    V1Alpha1,
+    /// Only v1beta1, which follows a withdrawn draft.
+    V1Beta1,
+    /// v1beta1 if the runtime knows it, else v1alpha1, on the same connection (NRI-1042).
+    Newest,
+}
+
+/// Collects what a [`Stub`] needs. Where nothing is set, a plugin is called what its file is called,
+/// `10-name`, and connects to the default socket; one that was launched by a runtime has all from there.
+///
+/// ```no_run
+/// # async fn example(plugin: impl nri::Plugin) -> Result<(), nri::StubError> {
+/// nri::Stub::builder(plugin)
+///     .name("example")
+///     .index("10")
+///     .on_disconnect(|why, again| match again {
+///         Some(pause) => eprintln!("{why}; trying again in {pause:.1?}"),
+///         None => eprintln!("{why}"),
+///     })
+///     .run()
+///     .await
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct StubBuilder {
+    handlers: Handlers,
+    name: Option<String>,
+    index: Option<String>,
+    socket: PathBuf,
+    connection: Option<StdUnixStream>,
+    protocol: Protocol,
+    registration_timeout: Duration,
+    reconnect: bool,
+    on_disconnect: Option<OnDisconnect>,
+    state_change_only: bool,
+    /// Of all connections that `run` makes.
+    runtime: Runtime,
+}
+
+/// Told why a connection ended, or was not made, and in how long the next is tried, if it is.
+struct OnDisconnect(Box<Disconnected>);
+
+type Disconnected = dyn Fn(&StubError, Option<Duration>) + Send + Sync;
+
+impl fmt::Debug for OnDisconnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnDisconnect")
+    }
+}
+
+/// A plugin on one connection, served in the background until this is dropped.
+#[derive(Debug)]
+pub struct Stub {
+    id: PluginId,
+    mux: Mux,
+    _serving: Serving,
+    runtime: Runtime,
+    info: Arc<RuntimeInfo>,
+    dismissed: Arc<Mutex<Option<String>>>,
+}
+
+impl StubBuilder {
+    /// Overrides the name from `NRI_PLUGIN_NAME` or the file name.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Two digits. An error if `NRI_PLUGIN_IDX` says otherwise.
+    pub fn index(mut self, index: impl Into<String>) -> Self {
+        self.index = Some(index.into());
+        self
+    }
+
+    /// Socket to connect to, unless the runtime has passed one.
+    pub fn socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.socket = path.into();
+        self
+    }
+
+    /// Uses this connection for the first start instead of connecting.
+    pub fn connection(mut self, connection: StdUnixStream) -> Self {
+        self.connection = Some(connection);
+        self
+    }
+
+    /// v1alpha1 unless set.
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
+        self
+    }
+
+    /// For RegisterPlugin and the wait for Configure; 5 s by default.
+    pub fn registration_timeout(mut self, limit: Duration) -> Self {
+        self.registration_timeout = limit;
+        self
+    }
+
+    /// Whether [`StubBuilder::run`] connects again when the connection is lost or cannot be made; it does,
+    /// unless told not to. Launched plugins never do.
+    pub fn reconnect(mut self, reconnect: bool) -> Self {
+        self.reconnect = reconnect;
+        self
+    }
+
+    /// Called by [`StubBuilder::run`] when a connection has ended or could not be made: with the reason, and
+    /// in how long it connects again; `None` where it does not. A new connection begins with `configure`
+    /// and `synchronize`, as the first.
+    pub fn on_disconnect<F>(mut self, told: F) -> Self
+    where
+        F: Fn(&StubError, Option<Duration>) + Send + Sync + 'static,
+    {
+        self.on_disconnect = Some(OnDisconnect(Box::new(told)));
+        self
+    }
+
+    /// Behaves as plugins from before dedicated calls do: answers the nine plain events with
+    /// UNIMPLEMENTED and takes them as `StateChange`. For tests of runtimes.
+    pub fn state_change_only(mut self) -> Self {
+        self.state_change_only = true;
+        self
+    }
+
+    /// Identity that the plugin will register with (NRI-900).
+    pub fn identity(&self) -> Result<PluginId, StubError> {
+        identity::of_this_process(self.name.clone(), self.index.clone())
+    }
+
+    /// The runtime that [`StubBuilder::run`] will be connected to, for tasks of the plugin's own; on each
+    /// connection that it makes. [`Stub::runtime`] has that of a single connection.
+    pub fn runtime(&self) -> Runtime {
+        self.runtime.clone()
+    }
+
+    /// Connects, registers, and waits until the runtime has configured and synchronised the plugin: from
+    /// then on it gets events, and may ask for updates and evictions. The connection is served in the
+    /// background, until the [`Stub`] is dropped. May be dropped at any time.
+    ///
+    /// A runtime may take long before it synchronises, which is no error while the connection lives.
+    pub async fn start(&mut self) -> Result<Stub, StubError> {
+        let stub = self.register().await?;
+        stub.synchronized().await?;
+        Ok(stub)
+    }
+
+    /// As [`StubBuilder::start`], but returns as soon as the plugin is configured; synchronisation goes on in
+    /// the background ([`Stub::synchronized`]). For tests of runtimes, which look at what is between.
+    pub async fn register(&mut self) -> Result<Stub, StubError> {
+        self.register_as(Runtime::detached()).await
+    }
+
+    async fn register_as(&mut self, runtime: Runtime) -> Result<Stub, StubError> {
+        if self.handlers.events().is_empty() {
+            return Err(StubError::NoHandlers);
+        }
+        let id = self.identity()?;
+        let stream = self.connect().await?;
+        let mux = Mux::new(stream, STALLED);
+        let (configured, wait_configured) = oneshot::channel();
+        let dismissed = Arc::default();
+        let server = Arc::new(server::PluginServer {
+            service: PluginService::connected(self.handlers.clone(), runtime.clone()),
+            configured: Mutex::new(Some(configured)),
+            dismissed: Arc::clone(&dismissed),
+            state_change_only: self.state_change_only,
+        });
+        let served = serve(mux.open(PLUGIN_SERVICE), &plugin_services(), server).await;
+        let serving = served.map_err(StubError::Serve)?;
+        let client = Client::new(mux.open(RUNTIME_SERVICE), None);
+        runtime.attach(client.clone());
+        mux.start();
+        self.ask_to_register(&client, &id).await?;
+        let limit = self.registration_timeout;
+        let configured = tokio::select! {
+            configured = wait_configured => configured.ok(),
+            why = mux.closed() => return Err(StubError::NotConfigured(why.to_string())),
+            () = sleep(limit) => return Err(StubError::ConfigureTimeout(limit)),
+        };
+        match configured {
+            Some(Ok(())) => {}
+            Some(Err(status)) => return Err(StubError::Configure(status)),
+            None => return Err(StubError::NotConfigured(MuxError::Closed.to_string())),
+        }
+        Ok(Stub {
+            id,
+            mux,
+            _serving: serving,
+            info: runtime.known(),
+            runtime,
+            dismissed,
+        })
+    }
+
+    async fn connect(&mut self) -> Result<UnixStream, StubError> {
+        let fail = |path: PathBuf| move |cause: io::Error| StubError::Connect { path, cause };
+        if let Some(given) = self.connection.take() {
+            let path = PathBuf::from("the given connection");
+            given.set_nonblocking(true).map_err(fail(path.clone()))?;
+            return UnixStream::from_std(given).map_err(fail(path));
+        }
+        if let Ok(value) = env::var(ENV_SOCKET) {
+            return identity::inherited(&value)
+                .map_err(|cause| StubError::InheritedSocket { value, cause });
+        }
+        let connected = UnixStream::connect(&self.socket).await;
+        connected.map_err(fail(self.socket.clone()))
+    }
+
+    async fn ask_to_register(&self, client: &Client, id: &PluginId) -> Result<(), StubError> {
+        let request = RegisterPluginRequest {
+            plugin_name: id.name.clone(),
+            plugin_idx: id.index.clone(),
+            nri_version: NRI_VERSION.to_owned(),
+        };
+        let ask = |version: Version| {
+            let limit = self.registration_timeout;
+            let (service, payload) = (version.runtime_service(), request.to_wire());
+            client.call(service, "RegisterPlugin", payload, limit)
+        };
+        let registered = match self.protocol {
+            Protocol::V1Alpha1 => ask(Version::V1Alpha1).await,
+            Protocol::V1Beta1 => ask(Version::V1Beta1).await,
+            Protocol::Newest => match ask(Version::V1Beta1).await {
+                Err(CallError::Status(s)) if is_unknown_service(&s) => ask(Version::V1Alpha1).await,
+                registered => registered,
+            },
+        };
+        registered.map(drop).map_err(StubError::Register)
+    }
+}
+
+/// What runtimes answer that do not have a service; those built on ttrpc-rust differ (NRI-142).
+fn is_unknown_service(status: &Status) -> bool {
+    status.is(Code::Unimplemented)
+        || (status.is(Code::InvalidArgument) || status.is(Code::NotFound))
+            && status.message.contains("service")
+}
+
+impl Stub {
+    /// Begins with a plugin: a [`Plugin`](crate::Plugin), an `Arc` of one, or a table of handlers.
+    pub fn builder(plugin: impl Into<Handlers>) -> StubBuilder {
+        StubBuilder {
+            handlers: plugin.into(),
+            name: None,
+            index: None,
+            socket: DEFAULT_SOCKET.into(),
+            connection: None,
+            protocol: Protocol::default(),
+            registration_timeout: REGISTRATION_TIMEOUT,
+            reconnect: true,
+            on_disconnect: None,
+            state_change_only: false,
+            runtime: Runtime::detached(),
+        }
+    }
+
+    /// The NRI version that the plugin said it speaks: this library's.
+    pub fn nri_version(&self) -> &'static str {
+        NRI_VERSION
+    }
+
+    /// Identity that the plugin registered with.
+    pub fn id(&self) -> &PluginId {
+        &self.id
+    }
+
+    /// Identity of the runtime.
+    pub fn runtime_info(&self) -> &RuntimeInfo {
+        &self.info
+    }
+
+    /// To ask the runtime for updates and evictions.
+    pub fn runtime(&self) -> Runtime {
+        self.runtime.clone()
+    }
+
+    /// Waits until the plugin has answered Synchronize; an error if it refused to, or if the connection has
+    /// ended first.
+    pub async fn synchronized(&self) -> Result<(), StubError> {
+        tokio::select! {
+            biased;
+            outcome = self.runtime.synchronize_outcome() => outcome.map_err(StubError::Synchronize),
+            ended = self.wait() => Err(ended),
+        }
+    }
+
+    /// Waits until the connection ends; says why.
+    pub async fn wait(&self) -> StubError {
+        let why = self.mux.closed().await;
+        let dismissed = self.dismissed.lock();
+        match &*dismissed {
+            Some(reason) => StubError::Dismissed(reason.clone()),
+            None => StubError::Ended(why.to_string()),
+        }
+    }
+
+    /// Ends the connection. Dropping the stub does the same.
+    pub fn stop(&self) {
+        self.mux.close(MuxError::Closed);
+    }
+}

@@ -1,0 +1,181 @@
+//! The life of a plugin over many connections: what follows from the end of one.
+//!
+//! | it ended because | without reconnecting, or launched | reconnecting |
+//! |---|---|---|
+//! | the runtime stops, or has said goodbye without a reason | `Ok` | again, after five seconds at least |
+//! | a newer instance has its place | `Ok` | `Ok` |
+//! | the runtime closed it for a fault, by name | that error | again, after five seconds at least |
+//! | the connection was lost, or could not be made | that error | again, after the back-off |
+//! | the plugin has no identity or no event | that error | that error |
+
+use std::{env, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{Stub, StubBuilder, StubError};
+use crate::wire::transport::ENV_SOCKET;
+
+const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// After so long a life the back-off begins anew (NRI-916).
+const BACKOFF_RESET: Duration = Duration::from_secs(60);
+/// When the runtime said that it stops (NRI-1051).
+const BACKOFF_STOPPING: Duration = Duration::from_secs(5);
+
+/// What follows from the end of a connection.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// The plugin has done its work.
+    Done,
+    /// It ends with this error.
+    Fail,
+    /// It connects again after so long.
+    Again(Duration),
+}
+
+fn next(ended: &StubError, reconnects: bool, backoff: Duration) -> Next {
+    match ended {
+        ended if ended.is_final() => Next::Fail,
+        StubError::Dismissed(why) if why.starts_with("instance-replaced") => Next::Done,
+        StubError::Dismissed(_) if reconnects => Next::Again(backoff.max(BACKOFF_STOPPING)),
+        StubError::Dismissed(why) if why.is_empty() || why.starts_with("runtime-stopping") => {
+            Next::Done
+        }
+        _ if reconnects => Next::Again(backoff),
+        _ => Next::Fail,
+    }
+}
+
+impl StubBuilder {
+    /// Serves the plugin until it has done its work, and connects again whenever the connection is lost:
+    /// after 0.5 s, then ever later, up to 30 s (NRI-916). Each end and each beginning is told by an event of
+    /// `tracing`, and to [`on_disconnect`](StubBuilder::on_disconnect).
+    ///
+    /// Ends with `Ok` when a newer instance has taken the plugin's place, or when the runtime shuts down and
+    /// the plugin does not reconnect: because it was launched by the runtime, whose socket is gone for good, or by
+    /// [`reconnect(false)`](StubBuilder::reconnect).
+    pub async fn run(mut self) -> Result<(), StubError> {
+        let reconnects = self.reconnect && env::var_os(ENV_SOCKET).is_none();
+        let mut backoff = BACKOFF_FIRST;
+        loop {
+            let begun = Instant::now();
+            let ended = self.serve_once().await;
+            if begun.elapsed() >= BACKOFF_RESET {
+                backoff = BACKOFF_FIRST;
+            }
+            let pause = match next(&ended, reconnects, backoff) {
+                Next::Again(pause) => pause,
+                over => {
+                    self.tell(&ended, None);
+                    tracing::info!("{ended}");
+                    return match over {
+                        Next::Done => Ok(()),
+                        _ => Err(ended),
+                    };
+                }
+            };
+            // A spread of an eighth, so that plugins of one node do not come back all at once.
+            let pause = pause + pause / 8 * (std::process::id() % 8) / 8;
+            self.tell(&ended, Some(pause));
+            tracing::warn!("{ended}; connecting again in {pause:?}");
+            sleep(pause).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    /// As [`run`](StubBuilder::run), and ends with `Ok` when `stop` does: a signal, say. What a handler is at
+    /// then is dropped.
+    ///
+    /// ```no_run
+    /// # async fn example(plugin: impl nri::Plugin) -> Result<(), nri::StubError> {
+    /// let interrupted = async {
+    ///     let _ = tokio::signal::ctrl_c().await;
+    /// };
+    /// nri::Stub::builder(plugin).run_until(interrupted).await
+    /// # }
+    /// ```
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), StubError> {
+        tokio::select! {
+            ended = self.run() => ended,
+            () = stop => Ok(()),
+        }
+    }
+
+    /// One connection to its end.
+    async fn serve_once(&mut self) -> StubError {
+        let runtime = self.runtime.clone();
+        let ended = match self.register_as(runtime.clone()).await {
+            Ok(stub) => serve_to_end(&stub).await,
+            Err(e) => e,
+        };
+        runtime.detach();
+        ended
+    }
+
+    fn tell(&self, ended: &StubError, again: Option<Duration>) {
+        if let Some(told) = &self.on_disconnect {
+            told.0(ended, again);
+        }
+    }
+}
+
+async fn serve_to_end(stub: &Stub) -> StubError {
+    if let Err(e) = stub.synchronized().await {
+        return e;
+    }
+    let (plugin, info) = (stub.id(), stub.runtime_info());
+    let (name, version) = (&info.name, &info.version);
+    tracing::info!("plugin {plugin} serves {name} {version}");
+    stub.wait().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACKOFF: Duration = Duration::from_secs(1);
+
+    fn dismissed(why: &str) -> StubError {
+        StubError::Dismissed(why.to_owned())
+    }
+
+    #[test]
+    fn a_runtime_that_stops_is_no_error_and_is_tried_again_later_than_a_lost_one() {
+        for why in ["", "runtime-stopping: a test"] {
+            let ended = dismissed(why);
+            assert_eq!(next(&ended, false, BACKOFF), Next::Done);
+            assert_eq!(next(&ended, true, BACKOFF), Next::Again(BACKOFF_STOPPING));
+            assert_eq!(
+                next(&ended, true, BACKOFF_MAX),
+                Next::Again(BACKOFF_MAX),
+                "the back-off goes on"
+            );
+        }
+        let lost = StubError::Ended("lost".to_owned());
+        assert_eq!(next(&lost, true, BACKOFF), Next::Again(BACKOFF));
+        assert_eq!(next(&lost, false, BACKOFF), Next::Fail);
+    }
+
+    #[test]
+    fn a_plugin_that_was_replaced_does_not_come_back() {
+        let replaced = dismissed("instance-replaced: by a newer 10-a");
+        for reconnects in [true, false] {
+            assert_eq!(next(&replaced, reconnects, BACKOFF), Next::Done);
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_was_closed_for_a_fault_ends_with_it() {
+        let late = dismissed("request-timeout: StopContainer");
+        assert_eq!(next(&late, false, BACKOFF), Next::Fail);
+        assert_eq!(next(&late, true, BACKOFF), Next::Again(BACKOFF_STOPPING));
+    }
+
+    #[test]
+    fn what_no_attempt_can_mend_is_not_tried_again() {
+        for reconnects in [true, false] {
+            let nothing = StubError::NoHandlers;
+            assert_eq!(next(&nothing, reconnects, BACKOFF), Next::Fail);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The plugin's service on one connection.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use proto_nri::ShutdownRequest;
+use tokio::{sync::oneshot, time::Instant};
+
+use crate::{
+    mask::EVENTS,
+    plugin_side::service::{Call, PluginService},
+    wire::{
+        event::{Wire, has_state_change},
+        rpc::{Code, Incoming, Serve, Status},
+        version::Version,
+    },
+};
+
+/// Serves the plugin's methods, and notes what became of Configure, and Shutdown.
+pub(super) struct PluginServer {
+    pub(super) service: PluginService,
+    pub(super) configured: Mutex<Option<oneshot::Sender<Result<(), Status>>>>,
+    /// The reason of a Shutdown, once there was one.
+    pub(super) dismissed: Arc<Mutex<Option<String>>>,
+    pub(super) state_change_only: bool,
+}
+
+#[async_trait::async_trait]
+impl Serve for PluginServer {
+    async fn answer(&self, incoming: Incoming) -> Result<Vec<u8>, Status> {
+        let Incoming {
+            service,
+            method,
+            payload,
+            limit,
+        } = incoming;
+        if self.state_change_only && is_plain(method) {
+            let text = format!("method {method} is not implemented");
+            return Err(Status::new(Code::Unimplemented, text));
+        }
+        if method == "Shutdown" {
+            let reason = ShutdownRequest::from_wire(&payload).unwrap_or_default();
+            let mut dismissed = self.dismissed.lock();
+            *dismissed = Some(reason.reason);
+        }
+        let call = Call {
+            version: Version::of_plugin_service(service),
+            deadline: limit.map(|limit| Instant::now() + limit),
+        };
+        let answer = self.service.answer(method, payload, call).await;
+        if method == "Configure" {
+            let configured = self.configured.lock().take();
+            if let Some(configured) = configured {
+                let outcome = answer.as_ref().map(drop).map_err(Clone::clone);
+                // Nobody waits: the stub was dropped.
+                let _ = configured.send(outcome);
+            }
+        }
+        answer
+    }
+}
+
+/// The nine events that go as `StateChange` to an old plugin.
+fn is_plain(method: &str) -> bool {
+    let known = EVENTS.iter().find(|(_, name)| *name == method);
+    known.is_some_and(|(event, _)| has_state_change(*event))
+}

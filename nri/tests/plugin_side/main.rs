@@ -1,0 +1,110 @@
+//! What the author of a plugin counts on. `events`: the trait, its methods and answers; `life`: from the
+//! start to the end, and the way back to the runtime.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod events;
+mod life;
+
+use std::{sync::Mutex, time::Duration};
+
+use common::Place;
+use nri::{
+    Adaptation, Context, CreateAnswer, Handlers, Plugin, Result, Stub, StubBuilder, UpdateAnswer,
+    adjust::{Adjust, SetResources, update},
+    proto::*,
+};
+
+/// What has to happen, and soon.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(Duration::from_secs(10), what).await;
+    done.expect("not within 10 s")
+}
+
+/// Writes down what it is told.
+#[derive(Default)]
+struct Notes {
+    lines: Mutex<Vec<String>>,
+    /// Left behind by the last handler that ran.
+    context: Mutex<Option<Context>>,
+}
+
+impl Notes {
+    fn add(&self, cx: &Context, line: String) {
+        self.lines.lock().unwrap().push(line);
+        *self.context.lock().unwrap() = Some(cx.clone());
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+impl Plugin for Notes {
+    async fn configure(&self, cx: &Context, config: String) -> Result<()> {
+        self.add(cx, format!("configured {config}").trim_end().to_owned());
+        Ok(())
+    }
+
+    async fn synchronize(
+        &self,
+        cx: &Context,
+        pods: Vec<PodSandbox>,
+        _: Vec<Container>,
+    ) -> Result<Vec<ContainerUpdate>> {
+        self.add(cx, format!("{} pods", pods.len()));
+        Ok(Vec::new())
+    }
+
+    async fn run_pod_sandbox(&self, cx: &Context, pod: PodSandbox) -> Result<()> {
+        self.add(cx, format!("run {}", pod.id));
+        match pod.id.as_str() {
+            "bad" => Err("a bad pod".into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn create_container(
+        &self,
+        cx: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<CreateAnswer> {
+        self.add(cx, format!("create {}/{}", pod.id, container.id));
+        let mut answer = CreateAnswer::default();
+        answer.adjust.add_env("POD", pod.name);
+        let mut less = update("other", false);
+        less.cpu_shares(2);
+        answer
+            .update(less)
+            .evict("old", "its place is needed")
+            .evict("older", "its place too");
+        Ok(answer)
+    }
+
+    async fn update_container(
+        &self,
+        cx: &Context,
+        _: PodSandbox,
+        container: Container,
+        resources: LinuxResources,
+    ) -> Result<UpdateAnswer> {
+        let shares = resources.cpu.and_then(|cpu| cpu.shares);
+        let shares = shares.map_or(0, |shares| shares.value);
+        self.add(cx, format!("update {} to {shares}", container.id));
+        let mut answer = UpdateAnswer::default();
+        answer.evict("loud", "it is too loud");
+        Ok(answer)
+    }
+}
+
+fn builder(place: &Place, plugin: impl Into<Handlers>) -> StubBuilder {
+    Stub::builder(plugin)
+        .name("notes")
+        .index("10")
+        .socket(place.socket())
+}
+
+async fn started(place: &Place) -> Adaptation {
+    place.builder().start().await.unwrap()
+}
