@@ -1,26 +1,29 @@
 //! The default validator as a plugin of its own: the rules of [`nri::validate::DefaultValidator`],
 //! configured by the runtime (YAML or JSON), or by a file until then.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
-use nri::{EventMask, Handlers, validate::DefaultValidator as Rules};
+use nri::{
+    Context, Error, Plugin, proto::ValidateContainerAdjustmentRequest,
+    validate::DefaultValidator as Rules,
+};
 use parking_lot::RwLock;
 
 use crate::{
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::Plugin,
+    plugin::Sample,
     yaml,
 };
 
 /// See the module.
 #[derive(Debug)]
 pub struct DefaultValidator {
-    rules: Arc<RwLock<Rules>>,
+    rules: RwLock<Rules>,
     log: Log,
 }
 
-impl Plugin for DefaultValidator {
+impl Sample for DefaultValidator {
     const NAME: &'static str = "default-validator";
     const USAGE: Usage = [
         "Rejects adjustments of containers that its rules forbid, and containers without required plugins.",
@@ -42,30 +45,27 @@ impl Plugin for DefaultValidator {
             }
         };
         Ok(Self {
-            rules: Arc::new(RwLock::new(rules)),
+            rules: RwLock::new(rules),
             log,
         })
     }
+}
 
-    fn handlers(self) -> Handlers {
-        let Self { rules, log } = self;
-        let configured = rules.clone();
-        Handlers::new()
-            .configure(move |request| {
-                let (rules, log) = (configured.clone(), log.clone());
-                async move {
-                    if !request.config.is_empty() {
-                        let new: Rules = yaml::parse(&request.config)?;
-                        log.info(format_args!("{new:?}"));
-                        *rules.write() = new;
-                    }
-                    Ok(EventMask::NONE)
-                }
-            })
-            .validate_container_adjustment(move |request| {
-                let rules = rules.read();
-                let verdict = rules.check(&request).map_err(Into::into);
-                async move { verdict }
-            })
+impl Plugin for DefaultValidator {
+    async fn configure(&self, _: &Context, config: String) -> Result<(), Error> {
+        if !config.is_empty() {
+            let new: Rules = yaml::parse(&config)?;
+            self.log.info(format_args!("{new:?}"));
+            *self.rules.write() = new;
+        }
+        Ok(())
+    }
+
+    async fn validate_container_adjustment(
+        &self,
+        _: &Context,
+        request: ValidateContainerAdjustmentRequest,
+    ) -> Result<(), Error> {
+        Ok(self.rules.read().check(&request)?)
     }
 }

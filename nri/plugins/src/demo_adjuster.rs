@@ -1,15 +1,17 @@
 //! Makes one adjustment of each kind to containers, by flags: to see what a runtime does with it.
 
 use nri::{
-    Error, Handlers,
+    Context, CreateAnswer, Error, Plugin,
     adjust::{Adjust, HookKind, SetResources, Strip},
-    proto::{Container, ContainerAdjustment, Hook, LinuxDevice, Mount, OptionalFileMode},
+    proto::{
+        Container, ContainerAdjustment, Hook, LinuxDevice, Mount, OptionalFileMode, PodSandbox,
+    },
 };
 
 use crate::{
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::{Plugin, display, on_create},
+    plugin::{Sample, display},
 };
 
 /// See the module.
@@ -21,7 +23,7 @@ pub struct DemoAdjuster {
     log: Log,
 }
 
-impl Plugin for DemoAdjuster {
+impl Sample for DemoAdjuster {
     const NAME: &'static str = "demo-adjuster";
     const USAGE: Usage = [
         "Makes the adjustments of containers that its flags name.",
@@ -53,28 +55,27 @@ impl Plugin for DemoAdjuster {
             log,
         })
     }
-
-    fn handlers(self) -> Handlers {
-        on_create(move |pod, container| {
-            let adjust = self.adjust(container)?;
-            let what = match adjust {
-                Some(_) => "adjusted",
-                None => "left alone",
-            };
-            self.log
-                .info(format_args!("{}: {what}", display(pod, container)));
-            Ok(adjust)
-        })
-    }
 }
 
-impl DemoAdjuster {
-    fn adjust(&self, container: &Container) -> Result<Option<ContainerAdjustment>, Error> {
-        let other = |name: &String| *name != container.name;
-        if self.container.as_ref().is_some_and(other) {
-            return Ok(None);
-        }
-        Ok(self.adjust.clone().strip())
+impl Plugin for DemoAdjuster {
+    async fn create_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<CreateAnswer, Error> {
+        let meant = match &self.container {
+            Some(name) => *name == container.name,
+            None => true,
+        };
+        let adjust = meant.then(|| self.adjust.clone().strip()).flatten();
+        let what = match adjust {
+            Some(_) => "adjusted",
+            None => "left alone",
+        };
+        self.log
+            .info(format_args!("{}: {what}", display(&pod, &container)));
+        Ok(adjust.into())
     }
 }
 

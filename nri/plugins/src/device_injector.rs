@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use nri::{
-    Error, Handlers,
+    Context, CreateAnswer, Error, Plugin,
     adjust::{Adjust, Strip},
     proto::*,
 };
@@ -27,7 +27,7 @@ use crate::{
     annotations,
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::{Plugin, display, on_create},
+    plugin::{Sample, display},
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -92,7 +92,7 @@ pub struct DeviceInjector {
     log: Log,
 }
 
-impl Plugin for DeviceInjector {
+impl Sample for DeviceInjector {
     const NAME: &'static str = "device-injector";
     const USAGE: Usage = [
         "Injects devices, CDI devices, mounts, I/O priority, scheduler, network devices, sysctls and memory policy from annotations of pods.",
@@ -104,9 +104,16 @@ impl Plugin for DeviceInjector {
     fn new(_: &Args, log: Log) -> Result<Self, String> {
         Ok(Self { log })
     }
+}
 
-    fn handlers(self) -> Handlers {
-        on_create(move |pod, container| self.adjust(pod, container))
+impl Plugin for DeviceInjector {
+    async fn create_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<CreateAnswer, Error> {
+        Ok(self.adjust(&pod, &container)?.into())
     }
 }
 

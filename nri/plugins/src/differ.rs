@@ -5,6 +5,8 @@
 //!   event ─► 00-differ: keep ─► 10-other ─► 20-other ─► 99-differ: compare with what 00 kept
 //! ```
 //!
+//! Every event has the same handler, and each connection a table of its own: hence no [`nri::Plugin`].
+//!
 //! What is kept goes by event, pod and container, so that events of several pods may mix. If a plugin
 //! between vetoes, the next index never asks for what was kept; the oldest are forgotten.
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use nri::{
-    Error, Handlers,
+    Context, CreateAnswer, Error, Plugin,
     adjust::{Adjust, HookKind, Strip},
     proto::{Container, ContainerAdjustment, Hook, OptionalInt, PodSandbox},
 };
@@ -23,7 +23,7 @@ use serde::Deserialize;
 use crate::{
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::{Plugin, display, on_create},
+    plugin::{Sample, display},
 };
 
 const DIRS: [&str; 2] = [
@@ -92,7 +92,7 @@ pub struct HookInjector {
     log: Log,
 }
 
-impl Plugin for HookInjector {
+impl Sample for HookInjector {
     const NAME: &'static str = "hook-injector";
     const USAGE: Usage = [
         "Injects OCI hooks from /usr/share/containers/oci/hooks.d and /etc/containers/oci/hooks.d, read anew for each container.",
@@ -119,9 +119,16 @@ impl Plugin for HookInjector {
         };
         Ok(Self { dirs, fixed, log })
     }
+}
 
-    fn handlers(self) -> Handlers {
-        on_create(move |pod, container| self.adjust(pod, container))
+impl Plugin for HookInjector {
+    async fn create_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<CreateAnswer, Error> {
+        Ok(self.adjust(&pod, &container)?.into())
     }
 }
 

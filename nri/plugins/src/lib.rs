@@ -1,5 +1,5 @@
-//! Sample NRI plugins: each a module with its handlers, and a binary of the same name that serves
-//! them. What they share is in `cli` (flags as the Go samples have them), `annotations` and `plugin`.
+//! Sample NRI plugins: each a module with a [`nri::Plugin`], and a binary of the same name that serves
+//! it. What they share is in `cli` (flags as the Go samples have them), `annotations` and `plugin`.
 //!
 //! Each module says what it does; each binary says how to use it.
 

@@ -1,6 +1,9 @@
 //! Logs every event with what it is about, as YAML; or one line for each, to compare runtimes by.
 //! On CreateContainer it can leave a mark: an annotation or a variable, added or overriding.
 //!
+//! Every event has the same handler, whatever its type: hence a table, where other plugins are a
+//! [`nri::Plugin`].
+//!
 //! It prints what it is sent, values of variables included: a tool for looking, not for a node.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -17,7 +20,7 @@ use crate::{
     cli::{Args, Flag, Usage},
     dump,
     log::Log,
-    plugin::Plugin,
+    plugin::Sample,
     yaml,
 };
 
@@ -41,7 +44,7 @@ pub struct Logger {
     log: Log,
 }
 
-impl Plugin for Logger {
+impl Sample for Logger {
     const NAME: &'static str = "logger";
     const USAGE: Usage = [
         "Logs every event with what it is about; can mark containers by an annotation or a variable.",
@@ -84,11 +87,14 @@ impl Plugin for Logger {
         logger.open_log(&config)?;
         Ok(logger)
     }
+}
 
-    fn handlers(self) -> Handlers {
-        let handlers = self.pod_handlers(self.control_handlers(Handlers::new()));
-        let this = self.clone();
-        self.container_handlers(handlers)
+impl From<Logger> for Handlers {
+    fn from(logger: Logger) -> Self {
+        let handlers = logger.pod_handlers(logger.control_handlers(Handlers::new()));
+        let this = logger.clone();
+        logger
+            .container_handlers(handlers)
             .on(move |request: CreateContainerRequest| {
                 this.tell(&request);
                 let adjust = this.mark();

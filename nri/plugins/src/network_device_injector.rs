@@ -12,9 +12,9 @@
 //! If one interface fails at RunPodSandbox those already moved are moved back, and the pod is vetoed.
 //! Teardown takes what is there: an interface that is not in the pod is left out.
 
-use std::{fs::File, net::IpAddr, os::fd::OwnedFd, sync::Arc};
+use std::{fs::File, net::IpAddr, os::fd::OwnedFd};
 
-use nri::{Handlers, proto::PodSandbox};
+use nri::{Context, Error, Plugin, proto::PodSandbox};
 use serde::Deserialize;
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     links::{clone, message, name_of, within},
     log::Log,
     network_logger::netns,
-    plugin::Plugin,
+    plugin::Sample,
 };
 
 const KEYS: [&str; 2] = ["netdevice.noderesource.dev", "netdevices.nri.containerd.io"];
@@ -53,14 +53,14 @@ struct Move {
 }
 
 /// See the module.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct NetworkDeviceInjector {
     /// The host's network namespace: where the plugin was started.
-    host: Arc<OwnedFd>,
+    host: OwnedFd,
     log: Log,
 }
 
-impl Plugin for NetworkDeviceInjector {
+impl Sample for NetworkDeviceInjector {
     const NAME: &'static str = "network-device-injector";
     const USAGE: Usage = [
         "Moves network interfaces of the host into pods, and back when the pod stops.",
@@ -71,23 +71,17 @@ impl Plugin for NetworkDeviceInjector {
 
     fn new(_: &Args, log: Log) -> Result<Self, String> {
         let host = open("/proc/thread-self/ns/net")?;
-        Ok(Self {
-            host: Arc::new(host),
-            log,
-        })
+        Ok(Self { host, log })
+    }
+}
+
+impl Plugin for NetworkDeviceInjector {
+    async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        Ok(self.run(&pod).await?)
     }
 
-    fn handlers(self) -> Handlers {
-        let (run, stop) = (self.clone(), self);
-        Handlers::new()
-            .run_pod_sandbox(move |pod| {
-                let this = run.clone();
-                async move { Ok(this.run(&pod).await?) }
-            })
-            .stop_pod_sandbox(move |pod| {
-                let this = stop.clone();
-                async move { Ok(this.stop(&pod).await?) }
-            })
+    async fn stop_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        Ok(self.stop(&pod).await?)
     }
 }
 

@@ -1,12 +1,15 @@
 //! Logs the network of pods as they come and go: namespace path, or that it is the host's, and
 //! addresses.
 
-use nri::{Handlers, proto::PodSandbox};
+use nri::{
+    Context, Error, Plugin,
+    proto::{Container, ContainerUpdate, PodSandbox},
+};
 
 use crate::{
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::Plugin,
+    plugin::Sample,
 };
 
 const HOST: &str = "network of the host";
@@ -17,7 +20,7 @@ pub struct NetworkLogger {
     log: Log,
 }
 
-impl Plugin for NetworkLogger {
+impl Sample for NetworkLogger {
     const NAME: &'static str = "network-logger";
     const USAGE: Usage = [
         "Logs network namespace and addresses of pods as they come and go.",
@@ -35,32 +38,46 @@ impl Plugin for NetworkLogger {
             .map_or(Ok(()), |path| log.to_file(path))?;
         Ok(Self { log })
     }
+}
 
-    fn handlers(self) -> Handlers {
-        let log = self.log;
-        let on = |event: &'static str, without: &'static str| {
-            let log = log.clone();
-            move |pod: PodSandbox| {
-                log.info(format_args!("{event}: {}", describe(&pod, without)));
-                std::future::ready(Ok(()))
-            }
-        };
-        let (synchronize, shutdown) = (log.clone(), log.clone());
-        Handlers::new()
-            .synchronize(move |pods, _| {
-                for pod in &pods {
-                    synchronize.info(format_args!("Synchronize: {}", describe(pod, HOST)));
-                }
-                std::future::ready(Ok(Vec::new()))
-            })
-            .run_pod_sandbox(on("RunPodSandbox", HOST))
-            .stop_pod_sandbox(on("StopPodSandbox", HOST))
-            // By now a path that was there is gone, so that its absence says nothing of the host.
-            .remove_pod_sandbox(on("RemovePodSandbox", "network gone"))
-            .shutdown(move |reason| {
-                shutdown.info(format_args!("Shutdown: {reason}"));
-                std::future::ready(())
-            })
+impl Plugin for NetworkLogger {
+    async fn synchronize(
+        &self,
+        _: &Context,
+        pods: Vec<PodSandbox>,
+        _: Vec<Container>,
+    ) -> Result<Vec<ContainerUpdate>, Error> {
+        for pod in &pods {
+            self.tell("Synchronize", pod, HOST);
+        }
+        Ok(Vec::new())
+    }
+
+    async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        self.tell("RunPodSandbox", &pod, HOST);
+        Ok(())
+    }
+
+    async fn stop_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        self.tell("StopPodSandbox", &pod, HOST);
+        Ok(())
+    }
+
+    async fn remove_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        // By now a path that was there is gone, so that its absence says nothing of the host.
+        self.tell("RemovePodSandbox", &pod, "network gone");
+        Ok(())
+    }
+
+    async fn shutdown(&self, _: &Context, reason: String) {
+        self.log.info(format_args!("Shutdown: {reason}"));
+    }
+}
+
+impl NetworkLogger {
+    fn tell(&self, event: &str, pod: &PodSandbox, without: &str) {
+        self.log
+            .info(format_args!("{event}: {}", describe(pod, without)));
     }
 }
 

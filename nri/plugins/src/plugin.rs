@@ -3,9 +3,8 @@
 use std::{env, io::Write, process::ExitCode};
 
 use nri::{
-    Error, Handlers,
-    proto::{Container, ContainerAdjustment, PodSandbox},
-    stub::Stub,
+    Handlers, Stub,
+    proto::{Container, PodSandbox},
 };
 
 use crate::{
@@ -13,8 +12,8 @@ use crate::{
     log::Log,
 };
 
-/// A sample plugin.
-pub trait Plugin: Sized {
+/// A sample, made from a command line: a [`nri::Plugin`], or what makes a table of handlers.
+pub trait Sample: Into<Handlers> {
     /// Of the program, and to register with.
     const NAME: &'static str;
     const USAGE: Usage;
@@ -23,20 +22,17 @@ pub trait Plugin: Sized {
 
     /// From the command line; an error ends the program with this line.
     fn new(args: &Args, log: Log) -> Result<Self, String>;
-
-    /// What it does.
-    fn handlers(self) -> Handlers;
 }
 
-/// Runs a plugin until its connection is lost: exit 0 for help and version, 2 for a wrong command line, 1 else.
-pub fn main<P: Plugin>() -> ExitCode {
+/// Runs a plugin until its runtime ends: exit 0 then and for help and version, 2 for a wrong command line, 1 else.
+pub fn main<P: Sample>() -> ExitCode {
     match arguments(P::NAME, &P::USAGE, P::FLAGS) {
         Err(code) => code,
         Ok(args) => {
             let log = Log::new(P::NAME, args.is("verbose"));
             let served = P::new(&args, log.clone()).and_then(|plugin| {
                 let who = Identity::new(P::NAME, &args);
-                run(serve(who, plugin.handlers()))
+                run(serve(who, plugin))
             });
             end(&log, served)
         }
@@ -87,9 +83,9 @@ pub struct Identity {
     pub reconnect: bool,
 }
 
-/// Serves the handlers until the connection is lost; says why.
-pub async fn serve(who: Identity, handlers: Handlers) -> Result<(), String> {
-    let mut stub = Stub::builder(handlers).reconnect(who.reconnect);
+/// Serves a plugin until the connection is lost; says why.
+pub async fn serve(who: Identity, plugin: impl Into<Handlers>) -> Result<(), String> {
+    let mut stub = Stub::builder(plugin).reconnect(who.reconnect);
     if let Some(name) = who.name {
         stub = stub.name(name);
     }
@@ -115,20 +111,6 @@ impl Identity {
             reconnect: args.is("reconnect"),
         }
     }
-}
-
-/// A plugin whose only event is CreateContainer, and whose only answer an adjustment.
-pub fn on_create<F>(adjust: F) -> Handlers
-where
-    F: Fn(&PodSandbox, &Container) -> Result<Option<ContainerAdjustment>, Error>
-        + Send
-        + Sync
-        + 'static,
-{
-    Handlers::new().create_container(move |pod, container| {
-        let answer = adjust(&pod, &container).map(|adjust| (adjust, Vec::new()));
-        async move { answer }
-    })
 }
 
 /// How logs name a container.

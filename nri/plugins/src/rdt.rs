@@ -4,7 +4,7 @@
 //! `schemata` is a list of lines with commas between; a line that has commas itself cannot be said.
 
 use nri::{
-    Error, Handlers,
+    Context, CreateAnswer, Error, Plugin,
     adjust::Adjust,
     proto::{Container, ContainerAdjustment, PodSandbox},
 };
@@ -12,7 +12,7 @@ use nri::{
 use crate::{
     cli::{Args, Flag, Usage, go_bool},
     log::Log,
-    plugin::{Plugin, display, on_create},
+    plugin::{Sample, display},
 };
 
 /// See the module.
@@ -21,7 +21,7 @@ pub struct Rdt {
     log: Log,
 }
 
-impl Plugin for Rdt {
+impl Sample for Rdt {
     const NAME: &'static str = "rdt";
     const USAGE: Usage = [
         "Sets RDT class, schemata and monitoring of containers from annotations of their pods.",
@@ -33,9 +33,16 @@ impl Plugin for Rdt {
     fn new(_: &Args, log: Log) -> Result<Self, String> {
         Ok(Self { log })
     }
+}
 
-    fn handlers(self) -> Handlers {
-        on_create(move |pod, container| self.adjust(pod, container))
+impl Plugin for Rdt {
+    async fn create_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<CreateAnswer, Error> {
+        Ok(self.adjust(&pod, &container)?.into())
     }
 }
 

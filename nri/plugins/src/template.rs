@@ -1,13 +1,20 @@
-//! A plugin to begin with: every handler is here and does nothing but say so. Copy it, drop the
-//! handlers you do not need, and write the others.
+//! A plugin to begin with: every method is here and does nothing but say so. Copy it, drop the methods
+//! you do not need, and write the others.
 
-use nri::{EventMask, Handlers};
+use std::fmt::Display;
+
+use nri::{
+    Context, CreateAnswer, Error, Plugin, UpdateAnswer,
+    proto::{
+        Container, ContainerUpdate, LinuxResources, PodSandbox, ValidateContainerAdjustmentRequest,
+    },
+};
 use serde::Deserialize;
 
 use crate::{
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::{Plugin, display},
+    plugin::{Sample, display},
     yaml,
 };
 
@@ -24,7 +31,7 @@ pub struct Template {
     log: Log,
 }
 
-impl Plugin for Template {
+impl Sample for Template {
     const NAME: &'static str = "template";
     const USAGE: Usage = [
         "Handles every event and does nothing: a plugin to begin with.",
@@ -36,104 +43,182 @@ impl Plugin for Template {
     fn new(_: &Args, log: Log) -> Result<Self, String> {
         Ok(Self { log })
     }
+}
 
-    fn handlers(self) -> Handlers {
-        let handlers = with_pods(Handlers::new(), &self.log);
-        let handlers = with_containers(handlers, &self.log);
-        with_control(handlers, &self.log)
+/// The plugin subscribes to the events whose methods are here: drop those you do not need.
+impl Plugin for Template {
+    async fn configure(&self, cx: &Context, config: String) -> Result<(), Error> {
+        let config: Config = match config.is_empty() {
+            true => Config::default(),
+            false => yaml::parse(&config)?,
+        };
+        let runtime = cx.runtime_info();
+        self.log.info(format_args!(
+            "configured by {} {}: cfgParam1 = {:?}",
+            runtime.name, runtime.version, config.cfg_param1
+        ));
+        Ok(())
+    }
+
+    async fn synchronize(
+        &self,
+        _: &Context,
+        pods: Vec<PodSandbox>,
+        containers: Vec<Container>,
+    ) -> Result<Vec<ContainerUpdate>, Error> {
+        let (pods, containers) = (pods.len(), containers.len());
+        self.log
+            .info(format_args!("{pods} pods, {containers} containers"));
+        Ok(Vec::new())
+    }
+
+    async fn shutdown(&self, _: &Context, reason: String) {
+        self.log.info(format_args!("shut down: {reason}"));
+    }
+
+    async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        self.tell(
+            "RunPodSandbox",
+            format_args!("{}/{}", pod.namespace, pod.name),
+        );
+        Ok(())
+    }
+
+    async fn update_pod_sandbox(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        _overhead: LinuxResources,
+        _resources: LinuxResources,
+    ) -> Result<(), Error> {
+        self.tell(
+            "UpdatePodSandbox",
+            format_args!("{}/{}", pod.namespace, pod.name),
+        );
+        Ok(())
+    }
+
+    async fn post_update_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        self.tell(
+            "PostUpdatePodSandbox",
+            format_args!("{}/{}", pod.namespace, pod.name),
+        );
+        Ok(())
+    }
+
+    async fn stop_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        self.tell(
+            "StopPodSandbox",
+            format_args!("{}/{}", pod.namespace, pod.name),
+        );
+        Ok(())
+    }
+
+    async fn remove_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        self.tell(
+            "RemovePodSandbox",
+            format_args!("{}/{}", pod.namespace, pod.name),
+        );
+        Ok(())
+    }
+
+    async fn create_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<CreateAnswer, Error> {
+        self.tell("CreateContainer", display(&pod, &container));
+        // Write `nri::adjust::Adjust` on `answer.adjust`; `answer.update(…)` and `answer.evict(…)` are for others.
+        let answer = CreateAnswer::default();
+        Ok(answer)
+    }
+
+    async fn post_create_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<(), Error> {
+        self.tell("PostCreateContainer", display(&pod, &container));
+        Ok(())
+    }
+
+    async fn start_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<(), Error> {
+        self.tell("StartContainer", display(&pod, &container));
+        Ok(())
+    }
+
+    async fn post_start_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<(), Error> {
+        self.tell("PostStartContainer", display(&pod, &container));
+        Ok(())
+    }
+
+    async fn update_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+        _resources: LinuxResources,
+    ) -> Result<UpdateAnswer, Error> {
+        self.tell("UpdateContainer", display(&pod, &container));
+        Ok(UpdateAnswer::default())
+    }
+
+    async fn post_update_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<(), Error> {
+        self.tell("PostUpdateContainer", display(&pod, &container));
+        Ok(())
+    }
+
+    async fn stop_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<Vec<ContainerUpdate>, Error> {
+        self.tell("StopContainer", display(&pod, &container));
+        Ok(Vec::new())
+    }
+
+    async fn remove_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<(), Error> {
+        self.tell("RemoveContainer", display(&pod, &container));
+        Ok(())
+    }
+
+    async fn validate_container_adjustment(
+        &self,
+        _: &Context,
+        request: ValidateContainerAdjustmentRequest,
+    ) -> Result<(), Error> {
+        let name = request.container.map(|c| c.name).unwrap_or_default();
+        self.log
+            .info(format_args!("ValidateContainerAdjustment {name}"));
+        Ok(())
     }
 }
 
-/// Configuration, what there is at the start, and the end.
-fn with_control(handlers: Handlers, log: &Log) -> Handlers {
-    let (configure, synchronize, shutdown) = (log.clone(), log.clone(), log.clone());
-    handlers
-        .configure(move |request| {
-            let log = configure.clone();
-            async move {
-                let config: Config = match request.config.is_empty() {
-                    true => Config::default(),
-                    false => yaml::parse(&request.config)?,
-                };
-                log.info(format_args!(
-                    "configured by {} {}: cfgParam1 = {:?}",
-                    request.runtime_name, request.runtime_version, config.cfg_param1
-                ));
-                // The empty set: all events that have a handler.
-                Ok(EventMask::NONE)
-            }
-        })
-        .synchronize(move |pods, containers| {
-            let (pods, containers) = (pods.len(), containers.len());
-            synchronize.info(format_args!("{pods} pods, {containers} containers"));
-            async { Ok(Vec::new()) }
-        })
-        .shutdown(move |reason| {
-            shutdown.info(format_args!("shut down: {reason}"));
-            async {}
-        })
-}
-
-fn with_pods(handlers: Handlers, log: &Log) -> Handlers {
-    let on = |event: &'static str| {
-        let log = log.clone();
-        move |pod: nri::proto::PodSandbox| {
-            log.info(format_args!("{event} {}/{}", pod.namespace, pod.name));
-            async { Ok(()) }
-        }
-    };
-    let update = log.clone();
-    handlers
-        .run_pod_sandbox(on("RunPodSandbox"))
-        .update_pod_sandbox(move |pod, _overhead, _resources| {
-            update.info(format_args!(
-                "UpdatePodSandbox {}/{}",
-                pod.namespace, pod.name
-            ));
-            async { Ok(()) }
-        })
-        .post_update_pod_sandbox(on("PostUpdatePodSandbox"))
-        .stop_pod_sandbox(on("StopPodSandbox"))
-        .remove_pod_sandbox(on("RemovePodSandbox"))
-}
-
-fn with_containers(handlers: Handlers, log: &Log) -> Handlers {
-    let on = |event: &'static str| {
-        let log = log.clone();
-        move |pod: nri::proto::PodSandbox, container: nri::proto::Container| {
-            log.info(format_args!("{event} {}", display(&pod, &container)));
-            async { Ok(()) }
-        }
-    };
-    let (create, update, stop, validate) = (log.clone(), log.clone(), log.clone(), log.clone());
-    handlers
-        .create_container(move |pod, container| {
-            create.info(format_args!(
-                "CreateContainer {}",
-                display(&pod, &container)
-            ));
-            // Write `nri::adjust::Adjust` on a ContainerAdjustment here.
-            async { Ok((None, Vec::new())) }
-        })
-        .post_create_container(on("PostCreateContainer"))
-        .start_container(on("StartContainer"))
-        .post_start_container(on("PostStartContainer"))
-        .update_container(move |pod, container, _resources| {
-            update.info(format_args!(
-                "UpdateContainer {}",
-                display(&pod, &container)
-            ));
-            async { Ok(Vec::new()) }
-        })
-        .post_update_container(on("PostUpdateContainer"))
-        .stop_container(move |pod, container| {
-            stop.info(format_args!("StopContainer {}", display(&pod, &container)));
-            async { Ok(Vec::new()) }
-        })
-        .remove_container(on("RemoveContainer"))
-        .validate_container_adjustment(move |request| {
-            let name = request.container.map(|c| c.name).unwrap_or_default();
-            validate.info(format_args!("ValidateContainerAdjustment {name}"));
-            async { Ok(()) }
-        })
+impl Template {
+    fn tell(&self, event: &str, of: impl Display) {
+        self.log.info(format_args!("{event} {of}"));
+    }
 }

@@ -6,7 +6,7 @@
 //! creation.
 
 use nri::{
-    Error, Handlers,
+    Context, CreateAnswer, Error, Plugin,
     adjust::Adjust,
     proto::{Container, ContainerAdjustment, PodSandbox},
 };
@@ -16,7 +16,7 @@ use crate::{
     annotations,
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::{Plugin, display, on_create},
+    plugin::{Sample, display},
 };
 
 const KEYS: [&str; 2] = ["ulimits.noderesource.dev", "ulimits.nri.containerd.io"];
@@ -53,7 +53,7 @@ pub struct UlimitAdjuster {
     log: Log,
 }
 
-impl Plugin for UlimitAdjuster {
+impl Sample for UlimitAdjuster {
     const NAME: &'static str = "ulimit-adjuster";
     const USAGE: Usage = [
         "Sets rlimits of containers from annotations of their pods.",
@@ -65,9 +65,16 @@ impl Plugin for UlimitAdjuster {
     fn new(_: &Args, log: Log) -> Result<Self, String> {
         Ok(Self { log })
     }
+}
 
-    fn handlers(self) -> Handlers {
-        on_create(move |pod, container| self.adjust(pod, container))
+impl Plugin for UlimitAdjuster {
+    async fn create_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<CreateAnswer, Error> {
+        Ok(self.adjust(&pod, &container)?.into())
     }
 }
 

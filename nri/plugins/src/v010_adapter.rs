@@ -11,9 +11,9 @@
 //! in order, and gets the results of those before it. A program that fails, says an error or answers
 //! what is no JSON fails the event. It is killed when the runtime no longer waits for it.
 
-use std::{collections::BTreeMap, env, fs, io, process::Stdio, sync::Arc};
+use std::{collections::BTreeMap, env, fs, io, process::Stdio};
 
-use nri::{Handlers, proto::*};
+use nri::{Context, Error, Plugin, proto::*};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::{
@@ -24,7 +24,7 @@ use tokio::{
 use crate::{
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::Plugin,
+    plugin::Sample,
 };
 
 const CONFIG: &str = "/etc/nri/conf.json";
@@ -105,13 +105,13 @@ struct Answer {
 }
 
 /// See the module.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct V010Adapter {
-    config: Arc<Config>,
+    config: Config,
     log: Log,
 }
 
-impl Plugin for V010Adapter {
+impl Sample for V010Adapter {
     const NAME: &'static str = "v010-adapter";
     const USAGE: Usage = [
         "Serves plugins of NRI 0.1: programs run once per event, JSON in and JSON out.",
@@ -133,37 +133,39 @@ impl Plugin for V010Adapter {
                 serde_json::from_str(&text).map_err(|e| format!("{path}: {e}"))?
             }
         };
-        Ok(Self {
-            config: Arc::new(config),
-            log,
-        })
+        Ok(Self { config, log })
+    }
+}
+
+impl Plugin for V010Adapter {
+    async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        Ok(self.invoke("create", &pod, None).await?)
     }
 
-    fn handlers(self) -> Handlers {
-        let (run, stop_pod, start, stop) = (self.clone(), self.clone(), self.clone(), self);
-        Handlers::new()
-            .run_pod_sandbox(move |pod| {
-                let this = run.clone();
-                async move { Ok(this.invoke("create", &pod, None).await?) }
-            })
-            .stop_pod_sandbox(move |pod| {
-                let this = stop_pod.clone();
-                async move { Ok(this.invoke("delete", &pod, None).await?) }
-            })
-            .start_container(move |pod, container| {
-                let this = start.clone();
-                async move { Ok(this.invoke("create", &pod, Some(&container)).await?) }
-            })
-            .stop_container(move |pod, container| {
-                let this = stop.clone();
-                async move {
-                    if let Err(e) = this.invoke("delete", &pod, Some(&container)).await {
-                        this.log
-                            .info(format_args!("StopContainer {}: {e}", container.id));
-                    }
-                    Ok(Vec::new())
-                }
-            })
+    async fn stop_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
+        Ok(self.invoke("delete", &pod, None).await?)
+    }
+
+    async fn start_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<(), Error> {
+        Ok(self.invoke("create", &pod, Some(&container)).await?)
+    }
+
+    async fn stop_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<Vec<ContainerUpdate>, Error> {
+        if let Err(e) = self.invoke("delete", &pod, Some(&container)).await {
+            self.log
+                .info(format_args!("StopContainer {}: {e}", container.id));
+        }
+        Ok(Vec::new())
     }
 }
 

@@ -5,7 +5,7 @@
 use std::{fs, path::Path};
 
 use nri::{
-    Error, Handlers,
+    Context, CreateAnswer, Error, Plugin,
     adjust::Adjust,
     proto::{Container, ContainerAdjustment, Mount, PodSandbox},
 };
@@ -14,7 +14,7 @@ use crate::{
     annotations,
     cli::{Args, Flag, Usage},
     log::Log,
-    plugin::{Plugin, display, on_create},
+    plugin::{Sample, display},
 };
 
 const KEY: &str = "writable-cgroups.noderesource.dev";
@@ -28,7 +28,7 @@ pub struct WritableCgroups {
     log: Log,
 }
 
-impl Plugin for WritableCgroups {
+impl Sample for WritableCgroups {
     const NAME: &'static str = "writable-cgroups";
     const USAGE: Usage = [
         "Mounts /sys/fs/cgroup writable in containers that ask for it, where the host's cgroup2 mount has nsdelegate.",
@@ -50,9 +50,16 @@ impl Plugin for WritableCgroups {
         }
         Ok(Self { delegates, log })
     }
+}
 
-    fn handlers(self) -> Handlers {
-        on_create(move |pod, container| self.adjust(pod, container))
+impl Plugin for WritableCgroups {
+    async fn create_container(
+        &self,
+        _: &Context,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<CreateAnswer, Error> {
+        Ok(self.adjust(&pod, &container)?.into())
     }
 }
 
