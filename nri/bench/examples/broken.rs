@@ -62,7 +62,7 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
         if rule == "state-change" {
             builder = builder.state_change_only();
         }
-        match builder.start().await {
+        match builder.register().await {
             Ok(stub) => {
                 let _ = tell.send(Some(stub.runtime()));
                 let why = stub.wait().await;

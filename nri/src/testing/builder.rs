@@ -41,8 +41,8 @@ impl Builder {
     }
 
     /// A plugin in this process, without a socket: the one under test, or another beside it.
-    pub fn plugin(mut self, id: PluginId, handlers: Handlers) -> Self {
-        self.plugins.push((id, handlers));
+    pub fn plugin(mut self, id: PluginId, plugin: impl Into<Handlers>) -> Self {
+        self.plugins.push((id, plugin.into()));
         self
     }
 

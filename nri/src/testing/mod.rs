@@ -2,25 +2,30 @@
 //!
 //! [`FakeRuntime`] listens on a socket of its own and takes pods and containers through their lives as a
 //! runtime does. The plugin under test connects to it (any program, or `stub::Stub` in the test itself), or is
-//! handed over as [`Handlers`](crate::Handlers). What it answered is in what the methods return; everything else
+//! handed over as it is. What it answered is in what the methods return; everything else
 //! it did is in [`FakeRuntime::take_deliveries`], [`FakeRuntime::take_wishes`] and [`FakeRuntime::take_happenings`].
 //!
 //! ```
 //! use nri::{
-//!     Handlers,
+//!     Context, CreateAnswer, Plugin, Result,
 //!     adjust::Adjust,
-//!     proto::ContainerAdjustment,
+//!     proto::{Container, ContainerAdjustment, PodSandbox},
 //!     testing::{FakeRuntime, assert_includes, container, pod},
 //! };
 //!
+//! struct Example;
+//!
+//! impl Plugin for Example {
+//!     async fn create_container(&self, _: &Context, pod: PodSandbox, _: Container) -> Result<CreateAnswer> {
+//!         let mut answer = CreateAnswer::default();
+//!         answer.adjust.add_env("POD", pod.name);
+//!         Ok(answer)
+//!     }
+//! }
+//!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-//! let handlers = Handlers::new().create_container(|pod, _container| async move {
-//!     let mut adjust = ContainerAdjustment::default();
-//!     adjust.add_env("POD", &pod.name);
-//!     Ok((Some(adjust), Vec::new()))
-//! });
 //! let runtime = FakeRuntime::builder()
-//!     .plugin("10-example".parse().unwrap(), handlers)
+//!     .plugin("10-example".parse().unwrap(), Example)
 //!     .start()
 //!     .await
 //!     .unwrap();
