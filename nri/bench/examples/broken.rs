@@ -14,6 +14,7 @@ use nri::{
     proto::*,
     stub::{Protocol, Runtime, Stub},
 };
+use rustix::process::{Signal, getpid, kill_process};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -46,7 +47,7 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
     if rule == "subscribes-to-all" {
         return raw::serve(&socket.expect("a socket")).await;
     }
-    let stays = rule == "outlives-runtime";
+    let stays = ["outlives-runtime", "stays-away"].contains(&rule.as_str());
     // Taken, so that SIGTERM does not end the program.
     let _deaf = stays.then(|| signal(SignalKind::terminate()).expect("a handler"));
     loop {
@@ -189,7 +190,11 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             sleep(Duration::from_secs(2)).await;
             Ok(())
         }),
-        "lost-connection" => usual().start_container(|_, _| async { std::process::abort() }),
+        "lost-connection" => usual().start_container(|_, _| async {
+            // No signal that could be caught, and no core.
+            let _ = kill_process(getpid(), Signal::KILL);
+            std::future::pending().await
+        }),
         "garbage" => usual().on(|_: Garbled| async {
             Ok(NoMessage {
                 adjust: vec![0xff; 3],

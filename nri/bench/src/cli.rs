@@ -10,6 +10,7 @@ use std::{
 };
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     init,
@@ -168,13 +169,42 @@ fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> 
         .map_err(|e| e.to_string())?;
     let mut reports = Vec::new();
     for (scenario, path) in scenarios?.into_iter().zip(&args.scenarios) {
-        let done = runtime.block_on(run::run(scenario, how.clone(), args.listen.clone()));
-        let report = done.map_err(|e| format!("{}: {e}", path.display()))?;
+        let done = runtime.block_on(async {
+            // Before there is anything to clean up.
+            let mut interrupts = Interrupts::take().map_err(|e| e.to_string())?;
+            // On the heap: it is all of a scenario's steps in one.
+            let run = Box::pin(run::run(scenario, how.clone(), args.listen.clone()));
+            tokio::select! {
+                done = run => Ok(done),
+                // The run is dropped: its plugins are killed, its directories removed.
+                why = interrupts.wait() => Err(why),
+            }
+        });
+        let report = done?.map_err(|e| format!("{}: {e}", path.display()))?;
         say(out, &human::render(&report, paint))?;
         reports.push(report);
     }
     write_files(args, &reports)?;
     Ok(code(&reports))
+}
+
+/// SIGINT and SIGTERM, which end a run and not just the process.
+struct Interrupts(Signal, Signal);
+
+impl Interrupts {
+    /// From here on they wait to be asked for.
+    fn take() -> io::Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self(interrupt, signal(SignalKind::terminate())?))
+    }
+
+    async fn wait(&mut self) -> String {
+        tokio::select! {
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
+        }
+        "interrupted: the plugin was killed, and nothing is reported".to_owned()
+    }
 }
 
 fn write_files(args: &Run, reports: &[Report]) -> Result<(), String> {

@@ -5,9 +5,11 @@ mod common;
 use std::{
     fs,
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use common::{Bench, broken};
+use rustix::process::{Pid, Signal, kill_process};
 
 const CREATE: &str = "[[step]]\ndo = \"create\"\ncontainer = \"c\"\n";
 
@@ -242,6 +244,90 @@ fn a_plugin_comes_back_after_a_crash_a_restart_and_a_rollout() {
         "this one does: {}",
         run.text
     );
+}
+
+#[test]
+fn a_plugin_that_does_not_come_back_fails_the_step_that_it_should_have_come_back_in() {
+    let scenario = format!(
+        "runtime.join_timeout = \"500ms\"\n{CREATE}[[step]]\ndo = \"crash\"\n[[step]]\ndo = \"remove-pod\"\n"
+    );
+    let mut plugin = broken("stays-away");
+    plugin.extend(["-socket-path".into(), "{socket}".into()]);
+    let run = Bench::new().run(&scenario, &["--connect"], &plugin);
+    assert_eq!(run.code, 1, "{}", run.text);
+    let steps = run.json[0]["steps"].as_array().expect("steps");
+    let last = steps.last().expect("some");
+    assert_eq!(
+        (steps.len(), &last["title"]),
+        (3, &"crash".into()),
+        "{}",
+        run.text
+    );
+    let why = last["failures"].to_string();
+    assert!(
+        why.contains("no plugin has joined within 500ms"),
+        "{}",
+        run.text
+    );
+}
+
+#[test]
+fn an_interrupted_run_leaves_no_plugin_and_no_directory() {
+    let bench = Bench::new();
+    let file = bench.path("scenario.toml");
+    fs::write(&file, "[[step]]\ndo = \"churn\"\ntimes = 100000\n").expect("a file");
+    let temporary = bench.path("tmp");
+    fs::create_dir(&temporary).expect("a folder");
+    let words = broken("outlives-runtime");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_nri-bench"))
+        .args(["run", "--connect"])
+        .arg(&file)
+        .arg("--")
+        .args(&words)
+        .args(["-socket-path", "{socket}"])
+        .env("TMPDIR", &temporary)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let plugin = until("it has started the plugin", || {
+        let children = fs::read_to_string(&children).unwrap_or_default();
+        children.split_whitespace().next().map(str::to_owned)
+    });
+    assert_eq!(fs::read_dir(&temporary).expect("ours").count(), 2);
+    kill_process(Pid::from_child(&run), Signal::TERM).expect("it is there");
+    let status = run.wait().expect("it ends");
+    assert_eq!(status.code(), Some(2));
+    // Whoever inherits it may take a while to bury it.
+    let gone = || {
+        let stat = fs::read_to_string(format!("/proc/{plugin}/stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    };
+    until("the plugin is gone", gone);
+    assert_eq!(fs::read_dir(&temporary).expect("ours").count(), 0);
+}
+
+/// Looks, not for ever, until there is something.
+fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn completions_know_every_command() {
+    let mut out = Vec::new();
+    let args = ["nri-bench", "completion", "bash"].map(Into::into);
+    assert_eq!(nri_bench::cli::answer_to(args, &mut out), 0);
+    let script = String::from_utf8_lossy(&out);
+    for word in ["run", "init", "rules", "completion", "--connect", "--junit"] {
+        assert!(script.contains(word), "{word} is not in {script}");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub enum Misuse {
 /// Why a step ends the run.
 enum Over {
     Misuse(Misuse),
-    /// The plugin is not in; the first time, nothing was tried.
+    /// The plugin is not in.
     NotJoined(String),
 }
 
@@ -73,14 +73,7 @@ pub async fn run(scenario: Scenario, how: How, socket: Option<PathBuf>) -> Resul
     let mut bench = Bench::new(scenario, how, socket).await?;
     match bench.steps().await {
         Ok(()) => {}
-        Err(Over::NotJoined(why)) if bench.report.steps.is_empty() => {
-            bench.report.not_joined = Some(why);
-        }
-        Err(Over::NotJoined(why)) => {
-            if let Some(step) = bench.report.steps.last_mut() {
-                step.failures.push(why);
-            }
-        }
+        Err(Over::NotJoined(why)) => bench.report.not_joined = Some(why),
         Err(Over::Misuse(misuse)) => return Err(misuse),
     }
     bench.report.finish();
@@ -166,11 +159,14 @@ impl Bench {
         }
         for step in steps {
             let done = self.step(&step).await?;
+            let failed = !done.failures.is_empty();
             self.report.steps.push(done);
             if !self.is_there() {
-                let why =
-                    "the plugin is not there any more: the steps after this one were not made";
-                return Err(Over::NotJoined(why.to_owned()));
+                let why = "the plugin is not there any more: later steps were not made";
+                if let (false, Some(last)) = (failed, self.report.steps.last_mut()) {
+                    last.failures.push(why.to_owned());
+                }
+                return Ok(());
             }
         }
         let ended = self.end().await;
@@ -186,7 +182,11 @@ impl Bench {
         };
         let began = Instant::now();
         let printed = self.program.printed();
-        self.act(step, &mut report).await?;
+        match Box::pin(self.act(step, &mut report)).await {
+            // The first step's, before anything was tried, is the run's.
+            Err(Over::NotJoined(why)) if !self.report.steps.is_empty() => report.failures.push(why),
+            made => made?,
+        }
         report.took = began.elapsed();
         self.await_printed(printed, &step.expect, &mut report).await;
         self.judge(&step.expect, &mut report);

@@ -24,11 +24,15 @@ use parking_lot::Mutex;
 use tokio::{
     net::{UnixListener, UnixStream},
     task::JoinSet,
+    time::timeout,
 };
 
 use crate::{rules::Finding, scenario::Speaks};
 
 pub use watch::Seen;
+
+/// How long plugins that were let go may take to be gone.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// What the tap does to messages; the same for all links.
 #[derive(Debug, Default)]
@@ -80,7 +84,10 @@ impl Tap {
 
     /// Takes in whoever connects from now on.
     pub fn listen(&mut self) -> io::Result<()> {
-        let listener = UnixListener::bind(&self.socket)?;
+        let listener = UnixListener::bind(&self.socket).map_err(|e| {
+            let what = format!("socket {}: {e}", self.socket.display());
+            io::Error::new(e.kind(), what)
+        })?;
         let (shared, links) = (self.shared.clone(), self.links.clone());
         let runtime = self.runtime.clone();
         self.listening = Some(tokio::spawn(async move {
@@ -120,7 +127,8 @@ impl Tap {
             let _ = std::fs::remove_file(&self.socket);
         }
         let mut links = std::mem::take(&mut *self.links.lock());
-        while links.join_next().await.is_some() {}
+        // One that does not read is cut off.
+        let _ = timeout(DRAIN, async { while links.join_next().await.is_some() {} }).await;
     }
 
     pub fn slow_down(&self, by: Duration) {
