@@ -123,6 +123,10 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
             "1: \"5\": must be a number and us, ms or s",
         ),
         (
+            "[[step]]\ndo = \"slow\"\nby = \"2s\"",
+            "1: by 2s: must be less than request_timeout",
+        ),
+        (
             "growth = \"much\"",
             "1: \"much\": must be a number and KiB or MiB",
         ),

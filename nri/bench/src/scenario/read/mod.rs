@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use toml::{Spanned, de::DeTable};
 
-use super::{Other, Scenario, Speaks, shape};
+use super::{Act, Other, Scenario, Speaks, shape};
 use crate::rules::Rule;
 use values::{duration, lay_over, not_a_duration};
 
@@ -291,6 +291,15 @@ impl Reader<'_> {
         for (at, step) in file.step.into_iter().enumerate() {
             let line = self.lines.of(&step.span());
             let step = self.step(at, line, step.into_inner())?;
+            if let Act::Slow(by) = step.act
+                && by >= scenario.request_timeout
+            {
+                let why = format!(
+                    "by {by:?}: must be less than request_timeout ({:?}), or every answer is late",
+                    scenario.request_timeout
+                );
+                return Err(Bad { line, why });
+            }
             scenario.steps.push(step);
         }
         Ok(scenario)
