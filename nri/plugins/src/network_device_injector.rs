@@ -14,7 +14,7 @@
 
 use std::{fs::File, net::IpAddr, os::fd::OwnedFd};
 
-use nri::{Context, Error, Plugin, proto::PodSandbox};
+use nri::{Context, Error, Plugin, proto::PodSandbox, read::ReadPod};
 use serde::Deserialize;
 
 use crate::{
@@ -22,7 +22,6 @@ use crate::{
     cli::{Args, Flag, Usage},
     links::{clone, message, name_of, within},
     log::Log,
-    network_logger::netns,
     plugin::Sample,
 };
 
@@ -93,7 +92,8 @@ impl NetworkDeviceInjector {
         let key = found.0.clone();
         let moves =
             check(annotations::read(found)?).map_err(|e| format!("annotation {key}: {e}"))?;
-        let path = netns(pod)
+        let path = pod
+            .namespace_path("network")
             .ok_or_else(|| format!("annotation {key}: the pod shares the network of the host"))?;
         inject(&self.host, &open(path)?, &moves).await?;
         for Move { name, new_name, .. } in moves {
@@ -106,7 +106,10 @@ impl NetworkDeviceInjector {
     }
 
     async fn stop(&self, pod: &PodSandbox) -> Result<(), String> {
-        let (Some(found), Some(path)) = (annotations::for_pod(pod, &KEYS), netns(pod)) else {
+        let (Some(found), Some(path)) = (
+            annotations::for_pod(pod, &KEYS),
+            pod.namespace_path("network"),
+        ) else {
             return Ok(());
         };
         let Ok(pod_netns) = open(path) else {

@@ -4,6 +4,7 @@
 use nri::{
     Context, Error, Plugin,
     proto::{Container, ContainerUpdate, PodSandbox},
+    read::ReadPod,
 };
 
 use crate::{
@@ -83,18 +84,10 @@ impl NetworkLogger {
 
 /// `default/pod0: /run/netns/x, addresses 10.0.0.2`. `without`: what it means that there is no path.
 fn describe(pod: &PodSandbox, without: &str) -> String {
-    let network = netns(pod).unwrap_or(without);
+    let network = pod.namespace_path("network").unwrap_or(without);
     let addresses = match pod.ips.is_empty() {
         true => "no address".to_owned(),
         false => format!("addresses {}", pod.ips.join(", ")),
     };
-    format!("{}/{}: {network}, {addresses}", pod.namespace, pod.name)
-}
-
-/// The path of the pod's network namespace; `None` if it shares the host's.
-pub fn netns(pod: &PodSandbox) -> Option<&str> {
-    let namespaces = pod.linux.iter().flat_map(|linux| &linux.namespaces);
-    let mut network = namespaces.filter(|namespace| namespace.r#type == "network");
-    let path = network.next().map(|namespace| namespace.path.as_str());
-    path.filter(|path| !path.is_empty())
+    format!("{}: {network}, {addresses}", pod.full_name())
 }
