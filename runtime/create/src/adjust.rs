@@ -14,33 +14,17 @@ use oci_spec::runtime::{
     UserBuilder,
 };
 
+use crate::{
+    cgroup_view::{CgroupView, cgroup_view},
+    mount_option::{attribute, attributes, propagation},
+};
+
 /// Set on a mount of the finished container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Propagation {
     pub(crate) destination: PathBuf,
     /// MS_* flags.
     pub(crate) flags: u64,
-}
-
-/// The container's view of its own cgroups. Attached as one tree at the very end: as a dozen binds it would be
-/// the larger half of libcontainer's system calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CgroupView {
-    pub(crate) destination: PathBuf,
-    /// MOUNT_ATTR_* bits.
-    pub(crate) attributes: u64,
-    /// With v2 its directory alone; with v1 a frame of directories, a name each.
-    pub(crate) hierarchies: Hierarchies,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Hierarchies {
-    V2(PathBuf),
-    V1 {
-        directories: Vec<(String, PathBuf)>,
-        /// For hierarchies that hold several controllers: link, directory.
-        links: Vec<(String, String)>,
-    },
 }
 
 /// The procfs of a PID namespace that is joined, with what lies below its mount: attached as one tree at the very end.
@@ -475,79 +459,4 @@ impl Plan {
     fn place(&self) -> PathBuf {
         Path::new(STAGE).join(format!("s{}", self.stage.len()))
     }
-}
-
-fn cgroup_view(
-    destination: &Path,
-    options: &[String],
-    cgroups: &[CgroupDir],
-) -> Option<CgroupView> {
-    let only_v2 = cgroups.iter().all(CgroupDir::unified);
-    let hierarchies = if only_v2 {
-        Hierarchies::V2(PathBuf::from(&cgroups.first()?.path))
-    } else {
-        let directories = cgroups
-            .iter()
-            .map(|c| (directory_name(c), PathBuf::from(&c.path)));
-        let directories: Vec<(String, PathBuf)> = directories.collect();
-        let several = directories.iter().filter(|(name, _)| name.contains(','));
-        let links = several.flat_map(|(name, _)| {
-            name.split(',')
-                .map(move |part| (part.to_owned(), name.clone()))
-        });
-        Hierarchies::V1 {
-            links: links.collect(),
-            directories,
-        }
-    };
-    Some(CgroupView {
-        destination: destination.to_owned(),
-        attributes: attributes(options),
-        hierarchies,
-    })
-}
-
-/// What a mount option is as a MOUNT_ATTR_* bit. Access times mean nothing in cgroup file systems and procfs; `bind` is
-/// no property of a mount.
-fn attribute(option: &str) -> Option<u64> {
-    Some(match option {
-        "ro" => libc::MOUNT_ATTR_RDONLY,
-        "nosuid" => libc::MOUNT_ATTR_NOSUID,
-        "nodev" => libc::MOUNT_ATTR_NODEV,
-        "noexec" => libc::MOUNT_ATTR_NOEXEC,
-        "rw" | "suid" | "dev" | "exec" | "defaults" | "bind" | "rbind" => 0,
-        "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "strictatime" => 0,
-        _ => return None,
-    })
-}
-
-fn attributes(options: &[String]) -> u64 {
-    let bits = options.iter().filter_map(|o| attribute(o));
-    bits.fold(0, |all, bit| all | bit)
-}
-
-/// Under /sys/fs/cgroup in the container.
-fn directory_name(dir: &CgroupDir) -> String {
-    if dir.unified() {
-        return "unified".to_owned();
-    }
-    dir.controller
-        .strip_prefix("name=")
-        .unwrap_or(&dir.controller)
-        .to_owned()
-}
-
-fn propagation(option: &str) -> Option<u64> {
-    let (kind, recursive) = match option.strip_prefix('r') {
-        Some(rest @ ("private" | "shared" | "slave" | "unbindable")) => (rest, libc::MS_REC),
-        _ => (option, 0),
-    };
-    let flag = match kind {
-        "private" => libc::MS_PRIVATE,
-        "shared" => libc::MS_SHARED,
-        "slave" => libc::MS_SLAVE,
-        "unbindable" => libc::MS_UNBINDABLE,
-        _ => return None,
-    };
-    Some(flag | recursive)
 }

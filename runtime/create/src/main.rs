@@ -15,10 +15,12 @@
 
 mod adjust;
 mod birth;
+mod cgroup_view;
 mod hooks;
 mod inherited;
 mod init;
 mod join;
+mod mount_option;
 mod place;
 mod profile;
 mod relay;

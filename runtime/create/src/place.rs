@@ -21,7 +21,8 @@ use rustix::fs::{OFlags, StatVfsMountFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::adjust::{CgroupView, DIRECTORY, Hierarchies, Owners, ProcView, ROOT, STAGE, Staged};
+use crate::adjust::{DIRECTORY, Owners, ProcView, ROOT, STAGE, Staged};
+use crate::cgroup_view::{CgroupView, Hierarchies};
 
 /// Sets how mounts at and below `destination` propagate.
 pub(crate) fn set_propagation(destination: &Path, flags: u64) -> io::Result<()> {

@@ -15,7 +15,8 @@ use cairn_monitor::wire::{Event, Phase};
 use crate::create::{has_hooks, notify, run_hooks};
 use crate::output;
 use crate::server::{After, Asker, DRAIN, Server};
-use crate::session::{Outcome, Target};
+use crate::session::Outcome;
+use crate::target::Target;
 
 impl Server {
     pub(crate) fn reap(&mut self) {

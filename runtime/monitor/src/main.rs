@@ -13,6 +13,7 @@
 #![warn(unreachable_pub)]
 
 mod create;
+mod joiner;
 mod life;
 mod output;
 mod pause;
@@ -21,6 +22,7 @@ mod purge;
 mod request;
 mod server;
 mod session;
+mod target;
 
 use std::fs;
 use std::io;

@@ -17,7 +17,8 @@ use cairn_monitor::wire::{Event, Phase};
 use crate::create::Creation;
 use crate::output::Output;
 use crate::peer::Peer;
-use crate::session::{Exec, Target};
+use crate::session::Exec;
+use crate::target::Target;
 
 /// How long output may be drained after init has exited and everything in its cgroup was killed.
 pub(crate) const DRAIN: Duration = Duration::from_secs(2);

@@ -8,9 +8,8 @@
 //! pipe: end of file is success.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use cairn_monitor::cgroup::{self, Cgroups};
@@ -18,70 +17,11 @@ use cairn_monitor::filter::Filter;
 use cairn_monitor::record::SECCOMP;
 use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::sys::{self, Cpu, Fork, Status};
-use cairn_monitor::tail::{self, Tail};
+use cairn_monitor::tail::Tail;
 use cairn_monitor::wire::{ExecRequest, Streams};
-use rustix::thread::ThreadNameSpaceType;
 
-/// Init as execs need it; read once, when the container is made.
-pub(crate) struct Target {
-    pub(crate) pid: i32,
-    pub(crate) pidfd: OwnedFd,
-    /// Namespaces that are not ours, as setns(2) takes them.
-    kinds: ThreadNameSpaceType,
-    uid_map: String,
-}
-
-impl Target {
-    pub(crate) fn new(pid: i32) -> io::Result<Target> {
-        const KINDS: [(&str, ThreadNameSpaceType); 8] = [
-            ("user", ThreadNameSpaceType::USER),
-            ("mnt", ThreadNameSpaceType::MOUNT),
-            ("net", ThreadNameSpaceType::NETWORK),
-            ("ipc", ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION),
-            ("uts", ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME),
-            ("cgroup", ThreadNameSpaceType::CONTROL_GROUP),
-            ("time", ThreadNameSpaceType::TIME),
-            ("pid", ThreadNameSpaceType::PROCESS_ID),
-        ];
-        let pidfd = sys::pidfd_open(pid)?;
-        let mut kinds = ThreadNameSpaceType::empty();
-        for (name, kind) in KINDS {
-            if inode(&format!("/proc/self/ns/{name}")) != inode(&format!("/proc/{pid}/ns/{name}")) {
-                kinds |= kind;
-            }
-        }
-        let uid_map = fs::read_to_string(format!("/proc/{pid}/uid_map"))?;
-        Ok(Target {
-            pid,
-            pidfd,
-            kinds,
-            uid_map,
-        })
-    }
-
-    /// A user of the container as the host knows him; unmapped is root.
-    fn host_uid(&self, uid: u32) -> u32 {
-        self.uid_map
-            .lines()
-            .find_map(|line| map_line(line, uid))
-            .unwrap_or(0)
-    }
-}
-
-fn map_line(line: &str, uid: u32) -> Option<u32> {
-    let mut numbers = line.split_whitespace().map(str::parse::<u32>);
-    let (inside, outside, count) = (
-        numbers.next()?.ok()?,
-        numbers.next()?.ok()?,
-        numbers.next()?.ok()?,
-    );
-    let offset = uid.checked_sub(inside)?;
-    (offset < count).then(|| outside.checked_add(offset))?
-}
-
-fn inode(path: &str) -> Option<u64> {
-    fs::metadata(path).ok().map(|m| m.ino())
-}
+use crate::joiner::{ChildEnds, join};
+use crate::target::Target;
 
 /// A running exec.
 pub(crate) struct Exec {
@@ -128,20 +68,6 @@ pub(crate) enum Outcome {
 
 /// The kernel's limit is longer than anything that is said there; a container with SYS_PTRACE may write to it.
 const MAX_ERROR: usize = 4096;
-
-/// What only the joiner and the exec itself use.
-struct ChildEnds {
-    stdio: Option<[OwnedFd; 3]>,
-    null_stdin: bool,
-    status: OwnedFd,
-    birth: OwnedFd,
-    /// Where the exec waits until the monitor knows of it.
-    go: OwnedFd,
-    console: Option<OwnedFd>,
-    window: Option<(u16, u16)>,
-    tasks: Vec<File>,
-    scheduling: Scheduling,
-}
 
 impl Exec {
     pub(crate) fn start(
@@ -430,153 +356,4 @@ impl Exec {
 fn read_filter() -> Result<Filter, String> {
     let bytes = fs::read(SECCOMP).map_err(|e| format!("read the seccomp filter: {e}"))?;
     Filter::decode(&bytes).map_err(|e| e.to_string())
-}
-
-/// The joiner's whole life.
-fn join(tail: &Tail, target: &Target, ends: ChildEnds) -> ! {
-    let code = match enter(tail, target, &ends).and_then(|()| become_user(tail, &ends)) {
-        // SAFETY: the joiner has one thread; the child ends in `be_born`, which does not return.
-        #[allow(unsafe_code)]
-        Ok(()) => match unsafe { sys::fork_sibling() } {
-            Ok(Fork::Child) => be_born(tail, &ends),
-            Ok(Fork::Parent(pid)) => {
-                let _monitor_gone = sys::write(ends.birth.as_fd(), &pid.to_ne_bytes());
-                0
-            }
-            Err(e) => say(&ends, &format!("clone into the container: {e}")),
-        },
-        Err(text) => say(&ends, &text),
-    };
-    sys::exit_now(code)
-}
-
-fn say(ends: &ChildEnds, text: &str) -> i32 {
-    let _nobody_listens = sys::write(ends.status.as_fd(), text.as_bytes());
-    127
-}
-
-fn become_user(tail: &Tail, ends: &ChildEnds) -> Result<(), String> {
-    let mut keep = [&ends.status, &ends.birth, &ends.go].map(|fd| fd.as_raw_fd());
-    // SAFETY: these are all that is used from here on, up to `exit_now`.
-    #[allow(unsafe_code)]
-    unsafe { tail.become_user(&mut keep) }.map_err(|e| tail.describe(&e))
-}
-
-/// The exec itself, from its birth to its program.
-fn be_born(tail: &Tail, ends: &ChildEnds) -> ! {
-    let mut keep = [ends.status.as_raw_fd(), ends.go.as_raw_fd()];
-    // SAFETY: only the two are used, and `exit_now` follows.
-    #[allow(unsafe_code)]
-    unsafe {
-        sys::close_all_but(&mut keep);
-    }
-    match sys::read(ends.go.as_fd(), &mut [0]) {
-        Ok(1) => {}
-        _ => sys::exit_now(127),
-    }
-    let session = sys::setsid().and_then(|()| match ends.console {
-        Some(_) => sys::take_terminal(io::stdin().as_fd()),
-        None => Ok(()),
-    });
-    let error = match session {
-        Ok(()) => tail.describe(&tail.execute()),
-        Err(e) => format!("make a session: {e}"),
-    };
-    sys::exit_now(say(ends, &error))
-}
-
-/// Into the container's cgroups and all its namespaces but that of pids, into which the next child is born.
-fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), String> {
-    let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
-    sys::default_signals();
-    for mut tasks in &ends.tasks {
-        tasks
-            .write_all(b"0")
-            .map_err(at("join the container's cgroups"))?;
-    }
-    ends.scheduling
-        .apply_inherited()
-        .map_err(|(step, e)| format!("{step}: {e}"))?;
-    let process = tail.process();
-    fs::write(
-        "/proc/self/oom_score_adj",
-        process.oom_score_adj.to_string(),
-    )
-    .map_err(at("set oom_score_adj"))?;
-    if let Some(profile) = &process.apparmor {
-        let exec = [b"exec ", profile.as_slice()].concat();
-        fs::write("/proc/self/attr/apparmor/exec", exec).map_err(at("set the AppArmor profile"))?;
-    }
-    tail::raise_limits(process).map_err(at("raise resource limits"))?;
-    sys::own_session_keyring().map_err(at("make a session keyring"))?;
-    if let Some(stdio) = &ends.stdio {
-        for (fd, number) in stdio.iter().zip(0..) {
-            sys::dup_to(fd.as_raw_fd(), number).map_err(at("set stdio"))?;
-        }
-    }
-    let mut keep = vec![
-        target.pidfd.as_raw_fd(),
-        ends.status.as_raw_fd(),
-        ends.birth.as_raw_fd(),
-        ends.go.as_raw_fd(),
-    ];
-    keep.extend(ends.console.as_ref().map(|c| c.as_raw_fd()));
-    // SAFETY: this child uses these only, and ends by `exit_now`: no destructor runs.
-    #[allow(unsafe_code)]
-    unsafe {
-        sys::close_all_but(&mut keep);
-    }
-    if !target.kinds.is_empty() {
-        sys::join_namespaces(target.pidfd.as_fd(), target.kinds)
-            .map_err(at("enter the container's namespaces"))?;
-    }
-    if let Some(console) = &ends.console {
-        return open_terminal(console, ends.window).map_err(at("open a terminal"));
-    }
-    if ends.null_stdin {
-        null_stdin();
-    }
-    Ok(())
-}
-
-/// Its master goes to the monitor, the other side is stdio.
-fn open_terminal(console: &OwnedFd, window: Option<(u16, u16)>) -> io::Result<()> {
-    let (master, slave) = sys::open_pty()?;
-    if let Some((columns, rows)) = window {
-        sys::set_window(master.as_fd(), columns, rows)?;
-    }
-    sys::send(console.as_fd(), b"pty", &[master.as_fd()])?;
-    (0..3).try_for_each(|n| sys::dup_to(slave.as_raw_fd(), n))
-}
-
-/// The container's own /dev/null if it is one; else what is there: a pipe at its end.
-fn null_stdin() {
-    use std::os::unix::fs::OpenOptionsExt;
-    const DEV_NULL: u64 = libc::makedev(1, 3);
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    if let Ok(null) = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open("/dev/null")
-        && sys::stat_fd(null.as_fd()).is_ok_and(|(_, device)| device == Some(DEV_NULL))
-    {
-        let _pipe_stays = sys::dup_to(null.as_raw_fd(), 0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::map_line;
-
-    #[test]
-    fn a_user_of_the_container_is_found_in_its_map() {
-        assert_eq!(
-            map_line("         0     100000      65536", 1000),
-            Some(101_000)
-        );
-        assert_eq!(map_line("         0          0 4294967295", 7), Some(7));
-        assert_eq!(map_line("0 100000 10", 10), None);
-        assert_eq!(map_line("5 100000 10", 4), None);
-        assert_eq!(map_line("0 4294967295 10", 5), None);
-    }
 }

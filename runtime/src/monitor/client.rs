@@ -3,8 +3,7 @@
 //! Two tasks own the connection's two directions. Callers hand a frame to the writer and wait on a one-shot channel
 //! that the reader fills; no lock is held while anybody waits.
 
-use std::collections::{HashMap, VecDeque};
-use std::io;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,12 +14,12 @@ use cairn_monitor::codec;
 use cairn_monitor::record::Exit;
 use cairn_monitor::wire::{self, Event, Phase, Request};
 use parking_lot::{Mutex, MutexGuard};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::MonitorError;
+use super::incoming::Incoming;
 use super::stream::{Pty, StreamIn, StreamOut, pipe_in, pipe_out};
 
 /// End of a container, as far as the daemon can know.
@@ -438,99 +437,4 @@ async fn read_events(mut incoming: Incoming, shared: Arc<Shared>) {
         ending.get_or_insert(Ending::Lost);
         lost
     });
-}
-
-/// The reading half: bytes and descriptors in, events out.
-struct Incoming {
-    stream: Arc<UnixStream>,
-    bytes: Vec<u8>,
-    fds: VecDeque<OwnedFd>,
-    /// Descriptors of the next event that bears any were lost: our table was full. It comes without, and whoever asked
-    /// for it fails; the connection, and the container, go on.
-    cut: bool,
-}
-
-struct Received {
-    bytes: usize,
-    cut: bool,
-}
-
-impl Incoming {
-    fn new(stream: Arc<UnixStream>) -> Incoming {
-        Incoming {
-            stream,
-            bytes: Vec::new(),
-            fds: VecDeque::new(),
-            cut: false,
-        }
-    }
-
-    /// The next event with the descriptors that belong to it; `None` at the end of the connection.
-    async fn next(&mut self) -> io::Result<Option<(u32, Event, Vec<OwnedFd>)>> {
-        loop {
-            if let Some((id, event, used)) = self.parse()? {
-                self.bytes.drain(..used);
-                let n = match &event {
-                    Event::ExecStarted { streams, .. } | Event::Attached { streams, .. } => {
-                        streams.count()
-                    }
-                    _ => 0,
-                };
-                if self.fds.len() < n && !std::mem::take(&mut self.cut) {
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        "descriptors are missing",
-                    ));
-                }
-                let n = n.min(self.fds.len());
-                return Ok(Some((id, event, self.fds.drain(..n).collect())));
-            }
-            let Incoming {
-                stream,
-                bytes,
-                fds,
-                cut,
-            } = self;
-            let received = stream
-                .async_io(Interest::READABLE, || receive(stream, bytes, fds))
-                .await?;
-            *cut |= received.cut;
-            if received.bytes == 0 {
-                return Ok(None);
-            }
-        }
-    }
-
-    fn parse(&self) -> io::Result<Option<(u32, Event, usize)>> {
-        let bad = |e| io::Error::new(io::ErrorKind::InvalidData, e);
-        let Some(frame) = wire::split(&self.bytes).map_err(bad)? else {
-            return Ok(None);
-        };
-        let event = Event::decode(frame.kind, frame.payload).map_err(bad)?;
-        Ok(Some((frame.id, event, frame.size)))
-    }
-}
-
-fn receive(
-    stream: &UnixStream,
-    bytes: &mut Vec<u8>,
-    fds: &mut VecDeque<OwnedFd>,
-) -> io::Result<Received> {
-    let mut chunk = [0u8; 4096];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut iov = [io::IoSliceMut::new(&mut chunk)];
-    let got = rustix::net::recvmsg(stream, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let cut = got.flags.contains(ReturnFlags::CTRUNC);
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            // Some of an event's descriptors are none: they are closed here.
-            fds.extend(received.filter(|_| !cut));
-        }
-    }
-    bytes.extend_from_slice(&chunk[..got.bytes]);
-    Ok(Received {
-        bytes: got.bytes,
-        cut,
-    })
 }

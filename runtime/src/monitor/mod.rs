@@ -12,6 +12,7 @@
 mod client;
 mod error;
 mod exec;
+mod incoming;
 mod launcher;
 mod stream;
 

@@ -1,0 +1,69 @@
+//! The cgroups that a container sees at a cgroup mount: its own, as hosts of each kind show them.
+
+use std::path::{Path, PathBuf};
+
+use cairn_monitor::record::CgroupDir;
+
+use crate::mount_option::attributes;
+
+/// The container's view of its own cgroups. Attached as one tree at the very end: as a dozen binds it would be
+/// the larger half of libcontainer's system calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CgroupView {
+    pub(crate) destination: PathBuf,
+    /// MOUNT_ATTR_* bits.
+    pub(crate) attributes: u64,
+    /// With v2 its directory alone; with v1 a frame of directories, a name each.
+    pub(crate) hierarchies: Hierarchies,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Hierarchies {
+    V2(PathBuf),
+    V1 {
+        directories: Vec<(String, PathBuf)>,
+        /// For hierarchies that hold several controllers: link, directory.
+        links: Vec<(String, String)>,
+    },
+}
+
+pub(crate) fn cgroup_view(
+    destination: &Path,
+    options: &[String],
+    cgroups: &[CgroupDir],
+) -> Option<CgroupView> {
+    let only_v2 = cgroups.iter().all(CgroupDir::unified);
+    let hierarchies = if only_v2 {
+        Hierarchies::V2(PathBuf::from(&cgroups.first()?.path))
+    } else {
+        let directories = cgroups
+            .iter()
+            .map(|c| (directory_name(c), PathBuf::from(&c.path)));
+        let directories: Vec<(String, PathBuf)> = directories.collect();
+        let several = directories.iter().filter(|(name, _)| name.contains(','));
+        let links = several.flat_map(|(name, _)| {
+            name.split(',')
+                .map(move |part| (part.to_owned(), name.clone()))
+        });
+        Hierarchies::V1 {
+            links: links.collect(),
+            directories,
+        }
+    };
+    Some(CgroupView {
+        destination: destination.to_owned(),
+        attributes: attributes(options),
+        hierarchies,
+    })
+}
+
+/// Under /sys/fs/cgroup in the container.
+fn directory_name(dir: &CgroupDir) -> String {
+    if dir.unified() {
+        return "unified".to_owned();
+    }
+    dir.controller
+        .strip_prefix("name=")
+        .unwrap_or(&dir.controller)
+        .to_owned()
+}

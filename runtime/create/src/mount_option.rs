@@ -1,0 +1,35 @@
+//! Mount options as the kernel's bits.
+
+/// What a mount option is as a MOUNT_ATTR_* bit. Access times mean nothing in cgroup file systems and procfs; `bind` is
+/// no property of a mount.
+pub(crate) fn attribute(option: &str) -> Option<u64> {
+    Some(match option {
+        "ro" => libc::MOUNT_ATTR_RDONLY,
+        "nosuid" => libc::MOUNT_ATTR_NOSUID,
+        "nodev" => libc::MOUNT_ATTR_NODEV,
+        "noexec" => libc::MOUNT_ATTR_NOEXEC,
+        "rw" | "suid" | "dev" | "exec" | "defaults" | "bind" | "rbind" => 0,
+        "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "strictatime" => 0,
+        _ => return None,
+    })
+}
+
+pub(crate) fn attributes(options: &[String]) -> u64 {
+    let bits = options.iter().filter_map(|o| attribute(o));
+    bits.fold(0, |all, bit| all | bit)
+}
+
+pub(crate) fn propagation(option: &str) -> Option<u64> {
+    let (kind, recursive) = match option.strip_prefix('r') {
+        Some(rest @ ("private" | "shared" | "slave" | "unbindable")) => (rest, libc::MS_REC),
+        _ => (option, 0),
+    };
+    let flag = match kind {
+        "private" => libc::MS_PRIVATE,
+        "shared" => libc::MS_SHARED,
+        "slave" => libc::MS_SLAVE,
+        "unbindable" => libc::MS_UNBINDABLE,
+        _ => return None,
+    };
+    Some(flag | recursive)
+}

@@ -1,0 +1,202 @@
+//! A configuration whose every value can be served.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    error::Error,
+    file::{File, Metrics, Network},
+    handler,
+};
+
+/// A configuration that was checked: the only kind the daemon is built from.
+#[derive(Debug, Clone)]
+pub struct Config {
+    file: File,
+    socket: PathBuf,
+    metrics: Option<SocketAddr>,
+    nri_settings: ::nri::Settings,
+}
+
+impl std::ops::Deref for Config {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Config {
+    /// The path behind `listen`.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// NRI's part, as the library takes it.
+    pub fn nri_settings(&self) -> ::nri::Settings {
+        self.nri_settings.clone()
+    }
+
+    /// Where metrics are served, if anywhere.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// Judges every value; touches nothing.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be served.
+    pub fn check(file: File) -> Result<Self, Error> {
+        let refuse = |key, message: &str| {
+            Err(Error::Value {
+                key,
+                message: message.to_owned(),
+            })
+        };
+        if file.version != 1 {
+            return refuse("version", "unsupported version (supported: 1)");
+        }
+        for (key, path) in [
+            ("root", &file.root),
+            ("state", &file.state),
+            ("network.cni_conf_dir", &file.network.cni_conf_dir),
+            ("image.registry_config_dir", &file.image.registry_config_dir),
+            ("nri.socket", &file.nri.socket),
+            ("nri.plugin_dir", &file.nri.plugin_dir),
+            ("nri.plugin_config_dir", &file.nri.plugin_config_dir),
+        ] {
+            if !path.is_absolute() {
+                return refuse(key, &format!("{} is not an absolute path", path.display()));
+            }
+        }
+        if file.root == file.state {
+            return refuse(
+                "state",
+                "must differ from root: state does not survive a reboot, root does",
+            );
+        }
+        let socket = socket_path("listen", &file.listen)?;
+        if file.nri.socket.as_os_str().len() > MAX_SOCKET_PATH {
+            return refuse("nri.socket", "socket path too long (limit: 107 bytes)");
+        }
+        if !file.cgroup.parent.starts_with('/') || file.cgroup.parent.contains("..") {
+            return refuse("cgroup.parent", "must be an absolute path without '..'");
+        }
+        check_network(&file.network)?;
+        file.container.check()?;
+        handler::check(&file.handlers, &file.container)?;
+        file.image.check()?;
+        for (key, value) in [
+            ("nri.registration_timeout", file.nri.registration_timeout),
+            ("nri.request_timeout", file.nri.request_timeout),
+            ("nri.sync_timeout", file.nri.sync_timeout),
+            ("stream.idle_timeout", file.stream.idle_timeout),
+        ] {
+            if value.is_zero() {
+                return refuse(key, "must be longer than zero");
+            }
+        }
+        if !(64..=1 << 20).contains(&file.trace.ring) {
+            return refuse("trace.ring", "must be from 64 to 1048576 events");
+        }
+        let metrics = check_metrics(&file.metrics)?;
+        file.stream.check()?;
+        let nri_settings = file.nri.settings()?;
+        Ok(Self {
+            file,
+            socket,
+            metrics,
+            nri_settings,
+        })
+    }
+}
+
+/// `sun_path` holds 108 bytes with the final NUL.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// The path of a `unix:///path` endpoint.
+///
+/// # Errors
+/// Another scheme, a relative path, or one too long for a socket address.
+pub fn socket_path(key: &'static str, endpoint: &str) -> Result<PathBuf, Error> {
+    let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
+    let message = if path.contains("://") {
+        format!("{endpoint}: unsupported scheme (supported: unix://)")
+    } else if !path.starts_with('/') {
+        format!("{endpoint}: the path of a unix:// endpoint must be absolute")
+    } else if path.len() > MAX_SOCKET_PATH {
+        format!("{endpoint}: socket path too long (limit: {MAX_SOCKET_PATH} bytes)")
+    } else {
+        return Ok(path.into());
+    };
+    Err(Error::Value { key, message })
+}
+
+/// Metrics are for this machine: they name pods.
+fn check_metrics(metrics: &Metrics) -> Result<Option<SocketAddr>, Error> {
+    if metrics.listen.is_empty() {
+        return Ok(None);
+    }
+    let address: Option<SocketAddr> = metrics.listen.parse().ok();
+    match address {
+        Some(address) if address.ip().is_loopback() => Ok(Some(address)),
+        _ => Err(Error::Value {
+            key: "metrics.listen",
+            message: format!(
+                "\"{}\": must be a loopback address and port",
+                metrics.listen
+            ),
+        }),
+    }
+}
+
+fn check_network(network: &Network) -> Result<(), Error> {
+    let refuse = |key, message: String| Err(Error::Value { key, message });
+    let name = &network.bridge;
+    if name.len() > 15 || name.contains(['/', ' ']) {
+        return refuse(
+            "network.bridge",
+            format!("\"{name}\": invalid interface name (up to 15 bytes, no slash, no blank)"),
+        );
+    }
+    if !matches!(network.mtu, 0 | 1280..=65_535) {
+        return refuse(
+            "network.mtu",
+            format!("{} must be 0, or 1280 to 65535", network.mtu),
+        );
+    }
+    let subnet = network
+        .subnet
+        .split_once('/')
+        .and_then(|(addr, bits)| Some((addr.parse::<Ipv4Addr>().ok()?, bits.parse::<u8>().ok()?)));
+    match subnet {
+        Some((_, 8..=29)) => {}
+        _ => {
+            return refuse(
+                "network.subnet",
+                format!(
+                    "\"{}\": must be an IPv4 subnet of /8 to /29",
+                    network.subnet
+                ),
+            );
+        }
+    }
+    if !network.subnet6.is_empty() {
+        let ok = network.subnet6.split_once('/').is_some_and(|(addr, bits)| {
+            addr.parse::<std::net::Ipv6Addr>().is_ok()
+                && bits.parse::<u8>().is_ok_and(|b| (48..=124).contains(&b))
+        });
+        if !ok {
+            return refuse(
+                "network.subnet6",
+                format!(
+                    "\"{}\": must be an IPv6 subnet of /48 to /124",
+                    network.subnet6
+                ),
+            );
+        }
+    }
+    Ok(())
+}

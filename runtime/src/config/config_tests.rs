@@ -1,0 +1,114 @@
+use std::path::Path;
+
+use super::{read::parse, *};
+
+fn judge(text: &str) -> String {
+    match parse(Path::new("cairn.toml"), text).and_then(Config::check) {
+        Ok(_) => "fine".into(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn the_printed_default_is_the_default() {
+    let printed = parse(Path::new("default"), DEFAULT_TEXT).expect("parses");
+    assert_eq!(printed, File::default());
+    Config::check(printed).expect("is valid");
+}
+
+#[test]
+fn every_key_of_the_default_is_printed() {
+    let keys: toml::Table = toml::from_str(DEFAULT_TEXT).expect("parses");
+    for (table, expected) in [
+        ("container", 9),
+        ("network", 8),
+        ("nri", 16),
+        ("image", 11),
+        ("trace", 3),
+        ("stream", 5),
+    ] {
+        assert_eq!(
+            keys[table].as_table().expect("a table").len(),
+            expected,
+            "{table}"
+        );
+    }
+}
+
+#[test]
+fn the_manual_page_shows_every_line_of_the_default_as_text() {
+    let page = manual();
+    let shown = page.lines().filter_map(|line| line.strip_prefix("\\&"));
+    let shown: Vec<_> = shown
+        .map(|l| l.replace("\\-", "-").replace("\\e", "\\"))
+        .collect();
+    assert_eq!(shown, DEFAULT_TEXT.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name_and_line() {
+    assert_eq!(
+        judge("version = 1\nrooot = \"/x\"\n")
+            .split(", expected")
+            .next(),
+        Some("cairn.toml: line 2: rooot: unknown field `rooot`")
+    );
+    assert!(judge("[nri.plugin.\"10-x\"]\nfoo = 1\n").contains("unknown field `foo`"));
+}
+
+#[test]
+fn a_bad_value_is_refused_by_key() {
+    assert_eq!(
+        judge("version = 2"),
+        "version: unsupported version (supported: 1)"
+    );
+    assert_eq!(judge("root = \"x\""), "root: x is not an absolute path");
+    assert!(judge("listen = \"tcp://1\"").starts_with("listen: tcp://1: unsupported scheme"));
+    assert!(judge("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));
+    assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("invalid duration"));
+    assert!(judge("[nri]\nrequest_timeout = \"0s\"").starts_with("nri.request_timeout: "));
+    assert!(judge("[metrics]\nlisten = \"0.0.0.0:1\"").starts_with("metrics.listen: "));
+    assert!(judge("[nri.plugin.x]\n").starts_with("nri.plugin: \"x\""));
+    for (key, value) in [
+        ("max_parallel_layers", "17"),
+        ("max_layers_per_host", "0"),
+        ("max_layers", "4"),
+        ("max_image_bytes", "\"1KiB\""),
+        ("max_image_bytes", "\"1GB\""),
+        ("max_image_files", "999"),
+        ("max_image_depth", "15"),
+        ("max_volume_bytes", "1"),
+        ("progress_timeout", "\"0s\""),
+    ] {
+        let said = judge(&format!("[image]\n{key} = {value}"));
+        assert!(said.contains(&format!("image.{key}: ")), "{said}");
+    }
+    for bad in [
+        "\"http://r.example\" = []",
+        "\"r.example\" = [\"login.example/x\"]",
+    ] {
+        let said = judge(&format!("[image.token_services]\n{bad}"));
+        assert!(said.starts_with("image.token_services: "), "{said}");
+    }
+    assert!(judge("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
+    assert!(judge("[container]\nulimits = [\"nofile\"]").starts_with("container.ulimits: "));
+    assert!(judge("[image]\npinned = [\"Bad Name\"]").starts_with("image.pinned: \"Bad Name\""));
+}
+
+#[test]
+fn a_handler_has_what_it_sets_and_the_rest_of_container() {
+    let text = "[container]\nulimits = [\"nofile=1\"]\nignore_image_volumes = true\n\
+        [handlers.hard]\nulimits = [\"core=0\"]\nunset_seccomp_profile = \"runtime-default\"";
+    let file = parse(Path::new("cairn.toml"), text).expect("parses");
+    let own = file.handlers["hard"].over(&file.container);
+    assert_eq!(own.ulimits, ["core=0"]);
+    assert_eq!(own.unset_seccomp_profile, SeccompDefault::RuntimeDefault);
+    assert!(own.ignore_image_volumes);
+    assert_eq!(file.container.ulimits, ["nofile=1"]);
+    assert_eq!(
+        judge("[handlers.hard]\nulimits = [\"cores=0\"]"),
+        "handlers: hard: ulimits: \"cores=0\": unknown limit (see getrlimit(2))"
+    );
+    assert!(judge("[handlers.Hard]").starts_with("handlers: \"Hard\": a handler's name has"));
+    assert!(judge("[handlers.hard]\nmax_log_line = 1").contains("unknown field"));
+}

@@ -1,0 +1,166 @@
+//! The tables of `cairn.toml` and their defaults. Those with more to say have files of their own.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::Deserialize;
+
+use super::{container::Container, handler::Handler, image::Image, nri::Nri, stream::Stream};
+
+/// The file as it stands, every key optional.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub version: u32,
+    pub root: PathBuf,
+    pub state: PathBuf,
+    pub listen: String,
+    pub log: Log,
+    pub cgroup: Cgroup,
+    pub container: Container,
+    /// By the name that a RuntimeClass gives.
+    pub handlers: BTreeMap<String, Handler>,
+    pub network: Network,
+    pub image: Image,
+    pub nri: Nri,
+    pub trace: Trace,
+    pub metrics: Metrics,
+    pub stream: Stream,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    pub level: Level,
+    pub format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    Human,
+    Json,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cgroup {
+    pub driver: CgroupDriver,
+    /// Parent for pods that name none; with systemd `/a/b` stands for `a-b.slice`.
+    pub parent: String,
+}
+
+/// Cgroup driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupDriver {
+    /// systemd where it is init and only cgroup v2 is mounted.
+    Auto,
+    Cgroupfs,
+    Systemd,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    pub cni_conf_dir: PathBuf,
+    pub cni_bin_dirs: Vec<PathBuf>,
+    /// Empty: no built-in network.
+    pub bridge: String,
+    pub subnet: String,
+    /// Empty: no IPv6.
+    pub subnet6: String,
+    pub masquerade: bool,
+    pub spoof_check: bool,
+    /// 0: the kernel's default.
+    pub mtu: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Trace {
+    /// Events kept in memory for `cairn timeline`.
+    pub ring: usize,
+    pub file_bytes: u64,
+    pub files: usize,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// A loopback address and port for Prometheus; empty: none.
+    pub listen: String,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            version: 1,
+            root: "/var/lib/cairn".into(),
+            state: "/run/cairn".into(),
+            listen: "unix:///run/cairn/cairn.sock".into(),
+            log: Log::default(),
+            cgroup: Cgroup::default(),
+            container: Container::default(),
+            handlers: BTreeMap::new(),
+            network: Network::default(),
+            image: Image::default(),
+            nri: Nri::default(),
+            trace: Trace::default(),
+            metrics: Metrics::default(),
+            stream: Stream::default(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: Level::Info,
+            format: Format::Human,
+        }
+    }
+}
+
+impl Default for Cgroup {
+    fn default() -> Self {
+        Self {
+            driver: CgroupDriver::Auto,
+            parent: "/cairn".into(),
+        }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            cni_conf_dir: "/etc/cni/net.d".into(),
+            cni_bin_dirs: vec!["/opt/cni/bin".into()],
+            bridge: "cairn0".into(),
+            subnet: "10.88.0.0/16".into(),
+            subnet6: String::new(),
+            masquerade: true,
+            spoof_check: true,
+            mtu: 0,
+        }
+    }
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self {
+            ring: 8192,
+            file_bytes: 16 << 20,
+            files: 4,
+        }
+    }
+}

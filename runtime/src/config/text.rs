@@ -1,0 +1,16 @@
+//! The default configuration as people read it.
+
+/// The commented default configuration, as `cairn config default` prints it. A test holds it
+/// equal to [`File::default`].
+pub const DEFAULT_TEXT: &str = include_str!("default.toml");
+
+/// The manual page of the configuration, as roff: the default with its comments.
+pub fn manual() -> String {
+    let escaped = |line: &str| format!("\\&{}\n", line.replace('\\', "\\e").replace('-', "\\-"));
+    let text: String = DEFAULT_TEXT.lines().map(escaped).collect();
+    format!(
+        ".TH cairn.toml 5\n.SH NAME\ncairn.toml \\- configuration of cairn\n.SH DESCRIPTION\n\
+         Every key is optional; this is the default. \\fBcairn config check FILE\\fR judges a file.\n\
+         .PP\n.nf\n{text}.fi\n.SH SEE ALSO\n.BR cairn (1)\n"
+    )
+}
