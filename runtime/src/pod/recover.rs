@@ -132,7 +132,7 @@ impl Recovery {
             }
         }
         all.sweep.run().await;
-        all.remember_boot().await?;
+        all.remember_boot().await;
         Ok(summary)
     }
 
@@ -142,18 +142,18 @@ impl Recovery {
         fs::read_to_string(processes.dirs.boot_id()).is_ok_and(|was| was != processes.boot_id)
     }
 
-    /// Last: a recovery that did not end is one of the same reboot. A full disk keeps nobody from serving.
-    async fn remember_boot(&self) -> Result<()> {
-        let processes = &self.steps.container_exit.processes;
-        let unsynced = &self.steps.unsynced;
+    /// Last: a recovery that did not end is one of the same reboot. A disk that refuses keeps nobody from serving.
+    async fn remember_boot(&self) {
+        let (processes, unsynced) = (&self.steps.container_exit.processes, &self.steps.unsynced);
         let (path, id) = (processes.dirs.boot_id(), processes.boot_id.as_bytes());
-        if fs::read(&path).is_ok_and(|was| was == id) {
-            return Ok(());
+        let known = fs::read(&path).is_ok_and(|was| was == id);
+        let written = match known {
+            true => Ok(()),
+            false => unsynced.replace(&path, id),
+        };
+        if let Err(error) = written.and(unsynced.sync().await) {
+            tracing::warn!(%error, "what recovery has found is not on disk");
         }
-        if let Err(error) = unsynced.replace(&path, id) {
-            tracing::warn!(%error, "the boot is not on record");
-        }
-        Ok(unsynced.sync().await?)
     }
 
     /// The pod of a container whose record does not tell: its spec does.

@@ -9,6 +9,7 @@ use cairn_tests::{
     Daemon,
     cri::{ContainerState, PodSandboxState},
     daemon::{shown, stdout},
+    look,
     pod::{Container, Pod},
     until,
 };
@@ -249,4 +250,28 @@ async fn a_torn_list_of_layers_in_use_costs_no_layer() {
     let pid = container.pid().await.expect("a pid");
     goes_on(&daemon, &container, pid).await;
     pod.end().await;
+}
+
+#[tokio::test]
+async fn an_empty_record_is_held_and_goes_when_the_machine_has_rebooted() {
+    let mut daemon = Daemon::start().await;
+    daemon.cri().pod("warm-up").await.end().await;
+    let before = daemon.inventory().await;
+    let pod = daemon.cri().pod("empty").await;
+    daemon.kill().await;
+    fs::write(pod_record(&daemon, &pod.id), "").expect("written");
+    daemon.serve().await;
+    assert_eq!(held(&daemon).await["held"][0]["id"], pod.id);
+    daemon.kill().await;
+    let boot = daemon.path("root/boot-id");
+    let here = fs::read_to_string(&boot).expect("the boot is on record");
+    fs::write(&boot, "another boot").expect("written");
+    // A reboot would have ended it.
+    let left = look::remove_cgroup(daemon.cgroup_parent());
+    assert!(left.is_empty(), "{left:?}");
+    daemon.serve().await;
+    assert_eq!(held(&daemon).await["held"], serde_json::json!([]));
+    assert!(daemon.cri().pods().await.is_empty());
+    assert_eq!(fs::read_to_string(&boot).expect("it is there"), here);
+    daemon.leaves_only(&before).await;
 }
