@@ -7,7 +7,7 @@ use std::{io::IsTerminal as _, process::ExitCode};
 use cairn::{
     cli::{
         args::{Check, Cli, Command, ConfigCommand, ImageCommand, Output, Serve},
-        check_table, client,
+        check_table, client, ps, status,
     },
     config::{self, Config, Format},
     daemon::serve,
@@ -32,6 +32,12 @@ fn main() -> ExitCode {
             name,
             connect,
         }) => report(client(client::import(&connect, &file, name))),
+        Command::Ps(arguments) => report(client(ps::ps(arguments))),
+        Command::Status(arguments) => match client(status::status(arguments)) {
+            Ok(State::Ok | State::Limited) => ExitCode::SUCCESS,
+            Ok(State::Fails) => ExitCode::FAILURE,
+            Err(error) => report(Err(error)),
+        },
         Command::Timeline(arguments) => report(client(client::timeline(arguments))),
         Command::Plugins(arguments) => report(client(client::plugins(arguments))),
         Command::Explain(arguments) => report(client(client::explain(arguments))),
@@ -157,7 +163,7 @@ fn start_log(config: &Config) {
     }
 }
 
-fn client<F: Future<Output = Result<(), String>>>(work: F) -> Result<(), String> {
+fn client<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

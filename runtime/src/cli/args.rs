@@ -37,6 +37,10 @@ pub enum Command {
     /// Work with the images of a running daemon.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// List pods and their containers: state, age, restarts, id, image, process.
+    Ps(Ps),
+    /// Tell whether the daemon can run pods; if not, why, and what to do. Exit 1 if it cannot.
+    Status(Status),
     /// Draw what happened to a pod: contract points, plugins' answers, the runtime's steps.
     Timeline(Timeline),
     /// List NRI plugins: who is connected, what they get, how fast they answer, what went wrong.
@@ -195,6 +199,39 @@ pub enum ImageCommand {
         #[command(flatten)]
         connect: Connect,
     },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --all: pods that are ready, or have a container that has not exited, and those containers.
+
+STATE of a pod is ready or notready; of a container created, running, exited or unknown (its record cannot be read:
+cairn recover). AGE counts from the start of a container that runs, from the end of one that exited, else from the
+creation. RESTARTS is the attempt that the kubelet counts. PROCESS is the pid on the host, or how the container ended.")]
+pub struct Ps {
+    /// Also pods that are not ready, and containers that exited.
+    #[arg(short, long)]
+    pub all: bool,
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+ok       it is as it should be
+limited  pods run; what does not, and what to do about it, stands below
+fails    no pod can be made, or none that needs what the line is about: exit code 1
+
+`cairn check` tells the same of the host, without a daemon.")]
+pub struct Status {
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
 }
 
 #[derive(Debug, Args)]

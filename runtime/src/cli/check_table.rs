@@ -3,19 +3,34 @@
 use serde_json::json;
 
 use super::text::{clean, fold};
-use crate::preflight::{Report, State};
+use crate::preflight::{Finding, Report, State};
 
 /// Narrower than this nothing is folded.
 const NARROW: usize = 40;
 
 /// For people. `width` is the terminal's; `color` is for terminals only.
 pub fn table(report: &Report, width: usize, color: bool) -> String {
-    let widest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
-    let what = widest(&mut report.findings.iter().map(|f| f.what.len()));
+    let verdict = match report.state() {
+        State::Ok => "pods run, and have all that cairn can give them",
+        State::Limited => "pods run, but for what the lines marked \"limited\" say",
+        State::Fails => "no pod runs before what \"fails\" is put right",
+    };
+    format!(
+        "cairn {} on Linux {}\n\n{}\n{}\n",
+        report.version,
+        report.kernel,
+        lines(&report.findings, width, color),
+        painted(verdict, report.state(), color),
+    )
+}
+
+/// A line for each finding, what follows from it below.
+pub fn lines(findings: &[Finding], width: usize, color: bool) -> String {
+    let what = findings.iter().map(|f| f.what.len()).max().unwrap_or(0);
     let indent = word(State::Limited).len() + 2 + what + 2;
     let room = width.saturating_sub(indent).max(NARROW);
-    let mut text = format!("cairn {} on Linux {}\n\n", report.version, report.kernel);
-    for finding in &report.findings {
+    let mut text = String::new();
+    for finding in findings {
         let state = format!("{:7}", word(finding.state));
         let mut found = fold(&clean(&finding.found), room, 0).into_iter();
         text.push_str(&format!(
@@ -29,12 +44,6 @@ pub fn table(report: &Report, width: usize, color: bool) -> String {
             text.push_str(&format!("{:indent$}{line}\n", ""));
         }
     }
-    let verdict = match report.state() {
-        State::Ok => "pods run, and have all that cairn can give them",
-        State::Limited => "pods run, but for what the lines marked \"limited\" say",
-        State::Fails => "no pod runs before what \"fails\" is put right",
-    };
-    text.push_str(&format!("\n{}\n", painted(verdict, report.state(), color)));
     text
 }
 
@@ -53,7 +62,8 @@ fn word(state: State) -> &'static str {
     }
 }
 
-fn painted(text: &str, state: State, color: bool) -> String {
+/// In the state's colour, on a terminal.
+pub fn painted(text: &str, state: State, color: bool) -> String {
     let code = match state {
         State::Ok => 32,
         State::Limited => 33,
@@ -69,7 +79,6 @@ fn painted(text: &str, state: State, color: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preflight::Finding;
 
     fn report(findings: Vec<Finding>) -> Report {
         Report {

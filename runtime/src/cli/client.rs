@@ -25,10 +25,18 @@ use crate::{config::socket_path, explain::Explanation, trace};
 /// Bytes of an archive in one message.
 const PIECE: usize = 256 << 10;
 
-async fn connect(connect: &Connect) -> Result<CairnClient<Channel>, String> {
+async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
+    channel(from).await.map(CairnClient::new)
+}
+
+/// One connection, for any of the daemon's services.
+///
+/// # Errors
+/// One line for a person.
+pub async fn channel(connect: &Connect) -> Result<Channel, String> {
     let (said_by, endpoint) = connect.endpoint();
     let path = socket_path(said_by, &endpoint).map_err(|error| error.to_string())?;
-    let channel = Endpoint::from_static("http://localhost")
+    Endpoint::from_static("http://localhost")
         .connect_with_connector(tower::service_fn(move |_: Uri| {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
@@ -38,8 +46,7 @@ async fn connect(connect: &Connect) -> Result<CairnClient<Channel>, String> {
             let cause = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
             format!("no daemon answers at {endpoint}: {cause}")
-        })?;
-    Ok(CairnClient::new(channel))
+        })
 }
 
 /// `cairn image import FILE`; `-` is standard input. Prints the images' tags and ids.

@@ -5,7 +5,7 @@
 use proto_cairn::v1::Plugin;
 use serde_json::json;
 
-use super::text::{clean, duration, fold};
+use super::text::{age, clean, duration, fold};
 
 const HEAD: [&str; 11] = [
     "PLUGIN", "STATE", "KIND", "PID", "PROTOCOL", "EVENTS", "CALLS", "ERRORS", "P50", "P99",
@@ -182,17 +182,6 @@ fn notes(plugin: &Plugin) -> Vec<String> {
         notes.push(format!("{ago} ago: {}", plugin.last_error));
     }
     notes
-}
-
-/// `42s`, `7m`, `3h`, `12d`.
-fn age(ns: u64) -> String {
-    let seconds = ns / 1_000_000_000;
-    match seconds {
-        0..=119 => format!("{seconds}s"),
-        120..=7199 => format!("{}m", seconds / 60),
-        7200..=172_799 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }
 
 #[cfg(test)]

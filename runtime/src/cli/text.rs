@@ -14,6 +14,40 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// `42s`, `7m`, `3h`, `12d`.
+pub fn age(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..=119 => format!("{seconds}s"),
+        120..=7199 => format!("{}m", seconds / 60),
+        7200..=172_799 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// `7 B`, `12.3 MB`: units of a thousand, as disks and registries have them.
+pub fn size(bytes: u64) -> String {
+    let mut shown = bytes as f64;
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    for unit in ["kB", "MB", "GB"] {
+        shown /= 1000.0;
+        if shown < 999.95 {
+            return format!("{shown:.1} {unit}");
+        }
+    }
+    format!("{:.1} TB", shown / 1000.0)
+}
+
+/// As crictl shows ids: enough to tell two apart.
+pub fn short_id(id: &str) -> &str {
+    let hex = id.strip_prefix("sha256:").unwrap_or(id);
+    hex.char_indices()
+        .nth(13)
+        .map_or(hex, |(end, _)| &hex[..end])
+}
+
 /// `2026-11-21 02:51:07.120 UTC` of ns since the epoch.
 pub fn date(wall_ns: i64) -> String {
     let ms = wall_ns.div_euclid(1_000_000);

@@ -16,3 +16,4 @@ pub mod view;
 pub use deadline::Deadlines;
 pub use service::{Cri, MAX_MESSAGE};
 pub use statistics::Statistics;
+pub use status::{is_not_found, is_unserved};

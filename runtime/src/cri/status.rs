@@ -33,6 +33,16 @@ pub fn unserved(what: &str, why: &str) -> Status {
     Status::new(Code::Unimplemented, text)
 }
 
+/// Whether a runtime does not serve the call at all: our own commands ask others too.
+pub fn is_unserved(status: &Status) -> bool {
+    status.code() == Code::Unimplemented
+}
+
+/// Whether what was asked for is not there.
+pub fn is_not_found(status: &Status) -> bool {
+    status.code() == Code::NotFound
+}
+
 /// A call whose caller gave it no longer than `allowed`.
 pub fn overdue(allowed: Duration) -> Status {
     let text = format!(

@@ -1,12 +1,12 @@
 //! The service `cairn.v1`: what our own commands ask of a running daemon.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use proto_cairn::v1::{
-    ExplainRequest, ExplainResponse, HeldObject, HeldRequest, HeldResponse, ImportImageRequest,
-    ImportImageResponse, ImportedImage, Plugin, PluginsRequest, PluginsResponse, RemoveRequest,
-    RemoveResponse, TimelineEvent, TimelineRequest, cairn_server::Cairn,
-    import_image_request::Part, import_image_response::Step,
+    DirectoriesRequest, DirectoriesResponse, Directory, ExplainRequest, ExplainResponse,
+    HeldObject, HeldRequest, HeldResponse, ImportImageRequest, ImportImageResponse, ImportedImage,
+    Plugin, PluginsRequest, PluginsResponse, RemoveRequest, RemoveResponse, TimelineEvent,
+    TimelineRequest, cairn_server::Cairn, import_image_request::Part, import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
@@ -17,6 +17,7 @@ use crate::{
     explain,
     image::{Images, ImportFrom, Progress},
     pod::{
+        dirs::Dirs,
         error::{Error, Kind},
         held::AllHeld,
         hooks::Hooks,
@@ -35,6 +36,7 @@ const PIPE: usize = 1 << 20;
 const TELL: Duration = Duration::from_secs(1);
 
 pub struct CairnService {
+    pub dirs: Dirs,
     pub images: Images,
     pub log: EventLog,
     pub hooks: Arc<Hooks>,
@@ -148,6 +150,37 @@ impl Cairn for CairnService {
         let (id, skipped) = removed?;
         Ok(Response::new(RemoveResponse { id, skipped }))
     }
+
+    async fn directories(
+        &self,
+        _: Request<DirectoriesRequest>,
+    ) -> Result<Response<DirectoriesResponse>, Status> {
+        let Dirs { root, state } = self.dirs.clone();
+        // A disk that hangs must not hold up a thread that serves.
+        let look = move || vec![directory("root", root), directory("state", state)];
+        let directories = tokio::task::spawn_blocking(look)
+            .await
+            .map_err(|error| Error::failed(format!("look at the directories: {error}")))?;
+        Ok(Response::new(DirectoriesResponse { directories }))
+    }
+}
+
+fn directory(key: &str, path: PathBuf) -> Directory {
+    let mut directory = Directory {
+        key: key.to_owned(),
+        path: path.display().to_string(),
+        ..Directory::default()
+    };
+    match rustix::fs::statvfs(&path) {
+        Ok(disk) => {
+            directory.size_bytes = disk.f_blocks.saturating_mul(disk.f_frsize);
+            directory.free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+            directory.inodes = disk.f_files;
+            directory.free_inodes = disk.f_favail;
+        }
+        Err(error) => directory.problem = error.to_string(),
+    }
+    directory
 }
 
 fn held_objects(held: &AllHeld) -> Vec<HeldObject> {

@@ -262,6 +262,7 @@ impl Parts {
                 log: self.log.clone(),
             },
             cairn: CairnService {
+                dirs: self.dirs,
                 images: self.images.clone(),
                 log: self.log,
                 hooks: Arc::clone(&self.hooks),

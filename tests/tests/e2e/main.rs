@@ -33,6 +33,7 @@ mod network;
 mod pid_namespaces;
 mod plugins;
 mod policy;
+mod ps_status;
 mod recovery;
 mod restart;
 mod samples;

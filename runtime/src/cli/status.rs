@@ -1,0 +1,74 @@
+//! `cairn status`: asks by CRI, and by `cairn.v1` what CRI does not tell.
+
+use std::time::Duration;
+
+use proto_cairn::v1::{DirectoriesRequest, HeldRequest, PluginsRequest, cairn_client::CairnClient};
+use proto_cri::v1::{self as cri, runtime_service_client::RuntimeServiceClient};
+use tonic::Response;
+
+use super::{
+    args::{self, Output},
+    client::{channel, terminal},
+    status_report::{Answers, Report},
+};
+use crate::{cri::is_unserved, preflight::State};
+
+/// A daemon that is well answers within milliseconds, also while the network is looked at.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `cairn status`: prints a report, and answers what it comes to.
+///
+/// # Errors
+/// One line for a person, if no report could be made. That nobody answers is a report.
+pub async fn status(arguments: args::Status) -> Result<State, String> {
+    let (_, endpoint) = arguments.connect.endpoint();
+    let report = Report::new(endpoint, ask(&arguments).await);
+    match arguments.output {
+        Output::Table => {
+            let (width, color) = terminal();
+            print!("{}", report.table(width, color));
+        }
+        Output::Json => print!("{}", report.json()),
+    }
+    Ok(report.state())
+}
+
+/// All at once; an error is that of the runtime itself.
+async fn ask(arguments: &args::Status) -> Result<Answers, String> {
+    let channel = channel(&arguments.connect).await?;
+    let mut runtime = RuntimeServiceClient::new(channel.clone());
+    let mut again = runtime.clone();
+    let cairn = || CairnClient::new(channel.clone());
+    let (mut one, mut two, mut three) = (cairn(), cairn(), cairn());
+    let (version, status, plugins, held, directories) = tokio::join!(
+        answer("Version", runtime.version(cri::VersionRequest::default())),
+        answer("Status", again.status(cri::StatusRequest { verbose: true })),
+        answer("Plugins", one.plugins(PluginsRequest {})),
+        answer("Held", two.held(HeldRequest {})),
+        answer("Directories", three.directories(DirectoriesRequest {})),
+    );
+    let (version, status) = (version?, status?);
+    Ok(Answers {
+        name: version.runtime_name,
+        version: version.runtime_version,
+        conditions: status.status.unwrap_or_default().conditions,
+        info: status.info,
+        plugins: plugins.map(|answer| answer.plugins),
+        held: held.map(|answer| answer.objects),
+        directories: directories.map(|answer| answer.directories),
+    })
+}
+
+async fn answer<T>(
+    call: &str,
+    question: impl Future<Output = Result<Response<T>, tonic::Status>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, question).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) if is_unserved(&status) => {
+            Err(format!("{call}: this runtime does not tell"))
+        }
+        Ok(Err(status)) => Err(format!("{call}: {}", status.message())),
+        Err(_) => Err(format!("{call}: no answer in {} s", PATIENCE.as_secs())),
+    }
+}
