@@ -7,7 +7,7 @@ use std::{io::IsTerminal as _, process::ExitCode};
 use cairn::{
     cli::{
         args::{Check, Cli, Command, ConfigCommand, ImageCommand, Output, Serve},
-        check_table, client, ps, status,
+        check_table, client, image, ps, status,
     },
     config::{self, Config, Format},
     daemon::serve,
@@ -27,6 +27,11 @@ fn main() -> ExitCode {
             Ok(State::Fails) => ExitCode::FAILURE,
             Err(error) => report(Err(error)),
         },
+        Command::Image(ImageCommand::Ls(arguments)) => report(client(image::ls(arguments))),
+        Command::Image(ImageCommand::Rm(arguments)) => report(client(image::rm(arguments))),
+        Command::Image(ImageCommand::Pull(arguments)) => {
+            report(client(image::pull(arguments, interrupt())))
+        }
         Command::Image(ImageCommand::Import {
             file,
             name,
@@ -53,6 +58,16 @@ fn main() -> ExitCode {
         Command::Sandbox => {
             ExitCode::from(u8::try_from(cni_shim::namespaces::helper_main()).unwrap_or(1))
         }
+    }
+}
+
+/// Ready at the first SIGINT; never where it cannot be waited for: then it ends the program as ever.
+async fn interrupt() {
+    match signal(SignalKind::interrupt()) {
+        Ok(mut interrupt) => {
+            interrupt.recv().await;
+        }
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -190,6 +190,12 @@ impl Connect {
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
+    /// List images: names, id, size, how many containers were made of each.
+    Ls(ImageLs),
+    /// Pull an image, and show how far it is; Ctrl-C gives it up.
+    Pull(ImagePull),
+    /// Remove images with all their names; tells which containers still use them.
+    Rm(ImageRm),
     /// Import an OCI layout tar ("-" reads standard input).
     Import {
         file: PathBuf,
@@ -230,6 +236,44 @@ pub struct Status {
     /// For people, or for programs.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+pub struct ImageLs {
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Mirrors and certificates of registries are the daemon's: hosts.toml files in image.registry_config_dir. Credentials go to the
+image's registry and its token service only, and into no log. --creds can be seen in the list of processes; --authfile
+cannot.
+
+A pull that another client waits for too goes on when this one is given up.")]
+pub struct ImagePull {
+    /// A reference, such as registry.k8s.io/pause:3.10 or busybox@sha256:...
+    pub image: String,
+    /// Credentials for its registry.
+    #[arg(long, value_name = "USER:PASSWORD", conflicts_with = "authfile")]
+    pub creds: Option<String>,
+    /// A docker config.json with credentials (docker login, podman login); helpers that it names are not run.
+    #[arg(long, value_name = "FILE")]
+    pub authfile: Option<PathBuf>,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+pub struct ImageRm {
+    /// Name or id of an image, or unique beginning of its id.
+    #[arg(value_name = "IMAGE", required = true)]
+    pub images: Vec<String>,
     #[command(flatten)]
     pub connect: Connect,
 }

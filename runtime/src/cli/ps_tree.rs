@@ -6,7 +6,7 @@ use proto_cri::v1 as cri;
 use serde::Serialize;
 
 use super::{
-    text::{age, clean, short_id},
+    text::{age, aligned, clean, short_id},
     words::Tint,
 };
 
@@ -159,36 +159,26 @@ pub fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String {
         };
         return text.to_owned();
     }
-    let mut rows = vec![(HEAD.map(str::to_owned), Tint::Plain)];
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    let mut tints = vec![Tint::Plain];
     for pod in pods {
-        rows.push((row_of_pod(pod, now_ns), tint(pod.state, None)));
+        rows.push(row_of_pod(pod, now_ns));
+        tints.push(tint(pod.state, None));
         for (number, container) in pod.containers.iter().enumerate() {
             let branch = match number + 1 == pod.containers.len() {
                 true => "└─ ",
                 false => "├─ ",
             };
-            let row = row_of_container(container, branch, now_ns);
-            rows.push((row, tint(container.state, container.exit_code)));
-        }
-    }
-    let mut widths = [0; HEAD.len()];
-    for (row, _) in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            rows.push(row_of_container(container, branch, now_ns));
+            tints.push(tint(container.state, container.exit_code));
         }
     }
     let mut text = String::new();
-    for (row, tint) in &rows {
-        let cells = row.iter().zip(widths).enumerate();
-        let cells = cells.map(|(column, (cell, width))| {
-            let padded = format!("{cell:width$}");
-            match column == STATE && color && !tint.code().is_empty() {
-                true => format!("\x1b[{}m{padded}\x1b[0m", tint.code()),
-                false => padded,
-            }
-        });
-        let line: Vec<_> = cells.collect();
-        text.push_str(line.join("  ").trim_end());
+    for (mut row, tint) in aligned(&rows).into_iter().zip(tints) {
+        if color && !tint.code().is_empty() {
+            row[STATE] = format!("\x1b[{}m{}\x1b[0m", tint.code(), row[STATE]);
+        }
+        text.push_str(row.join("  ").trim_end());
         text.push('\n');
     }
     text

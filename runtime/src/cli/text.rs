@@ -93,6 +93,23 @@ pub fn pad(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns - length))
 }
 
+/// Each cell as wide as the widest of its column.
+pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<[String; N]> {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let padded = rows.iter().map(|row| {
+        std::array::from_fn(|column| {
+            let width = widths[column];
+            format!("{:width$}", row[column])
+        })
+    });
+    padded.collect()
+}
+
 /// Breaks `text` at spaces into pieces of at most `width` columns; all but the first begin with
 /// `indent` spaces. A word longer than a line is cut.
 pub fn fold(text: &str, width: usize, indent: usize) -> Vec<String> {

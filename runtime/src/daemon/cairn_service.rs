@@ -5,8 +5,9 @@ use std::{path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 use proto_cairn::v1::{
     DirectoriesRequest, DirectoriesResponse, Directory, ExplainRequest, ExplainResponse,
     HeldObject, HeldRequest, HeldResponse, ImportImageRequest, ImportImageResponse, ImportedImage,
-    Plugin, PluginsRequest, PluginsResponse, RemoveRequest, RemoveResponse, TimelineEvent,
-    TimelineRequest, cairn_server::Cairn, import_image_request::Part, import_image_response::Step,
+    Plugin, PluginsRequest, PluginsResponse, PullUnderWay, PullsRequest, PullsResponse,
+    RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest, cairn_server::Cairn,
+    import_image_request::Part, import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
@@ -149,6 +150,18 @@ impl Cairn for CairnService {
             .map_err(|error| Error::failed(format!("remove: {error}")))?;
         let (id, skipped) = removed?;
         Ok(Response::new(RemoveResponse { id, skipped }))
+    }
+
+    async fn pulls(&self, _: Request<PullsRequest>) -> Result<Response<PullsResponse>, Status> {
+        let pulls = self.images.pulls().into_iter().map(|pull| PullUnderWay {
+            image: pull.reference,
+            bytes: pull.progress.0,
+            of_bytes: pull.progress.1,
+            seconds: pull.seconds,
+        });
+        Ok(Response::new(PullsResponse {
+            pulls: pulls.collect(),
+        }))
     }
 
     async fn directories(

@@ -26,6 +26,7 @@ mod handlers;
 mod harness;
 mod hosts;
 mod idempotence;
+mod image_commands;
 mod images;
 mod lifecycle;
 mod logs;

@@ -1,0 +1,188 @@
+//! `cairn image ls`, `pull` and `rm`: by CRI; how far a pull is, by `cairn.v1`.
+
+use std::{convert::Infallible, fs, time::Duration};
+
+use proto_cairn::v1::{PullsRequest, cairn_client::CairnClient};
+use proto_cri::v1::{
+    self as cri, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
+};
+use tonic::transport::Channel;
+
+use super::{
+    args::{ImageLs, ImagePull, ImageRm, Output},
+    client::channel,
+    docker_auth, image_table,
+    pull_progress::Shown,
+};
+use crate::{cri::MAX_MESSAGE, image::Reference};
+
+/// Between two looks at how far a pull is.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// `cairn image ls`.
+///
+/// # Errors
+/// One line for a person.
+pub async fn ls(arguments: ImageLs) -> Result<(), String> {
+    let channel = channel(&arguments.connect).await?;
+    let mut client =
+        ImageServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+    let images = client
+        .list_images(cri::ListImagesRequest::default())
+        .await
+        .map_err(|status| format!("ListImages: {}", status.message()))?
+        .into_inner()
+        .images;
+    let images = image_table::images(images, &containers(channel).await?);
+    match arguments.output {
+        Output::Table => print!("{}", image_table::table(&images)),
+        Output::Json => print!("{}", image_table::json(&images)),
+    }
+    Ok(())
+}
+
+async fn containers(channel: Channel) -> Result<Vec<cri::Container>, String> {
+    let mut client = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+    let list = client
+        .list_containers(cri::ListContainersRequest::default())
+        .await
+        .map_err(|status| format!("ListContainers: {}", status.message()))?;
+    Ok(list.into_inner().containers)
+}
+
+/// `cairn image pull IMAGE`, until it is there, or `interrupted`: then the daemon gives it up, unless
+/// another waits for the same. Prints the image's id and name.
+///
+/// # Errors
+/// One line for a person, without credentials.
+pub async fn pull(
+    arguments: ImagePull,
+    interrupted: impl Future<Output = ()>,
+) -> Result<(), String> {
+    let reference: Reference = arguments.image.parse().map_err(|e| format!("{e}"))?;
+    let auth = credentials(&arguments, &reference)?;
+    let channel = channel(&arguments.connect).await?;
+    let name = reference.to_string();
+    let request = cri::PullImageRequest {
+        image: Some(cri::ImageSpec {
+            image: arguments.image,
+            ..Default::default()
+        }),
+        auth,
+        sandbox_config: None,
+    };
+    let mut client = ImageServiceClient::new(channel.clone());
+    let mut shown = Shown::of(name.clone());
+    let answer = tokio::select! {
+        answer = client.pull_image(request) => Some(answer),
+        () = interrupted => None,
+        never = watch(channel, &name, &mut shown) => match never {},
+    };
+    shown.end();
+    let answer = answer.ok_or_else(|| {
+        format!("pull {name}: interrupted: it is given up, unless another waits for the same")
+    })?;
+    let answer = answer.map_err(|status| status.message().to_owned())?;
+    println!("{} {name}", answer.into_inner().image_ref);
+    Ok(())
+}
+
+/// Shows how far the pull is; a runtime that does not tell is not asked again.
+async fn watch(channel: Channel, name: &str, shown: &mut Shown) -> Infallible {
+    let mut client = CairnClient::new(channel);
+    let mut tick = tokio::time::interval(LOOK);
+    loop {
+        tick.tick().await;
+        let Ok(answer) = client.pulls(PullsRequest {}).await else {
+            return std::future::pending().await;
+        };
+        let pulls = answer.into_inner().pulls;
+        // The same by other credentials is another pull: the one that is ahead is told.
+        let of_this = pulls.iter().filter(|pull| pull.image == name);
+        if let Some(pull) = of_this.max_by_key(|pull| pull.bytes) {
+            shown.show(pull.bytes, pull.of_bytes);
+        }
+    }
+}
+
+fn credentials(
+    arguments: &ImagePull,
+    image: &Reference,
+) -> Result<Option<cri::AuthConfig>, String> {
+    if let Some(given) = &arguments.creds {
+        // What was given is not repeated: a person may be watched.
+        let (user, password) = given
+            .split_once(':')
+            .ok_or("--creds: there is no colon in it: user:password is expected")?;
+        return Ok(Some(cri::AuthConfig {
+            username: user.to_owned(),
+            password: password.to_owned(),
+            ..Default::default()
+        }));
+    }
+    let Some(file) = &arguments.authfile else {
+        return Ok(None);
+    };
+    let shown = file.display();
+    let text = fs::read_to_string(file).map_err(|error| format!("--authfile {shown}: {error}"))?;
+    let found =
+        docker_auth::find(&text, image).map_err(|why| format!("--authfile {shown}: {why}"))?;
+    if found.is_none() {
+        eprintln!(
+            "cairn: --authfile {shown} has no credentials for {}: pulled without",
+            image.registry
+        );
+    }
+    Ok(found)
+}
+
+/// `cairn image rm IMAGE...`: prints each id that is gone, with the names that went with it.
+///
+/// # Errors
+/// One line for a person; images behind the first that fails are not tried.
+pub async fn rm(arguments: ImageRm) -> Result<(), String> {
+    let channel = channel(&arguments.connect).await?;
+    let mut client = ImageServiceClient::new(channel.clone());
+    for wanted in arguments.images {
+        let spec = Some(cri::ImageSpec {
+            image: wanted.clone(),
+            ..Default::default()
+        });
+        let request = cri::ImageStatusRequest {
+            image: spec,
+            verbose: false,
+        };
+        let found = client
+            .image_status(request)
+            .await
+            .map_err(|status| format!("image {wanted}: {}", status.message()))?
+            .into_inner()
+            .image
+            .ok_or_else(|| {
+                format!(
+                    "image {wanted}: there is none of this name or id: `cairn image ls` lists all"
+                )
+            })?;
+        let containers = containers(channel.clone()).await?;
+        let users = image_table::users(&found.id, &containers);
+        let request = cri::RemoveImageRequest {
+            image: Some(cri::ImageSpec {
+                image: found.id.clone(),
+                ..Default::default()
+            }),
+        };
+        client
+            .remove_image(request)
+            .await
+            .map_err(|status| status.message().to_owned())?;
+        println!("{} {}", found.id, found.repo_tags.join(" "));
+        if !users.is_empty() {
+            eprintln!(
+                "cairn: {wanted} was in use: its layers stay until these containers are removed: {}",
+                image_table::named(&users)
+            );
+        }
+    }
+    Ok(())
+}
