@@ -12,6 +12,7 @@
 #![warn(unreachable_pub)]
 
 pub mod bins;
+pub mod browser;
 pub mod client;
 pub mod criclog;
 pub mod daemon;

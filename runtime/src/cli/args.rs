@@ -279,6 +279,13 @@ pub struct ImageRm {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+The page is one file for a browser, and needs no network: lanes for CRI, the runtime, the network, monitors and each plugin,
+what failed first and why, request and answer of each event by mouse or keyboard. It shows what the text shows; values of
+environment variables are in neither.
+
+  cairn timeline web --html web.html
+  cairn timeline --json > events; cairn timeline --from events --html all.html      elsewhere, without the daemon")]
 pub struct Timeline {
     /// Id, beginning of an id, or name of a pod or a container; without it all pods and the plugins.
     pub pod: Option<String>,
@@ -288,6 +295,15 @@ pub struct Timeline {
     /// One JSON object a line, as in the event log.
     #[arg(long)]
     pub json: bool,
+    /// Draw a page for a browser into this file, whole or not at all.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "json"])]
+    pub html: Option<PathBuf>,
+    /// Write the lanes as trace events, for ui.perfetto.dev.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "json"])]
+    pub perfetto: Option<PathBuf>,
+    /// Events as --json prints them, or a file of the event log ("-" reads standard input); no daemon is asked.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "connect"])]
+    pub from: Option<PathBuf>,
     #[command(flatten)]
     pub connect: Connect,
 }

@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{
     args::{self, Connect, Output, Plugins, Recover, Rm, Timeline},
-    explain_text, plugin_table, timeline,
+    explain_text, plugin_table, timeline, timeline_page, whole_file,
 };
 use crate::{config::socket_path, explain::Explanation, trace};
 
@@ -154,35 +154,82 @@ pub async fn explain(arguments: args::Explain) -> Result<(), String> {
 /// # Errors
 /// One line for a person.
 pub async fn timeline(arguments: Timeline) -> Result<(), String> {
-    let mut client = connect(&arguments.connect).await?;
-    let request = TimelineRequest {
-        pod: arguments.pod.unwrap_or_default(),
-        follow: arguments.follow,
-    };
-    let mut events = client
-        .timeline(request)
-        .await
-        .map_err(|status| status.message().to_owned())?
-        .into_inner();
     let (width, color) = terminal();
     let mut drawn = timeline::Timeline::new(width, color);
-    let mut kept = Vec::new();
-    while let Some(event) = events.next().await {
-        let line = event.map_err(|status| status.message().to_owned())?.json;
-        if arguments.json {
+    let mut kept: Vec<trace::Event> = Vec::new();
+    let (json, follow) = (arguments.json, arguments.follow);
+    let mut take = |line: &str| -> Result<(), String> {
+        if json {
             println!("{line}");
-            continue;
+            return Ok(());
         }
-        let event: trace::Event = serde_json::from_str(&line)
-            .map_err(|error| format!("the daemon sent an event that is none: {error}"))?;
-        if arguments.follow {
+        let event = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        if follow {
             print!("{}", drawn.line(&event));
         } else {
             kept.push(event);
         }
+        Ok(())
+    };
+    let pod = arguments.pod.unwrap_or_default();
+    match &arguments.from {
+        Some(file) => timeline_from(file, &pod, take)?,
+        None => {
+            let mut client = connect(&arguments.connect).await?;
+            let answer = client.timeline(TimelineRequest { pod, follow }).await;
+            let mut events = answer
+                .map_err(|status| status.message().to_owned())?
+                .into_inner();
+            while let Some(event) = events.next().await {
+                let line = event.map_err(|status| status.message().to_owned())?.json;
+                take(&line)
+                    .map_err(|error| format!("the daemon sent an event that is none: {error}"))?;
+            }
+        }
     }
-    print!("{}", timeline::render(&kept, width, color));
+    if arguments.html.is_none() && arguments.perfetto.is_none() {
+        print!("{}", timeline::render(&kept, width, color));
+        return Ok(());
+    }
+    let chart = timeline_page::chart(&kept);
+    if let Some(file) = &arguments.html {
+        whole_file::write(file, &timeline_page::page(&chart))?;
+    }
+    if let Some(file) = &arguments.perfetto {
+        whole_file::write(file, &timeline_page::trace_events(&chart))?;
+    }
     Ok(())
+}
+
+/// Hands the lines of a file on that are events of this pod.
+fn timeline_from(
+    file: &Path,
+    pod: &str,
+    mut take: impl FnMut(&str) -> Result<(), String>,
+) -> Result<(), String> {
+    let name = file.display();
+    let text = if file == Path::new("-") {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    let text = text.map_err(|error| format!("read {name}: {error}"))?;
+    let filter = trace::Filter::new(pod);
+    let mut found = pod.is_empty();
+    for (at, line) in text.lines().enumerate() {
+        let event: trace::Event = serde_json::from_str(line)
+            .map_err(|error| format!("{name}, line {}: not an event: {error}", at + 1))?;
+        if filter.matches(&event) {
+            found |= !matches!(event.what, trace::What::Lost { .. });
+            take(line)?;
+        }
+    }
+    if found {
+        return Ok(());
+    }
+    Err(format!(
+        "timeline {pod:?}: {name} has no pod and no container of this id, beginning of an id, or name"
+    ))
 }
 
 /// `cairn plugins`.

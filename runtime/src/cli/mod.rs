@@ -16,4 +16,6 @@ pub mod status;
 mod status_report;
 pub mod text;
 pub mod timeline;
+pub mod timeline_page;
+mod whole_file;
 mod words;

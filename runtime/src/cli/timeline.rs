@@ -12,8 +12,8 @@
 //! characters, and lines are folded at the width that is asked for.
 
 use super::text::{clean, date, duration, fold, pad};
-use super::words::{Tint, action_text, life_text, outcome_text};
-use crate::trace::{Event, Outcome, What};
+use super::words::{Tint, action_text, call, life_text, of, plugin_answer, since, who};
+use crate::trace::{Event, What};
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -164,13 +164,7 @@ impl Timeline {
 
     /// Seconds since the first event, eight columns wide below 10,000 s.
     fn time(&self, event: &Event) -> String {
-        let begun = &self.begun;
-        // Monotonic time starts anew at a reboot; then the time of day has to do.
-        let since = begun.as_ref().map_or(0, |(mono, wall)| {
-            let wall = u64::try_from(event.wall_ns - wall).unwrap_or(0);
-            event.mono_ns.checked_sub(*mono).unwrap_or(wall)
-        });
-        let milliseconds = since / 1_000_000;
+        let milliseconds = self.begun.map_or(0, |begun| since(begun, event)) / 1_000_000;
         format!("{:4}.{:03}", milliseconds / 1000, milliseconds % 1000)
     }
 
@@ -199,19 +193,10 @@ impl Timeline {
     /// One plugin's answer, in columns below its point. Where another container's lines came in
     /// between, the point is named again.
     fn plugin(&mut self, event: &Event, out: &mut String) {
-        let What::Plugin {
-            hook,
-            plugin,
-            outcome,
-            took_ns,
-            adjusted,
-            changed,
-            updates,
-            evictions,
-        } = &event.what
-        else {
+        let Some(answer) = plugin_answer(&event.what) else {
             return;
         };
+        let hook = answer.hook;
         let here = |(h, c, _): &(String, String, usize)| h == hook && *c == event.subject.container;
         if !self.point.as_ref().is_some_and(here) {
             self.point(event, "", hook, out);
@@ -219,29 +204,11 @@ impl Timeline {
         if let Some((_, _, answers)) = &mut self.point {
             *answers += 1;
         }
-        let (word, reason, tint) = match outcome {
-            // Nobody can refuse what has happened, or what must.
-            Outcome::Refused(why) if !can_refuse(hook) => ("error", why.as_str(), Tint::Warn),
-            outcome => outcome_text(outcome),
-        };
-        let asked = !matches!(outcome, Outcome::NotSubscribed | Outcome::Absent);
-        let took = if asked {
-            duration(*took_ns)
-        } else {
-            String::new()
-        };
-        let mut parts: Vec<String> = Vec::new();
-        if !changed.is_empty() {
-            parts.push(format!("set {}", changed.join(", ")));
-        } else if *adjusted {
-            parts.push("adjusted".to_owned());
-        }
-        parts.extend(some(*updates, "update"));
-        parts.extend(some(*evictions, "eviction"));
-        parts.extend((!reason.is_empty()).then(|| reason.to_owned()));
-        let name = pad(&clean(plugin), PLUGIN);
+        let (word, tint) = (answer.word, answer.tint);
+        let took = answer.took_ns.map(duration).unwrap_or_default();
+        let name = pad(&clean(answer.plugin), PLUGIN);
         let lead = " ".repeat(INDENT);
-        let detail = clean(&parts.join("; "));
+        let detail = clean(&answer.detail);
         let used = INDENT + name.chars().count() + 1 + OUTCOME + 1 + 9;
         let word = pad(word, OUTCOME);
         let took = format!(" {took:>9}");
@@ -286,47 +253,6 @@ impl Timeline {
         } else {
             write!(out, "{text}")
         };
-    }
-}
-
-/// Hooks at which a plugin's error fails the operation.
-fn can_refuse(hook: &str) -> bool {
-    matches!(
-        hook,
-        "RunPodSandbox"
-            | "CreateContainer"
-            | "StartContainer"
-            | "UpdateContainer"
-            | "UpdatePodSandbox"
-            | "ValidateContainerAdjustment"
-    )
-}
-
-fn call(event: &Event) -> String {
-    format!("{}{}", event.subject.call, of(event))
-}
-
-/// ` app`, the container behind a call or a point.
-fn of(event: &Event) -> String {
-    match event.subject.container_name.as_str() {
-        "" => String::new(),
-        name => format!(" {name}"),
-    }
-}
-
-/// `app: `, the container before a step.
-fn who(event: &Event) -> String {
-    match event.subject.container_name.as_str() {
-        "" => String::new(),
-        name => format!("{name}: "),
-    }
-}
-
-fn some(count: u32, noun: &str) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some(format!("1 {noun}")),
-        _ => Some(format!("{count} {noun}s")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Golden pictures at 80 and 120 columns, and what must hold for any events.
 
 use super::*;
-use crate::trace::{Action, Life, SCHEMA, Subject};
+use crate::trace::{Action, Life, Outcome, SCHEMA, Subject};
 use proptest::prelude::*;
 
 const START: i64 = 1_795_229_467_120_000_000;

@@ -1,10 +1,11 @@
-//! Pure: what steps, outcomes and lives of plugins are called in the timeline, and in which colour.
+//! Pure: what calls, steps, answers and lives of plugins are called in the timeline, and in which colour. The text and the
+//! page have their words from here, so that what one does not show the other does not either.
 
 use super::text::duration;
-use crate::trace::{Action, Life, Outcome};
+use crate::trace::{Action, Event, Life, Outcome, What};
 
 /// Colours by meaning.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tint {
     Plain,
     Faint,
@@ -69,7 +70,7 @@ pub fn action_text(action: &Action) -> (String, Tint) {
     }
 }
 
-pub fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
+fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
     match outcome {
         Outcome::Answered => ("answered", "", Tint::Good),
         Outcome::Refused(why) => ("refused", why, Tint::Bad),
@@ -129,5 +130,106 @@ pub fn life_text(life: &Life) -> (String, Tint) {
             Tint::Plain,
         ),
         Life::Dropped { hook } => (format!("missed {hook} for good"), Tint::Bad),
+    }
+}
+
+/// What one plugin made of one event.
+pub struct PluginAnswer<'a> {
+    pub hook: &'a str,
+    pub plugin: &'a str,
+    pub word: &'static str,
+    pub tint: Tint,
+    /// `None` if it was not asked.
+    pub took_ns: Option<u64>,
+    /// What it set, wanted and said.
+    pub detail: String,
+}
+
+/// `None` for what is no plugin's answer.
+pub fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
+    let What::Plugin {
+        hook,
+        plugin,
+        outcome,
+        took_ns,
+        adjusted,
+        changed,
+        updates,
+        evictions,
+    } = what
+    else {
+        return None;
+    };
+    let (word, reason, tint) = match outcome {
+        // Nobody can refuse what has happened, or what must.
+        Outcome::Refused(why) if !can_refuse(hook) => ("error", why.as_str(), Tint::Warn),
+        outcome => outcome_text(outcome),
+    };
+    let asked = !matches!(outcome, Outcome::NotSubscribed | Outcome::Absent);
+    let mut parts: Vec<String> = Vec::new();
+    if !changed.is_empty() {
+        parts.push(format!("set {}", changed.join(", ")));
+    } else if *adjusted {
+        parts.push("adjusted".to_owned());
+    }
+    parts.extend(some(*updates, "update"));
+    parts.extend(some(*evictions, "eviction"));
+    parts.extend((!reason.is_empty()).then(|| reason.to_owned()));
+    Some(PluginAnswer {
+        hook,
+        plugin,
+        word,
+        tint,
+        took_ns: asked.then_some(*took_ns),
+        detail: parts.join("; "),
+    })
+}
+
+/// ns between the first event, by its monotonic time and its time of day, and this one. Monotonic time starts anew at a
+/// reboot; then the time of day has to do.
+pub fn since(begun: (u64, i64), event: &Event) -> u64 {
+    let wall = u64::try_from(event.wall_ns.saturating_sub(begun.1)).unwrap_or(0);
+    event.mono_ns.checked_sub(begun.0).unwrap_or(wall)
+}
+
+/// Hooks at which a plugin's error fails the operation.
+fn can_refuse(hook: &str) -> bool {
+    matches!(
+        hook,
+        "RunPodSandbox"
+            | "CreateContainer"
+            | "StartContainer"
+            | "UpdateContainer"
+            | "UpdatePodSandbox"
+            | "ValidateContainerAdjustment"
+    )
+}
+
+/// `CreateContainer app`.
+pub fn call(event: &Event) -> String {
+    format!("{}{}", event.subject.call, of(event))
+}
+
+/// ` app`, the container behind a call or a point.
+pub fn of(event: &Event) -> String {
+    match event.subject.container_name.as_str() {
+        "" => String::new(),
+        name => format!(" {name}"),
+    }
+}
+
+/// `app: `, the container before a step.
+pub fn who(event: &Event) -> String {
+    match event.subject.container_name.as_str() {
+        "" => String::new(),
+        name => format!("{name}: "),
+    }
+}
+
+fn some(count: u32, noun: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {noun}")),
+        _ => Some(format!("{count} {noun}s")),
     }
 }

@@ -42,3 +42,4 @@ mod security;
 mod stats;
 mod streaming;
 mod streaming_load;
+mod timeline_page;

@@ -1,0 +1,80 @@
+//! What failed, and which event is its cause: a call fails by a plugin's answer, or by a step, before it.
+
+use super::model::{Failure, Item, Lane};
+use crate::cli::words::Tint;
+
+/// Each failed call with its cause, and what failed outside of any; by time. `items` are in the order of their begin.
+pub fn failures(items: &[Item]) -> Vec<Failure> {
+    let mut told = vec![false; items.len()];
+    let mut failures = Vec::new();
+    for (index, call) in items.iter().enumerate() {
+        if !call.is_call || !call.failed() {
+            continue;
+        }
+        told[index] = true;
+        let mut cause = index;
+        let mut best = 0;
+        for (other, item) in items.iter().enumerate().skip(first_at(items, call.at)) {
+            if item.at > call.end() {
+                break;
+            }
+            if other == index || !is_within(item, call) {
+                continue;
+            }
+            told[other] |= item.failed();
+            let weight = weight(item);
+            if weight > best {
+                (cause, best) = (other, weight);
+            }
+        }
+        failures.push(Failure {
+            what: format!("{} failed", call.label),
+            why: call.answer.clone(),
+            at: call.end(),
+            cause,
+        });
+    }
+    for (index, item) in items.iter().enumerate() {
+        if item.failed() && !told[index] {
+            failures.push(alone(index, item));
+        }
+    }
+    failures.sort_by_key(|failure| failure.at);
+    failures
+}
+
+fn first_at(items: &[Item], at: u64) -> usize {
+    items.partition_point(|item| item.at < at)
+}
+
+fn is_within(item: &Item, call: &Item) -> bool {
+    let container = call.container.0.is_empty()
+        || item.container.0.is_empty()
+        || item.container == call.container;
+    item.group == call.group && item.call == call.call && !item.is_call && container
+}
+
+/// How much an event says of why the call failed: a plugin that fails it before a step, a step before the point that a
+/// plugin aborted, and a plugin in trouble before that too, as it may be one that must not be.
+fn weight(item: &Item) -> u8 {
+    match (&item.lane, item.tint) {
+        (Lane::Plugin(_), Tint::Bad) => 5,
+        (Lane::Monitor | Lane::Network, Tint::Bad) => 4,
+        (Lane::Plugin(_), Tint::Warn) => 3,
+        (_, Tint::Bad) => 2,
+        _ => 0,
+    }
+}
+
+fn alone(index: usize, item: &Item) -> Failure {
+    let what = match &item.lane {
+        Lane::Plugin(name) => format!("{name}: {}", item.label),
+        _ => item.label.clone(),
+    };
+    Failure {
+        what,
+        why: item.answer.clone(),
+        at: item.end(),
+        cause: index,
+    }
+}

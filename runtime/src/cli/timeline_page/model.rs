@@ -1,0 +1,126 @@
+//! What is drawn. Times are microseconds since the first event.
+
+use crate::cli::words::Tint;
+
+/// Who did it; in the order of the lanes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    Cri,
+    Runtime,
+    Network,
+    Monitor,
+    Plugin(String),
+}
+
+impl Lane {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Cri => "CRI",
+            Self::Runtime => "runtime",
+            Self::Network => "network",
+            Self::Monitor => "monitor",
+            Self::Plugin(name) => name,
+        }
+    }
+}
+
+/// One thing that happened, with its length; of none, an instant.
+#[derive(Debug, Clone)]
+pub struct Item {
+    pub group: usize,
+    pub lane: Lane,
+    pub at: u64,
+    pub took: u64,
+    /// It has not ended as far as is known.
+    pub open: bool,
+    pub tint: Tint,
+    pub label: String,
+    /// The request; empty for what nobody asked for in particular.
+    pub asked: String,
+    pub answer: String,
+    /// Id and name of its container, and the CRI call in whose course it was; empty for none.
+    pub container: (String, String),
+    pub call: String,
+    /// It is a CRI call.
+    pub is_call: bool,
+    /// Index of the contract point that a plugin answered.
+    pub point: Option<usize>,
+}
+
+impl Item {
+    pub fn end(&self) -> u64 {
+        self.at + self.took
+    }
+
+    pub fn failed(&self) -> bool {
+        self.tint == Tint::Bad
+    }
+}
+
+/// A pod, or the daemon with its plugins.
+#[derive(Debug, Clone, Default)]
+pub struct Group {
+    /// `namespace/name`; empty for the daemon.
+    pub name: String,
+    pub id: String,
+}
+
+/// Something failed: what, of whom, why, and the event to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub what: String,
+    pub why: String,
+    pub at: u64,
+    pub cause: usize,
+}
+
+/// Items by time, before they have places.
+#[derive(Debug, Default)]
+pub struct Built {
+    pub groups: Vec<Group>,
+    pub items: Vec<Item>,
+    /// Time of day of the first event, ns since the epoch.
+    pub begun: i64,
+}
+
+/// All that a page shows.
+#[derive(Debug, Default)]
+pub struct Chart {
+    pub begun: i64,
+    pub groups: Vec<Group>,
+    /// Of each group, in order.
+    pub lanes: Vec<Vec<Lane>>,
+    pub items: Vec<Item>,
+    /// Lane of its group and row in the lane, of each item.
+    pub places: Vec<(usize, usize)>,
+    /// By time.
+    pub failures: Vec<Failure>,
+    /// So many groups that each begins folded.
+    pub many: bool,
+    pub left_out: usize,
+}
+
+impl Chart {
+    pub fn end(&self) -> u64 {
+        self.items.iter().map(Item::end).max().unwrap_or(0)
+    }
+
+    /// How many pods there are.
+    pub fn pods(&self) -> usize {
+        self.groups.iter().filter(|g| !g.id.is_empty()).count()
+    }
+}
+
+/// The items at these indices, in this order; a point that is not among them is forgotten.
+pub fn taken(items: &[Item], order: &[usize]) -> Vec<Item> {
+    let mut new = vec![None; items.len()];
+    for (now, before) in order.iter().enumerate() {
+        new[*before] = Some(now);
+    }
+    let moved = |i: &usize| {
+        let mut item = items[*i].clone();
+        item.point = item.point.and_then(|point| new[point]);
+        item
+    };
+    order.iter().map(moved).collect()
+}

@@ -1,0 +1,67 @@
+//! Quiet times are folded: a pod starts in milliseconds, and may then run for days.
+
+/// Break points, as pairs of a time and its place; between two of them places grow evenly. Both begin at 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scale {
+    pub breaks: Vec<(u64, u64)>,
+    /// Indices of break points behind which a quiet time begins that is folded.
+    pub folds: Vec<usize>,
+}
+
+/// Microseconds that are never folded.
+const SHORT: u64 = 1000;
+
+/// `busy` are begins and ends, by begin. Gaps longer than half of what is busy are folded, each to a 25th of that, all
+/// together to no more than a third.
+pub fn scale(busy: &[(u64, u64)], end: u64) -> Scale {
+    let mut gaps = Vec::new();
+    let mut until = 0;
+    let mut length = 0;
+    for (from, to) in busy {
+        if *from > until {
+            gaps.push((until, *from));
+            until = *from;
+        }
+        length += to.saturating_sub(until);
+        until = until.max(*to);
+    }
+    if end > until {
+        gaps.push((until, end));
+    }
+    // A chart of instants has its shorter gaps for busy times: the median of them stands for each.
+    let mut lengths: Vec<u64> = gaps.iter().map(|(from, to)| to - from).collect();
+    lengths.sort_unstable();
+    let median = lengths.get(lengths.len() / 2).copied().unwrap_or(0);
+    let busy = if length < SHORT { median } else { length }.max(SHORT);
+    gaps.retain(|(from, to)| to - from > busy / 2 && to - from > SHORT);
+    let folded = (busy / 25)
+        .min(busy / 3 / (gaps.len() as u64).max(1))
+        .max(1);
+    let mut scale = Scale {
+        breaks: vec![(0, 0)],
+        folds: Vec::new(),
+    };
+    for (from, to) in gaps {
+        scale.go_on(from);
+        scale.folds.push(scale.breaks.len() - 1);
+        let place = scale.last().1 + folded;
+        scale.breaks.push((to, place));
+    }
+    // Never empty, so that there is something to divide by.
+    scale.go_on(end.max(scale.last().0 + 1));
+    scale
+}
+
+impl Scale {
+    fn last(&self) -> (u64, u64) {
+        self.breaks.last().copied().unwrap_or((0, 0))
+    }
+
+    /// Evenly up to this time.
+    fn go_on(&mut self, to: u64) {
+        let (time, place) = self.last();
+        if to > time {
+            self.breaks.push((to, place + to - time));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `cairn timeline --html` and `--perfetto` of a running daemon.
+
+use std::fs;
+
+use cairn_tests::{
+    Daemon,
+    daemon::{shown, stdout},
+    plugin::{Deed, Plugin},
+};
+use nri::{
+    adjust::Adjust,
+    proto::{ContainerAdjustment, Event},
+};
+
+#[tokio::test]
+async fn a_failed_start_is_told_on_the_page_with_the_plugin_that_refused_it_and_no_secret() {
+    let daemon = Daemon::start().await;
+    let socket = daemon.nri_socket();
+    let setter = Plugin::join(&socket, "10", "setter").await;
+    setter.adjusts(|_, _| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.add_env("SECRET", "hunter2");
+        Some(adjust)
+    });
+    let quota = Plugin::join(&socket, "20", "quota").await;
+    let pod = daemon.cri().pod("p").await;
+    let container = pod.create("c", &["true"]).await;
+    let hostile = "no <img src=x onerror=alert(1)></script> quota";
+    quota.does(Event::StartContainer, Deed::Error(hostile.to_owned()));
+    let refused = container.start().await.expect_err("the plugin refuses it");
+    assert!(refused.message().contains("20-quota"), "{refused}");
+
+    let (page, trace) = (daemon.path("page.html"), daemon.path("trace.json"));
+    let (page_name, trace_name) = (page.display().to_string(), trace.display().to_string());
+    let arguments = [
+        "timeline",
+        "p",
+        "--html",
+        &page_name,
+        "--perfetto",
+        &trace_name,
+    ];
+    let output = daemon.cairn(&arguments).await;
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(stdout(&output), "");
+    let text = fs::read_to_string(&page).expect("the page");
+    let verdict = text.split("id=\"verdict\"").nth(1).expect("a verdict");
+    let verdict = verdict.split("</div>").next().expect("its end");
+    for part in [
+        "StartContainer c failed",
+        "20-quota",
+        "&lt;img src=x onerror=alert(1)&gt;",
+    ] {
+        assert!(verdict.contains(part), "{part}: {verdict}");
+    }
+    assert!(!text.contains("<img"), "the plugin's text is text");
+    let data = text.split("id=\"data\">").nth(1).expect("data");
+    let data = data.split("</script>").next().expect("its end");
+    let data: serde_json::Value = serde_json::from_str(data).expect("JSON");
+    let lanes = &data["groups"][0]["lanes"];
+    for lane in [
+        "CRI",
+        "runtime",
+        "network",
+        "monitor",
+        "10-setter",
+        "20-quota",
+    ] {
+        let there = lanes
+            .as_array()
+            .is_some_and(|l| l.iter().any(|l| l == lane));
+        assert!(there, "{lane}: {lanes}");
+    }
+    assert!(text.contains("Env SECRET") && !text.contains("hunter2"));
+    let trace = fs::read_to_string(&trace).expect("the trace");
+    assert!(trace.contains("Env SECRET") && !trace.contains("hunter2"));
+    let trace: serde_json::Value = serde_json::from_str(&trace).expect("JSON");
+    assert!(
+        trace["traceEvents"]
+            .as_array()
+            .is_some_and(|e| e.len() > 10)
+    );
+
+    // What was recorded draws the same without the daemon.
+    let log = daemon.path("events");
+    let recorded = daemon.cairn(&["timeline", "p", "--json"]).await;
+    fs::write(&log, &recorded.stdout).expect("written");
+    let again = daemon.path("again.html");
+    let output = tokio::process::Command::new(cairn_tests::bins::cairn())
+        .args(["timeline", "--from"])
+        .arg(&log)
+        .arg("--html")
+        .arg(&again)
+        .output()
+        .await
+        .expect("cairn runs");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(fs::read_to_string(&again).expect("the page"), text);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_page_that_cannot_be_had_leaves_the_one_that_was_there() {
+    let daemon = Daemon::start().await;
+    let page = daemon.path("page.html");
+    fs::write(&page, "old").expect("written");
+    let name = page.display().to_string();
+    let output = daemon.cairn(&["timeline", "nobody", "--html", &name]).await;
+    assert!(!output.status.success() && shown(&output).contains("nobody"));
+    assert_eq!(fs::read_to_string(&page).expect("there"), "old");
+    let output = daemon
+        .cairn(&["timeline", "--follow", "--html", &name])
+        .await;
+    assert!(!output.status.success(), "{}", shown(&output));
+}
