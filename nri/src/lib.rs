@@ -178,10 +178,11 @@ pub use owners::PluginId;
 pub use plugin_side::stub::{self, Stub, StubBuilder, StubError};
 pub use plugin_side::{
     answer::{CreateAnswer, UpdateAnswer},
-    context::{Context, RuntimeInfo, time_left},
+    context::{Context, time_left},
     handlers::{Error, Handlers, Result},
     plugin::Plugin,
     runtime::Runtime,
+    runtime_info::RuntimeInfo,
 };
 pub use policy::Outcome;
 pub use settings::{

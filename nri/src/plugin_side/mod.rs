@@ -8,6 +8,7 @@ pub(crate) mod context;
 pub(crate) mod handlers;
 pub(crate) mod plugin;
 pub(crate) mod runtime;
+pub(crate) mod runtime_info;
 pub(crate) mod service;
 #[cfg(feature = "stub")]
 pub mod stub;

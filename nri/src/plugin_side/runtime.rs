@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    plugin_side::{answer::eviction, context::RuntimeInfo},
+    plugin_side::{answer::eviction, runtime_info::RuntimeInfo},
     wire::{
         event::Wire,
         rpc::{CallError, Client, Code, Status},

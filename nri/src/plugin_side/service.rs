@@ -10,9 +10,10 @@ use tokio::time::Instant;
 use crate::{
     mask::EVENTS,
     plugin_side::{
-        context::{self, Context, RuntimeInfo},
+        context::{self, Context},
         handlers::{Boxed, Handlers, Result},
         runtime::Runtime,
+        runtime_info::RuntimeInfo,
     },
     wire::{
         event::{Wire, has_state_change},

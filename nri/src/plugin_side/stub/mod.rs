@@ -58,7 +58,7 @@ use tokio::{net::UnixStream, sync::oneshot, time::sleep};
 
 use crate::{
     owners::PluginId,
-    plugin_side::{context::REGISTRATION_TIMEOUT, handlers::Handlers, service::PluginService},
+    plugin_side::{handlers::Handlers, runtime_info::REGISTRATION_TIMEOUT, service::PluginService},
     settings::DEFAULT_SOCKET,
     wire::{
         event::Wire,
@@ -75,10 +75,7 @@ mod run;
 mod server;
 
 pub use self::{error::StubError, identity::forget_launch};
-pub use crate::plugin_side::{
-    context::{RuntimeInfo, time_left},
-    runtime::Runtime,
-};
+pub use crate::plugin_side::{context::time_left, runtime::Runtime, runtime_info::RuntimeInfo};
 
 /// How long a write of ours may find the runtime not reading.
 const STALLED: Duration = Duration::from_secs(10);

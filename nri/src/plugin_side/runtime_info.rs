@@ -1,0 +1,62 @@
+//! Which runtime a plugin serves, and how long it waits.
+
+use std::time::Duration;
+
+use proto_nri::ConfigureRequest;
+
+use crate::wire::version::{Version, runtime_nri_version};
+
+/// What a runtime gives a plugin that has not said otherwise: to be configured, and for an answer.
+pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Identity of the runtime, as it is told at Configure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuntimeInfo {
+    pub name: String,
+    pub version: String,
+    /// Said, or inferred from name and version (NRI-340); `None` if neither tells.
+    pub nri_version: Option<String>,
+    pub registration_timeout: Duration,
+    /// How long the runtime waits for an answer to an event.
+    pub request_timeout: Duration,
+    /// The version this connection speaks.
+    pub protocol: Version,
+}
+
+impl Default for RuntimeInfo {
+    /// Of a runtime that has not told yet: no name, the usual limits.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            version: String::new(),
+            nri_version: None,
+            registration_timeout: REGISTRATION_TIMEOUT,
+            request_timeout: REQUEST_TIMEOUT,
+            protocol: Version::V1Alpha1,
+        }
+    }
+}
+
+impl RuntimeInfo {
+    pub(crate) fn of(request: &ConfigureRequest, protocol: Version) -> Self {
+        let millis = |n: i64, default: Duration| match u64::try_from(n) {
+            Ok(0) | Err(_) => default,
+            Ok(n) => Duration::from_millis(n),
+        };
+        let nri_version = runtime_nri_version(
+            &request.nri_version,
+            &request.runtime_name,
+            &request.runtime_version,
+        );
+        Self {
+            name: request.runtime_name.clone(),
+            version: request.runtime_version.clone(),
+            nri_version,
+            registration_timeout: millis(request.registration_timeout, REGISTRATION_TIMEOUT),
+            request_timeout: millis(request.request_timeout, REQUEST_TIMEOUT),
+            protocol,
+        }
+    }
+}
