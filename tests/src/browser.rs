@@ -31,11 +31,11 @@ impl Browser {
             .prefix(crate::daemon::PREFIX)
             .tempdir()
             .expect("a directory");
-        // It reads from descriptor 3 and writes to 4; a shell puts ours there.
+        // It reads from descriptor 3 and writes to 4; a shell puts ours there. One that hangs is ended, and so is the wait for it.
         let mut child = Command::new("sh")
             .args([
                 "-c",
-                "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1",
+                "exec timeout 120 \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1",
                 "sh",
             ])
             .arg(program)
@@ -145,8 +145,12 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its helpers end with their pipe to it.
-        let _ = self.child.kill();
+        // It ends its helpers itself; one that hangs is ended by its time.
+        let _ = write!(
+            self.to,
+            "{}\0",
+            json!({ "id": 0, "method": "Browser.close" })
+        );
         let _ = self.child.wait();
     }
 }

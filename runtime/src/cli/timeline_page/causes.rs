@@ -29,7 +29,7 @@ pub fn failures(items: &[Item]) -> Vec<Failure> {
         }
         failures.push(Failure {
             what: format!("{} failed", call.label),
-            why: call.answer.clone(),
+            why: short_ids(&call.answer),
             at: call.end(),
             cause,
         });
@@ -41,6 +41,26 @@ pub fn failures(items: &[Item]) -> Vec<Failure> {
     }
     failures.sort_by_key(|failure| failure.at);
     failures
+}
+
+/// Ids as long as containers have them, cut as the text timeline cuts them: a line at the top is for words.
+fn short_ids(text: &str) -> String {
+    let mut out = String::new();
+    let mut id = String::new();
+    for c in text.chars().map(Some).chain([None]) {
+        match c {
+            Some(c) if c.is_ascii_hexdigit() => id.push(c),
+            _ => {
+                if id.len() == 64 {
+                    id.truncate(13);
+                }
+                out += &id;
+                id.clear();
+                out.extend(c);
+            }
+        }
+    }
+    out
 }
 
 fn first_at(items: &[Item], at: u64) -> usize {
@@ -73,8 +93,24 @@ fn alone(index: usize, item: &Item) -> Failure {
     };
     Failure {
         what,
-        why: item.answer.clone(),
+        why: short_ids(&item.answer),
         at: item.end(),
         cause: index,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_ids;
+
+    #[test]
+    fn ids_of_containers_are_cut_and_nothing_else_is() {
+        let id = "e58960b05cc5c2e90ebc8f69c4062bce5e55b27b4e3e09284989e5176f71dd36";
+        let text = format!("container {id}: start: deadbeef fails {id}0 é {id}");
+        let cut = &id[..13];
+        assert_eq!(
+            short_ids(&text),
+            format!("container {cut}: start: deadbeef fails {id}0 é {cut}")
+        );
     }
 }

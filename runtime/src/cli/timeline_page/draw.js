@@ -126,6 +126,7 @@ function named(cluster) {
   return cluster.items.length > 1 ? `${cluster.items.length} events, such as: ${text}` : text;
 }
 
+// `before` and `next` are where its neighbours end and begin, the label of the one before included.
 function drawCluster(svg, cluster, y, before, next) {
   const { head, tint } = cluster, width = Math.min(cluster.to, view.width + 20) - Math.max(cluster.from, -20);
   const left = Math.max(cluster.from, -20), middle = y + BAR / 2;
@@ -167,6 +168,7 @@ function drawCluster(svg, cluster, y, before, next) {
     make('text', { class: 'in', x: start, y: middle + 4 }, g, inside);
   } else if (outside) {
     make('text', { class: 'next', x: after, y: middle + 4 }, g, outside);
+    cluster.reach = after + widthOf(outside) / bold;
   } else if (tint >= 4 && left - before > 60) {
     const ahead = fitting(text, (left - before - 10) * bold, 7);
     make('text', { class: 'next', x: left - 5, y: middle + 4, 'text-anchor': 'end' }, g, ahead);
@@ -185,7 +187,7 @@ function drawRows(svg, lists) {
   make('path', { class: 'grid', d: svg.ticks.map(t => `M${Math.round(t.at)} 0V${height}`).join('') || 'M0 0' }, svg);
   svg.rows = lists.map(clusters);
   svg.rows.forEach((row, index) => row.forEach((cluster, i) => {
-    drawCluster(svg, cluster, index * ROW + TOP, i > 0 ? row[i - 1].to : 0, i + 1 < row.length ? row[i + 1].from : Infinity);
+    drawCluster(svg, cluster, index * ROW + TOP, i > 0 ? row[i - 1].reach || row[i - 1].to : 0, i + 1 < row.length ? row[i + 1].from : Infinity);
   }));
 }
 

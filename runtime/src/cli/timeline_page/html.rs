@@ -110,7 +110,7 @@ fn title(chart: &Chart) -> String {
 }
 
 fn summary(chart: &Chart) -> String {
-    let mut text = format!("from {}, {} long", date(chart.begun), seconds(chart.end()));
+    let mut text = format!("from {}, {} long", date(chart.begun), long(chart.end()));
     if chart.left_out > 0 {
         let _ = write!(
             text,
@@ -123,6 +123,17 @@ fn summary(chart: &Chart) -> String {
 
 fn seconds(us: u64) -> String {
     format!("{}.{:03} s", us / 1_000_000, us / 1000 % 1000)
+}
+
+/// A length for a person: what is longer than a minute needs no milliseconds.
+fn long(us: u64) -> String {
+    let s = us / 1_000_000;
+    match s {
+        0..60 => seconds(us),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..86_400 => format!("{} h {} min", s / 3600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86_400, s / 3600 % 24),
+    }
 }
 
 /// What a reader is to know first: what failed first and why, or that nothing did.
@@ -276,6 +287,19 @@ mod tests {
     fn what_is_put_into_a_template_is_not_looked_at_again() {
         let page = fill("<{{a}}|{{b}}|{{c}}>", &[("a", "{{b}}"), ("b", "x")]);
         assert_eq!(page, "<{{b}}|x|>");
+    }
+
+    #[test]
+    fn lengths_are_for_people() {
+        let second = 1_000_000;
+        for (us, text) in [
+            (63_025, "0.063 s"),
+            (63 * second, "1 min 3 s"),
+            (86_399 * second, "23 h 59 min"),
+            (90_000 * second, "1 d 1 h"),
+        ] {
+            assert_eq!(long(us), text);
+        }
     }
 
     #[test]
