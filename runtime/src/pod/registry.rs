@@ -78,11 +78,19 @@ impl Registry {
     pub fn reserve(&self, name: &str, id: &str, starting: Starting) -> Reservation {
         let mut inner = self.write();
         if let Some(taken) = inner.names.get(name) {
-            if let Some(pod) = inner.pods.get(&taken.id).filter(|pod| listed(pod)) {
-                return Reservation::There(Arc::clone(pod));
-            }
-            if let Some(starting) = &taken.starting {
-                return Reservation::Starting(taken.id.clone(), starting.clone());
+            let pod = inner.pods.get(&taken.id).filter(|pod| listed(pod));
+            match (&taken.starting, pod) {
+                // Ready and seen already, but not answered: whose answer it is, is decided with its outcome.
+                (Some(starting), Some(pod))
+                    if starting.borrow().is_none() && pod.cell.get().phase == PodPhase::Ready =>
+                {
+                    return Reservation::Starting(taken.id.clone(), starting.clone());
+                }
+                (_, Some(pod)) => return Reservation::There(Arc::clone(pod)),
+                (Some(starting), None) => {
+                    return Reservation::Starting(taken.id.clone(), starting.clone());
+                }
+                (None, None) => {}
             }
         }
         inner.names.insert(

@@ -10,7 +10,7 @@ use std::{
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tokio::net::UnixStream;
 
-use super::StubError;
+use super::error::StubError;
 use crate::{
     owners::PluginId,
     wire::transport::{ENV_INDEX, ENV_NAME, ENV_SOCKET},
