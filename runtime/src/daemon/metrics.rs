@@ -2,13 +2,20 @@
 //!
 //! Bounded: so many connections at a time, each for so long.
 
-use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt::Write as _, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpListener, sync::Semaphore};
 
-use crate::pod::hooks::Hooks;
+use proto_cri::v1 as cri;
+
+use super::calls::Calls;
+use crate::{
+    cri::view,
+    image::Images,
+    pod::{hooks::Hooks, registry::Registry},
+};
 
 /// Scrapers at a time; more wait in the kernel's queue.
 const CONNECTIONS: usize = 8;
@@ -16,6 +23,76 @@ const CONNECTIONS: usize = 8;
 const LIFETIME: Duration = Duration::from_secs(30);
 /// For the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
+
+/// What is told of. All of it is read from memory.
+pub struct Sources {
+    pub calls: Calls,
+    pub hooks: Arc<Hooks>,
+    pub images: Images,
+    pub registry: Arc<Registry>,
+}
+
+impl Sources {
+    fn text(&self) -> String {
+        let mut text = format!(
+            "# TYPE cairn_build_info gauge\ncairn_build_info{{version=\"{}\"}} 1\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        self.objects(&mut text);
+        let one = |text: &mut String, name: &str, value: u64| {
+            let _ = writeln!(text, "# TYPE {name} gauge\n{name} {value}");
+        };
+        let pulls = self.images.pulls().len() as u64;
+        one(&mut text, "cairn_pulls_under_way", pulls);
+        let layers = self.images.fs_info().used_bytes;
+        one(&mut text, "cairn_image_layers_bytes", layers);
+        text.push_str(&self.calls.render());
+        text.push_str(&self.hooks.metrics());
+        text
+    }
+
+    /// Pods and containers by state, as the lists of CRI have them, and those that are held.
+    fn objects(&self, text: &mut String) {
+        use cri::{ContainerState, PodSandboxState};
+        let pods = self.registry.pods();
+        let pods: Vec<_> = pods
+            .iter()
+            .map(|pod| view::pod_state(&pod.cell.get()))
+            .collect();
+        let of = |state| pods.iter().filter(|one| **one == state).count();
+        let states = [
+            ("ready", of(PodSandboxState::SandboxReady)),
+            ("notready", of(PodSandboxState::SandboxNotready)),
+        ];
+        family(text, "cairn_pods", "state", &states);
+        let containers = self.registry.containers();
+        let containers: Vec<_> = containers
+            .iter()
+            .map(|(_, container)| view::container_state(&container.cell.get()))
+            .collect();
+        let of = |state| containers.iter().filter(|one| **one == state).count();
+        let states = [
+            ("created", of(ContainerState::ContainerCreated)),
+            ("running", of(ContainerState::ContainerRunning)),
+            ("exited", of(ContainerState::ContainerExited)),
+            ("unknown", of(ContainerState::ContainerUnknown)),
+        ];
+        family(text, "cairn_containers", "state", &states);
+        let held = self.registry.held();
+        let kinds = [
+            ("sandbox", held.pods.len()),
+            ("container", held.containers.len()),
+        ];
+        family(text, "cairn_held", "kind", &kinds);
+    }
+}
+
+fn family(text: &mut String, name: &str, label: &str, values: &[(&str, usize)]) {
+    let _ = writeln!(text, "# TYPE {name} gauge");
+    for (value, count) in values {
+        let _ = writeln!(text, "{name}{{{label}=\"{value}\"}} {count}");
+    }
+}
 
 /// Takes the port.
 ///
@@ -26,7 +103,8 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves until dropped.
-pub async fn serve(listener: TcpListener, hooks: Arc<Hooks>) -> Infallible {
+pub async fn serve(listener: TcpListener, sources: Sources) -> Infallible {
+    let sources = Arc::new(sources);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
@@ -41,9 +119,9 @@ pub async fn serve(listener: TcpListener, hooks: Arc<Hooks>) -> Infallible {
                 continue;
             }
         };
-        let hooks = Arc::clone(&hooks);
+        let sources = Arc::clone(&sources);
         tokio::spawn(async move {
-            let service = service_fn(|request| answer(&hooks, &request));
+            let service = service_fn(|request| answer(&sources, &request));
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD)
@@ -57,11 +135,11 @@ pub async fn serve(listener: TcpListener, hooks: Arc<Hooks>) -> Infallible {
 }
 
 fn answer(
-    hooks: &Hooks,
+    sources: &Sources,
     request: &Request<Incoming>,
 ) -> std::future::Ready<Result<Response<String>, Infallible>> {
     let (status, text) = match request.uri().path() {
-        "/metrics" => (StatusCode::OK, hooks.metrics()),
+        "/metrics" => (StatusCode::OK, sources.text()),
         _ => (StatusCode::NOT_FOUND, "only /metrics is here\n".to_owned()),
     };
     let mut response = Response::new(text);

@@ -2,6 +2,7 @@
 
 mod accept;
 pub mod cairn_service;
+mod calls;
 mod from_config;
 pub mod metrics;
 mod open;

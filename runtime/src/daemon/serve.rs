@@ -16,6 +16,7 @@ use tower::layer::util::{Identity, Stack};
 
 use super::{
     accept::Accepting,
+    calls::Calls,
     metrics,
     open::{Daemon, open},
 };
@@ -100,12 +101,20 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         "cairn {} serves",
         env!("CARGO_PKG_VERSION"),
     );
-    let metrics =
-        metrics.map(|listener| tokio::spawn(metrics::serve(listener, Arc::clone(&hooks))));
+    let calls = Calls::default();
+    let sources = metrics::Sources {
+        calls: calls.clone(),
+        hooks: Arc::clone(&hooks),
+        images: cri.images.clone(),
+        registry: Arc::clone(&cri.pods),
+    };
+    let metrics = metrics.map(|listener| tokio::spawn(metrics::serve(listener, sources)));
     notify(NotifyState::Ready);
     let sampling = tokio::spawn(async move { sampler.run().await });
     let streaming = tokio::spawn(Arc::clone(&streams).serve(streams_at));
     let server = Server::builder()
+        // Outermost: what a deadline ends is counted as the caller sees it.
+        .layer(calls)
         .layer(Deadlines)
         .add_service(
             RuntimeServiceServer::new(cri.clone())
@@ -148,7 +157,7 @@ async fn look_at_the_host(config: Config) -> Result<preflight::Report, Error> {
 }
 
 async fn run(
-    server: Router<Stack<Deadlines, Identity>>,
+    server: Router<Stack<Deadlines, Stack<Calls, Identity>>>,
     events: &Events,
     streams: &Arc<stream::Streams>,
     listener: UnixListener,

@@ -30,6 +30,7 @@ mod image_commands;
 mod images;
 mod lifecycle;
 mod logs;
+mod metrics;
 mod network;
 mod pid_namespaces;
 mod plugins;
