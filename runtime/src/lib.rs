@@ -20,6 +20,7 @@ pub mod oci;
 pub mod pod;
 pub mod preflight;
 pub mod remove;
+pub mod replace;
 pub mod stats;
 pub mod store;
 pub mod stream;

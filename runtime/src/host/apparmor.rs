@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::oci::AppArmorFacts;
+use crate::{oci::AppArmorFacts, replace};
 
 /// The name under which the kernel has our profile.
 pub const DEFAULT_PROFILE: &str = "cairn-default";
@@ -133,9 +133,7 @@ fn write_if_changed(dir: &Path, file: &Path, text: &str) -> io::Result<()> {
     if fs::read(file).is_ok_and(|there| there == text.as_bytes()) {
         return Ok(());
     }
-    let new = file.with_extension("new");
-    fs::write(&new, text)?;
-    fs::rename(&new, file)
+    replace::file(file, text.as_bytes())
 }
 
 #[cfg(test)]

@@ -1,25 +1,15 @@
-//! Small file-system steps: atomic replace, room, and the count of a tree.
+//! Room on a file system, the count of a tree, and durable removal.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, statat};
 
 use crate::remove::children;
-
-/// Replaces `path` by these bytes so that a reader, or a crash, sees the old or the new file whole.
-/// The bytes and the name are on stable storage when this returns.
-pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    sync_parent(path)
-}
+use crate::replace::sync_parent;
 
 /// Bytes and inodes that may be used below `path`: never more than leaves the disk a tenth of what
 /// is free. File systems that do not count inodes have enough of them.
@@ -82,13 +72,6 @@ pub fn remove_durably(path: &Path) -> io::Result<()> {
     }
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,14 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn a_durable_write_replaces_the_file_and_leaves_no_temporary_one() {
+    fn a_file_that_is_gone_is_removed_already() {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path().join("a.json");
-        write_durably(&path, b"one").unwrap();
-        write_durably(&path, b"two").unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"two");
-        assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 1);
+        fs::write(&path, b"one").unwrap();
         remove_durably(&path).unwrap();
+        assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 0);
         remove_durably(&path).unwrap();
     }
 }

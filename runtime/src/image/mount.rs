@@ -34,6 +34,7 @@ use super::overlay::{Overlay, Userns};
 use super::record::ImageRecord;
 use super::store::Store;
 use super::view::{CopyBudget, View};
+use crate::replace;
 
 const SCHEMA: u32 = 1;
 /// Mounts on top of each other that a release takes away.
@@ -369,11 +370,8 @@ fn begin_use(store: &Store, dir: &Path, image: Digest, layers: &[Digest]) -> Res
         layers: layers.to_vec(),
     };
     let json = serde_json::to_vec(&list).map_err(|e| failed(e.into()))?;
-    // Whole or not at all: one that cannot be read keeps every layer.
-    let temporary = dir.join("use.new");
-    fs::write(&temporary, json)
-        .and_then(|()| fs::rename(&temporary, dir.join("use.json")))
-        .map_err(&failed)
+    // One that cannot be read keeps every layer.
+    replace::file(&dir.join("use.json"), &json).map_err(&failed)
 }
 
 /// The upper directory is what `/` looks like: it takes owner, mode and attributes of the image's

@@ -27,6 +27,7 @@ use super::record::{self, ImageRecord, Names};
 use super::recover::{drop_stolen_tags, load_layers, load_records, take_back};
 use super::spool::{Document, one_at_a_time};
 use crate::remove::remove_tree_at;
+use crate::replace;
 
 /// Locks for the writing of records; two images seldom share one.
 const WRITERS: usize = 16;
@@ -242,7 +243,7 @@ impl Store {
             .unwrap_or_else(PoisonError::into_inner);
         let path = self.record_path(id);
         let write = |record: &ImageRecord, config: &str| {
-            fsutil::write_durably(&path, &record.to_json(config))
+            replace::file_durably(&path, &record.to_json(config))
         };
         let written = match (self.get(id), config) {
             (None, _) => fsutil::remove_durably(&path),
@@ -347,7 +348,7 @@ impl Store {
     pub fn commit_layer(&self, tmp: &TempDir, info: LayerInfo) -> Result<(), Error> {
         let failed = |step| Error::io("layer", step, &tmp.path);
         let json = serde_json::to_vec(&info).map_err(|e| failed("describe")(e.into()))?;
-        fsutil::write_durably(&tmp.path.join("layer.json"), &json).map_err(failed("describe"))?;
+        replace::file_durably(&tmp.path.join("layer.json"), &json).map_err(failed("describe"))?;
         let dir = self.fresh("layers");
         fs::rename(&tmp.path, &dir).map_err(failed("commit"))?;
         let synced = File::open(self.root.join("layers")).and_then(|d| d.sync_all());

@@ -1,15 +1,13 @@
-//! Files that appear whole, and when they are on disk.
+//! Records that were written, and when they are on disk.
 //!
-//! [`Unsynced::replace`] is atomic for whoever comes after our death: write beside, rename. That costs no wait for the disk. What
+//! [`Unsynced::replace`] is atomic for whoever comes after our death, and waits for no disk. What
 //! must also outlive a loss of power waits for [`Unsynced::sync`], once at the end of an RPC (CRI-811), and those who wait at the
 //! same time share one journal commit.
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    mem,
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, File},
+    io, mem,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -18,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::{blocking::blocking, error::Error};
+use crate::replace;
 
 /// What was written and may not be on disk yet. Clones are handles to the same.
 #[derive(Debug, Clone, Default)]
@@ -37,21 +36,7 @@ impl Unsynced {
     /// # Errors
     /// When any step fails; the old content is then still there.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), Error> {
-        let tmp = path.with_extension("tmp");
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&tmp)?;
-            file.write_all(bytes)?;
-            fs::rename(&tmp, path)
-        };
-        if let Err(error) = write() {
-            let _ = fs::remove_file(&tmp);
-            return Err(Error::io("write", path)(error));
-        }
+        replace::file(path, bytes).map_err(Error::io("write", path))?;
         self.0.paths.lock().insert(path.to_owned());
         Ok(())
     }
@@ -116,7 +101,10 @@ fn sync_all(paths: &BTreeSet<PathBuf>) -> Result<(), Error> {
 pub fn discard_unfinished(dir: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(dir).map_err(Error::io("read", dir))? {
         let path = entry.map_err(Error::io("read", dir))?.path();
-        if path.extension().is_some_and(|kind| kind == "tmp") {
+        if path
+            .extension()
+            .is_some_and(|kind| kind == replace::UNFINISHED)
+        {
             fs::remove_file(&path).map_err(Error::io("remove", &path))?;
         }
     }
