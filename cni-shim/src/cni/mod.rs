@@ -17,6 +17,7 @@ mod conflist;
 mod error;
 mod invoke;
 mod result;
+mod strays;
 mod target;
 
 use std::path::{Path, PathBuf};
@@ -151,6 +152,11 @@ impl Cni {
         let target = Target::new(sandbox_id, netns, held)?;
         let deadline = Instant::now() + DEL_TIMEOUT;
         let cached = self.cached_result(&target);
+        if cached.is_none() {
+            // The ADD did not end, or not in our life: a daemon that was killed leaves its plugins running.
+            let id = sandbox_id.to_owned();
+            let _ended = tokio::task::spawn_blocking(move || strays::end(&id)).await;
+        }
         for plugin in target.list.plugins.iter().rev() {
             let done = self
                 .call(Verb::Del, &target, plugin, cached.as_ref(), deadline)

@@ -30,6 +30,7 @@ use crate::{
 
 /// Of the file systems that hold what the daemon keeps over a reboot, and what it does not.
 const ROOT_BYTES: u64 = 3 << 30;
+const SIGCONT: i32 = 18;
 const STATE_SIZE: &str = "size=256m";
 
 const CONFLIST: &str = r#"{
@@ -48,6 +49,15 @@ request_timeout = "1s"
 [nri.plugin."50-logger"]
 restart = "on-failure"
 "#;
+
+/// A record that can be read.
+pub(crate) struct Whole {
+    /// From the daemon's directory on.
+    pub(crate) path: PathBuf,
+    pub(crate) id: String,
+    pub(crate) pod: String,
+    pub(crate) content: Vec<u8>,
+}
 
 /// Owned by the keeper of the storm; clients see only the line.
 pub(crate) struct Arena {
@@ -170,6 +180,8 @@ impl Arena {
             self.down = Some(self.weather.begin(Cause::Daemon));
         }
         self.daemon.yard.kill(self.daemon.pid(), signal).await;
+        // One that is held hears it only then.
+        self.daemon.yard.kill(self.daemon.pid(), SIGCONT).await;
         let (yard, pid) = (&self.daemon.yard, self.daemon.pid());
         let ended = poll_within(Duration::from_secs(40), || async { yard.ending(pid) }).await;
         if ended.is_none() {
@@ -265,6 +277,26 @@ impl Arena {
     fn proc(&self) -> PathBuf {
         let pid = self.daemon.pid();
         self.daemon.yard.inside(format!("/proc/{pid}"))
+    }
+
+    /// The records in a directory of the daemon's.
+    pub(crate) fn records(&self, dir: &str) -> Vec<Whole> {
+        let files = fs::read_dir(self.seen(dir)).into_iter().flatten().flatten();
+        files
+            .filter_map(|file| {
+                let content = fs::read(file.path()).ok()?;
+                let id = file.file_name().to_str()?.strip_suffix(".json")?.to_owned();
+                let json: serde_json::Value = serde_json::from_slice(&content).ok()?;
+                let pod = json["record"]["pod"].as_str().unwrap_or(&id).to_owned();
+                let path = Path::new(dir).join(file.file_name());
+                Some(Whole {
+                    path,
+                    id,
+                    pod,
+                    content,
+                })
+            })
+            .collect()
     }
 
     /// A path of the daemon's, for a reader outside the yard.

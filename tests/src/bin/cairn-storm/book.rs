@@ -110,8 +110,17 @@ pub(crate) fn subject(link: &Link, name: &str) -> Subject {
     }
 }
 
+impl Subject {
+    /// Whether its record, or its pod's, is torn: what is seen of it says nothing until that is mended.
+    fn is_held(&self, link: &Link) -> bool {
+        let torn = |cause: &Cause| matches!(cause, Cause::Torn { id, .. } if self.ids.contains(id));
+        link.weather.now(torn)
+    }
+}
+
 impl Pod {
-    pub(crate) fn identify(&mut self, id: &str) {
+    pub(crate) fn identify(&mut self, link: &Link, id: &str) {
+        link.weather.tell(id);
         self.id = Some(id.to_owned());
         self.subject.ids.insert(id.to_owned());
         for container in &mut self.containers {
@@ -135,6 +144,9 @@ impl Pod {
 
     /// What a list or a status shows of it: is it legal? `None`: it is not there.
     pub(crate) fn judge(&self, link: &Link, seen: Option<PodSandboxState>) -> Result<(), String> {
+        if self.subject.is_held(link) {
+            return Ok(());
+        }
         let Some(state) = seen else {
             let may = self.failed || matches!(self.stage, Stage::Asked | Stage::Removing);
             return may
@@ -158,7 +170,8 @@ impl Pod {
 }
 
 impl Container {
-    pub(crate) fn identify(&mut self, id: &str) {
+    pub(crate) fn identify(&mut self, link: &Link, id: &str) {
+        link.weather.tell(id);
         self.id = Some(id.to_owned());
         self.subject.ids.insert(id.to_owned());
     }
@@ -193,6 +206,9 @@ impl Container {
             ContainerCreated as Created, ContainerExited as Exited, ContainerRunning as Running,
             ContainerUnknown as Unknown,
         };
+        if self.subject.is_held(link) {
+            return Ok(());
+        }
         let Some(state) = seen else {
             let may = matches!(self.stage, Stage::Asked | Stage::Removing);
             return may.then_some(()).ok_or_else(|| {

@@ -207,6 +207,16 @@ impl Link {
         if during(&|c| *c == Cause::Scarce) {
             return true;
         }
+        // Of what is held nothing can be asked but `cairn rm --force`, and of its pod no end.
+        let held = |c: &Cause| match c {
+            Cause::Torn { id, pod } => {
+                ours(id) || ours(pod) && matches!(op, Op::StopPod | Op::RemovePod)
+            }
+            _ => false,
+        };
+        if during(&held) {
+            return true;
+        }
         // A daemon that was told to end finishes what it can, and cuts off the rest.
         if status.code() == Code::Unavailable && during(&|c| *c == Cause::Daemon) {
             return true;

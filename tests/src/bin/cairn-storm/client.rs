@@ -246,7 +246,7 @@ impl Client {
         for pod in &mut self.pods {
             let (id, link) = (pod.id.as_ref(), &self.link);
             if let Some(id) = adopt(link, &pod.subject, &pod.name, id, &listed) {
-                pod.identify(&id);
+                pod.identify(link, &id);
             }
             let seen = pod.id.as_ref().and_then(|id| listed.state(id));
             match seen {
@@ -282,7 +282,7 @@ impl Client {
         for container in self.pods.iter_mut().flat_map(|p| &mut p.containers) {
             let (id, of) = (container.id.as_ref(), &container.subject);
             if let Some(id) = adopt(link, of, &container.name, id, &listed) {
-                container.identify(&id);
+                container.identify(link, &id);
             }
             let seen = container.id.as_ref().and_then(|id| listed.state(id));
             if container.stage == Stage::Asked && seen.is_some() {

@@ -93,7 +93,7 @@ pub(crate) async fn create(link: &Link, pod: &Pod, container: &mut Container, ma
         })
         .await;
     if let Told::Done(answer) = told {
-        container.identify(&answer.container_id);
+        container.identify(link, &answer.container_id);
         container.stage = Stage::Made;
     }
 }

@@ -3,14 +3,16 @@
 use std::{
     collections::VecDeque,
     fs,
+    io::Write as _,
     os::fd::AsFd,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use rustix::fs::FallocateFlags;
 
 use crate::{
-    arena::Arena,
+    arena::{Arena, Whole},
     prey::{Prey, Process},
     report::Report,
     rng::Rng,
@@ -41,11 +43,12 @@ pub(crate) enum Fault {
     RootFull,
     StateFull,
     Descriptors,
+    TearRecord,
     Reboot,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::KillDaemon,
         Self::EndDaemon,
         Self::HoldDaemon,
@@ -62,6 +65,7 @@ impl Fault {
         Self::RootFull,
         Self::StateFull,
         Self::Descriptors,
+        Self::TearRecord,
         Self::Reboot,
     ];
 
@@ -114,6 +118,11 @@ impl Fault {
                 "the daemon can open nothing more (EMFILE), for 2 to 6 s",
                 3,
             ),
+            Self::TearRecord => (
+                "tear-record",
+                "half of a pod's or container's record is lost, and put back after 3 to 8 s",
+                2,
+            ),
             Self::Reboot => (
                 "reboot",
                 "all processes and /run are gone, the boot id is another",
@@ -148,7 +157,9 @@ impl Fault {
 /// How a fault that lasts is taken back.
 enum Relief {
     Continue(i32),
-    Remove(std::path::PathBuf),
+    Remove(PathBuf),
+    /// The record at this path of the arena's gets its content back.
+    Mend(PathBuf, Vec<u8>),
     /// The soft limit of open files goes back to this.
     Descriptors(i32, u64),
 }
@@ -219,13 +230,17 @@ impl<'a> Keeper<'a> {
     /// When the daemon cannot be started any more.
     pub(crate) async fn watch(&mut self) -> Result<(), String> {
         let now = Instant::now();
+        // A disk that is full has no room for what was torn off.
+        let full = self.weather.now(|cause| *cause == Cause::Scarce);
         let (due, later) = std::mem::take(&mut self.lasting)
             .into_iter()
-            .partition(|lasting| lasting.until <= now);
+            .partition(|lasting| {
+                lasting.until <= now && !(full && matches!(lasting.relief, Relief::Mend(..)))
+            });
         self.lasting = later;
         let due: VecDeque<Lasting> = due;
         for lasting in due {
-            self.relieve(lasting).await;
+            self.relieve(lasting).await?;
         }
         self.arena.look_after().await
     }
@@ -235,18 +250,32 @@ impl<'a> Keeper<'a> {
     /// # Errors
     /// When the daemon cannot be started any more.
     pub(crate) async fn calm(&mut self) -> Result<(), String> {
-        for lasting in std::mem::take(&mut self.lasting) {
-            self.relieve(lasting).await;
+        let mut all: Vec<Lasting> = std::mem::take(&mut self.lasting).into();
+        // Once there is room on the disk again.
+        all.sort_by_key(|lasting| matches!(lasting.relief, Relief::Mend(..)));
+        for lasting in all {
+            self.relieve(lasting).await?;
         }
         self.arena.look_after().await
     }
 
-    async fn relieve(&mut self, lasting: Lasting) {
+    async fn relieve(&mut self, lasting: Lasting) -> Result<(), String> {
         match lasting.relief {
             Relief::Continue(pid) => self.arena.daemon.yard.kill(pid, SIGCONT).await,
             Relief::Remove(name) => {
                 // After a reboot the file may be gone with its file system.
                 let _ = fs::remove_file(self.arena.seen(name));
+            }
+            Relief::Mend(record, content) => {
+                self.arena.take_down(SIGKILL).await;
+                let path = self.arena.seen(&record);
+                let mended = fs::OpenOptions::new().write(true).open(&path);
+                let mended = mended.and_then(|mut file| file.write_all(&content));
+                if let Err(error) = mended {
+                    let what = format!("{}, torn, is gone: {error}", record.display());
+                    self.report.violation(&what, &self.report.history());
+                }
+                self.arena.bring_up().await?;
             }
             Relief::Descriptors(pid, limit) => {
                 if pid == self.arena.daemon.pid() {
@@ -255,6 +284,7 @@ impl<'a> Keeper<'a> {
             }
         }
         self.weather.end(lasting.token, lasting.after);
+        Ok(())
     }
 
     fn last(&mut self, seconds: (u64, u64), relief: Relief, token: Token, after: Duration) {
@@ -284,6 +314,7 @@ impl<'a> Keeper<'a> {
             Fault::RootFull => self.fill("root/ballast"),
             Fault::StateFull => self.fill("state/ballast"),
             Fault::Descriptors => self.starve().await,
+            Fault::TearRecord => self.tear().await?,
             Fault::Reboot => {
                 // What is held, filled or limited ends with the boot.
                 self.arena.reboot().await?;
@@ -377,6 +408,41 @@ impl<'a> Keeper<'a> {
         let after = Duration::from_secs(2);
         self.last((2, 6), Relief::Remove(name.into()), token, after);
         filled
+    }
+
+    /// The daemon finds half of a record of something that a client knows.
+    async fn tear(&mut self) -> Result<bool, String> {
+        let choice = self.rng.next();
+        self.arena.take_down(SIGKILL).await;
+        let mut records: Vec<_> = ["root/pods", "root/containers"]
+            .iter()
+            .flat_map(|dir| self.arena.records(dir))
+            .filter(|record| self.weather.was_told(&record.id))
+            .collect();
+        records.sort_by(|a, b| a.path.cmp(&b.path));
+        let torn = choice
+            .checked_rem(records.len() as u64)
+            .and_then(|n| records.into_iter().nth(usize::try_from(n).unwrap_or(0)));
+        if let Some(Whole {
+            path,
+            id,
+            pod,
+            content,
+        }) = torn
+        {
+            let token = self.weather.begin(Cause::Torn { id, pod });
+            fs::OpenOptions::new()
+                .write(true)
+                .open(self.arena.seen(&path))
+                .and_then(|file| file.set_len(content.len() as u64 / 2))
+                .map_err(|e| format!("tear {}: {e}", path.display()))?;
+            let after = Duration::from_secs(5);
+            self.last((3, 8), Relief::Mend(path, content), token, after);
+            self.arena.bring_up().await?;
+            return Ok(true);
+        }
+        self.arena.bring_up().await?;
+        Ok(false)
     }
 
     /// Leaves the daemon next to no descriptors.

@@ -119,7 +119,7 @@ pub(crate) async fn run(link: &Link, pod: &mut Pod, manner: Manner) {
             );
             link.violation(&pod.subject, &what);
         }
-        pod.identify(&answer.pod_sandbox_id);
+        pod.identify(link, &answer.pod_sandbox_id);
         pod.stage = Stage::Made;
     }
 }

@@ -1,6 +1,9 @@
 //! Which faults were at work when: the only excuse for a call that was refused, late or lost.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -25,6 +28,8 @@ pub(crate) enum Cause {
     Plugin,
     /// The disk or the table of descriptors was full.
     Scarce,
+    /// This object's record could not be read: it was held, with what is in it.
+    Torn { id: String, pod: String },
 }
 
 #[derive(Debug)]
@@ -36,7 +41,11 @@ struct Spell {
 
 /// All faults so far. Shared by those who make them and those who judge.
 #[derive(Debug, Default)]
-pub(crate) struct Weather(Mutex<Vec<Spell>>);
+pub(crate) struct Weather {
+    spells: Mutex<Vec<Spell>>,
+    /// Ids that a client was told.
+    told: Mutex<HashSet<String>>,
+}
 
 /// A fault that is at work, to end it by.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +53,16 @@ pub(crate) struct Token(usize);
 
 impl Weather {
     fn spells(&self) -> MutexGuard<'_, Vec<Spell>> {
-        self.0.lock()
+        self.spells.lock()
+    }
+
+    /// A client has learned this id.
+    pub(crate) fn tell(&self, id: &str) {
+        self.told.lock().insert(id.to_owned());
+    }
+
+    pub(crate) fn was_told(&self, id: &str) -> bool {
+        self.told.lock().contains(id)
     }
 
     /// From now on, until [`Weather::end`].
