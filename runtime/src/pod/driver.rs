@@ -113,11 +113,11 @@ enum Waiter {
 }
 
 impl Waiter {
-    /// False when the caller has gone away.
-    fn tell(self, result: &Result<()>) -> bool {
+    fn tell(self, result: &Result<()>) {
+        // The caller may have gone away.
         match self {
-            Self::Plain(reply) => reply.send(result.clone()).is_ok(),
-            Self::Id(id, reply) => reply.send(result.clone().map(|()| id)).is_ok(),
+            Self::Plain(reply) => drop(reply.send(result.clone())),
+            Self::Id(id, reply) => drop(reply.send(result.clone().map(|()| id))),
         }
     }
 }
@@ -297,8 +297,8 @@ impl Driver {
         );
     }
 
-    /// The same request again, from a client whose first try was cut off, gets the same
-    /// container; another request for the name is refused (CRI-113).
+    /// The same request again gets the same container, as long as no client has named that: the answer may be lost.
+    /// Any other request for the name is refused (CRI-113).
     fn create_again(
         &mut self,
         existing: &Arc<Container>,
@@ -315,7 +315,7 @@ impl Driver {
             let _ = reply.send(Err(Error::new(Kind::Exists, text)));
         } else if self.running.contains_key(&Key::Create(id.clone())) {
             self.join(&Key::Create(id.clone()), Waiter::Id(id, reply));
-        } else if existing.take_undelivered() {
+        } else if !existing.is_named() {
             let _ = reply.send(Ok(id));
         } else {
             let text = format!(
@@ -445,20 +445,10 @@ impl Driver {
         let Some(running) = self.running.remove(&key) else {
             return false;
         };
-        let mut heard = false;
         for waiter in running.waiters {
-            heard |= waiter.tell(&result);
+            waiter.tell(&result);
         }
-        match key {
-            Key::Create(id) if result.is_ok() && !heard => {
-                if let Some(container) = self.pod.container(&id) {
-                    container.set_undelivered();
-                }
-            }
-            Key::RemovePod => return result.is_ok(),
-            _ => {}
-        }
-        false
+        matches!(key, Key::RemovePod) && result.is_ok()
     }
 }
 

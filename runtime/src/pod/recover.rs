@@ -108,7 +108,7 @@ impl Recovery {
         }
         let orphans = self.adopt(&recovered, containers);
         for (pod, _) in &recovered {
-            expect_askers(pod);
+            name_what_was_used(pod);
         }
         for (pod, _) in &recovered {
             self.registry.publish(pod);
@@ -393,17 +393,15 @@ fn report(held: &AllHeld) {
     }
 }
 
-/// Whether the client heard of what it had asked for is not known: if it asks again, it gets the same. Whatever was
-/// used since was heard of.
-fn expect_askers(pod: &Pod) {
+/// Whether a client was told of what it had asked for is not known: if it asks again, it gets the same. But for what was
+/// used since: somebody named that.
+fn name_what_was_used(pod: &Pod) {
     let containers = pod.containers();
-    if containers.is_empty() && pod.cell.get().phase == PodPhase::Ready {
-        pod.set_undelivered();
+    if !containers.is_empty() || pod.cell.get().phase != PodPhase::Ready {
+        pod.set_named();
     }
-    let created = |c: &&Arc<Container>| c.cell.get().phase == ContainerPhase::Created;
-    for container in containers.iter().filter(created) {
-        container.set_undelivered();
-    }
+    let used = |c: &&Arc<Container>| c.cell.get().phase != ContainerPhase::Created;
+    containers.iter().filter(used).for_each(|c| c.set_named());
 }
 
 fn log<E: std::fmt::Display>(pod: &Pod, step: &str, result: std::result::Result<(), E>) {

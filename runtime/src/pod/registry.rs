@@ -161,11 +161,24 @@ impl Registry {
         found
     }
 
-    /// A pod by id or unique prefix of it (CRI-009).
+    /// A pod that a client names by id or unique prefix of it (CRI-009).
     ///
     /// # Errors
     /// NotFound, or Invalid when several begin so.
     pub fn pod(&self, id: &str) -> Result<Arc<Pod>> {
+        self.find_pod(id).inspect(|pod| pod.set_named())
+    }
+
+    /// A container that a client names by id or unique prefix of it.
+    ///
+    /// # Errors
+    /// NotFound, or Invalid when several begin so.
+    pub fn container(&self, id: &str) -> Result<(Arc<Pod>, Arc<Container>)> {
+        self.find_container(id)
+            .inspect(|(_, container)| container.set_named())
+    }
+
+    fn find_pod(&self, id: &str) -> Result<Arc<Pod>> {
         let inner = self.read();
         if let Some(pod) = inner.pods.get(id).filter(|pod| listed(pod)) {
             return Ok(Arc::clone(pod));
@@ -187,11 +200,11 @@ impl Registry {
         }
     }
 
-    /// A container by id or unique prefix of it.
+    /// As [`Self::container`], but of whoever is no client: a plugin learns of a container before its client does.
     ///
     /// # Errors
-    /// NotFound, or Invalid when several begin so.
-    pub fn container(&self, id: &str) -> Result<(Arc<Pod>, Arc<Container>)> {
+    /// As [`Self::container`].
+    pub fn find_container(&self, id: &str) -> Result<(Arc<Pod>, Arc<Container>)> {
         let pods: Vec<_> = self.read().pods.values().cloned().collect();
         for pod in &pods {
             if let Some(container) = pod.container(id).filter(|c| visible(c)) {

@@ -189,10 +189,6 @@ impl RunPodSandbox {
             self.registry.forget(&pod.cell.get());
         }
         let text = format!("sandbox {}", pod.id);
-        // One receiver is the registry's. A sandbox that failed and stayed is nobody's answer.
-        if result.is_ok() && outcome.receiver_count() == 1 {
-            pod.set_undelivered();
-        }
         outcome.send_replace(Some(result.map_err(|error| error.at(&text))));
         if alive {
             let steps = Arc::clone(&self.steps);
@@ -343,12 +339,12 @@ async fn wait(id: String, mut starting: watch::Receiver<Option<Result<()>>>) -> 
     }
 }
 
-/// The name is taken by a sandbox that is there. If nobody heard that it was made, this is the
-/// client that tries again.
+/// The name is taken by a sandbox that is there. As long as no client has named that, this may be the one that asked for
+/// it and lost the answer. A sandbox whose creation failed and that stayed is nobody's answer.
 fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
     let record = pod.cell.get();
     let same = record.config == wanted.config && record.runtime_handler == wanted.runtime_handler;
-    if same && pod.take_undelivered() {
+    if same && record.failed_step.is_none() && !pod.is_named() {
         return Ok(pod.id.clone());
     }
     let mut text = format!(

@@ -80,7 +80,7 @@ impl Others {
     /// # Errors
     /// There is no such container.
     pub fn evict(&self, plugin: &str, id: &str, reason: &str) -> Result<()> {
-        let (pod, container) = self.registry.container(id)?;
+        let (pod, container) = self.registry.find_container(id)?;
         tracing::info!(plugin, container = %container.id, reason, "evicted by a plugin");
         let (plugin, reason) = (plugin.to_owned(), reason.to_owned());
         let evicted = Action::Evicted {
@@ -114,7 +114,7 @@ impl Others {
                 true => self.another(&update.container_id),
                 false => update.container_id.clone(),
             };
-            let result = match (self.registry.container(&id), change) {
+            let result = match (self.registry.find_container(&id), change) {
                 (Ok((_, container)), Some(change)) => {
                     self.resources.write(&container, &change).await
                 }
@@ -140,7 +140,7 @@ impl Others {
 
     /// An update that changes nothing, through the pod's queue and all plugins, as if CRI had asked for it.
     pub fn as_if_asked(&self, id: &str) {
-        if let Ok((pod, container)) = self.registry.container(id) {
+        if let Ok((pod, container)) = self.registry.find_container(id) {
             let request = cri::UpdateContainerResourcesRequest {
                 container_id: container.id.clone(),
                 linux: Some(cri::LinuxContainerResources::default()),

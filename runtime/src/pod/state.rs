@@ -26,8 +26,8 @@ pub struct Pod {
     pub cell: Cell<PodRecord>,
     containers: RwLock<BTreeMap<String, Arc<Container>>>,
     queue: mpsc::Sender<Message>,
-    /// The client of a RunPodSandbox that succeeded was gone by then (CRI-113).
-    undelivered: AtomicBool,
+    /// A client has named its id, so the answer to its creation has arrived (CRI-113).
+    named: AtomicBool,
     /// What a forced removal passes over.
     pub skips: Skips,
 }
@@ -51,7 +51,8 @@ pub struct Container {
     pub resources_turn: tokio::sync::Mutex<()>,
     /// True once an exit is on record and has been told to plugins (`container_exit.rs`).
     exit_told: watch::Sender<bool>,
-    undelivered: AtomicBool,
+    /// As [`Pod`]'s.
+    named: AtomicBool,
     /// Why a plugin wanted it stopped, if one did.
     pub evicted: OnceLock<Eviction>,
     /// What of its NRI message the spec says; kept only where NRI is on.
@@ -68,7 +69,7 @@ impl Pod {
             cell,
             containers: RwLock::default(),
             queue,
-            undelivered: AtomicBool::new(false),
+            named: AtomicBool::new(false),
             skips: Skips::default(),
         });
         (pod, receiver)
@@ -172,12 +173,12 @@ impl Pod {
         });
     }
 
-    pub fn set_undelivered(&self) {
-        self.undelivered.store(true, Ordering::Release);
+    pub fn set_named(&self) {
+        self.named.store(true, Ordering::Relaxed);
     }
 
-    pub fn take_undelivered(&self) -> bool {
-        self.undelivered.swap(false, Ordering::AcqRel)
+    pub fn is_named(&self) -> bool {
+        self.named.load(Ordering::Relaxed)
     }
 }
 
@@ -192,7 +193,7 @@ impl Container {
             grace: Grace::default(),
             resources_turn: tokio::sync::Mutex::default(),
             exit_told: watch::Sender::new(told),
-            undelivered: AtomicBool::new(false),
+            named: AtomicBool::new(false),
             evicted: OnceLock::new(),
             message: Mutex::new(None),
             skips: Skips::default(),
@@ -239,11 +240,11 @@ impl Container {
         let _ = self.exit_told.subscribe().wait_for(|told| *told).await;
     }
 
-    pub fn set_undelivered(&self) {
-        self.undelivered.store(true, Ordering::Release);
+    pub fn set_named(&self) {
+        self.named.store(true, Ordering::Relaxed);
     }
 
-    pub fn take_undelivered(&self) -> bool {
-        self.undelivered.swap(false, Ordering::AcqRel)
+    pub fn is_named(&self) -> bool {
+        self.named.load(Ordering::Relaxed)
     }
 }

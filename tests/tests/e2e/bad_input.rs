@@ -311,6 +311,7 @@ async fn a_taken_name_is_refused() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("taken").await;
     let first = pod.create("c", &["true"]).await;
+    first.status().await;
     let again = pod
         .try_create(pod.cri.container_config("c", &["true"]))
         .await;

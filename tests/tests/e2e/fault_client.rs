@@ -52,6 +52,13 @@ async fn a_client_that_vanished_in_run_pod_sandbox_gets_its_pod_when_it_comes_ba
             .count(),
         1
     );
+    let again = cri.try_pod(config.clone()).await;
+    assert_eq!(
+        again.expect("that answer may be lost too").id,
+        listed.id,
+        "nobody has named it yet"
+    );
+    cri.pod_status(&pod.id).await.expect("its status");
     let again = cri.try_pod(config).await.expect_err("now it knows");
     assert_eq!(again.code(), Code::AlreadyExists);
     pod.end().await;
