@@ -6,6 +6,12 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+/// One descriptor is kept for the files written here: what became of a container is on record also while the table is full.
+static SPARE: Mutex<Option<File>> = Mutex::new(None);
+
 /// The ending of a file that is being written.
 pub const UNFINISHED: &str = "tmp";
 
@@ -28,17 +34,49 @@ pub fn file_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 fn put(path: &Path, bytes: &[u8], sync: fn(&File) -> io::Result<()>) -> io::Result<()> {
     let unfinished = path.with_extension(UNFINISHED);
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&unfinished)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| sync(&file)))
-        .and_then(|()| fs::rename(&unfinished, path));
+    let mut how = OpenOptions::new();
+    how.write(true).create(true).truncate(true).mode(0o600);
+    let write = |mut file: File| file.write_all(bytes).and_then(|()| sync(&file));
+    let written = opened(&how, &unfinished, write).and_then(|()| fs::rename(&unfinished, path));
     written.inspect_err(|_| {
         let _never_made = fs::remove_file(&unfinished);
     })
+}
+
+/// Opens a file for as long as `work` takes; with the spare descriptor where there is no other.
+fn opened(
+    how: &OpenOptions,
+    path: &Path,
+    work: impl FnOnce(File) -> io::Result<()>,
+) -> io::Result<()> {
+    match how.open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+            // Who waits here has its turn with it.
+            let mut spare = SPARE.lock();
+            *spare = None;
+            let done = how.open(path).and_then(work);
+            *spare = nothing();
+            done
+        }
+        other => other.and_then(work),
+    }
+}
+
+fn nothing() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+/// From here on one descriptor is kept back. For the start, while there are plenty.
+pub fn keep_a_descriptor() {
+    *SPARE.lock() = nothing();
+}
+
+/// Puts a file, or what is in a directory, on stable storage.
+///
+/// # Errors
+/// The file system's.
+pub fn sync(path: &Path) -> io::Result<()> {
+    opened(OpenOptions::new().read(true), path, |file| file.sync_all())
 }
 
 /// Syncs the directory that `path` lies in.
@@ -46,10 +84,7 @@ fn put(path: &Path, bytes: &[u8], sync: fn(&File) -> io::Result<()>) -> io::Resu
 /// # Errors
 /// The file system's.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
+    path.parent().map_or(Ok(()), sync)
 }
 
 #[cfg(test)]
@@ -75,5 +110,34 @@ mod tests {
             replace(&path, content.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), content);
         }
+    }
+
+    /// In a process of its own, whose table of descriptors may be full.
+    #[test]
+    fn a_full_table_of_descriptors_holds_no_record_up() {
+        const ALONE: &str = "REPLACE_WITH_A_FULL_TABLE";
+        if std::env::var_os(ALONE).is_none() {
+            let test = "replace::tests::a_full_table_of_descriptors_holds_no_record_up";
+            let status = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", test, "--test-threads=1"])
+                .env(ALONE, "1")
+                .status();
+            return assert!(status.unwrap().success());
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        keep_a_descriptor();
+        let mut full = Vec::new();
+        while let Some(file) = nothing() {
+            full.push(file);
+        }
+        for content in ["a", "b"] {
+            file(&path, content.as_bytes()).unwrap();
+            sync(&path).unwrap();
+            file_durably(&path, content.as_bytes()).unwrap();
+        }
+        assert!(File::open(&path).is_err(), "there is no other descriptor");
+        drop(full);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "b");
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     config::Config,
     cri::{Deadlines, MAX_MESSAGE},
     pod::{error, events::Events},
-    preflight,
+    preflight, replace,
     store::{self, Lock},
     stream,
     trace::{Action, Subject},
@@ -55,6 +55,7 @@ pub enum Error {
 /// One line for a person; nothing is served then.
 pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     preflight::required().map_err(Error::Host)?;
+    replace::keep_a_descriptor();
     let _root = Lock::take(&config.root)?;
     let _state = Lock::take(&config.state)?;
     let listener = bind(config.socket())?;

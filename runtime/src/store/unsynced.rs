@@ -6,8 +6,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    io, mem,
+    fs, io, mem,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -78,7 +77,7 @@ impl Unsynced {
 /// The files first: to most file systems, their journal with it, the rest is then nothing new.
 fn sync_all(paths: &BTreeSet<PathBuf>) -> Result<(), Error> {
     for path in paths {
-        match File::open(path).and_then(|file| file.sync_all()) {
+        match replace::sync(path) {
             // Removed since.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other.map_err(Error::io("sync", path))?,
@@ -86,9 +85,7 @@ fn sync_all(paths: &BTreeSet<PathBuf>) -> Result<(), Error> {
     }
     let dirs: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
     for dir in dirs {
-        File::open(dir)
-            .and_then(|dir| dir.sync_all())
-            .map_err(Error::io("sync", dir))?;
+        replace::sync(dir).map_err(Error::io("sync", dir))?;
     }
     Ok(())
 }
