@@ -4,7 +4,8 @@
     contract.py --table                   runs every runtime that can be had; writes the columns into CONTRACT.md
     contract.py --table A.json B.json     the same from results that are there; cairn*.json together are cairn's
     contract.py --repeat N                the fast points N times each, in shares on cairns side by side
-    contract.py --violations [NAME...]    one run for each seeded violation of cairn, held against violations.toml
+    contract.py --violations [NAME...]    all points for each seeded violation of cairn, held against violations.toml
+    contract.py --violations --fast ...   the same with the fast points, and those that must catch it: a third of the time
 
 CONTRACT_JOBS=n runs n runtimes at a time (default: two for each processor; they mostly wait).
 """
@@ -140,14 +141,16 @@ def matches(globs, point):
     return any(fnmatch.fnmatchcase(point, glob.strip()) for glob in globs.split(","))
 
 
-def violation(name, entry, scratch):
+def violation(name, entry, scratch, fast):
     """Whether the points that say so fail, and no others: what is wrong, and what failed."""
     if "nri" in entry:
         return by_nri(name, entry["nri"])
-    result, why = run("cairn", scratch / f"{name}.json", *entry.get("args", []), VIOLATE=name)
-    if result is None:
-        return [f"no result: {why}"], []
-    points = {p["id"]: p["result"] for p in result["points"]}
+    points = {}
+    for args in [["--fast"], ["--only", ",".join(entry["caught_by"])]] if fast else [[]]:
+        result, why = run("cairn", scratch / f"{name}.json", *args, VIOLATE=name)
+        if result is None:
+            return [f"no result: {why}"], []
+        points |= {p["id"]: p["result"] for p in result["points"]}
     failed = [point for point, kind in points.items() if kind in ("fail", "passed unexpectedly")]
     caught_by = entry["caught_by"]
     expected = [point for point in points if any(matches(globs, point) for globs in caught_by)]
@@ -168,7 +171,7 @@ def by_nri(name, test):
     return ([] if red else [f"not caught by {test} (nri)"]), [f"(nri) {test}"] if red else []
 
 
-def violations(names):
+def violations(names, fast):
     every = tomllib.loads((SUITE / "violations.toml").read_text())
     unknown = set(names) - set(every)
     if unknown:
@@ -177,7 +180,7 @@ def violations(names):
     bad = 0
     with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         runs = {
-            pool.submit(violation, name, entry, pathlib.Path(scratch)): name
+            pool.submit(violation, name, entry, pathlib.Path(scratch), fast): name
             for name, entry in chosen.items()
         }
         for done in concurrent.futures.as_completed(runs):
@@ -223,7 +226,9 @@ if __name__ == "__main__":
             sys.exit(table(files))
         case ["--repeat", times, *args]:
             sys.exit(repeat(int(times), args))
+        case ["--violations", "--fast", *names]:
+            sys.exit(violations(names, fast=True))
         case ["--violations", *names]:
-            sys.exit(violations(names))
+            sys.exit(violations(names, fast=False))
         case _:
             sys.exit(__doc__)

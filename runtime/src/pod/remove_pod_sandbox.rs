@@ -39,15 +39,15 @@ impl RemovePodSandbox {
         if violate::is("remove-without-stop") {
             pod.cell.note(|record| record.hooks.stop = Mark::Done).await;
         }
+        let mut told = pod.ask(Message::StopPod).await;
+        if told.is_err() && !pod.stopped() {
+            return told;
+        }
         if violate::is("remove-before-containers") {
             self.hooks.remove_pod_sandbox(pod).await?;
             pod.cell
                 .note(|record| record.hooks.remove = Mark::Done)
                 .await;
-        }
-        let mut told = pod.ask(Message::StopPod).await;
-        if told.is_err() && !pod.stopped() {
-            return told;
         }
         for container in pod.containers() {
             let removed = pod

@@ -96,6 +96,8 @@ pub(crate) struct Pod {
     pub(crate) stage: Stage,
     pub(crate) subject: Subject,
     pub(crate) containers: Vec<Container>,
+    /// When its creation was acknowledged, or seen.
+    pub(crate) made: Option<Instant>,
     /// Its creation failed, and was not wholly undone: whatever undoes the rest may take it away.
     pub(crate) failed: bool,
 }
@@ -130,11 +132,16 @@ impl Pod {
 
     /// Whether its end, though nobody asked for it, is explained.
     fn lost(&self, link: &Link) -> bool {
-        link.weather.since(self.subject.born, |cause| match cause {
-            Cause::Reboot => true,
-            Cause::MonitorKilled(id) | Cause::MonitorHeld(id) => self.id.as_ref() == Some(id),
-            _ => false,
-        })
+        // As with a container, the `cairn-create` that was hit may have become the pause meanwhile.
+        let made = self.made.unwrap_or_else(Instant::now);
+        let create = |cause: &Cause| *cause == Cause::Create;
+        let hit_as_create = link.weather.between(self.subject.born, made, create);
+        hit_as_create
+            || link.weather.since(self.subject.born, |cause| match cause {
+                Cause::Reboot => true,
+                Cause::MonitorKilled(id) | Cause::MonitorHeld(id) => self.id.as_ref() == Some(id),
+                _ => false,
+            })
     }
 
     /// Whether new containers can be expected to work in it.

@@ -184,6 +184,8 @@ impl Link {
     pub(crate) fn violation(&self, subject: &Subject, what: &str) {
         let mut told = self.told.lock();
         if told.insert(subject.name.clone()) {
+            let lately = self.weather.lately(5);
+            subject.history.note(format!("faults of late: {lately}"));
             let what = format!("{}: {what}", subject.name);
             self.report.violation(&what, &subject.history);
         } else {

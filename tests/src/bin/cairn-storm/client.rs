@@ -252,6 +252,7 @@ impl Client {
             match seen {
                 Some(PodSandboxState::SandboxReady) if pod.stage == Stage::Asked => {
                     pod.stage = Stage::Made;
+                    pod.made = Some(Instant::now());
                 }
                 // Its start failed, and so did its undo: it stays, to be stopped and removed.
                 Some(_) if pod.stage == Stage::Asked => {

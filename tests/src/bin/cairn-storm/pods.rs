@@ -77,6 +77,7 @@ pub(crate) async fn plan(link: &Link, client: &str, serial: u32, port: i32, rng:
         stage: Stage::Asked,
         subject,
         containers: Vec::new(),
+        made: None,
         failed: false,
     }
 }
@@ -121,6 +122,7 @@ pub(crate) async fn run(link: &Link, pod: &mut Pod, manner: Manner) {
         }
         pod.identify(link, &answer.pod_sandbox_id);
         pod.stage = Stage::Made;
+        pod.made = Some(Instant::now());
     }
 }
 

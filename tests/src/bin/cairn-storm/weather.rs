@@ -93,6 +93,22 @@ impl Weather {
         })
     }
 
+    /// What was at work in the last seconds, for who looks into a violation.
+    pub(crate) fn lately(&self, seconds: u64) -> String {
+        let from = Instant::now() - Duration::from_secs(seconds);
+        let spells = self.spells();
+        let there = spells
+            .iter()
+            .filter(|spell| spell.until.is_none_or(|until| until >= from));
+        there
+            .map(|spell| {
+                let ago = spell.from.elapsed().as_secs_f64();
+                format!("{:?} {ago:.2} s ago", spell.cause)
+            })
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
     /// Whether such a fault is at work now.
     pub(crate) fn now(&self, is: impl Fn(&Cause) -> bool) -> bool {
         self.since(Instant::now(), is)
