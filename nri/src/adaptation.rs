@@ -21,7 +21,7 @@ use crate::{
     source::Source,
     validate::DefaultValidator,
     validators, violate,
-    wire::{event::HookRequest, rpc::Metadata, transport},
+    wire::{event::HookRequest, mux::Watches, rpc::Metadata, transport},
 };
 
 /// How long shutdown waits for plugins to end.
@@ -53,6 +53,7 @@ pub struct Builder {
     observer: Option<Arc<dyn Observer>>,
     in_process: Vec<(PluginId, Handlers)>,
     metadata: Option<Metadata>,
+    watches: Option<Watches>,
 }
 
 impl Builder {
@@ -140,6 +141,13 @@ impl Builder {
         self
     }
 
+    /// Records what is said on every connection of a plugin.
+    #[cfg(feature = "record")]
+    pub fn record(mut self, recorder: crate::record::Recorder) -> Self {
+        self.watches = Some(Arc::new(move || Box::new(recorder.connection())));
+        self
+    }
+
     /// Observer of every outcome.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
@@ -180,7 +188,7 @@ impl Builder {
             (self.runtime_name, self.runtime_version),
             self.settings,
             source,
-            (self.observer, self.metadata),
+            (self.observer, self.metadata, self.watches),
             ids.collect(),
         ));
         // Lets go of everything should a later step fail.

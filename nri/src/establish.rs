@@ -81,7 +81,8 @@ pub(crate) async fn establish(
     stream: UnixStream,
     origin: Origin,
 ) -> Option<Connected> {
-    let mux = Mux::new(stream, shared.timeouts().request);
+    let watch = shared.watches.as_ref().map(|watches| watches());
+    let mux = Mux::watched(stream, shared.timeouts().request, watch);
     match introduce(shared, &mux, &origin).await {
         Ok((session, serving, service)) => Some(Connected {
             session,

@@ -152,6 +152,8 @@ mod plugin;
 mod plugin_side;
 pub mod policy;
 pub mod read;
+#[cfg(feature = "record")]
+pub mod record;
 mod register;
 mod roster;
 mod settings;

@@ -32,6 +32,7 @@ use crate::{
     violate,
     wire::{
         event::HookRequest,
+        mux::Watches,
         rpc::{CallError, Metadata},
         version::Version,
     },
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) observer: Arc<dyn Observer>,
     /// What calls carry beside their request.
     pub(crate) metadata: Option<Metadata>,
+    /// Makes who sees the bytes of a connection.
+    pub(crate) watches: Option<Watches>,
     metrics: Metrics,
     pub(crate) backlog: Backlog,
     pub(crate) turn: Arc<AsyncMutex<()>>,
@@ -78,7 +81,11 @@ impl Shared {
         (runtime_name, runtime_version): (String, String),
         settings: Settings,
         source: Arc<dyn Source>,
-        (observer, metadata): (Option<Arc<dyn Observer>>, Option<Metadata>),
+        (observer, metadata, watches): (
+            Option<Arc<dyn Observer>>,
+            Option<Metadata>,
+            Option<Watches>,
+        ),
         in_process: BTreeSet<PluginId>,
     ) -> Self {
         Self {
@@ -91,6 +98,7 @@ impl Shared {
             joining: Mutex::default(),
             observer: observer.unwrap_or_else(|| Arc::new(Unobserved)),
             metadata,
+            watches,
             metrics: Metrics::default(),
             backlog: Backlog::default(),
             turn: Arc::default(),

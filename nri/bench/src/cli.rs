@@ -10,11 +10,13 @@ use std::{
 };
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use nri::record::Values;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     init,
     plugin::How,
+    record::{self, Proxy},
     report::{
         Report,
         human::{self, Paint},
@@ -48,6 +50,8 @@ enum Command {
         /// A Pod, or a Deployment, DaemonSet, StatefulSet or Job, in YAML or JSON; - is standard input
         pod: Option<PathBuf>,
     },
+    /// Record what a runtime and its plugins say, from between them; Ctrl-C ends it
+    Record(Record),
     /// List the rules that plugins are held to
     Rules,
     /// Print the script that completes this command's words in a shell
@@ -74,6 +78,21 @@ struct Run {
     /// The plugin and its arguments; started as a runtime launches plugins, unless --connect
     #[arg(last = true)]
     plugin: Vec<OsString>,
+}
+
+#[derive(clap::Args)]
+struct Record {
+    /// The runtime's NRI socket
+    #[arg(long, value_name = "SOCKET", default_value = nri::DEFAULT_SOCKET)]
+    nri: PathBuf,
+    /// Where plugins connect in its stead
+    #[arg(long, value_name = "SOCKET")]
+    listen: PathBuf,
+    /// Keep values of environment variables, and bytes that are no message
+    #[arg(long)]
+    with_env: bool,
+    /// Gets the recording, in place of what is in it
+    file: PathBuf,
 }
 
 /// The program: from its arguments to its exit code.
@@ -106,6 +125,7 @@ fn answer(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, paint: 
         Command::Init { pod } => begin(pod.as_deref())
             .and_then(|text| say(out, &text))
             .map(|()| HELD),
+        Command::Record(record) => run_record(&record, out),
         Command::Rules => say(out, &list_of_rules()).map(|()| HELD),
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -136,6 +156,40 @@ fn begin(pod: Option<&Path>) -> Result<String, String> {
     init::from_pod(&text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
+fn run_record(args: &Record, out: &mut dyn Write) -> Result<u8, String> {
+    let env = match args.with_env {
+        true => Values::Kept,
+        false => Values::Redacted,
+    };
+    let runtime = tokio()?;
+    let summary = runtime.block_on(async {
+        let mut interrupts = Interrupts::take().map_err(|e| e.to_string())?;
+        let mut proxy = Proxy::new(&args.nri, &args.listen, &args.file, env)?;
+        let (listen, file) = (args.listen.display(), args.file.display());
+        say(
+            out,
+            &format!("plugins connect to {listen}; {file} gets what is said; Ctrl-C ends it\n"),
+        )?;
+        tokio::select! {
+            () = proxy.serve() => {}
+            _ = interrupts.wait() => {}
+        }
+        Ok::<_, String>(proxy.end().await)
+    })?;
+    say(out, &record::told(&summary, &args.file))?;
+    Ok(match summary.incomplete {
+        true => FAILED,
+        false => HELD,
+    })
+}
+
+fn tokio() -> Result<tokio::runtime::Runtime, String> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())
+}
+
 fn list_of_rules() -> String {
     let mut text = String::new();
     for about in rules::ALL {
@@ -163,10 +217,7 @@ fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> 
     };
     // All of them, before the first is run.
     let scenarios: Result<Vec<_>, _> = args.scenarios.iter().map(|path| read(path)).collect();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| e.to_string())?;
+    let runtime = tokio()?;
     let mut reports = Vec::new();
     for (scenario, path) in scenarios?.into_iter().zip(&args.scenarios) {
         let done = runtime.block_on(async {

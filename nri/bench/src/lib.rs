@@ -13,8 +13,11 @@
 mod adjustment;
 mod changes;
 pub mod cli;
+#[cfg(test)]
+mod every_message;
 mod init;
 mod plugin;
+mod record;
 mod report;
 pub mod rules;
 mod run;
@@ -22,4 +25,4 @@ pub mod scenario;
 mod tap;
 
 #[doc(hidden)]
-pub use tap::frames;
+pub use nri::record::frames;

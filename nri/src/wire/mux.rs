@@ -92,11 +92,11 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     /// Takes bytes as they came from the socket, gives each piece of payload with its connection.
-    pub(crate) fn push(
+    pub(crate) fn push<E: From<MuxError>>(
         &mut self,
         mut bytes: &[u8],
-        mut deliver: impl FnMut(u32, &[u8]) -> Result<(), MuxError>,
-    ) -> Result<(), MuxError> {
+        mut deliver: impl FnMut(u32, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         while !bytes.is_empty() {
             if self.left > 0 {
                 let (piece, rest) = bytes.split_at(self.left.min(bytes.len()));
@@ -157,9 +157,21 @@ struct Outbound {
     replies: Option<Replies>,
 }
 
+/// Sees the bytes of a trunk as they come and go. Called in the way of every byte: it must not wait.
+pub(crate) trait Watch: std::fmt::Debug + Send + Sync {
+    fn came(&self, bytes: &[u8]);
+    /// Before they are sent, so that no answer to them is seen first.
+    fn goes(&self, bytes: &[u8]);
+    fn ended(&self, reason: &MuxError);
+}
+
+/// Makes one for each trunk.
+pub(crate) type Watches = Arc<dyn Fn() -> Box<dyn Watch> + Send + Sync>;
+
 #[derive(Debug)]
 struct Trunk {
     socket: UnixStream,
+    watch: Option<Box<dyn Watch>>,
     inbound: Mutex<BTreeMap<u32, Inbound>>,
     outbound: Mutex<Outbound>,
     more_to_write: Notify,
@@ -185,8 +197,18 @@ impl Mux {
     /// Wraps a socket. Nothing is read before [`Mux::start`], so that whoever serves a connection
     /// can open it first (NRI-117).
     pub(crate) fn new(socket: UnixStream, write_timeout: Duration) -> Self {
+        Self::watched(socket, write_timeout, None)
+    }
+
+    /// As [`Mux::new`], with someone who sees every byte.
+    pub(crate) fn watched(
+        socket: UnixStream,
+        write_timeout: Duration,
+        watch: Option<Box<dyn Watch>>,
+    ) -> Self {
         let trunk = Trunk {
             socket,
+            watch,
             inbound: Mutex::default(),
             outbound: Mutex::default(),
             more_to_write: Notify::new(),
@@ -246,11 +268,14 @@ impl Trunk {
     fn close(&self, reason: MuxError) {
         let first = self.closed.send_if_modified(|closed| {
             let open = closed.is_none();
-            closed.get_or_insert(reason);
+            closed.get_or_insert_with(|| reason.clone());
             open
         });
         if !first {
             return;
+        }
+        if let Some(watch) = &self.watch {
+            watch.ended(&reason);
         }
         // The reader task ends by the end of file this causes; the peer learns of it too.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -276,6 +301,9 @@ impl Trunk {
                 Ok(0) if frames.at_boundary() => break MuxError::Eof,
                 Ok(0) => break MuxError::Truncated,
                 Ok(n) => {
+                    if let Some(watch) = &self.watch {
+                        watch.came(&buffer[..n]);
+                    }
                     if let Err(e) = frames.push(&buffer[..n], |id, piece| self.deliver(id, piece)) {
                         break e;
                     }
@@ -384,6 +412,10 @@ impl Trunk {
     /// Sends one frame, or as much of it as the socket takes and queues the rest.
     fn send(&self, out: &mut Outbound, id: u32, payload: &[u8]) -> io::Result<()> {
         let header = header(id, payload.len());
+        if let Some(watch) = &self.watch {
+            watch.goes(&header);
+            watch.goes(payload);
+        }
         let mut sent = 0;
         if out.bytes.is_empty() {
             let parts = [io::IoSlice::new(&header), io::IoSlice::new(payload)];

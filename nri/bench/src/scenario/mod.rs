@@ -20,6 +20,8 @@ use serde_json::Value;
 use crate::rules::Rule;
 
 pub use read::{Bad, read};
+#[cfg(test)]
+pub use shape::filled;
 
 /// How the runtime speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

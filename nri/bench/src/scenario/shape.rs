@@ -37,6 +37,12 @@ pub fn read<T: DeserializeOwned + Serialize>(given: &Value) -> Result<(T, Value)
     Ok((message, whole))
 }
 
+/// A message with every field, for tests.
+#[cfg(test)]
+pub fn filled<T: DeserializeOwned>() -> T {
+    T::deserialize(Filled).expect("every type of a message can be filled")
+}
+
 fn misfit(why: String) -> Misfit {
     Misfit {
         path: Vec::new(),

@@ -8,9 +8,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
+use nri::record::frames::{Message, Reader};
+
 use super::{
     Shared,
-    frames::{Message, Reader},
     watch::{Fate, LinkState},
 };
 use crate::rules::Rule;

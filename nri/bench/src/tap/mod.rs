@@ -7,7 +7,6 @@
 //! It gives a launched plugin its configuration, speaks as an older runtime, holds messages back, cuts connections, and
 //! writes down what no runtime can see of a plugin.
 
-pub mod frames;
 mod link;
 mod watch;
 

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use nri::proto::{ConfigureRequest, ConfigureResponse};
+use nri::{
+    proto::{ConfigureRequest, ConfigureResponse},
+    record::frames::{Message, Request, TO_PLUGIN, TO_RUNTIME},
+};
 use prost::Message as _;
 use tokio::time::Instant;
 
-use super::{
-    Manner,
-    frames::{Message, Request, TO_PLUGIN, TO_RUNTIME},
-};
+use super::Manner;
 use crate::{
     rules::{Finding, Rule},
     scenario::Speaks,

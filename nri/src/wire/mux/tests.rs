@@ -88,7 +88,7 @@ proptest! {
             rest = more;
             reader.push(piece, |id, bytes| {
                 got.entry(id).or_default().extend(bytes);
-                Ok(())
+                Ok::<_, MuxError>(())
             }).unwrap();
         }
         prop_assert!(reader.at_boundary());
@@ -98,7 +98,7 @@ proptest! {
     #[test]
     fn no_bytes_at_all_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut reader = FrameReader::default();
-        let _ = reader.push(&bytes, |_, _| Ok(()));
+        let _ = reader.push(&bytes, |_, _| Ok::<_, MuxError>(()));
     }
 }
 

@@ -1,35 +1,58 @@
-//! Frames of the mux and messages of ttrpc, as far as the tap looks into them.
+//! Messages of ttrpc in the frames of the mux, for who looks at a wire that is not its own, or speaks as nobody should.
 //!
 //! ```text
-//!   frame   = connection id (u32 BE) | length (u32 BE) | payload
 //!   message = length (u32 BE) | stream id (u32 BE) | type (u8) | flags (u8) | body
 //! ```
+//!
+//! What is a frame stands in `wire/mux.rs`.
 
 use std::collections::BTreeMap;
 
 use prost::Message as _;
 
+use crate::wire::mux::{self, FrameReader, MAX_FRAME, MuxError};
+
 /// The plugin's service: the runtime calls.
-pub const TO_PLUGIN: u32 = 1;
+pub const TO_PLUGIN: u32 = mux::PLUGIN_SERVICE;
 /// The runtime's service: the plugin calls.
-pub const TO_RUNTIME: u32 = 2;
+pub const TO_RUNTIME: u32 = mux::RUNTIME_SERVICE;
 
 const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
 const HEADER: usize = 10;
 /// The start of each message must lie in a frame of at most so many bytes (NRI-110).
 const SHORT_FRAME: usize = 4096;
-const LONGEST: usize = (4 << 20) + HEADER;
+/// Logical connections that are followed; NRI has two.
+const MOST_CONNECTIONS: usize = 16;
 /// UNIMPLEMENTED of gRPC.
 const UNIMPLEMENTED: i32 = 12;
 
-/// What is no frame or message of the protocol.
+/// What is no frame or message of the protocol. Nothing after it can be told apart.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} of {length} bytes on connection {connection}")]
-pub struct TooLong {
-    what: &'static str,
-    length: usize,
-    connection: u32,
+pub enum Broken {
+    #[error("{what} of {length} bytes on connection {connection}: at most {MAX_FRAME} are allowed")]
+    TooLong {
+        what: &'static str,
+        length: usize,
+        connection: u32,
+    },
+    #[error("frames on more than {MOST_CONNECTIONS} connections: NRI has two")]
+    TooManyConnections,
+}
+
+impl From<MuxError> for Broken {
+    fn from(cause: MuxError) -> Self {
+        // Cutting into frames fails for this reason alone.
+        let (length, connection) = match cause {
+            MuxError::FrameTooLong(length, connection) => (length, connection),
+            _ => (0, 0),
+        };
+        Self::TooLong {
+            what: "a frame",
+            length,
+            connection,
+        }
+    }
 }
 
 /// One message of ttrpc.
@@ -84,6 +107,15 @@ impl Response {
 }
 
 impl Message {
+    /// The number that tells what kind it is, if it is neither a request nor an answer.
+    pub fn other_kind(&self) -> Option<u8> {
+        (![REQUEST, RESPONSE].contains(&self.kind)).then_some(self.kind)
+    }
+
+    pub fn is_request(&self) -> bool {
+        self.kind == REQUEST
+    }
+
     pub fn request(&self) -> Option<Request> {
         (self.kind == REQUEST).then(|| Request::decode(self.body.as_slice()).ok())?
     }
@@ -148,8 +180,7 @@ impl Message {
         let mut bytes = Vec::with_capacity(message.len() + 16);
         let (header, rest) = message.split_at(first);
         for piece in [header, rest].into_iter().filter(|p| !p.is_empty()) {
-            bytes.extend(self.connection.to_be_bytes());
-            bytes.extend(u32::try_from(piece.len()).unwrap_or(u32::MAX).to_be_bytes());
+            bytes.extend(mux::header(self.connection, piece.len()));
             bytes.extend(piece);
         }
         bytes
@@ -159,50 +190,65 @@ impl Message {
 /// Puts messages together from the bytes of a socket.
 #[derive(Debug, Default)]
 pub struct Reader {
-    bytes: Vec<u8>,
+    frames: FrameReader,
     connections: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Reader {
     /// Takes bytes as they came, gives the messages that are whole now, in order.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Message>, TooLong> {
-        self.bytes.extend(bytes);
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Message>, Broken> {
         let mut messages = Vec::new();
-        let mut at = 0;
-        while let Some((connection, length)) = words(&self.bytes[at..]) {
-            if length > LONGEST {
-                return Err(too_long("a frame", length, connection));
+        self.push_into(bytes, &mut messages)?;
+        Ok(messages)
+    }
+
+    /// As [`Self::push`]; what was whole before the error is in `messages`.
+    pub fn push_into(&mut self, bytes: &[u8], messages: &mut Vec<Message>) -> Result<(), Broken> {
+        let Self {
+            frames,
+            connections,
+        } = self;
+        frames.push(bytes, |connection, piece| {
+            if connections.len() >= MOST_CONNECTIONS && !connections.contains_key(&connection) {
+                return Err(Broken::TooManyConnections);
             }
-            let Some(payload) = self.bytes[at + 8..].get(..length) else {
-                break;
-            };
-            let pending = self.connections.entry(connection).or_default();
-            pending.extend(payload);
-            at += 8 + length;
+            let pending = connections.entry(connection).or_default();
+            pending.extend(piece);
             while let Some(message) = take(connection, pending)? {
                 messages.push(message);
             }
-        }
-        self.bytes.drain(..at);
-        Ok(messages)
+            Ok(())
+        })
+    }
+
+    /// The bytes of messages that are not whole.
+    pub(super) fn into_pending(self) -> Vec<u8> {
+        self.connections.into_values().flatten().collect()
     }
 }
 
-fn take(connection: u32, pending: &mut Vec<u8>) -> Result<Option<Message>, TooLong> {
+fn take(connection: u32, pending: &mut Vec<u8>) -> Result<Option<Message>, Broken> {
     let (Some((length, stream)), Some(&[kind, flags])) = (words(pending), pending.get(8..HEADER))
     else {
         return Ok(None);
     };
     let length = length as usize;
-    if length > LONGEST {
-        return Err(too_long("a message", length, connection));
+    if length > MAX_FRAME {
+        return Err(Broken::TooLong {
+            what: "a message",
+            length,
+            connection,
+        });
     }
     if pending.len() < HEADER + length {
         return Ok(None);
     }
-    let stream = u32::try_from(stream).unwrap_or_default();
     let body = pending[HEADER..HEADER + length].to_vec();
     pending.drain(..HEADER + length);
+    if pending.is_empty() {
+        // A long message's room is not kept for short ones.
+        *pending = Vec::new();
+    }
     Ok(Some(Message {
         connection,
         stream,
@@ -213,19 +259,10 @@ fn take(connection: u32, pending: &mut Vec<u8>) -> Result<Option<Message>, TooLo
 }
 
 /// Two numbers at the start.
-fn words(bytes: &[u8]) -> Option<(u32, usize)> {
+fn words(bytes: &[u8]) -> Option<(u32, u32)> {
     let &[a, b, c, d, e, f, g, h] = bytes.first_chunk::<8>()?;
     let first = u32::from_be_bytes([a, b, c, d]);
-    let second = u32::from_be_bytes([e, f, g, h]);
-    Some((first, second as usize))
-}
-
-fn too_long(what: &'static str, length: usize, connection: u32) -> TooLong {
-    TooLong {
-        what,
-        length,
-        connection,
-    }
+    Some((first, u32::from_be_bytes([e, f, g, h])))
 }
 
 #[cfg(test)]
@@ -259,7 +296,7 @@ mod tests {
     #[test]
     fn a_long_message_begins_in_a_short_frame() {
         let bytes = message(5000).frames();
-        assert_eq!(words(&bytes), Some((TO_RUNTIME, HEADER)));
+        assert_eq!(words(&bytes), Some((TO_RUNTIME, 10)));
     }
 
     #[test]
@@ -267,5 +304,29 @@ mod tests {
         let mut bytes = TO_PLUGIN.to_be_bytes().to_vec();
         bytes.extend(u32::MAX.to_be_bytes());
         assert!(Reader::default().push(&bytes).is_err());
+    }
+
+    #[test]
+    fn what_was_whole_before_an_error_is_not_lost() {
+        let mut bytes = message(3).frames();
+        bytes.extend([0xff; 8]);
+        let mut got = Vec::new();
+        let mut reader = Reader::default();
+        assert!(reader.push_into(&bytes, &mut got).is_err());
+        assert_eq!(got, [message(3)]);
+    }
+
+    #[test]
+    fn connections_that_nri_does_not_have_take_no_memory_without_bound() {
+        let mut reader = Reader::default();
+        let mut byte_on = |id: u32| {
+            let bytes = [&mux::header(id, 1)[..], b"x"].concat();
+            reader.push(&bytes)
+        };
+        for id in 1..=16 {
+            assert_eq!(byte_on(id), Ok(Vec::new()));
+        }
+        assert_eq!(byte_on(1), Ok(Vec::new()));
+        assert_eq!(byte_on(17), Err(Broken::TooManyConnections));
     }
 }

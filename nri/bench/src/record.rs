@@ -1,0 +1,184 @@
+//! A proxy in front of a runtime's socket, which records what passes it and changes nothing.
+//!
+//! ```text
+//!   plugin ◄──► --listen ── Proxy ── --nri ◄──► runtime
+//!                            └─► FILE
+//! ```
+
+use std::{
+    fmt::Write as _,
+    fs::Permissions,
+    io,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use nri::record::{About, RecordedConnection, Recorder, Side, Summary, Values};
+use rustix::{fs::Mode, process::umask};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    task::JoinSet,
+};
+
+const PIECE: usize = 64 << 10;
+/// How long the file may take to be whole after the end.
+const FLUSH: Duration = Duration::from_secs(10);
+/// Between two tries to accept, where that fails.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where plugins connect, and where their traffic goes; the socket is gone when it is dropped.
+pub struct Proxy {
+    listener: UnixListener,
+    listen: PathBuf,
+    runtime: PathBuf,
+    recorder: Recorder,
+    connections: JoinSet<()>,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // An error says that somebody else has removed it.
+        let _ = std::fs::remove_file(&self.listen);
+    }
+}
+
+impl Proxy {
+    /// Listens, and begins the file.
+    pub fn new(runtime: &Path, listen: &Path, file: &Path, env: Values) -> Result<Self, String> {
+        let recorder = recorder(file, env).map_err(|e| format!("{}: {e}", file.display()))?;
+        let listener = bind(listen).map_err(|e| format!("socket {}: {e}", listen.display()))?;
+        Ok(Self {
+            listener,
+            listen: listen.to_owned(),
+            runtime: runtime.to_owned(),
+            recorder,
+            connections: JoinSet::new(),
+        })
+    }
+
+    /// Takes plugins in, until it is dropped.
+    pub async fn serve(&mut self) {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((plugin, _)) => {
+                        let seen = Arc::new(self.recorder.connection());
+                        let runtime = self.runtime.clone();
+                        self.connections.spawn(relay(plugin, runtime, seen));
+                    }
+                    Err(e) => {
+                        eprintln!("nri-bench: accept: {e}; trying again");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                },
+                Some(_) = self.connections.join_next() => {}
+            }
+        }
+    }
+
+    /// Cuts every connection and ends the file.
+    pub async fn end(mut self) -> Summary {
+        self.connections.shutdown().await;
+        self.recorder.finish(FLUSH)
+    }
+}
+
+fn recorder(file: &Path, env: Values) -> io::Result<Recorder> {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    let nanos = u32::try_from(now.tv_nsec).unwrap_or_default();
+    let about = About {
+        recorder: format!("nri-bench {}", env!("CARGO_PKG_VERSION")),
+        runtime: None,
+        env,
+        now: Duration::new(seconds, nanos),
+    };
+    let name = file.display().to_string();
+    Recorder::create(file, about, move |why| {
+        eprintln!("nri-bench: {name}: {why}: the recording ends here, connections go on");
+    })
+}
+
+/// For this user alone, in place of a socket that nobody serves any more.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path)?;
+    }
+    // Made for nobody: not even for the moment until its mode is set.
+    let usual = umask(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+    let listener = UnixListener::bind(path);
+    umask(usual);
+    let listener = listener?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// One connection to its end.
+async fn relay(plugin: UnixStream, runtime: PathBuf, seen: Arc<RecordedConnection>) {
+    let runtime = match UnixStream::connect(&runtime).await {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            let why = format!("the runtime does not answer: {e}");
+            eprintln!("nri-bench: socket {}: {why}", runtime.display());
+            return seen.closed(None, &why);
+        }
+    };
+    let (from_plugin, to_plugin) = plugin.into_split();
+    let (from_runtime, to_runtime) = runtime.into_split();
+    let passed = tokio::try_join!(
+        pass(from_plugin, to_runtime, Side::Plugin, &seen),
+        pass(from_runtime, to_plugin, Side::Runtime, &seen),
+    );
+    if let Err(e) = passed {
+        seen.closed(None, &e.to_string());
+    }
+}
+
+/// Passes on what one side sends; its end as an end.
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    side: Side,
+    seen: &RecordedConnection,
+) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        let read = from.read(&mut piece).await?;
+        if read == 0 {
+            seen.closed(Some(side), "");
+            // Who is gone altogether needs no end.
+            let _ = to.shutdown().await;
+            return Ok(());
+        }
+        seen.saw(side, &piece[..read]);
+        to.write_all(&piece[..read]).await?;
+    }
+}
+
+/// What it came to, in a line.
+pub fn told(summary: &Summary, file: &Path) -> String {
+    let Summary {
+        connections,
+        lines,
+        dropped,
+        incomplete,
+    } = summary;
+    let mut text = format!(
+        "{}: {connections} connections, {lines} lines",
+        file.display()
+    );
+    if *dropped > 0 {
+        let _ = write!(text, ", {dropped} dropped: the disk was too slow");
+    }
+    if *incomplete {
+        text.push_str("; it is not whole");
+    }
+    text + "\n"
+}

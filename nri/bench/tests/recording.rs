@@ -1,0 +1,287 @@
+//! The proxy between a runtime and its plugins: what passes it, and what it writes.
+
+mod common;
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::{
+        fs::PermissionsExt as _,
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::{Bench, broken};
+use nri::{
+    record::{Recording, Side, What},
+    testing::{FakeRuntime, container, pod},
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// `nri-bench record`, killed when it is dropped.
+struct Recorder {
+    child: Child,
+    listen: PathBuf,
+    file: PathBuf,
+}
+
+impl Recorder {
+    fn start(bench: &Bench, runtime: &Path, flags: &[&str]) -> Self {
+        let (listen, file) = (bench.path("proxy.sock"), bench.path("recording.jsonl"));
+        let child = Command::new(env!("CARGO_BIN_EXE_nri-bench"))
+            .arg("record")
+            .args(flags)
+            .arg("--nri")
+            .arg(runtime)
+            .arg("--listen")
+            .arg(&listen)
+            .arg(&file)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        until("it listens", || {
+            fs::metadata(&listen).is_ok_and(|m| m.permissions().mode() & 0o777 == 0o600)
+        });
+        Self {
+            child,
+            listen,
+            file,
+        }
+    }
+
+    fn interrupt(&mut self) -> ExitStatus {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("it runs"), Signal::INT).expect("ours");
+        self.child.wait().expect("it ends")
+    }
+
+    fn read(&self) -> Recording {
+        let bytes = fs::read(&self.file).expect("a file");
+        nri::record::read(bytes.as_slice()).expect("a recording")
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn plugin(socket: &Path) -> Killed {
+    let words = broken("none");
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).arg("-socket-path").arg(socket);
+    Killed(command.stdout(Stdio::null()).spawn().expect("a plugin"))
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A pod's life with the plugin behind the proxy.
+fn life(recorder: &Recorder, runtime: &FakeRuntime, tokio: &tokio::runtime::Runtime) {
+    let plugin = plugin(&recorder.listen);
+    tokio.block_on(async {
+        let id = "10-broken".parse().expect("an id");
+        runtime.joined(&id, LONG).await.expect("it joins");
+        runtime.run_pod(pod("web")).await.expect("let through");
+        let greeter = container("greeter").env("PASSWORD", "s3cret");
+        let created = runtime.create("web", greeter).await.expect("let through");
+        assert_eq!(created.merged.adjust.env[0].key, "GOOD");
+        runtime.remove_pod("web").await.expect("there");
+        runtime.shutdown().await;
+    });
+    drop(plugin);
+}
+
+fn tokio() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+#[test]
+fn a_life_through_the_proxy_is_on_file_with_every_answer_and_without_a_value_of_a_variable() {
+    for (flags, kept) in [(&[][..], false), (&["--with-env"][..], true)] {
+        let (bench, tokio) = (Bench::new(), tokio());
+        let runtime = tokio.block_on(FakeRuntime::start()).expect("a runtime");
+        let mut recorder = Recorder::start(&bench, runtime.socket(), flags);
+        life(&recorder, &runtime, &tokio);
+        until("the connection is closed", || {
+            let lines = recorder.read().lines;
+            lines.iter().any(|l| matches!(l.what, What::Closed { .. }))
+        });
+        assert!(recorder.interrupt().success());
+        assert!(!recorder.listen.exists(), "the socket goes with it");
+        let text = fs::read_to_string(&recorder.file).expect("text");
+        assert_eq!(text.contains("s3cret"), kept, "{text}");
+        assert!(text.contains(if kept {
+            "PASSWORD=s3cret"
+        } else {
+            "PASSWORD=<redacted>"
+        }));
+        let recording = recorder.read();
+        assert_eq!(recording.notes, Vec::<String>::new());
+        let mut calls = Vec::new();
+        for line in &recording.lines {
+            match &line.what {
+                What::Request {
+                    from,
+                    method,
+                    unread,
+                    message,
+                    ..
+                } => {
+                    assert!(message.is_some() && unread.is_none(), "{line:?}");
+                    calls.push((*from, method.clone()));
+                }
+                What::Answer { error, unread, .. } => {
+                    assert!(error.is_none() && unread.is_none(), "{line:?}");
+                }
+                _ => {}
+            }
+        }
+        let asked = recording
+            .lines
+            .iter()
+            .filter(|l| matches!(l.what, What::Answer { .. }));
+        assert_eq!(asked.count(), calls.len(), "every call has its answer");
+        assert_eq!(calls[0], (Side::Plugin, "RegisterPlugin".into()));
+        let of_runtime = calls[1..].iter().map(|(_, method)| method.as_str());
+        let of_runtime: Vec<_> = of_runtime.collect();
+        assert_eq!(
+            of_runtime,
+            [
+                "Configure",
+                "Synchronize",
+                "RunPodSandbox",
+                "CreateContainer",
+                "StopContainer",
+                "StopPodSandbox",
+                "RemoveContainer",
+                "RemovePodSandbox",
+                "Shutdown",
+            ]
+        );
+        let named = recording
+            .lines
+            .iter()
+            .filter(|l| l.plugin.as_deref() == Some("10-broken"));
+        assert!(named.count() > 10);
+        assert!(matches!(
+            recording.lines.last().map(|l| &l.what),
+            Some(What::Ended { .. })
+        ));
+    }
+}
+
+#[test]
+fn bytes_pass_untouched_also_those_that_are_no_message_and_an_end_is_passed_on_as_an_end() {
+    let bench = Bench::new();
+    let socket = bench.path("runtime.sock");
+    let runtime = UnixListener::bind(&socket).expect("a socket");
+    let mut recorder = Recorder::start(&bench, &socket, &["--with-env"]);
+    let mut plugin = UnixStream::connect(&recorder.listen).expect("it takes us in");
+    let (mut ours, _) = runtime.accept().expect("it connects");
+    // Half a frame's header, an unknown connection, an impossible length, and everything after it.
+    let noise: Vec<u8> = (0..200_000_u32).map(|n| (n * 7 + n / 256) as u8).collect();
+    let (sent, there) = (noise.clone(), noise.clone());
+    let writer = std::thread::spawn(move || {
+        plugin.write_all(&sent).expect("it is read");
+        plugin.shutdown(std::net::Shutdown::Write).expect("open");
+        let mut back = Vec::new();
+        plugin.read_to_end(&mut back).expect("to its end");
+        back
+    });
+    let mut came = Vec::new();
+    ours.read_to_end(&mut came).expect("to its end");
+    assert_eq!(came, there);
+    // Only one half is closed.
+    ours.write_all(b"still here").expect("open");
+    drop(ours);
+    assert_eq!(writer.join().expect("no panic"), b"still here");
+    until("both ends are on file", || {
+        let lines = recorder.read().lines;
+        lines
+            .iter()
+            .filter(|l| matches!(l.what, What::Closed { .. }))
+            .count()
+            == 2
+    });
+    assert!(recorder.interrupt().success());
+    let unread = recorder
+        .read()
+        .lines
+        .into_iter()
+        .filter_map(|line| match line.what {
+            What::Unread {
+                from: Side::Plugin,
+                unread,
+            } => unread.base64.map(|b| (unread.bytes, b)),
+            _ => None,
+        });
+    let kept: usize = unread.map(|(bytes, _)| bytes).sum();
+    assert_eq!(kept, noise.len(), "every byte is on file");
+}
+
+#[test]
+fn a_runtime_that_is_not_there_or_dies_is_so_for_the_plugin() {
+    let bench = Bench::new();
+    let socket = bench.path("runtime.sock");
+    let mut recorder = Recorder::start(&bench, &socket, &[]);
+    let mut plugin = UnixStream::connect(&recorder.listen).expect("it takes us in");
+    assert_eq!(plugin.read(&mut [0; 8]).expect("closed"), 0);
+    let runtime = UnixListener::bind(&socket).expect("a socket");
+    let mut plugin = UnixStream::connect(&recorder.listen).expect("it takes us in");
+    drop(runtime.accept().expect("it connects"));
+    assert_eq!(plugin.read(&mut [0; 8]).expect("closed"), 0);
+    let written = plugin.write_all(b"x").and_then(|()| {
+        until("the other half closes", || plugin.write_all(b"x").is_err());
+        Ok(())
+    });
+    drop(written);
+    assert!(recorder.interrupt().success());
+    let text = fs::read_to_string(&recorder.file).expect("text");
+    assert!(text.contains("the runtime does not answer"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_recorded_into_is_said_in_one_line_before_anything_is_served() {
+    let bench = Bench::new();
+    let link = bench.path("link");
+    std::os::unix::fs::symlink(bench.path("target"), &link).expect("a link");
+    for file in [link, bench.path("no/such/dir"), PathBuf::from("/dev/null")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_nri-bench"))
+            .args(["record", "--listen"])
+            .arg(bench.path("s.sock"))
+            .arg(&file)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(&*file.to_string_lossy()), "{said}");
+        assert!(!bench.path("s.sock").exists());
+    }
+}
