@@ -18,19 +18,24 @@ const MAPS: [&str; 8] = [
 /// The field that holds environment variables, in containers, adjustments and hooks alike.
 const ENV: &str = "env";
 
+/// Whether the field of this name is a map: its keys are data, and no names of fields.
+pub fn is_map(name: &str) -> bool {
+    MAPS.contains(&name)
+}
+
 /// Leaves out what is at its default; a message that is there stays, if only as `{}`.
 pub fn tidy(message: &mut Value) {
     tidy_below(message, false);
 }
 
-fn tidy_below(value: &mut Value, is_map: bool) {
+fn tidy_below(value: &mut Value, of_map: bool) {
     match value {
         Value::Object(fields) => {
-            if !is_map {
+            if !of_map {
                 fields.retain(|_, value| !is_default(value));
             }
             for (key, value) in fields {
-                tidy_below(value, !is_map && MAPS.contains(&key.as_str()));
+                tidy_below(value, !of_map && is_map(key));
             }
         }
         Value::Array(list) => list.iter_mut().for_each(|v| tidy_below(v, false)),
@@ -88,13 +93,13 @@ pub(super) fn empty_map_values(message: &Value) -> usize {
     count_below(message, false)
 }
 
-fn count_below(value: &Value, is_map: bool) -> usize {
+fn count_below(value: &Value, of_map: bool) -> usize {
     match value {
         Value::Object(fields) => fields
             .iter()
             .map(|(key, value)| {
-                let empty = is_map && value.as_str() == Some("");
-                usize::from(empty) + count_below(value, !is_map && MAPS.contains(&key.as_str()))
+                let empty = of_map && value.as_str() == Some("");
+                usize::from(empty) + count_below(value, !of_map && is_map(key))
             })
             .sum(),
         Value::Array(list) => list.iter().map(|v| count_below(v, false)).sum(),
