@@ -55,12 +55,13 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
         let mut builder = Stub::builder(handlers(&rule, connection));
         builder = builder.protocol(match rule.as_str() {
             "v1beta1" => Protocol::V1Beta1,
+            "v1alpha1" | "v1alpha1-state-change" => Protocol::V1Alpha1,
             _ => Protocol::Newest,
         });
         if let Some(socket) = &socket {
             builder = builder.name("broken").index("10").socket(socket);
         }
-        if rule == "state-change" {
+        if rule.ends_with("state-change") {
             builder = builder.state_change_only();
         }
         match builder.register().await {
@@ -212,6 +213,13 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             Err(Status::new(Code::Unimplemented, "not here").into())
         }),
         "teardown-refused" => usual().remove_container(|_, _| async { Err("who is that?".into()) }),
+        // Of a replay: these break nothing.
+        "subscribes-to-less" => pods(Handlers::new()),
+        "adjusts-otherwise" => usual().create_container(|_, _| async {
+            let mut adjust = ContainerAdjustment::default();
+            adjust.add_env("GOOD", "2").add_annotation("new", "1");
+            Ok((Some(adjust), Vec::new()))
+        }),
         "refuses" => usual().create_container(|_, _| async { Err("not on my watch".into()) }),
         _ => usual(),
     }

@@ -17,6 +17,7 @@ use crate::{
     init,
     plugin::How,
     record::{self, Proxy},
+    replay::{self, Manners},
     report::{
         Report,
         human::{self, Paint},
@@ -52,6 +53,8 @@ enum Command {
     },
     /// Record what a runtime and its plugins say, from between them; Ctrl-C ends it
     Record(Record),
+    /// Play a recording to a plugin; 0: it answers as recorded, 1: it does not, or broke a rule, 2: misuse, or it did not join
+    Replay(Replay),
     /// List the rules that plugins are held to
     Rules,
     /// Print the script that completes this command's words in a shell
@@ -63,6 +66,42 @@ struct Run {
     /// Scenarios, in TOML; each is a runtime of its own
     #[arg(required = true)]
     scenarios: Vec<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(clap::Args)]
+struct Record {
+    /// The runtime's NRI socket
+    #[arg(long, value_name = "SOCKET", default_value = nri::DEFAULT_SOCKET)]
+    nri: PathBuf,
+    /// Where plugins connect in its stead
+    #[arg(long, value_name = "SOCKET")]
+    listen: PathBuf,
+    /// Keep values of environment variables, and bytes that are no message
+    #[arg(long)]
+    with_env: bool,
+    /// Gets the recording, in place of what is in it
+    file: PathBuf,
+}
+
+#[derive(clap::Args)]
+struct Replay {
+    /// A recording
+    recording: PathBuf,
+    /// Whose connection, as NN-name or name; needed where there are several
+    #[arg(long = "plugin", value_name = "NAME")]
+    name: Option<String>,
+    /// Wait as long between events as it was then
+    #[arg(long)]
+    pace: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// The plugin, and where what came out goes.
+#[derive(clap::Args)]
+struct Target {
     /// Wait at this socket for a plugin that somebody else starts
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["connect", "plugin"])]
     listen: Option<PathBuf>,
@@ -80,19 +119,17 @@ struct Run {
     plugin: Vec<OsString>,
 }
 
-#[derive(clap::Args)]
-struct Record {
-    /// The runtime's NRI socket
-    #[arg(long, value_name = "SOCKET", default_value = nri::DEFAULT_SOCKET)]
-    nri: PathBuf,
-    /// Where plugins connect in its stead
-    #[arg(long, value_name = "SOCKET")]
-    listen: PathBuf,
-    /// Keep values of environment variables, and bytes that are no message
-    #[arg(long)]
-    with_env: bool,
-    /// Gets the recording, in place of what is in it
-    file: PathBuf,
+impl Target {
+    fn how(&self) -> Result<How, String> {
+        match (&self.listen, self.connect) {
+            (Some(_), _) => Ok(How::Awaited),
+            (None, _) if self.plugin.is_empty() => {
+                Err("no plugin: name it after --, or wait for one with --listen".to_owned())
+            }
+            (None, true) => Ok(How::Connected(self.plugin.clone())),
+            (None, false) => Ok(How::Launched(self.plugin.clone())),
+        }
+    }
 }
 
 /// The program: from its arguments to its exit code.
@@ -126,6 +163,7 @@ fn answer(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, paint: 
             .and_then(|text| say(out, &text))
             .map(|()| HELD),
         Command::Record(record) => run_record(&record, out),
+        Command::Replay(replay) => run_replay(&replay, out, paint),
         Command::Rules => say(out, &list_of_rules()).map(|()| HELD),
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -183,6 +221,38 @@ fn run_record(args: &Record, out: &mut dyn Write) -> Result<u8, String> {
     })
 }
 
+fn run_replay(args: &Replay, out: &mut dyn Write, paint: Paint) -> Result<u8, String> {
+    let manners = Manners {
+        how: args.target.how()?,
+        socket: args.target.listen.clone(),
+        pace: args.pace,
+    };
+    let path = args.recording.display();
+    let file = fs::File::open(&args.recording).map_err(|e| format!("{path}: {e}"))?;
+    let recording = nri::record::read(io::BufReader::new(file));
+    let recording = recording.map_err(|e| format!("{path}: {e}"))?;
+    let scripts = replay::scripts(&recording, args.name.as_deref());
+    let scripts = scripts.map_err(|e| format!("{path}: {e}"))?;
+    let runtime = tokio()?;
+    let mut reports = Vec::new();
+    for script in scripts {
+        let (plugin, connection) = (&script.plugin, script.connection);
+        let name = format!("{path}: {plugin}, connection {connection}");
+        let report = runtime.block_on(async {
+            let mut interrupts = Interrupts::take().map_err(|e| e.to_string())?;
+            let replay = Box::pin(replay::replay(name, script, &manners));
+            tokio::select! {
+                report = replay => report,
+                why = interrupts.wait() => Err(why),
+            }
+        })?;
+        say(out, &human::render(&report, paint))?;
+        reports.push(report);
+    }
+    write_files(&args.target, &reports)?;
+    Ok(code(&reports))
+}
+
 fn tokio() -> Result<tokio::runtime::Runtime, String> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -207,14 +277,7 @@ fn read(path: &Path) -> Result<Scenario, String> {
 }
 
 fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> {
-    let how = match (&args.listen, args.connect) {
-        (Some(_), _) => How::Awaited,
-        (None, _) if args.plugin.is_empty() => {
-            return Err("no plugin: name it after --, or wait for one with --listen".to_owned());
-        }
-        (None, true) => How::Connected(args.plugin.clone()),
-        (None, false) => How::Launched(args.plugin.clone()),
-    };
+    let how = args.target.how()?;
     // All of them, before the first is run.
     let scenarios: Result<Vec<_>, _> = args.scenarios.iter().map(|path| read(path)).collect();
     let runtime = tokio()?;
@@ -224,7 +287,7 @@ fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> 
             // Before there is anything to clean up.
             let mut interrupts = Interrupts::take().map_err(|e| e.to_string())?;
             // On the heap: it is all of a scenario's steps in one.
-            let run = Box::pin(run::run(scenario, how.clone(), args.listen.clone()));
+            let run = Box::pin(run::run(scenario, how.clone(), args.target.listen.clone()));
             tokio::select! {
                 done = run => Ok(done),
                 // The run is dropped: its plugins are killed, its directories removed.
@@ -235,7 +298,7 @@ fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> 
         say(out, &human::render(&report, paint))?;
         reports.push(report);
     }
-    write_files(args, &reports)?;
+    write_files(&args.target, &reports)?;
     Ok(code(&reports))
 }
 
@@ -258,7 +321,7 @@ impl Interrupts {
     }
 }
 
-fn write_files(args: &Run, reports: &[Report]) -> Result<(), String> {
+fn write_files(args: &Target, reports: &[Report]) -> Result<(), String> {
     let write = |path: &Path, text: String| {
         fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
     };

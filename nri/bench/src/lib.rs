@@ -13,11 +13,10 @@
 mod adjustment;
 mod changes;
 pub mod cli;
-#[cfg(test)]
-mod every_message;
 mod init;
 mod plugin;
 mod record;
+mod replay;
 mod report;
 pub mod rules;
 mod run;

@@ -1,147 +1,38 @@
 //! The proxy between a runtime and its plugins: what passes it, and what it writes.
 
 mod common;
+#[path = "common/proxy.rs"]
+mod proxy;
 
 use std::{
     fs,
     io::{Read as _, Write as _},
-    os::unix::{
-        fs::PermissionsExt as _,
-        net::{UnixListener, UnixStream},
-    },
-    path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
+    os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
+    process::Command,
 };
 
-use common::{Bench, broken};
-use nri::{
-    record::{Recording, Side, What},
-    testing::{FakeRuntime, container, pod},
-};
-use rustix::process::{Pid, Signal, kill_process};
-
-const LONG: Duration = Duration::from_secs(30);
-
-/// `nri-bench record`, killed when it is dropped.
-struct Recorder {
-    child: Child,
-    listen: PathBuf,
-    file: PathBuf,
-}
-
-impl Recorder {
-    fn start(bench: &Bench, runtime: &Path, flags: &[&str]) -> Self {
-        let (listen, file) = (bench.path("proxy.sock"), bench.path("recording.jsonl"));
-        let child = Command::new(env!("CARGO_BIN_EXE_nri-bench"))
-            .arg("record")
-            .args(flags)
-            .arg("--nri")
-            .arg(runtime)
-            .arg("--listen")
-            .arg(&listen)
-            .arg(&file)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        until("it listens", || {
-            fs::metadata(&listen).is_ok_and(|m| m.permissions().mode() & 0o777 == 0o600)
-        });
-        Self {
-            child,
-            listen,
-            file,
-        }
-    }
-
-    fn interrupt(&mut self) -> ExitStatus {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("it runs"), Signal::INT).expect("ours");
-        self.child.wait().expect("it ends")
-    }
-
-    fn read(&self) -> Recording {
-        let bytes = fs::read(&self.file).expect("a file");
-        nri::record::read(bytes.as_slice()).expect("a recording")
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn plugin(socket: &Path) -> Killed {
-    let words = broken("none");
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).arg("-socket-path").arg(socket);
-    Killed(command.stdout(Stdio::null()).spawn().expect("a plugin"))
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
-    while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// A pod's life with the plugin behind the proxy.
-fn life(recorder: &Recorder, runtime: &FakeRuntime, tokio: &tokio::runtime::Runtime) {
-    let plugin = plugin(&recorder.listen);
-    tokio.block_on(async {
-        let id = "10-broken".parse().expect("an id");
-        runtime.joined(&id, LONG).await.expect("it joins");
-        runtime.run_pod(pod("web")).await.expect("let through");
-        let greeter = container("greeter").env("PASSWORD", "s3cret");
-        let created = runtime.create("web", greeter).await.expect("let through");
-        assert_eq!(created.merged.adjust.env[0].key, "GOOD");
-        runtime.remove_pod("web").await.expect("there");
-        runtime.shutdown().await;
-    });
-    drop(plugin);
-}
-
-fn tokio() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .expect("a runtime")
-}
+use common::Bench;
+use nri::record::{Side, What};
+use proxy::{Recorder, recorded, until};
 
 #[test]
 fn a_life_through_the_proxy_is_on_file_with_every_answer_and_without_a_value_of_a_variable() {
     for (flags, kept) in [(&[][..], false), (&["--with-env"][..], true)] {
-        let (bench, tokio) = (Bench::new(), tokio());
-        let runtime = tokio.block_on(FakeRuntime::start()).expect("a runtime");
-        let mut recorder = Recorder::start(&bench, runtime.socket(), flags);
-        life(&recorder, &runtime, &tokio);
-        until("the connection is closed", || {
-            let lines = recorder.read().lines;
-            lines.iter().any(|l| matches!(l.what, What::Closed { .. }))
-        });
-        assert!(recorder.interrupt().success());
-        assert!(!recorder.listen.exists(), "the socket goes with it");
-        let text = fs::read_to_string(&recorder.file).expect("text");
+        let bench = Bench::new();
+        let file = recorded(&bench, "none", flags);
+        assert!(
+            !bench.path("proxy.sock").exists(),
+            "the socket goes with it"
+        );
+        let text = fs::read_to_string(&file).expect("text");
         assert_eq!(text.contains("s3cret"), kept, "{text}");
         assert!(text.contains(if kept {
             "PASSWORD=s3cret"
         } else {
             "PASSWORD=<redacted>"
         }));
-        let recording = recorder.read();
+        let recording = nri::record::read(text.as_bytes()).expect("a recording");
         assert_eq!(recording.notes, Vec::<String>::new());
         let mut calls = Vec::new();
         for line in &recording.lines {
@@ -177,6 +68,7 @@ fn a_life_through_the_proxy_is_on_file_with_every_answer_and_without_a_value_of_
                 "Synchronize",
                 "RunPodSandbox",
                 "CreateContainer",
+                "StartContainer",
                 "StopContainer",
                 "StopPodSandbox",
                 "RemoveContainer",

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use super::{Report, StepReport};
-use crate::changes::Change;
+use crate::{changes::Change, replay::Difference};
 
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
@@ -58,8 +58,16 @@ fn verdict(report: &Report, paint: Paint) -> String {
     let failed = report.steps.iter().filter(|s| !s.held()).count();
     let findings: usize = report.steps.iter().map(|s| s.findings.len()).sum();
     match report.held() {
+        true if report.replayed => {
+            let same = paint.as_(GREEN, "same:");
+            format!("{same} {steps} steps, as recorded")
+        }
         true => format!("{} {steps} steps", paint.as_(GREEN, "held:")),
         false if report.not_joined.is_some() => paint.as_(RED, "nothing was tried"),
+        false if report.replayed => format!(
+            "{} {failed} of {steps} steps, {findings} broken rules",
+            paint.as_(RED, "different:")
+        ),
         false => format!(
             "{} {failed} of {steps} steps, {findings} broken rules",
             paint.as_(RED, "failed:")
@@ -68,9 +76,11 @@ fn verdict(report: &Report, paint: Paint) -> String {
 }
 
 fn render_step(out: &mut String, n: usize, step: &StepReport, paint: Paint) {
-    let (mark, colour) = match step.held() {
-        true => ("ok", GREEN),
-        false => ("FAILED", RED),
+    let (mark, colour) = match (step.held(), step.outcome) {
+        (true, outcome) => (outcome.unwrap_or("ok"), GREEN),
+        // The answer is as it was, and breaks a rule.
+        (false, None | Some("same")) => ("FAILED", RED),
+        (false, Some(outcome)) => (outcome, RED),
     };
     let title = format!("{n:>3} {}", step.title);
     let took = short(step.took);
@@ -81,6 +91,9 @@ fn render_step(out: &mut String, n: usize, step: &StepReport, paint: Paint) {
     );
     for change in &step.changes {
         let _ = writeln!(out, "      {}", render_change(change, paint));
+    }
+    for difference in &step.differences {
+        let _ = writeln!(out, "      {}", render_difference(difference, paint));
     }
     for note in &step.notes {
         let _ = writeln!(out, "      {}", paint.as_(DIM, note));
@@ -124,6 +137,20 @@ fn render_change(change: &Change, paint: Paint) -> String {
             let was = before.as_ref().map_or(String::new(), |b| format!(": {b}"));
             format!("{} {by}", paint.as_(RED, &format!("- {what}{was}")))
         }
+    }
+}
+
+fn render_difference(difference: &Difference, paint: Paint) -> String {
+    let Difference {
+        path,
+        recorded,
+        now,
+    } = difference;
+    match (recorded, now) {
+        (Some(recorded), Some(now)) => paint.as_(YELLOW, &format!("~ {path}: {recorded} -> {now}")),
+        (None, Some(now)) => paint.as_(GREEN, &format!("+ {path}: {now}")),
+        (Some(recorded), None) => paint.as_(RED, &format!("- {path}: {recorded}")),
+        (None, None) => path.clone(),
     }
 }
 

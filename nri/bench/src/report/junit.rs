@@ -47,6 +47,15 @@ fn case(out: &mut String, suite: &str, n: usize, step: &StepReport) {
     for failure in &step.failures {
         let _ = write!(out, "<failure message=\"{}\"/>", escaped(failure));
     }
+    for difference in &step.differences {
+        let or_nothing = |side: &Option<String>| escaped(side.as_deref().unwrap_or("nothing"));
+        let (path, recorded) = (escaped(&difference.path), or_nothing(&difference.recorded));
+        let _ = write!(
+            out,
+            "<failure type=\"difference\" message=\"{path}: recorded {recorded}, now {}\"/>",
+            or_nothing(&difference.now)
+        );
+    }
     for finding in &step.findings {
         let what = escaped(&finding.what);
         let _ = write!(

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use nri::{Delivery, Outcome};
 use serde::{Serialize, Serializer};
 
-use crate::{changes::Change, rules::Finding};
+use crate::{changes::Change, replay::Difference, rules::Finding};
 
 /// One scenario, run.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -20,6 +20,9 @@ pub struct Report {
     pub not_joined: Option<String>,
     /// Answers by event, in seconds.
     pub latencies: BTreeMap<String, Latency>,
+    /// It is of a recording that was played.
+    #[serde(skip)]
+    pub replayed: bool,
     /// The end of what the plugin printed, where something failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub output: String,
@@ -38,6 +41,12 @@ pub struct StepReport {
     pub took: Duration,
     pub changes: Vec<Change>,
     pub notes: Vec<String>,
+    /// Of a replayed event: the answer is the recorded one, or what else became of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<&'static str>,
+    /// Where the answer differs from the recorded one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<Difference>,
     /// What was expected and is not so.
     pub failures: Vec<String>,
     pub findings: Vec<Finding>,
@@ -47,7 +56,7 @@ pub struct StepReport {
 
 impl StepReport {
     pub fn held(&self) -> bool {
-        self.failures.is_empty() && self.findings.is_empty()
+        self.failures.is_empty() && self.findings.is_empty() && self.differences.is_empty()
     }
 }
 
@@ -91,6 +100,12 @@ impl Report {
                 .all
                 .push(delivery.took);
         }
+    }
+
+    /// Counts one answer.
+    pub fn took(&mut self, method: &str, took: Duration) {
+        let latency = self.latencies.entry(method.to_owned()).or_default();
+        latency.all.push(took);
     }
 
     /// Sums the counts up.

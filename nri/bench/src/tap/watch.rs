@@ -17,7 +17,7 @@ use crate::{
 
 const V1BETA1: &str = "nri.pkg.api.v1beta1.";
 /// Calls that runtimes without dedicated calls send as StateChange.
-const PLAIN: [&str; 9] = [
+pub const PLAIN: [&str; 9] = [
     "RunPodSandbox",
     "PostUpdatePodSandbox",
     "StopPodSandbox",

@@ -5,6 +5,9 @@
 //!                            └─► FILE
 //! ```
 
+#[cfg(test)]
+mod every_message;
+
 use std::{
     fmt::Write as _,
     fs::Permissions,

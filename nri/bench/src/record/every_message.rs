@@ -156,7 +156,8 @@ fn every_message_comes_back_from_a_recording_as_it_was() {
     let calls = calls();
     let mut named: Vec<_> = calls.iter().map(|call| call.0).collect();
     let mut all = methods().to_vec();
-    (named.sort_unstable(), all.sort_unstable());
+    named.sort_unstable();
+    all.sort_unstable();
     assert_eq!(named, all, "each method once");
     let text = recorded(Values::Kept, &calls);
     let lines = read(text.as_bytes()).expect("a recording").lines;

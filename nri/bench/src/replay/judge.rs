@@ -1,0 +1,154 @@
+//! The rules, as far as a recording lets them be judged. Pure.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use nri::{
+    EventMask,
+    mask::{EVENTS, event_name},
+    merge::CreateMerge,
+    policy::Class,
+    proto::{CreateContainerRequest, CreateContainerResponse, Event, LinuxResources},
+};
+use prost::Message as _;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    runtime::Came,
+    script::{Call, UNIMPLEMENTED},
+};
+use crate::{
+    adjustment,
+    report::human::short,
+    rules::{Finding, Rule},
+};
+
+/// Containers that the plugin could know of.
+#[derive(Debug, Default)]
+pub struct Known {
+    there: BTreeSet<String>,
+    removed: BTreeSet<String>,
+}
+
+impl Known {
+    /// What this call tells.
+    pub fn sees(&mut self, call: &Call) {
+        let id = |container: &Value| container.get("id")?.as_str().map(str::to_owned);
+        let listed = call.message.get("containers").and_then(Value::as_array);
+        self.there
+            .extend(listed.into_iter().flatten().filter_map(id));
+        let Some(id) = call.message.get("container").and_then(id) else {
+            return;
+        };
+        match call.method.as_str() {
+            "RemoveContainer" => {
+                self.there.remove(&id);
+                self.removed.insert(id);
+            }
+            _ => {
+                self.removed.remove(&id);
+                self.there.insert(id);
+            }
+        }
+    }
+
+    /// What is wrong with the updates and evictions of a message.
+    pub fn of_updates(&self, message: &Value) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (list, deed) in [("update", "an update"), ("evict", "an eviction")] {
+            let all = message
+                .get(list)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
+            for one in all {
+                let id = one
+                    .get("container_id")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
+                if self.removed.contains(id) {
+                    let what = format!("{deed} of container {id}, which was removed");
+                    findings.push(Finding::new(Rule::KeptAfterRemove, what));
+                } else if !self.there.contains(id) {
+                    let what =
+                        format!("{deed} of container {id:?}, which the recording does not have");
+                    findings.push(Finding::new(Rule::UnknownContainer, what));
+                }
+                if let Some(resources) = one.pointer("/linux/resources") {
+                    let resources = LinuxResources::deserialize(resources).unwrap_or_default();
+                    let mut wrong = Vec::new();
+                    adjustment::resources_wrong(&resources, &mut wrong);
+                    let wrong = wrong.into_iter();
+                    findings.extend(wrong.map(|what| Finding::new(Rule::BadAdjustment, what)));
+                }
+            }
+        }
+        findings
+    }
+}
+
+/// The event of a call; `None`: it is none.
+pub fn event(method: &str) -> Option<Event> {
+    let mut all = EVENTS.iter().map(|(event, _)| *event);
+    all.find(|event| event_name(*event) == method)
+}
+
+/// What an answer to Configure subscribes to.
+pub fn subscribed(answer: &Value) -> Option<EventMask> {
+    let events = answer.get("events").and_then(Value::as_i64).unwrap_or(0);
+    EventMask::from_wire(i32::try_from(events).ok()?).ok()
+}
+
+/// What is wrong with an answer, whatever was answered then.
+pub fn of_answer(call: &Call, came: &Came, limit: Duration, known: &Known) -> Vec<Finding> {
+    let method = &call.method;
+    match came {
+        Came::Answer { message, payload } => {
+            let mut findings = known.of_updates(message);
+            if method == "CreateContainer" {
+                findings.extend(of_adjustment(call, payload));
+            }
+            findings
+        }
+        Came::TimedOut => {
+            let what = format!("{method} had no answer after {}", short(limit));
+            vec![Finding::new(Rule::LateAnswer, what)]
+        }
+        Came::Lost(why) => vec![Finding::new(
+            Rule::LostConnection,
+            format!("{method}: {why}"),
+        )],
+        Came::Garbage(why) => vec![Finding::new(Rule::Garbage, format!("{method}: {why}"))],
+        // Also by StateChange.
+        Came::Error(failure) if failure.code == UNIMPLEMENTED => {
+            let what = format!("{method} is answered with UNIMPLEMENTED");
+            vec![Finding::new(Rule::UnhandledEvent, what)]
+        }
+        Came::Error(failure) => {
+            let class = event(method).map(Class::of);
+            let teardown = matches!(class, Some(Class::Teardown | Class::Notification));
+            let what = format!("{method}: {}", failure.message);
+            let finding = teardown.then(|| Finding::new(Rule::TeardownRefused, what));
+            finding.into_iter().collect()
+        }
+    }
+}
+
+fn of_adjustment(call: &Call, payload: &[u8]) -> Vec<Finding> {
+    let Ok(answer) = CreateContainerResponse::decode(payload) else {
+        return Vec::new();
+    };
+    let wrong = answer.adjust.iter().flat_map(adjustment::wrong);
+    let mut findings: Vec<_> = wrong
+        .map(|what| Finding::new(Rule::BadAdjustment, what))
+        .collect();
+    let request = CreateContainerRequest::deserialize(&call.message).unwrap_or_default();
+    let id = nri::PluginId {
+        index: "10".to_owned(),
+        name: "plugin".to_owned(),
+    };
+    if let Err(conflict) = CreateMerge::new(request).apply(&id, answer) {
+        findings.push(Finding::new(Rule::Conflict, conflict.to_string()));
+    }
+    findings
+}

@@ -1,0 +1,364 @@
+//! Plays a recording to a plugin, over the real wire, and compares what it answers with what was answered then.
+//!
+//! ```text
+//!   recording ─► script ─► Replay ─► runtime (frames) ◄─ tap/ ◄─ the plugin (plugin.rs)
+//!                             │ differ, judge
+//!                             ▼
+//!                           report/
+//! ```
+
+mod differ;
+mod judge;
+mod own_calls;
+mod runtime;
+mod script;
+
+use std::{path::PathBuf, time::Duration};
+
+use nri::PluginId;
+use tokio::{
+    net::UnixListener,
+    time::{Instant, sleep},
+};
+
+pub use differ::Difference;
+pub use script::{Script, scripts};
+
+use crate::{
+    plugin::{GRACE, How, Instance, Program},
+    report::{Report, StepReport},
+    rules::{Finding, Rule},
+    scenario::Speaks,
+    tap::{Manner, Tap},
+};
+use judge::Known;
+use runtime::{Came, Runtime};
+use script::{Act, Call};
+
+/// How long the plugin may take to register.
+const JOIN: Duration = Duration::from_secs(10);
+/// For a call whose recording does not say how long it had.
+const CALL: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How to play.
+#[derive(Debug, Clone)]
+pub struct Manners {
+    pub how: How,
+    /// Where plugins connect; a place of its own without one.
+    pub socket: Option<PathBuf>,
+    /// As fast as it was recorded, and not as fast as the plugin answers.
+    pub pace: bool,
+}
+
+/// Plays one connection. `name` is what the report is called.
+pub async fn replay(name: String, script: Script, manners: &Manners) -> Result<Report, String> {
+    let mut replay = Replay::new(name, script, manners).await?;
+    if let Err(why) = replay.play(manners.pace).await {
+        replay.report.not_joined = Some(why);
+    }
+    replay.end().await;
+    replay.report.finish();
+    if !replay.report.held() {
+        replay.report.output = replay.program.tail();
+    }
+    Ok(replay.report)
+}
+
+struct Replay {
+    script: Script,
+    tap: Tap,
+    listener: UnixListener,
+    program: Program,
+    instance: Option<Instance>,
+    known: Known,
+    /// What the plugin subscribes to now; `None` before Configure.
+    events: Option<nri::EventMask>,
+    /// It does not know the calls that are else a StateChange.
+    old: bool,
+    /// Calls of the plugin that have not come in their place.
+    awaited: Vec<Call>,
+    report: Report,
+    _dir: tempfile::TempDir,
+}
+
+impl Replay {
+    async fn new(name: String, script: Script, manners: &Manners) -> Result<Self, String> {
+        let dir = tempfile::Builder::new().prefix("nri-bench-").tempdir();
+        let dir = dir.map_err(|e| e.to_string())?;
+        let own = dir.path().join("runtime.sock");
+        let listener = UnixListener::bind(&own).map_err(|e| format!("{}: {e}", own.display()))?;
+        let id: PluginId = script.plugin.parse().unwrap_or_else(|_| PluginId {
+            index: "10".to_owned(),
+            name: "plugin".to_owned(),
+        });
+        let socket = manners.socket.clone();
+        let socket = socket.unwrap_or_else(|| dir.path().join("nri.sock"));
+        let speaks = match script.serves_beta {
+            true => Speaks::Newest,
+            false => Speaks::V0125,
+        };
+        let manner = Manner {
+            speaks,
+            ..Manner::default()
+        };
+        let tap = Tap::new(&own, &socket, manner);
+        let program = Program {
+            how: manners.how.clone(),
+            id,
+            socket,
+            output: dir.path().join("output"),
+        };
+        Ok(Self {
+            script,
+            tap,
+            listener,
+            program,
+            instance: None,
+            known: Known::default(),
+            events: None,
+            old: false,
+            awaited: Vec::new(),
+            report: Report {
+                scenario: name,
+                replayed: true,
+                ..Report::default()
+            },
+            _dir: dir,
+        })
+    }
+
+    /// An error says why nothing was tried.
+    async fn play(&mut self, pace: bool) -> Result<(), String> {
+        self.tap.listen().map_err(|e| e.to_string())?;
+        self.instance = self.program.start(&self.tap).map_err(|e| e.to_string())?;
+        let mut runtime = self.register().await?;
+        let acts = std::mem::take(&mut self.script.acts);
+        let mut last = acts.first().map_or(0.0, |act| act.call().at);
+        for (played, act) in acts.iter().enumerate() {
+            let call = act.call();
+            if pace {
+                let pause = Duration::try_from_secs_f64(call.at - last).unwrap_or_default();
+                // That it has gone meanwhile is seen at the call.
+                let _ = runtime.until(Instant::now() + pause, |_| false).await;
+                last = call.at;
+            }
+            // What the runtime was told last must be heard before it says goodbye.
+            if call.method == "Shutdown" {
+                self.settle(&mut runtime).await;
+            }
+            let step = match act {
+                Act::Call(call) => self.call(&mut runtime, call).await,
+                Act::Update(call) => self.update(&mut runtime, call).await,
+            };
+            let Some(step) = step else {
+                continue;
+            };
+            let lost = step.outcome == Some(LOST);
+            self.file(step);
+            if lost {
+                let left = acts.len() - played - 1;
+                let step = self.report.steps.last_mut();
+                step.into_iter().for_each(|step| {
+                    step.failures.push(format!(
+                        "the plugin is not there any more: {left} later ones were not played"
+                    ));
+                });
+                return Ok(());
+            }
+        }
+        self.settle(&mut runtime).await;
+        Ok(())
+    }
+
+    async fn register(&mut self) -> Result<Runtime, String> {
+        let deadline = Instant::now() + JOIN;
+        let began = std::time::Instant::now();
+        let mut runtime: Option<Runtime> = None;
+        loop {
+            match &mut runtime {
+                None => tokio::select! {
+                    accepted = self.listener.accept() => {
+                        let (stream, _) = accepted.map_err(|e| e.to_string())?;
+                        let updates = self.script.acts.iter().filter_map(|act| match act {
+                            Act::Update(call) => Some(call.clone()),
+                            Act::Call(_) => None,
+                        });
+                        runtime = Some(Runtime::new(stream, self.script.env, updates));
+                    }
+                    () = sleep(LOOK) => {}
+                },
+                Some(there) => {
+                    let soon = Instant::now() + LOOK;
+                    match there.until(soon, |r| r.registered.is_some()).await {
+                        Ok(true) => break,
+                        Ok(false) => {}
+                        // Another connection may come.
+                        Err(_) => runtime = None,
+                    }
+                }
+            }
+            if let Some(status) = self.instance.as_mut().and_then(Instance::ended) {
+                return Err(format!(
+                    "the plugin ended with {status} before it had registered"
+                ));
+            }
+            if Instant::now() >= deadline {
+                let socket = self.program.socket.display();
+                return Err(format!(
+                    "no plugin has registered within {JOIN:?}: it must connect to {socket}"
+                ));
+            }
+        }
+        let runtime = runtime.ok_or("no connection")?;
+        let registered = runtime.registered.clone().ok_or("no registration")?;
+        let beta = registered.package.contains("v1beta1");
+        let version = |beta| if beta { "v1beta1" } else { "v1alpha1" };
+        let mut step = StepReport {
+            title: format!("RegisterPlugin {}", registered.plugin),
+            took: began.elapsed(),
+            notes: std::mem::take(&mut self.script.notes),
+            outcome: Some(SAME),
+            ..StepReport::default()
+        };
+        if beta != self.script.beta {
+            let (now, then) = (version(beta), version(self.script.beta));
+            step.notes
+                .push(format!("it speaks {now}, the recorded one {then}"));
+        }
+        self.report.plugins = vec![registered.plugin];
+        // v1beta1 has no StateChange.
+        self.old = !beta && !self.script.dedicated;
+        self.file(step);
+        Ok(runtime)
+    }
+
+    /// One call of the recorded runtime. `None`: it is not in what the plugin subscribes to, and was answered with nothing.
+    async fn call(&mut self, runtime: &mut Runtime, call: &Call) -> Option<StepReport> {
+        let began = std::time::Instant::now();
+        let mut step = StepReport {
+            title: title(call),
+            ..StepReport::default()
+        };
+        self.known.sees(call);
+        if judge::event(&call.method)
+            .is_some_and(|event| self.events.is_some_and(|e| !e.has(event)))
+        {
+            step.outcome = Some(NOT_SUBSCRIBED);
+            let nothing = serde_json::json!({});
+            step.differences = match call.answer.as_value() {
+                Some(recorded) => differ::differences(&recorded, &nothing),
+                None => Vec::new(),
+            };
+            // That it does not subscribe is said once, at Configure.
+            return (!step.differences.is_empty()).then_some(step);
+        }
+        let limit = call.timeout.unwrap_or(CALL);
+        let came = self.ask(runtime, call, limit).await;
+        step.took = began.elapsed();
+        self.report.took(&call.method, step.took);
+        self.judge(call, &came, limit, &mut step);
+        if call.method == "Configure"
+            && let Came::Answer { message, .. } = &came
+        {
+            self.events = judge::subscribed(message);
+        }
+        Some(step)
+    }
+
+    /// As a StateChange where the plugin, or the recorded runtime, knows nothing else.
+    async fn ask(&mut self, runtime: &mut Runtime, call: &Call, limit: Duration) -> Came {
+        let plain = script::has_state_change(&call.method);
+        if !(plain && self.old) {
+            let came = runtime.call(&call.method, &call.message, limit).await;
+            let unknown =
+                matches!(&came, Came::Error(failure) if failure.code == script::UNIMPLEMENTED);
+            let beta = runtime
+                .registered
+                .as_ref()
+                .is_some_and(|r| r.package.contains("v1beta1"));
+            if !(plain && unknown) || beta {
+                return came;
+            }
+            self.old = true;
+        }
+        let mut message = call.message.clone();
+        if let (Some(fields), Some(event)) = (message.as_object_mut(), judge::event(&call.method)) {
+            fields.insert("event".to_owned(), (event as i32).into());
+        }
+        runtime.call("StateChange", &message, limit).await
+    }
+
+    fn judge(&mut self, call: &Call, came: &Came, limit: Duration, step: &mut StepReport) {
+        let (now, outcome) = match came {
+            Came::Answer { message, .. } => (message.clone(), SAME),
+            Came::Error(failure) => (script::of_failure(failure), ERROR),
+            Came::Garbage(why) => (serde_json::json!({ "error": why }), ERROR),
+            Came::TimedOut => (serde_json::json!({ "error": "no answer" }), TIMED_OUT),
+            Came::Lost(why) => (serde_json::json!({ "error": why }), LOST),
+        };
+        match call.answer.as_value() {
+            Some(recorded) => step.differences = differ::differences(&recorded, &now),
+            None => step
+                .notes
+                .push("the recorded answer is not on file: not compared".to_owned()),
+        }
+        step.outcome = Some(match (outcome, step.differences.is_empty()) {
+            (SAME, false) => DIFFERENT,
+            // An error is the same where it is the recorded one.
+            (ERROR | TIMED_OUT, true) => SAME,
+            (outcome, _) => outcome,
+        });
+        step.findings = judge::of_answer(call, came, limit, &self.known);
+    }
+
+    fn file(&mut self, mut step: StepReport) {
+        for finding in self.tap.take_findings() {
+            if !step.findings.contains(&finding) {
+                step.findings.push(finding);
+            }
+        }
+        self.report.steps.push(step);
+    }
+
+    /// The connection is closed; a launched plugin ends with it.
+    async fn end(&mut self) {
+        self.tap.drained().await;
+        let mut findings = self.tap.take_findings();
+        if let Some(mut instance) = self.instance.take() {
+            let launched = self.program.is_launched() && self.report.not_joined.is_none();
+            if launched && !instance.ends_within(GRACE).await {
+                let what = format!("it was there {GRACE:?} after its connection was lost");
+                findings.push(Finding::new(Rule::OutlivesRuntime, what));
+            }
+            instance.stop().await;
+        }
+        // A plugin that ended by itself may have said why with its last words only.
+        if let (false, Some(last)) = (findings.is_empty(), self.report.steps.last_mut()) {
+            last.findings.extend(findings);
+        }
+    }
+}
+
+const SAME: &str = "same";
+const DIFFERENT: &str = "different";
+const ERROR: &str = "error";
+const TIMED_OUT: &str = "timed out";
+const LOST: &str = "lost";
+const NOT_SUBSCRIBED: &str = "not subscribed";
+
+fn title(call: &Call) -> String {
+    let name = |what: &str| {
+        let name = call.message.get(what)?.get("name")?.as_str()?;
+        Some(name.to_owned())
+    };
+    let about = [name("pod"), name("container")];
+    let about: Vec<_> = about.into_iter().flatten().collect();
+    let by = match call.method.as_str() {
+        "UpdateContainers" => " of the plugin",
+        _ => "",
+    };
+    format!("{}{by} {}", call.method, about.join("/"))
+        .trim_end()
+        .to_owned()
+}

@@ -1,0 +1,248 @@
+//! The runtime's end of a connection, as it was recorded: calls that are given to it, and answers that it has on file.
+
+use std::{collections::BTreeMap, io, time::Duration};
+
+use nri::record::{
+    Part, Values, decode, encode,
+    frames::{Message, Reader, Request, Response, Status, TO_PLUGIN, TO_RUNTIME},
+    json,
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    differ::differences,
+    script::{Answer, Call, UNIMPLEMENTED},
+};
+
+const PIECE: usize = 16 << 10;
+/// INVALID_ARGUMENT of gRPC.
+const INVALID_ARGUMENT: i32 = 3;
+
+/// What became of a call to the plugin.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Came {
+    Answer {
+        message: Value,
+        payload: Vec<u8>,
+    },
+    Error(nri::record::Failure),
+    /// It is no such message.
+    Garbage(String),
+    TimedOut,
+    Lost(String),
+}
+
+/// A plugin that has registered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Registered {
+    pub plugin: String,
+    /// `nri.pkg.api.v1alpha1.` or `nri.pkg.api.v1beta1.`
+    pub package: String,
+}
+
+/// An UpdateContainers that the plugin made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    pub message: Value,
+    /// It was told apart from the others by one of the recording.
+    pub matched: bool,
+}
+
+pub struct Runtime {
+    stream: UnixStream,
+    reader: Reader,
+    env: Values,
+    last_id: u32,
+    /// Answers that nobody has taken yet, by call.
+    answers: BTreeMap<u32, Message>,
+    pub registered: Option<Registered>,
+    /// What the plugin asked for, in order.
+    pub made: Vec<Made>,
+    /// What the recorded runtime answered to each UpdateContainers, until one has got it.
+    on_file: Vec<Option<Call>>,
+}
+
+impl Runtime {
+    pub fn new(stream: UnixStream, env: Values, updates: impl IntoIterator<Item = Call>) -> Self {
+        Self {
+            stream,
+            reader: Reader::default(),
+            env,
+            // Odd, and rising (ids of the client side of a connection).
+            last_id: 0,
+            answers: BTreeMap::new(),
+            registered: None,
+            made: Vec::new(),
+            on_file: updates.into_iter().map(Some).collect(),
+        }
+    }
+
+    /// Calls the plugin and waits for its answer.
+    pub async fn call(&mut self, method: &str, message: &Value, limit: Duration) -> Came {
+        let package = self
+            .registered
+            .as_ref()
+            .map(|r| r.package.clone())
+            .unwrap_or_default();
+        let service = format!("{package}Plugin");
+        let payload = match encode(method, Part::Request, message) {
+            Ok(payload) => payload,
+            Err(why) => return Came::Lost(format!("the recorded {method} cannot be sent: {why}")),
+        };
+        self.last_id += if self.last_id == 0 { 1 } else { 2 };
+        let id = self.last_id;
+        let request = Request {
+            service: service.clone(),
+            method: method.to_owned(),
+            payload,
+            timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),
+            metadata: Vec::new(),
+        };
+        let deadline = Instant::now() + limit;
+        let frames = Message::call(TO_PLUGIN, id, &request).frames();
+        match timeout_at(deadline, self.stream.write_all(&frames)).await {
+            Err(_) => return Came::TimedOut,
+            Ok(Err(e)) => return Came::Lost(e.to_string()),
+            Ok(Ok(())) => {}
+        }
+        let answered = self
+            .until(deadline, |runtime| runtime.answers.contains_key(&id))
+            .await;
+        match (answered, self.answers.remove(&id)) {
+            (_, Some(answer)) => self.came(&service, method, &answer),
+            (Err(e), None) => Came::Lost(e.to_string()),
+            (Ok(_), None) => Came::TimedOut,
+        }
+    }
+
+    fn came(&self, service: &str, method: &str, answer: &Message) -> Came {
+        let Some(response) = answer.response() else {
+            return Came::Garbage("the answer is none".to_owned());
+        };
+        if let Some(status) = response.status.filter(|status| status.code != 0) {
+            return Came::Error(nri::record::Failure {
+                code: status.code,
+                message: status.message,
+            });
+        }
+        match decode(service, method, Part::Answer, &response.payload) {
+            Some(Ok(decoded)) => Came::Answer {
+                message: self.as_recorded(decoded.message),
+                payload: response.payload,
+            },
+            Some(Err(why)) => Came::Garbage(why),
+            None => Came::Garbage("NRI has no such call".to_owned()),
+        }
+    }
+
+    /// Hears the plugin until this holds; false if it did not in time.
+    pub async fn until(
+        &mut self,
+        deadline: Instant,
+        holds: impl Fn(&Self) -> bool,
+    ) -> io::Result<bool> {
+        let mut piece = vec![0; PIECE];
+        loop {
+            if holds(self) {
+                return Ok(true);
+            }
+            let Ok(read) = timeout_at(deadline, self.stream.read(&mut piece)).await else {
+                return Ok(false);
+            };
+            let read = read?;
+            if read == 0 {
+                return Err(io::Error::other("the plugin has closed its connection"));
+            }
+            let messages = self.reader.push(&piece[..read]).map_err(io::Error::other)?;
+            for message in messages {
+                self.take(message).await?;
+            }
+        }
+    }
+
+    async fn take(&mut self, message: Message) -> io::Result<()> {
+        if message.connection == TO_PLUGIN {
+            self.answers.insert(message.stream, message);
+            return Ok(());
+        }
+        let Some(request) = message
+            .request()
+            .filter(|_| message.connection == TO_RUNTIME)
+        else {
+            return Ok(());
+        };
+        let answer = match self.answer(&request) {
+            Ok(payload) => message.answer(&Response {
+                status: None,
+                payload,
+            }),
+            Err(status) => message.answer(&Response {
+                status: Some(status),
+                payload: Vec::new(),
+            }),
+        };
+        self.stream.write_all(&answer.frames()).await
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Vec<u8>, Status> {
+        let (service, method) = (&request.service, request.method.as_str());
+        let status = |code, message: String| Status { code, message };
+        let decoded = match decode(service, method, Part::Request, &request.payload) {
+            Some(Ok(decoded)) => decoded.message,
+            Some(Err(why)) => return Err(status(INVALID_ARGUMENT, why)),
+            None => {
+                let why = format!("{service}/{method} is not served by this runtime");
+                return Err(status(UNIMPLEMENTED, why));
+            }
+        };
+        match method {
+            "RegisterPlugin" => {
+                let text = |key: &str| decoded.get(key).and_then(Value::as_str).unwrap_or_default();
+                self.registered = Some(Registered {
+                    plugin: format!("{}-{}", text("plugin_idx"), text("plugin_name")),
+                    package: service.trim_end_matches("Runtime").to_owned(),
+                });
+                Ok(Vec::new())
+            }
+            _ => self.update(decoded),
+        }
+    }
+
+    /// The recorded answer to the same call, or that everything went well.
+    fn update(&mut self, message: Value) -> Result<Vec<u8>, Status> {
+        let message = self.as_recorded(message);
+        let same = |call: &&mut Option<Call>| {
+            let recorded = call.as_ref().map(|call| &call.message);
+            recorded.is_some_and(|recorded| differences(recorded, &message).is_empty())
+        };
+        let on_file = self.on_file.iter_mut().find(same).and_then(Option::take);
+        self.made.push(Made {
+            message,
+            matched: false,
+        });
+        match on_file.map(|call| call.answer) {
+            Some(Answer::Message(answer)) => encode("UpdateContainers", Part::Answer, &answer)
+                .map_err(|message| Status {
+                    code: INVALID_ARGUMENT,
+                    message,
+                }),
+            Some(Answer::Error(failure)) => Err(Status {
+                code: failure.code,
+                message: failure.message,
+            }),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn as_recorded(&self, mut message: Value) -> Value {
+        if self.env == Values::Redacted {
+            json::redact(&mut message);
+        }
+        message
+    }
+}
