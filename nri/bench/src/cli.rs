@@ -46,10 +46,13 @@ struct Cli {
 enum Command {
     /// Run scenarios against a plugin; 0: all held, 1: something failed, 2: misuse, or the plugin did not join
     Run(Run),
-    /// Print a scenario to begin with: of a pod as Kubernetes writes it, or with comments
+    /// Print a scenario to begin with: of a pod as Kubernetes writes it, of a recording, or with comments
     Init {
-        /// A Pod, or a Deployment, DaemonSet, StatefulSet or Job, in YAML or JSON; - is standard input
-        pod: Option<PathBuf>,
+        /// A Pod, or a Deployment, DaemonSet, StatefulSet or Job, in YAML or JSON, or a recording; - is standard input
+        file: Option<PathBuf>,
+        /// Of a recording, whose connection, as NN-name or name; needed where there are several
+        #[arg(long, value_name = "NAME")]
+        plugin: Option<String>,
     },
     /// Record what a runtime and its plugins say, from between them; Ctrl-C ends it
     Record(Record),
@@ -159,7 +162,7 @@ fn answer(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, paint: 
     };
     let done = match cli.command {
         Command::Run(run) => run_all(&run, out, paint),
-        Command::Init { pod } => begin(pod.as_deref())
+        Command::Init { file, plugin } => begin(file.as_deref(), plugin.as_deref())
             .and_then(|text| say(out, &text))
             .map(|()| HELD),
         Command::Record(record) => run_record(&record, out),
@@ -182,16 +185,28 @@ fn say(out: &mut dyn Write, text: &str) -> Result<(), String> {
     said.map_err(|e| format!("standard output: {e}"))
 }
 
-fn begin(pod: Option<&Path>) -> Result<String, String> {
-    let Some(path) = pod else {
+fn begin(file: Option<&Path>, plugin: Option<&str>) -> Result<String, String> {
+    let Some(path) = file else {
         return Ok(init::template());
     };
+    let in_file = |e: String| format!("{}: {e}", path.display());
     let text = match path.to_str() {
         Some("-") => io::read_to_string(io::stdin()),
         _ => fs::read_to_string(path),
     };
-    let text = text.map_err(|e| format!("{}: {e}", path.display()))?;
-    init::from_pod(&text).map_err(|e| format!("{}: {e}", path.display()))
+    let text = text.map_err(|e| in_file(e.to_string()))?;
+    if nri::record::is_recording(text.as_bytes()) {
+        let recording = nri::record::read(text.as_bytes()).map_err(|e| in_file(e.to_string()))?;
+        let scripts = replay::scripts(&recording, plugin).map_err(in_file)?;
+        let first = scripts.first().map(init::from_script);
+        return Ok(first.unwrap_or_default());
+    }
+    if plugin.is_some() {
+        return Err(in_file(
+            "--plugin is for recordings, and this is none".to_owned(),
+        ));
+    }
+    init::from_pod(&text).map_err(in_file)
 }
 
 fn run_record(args: &Record, out: &mut dyn Write) -> Result<u8, String> {

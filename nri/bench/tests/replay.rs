@@ -259,6 +259,22 @@ fn plugins_of_other_versions_of_the_protocol_are_played_the_same_events() {
 }
 
 #[test]
+fn a_recording_becomes_a_scenario_that_the_recorded_plugin_holds_and_another_does_not() {
+    for recorded_as in ["none", "adjusts-otherwise", "subscribes-to-less"] {
+        let bench = Bench::new();
+        let file = recorded(&bench, recorded_as, &[]);
+        let mut out = Vec::new();
+        let args = ["nri-bench".into(), "init".into(), OsString::from(file)];
+        assert_eq!(nri_bench::cli::answer_to(args, &mut out), 0);
+        let scenario = String::from_utf8(out).expect("text");
+        let run = bench.run(&scenario, &[], &broken(recorded_as));
+        assert_eq!(run.code, 0, "{scenario}\n{}", run.text);
+        let run = bench.run(&scenario, &[], &broken("conflict"));
+        assert_eq!(run.code, 1, "{scenario}\n{}", run.text);
+    }
+}
+
+#[test]
 fn a_plugin_may_connect_by_itself() {
     let bench = Bench::new();
     let file = recorded(&bench, "none", &[]);

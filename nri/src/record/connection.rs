@@ -1,18 +1,20 @@
 //! One connection of a plugin while it is recorded.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 
 use super::{
     frames::Reader,
     line::Side,
-    recorder::{Event, Happened, Recorder},
+    queue::{Happened, Queue},
 };
 use crate::wire::mux::{MuxError, Watch};
 
 /// Sees the bytes of one connection both ways. Dropped, it says no more.
 #[derive(Debug)]
 pub struct RecordedConnection {
-    recorder: Recorder,
+    queue: Arc<Queue>,
     number: u64,
     of_plugin: Mutex<Sent>,
     of_runtime: Mutex<Sent>,
@@ -27,9 +29,9 @@ struct Sent {
 }
 
 impl RecordedConnection {
-    pub(super) fn new(recorder: Recorder, number: u64) -> Self {
+    pub(super) fn new(queue: Arc<Queue>, number: u64) -> Self {
         let connection = Self {
-            recorder,
+            queue,
             number,
             of_plugin: Mutex::default(),
             of_runtime: Mutex::default(),
@@ -40,7 +42,7 @@ impl RecordedConnection {
 
     /// These bytes have come from this side, or are about to be passed on for it.
     pub fn saw(&self, from: Side, bytes: &[u8]) {
-        if self.recorder.is_over() {
+        if self.queue.is_over() {
             return;
         }
         let mut sent = self.sent(from).lock();
@@ -92,11 +94,7 @@ impl RecordedConnection {
     }
 
     fn tell(&self, happened: Happened) {
-        self.recorder.tell(Event {
-            at: self.recorder.elapsed(),
-            connection: self.number,
-            happened,
-        });
+        self.queue.tell(self.number, happened);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Recordings of NRI traffic: JSON lines, one for each message, of any number of connections.
 //!
 //! ```text
-//!   bytes ─► connection (frames) ─► recorder (a queue with a bound) ─► its thread: lines ─► file
-//!                                                                       │ methods, json (redacts)
-//!   file ─► read ─► lines ─► methods ─► bytes of messages               ▼
-//!                                                                      line
+//!   bytes ─► connection (frames) ─► queue (with a bound) ─► recorder, a thread of its own ─► file
+//!                                                              │ render, methods, json (redacts)
+//!                                                              ▼
+//!   file ─► read ─► line ─► methods ─► bytes of messages       line
 //! ```
 //!
 //! Whoever is recorded waits for nothing: what the queue has no room for is dropped and counted, and a write that fails
@@ -16,6 +16,7 @@ pub mod frames;
 pub mod json;
 mod line;
 mod methods;
+mod queue;
 mod read;
 mod recorder;
 mod render;

@@ -12,7 +12,7 @@ use super::{
     json,
     line::{Failure, Line, Side, Unread, Values, What},
     methods::{Decoded, Part, decode},
-    recorder::{Event, Happened, seconds},
+    queue::{Event, Happened, seconds},
 };
 
 /// Calls without an answer that are remembered, for each connection.

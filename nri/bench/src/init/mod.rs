@@ -1,11 +1,17 @@
-//! A scenario to begin with: from a pod as Kubernetes writes it, or from nothing.
+//! A scenario to begin with: from a pod as Kubernetes writes it, from a recording, or from nothing.
 
+mod expected;
 mod pod;
 mod quantity;
+mod recording;
+mod toml;
 
 use std::fmt::Write as _;
 
 use pod::{Container, Pod};
+use toml::quoted;
+
+pub use recording::scenario as from_script;
 
 /// The scenario of who has no pod at hand.
 const TEMPLATE: &str = include_str!("template.toml");
@@ -103,10 +109,4 @@ fn map(out: &mut String, table: &str, entries: &std::collections::BTreeMap<Strin
     for (key, value) in entries {
         let _ = writeln!(out, "{} = {}", quoted(key), quoted(value));
     }
-}
-
-/// A text as TOML has it; JSON's escapes are TOML's, but for one character.
-fn quoted(text: &str) -> String {
-    let json = serde_json::Value::from(text).to_string();
-    json.replace('\u{7f}', "\\u007f")
 }

@@ -22,7 +22,8 @@ use tokio::{
 };
 
 pub use differ::Difference;
-pub use script::{Script, scripts};
+pub use judge::subscribed;
+pub use script::{Act, Answer, Call, Script, scripts};
 
 use crate::{
     plugin::{GRACE, How, Instance, Program},
@@ -33,7 +34,6 @@ use crate::{
 };
 use judge::Known;
 use runtime::{Came, Runtime};
-use script::{Act, Call};
 
 /// How long the plugin may take to register.
 const JOIN: Duration = Duration::from_secs(10);

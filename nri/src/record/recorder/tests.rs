@@ -1,7 +1,9 @@
 use std::sync::mpsc;
 
+use parking_lot::Mutex;
+
 use super::*;
-use crate::record::{read, recorder};
+use crate::record::{line::Side, queue, read, recorder};
 
 /// A disk that does as it is told.
 struct Disk {
@@ -64,8 +66,8 @@ fn a_disk_that_hangs_costs_lines_which_are_counted_and_no_memory_and_no_time() {
     for _ in 0..100 {
         connection.saw(Side::Plugin, &piece);
     }
-    let held = recorder.0.shared.queue.lock().bytes;
-    assert!(held <= BUDGET, "{held} bytes wait");
+    let held = recorder.0.queue.bytes();
+    assert!(held <= queue::BUDGET, "{held} bytes wait");
     drop(words);
     let summary = recorder.finish(LONG);
     assert!(!summary.incomplete && summary.dropped > 60, "{summary:?}");

@@ -1,0 +1,374 @@
+//! The scenario of what a recording tells of one plugin's connection: its pods and containers, what happened to them, and
+//! what the plugin made of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+use nri::record::Failure;
+use serde_json::Value;
+
+use super::{
+    expected::expected,
+    toml::{inline, key, quoted},
+};
+use crate::replay::{Act, Answer, Call, Script};
+
+/// What a runtime fills in by itself.
+const OF_THE_RUNTIME: [&str; 8] = [
+    "created_at",
+    "exit_code",
+    "finished_at",
+    "name",
+    "pid",
+    "pod_sandbox_id",
+    "started_at",
+    "state",
+];
+
+/// A scenario that does the same again.
+pub fn scenario(script: &Script) -> String {
+    let mut told = Told::default();
+    for act in &script.acts {
+        if let Act::Call(call) = act {
+            told.call(call);
+        }
+    }
+    let mut out = String::from(
+        "# Run it: nri-bench run THIS -- ./my-plugin      Every key: docs/bench.md of cairn\n",
+    );
+    for note in &script.notes {
+        let _ = writeln!(out, "# {}", one_line(note));
+    }
+    out.push_str("flavor = \"plain\"\n");
+    out.push_str(&told.head);
+    let _ = writeln!(out, "\n[plugin]\nid = {}", quoted(&script.plugin));
+    out.push_str(&told.plugin);
+    out.push_str(&told.objects);
+    out.push_str(&told.steps);
+    out
+}
+
+/// What has been read so far, as text and as what the runtime of the scenario has then.
+#[derive(Default)]
+struct Told {
+    head: String,
+    plugin: String,
+    objects: String,
+    steps: String,
+    join: Join,
+    names: BTreeSet<String>,
+    /// Names in the scenario, by id.
+    pods: BTreeMap<String, Object>,
+    containers: BTreeMap<String, Object>,
+}
+
+#[derive(Default)]
+struct Join {
+    done: bool,
+    expect: String,
+}
+
+struct Object {
+    name: String,
+    pod: String,
+    there: bool,
+}
+
+impl Told {
+    fn call(&mut self, call: &Call) {
+        match call.method.as_str() {
+            "Configure" => self.configure(call),
+            "Synchronize" => self.synchronize(call),
+            _ => {
+                self.join();
+                self.event(call);
+            }
+        }
+    }
+
+    fn configure(&mut self, call: &Call) {
+        let text = |key: &str| {
+            call.message
+                .get(key)
+                .and_then(Value::as_str)
+                .filter(|t| !t.is_empty())
+        };
+        self.head.push_str("\n[runtime]\n");
+        for (key, field) in [("name", "runtime_name"), ("version", "runtime_version")] {
+            if let Some(value) = text(field) {
+                let _ = writeln!(self.head, "{key} = {}", quoted(value));
+            }
+        }
+        let timeout = call.message.get("request_timeout").and_then(Value::as_u64);
+        if let Some(millis) = timeout.filter(|millis| *millis > 0) {
+            let _ = writeln!(self.head, "request_timeout = \"{millis}ms\"");
+        }
+        if let Some(config) = text("config") {
+            let _ = writeln!(self.plugin, "config = {}", quoted(config));
+        }
+        if let Answer::Message(answer) = &call.answer
+            && let Some(events) = crate::replay::subscribed(answer)
+        {
+            self.join.expect = format!("expect.events = {}\n", quoted(&events.to_string()));
+        }
+    }
+
+    fn join(&mut self) {
+        if !std::mem::replace(&mut self.join.done, true) {
+            let _ = write!(
+                self.steps,
+                "\n[[step]]\ndo = \"join\"\n{}",
+                self.join.expect
+            );
+        }
+    }
+
+    /// What was there when the plugin came comes after it here.
+    fn synchronize(&mut self, call: &Call) {
+        self.join();
+        let list = |key: &str| {
+            let list = call.message.get(key).and_then(Value::as_array);
+            list.cloned().unwrap_or_default()
+        };
+        let (pods, containers) = (list("pods"), list("containers"));
+        if !pods.is_empty() {
+            self.steps
+                .push_str("\n# These were there when the plugin joined.\n");
+        }
+        for pod in &pods {
+            self.pod(pod);
+        }
+        for container in &containers {
+            let of = container.get("pod_sandbox_id").and_then(Value::as_str);
+            let pod = pods
+                .iter()
+                .find(|pod| pod.get("id").and_then(Value::as_str) == of);
+            if let Some(name) = pod.and_then(|pod| self.container(pod, container))
+                && container.get("state").and_then(Value::as_i64) == Some(3)
+            {
+                self.step("start", &[("container", &name)]);
+            }
+        }
+    }
+
+    fn event(&mut self, call: &Call) {
+        let nothing = Value::Null;
+        let pod = call.message.get("pod").unwrap_or(&nothing);
+        let container = call.message.get("container").unwrap_or(&nothing);
+        match call.method.as_str() {
+            "RunPodSandbox" => {
+                if let Some(id) = self.known_pod(pod) {
+                    self.ran(&id);
+                    self.refused(call, |told| told.gone(&id));
+                }
+            }
+            "UpdatePodSandbox" => {
+                if let Some(name) = self.pod(pod) {
+                    self.step("update-pod", &[("pod", &name)]);
+                    self.message(call, "overhead_linux_resources", "overhead");
+                    self.message(call, "linux_resources", "resources");
+                    self.refused(call, |_| ());
+                }
+            }
+            "StopPodSandbox" => self.of_pod("stop-pod", pod),
+            "RemovePodSandbox" => {
+                self.of_pod("remove-pod", pod);
+                self.gone(id(pod));
+            }
+            "CreateContainer" => self.create(call, pod, container),
+            "StartContainer" => self.asked("start", call, pod, container),
+            "UpdateContainer" => self.asked("update", call, pod, container),
+            "StopContainer" => {
+                self.of_container("stop", pod, container);
+            }
+            "RemoveContainer" => {
+                self.of_container("remove", pod, container);
+                if let Some(object) = self.containers.get_mut(id(container)) {
+                    object.there = false;
+                }
+            }
+            // The others come by themselves.
+            _ => {}
+        }
+    }
+
+    /// What the plugin may refuse.
+    fn asked(&mut self, what: &str, call: &Call, pod: &Value, container: &Value) {
+        if self.of_container(what, pod, container) {
+            self.message(call, "linux_resources", "resources");
+            self.refused(call, |_| ());
+        }
+    }
+
+    fn create(&mut self, call: &Call, pod: &Value, container: &Value) {
+        let there = self.containers.get(id(container)).is_some_and(|c| c.there);
+        if there || self.container(pod, container).is_none() {
+            return;
+        }
+        match &call.answer {
+            Answer::Message(answer) => self.expect(answer),
+            _ => self.refused(call, |told| {
+                told.containers.remove(id(container));
+            }),
+        }
+    }
+
+    fn expect(&mut self, answer: &Value) {
+        let named = |id: &str| Some(self.containers.get(id)?.name.clone());
+        let lines = expected(answer, named);
+        self.steps.push_str(&lines);
+    }
+
+    /// A step that the plugin has refused.
+    fn refused(&mut self, call: &Call, then: impl FnOnce(&mut Self)) {
+        if let Answer::Error(Failure { message, .. }) = &call.answer {
+            let _ = writeln!(self.steps, "expect.error = {}", quoted(message));
+            then(self);
+        }
+    }
+
+    fn message(&mut self, call: &Call, field: &str, name: &str) {
+        if let Some(value) = call.message.get(field) {
+            let _ = writeln!(self.steps, "{name} = {}", inline(value));
+        }
+    }
+
+    fn step(&mut self, what: &str, keys: &[(&str, &str)]) {
+        let _ = write!(self.steps, "\n[[step]]\ndo = {}\n", quoted(what));
+        for (key, value) in keys {
+            let _ = writeln!(self.steps, "{key} = {}", quoted(value));
+        }
+    }
+
+    fn of_pod(&mut self, what: &str, pod: &Value) {
+        let gone = self.pods.get(id(pod)).is_some_and(|pod| !pod.there);
+        if gone {
+            return;
+        }
+        if let Some(name) = self.pod(pod) {
+            self.step(what, &[("pod", &name)]);
+        }
+    }
+
+    /// False: it is gone already.
+    fn of_container(&mut self, what: &str, pod: &Value, container: &Value) -> bool {
+        if self.containers.get(id(container)).is_some_and(|c| !c.there) {
+            return false;
+        }
+        let name = self.container(pod, container);
+        if let Some(name) = &name {
+            self.step(what, &[("container", name)]);
+        }
+        name.is_some()
+    }
+
+    /// The name of a pod that runs: from here on if it was not known.
+    fn pod(&mut self, pod: &Value) -> Option<String> {
+        let id = self.known_pod(pod)?;
+        if !self.pods[&id].there {
+            self.ran(&id);
+        }
+        Some(self.pods[&id].name.clone())
+    }
+
+    fn ran(&mut self, id: &str) {
+        if let Some(pod) = self.pods.get_mut(id) {
+            pod.there = true;
+            let name = pod.name.clone();
+            self.step("run-pod", &[("pod", &name)]);
+        }
+    }
+
+    fn gone(&mut self, pod: &str) {
+        if let Some(object) = self.pods.get_mut(pod) {
+            object.there = false;
+        }
+        let of_it = self.containers.values_mut().filter(|c| c.pod == pod);
+        of_it.for_each(|container| container.there = false);
+    }
+
+    /// The id of a pod that has its table.
+    fn known_pod(&mut self, pod: &Value) -> Option<String> {
+        let id = id(pod).to_owned();
+        if id.is_empty() {
+            return None;
+        }
+        if !self.pods.contains_key(&id) {
+            let name = self.name(pod);
+            self.table("pod", &name, pod);
+            let object = Object {
+                name,
+                pod: String::new(),
+                there: false,
+            };
+            self.pods.insert(id.clone(), object);
+        }
+        Some(id)
+    }
+
+    /// The name of a container that is there: created here if it was not.
+    fn container(&mut self, pod: &Value, container: &Value) -> Option<String> {
+        let (of, id) = (id(pod).to_owned(), id(container).to_owned());
+        if let Some(known) = self.containers.get(&id) {
+            return Some(known.name.clone());
+        }
+        let pod = self.pod(pod)?;
+        if id.is_empty() {
+            return None;
+        }
+        let name = self.name(container);
+        self.table("container", &name, container);
+        self.step("create", &[("pod", &pod), ("container", &name)]);
+        let object = Object {
+            name: name.clone(),
+            pod: of,
+            there: true,
+        };
+        self.containers.insert(id, object);
+        Some(name)
+    }
+
+    /// Its own, if no other has it: a scenario knows its objects by name alone.
+    fn name(&mut self, object: &Value) -> String {
+        let own = object
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or("unnamed");
+        let numbered = (2..).map(|n| format!("{own}-{n}"));
+        let mut free = std::iter::once(own.to_owned()).chain(numbered);
+        let name = free
+            .find(|name| !self.names.contains(name))
+            .unwrap_or_default();
+        self.names.insert(name.clone());
+        name
+    }
+
+    fn table(&mut self, kind: &str, name: &str, object: &Value) {
+        let _ = writeln!(self.objects, "\n[{kind}.{}]", key(name));
+        for (field, value) in object.as_object().into_iter().flatten() {
+            if OF_THE_RUNTIME.contains(&field.as_str()) {
+                continue;
+            }
+            match value.as_object().filter(|_| field == "linux") {
+                Some(fields) => {
+                    for (below, value) in fields {
+                        let _ = writeln!(self.objects, "linux.{} = {}", key(below), inline(value));
+                    }
+                }
+                None => {
+                    let _ = writeln!(self.objects, "{} = {}", key(field), inline(value));
+                }
+            }
+        }
+    }
+}
+
+fn id(object: &Value) -> &str {
+    object.get("id").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}

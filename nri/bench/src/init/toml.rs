@@ -1,0 +1,40 @@
+//! Values as TOML has them, on one line.
+
+use serde_json::Value;
+
+/// A text as TOML has it; JSON's escapes are TOML's, but for one character.
+pub fn quoted(text: &str) -> String {
+    let json = Value::from(text).to_string();
+    json.replace('\u{7f}', "\\u007f")
+}
+
+/// A key, quoted where it must be.
+pub fn key(text: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match !text.is_empty() && text.chars().all(bare) {
+        true => text.to_owned(),
+        false => quoted(text),
+    }
+}
+
+/// Any value; an empty message is an empty table.
+pub fn inline(value: &Value) -> String {
+    match value {
+        // A field that is not set is not there.
+        Value::Null => "{}".to_owned(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(list) => {
+            let list: Vec<_> = list.iter().map(inline).collect();
+            format!("[{}]", list.join(", "))
+        }
+        Value::Object(fields) if fields.is_empty() => "{}".to_owned(),
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            let fields: Vec<_> = fields
+                .map(|(k, v)| format!("{} = {}", key(k), inline(v)))
+                .collect();
+            format!("{{ {} }}", fields.join(", "))
+        }
+    }
+}
