@@ -1,16 +1,20 @@
 //! Files that appear whole: whoever reads one, also after a crash of ours, finds the old content or the new. What a write
-//! leaves that fails is removed at once; what one leaves that is cut off, a `*.tmp`, by the start of who owns the directory.
+//! leaves that fails is removed at once; what one leaves that is cut off, a `*.tmp`, at the next write of the file, and, where
+//! files have names that do not come again, by the start of who owns the directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
 /// One descriptor is kept for the files written here: what became of a container is on record also while the table is full.
 static SPARE: Mutex<Option<File>> = Mutex::new(None);
+/// Whether it is to be there: only in the daemon.
+static KEPT: AtomicBool = AtomicBool::new(false);
 
 /// The ending of a file that is being written.
 pub const UNFINISHED: &str = "tmp";
@@ -58,7 +62,16 @@ fn opened(
             *spare = nothing();
             done
         }
-        other => other.and_then(work),
+        other => {
+            // Somebody else had opened something between the two.
+            if let Some(mut spare) = SPARE.try_lock()
+                && spare.is_none()
+                && KEPT.load(Ordering::Relaxed)
+            {
+                *spare = nothing();
+            }
+            other.and_then(work)
+        }
     }
 }
 
@@ -68,6 +81,7 @@ fn nothing() -> Option<File> {
 
 /// From here on one descriptor is kept back. For the start, while there are plenty.
 pub fn keep_a_descriptor() {
+    KEPT.store(true, Ordering::Relaxed);
     *SPARE.lock() = nothing();
 }
 
@@ -89,6 +103,8 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::Resource;
+
     use super::*;
 
     #[test]
@@ -118,12 +134,17 @@ mod tests {
         const ALONE: &str = "REPLACE_WITH_A_FULL_TABLE";
         if std::env::var_os(ALONE).is_none() {
             let test = "replace::tests::a_full_table_of_descriptors_holds_no_record_up";
-            let status = std::process::Command::new(std::env::current_exe().unwrap())
+            let alone = std::process::Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", test, "--test-threads=1"])
                 .env(ALONE, "1")
-                .status();
-            return assert!(status.unwrap().success());
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&alone.stdout);
+            return assert!(said.contains("1 passed"), "{alone:?}");
         }
+        let mut limit = rustix::process::getrlimit(Resource::Nofile);
+        limit.current = Some(100);
+        rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         keep_a_descriptor();

@@ -20,6 +20,7 @@ mod result;
 mod strays;
 mod target;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +65,8 @@ pub(crate) struct Cni {
     conf: ConfDir,
     cache: Cache,
     add_timeout: Duration,
+    /// Sandboxes whose ADD is of this life: what such a one leaves running has been ended with it.
+    begun: Mutex<HashSet<String>>,
     last_status: Mutex<Option<StatusSeen>>,
 }
 
@@ -82,6 +85,7 @@ impl Cni {
             conf: ConfDir::new(config.conf_dir.clone()),
             cache: Cache::new(&config.cache_dir),
             add_timeout: config.add_timeout,
+            begun: Mutex::default(),
             last_status: Mutex::new(None),
         }
     }
@@ -118,6 +122,7 @@ impl Cni {
         held: &OnCni,
     ) -> Result<Attachment, CniError> {
         let target = Target::new(sandbox_id, netns, held)?;
+        self.begun.lock().insert(sandbox_id.to_owned());
         let deadline = Instant::now() + self.add_timeout;
         let mut previous: Option<Value> = None;
         for plugin in &target.list.plugins {
@@ -152,10 +157,10 @@ impl Cni {
         let target = Target::new(sandbox_id, netns, held)?;
         let deadline = Instant::now() + DEL_TIMEOUT;
         let cached = self.cached_result(&target);
-        if cached.is_none() {
-            // The ADD did not end, or not in our life: a daemon that was killed leaves its plugins running.
-            let id = sandbox_id.to_owned();
-            let _ended = tokio::task::spawn_blocking(move || strays::end(&id)).await;
+        let begun_here = self.begun.lock().remove(sandbox_id);
+        let added = self.cache.read(&held.network, sandbox_id, &held.interface);
+        if !begun_here && added.is_none() {
+            strays::end(sandbox_id).await;
         }
         for plugin in target.list.plugins.iter().rev() {
             let done = self

@@ -1,67 +1,114 @@
-//! Plugins that a daemon which was killed had begun, and what they had started, such as an `nft`: they go on without it,
-//! and what they add after the DEL that is to undo it stays for ever.
+//! What a killed daemon's ADD left running: plugins, and what they had started, such as an `nft`, go on without it, and what
+//! they add after the DEL that is to undo it stays for ever.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// What the kernel does not let go in this time is left to itself.
+/// What has not ended in this time is left to itself: a removal waits no longer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// As much as is read of an environment: a process may call any of its memory that, however large.
+const ENVIRONMENT_MAX: u64 = 1 << 20;
+/// Of so many at a time: each takes a descriptor.
+const AT_ONCE: usize = 64;
 
-/// Kills whatever an operation on this sandbox left running, and waits until it is gone. It is known by its environment,
-/// which only those have from us who take part in such an operation. Blocks.
-pub(super) fn end(sandbox_id: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        // Again until there is none: one that was killed may have started another a moment before.
-        let found = find(sandbox_id);
+/// Kills what an operation on this sandbox left running, and waits until it is gone.
+pub(super) async fn end(sandbox_id: &str) {
+    let id = sandbox_id.to_owned();
+    let ending = tokio::task::spawn_blocking(move || end_until(&id, Instant::now() + PATIENCE));
+    // A process that is stuck in the kernel may hold up whoever looks at it.
+    let why = match tokio::time::timeout(PATIENCE * 2, ending).await {
+        Ok(Ok(Ok(()))) => return,
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "a process does not let itself be looked at".to_owned(),
+    };
+    tracing::warn!(
+        sandbox = sandbox_id,
+        why,
+        "what a CNI operation of an earlier daemon left may still run"
+    );
+}
+
+fn end_until(sandbox_id: &str, deadline: Instant) -> io::Result<()> {
+    // Again until there is none: one that was killed may have started another a moment before.
+    while Instant::now() < deadline {
+        let found = find(sandbox_id, deadline)?;
         if found.is_empty() {
-            return;
+            return Ok(());
         }
         for (pid, process) in &found {
             tracing::info!(
                 sandbox = sandbox_id,
                 pid,
-                "kill what an earlier CNI operation left running"
+                "killed: a CNI operation of an earlier daemon had left it"
             );
             let _ended_already = pidfd_send_signal(process, Signal::KILL);
         }
-        for (pid, process) in &found {
-            if !ends_until(process, deadline) {
-                tracing::warn!(
-                    sandbox = sandbox_id,
-                    pid,
-                    "what an earlier CNI operation left running does not die"
-                );
-                return;
-            }
+        for (_, process) in &found {
+            wait_until(process, deadline)?;
         }
     }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
-fn find(sandbox_id: &str) -> Vec<(i32, OwnedFd)> {
+/// Processes of our PID namespace, as those of our plugins are, with the sandbox's id as a plugin's environment has it.
+fn find(sandbox_id: &str, deadline: Instant) -> io::Result<Vec<(i32, OwnedFd)>> {
     let id = format!("CNI_CONTAINERID={sandbox_id}");
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            // Opened first, so that it is the same process whose environment is read and that is killed.
-            let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-            let environment = fs::read(entry.path().join("environ")).ok()?;
-            let has = |what: &[u8]| environment.split(|byte| *byte == 0).any(|one| one == what);
-            has(id.as_bytes()).then_some((pid, process))
-        })
-        .collect()
+    let ours = pid_namespace(Path::new("/proc/self"))?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let (name, path) = entry.map(|entry| (entry.file_name(), entry.path()))?;
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if found.len() == AT_ONCE || Instant::now() > deadline {
+            break;
+        }
+        if !pid_namespace(&path).is_ok_and(|its| its == ours) {
+            continue;
+        }
+        // Opened first, so that it is the same process whose environment is read and that is killed.
+        let process = match Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+            Some(Ok(process)) => process,
+            Some(Err(error)) if error == Errno::MFILE || error == Errno::NFILE => {
+                return Err(error.into());
+            }
+            _ => continue,
+        };
+        if environment(&path)
+            .is_ok_and(|all| all.split(|b| *b == 0).any(|one| one == id.as_bytes()))
+        {
+            found.push((pid, process));
+        }
+    }
+    Ok(found)
 }
 
-fn ends_until(process: &OwnedFd, deadline: Instant) -> bool {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let left = Timespec::try_from(left).ok();
+fn pid_namespace(process: &Path) -> io::Result<PathBuf> {
+    fs::read_link(process.join("ns/pid"))
+}
+
+fn environment(process: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(process.join("environ"))?;
+    file.take(ENVIRONMENT_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn wait_until(process: &OwnedFd, deadline: Instant) -> io::Result<()> {
+    let left = || Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
     let mut ended = [PollFd::new(process, PollFlags::IN)];
-    matches!(poll(&mut ended, left.as_ref()), Ok(1))
+    match retry_on_intr(|| poll(&mut ended, left().as_ref()))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -70,6 +117,10 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + PATIENCE
+    }
 
     /// A plugin with a child in a session of its own, as a helper of `nft` may be; both run.
     fn plugin(sandbox_id: &str) -> (Child, i32) {
@@ -86,17 +137,25 @@ mod tests {
         (shell, pid.trim().parse().unwrap())
     }
 
-    #[test]
-    fn what_an_operation_left_running_is_gone_and_its_neighbours_is_not() {
-        let (mut ours, below) = plugin("strays-ours");
-        let (mut others, _) = plugin("strays-ours-not");
+    #[tokio::test]
+    async fn what_an_operation_left_running_is_gone_and_its_neighbours_is_not() {
+        let id = format!("strays-{}", std::process::id());
+        let neighbours = format!("{id}-not");
+        let (mut ours, below) = plugin(&id);
+        let (mut others, _) = plugin(&neighbours);
         let child = pidfd_open(Pid::from_raw(below).unwrap(), PidfdFlags::empty()).unwrap();
-        end("strays-ours");
-        assert!(ends_until(&child, Instant::now()));
+        end(&id).await;
+        wait_until(&child, Instant::now()).unwrap();
         assert!(!ours.wait().unwrap().success());
-        assert_eq!(find("strays-ours-not").len(), 2);
-        end("strays-ours-not");
+        assert_eq!(find(&neighbours, soon()).unwrap().len(), 2);
+        end(&neighbours).await;
         assert!(!others.wait().unwrap().success());
-        assert!(find("strays-ours-not").is_empty());
+        assert!(find(&neighbours, soon()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn no_time_left_is_told() {
+        let past = Instant::now();
+        assert!(end_until("strays-of-nobody", past).is_err());
     }
 }

@@ -5,10 +5,10 @@
 //! every daemon start and handed to each monitor, so it lasts as long as whoever may need it; the mount options of
 //! `run_dir` do not matter to it, no crash leaves it behind, and nothing keeps the machine from unmounting all it has.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -30,7 +30,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use super::client::{Ending, Monitor};
 use super::error::MonitorError;
-use crate::{detached, inherited};
+use crate::{detached, inherited, replace};
 
 /// How long a killed monitor may take to be gone.
 const MONITOR_GONE: Duration = Duration::from_secs(5);
@@ -330,18 +330,9 @@ fn make_dir(path: &Path) -> Result<()> {
         .map_err(|e| MonitorError::file("make", path, e))
 }
 
-/// Appears whole or not at all; not flushed, since what it describes does not outlive the kernel either.
+/// Not flushed, since what it describes does not outlive the kernel either.
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = path.with_extension("tmp");
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .and_then(|mut f| f.write_all(bytes))
-        .and_then(|()| fs::rename(&temporary, path))
-        .map_err(|e| MonitorError::file("write", path, e))
+    replace::file(path, bytes).map_err(|e| MonitorError::file("write", path, e))
 }
 
 /// A monitor is spawned once its launch file is there. Earlier versions did not write it whole at once: an empty one is

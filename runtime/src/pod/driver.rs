@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use proto_cri::v1 as cri;
 use tokio::{
     sync::mpsc,
     task::{self, JoinSet},
@@ -29,6 +30,7 @@ use super::{
     create_container::CreateContainer,
     error::{Error, Kind, Result},
     event_log,
+    record::ContainerPhase,
     remove_container::RemoveContainer,
     remove_pod_sandbox::RemovePodSandbox,
     request::{ContainerWork, CreateContainerRequest, Message, Reply},
@@ -265,7 +267,7 @@ impl Driver {
         if let Some(existing) = self.pod.container_named(&key) {
             return self.create_again(&existing, &request, reply);
         }
-        let decision = admit::create(self.pod.cell.get().phase, self.work());
+        let decision = self.admits_creation();
         if let Decision::Deny(reason) = decision {
             let text = format!("sandbox {}: create container: {reason}", self.pod.id);
             let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
@@ -297,8 +299,12 @@ impl Driver {
         );
     }
 
-    /// The same request again gets the same container, as long as no client has named that: the answer may be lost.
-    /// Any other request for the name is refused (CRI-113).
+    fn admits_creation(&self) -> Decision {
+        admit::create(self.pod.cell.get().phase, self.work())
+    }
+
+    /// The same request again gets the same container, as long as no client has named that and nothing has happened to
+    /// it: the answer may be lost. Any other request for the name is refused (CRI-113).
     fn create_again(
         &mut self,
         existing: &Arc<Container>,
@@ -306,7 +312,11 @@ impl Driver {
         reply: Reply<String>,
     ) {
         let id = existing.id.clone();
-        if existing.cell.get().config != request.config {
+        let record = existing.cell.get();
+        let as_made = record.phase == ContainerPhase::Created
+            && self.verb_of(&id).is_none()
+            && matches!(self.admits_creation(), Decision::Run);
+        if !same_creation(&record.config, &request.config) {
             let text = format!(
                 "container name \"{}\" in sandbox {}: taken by container {id}",
                 request.name_key(),
@@ -315,7 +325,7 @@ impl Driver {
             let _ = reply.send(Err(Error::new(Kind::Exists, text)));
         } else if self.running.contains_key(&Key::Create(id.clone())) {
             self.join(&Key::Create(id.clone()), Waiter::Id(id, reply));
-        } else if !existing.is_named() {
+        } else if as_made && !existing.is_known() {
             let _ = reply.send(Ok(id));
         } else {
             let text = format!(
@@ -450,6 +460,17 @@ impl Driver {
         }
         matches!(key, Key::RemovePod) && result.is_ok()
     }
+}
+
+/// Whether a record's configuration is of this request: the images that it mounts are noted in the record.
+fn same_creation(made: &cri::ContainerConfig, asked: &cri::ContainerConfig) -> bool {
+    let mut made = made.clone();
+    for (mount, asked) in made.mounts.iter_mut().zip(&asked.mounts) {
+        if let (Some(image), Some(asked)) = (&mut mount.image, &asked.image) {
+            image.image_ref.clone_from(&asked.image_ref);
+        }
+    }
+    made == *asked
 }
 
 /// The CRI call that a step answers; an exit answers none.

@@ -108,7 +108,7 @@ impl Recovery {
         }
         let orphans = self.adopt(&recovered, containers);
         for (pod, _) in &recovered {
-            name_what_was_used(pod);
+            know_what_was_used(pod);
         }
         for (pod, _) in &recovered {
             self.registry.publish(pod);
@@ -395,13 +395,13 @@ fn report(held: &AllHeld) {
 
 /// Whether a client was told of what it had asked for is not known: if it asks again, it gets the same. But for what was
 /// used since: somebody named that.
-fn name_what_was_used(pod: &Pod) {
+fn know_what_was_used(pod: &Pod) {
     let containers = pod.containers();
-    if !containers.is_empty() || pod.cell.get().phase != PodPhase::Ready {
-        pod.set_named();
+    if !containers.is_empty() {
+        pod.set_known();
     }
     let used = |c: &&Arc<Container>| c.cell.get().phase != ContainerPhase::Created;
-    containers.iter().filter(used).for_each(|c| c.set_named());
+    containers.iter().filter(used).for_each(|c| c.set_known());
 }
 
 fn log<E: std::fmt::Display>(pod: &Pod, step: &str, result: std::result::Result<(), E>) {

@@ -166,7 +166,7 @@ impl Registry {
     /// # Errors
     /// NotFound, or Invalid when several begin so.
     pub fn pod(&self, id: &str) -> Result<Arc<Pod>> {
-        self.find_pod(id).inspect(|pod| pod.set_named())
+        self.find_pod(id).inspect(|pod| pod.set_known())
     }
 
     /// A container that a client names by id or unique prefix of it.
@@ -175,7 +175,7 @@ impl Registry {
     /// NotFound, or Invalid when several begin so.
     pub fn container(&self, id: &str) -> Result<(Arc<Pod>, Arc<Container>)> {
         self.find_container(id)
-            .inspect(|(_, container)| container.set_named())
+            .inspect(|(_, container)| container.set_known())
     }
 
     fn find_pod(&self, id: &str) -> Result<Arc<Pod>> {

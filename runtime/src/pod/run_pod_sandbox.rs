@@ -103,7 +103,13 @@ impl RunPodSandbox {
                 tokio::spawn(Arc::clone(self).make(record, plan, outcome));
                 wait(id, starting).await
             }
-            Reservation::Starting(id, starting) => wait(id, starting).await,
+            Reservation::Starting(id, starting) => {
+                let id = wait(id, starting).await?;
+                match self.registry.any(&id) {
+                    Some(pod) if !asks_for(&record, &pod) => again(&pod, &record),
+                    _ => Ok(id),
+                }
+            }
             Reservation::There(pod) => again(&pod, &record),
         }
     }
@@ -339,12 +345,17 @@ async fn wait(id: String, mut starting: watch::Receiver<Option<Result<()>>>) -> 
     }
 }
 
+fn asks_for(wanted: &PodRecord, pod: &Pod) -> bool {
+    let record = pod.cell.get();
+    record.config == wanted.config && record.runtime_handler == wanted.runtime_handler
+}
+
 /// The name is taken by a sandbox that is there. As long as no client has named that, this may be the one that asked for
-/// it and lost the answer. A sandbox whose creation failed and that stayed is nobody's answer.
+/// it and lost the answer. A sandbox that has ended, or whose creation failed and that stayed, is nobody's answer.
 fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
     let record = pod.cell.get();
-    let same = record.config == wanted.config && record.runtime_handler == wanted.runtime_handler;
-    if same && record.failed_step.is_none() && !pod.is_named() {
+    let lives = record.phase == PodPhase::Ready && record.hooks.stop == Mark::None;
+    if asks_for(wanted, pod) && lives && !pod.is_known() {
         return Ok(pod.id.clone());
     }
     let mut text = format!(

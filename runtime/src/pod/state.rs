@@ -26,8 +26,8 @@ pub struct Pod {
     pub cell: Cell<PodRecord>,
     containers: RwLock<BTreeMap<String, Arc<Container>>>,
     queue: mpsc::Sender<Message>,
-    /// A client has named its id, so the answer to its creation has arrived (CRI-113).
-    named: AtomicBool,
+    /// Some client has named its id: from here on, whoever asks for its creation is another one (CRI-113).
+    known: AtomicBool,
     /// What a forced removal passes over.
     pub skips: Skips,
 }
@@ -52,7 +52,7 @@ pub struct Container {
     /// True once an exit is on record and has been told to plugins (`container_exit.rs`).
     exit_told: watch::Sender<bool>,
     /// As [`Pod`]'s.
-    named: AtomicBool,
+    known: AtomicBool,
     /// Why a plugin wanted it stopped, if one did.
     pub evicted: OnceLock<Eviction>,
     /// What of its NRI message the spec says; kept only where NRI is on.
@@ -69,7 +69,7 @@ impl Pod {
             cell,
             containers: RwLock::default(),
             queue,
-            named: AtomicBool::new(false),
+            known: AtomicBool::new(false),
             skips: Skips::default(),
         });
         (pod, receiver)
@@ -173,12 +173,12 @@ impl Pod {
         });
     }
 
-    pub fn set_named(&self) {
-        self.named.store(true, Ordering::Relaxed);
+    pub fn set_known(&self) {
+        self.known.store(true, Ordering::Relaxed);
     }
 
-    pub fn is_named(&self) -> bool {
-        self.named.load(Ordering::Relaxed)
+    pub fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
     }
 }
 
@@ -193,7 +193,7 @@ impl Container {
             grace: Grace::default(),
             resources_turn: tokio::sync::Mutex::default(),
             exit_told: watch::Sender::new(told),
-            named: AtomicBool::new(false),
+            known: AtomicBool::new(false),
             evicted: OnceLock::new(),
             message: Mutex::new(None),
             skips: Skips::default(),
@@ -240,11 +240,11 @@ impl Container {
         let _ = self.exit_told.subscribe().wait_for(|told| *told).await;
     }
 
-    pub fn set_named(&self) {
-        self.named.store(true, Ordering::Relaxed);
+    pub fn set_known(&self) {
+        self.known.store(true, Ordering::Relaxed);
     }
 
-    pub fn is_named(&self) -> bool {
-        self.named.load(Ordering::Relaxed)
+    pub fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
     }
 }

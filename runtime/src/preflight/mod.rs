@@ -26,9 +26,12 @@ pub fn inspect(config: &Config, program: &Path) -> Report {
     let place = storage::Place::on(&config.root);
     findings.extend([storage::root(&config.root), storage::state(&config.state)]);
     findings.push(storage::overlay(&place));
-    let user = storage::user_namespaces(&place, program);
-    let no_user_namespaces = user.err();
-    findings.push(storage::shown(no_user_namespaces.as_deref()));
+    let trial = storage::user_namespaces(&place, program);
+    findings.push(storage::shown(&trial));
+    let no_user_namespaces = match trial {
+        storage::Trial::Refused(why) => Some(why),
+        storage::Trial::Works | storage::Trial::Untested(_) => None,
+    };
     findings.extend(kernel::security());
     findings.push(surroundings::helpers(
         program.parent().unwrap_or(Path::new("/")),

@@ -40,6 +40,17 @@ impl Place {
         Self { dir, made }
     }
 
+    /// Why a trial there says nothing about the file system: there is no room for one.
+    fn full(&self) -> Option<String> {
+        const ENOUGH: u64 = 1 << 20;
+        const FILES: u64 = 16;
+        let on = existing(&self.dir);
+        let stat = statvfs(on).ok()?;
+        let full = stat.f_bavail.saturating_mul(stat.f_frsize) < ENOUGH
+            || (stat.f_files > 0 && stat.f_favail < FILES);
+        full.then(|| format!("no room for a trial in {}", on.display()))
+    }
+
     fn made(&self) -> Result<&Path, String> {
         match &self.made {
             Ok(()) => Ok(&self.dir),
@@ -120,7 +131,10 @@ pub fn overlay(place: &Place) -> Finding {
     };
     let elsewhere = "set `root` to a directory on ext4, xfs or btrfs";
     if let Err(e) = image::try_root_in(dir, None) {
-        return Finding::fails(WHAT, refusal(&e), elsewhere);
+        return match place.full() {
+            Some(why) => Finding::limited(WHAT, why, "could not be tested"),
+            None => Finding::fails(WHAT, refusal(&e), elsewhere),
+        };
     }
     match tells_types(dir) {
         Ok(true) => Finding::ok(WHAT, "mounted in a trial on `root`"),
@@ -143,11 +157,24 @@ fn tells_types(dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Tries a container's root with shifted owners.
-///
-/// # Errors
-/// Why there can be none.
-pub fn user_namespaces(place: &Place, program: &Path) -> Result<(), String> {
+/// What came of trying a container's root with shifted owners.
+pub enum Trial {
+    Works,
+    /// Pods with a user namespace are refused, for this reason.
+    Refused(String),
+    /// A daemon that starts on a full disk would refuse them for all its life: each pod finds out by itself.
+    Untested(String),
+}
+
+pub fn user_namespaces(place: &Place, program: &Path) -> Trial {
+    match (shifted_root(place, program), place.full()) {
+        (Ok(()), _) => Trial::Works,
+        (Err(_), Some(full)) => Trial::Untested(full),
+        (Err(why), None) => Trial::Refused(why),
+    }
+}
+
+fn shifted_root(place: &Place, program: &Path) -> Result<(), String> {
     let dir = place.made()?;
     let mappings = Mappings {
         uids: vec![MAPPING],
@@ -170,11 +197,12 @@ fn refusal(error: &image::Error) -> String {
     }
 }
 
-pub fn shown(refused: Option<&str>) -> Finding {
+pub fn shown(trial: &Trial) -> Finding {
     const WHAT: &str = "user namespaces";
-    match refused {
-        None => Finding::ok(WHAT, "a root with shifted owners was mounted in a trial"),
-        Some(why) => Finding::limited(
+    match trial {
+        Trial::Untested(why) => Finding::limited(WHAT, why, "could not be tested"),
+        Trial::Works => Finding::ok(WHAT, "a root with shifted owners was mounted in a trial"),
+        Trial::Refused(why) => Finding::limited(
             WHAT,
             why,
             "pods with a user namespace are refused: they need Linux 5.19, and a file system \

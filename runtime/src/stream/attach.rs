@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    bounds::{Bounds, cut},
+    limits::{Limits, cut},
     pump::{feed, optional, resize, show},
     remote::{Remote, Wanted},
     wire::{resize::Size, status::Outcome},
@@ -20,16 +20,16 @@ use crate::{
 /// Between the end of a container's output and its exit.
 const EXIT: Duration = Duration::from_secs(3);
 
-pub async fn run(mut remote: Remote, container: &Container, wanted: Wanted, bounds: &Bounds) {
+pub async fn run(mut remote: Remote, container: &Container, wanted: Wanted, limits: &Limits) {
     let outcome = match running_monitor(container) {
-        Ok(monitor) => join(&mut remote, &monitor, wanted, bounds).await,
+        Ok(monitor) => join(&mut remote, &monitor, wanted, limits).await,
         Err(error) => Outcome::Failed(error.to_string()),
     };
-    remote.finish(&outcome, bounds.idle).await;
+    remote.finish(&outcome, limits.idle).await;
 }
 
 /// Joins twice, so that stdin may end alone: with `stdin_once` that ends the container's.
-async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, bounds: &Bounds) -> Outcome {
+async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, limits: &Limits) -> Outcome {
     let spec = AttachSpec {
         stdin: false,
         stdout: wanted.stdout,
@@ -53,7 +53,7 @@ async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, bounds: &B
                 output.attach_id,
                 input.as_ref().map(|input| input.attach_id),
             );
-            let outcome = serve(remote, monitor, output, input, bounds).await;
+            let outcome = serve(remote, monitor, output, input, limits).await;
             for id in [Some(ids.0), ids.1].into_iter().flatten() {
                 // The stdin's may be over already.
                 let _container_gone = monitor.detach(id).await;
@@ -71,7 +71,7 @@ async fn serve(
     monitor: &Monitor,
     output: AttachSession,
     input: Option<AttachSession>,
-    bounds: &Bounds,
+    limits: &Limits,
 ) -> Outcome {
     let never = CancellationToken::new();
     let (stdin, sizes) = (remote.stdin.take(), remote.resize.take());
@@ -117,6 +117,6 @@ async fn serve(
     tokio::select! {
         outcome = whole => outcome,
         outcome = inputs => outcome,
-        why = cut(&remote.link, bounds) => Outcome::Failed(why.into()),
+        why = cut(&remote.link, limits) => Outcome::Failed(why.into()),
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    bounds::{Bounds, cut},
+    limits::{Limits, cut},
     pump::{feed, optional, resize, show},
     remote::{Remote, Wanted},
     wire::status::Outcome,
@@ -27,13 +27,13 @@ pub async fn run(
     container: &Container,
     process: Process,
     wanted: Wanted,
-    bounds: &Bounds,
+    limits: &Limits,
 ) {
     let outcome = match start(container, process, wanted).await {
-        Ok(session) => serve(&mut remote, session, bounds).await,
+        Ok(session) => serve(&mut remote, session, limits).await,
         Err(why) => Outcome::Failed(why),
     };
-    remote.finish(&outcome, bounds.idle).await;
+    remote.finish(&outcome, limits.idle).await;
 }
 
 async fn start(
@@ -52,7 +52,7 @@ async fn start(
     monitor.exec(spec).await.map_err(|error| error.to_string())
 }
 
-async fn serve(remote: &mut Remote, mut session: ExecSession, bounds: &Bounds) -> Outcome {
+async fn serve(remote: &mut Remote, mut session: ExecSession, limits: &Limits) -> Outcome {
     let ended = CancellationToken::new();
     let (stdin, sizes) = (remote.stdin.take(), remote.resize.take());
     let (to_stdin, terminal) = (session.stdin.take(), session.pty.clone());
@@ -85,7 +85,7 @@ async fn serve(remote: &mut Remote, mut session: ExecSession, bounds: &Bounds) -
                 end = whole => end,
                 never = async { inputs.await; std::future::pending().await } => never,
             } } => Ok(end),
-            why = cut(&remote.link, bounds) => Err(why),
+            why = cut(&remote.link, limits) => Err(why),
         }
     };
     match outcome {

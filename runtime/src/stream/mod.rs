@@ -14,11 +14,11 @@
 //! go by the monitor. Knows nothing of gRPC.
 
 mod attach;
-mod bounds;
 mod dial;
 mod exec;
 mod hang_up;
 mod job;
+mod limits;
 mod link;
 mod port_forward;
 mod pump;

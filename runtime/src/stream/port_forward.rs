@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use super::{
-    bounds::{Bounds, CREATION, cut},
     dial::dial,
+    limits::{CREATION, Limits, cut},
     link::{Input, Link, Output, PIECE},
     spdy::Opened,
     wire::{headers::Headers, spdy::Reset},
@@ -42,12 +42,12 @@ pub async fn by_spdy(
     link: Link,
     mut opened: mpsc::Receiver<Opened>,
     pod: Arc<Pod>,
-    bounds: &Bounds,
+    limits: &Limits,
 ) {
     let mut halves: HashMap<String, Half> = HashMap::new();
     let mut forwards = JoinSet::new();
     {
-        let (cut, ended) = (cut(&link, bounds), ended(&pod));
+        let (cut, ended) = (cut(&link, limits), ended(&pod));
         tokio::pin!(cut, ended);
         loop {
             let late = halves.values().map(|half| half.until).min();
@@ -76,7 +76,7 @@ pub async fn by_channels(
     streams: Vec<(Input, Output)>,
     ports: Vec<u16>,
     pod: Arc<Pod>,
-    bounds: &Bounds,
+    limits: &Limits,
 ) {
     let mut forwards = JoinSet::new();
     let mut streams = streams.into_iter();
@@ -94,7 +94,7 @@ pub async fn by_channels(
     }
     tokio::select! {
         () = async { while forwards.join_next().await.is_some() {} } => {}
-        _ = cut(&link, bounds) => {}
+        _ = cut(&link, limits) => {}
         () = ended(&pod) => {}
     }
     forwards.shutdown().await;

@@ -10,8 +10,8 @@ use tokio::{
 use tokio_tungstenite::WebSocketStream;
 
 use super::{
-    bounds::CREATION,
     hang_up::HangUp,
+    limits::CREATION,
     link::{Input, Link, Output},
     spdy::{self, Opened},
     websocket,

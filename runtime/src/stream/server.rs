@@ -29,11 +29,10 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    attach,
-    bounds::Bounds,
-    exec,
+    attach, exec,
     hang_up::HangUp,
     job::Job,
+    limits::Limits,
     port_forward,
     remote::{Remote, Wanted},
     spdy, tls,
@@ -87,7 +86,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 pub struct Streams {
     tokens: Tokens<Job>,
     base: String,
-    bounds: Bounds,
+    limits: Limits,
     sessions: TaskTracker,
 }
 
@@ -111,7 +110,7 @@ impl Streams {
         Arc::new(Self {
             tokens: Tokens::default(),
             base: listener.base.clone(),
-            bounds: Bounds {
+            limits: Limits {
                 idle,
                 stop: CancellationToken::new(),
             },
@@ -158,7 +157,7 @@ impl Streams {
 
     /// Ends all sessions.
     pub async fn end(&self) {
-        self.bounds.stop.cancel();
+        self.limits.stop.cancel();
         self.sessions.close();
         if timeout(DRAIN, self.sessions.wait()).await.is_err() {
             tracing::warn!(
@@ -245,18 +244,18 @@ impl Streams {
                 wanted,
             } => {
                 if let Some(remote) = remote(io, upgrade, wanted, hang_up).await {
-                    exec::run(remote, &container, *process, wanted, &self.bounds).await;
+                    exec::run(remote, &container, *process, wanted, &self.limits).await;
                 }
             }
             Job::Attach { container, wanted } => {
                 if let Some(remote) = remote(io, upgrade, wanted, hang_up).await {
-                    attach::run(remote, &container, wanted, &self.bounds).await;
+                    attach::run(remote, &container, wanted, &self.limits).await;
                 }
             }
             Job::PortForward { pod, ports } => match upgrade {
                 Upgrade::Spdy(_) => {
                     let (link, opened) = spdy::serve(io, hang_up, port_forward::MAX_STREAMS);
-                    port_forward::by_spdy(link, opened, pod, &self.bounds).await;
+                    port_forward::by_spdy(link, opened, pod, &self.limits).await;
                 }
                 Upgrade::WebSocket { protocol, .. } => {
                     let socket = websocket::upgraded(io).await;
@@ -265,12 +264,12 @@ impl Streams {
                             let tunnel = websocket::Tunnel::new(socket);
                             let (link, opened) =
                                 spdy::serve(tunnel, hang_up, port_forward::MAX_STREAMS);
-                            port_forward::by_spdy(link, opened, pod, &self.bounds).await;
+                            port_forward::by_spdy(link, opened, pod, &self.limits).await;
                         }
                         Carries::Channels { format, .. } => {
                             let count = u8::try_from(2 * ports.len()).unwrap_or(MAX_CHANNELS);
                             let (link, streams) = websocket::serve(socket, hang_up, format, count);
-                            port_forward::by_channels(link, streams, ports, pod, &self.bounds)
+                            port_forward::by_channels(link, streams, ports, pod, &self.limits)
                                 .await;
                         }
                     }

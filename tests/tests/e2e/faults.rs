@@ -17,6 +17,16 @@ use tonic::Status;
 
 /// The names of all fault points whose name begins so.
 fn points(prefix: &str) -> BTreeSet<String> {
+    let mut names = all_points();
+    names.retain(|name| name.starts_with(prefix));
+    assert!(
+        !names.is_empty(),
+        "no fault point begins with {prefix}: have they moved?"
+    );
+    names
+}
+
+fn all_points() -> BTreeSet<String> {
     let root = bins::repository().join("runtime/src");
     let mut names = BTreeSet::new();
     for path in look::tree(&root) {
@@ -30,11 +40,6 @@ fn points(prefix: &str) -> BTreeSet<String> {
             }
         }
     }
-    names.retain(|name| name.starts_with(prefix));
-    assert!(
-        !names.is_empty(),
-        "no fault point begins with {prefix}: have they moved?"
-    );
     names
 }
 
@@ -262,6 +267,26 @@ async fn matrix(prefix: &str) {
     }
 }
 
+/// The beginnings of names that the tests below go through.
+const BEGINNINGS: [&str; 9] = [
+    "pod.start.",
+    "pod.stop.",
+    "pod.remove.",
+    "container.create.",
+    "container.start.",
+    "container.update.",
+    "container.remove.",
+    "store.",
+    "image.",
+];
+
+#[test]
+fn faults_have_a_test_for_each_beginning_of_a_name() {
+    let tested = |name: &String| BEGINNINGS.iter().any(|begin| name.starts_with(begin));
+    let forgotten: Vec<_> = all_points().into_iter().filter(|n| !tested(n)).collect();
+    assert!(forgotten.is_empty(), "{forgotten:?}");
+}
+
 #[tokio::test]
 async fn faults_at_each_phase_of_a_pods_start() {
     matrix("pod.start.").await;
@@ -296,13 +321,13 @@ async fn faults_at_each_phase_of_a_containers_update_and_removal() {
 #[tokio::test]
 async fn faults_at_each_write_of_a_record() {
     let mut daemon = ready().await;
-    for kind in ["store.pod", "store.container"] {
+    for kind in ["store.pod", "store.container", "store.spec"] {
         let mut fired = 0;
         // The n-th write of a life, until a life has no such write.
         while crashes_once(&mut daemon, &format!("{kind}@{}", fired + 1)).await {
             fired += 1;
         }
-        assert!(fired > 2, "{kind}: a life has more than {fired} writes");
+        assert!(fired > 0, "{kind}: a life has a write of it");
     }
 }
 

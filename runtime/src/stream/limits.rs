@@ -11,7 +11,7 @@ pub const CREATION: Duration = Duration::from_secs(30);
 
 /// Limits of a session.
 #[derive(Clone)]
-pub struct Bounds {
+pub struct Limits {
     /// Without any data.
     pub idle: Duration,
     /// The daemon is ending.
@@ -19,11 +19,11 @@ pub struct Bounds {
 }
 
 /// Reason for cutting a session.
-pub async fn cut(link: &Link, bounds: &Bounds) -> &'static str {
+pub async fn cut(link: &Link, limits: &Limits) -> &'static str {
     let gone = link.gone();
     tokio::select! {
         () = gone.cancelled() => "the client is gone",
-        () = bounds.stop.cancelled() => "the runtime is shutting down",
-        () = link.idle(bounds.idle) => "no data for the whole idle timeout",
+        () = limits.stop.cancelled() => "the runtime is shutting down",
+        () = link.idle(limits.idle) => "no data for the whole idle timeout",
     }
 }
