@@ -1,6 +1,6 @@
 //! Clients that vanish in the middle of a call, and come back.
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use cairn_tests::{Daemon, client::Client, cri, daemon::Setup, plugin::Plugin, pod::Cri, until};
 use nri::proto::Event;
@@ -61,6 +61,53 @@ async fn a_client_that_vanished_in_run_pod_sandbox_gets_its_pod_when_it_comes_ba
     cri.pod_status(&pod.id).await.expect("its status");
     let again = cri.try_pod(config).await.expect_err("now it knows");
     assert_eq!(again.code(), Code::AlreadyExists);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn another_request_for_a_name_does_not_get_the_pod_that_is_being_made() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "slow").await;
+    let gate = plugin.blocks(Event::RunPodSandbox);
+    let cri = daemon.cri();
+    let config = cri.pod_config("mine");
+    let mut other = config.clone();
+    other.labels.insert("other".into(), "1".into());
+    let first = cri.clone();
+    let first = tokio::spawn(async move { first.try_pod(config).await });
+    plugin.sees(Event::RunPodSandbox, "mine").await;
+    let second = cri.try_pod(other);
+    tokio::pin!(second);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut second).await;
+    assert!(early.is_err(), "nothing is decided yet");
+    gate.open();
+    let pod = first.await.expect("it ran").expect("RunPodSandbox");
+    let refused = second.await.expect_err("it asked for something else");
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_has_ended_is_nobodys_answer() {
+    let mut daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "looks").await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("mine");
+    let linux = config.linux.as_mut().expect("set by pod_config");
+    let security = linux.security_context.as_mut().expect("set by pod_config");
+    let options = security.namespace_options.as_mut().expect("set");
+    options.pid = cri::NamespaceMode::Pod.into();
+    let pod = cri.try_pod(config.clone()).await.expect("RunPodSandbox");
+    let pause = plugin.sees(Event::RunPodSandbox, "mine").await.pod.pid;
+    let pause = i32::try_from(pause).expect("a pid");
+    daemon.yard.kill(pause, 9).await;
+    until("the pod is not ready", || async {
+        let listed = cri.pods().await.pop()?;
+        (listed.state() == cri::PodSandboxState::SandboxNotready).then_some(())
+    })
+    .await;
+    let again = cri.try_pod(config).await.expect_err("it has ended");
+    assert_eq!(again.code(), Code::AlreadyExists, "{again}");
     pod.end().await;
 }
 
