@@ -142,6 +142,92 @@ fn the_fields_that_are_told_apart_by_name_are_those_of_the_protocol() {
     );
 }
 
+/// A runtime of this library that records itself.
+struct Nothing;
+
+impl nri::Source for Nothing {
+    fn snapshot(&self) -> nri::Snapshot {
+        nri::Snapshot::default()
+    }
+    fn update(&self, updates: Vec<ContainerUpdate>) -> nri::BoxFuture<'_, Vec<ContainerUpdate>> {
+        Box::pin(async move { updates })
+    }
+    fn evict(
+        &self,
+        _: &nri::PluginId,
+        _: String,
+        _: String,
+    ) -> nri::BoxFuture<'_, Result<(), String>> {
+        Box::pin(async { Err("not supported".into()) })
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_that_records_itself_has_every_call_before_its_answer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, socket) = (dir.path().join("r.jsonl"), dir.path().join("nri.sock"));
+    let recorder =
+        Recorder::create(&file, About::default(), |why| panic!("{why}")).expect("a file");
+    let runtime = nri::Adaptation::builder("test", "1")
+        .socket(&socket)
+        .plugin_dir(dir.path().join("none"))
+        .source(std::sync::Arc::new(Nothing))
+        .record(recorder.clone())
+        .start()
+        .await
+        .expect("a runtime");
+    let handlers =
+        nri::Handlers::new().run_pod_sandbox(|_| async { Err("not on my watch".into()) });
+    let mut stub = nri::Stub::builder(handlers)
+        .name("vetoes")
+        .index("10")
+        .socket(&socket);
+    let stub = stub.register().await.expect("it joins");
+    let calls = 100;
+    for n in 0..calls {
+        let pod = PodSandbox {
+            id: format!("pod-{n}"),
+            ..Default::default()
+        };
+        // The plugin gets events once it is in.
+        while runtime.run_pod_sandbox(pod.clone()).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+    runtime.shutdown("over").await;
+    drop(stub);
+    let summary = recorder.finish(Duration::from_secs(30));
+    assert!(!summary.incomplete && summary.dropped == 0, "{summary:?}");
+    let text = std::fs::read_to_string(file).expect("text");
+    let lines = read(text.as_bytes()).expect("a recording").lines;
+    let mut open = std::collections::BTreeSet::new();
+    let mut vetoes = 0;
+    for line in &lines {
+        match &line.what {
+            What::Request { from, id, .. } => assert!(open.insert((*from, *id)), "{line:?}"),
+            What::Answer {
+                from, id, error, ..
+            } => {
+                let caller = if *from == Side::Plugin {
+                    Side::Runtime
+                } else {
+                    Side::Plugin
+                };
+                assert!(open.remove(&(caller, *id)), "{line:?}");
+                vetoes += usize::from(
+                    error
+                        .as_ref()
+                        .is_some_and(|e| e.message.contains("not on my watch")),
+                );
+            }
+            What::Unread { .. } | What::Dropped { .. } => panic!("{line:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!(vetoes, calls);
+    assert!(open.is_empty(), "{open:?}");
+}
+
 fn header() -> String {
     let mut text = recording(|_| ());
     text.truncate(text.find('\n').expect("a line") + 1);

@@ -71,6 +71,11 @@ impl Config {
                 return refuse(key, &format!("{} is not an absolute path", path.display()));
             }
         }
+        let record = &file.nri.record;
+        if !record.as_os_str().is_empty() && !record.is_absolute() {
+            let why = format!("{} is not an absolute path", record.display());
+            return refuse("nri.record", &why);
+        }
         if file.root == file.state {
             return refuse(
                 "state",

@@ -22,7 +22,7 @@ fn every_key_of_the_default_is_printed() {
     for (table, expected) in [
         ("container", 9),
         ("network", 8),
-        ("nri", 16),
+        ("nri", 18),
         ("image", 11),
         ("trace", 3),
         ("stream", 5),
@@ -66,6 +66,7 @@ fn a_bad_value_is_refused_by_key() {
     assert!(judge("listen = \"tcp://1\"").starts_with("listen: tcp://1: unsupported scheme"));
     assert!(judge("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));
     assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("invalid duration"));
+    assert!(judge("[nri]\nrecord = \"r.jsonl\"").starts_with("nri.record: r.jsonl is not"));
     assert!(judge("[nri]\nrequest_timeout = \"0s\"").starts_with("nri.request_timeout: "));
     assert!(judge("[metrics]\nlisten = \"0.0.0.0:1\"").starts_with("metrics.listen: "));
     assert!(judge("[nri.plugin.x]\n").starts_with("nri.plugin: \"x\""));

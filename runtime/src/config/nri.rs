@@ -39,6 +39,10 @@ pub struct Nri {
     pub tolerate_missing_annotation: String,
     /// A newer plugin of the same index and name replaces the older.
     pub replace_same_name: bool,
+    /// Gets what plugins and we say, as JSON lines; empty: none.
+    pub record: PathBuf,
+    /// Values of environment variables are recorded as well.
+    pub record_env: bool,
     /// The in-process validator of adjustments, as containerd has it.
     pub default_validator: DefaultValidator,
     /// Settings of single plugins by `"10-name"`.
@@ -63,6 +67,8 @@ impl Default for Nri {
             allowed_uids: vec![0],
             tolerate_missing_annotation: String::new(),
             replace_same_name: true,
+            record: PathBuf::new(),
+            record_env: false,
             default_validator: DefaultValidator::default(),
             plugin: BTreeMap::new(),
         }

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nri::{Adaptation, Refused, Told, Turn};
+use nri::{Adaptation, Refused, Told, Turn, record::Recorder};
 use proto_cri::v1 as cri;
 use proto_nri::Event;
 
@@ -20,6 +20,7 @@ use super::{
     event_log,
     message::{self, Describe},
     plugins::Plugins,
+    recording,
     side_effects::{Failed, Others, SideEffects},
     spec::Specs,
     state::{Container, Pod},
@@ -64,6 +65,8 @@ pub struct Adjusted {
 /// Empty until NRI is started, and for good where it is disabled.
 pub struct Hooks {
     adaptation: OnceLock<Adaptation>,
+    /// Ended with the daemon.
+    recorder: OnceLock<Recorder>,
     describe: Describe,
     log: EventLog,
 }
@@ -72,6 +75,7 @@ impl Hooks {
     pub fn new(describe: Describe, log: EventLog) -> Self {
         Self {
             adaptation: OnceLock::new(),
+            recorder: OnceLock::new(),
             describe,
             log,
         }
@@ -87,7 +91,12 @@ impl Hooks {
             return Ok(());
         }
         let plugins = Arc::new(plugins);
-        let adaptation = Adaptation::builder("cairn", env!("CARGO_PKG_VERSION"))
+        let mut builder = Adaptation::builder("cairn", env!("CARGO_PKG_VERSION"));
+        if let Some(recorder) = recording::begin(&config.nri)? {
+            builder = builder.record(recorder.clone());
+            let _ = self.recorder.set(recorder);
+        }
+        let adaptation = builder
             .settings(config.nri_settings())
             .default_validator(config.nri.default_validator.clone())
             .source(Arc::clone(&plugins) as Arc<dyn nri::Source>)
@@ -117,6 +126,9 @@ impl Hooks {
     pub async fn shutdown(&self, reason: &str) {
         if let Some(adaptation) = self.adaptation.get() {
             adaptation.shutdown(reason).await;
+        }
+        if let Some(recorder) = self.recorder.get() {
+            recording::end(recorder).await;
         }
     }
 

@@ -46,6 +46,7 @@ pub mod pause;
 pub mod plugins;
 pub mod processes;
 pub mod record;
+mod recording;
 pub mod recover;
 pub mod registry;
 pub mod remove_by_id;

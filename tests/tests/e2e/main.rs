@@ -32,6 +32,7 @@ mod lifecycle;
 mod logs;
 mod metrics;
 mod network;
+mod nri_recordings;
 mod pid_namespaces;
 mod plugins;
 mod policy;

@@ -1,0 +1,74 @@
+//! The recording of what plugins and we say, where one is asked for.
+
+use std::{path::Path, time::Duration};
+
+use nri::record::{About, Recorder, Runtime, Values};
+
+use super::error::{Error, Result};
+use crate::{clock, config};
+
+/// How long the end of the daemon waits for the disk.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// Begins it; `None`: none is asked for.
+///
+/// # Errors
+/// One line: the file cannot be ours.
+pub fn begin(nri: &config::Nri) -> Result<Option<Recorder>> {
+    let file = nri.record.clone();
+    if file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let about = About {
+        recorder: format!("cairn {version}"),
+        runtime: Some(Runtime {
+            name: "cairn".to_owned(),
+            version: version.to_owned(),
+        }),
+        env: match nri.record_env {
+            true => Values::Kept,
+            false => Values::Redacted,
+        },
+        now: Duration::from_nanos(clock::now_ns().unsigned_abs()),
+    };
+    let shown = file.display().to_string();
+    let failed = move |why: &str| {
+        tracing::warn!(
+            file = shown,
+            why,
+            "the recording of NRI ends here; plugins are called as before"
+        );
+    };
+    keep_the_last(&file);
+    let recorder = Recorder::create(&file, about, failed);
+    let recorder =
+        recorder.map_err(|e| Error::failed(format!("NRI: record {}: {e}", file.display())))?;
+    tracing::info!(file = %file.display(), env = nri.record_env, "NRI is recorded");
+    Ok(Some(recorder))
+}
+
+/// A daemon that is started anew does not take what the one before it has seen.
+fn keep_the_last(file: &Path) {
+    if std::fs::symlink_metadata(file).is_ok_and(|found| found.is_file() && found.len() > 0) {
+        let mut last = file.as_os_str().to_owned();
+        last.push(".1");
+        if let Err(error) = std::fs::rename(file, &last) {
+            tracing::warn!(%error, file = %file.display(), "the last recording of NRI is not kept");
+        }
+    }
+}
+
+/// Ends it, and waits a moment until it is on file.
+pub async fn end(recorder: &Recorder) {
+    let recorder = recorder.clone();
+    let ended = tokio::task::spawn_blocking(move || recorder.finish(FLUSH)).await;
+    if let Ok(summary) = ended
+        && summary.dropped > 0
+    {
+        tracing::warn!(
+            lines = summary.dropped,
+            "the disk was too slow for the recording of NRI: lines are missing"
+        );
+    }
+}
