@@ -1,36 +1,22 @@
 //! Every scenario of scenarios/ holds, by the command that stands in its first line, in a shell of one's own: for the samples of
 //! nri/plugins, and for the Go programs that `hack/peers` builds (`NRI_WITHOUT_GO=1` leaves those out).
 
+#[path = "common/programs.rs"]
+mod programs;
+
 use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::OnceLock,
 };
+
+use programs::{go_program, programs};
 
 /// Scenarios of Go programs; the first is one of our own sample as well.
 const GO: [&str; 2] = ["ulimit-adjuster.toml", "nri-logger.toml"];
 
 fn scenarios() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
-}
-
-/// Where nri-bench lies, and the samples beside it: built here where nothing has built them.
-fn programs() -> &'static Path {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let bench = Path::new(env!("CARGO_BIN_EXE_nri-bench"));
-        let dir = bench.parent().expect("it lies in a directory").to_owned();
-        if !dir.join("template").is_file() {
-            let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--quiet", "-p", "nri-plugins"]);
-            if !cfg!(debug_assertions) {
-                build.arg("--release");
-            }
-            assert!(build.status().expect("cargo runs").success());
-        }
-        dir
-    })
 }
 
 /// Runs the command of a scenario in the directory of scenarios, with these programs.
@@ -81,17 +67,9 @@ fn the_go_programs_hold_theirs() {
     if env::var_os("NRI_WITHOUT_GO").is_some() {
         return;
     }
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let peers = env::var_os("CAIRN_PEERS");
-    let peers = peers.map_or_else(|| repository.join("target/peers"), PathBuf::from);
-    let bin = peers.join("bin");
     for file in GO {
-        let program = file.trim_end_matches(".toml");
-        assert!(
-            bin.join(program).is_file(),
-            "{program} is not in {}: hack/peers nri-logger nri-samples builds it; NRI_WITHOUT_GO=1 leaves this out",
-            bin.display()
-        );
-        assert_held(file, &run(file, &[&bin, programs()]));
+        let program = go_program(file.trim_end_matches(".toml"));
+        let bin = program.parent().expect("it lies in a directory");
+        assert_held(file, &run(file, &[bin, programs()]));
     }
 }

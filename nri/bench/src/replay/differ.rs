@@ -26,7 +26,7 @@ pub fn differences(recorded: &Value, now: &Value) -> Vec<Difference> {
     paths.sort_unstable();
     paths.dedup();
     let all = paths.into_iter().map(|path| Difference {
-        path: path.clone(),
+        path: path.replace(char::is_control, "?"),
         recorded: before.get(path).cloned(),
         now: after.get(path).cloned(),
     });
@@ -109,6 +109,8 @@ fn shown(path: &str, leaf: &Value) -> String {
             .and_then(|events| i32::try_from(events).ok())
             .and_then(|events| EventMask::from_wire(events).ok())
             .map_or_else(|| leaf.to_string(), |events| events.to_string()),
+        // A terminal would take them for its own.
+        Value::String(text) if text.contains(char::is_control) => format!("{text:?}"),
         Value::String(text) => text.clone(),
         leaf => leaf.to_string(),
     }

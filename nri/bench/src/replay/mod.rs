@@ -360,5 +360,5 @@ fn title(call: &Call) -> String {
     };
     format!("{}{by} {}", call.method, about.join("/"))
         .trim_end()
-        .to_owned()
+        .replace(char::is_control, "?")
 }
