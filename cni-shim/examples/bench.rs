@@ -30,6 +30,8 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
         conf_dir: dir.join("net.d"),
         bin_dirs: bin_dirs.iter().map(Into::into).collect(),
         cache_dir: dir.join("cache"),
+        earlier_cache_dir: None,
+        status_grace: Duration::ZERO,
         state_dir: dir.join("state"),
         bridge: Some(BridgeConfig {
             name: "bench0".into(),

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{RwLock, Semaphore};
+use tokio::time::Instant;
 
-use crate::bridge::{Bridge, BridgeError, delete_link};
-use crate::cni::{Cni, CniError, ConfList, Found, LIMIT_ANNOTATIONS, Tolerate};
+use crate::bridge::{Bridge, BridgeError, Wanted, unplug};
+use crate::cni::{Cni, CniError, ConfList, DEL_TIMEOUT, Found, Patience, Tolerate};
 use crate::error::NetworkError;
-use crate::record::{Backend, OnBridge, OnCni, Record, Records, Unreadable};
-use crate::types::{Attach, Attachment, Config, NotReady};
+use crate::record::{Backend, Held, OnBridge, OnCni, Record, Records, Unreadable};
+use crate::types::{Attach, Attachment, Config, INTERFACE, NotReady};
 
 /// How often a DEL whose program is in none of the directories fails, before it is taken for done: programs are also
 /// gone for a moment while they are replaced.
@@ -82,31 +83,20 @@ impl Attachments {
             .ok_or_else(|| no_network(self.cni.conf_dir()))
     }
 
-    pub(crate) fn attach_to_bridge(&self, attach: &Attach) -> Result<Attachment, NetworkError> {
+    pub(crate) fn attach_to_bridge(&self, wanted: &Wanted<'_>) -> Result<Attachment, NetworkError> {
         let bridge = self.bridge()?;
-        let held = bridge.reserve(attach)?;
-        let record = Record::new(
-            &attach.sandbox_id,
-            &attach.netns,
-            Backend::Bridge(held.clone()),
-        );
+        let (id, netns) = (wanted.sandbox_id, wanted.netns);
+        let held = bridge.reserve(wanted)?;
+        let record = Record::new(id, netns, Backend::Bridge(held.clone()));
         if let Err(error) = self.remember(&record) {
-            bridge.release(&attach.sandbox_id, &held);
+            bridge.release(id, &held);
             return Err(error);
         }
-        match bridge.connect(&attach.netns, &held) {
-            Ok(mut attachment) => {
-                let limited = LIMIT_ANNOTATIONS
-                    .iter()
-                    .find(|key| attach.annotations.contains_key(**key));
-                attachment.warnings.extend(
-                    limited.map(|key| format!("the built-in bridge does not enforce {key}")),
-                );
-                Ok(attachment)
-            }
+        match bridge.connect(netns, &held) {
+            Ok(attachment) => Ok(attachment),
             Err(error) => {
-                if let Err(undo) = self.detach_from_bridge(&attach.sandbox_id, &held) {
-                    log_undo(&attach.sandbox_id, &undo);
+                if let Err(undo) = self.detach_from_bridge(id, &held) {
+                    log_undo(id, &undo);
                 }
                 Err(error.into())
             }
@@ -120,7 +110,7 @@ impl Attachments {
     ) -> Result<(), NetworkError> {
         let Some(bridge) = &self.bridge else {
             // The bridge was configured away while the pod lived: its link still has to go.
-            delete_link(&held.veth).map_err(BridgeError::from)?;
+            unplug(held).map_err(BridgeError::from)?;
             return self.forget(sandbox_id);
         };
         bridge.disconnect(held)?;
@@ -168,36 +158,32 @@ impl Attachments {
         list: &ConfList,
         attach: &Attach,
     ) -> Result<Attachment, NetworkError> {
+        let (id, netns) = (&attach.sandbox_id, &attach.netns);
         let held = self.cni.prepare(list, attach)?;
-        let record = Record::new(
-            &attach.sandbox_id,
-            &attach.netns,
-            Backend::Cni(held.clone()),
-        );
-        self.remember(&record)?;
-        let added = {
-            let _shared = self.collecting.read().await;
-            let _permit = self.permits.acquire().await;
-            self.cni.add(&attach.sandbox_id, &attach.netns, &held).await
-        };
-        match added {
-            Ok(attachment) => Ok(attachment),
-            Err(error) => {
-                // A program that is missing has added nothing.
-                let undone = self
-                    .del_by_cni(
-                        &attach.sandbox_id,
-                        &attach.netns,
-                        &held,
-                        Tolerate::MissingPrograms,
-                    )
-                    .await;
-                match undone.and_then(|()| self.forget(&attach.sandbox_id)) {
-                    Ok(()) => {}
-                    Err(undo) => log_undo(&attach.sandbox_id, &undo),
-                }
-                Err(error.into())
+        self.remember(&Record::new(id, netns, Backend::Cni(held.clone())))?;
+        let deadline = self.cni.add_deadline();
+        let mut patience = Patience::until(deadline);
+        loop {
+            let added = {
+                let _shared = self.collecting.read().await;
+                let _permit = self.permits.acquire().await;
+                self.cni.add(id, netns, &held, deadline).await
+            };
+            let error = match added {
+                Ok(attachment) => return Ok(attachment),
+                Err(error) => error,
+            };
+            // Before another try, too: a sandbox is not added twice without a DEL between. A program that is missing
+            // has added nothing.
+            let missing = Tolerate::MissingPrograms;
+            let undone = self.del_by_cni(id, netns, &held, missing).await;
+            if undone.is_ok() && patience.waits_for(&error).await {
+                continue;
             }
+            if let Err(undo) = undone.and_then(|()| self.forget(id)) {
+                log_undo(id, &undo);
+            }
+            return Err(error.into());
         }
     }
 
@@ -208,22 +194,53 @@ impl Attachments {
         held: &OnCni,
         tolerate: Tolerate,
     ) -> Result<(), NetworkError> {
-        let _shared = self.collecting.read().await;
-        let _permit = self.permits.acquire().await;
-        let tries = self.missing.lock().get(sandbox_id).copied();
-        let tolerate = match tries {
-            Some(MISSING_TRIES..) => tolerate.max(Tolerate::MissingPrograms),
-            _ => tolerate,
-        };
-        let done = self.cni.del(sandbox_id, netns, held, tolerate).await;
-        let mut missing = self.missing.lock();
-        match &done {
-            Err(CniError::PluginMissing { .. }) => {
-                *missing.entry(sandbox_id.to_owned()).or_default() += 1;
+        let deadline = Instant::now() + DEL_TIMEOUT;
+        let mut patience = Patience::until(deadline);
+        loop {
+            let done = {
+                let _shared = self.collecting.read().await;
+                let _permit = self.permits.acquire().await;
+                let tries = self.missing.lock().get(sandbox_id).copied();
+                let tolerate = match tries {
+                    Some(MISSING_TRIES..) => tolerate.max(Tolerate::MissingPrograms),
+                    _ => tolerate,
+                };
+                self.cni
+                    .del(sandbox_id, netns, held, tolerate, deadline)
+                    .await
+            };
+            if let Err(error) = &done
+                && patience.waits_for(error).await
+            {
+                continue;
             }
-            _ => drop(missing.remove(sandbox_id)),
+            let mut missing = self.missing.lock();
+            match &done {
+                Err(CniError::PluginMissing { .. }) => {
+                    *missing.entry(sandbox_id.to_owned()).or_default() += 1;
+                }
+                _ => drop(missing.remove(sandbox_id)),
+            }
+            return Ok(done?);
         }
-        Ok(done?)
+    }
+
+    /// The sandboxes that a CNI network has to keep, whatever of them can be read (CRI-517).
+    pub(crate) fn held_on(&self, network: &str) -> Vec<Held> {
+        let known = self.known.lock();
+        let readable = known.values().filter_map(|record| match &record.backend {
+            Backend::Cni(held) if held.network == network => Some(Held {
+                sandbox_id: record.sandbox_id.clone(),
+                interface: held.interface.clone(),
+            }),
+            _ => None,
+        });
+        let unreadable = self.unreadable.lock();
+        let perhaps = unreadable.keys().map(|id| Held {
+            sandbox_id: id.clone(),
+            interface: INTERFACE.to_owned(),
+        });
+        readable.chain(perhaps).collect()
     }
 }
 

@@ -17,6 +17,8 @@ pub enum NetworkError {
     SandboxId(String),
     #[error("sandbox {0} is already attached")]
     AlreadyAttached(String),
+    #[error("sandbox {0} is not attached")]
+    NotAttached(String),
     #[error("attachment record {}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
     #[error("the bridge is in use by {0} sandboxes")]
@@ -32,4 +34,14 @@ pub enum NetworkError {
     /// The blocking worker was lost: the process is ending.
     #[error("network worker: {0}")]
     Worker(String),
+}
+
+impl NetworkError {
+    /// Whether no pod could get a network now, and this one may later (CRI-503).
+    pub fn is_not_ready(&self) -> bool {
+        matches!(
+            self,
+            NetworkError::NotReady(_) | NetworkError::Bridge(BridgeError::NotReady(_))
+        )
+    }
 }

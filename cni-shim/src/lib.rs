@@ -5,8 +5,10 @@
 
 mod addr;
 mod attachments;
+mod bandwidth;
 mod bridge;
 mod cni;
+mod collect;
 mod error;
 mod file;
 mod link;
@@ -15,6 +17,8 @@ mod netlink;
 mod network;
 mod nft;
 mod record;
+mod route;
+mod tc;
 mod turns;
 mod types;
 
@@ -23,6 +27,7 @@ pub use bridge::{BridgeError, PoolError};
 pub use cni::CniError;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use cni::checks;
+pub use collect::{Attached, Leftover};
 pub use error::NetworkError;
 pub use link::{Counters, Link};
 pub use netlink::NetlinkError;

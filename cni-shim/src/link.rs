@@ -1,4 +1,4 @@
-//! Links, addresses and routes: the few rtnetlink messages a pod's network is made of.
+//! Links and addresses: the few rtnetlink messages a pod's network is made of.
 //!
 //! Functions here only build messages or read answers; who sends them, and in which network namespace, is the
 //! caller's business.
@@ -18,16 +18,15 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
-const RTM_NEWROUTE: u16 = 24;
 
 const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
+pub(crate) const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
-const IFLA_LINKINFO: u16 = 18;
+pub(crate) const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NET_NS_FD: u16 = 28;
-const IFLA_INFO_KIND: u16 = 1;
+pub(crate) const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_INFO_SLAVE_KIND: u16 = 4;
 const IFLA_INFO_SLAVE_DATA: u16 = 5;
@@ -40,17 +39,11 @@ const IFA_BROADCAST: u16 = 4;
 const IFA_FLAGS: u16 = 8;
 const IFA_F_NODAD: u32 = 0x2;
 
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
-const RT_TABLE_MAIN: u8 = 254;
-const RTPROT_STATIC: u8 = 4;
-const RTN_UNICAST: u8 = 1;
-
 const AF_UNSPEC: u8 = 0;
-const AF_INET: u8 = 2;
+pub(crate) const AF_INET: u8 = 2;
 /// Multicast group of link changes.
 pub(crate) const RTMGRP_LINK: u32 = 1;
-const AF_INET6: u8 = 10;
+pub(crate) const AF_INET6: u8 = 10;
 const IFF_UP: u32 = 1;
 const IFINFO: usize = 16;
 const IFADDR: usize = 8;
@@ -66,6 +59,10 @@ pub struct Link {
     pub kind: String,
     pub up: bool,
     pub counters: Counters,
+    /// Index of the bridge it is a port of, or 0.
+    pub(crate) master: u32,
+    /// Its hardware address.
+    pub(crate) address: Vec<u8>,
 }
 
 /// A link's traffic since it was made.
@@ -148,24 +145,23 @@ pub(crate) fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, Ne
     Ok(of_link.filter_map(parse).collect())
 }
 
+/// Makes a link of the kind that `fill` says, up.
+pub(crate) fn new_link(step: String, fill: impl FnOnce(&mut netlink::Attrs)) -> Message {
+    let flags = NLM_F_CREATE | NLM_F_EXCL;
+    Message::new(RTM_NEWLINK, flags, step, &ifinfo(0, IFF_UP), fill)
+}
+
 /// Makes a bridge, up, with a hardware address of its own (it would else follow its ports').
 pub(crate) fn add_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
-    let step = format!("create bridge {name}");
-    Message::new(
-        RTM_NEWLINK,
-        NLM_F_CREATE | NLM_F_EXCL,
-        step,
-        &ifinfo(0, IFF_UP),
-        |a| {
-            a.put_str(IFLA_IFNAME, name).put(IFLA_ADDRESS, &mac.0);
-            if let Some(mtu) = mtu {
-                a.put_u32(IFLA_MTU, mtu);
-            }
-            a.nest(IFLA_LINKINFO, |info| {
-                info.put(IFLA_INFO_KIND, b"bridge");
-            });
-        },
-    )
+    new_link(format!("create bridge {name}"), |a| {
+        a.put_str(IFLA_IFNAME, name).put(IFLA_ADDRESS, &mac.0);
+        if let Some(mtu) = mtu {
+            a.put_u32(IFLA_MTU, mtu);
+        }
+        a.nest(IFLA_LINKINFO, |info| {
+            info.put(IFLA_INFO_KIND, b"bridge");
+        });
+    })
 }
 
 /// Parameters of a veth pair between a bridge and a pod.
@@ -183,34 +179,27 @@ pub(crate) struct VethPair<'a> {
 
 /// Makes the pair, the host's end up.
 pub(crate) fn add_veth(pair: &VethPair<'_>) -> Message {
-    let step = format!("create veth pair {}", pair.host_name);
-    Message::new(
-        RTM_NEWLINK,
-        NLM_F_CREATE | NLM_F_EXCL,
-        step,
-        &ifinfo(0, IFF_UP),
-        |a| {
-            a.put_str(IFLA_IFNAME, pair.host_name)
-                .put_u32(IFLA_MASTER, pair.bridge);
-            if let Some(mtu) = pair.mtu {
-                a.put_u32(IFLA_MTU, mtu);
-            }
-            a.nest(IFLA_LINKINFO, |info| {
-                info.put(IFLA_INFO_KIND, b"veth");
-                info.nest(IFLA_INFO_DATA, |data| {
-                    // Not up yet: while the pair is made, its ends do not know each other and the kernel answers ENOTCONN.
-                    data.nest_after(VETH_INFO_PEER, &ifinfo(0, 0), |peer| {
-                        peer.put_str(IFLA_IFNAME, pair.pod_name)
-                            .put(IFLA_ADDRESS, &pair.pod_mac.0)
-                            .put(IFLA_NET_NS_FD, &pair.netns.as_raw_fd().to_ne_bytes());
-                        if let Some(mtu) = pair.mtu {
-                            peer.put_u32(IFLA_MTU, mtu);
-                        }
-                    });
+    new_link(format!("create veth pair {}", pair.host_name), |a| {
+        a.put_str(IFLA_IFNAME, pair.host_name)
+            .put_u32(IFLA_MASTER, pair.bridge);
+        if let Some(mtu) = pair.mtu {
+            a.put_u32(IFLA_MTU, mtu);
+        }
+        a.nest(IFLA_LINKINFO, |info| {
+            info.put(IFLA_INFO_KIND, b"veth");
+            info.nest(IFLA_INFO_DATA, |data| {
+                // Not up yet: while the pair is made, its ends do not know each other and the kernel answers ENOTCONN.
+                data.nest_after(VETH_INFO_PEER, &ifinfo(0, 0), |peer| {
+                    peer.put_str(IFLA_IFNAME, pair.pod_name)
+                        .put(IFLA_ADDRESS, &pair.pod_mac.0)
+                        .put(IFLA_NET_NS_FD, &pair.netns.as_raw_fd().to_ne_bytes());
+                    if let Some(mtu) = pair.mtu {
+                        peer.put_u32(IFLA_MTU, mtu);
+                    }
                 });
             });
-        },
-    )
+        });
+    })
 }
 
 /// Lets a bridge port send back what came in by it: a pod that reaches itself through its own host port (CRI-538).
@@ -300,26 +289,6 @@ pub(crate) fn add_address(index: u32, address: Cidr) -> Message {
     )
 }
 
-/// The default route through `gateway` on a link.
-pub(crate) fn add_default_route(index: u32, gateway: IpAddr) -> Message {
-    let mut fixed = [0u8; 12];
-    fixed[0] = if gateway.is_ipv4() { AF_INET } else { AF_INET6 };
-    fixed[4] = RT_TABLE_MAIN;
-    fixed[5] = RTPROT_STATIC;
-    fixed[7] = RTN_UNICAST;
-    let step = format!("add default route via {gateway}");
-    Message::new(
-        RTM_NEWROUTE,
-        NLM_F_CREATE | NLM_F_REPLACE,
-        step,
-        &fixed,
-        |a| {
-            a.put(RTA_GATEWAY, &ip_bytes(gateway))
-                .put_u32(RTA_OIF, index);
-        },
-    )
-}
-
 fn links(replies: &[netlink::Reply]) -> impl Iterator<Item = Link> {
     replies
         .iter()
@@ -341,6 +310,10 @@ fn links(replies: &[netlink::Reply]) -> impl Iterator<Item = Link> {
             for (kind, value) in reply.attributes(IFINFO) {
                 match kind {
                     IFLA_IFNAME => link.name = text(value),
+                    IFLA_ADDRESS => link.address = value.to_vec(),
+                    IFLA_MASTER => {
+                        link.master = value.try_into().map_or(0, u32::from_ne_bytes);
+                    }
                     IFLA_STATS64 => link.counters = Counters::parse(value),
                     IFLA_LINKINFO => {
                         let kind =
@@ -363,7 +336,7 @@ fn ifinfo(index: u32, flags: u32) -> [u8; IFINFO] {
     fixed
 }
 
-fn text(value: &[u8]) -> String {
+pub(crate) fn text(value: &[u8]) -> String {
     let end = value
         .iter()
         .position(|byte| *byte == 0)

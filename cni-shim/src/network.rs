@@ -6,12 +6,11 @@
 //! ```
 //! At most one operation per sandbox runs at a time (CRI-518).
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attachments::{Attachments, Choice, log_undo, no_network};
-use crate::bridge::{BridgeError, delete_link, veth_name};
+use crate::bridge::{BridgeError, Wanted, unplug_name};
 use crate::cni::{Found, Tolerate};
 use crate::error::NetworkError;
 use crate::namespaces::set_interface_sysctls;
@@ -22,15 +21,15 @@ use crate::types::{Attach, Attachment, Config, NotReady};
 /// Length of a sandbox id.
 const ID_MAX: usize = 128;
 
-/// How often the configuration directory is looked at while a pod waits for a network.
+/// How often it is looked again while a pod waits for a network.
 const READY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A handle; clones share everything.
 #[derive(Debug, Clone)]
 pub struct Network {
-    attachments: Arc<Attachments>,
+    pub(crate) attachments: Arc<Attachments>,
     turns: Turns,
-    /// How long a pod waits for a CNI configuration.
+    /// How long a pod waits for a network that is not ready.
     ready_timeout: Duration,
 }
 
@@ -49,7 +48,7 @@ impl Network {
         match self.attachments.choose()? {
             Choice::Cni(list) => self.attachments.cni.status(&list).await,
             Choice::Bridge => self
-                .blocking(|all| Ok(all.bridge()?.status()?))
+                .blocking(|all| Ok(all.bridge()?.status().map(drop)?))
                 .await
                 .map_err(not_ready),
         }
@@ -93,8 +92,10 @@ impl Network {
             Choice::Cni(list) => self.attachments.attach_by_cni(&list, &attach).await?,
             Choice::Bridge => {
                 let attach = attach.clone();
-                self.blocking(move |all| all.attach_to_bridge(&attach))
-                    .await?
+                self.blocking(move |all| {
+                    all.attach_to_bridge(&Wanted::of(&attach).map_err(BridgeError::Bandwidth)?)
+                })
+                .await?
             }
         };
         if attach.sysctls.is_empty() {
@@ -162,9 +163,9 @@ impl Network {
             log_undo(sandbox_id, &error);
         }
         if self.attachments.unreadable.lock().contains_key(sandbox_id) {
-            let veth = veth_name(sandbox_id);
+            let id = sandbox_id.to_owned();
             let deleted = self
-                .blocking(move |_| Ok(delete_link(&veth).map_err(BridgeError::from)?))
+                .blocking(move |_| Ok(unplug_name(&id).map_err(BridgeError::from)?))
                 .await;
             if let Err(error) = deleted {
                 log_undo(sandbox_id, &error);
@@ -210,17 +211,28 @@ impl Network {
         }
     }
 
-    /// Asks whether a sandbox's network is as it was made (CRI-515). Only CNI networks are looked at.
-    pub async fn check(&self, sandbox_id: &str) -> Result<(), NetworkError> {
+    /// Asks whether a sandbox's network is as it was made (CRI-515); `None` if so, or why nobody could be asked.
+    pub async fn check(&self, sandbox_id: &str) -> Result<Option<&'static str>, NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
-        let Some(Record {
-            backend: Backend::Cni(held),
-            netns,
-            ..
-        }) = self.attachments.record(sandbox_id)
-        else {
-            return Ok(());
+        let (netns, held) = match self.attachments.record(sandbox_id) {
+            None => return Err(NetworkError::NotAttached(sandbox_id.to_owned())),
+            Some(Record {
+                backend: Backend::Bridge(held),
+                netns,
+                ..
+            }) => {
+                let differs = self.blocking(move |all| Ok(all.bridge()?.check(&netns, &held)?));
+                return match differs.await? {
+                    lines if lines.is_empty() => Ok(None),
+                    lines => Err(BridgeError::Differs(lines).into()),
+                };
+            }
+            Some(Record {
+                backend: Backend::Cni(held),
+                netns,
+                ..
+            }) => (netns, held),
         };
         let _shared = self.attachments.collecting.read().await;
         let _permit = self.attachments.permits.acquire().await;
@@ -229,44 +241,6 @@ impl Network {
             .cni
             .check(sandbox_id, &netns, &held)
             .await?)
-    }
-
-    /// Detaches every sandbox that is not in `valid`, then lets CNI plugins collect (CRI-517). For the start, once all
-    /// sandboxes are known. Goes on after a failure and returns the first.
-    pub async fn gc(&self, valid: &HashSet<String>) -> Result<(), NetworkError> {
-        let known: Vec<String> = self.attachments.known.lock().keys().cloned().collect();
-        let mut orphans: Vec<String> = known.into_iter().filter(|id| !valid.contains(id)).collect();
-        let list = match self.attachments.choose() {
-            Ok(Choice::Cni(list)) => Some(list),
-            _ => None,
-        };
-        if let Some(list) = &list {
-            orphans.extend(
-                self.attachments
-                    .cni
-                    .find_dead(&list.name, |id| valid.contains(id)),
-            );
-        }
-        orphans.sort();
-        orphans.dedup();
-        let mut first = Ok(());
-        for orphan in orphans {
-            let done = self.detach(&orphan).await;
-            first = first.and(done);
-        }
-        // Nobody is left whom such a record could speak for.
-        let lost: Vec<String> = self.attachments.unreadable.lock().keys().cloned().collect();
-        for orphan in lost.into_iter().filter(|id| !valid.contains(id)) {
-            let done = self.abandon(&orphan).await;
-            first = first.and(done);
-        }
-        if let Some(list) = list {
-            let _alone = self.attachments.collecting.write().await;
-            let attached: Vec<String> = self.attachments.known.lock().keys().cloned().collect();
-            let done = self.attachments.cni.gc(&list, &attached).await;
-            first = first.and(done.map_err(Into::into));
-        }
-        first
     }
 
     /// Removes the built-in bridge and its rules from the node; refused while sandboxes are attached to it.
@@ -283,12 +257,19 @@ impl Network {
         .await
     }
 
-    /// Waits for a configuration while there is none that can be used: at the start of a node the network's own pods
-    /// write it.
+    /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods write its configuration,
+    /// and bring its programs.
     async fn choose_within(&self, patience: Duration) -> Result<Choice, NotReady> {
         let deadline = tokio::time::Instant::now() + patience;
         loop {
-            match self.attachments.choose() {
+            let answer = match self.attachments.choose() {
+                Ok(Choice::Cni(list)) => {
+                    let ready = self.attachments.cni.status(&list).await;
+                    ready.map(|()| Choice::Cni(list))
+                }
+                other => other,
+            };
+            match answer {
                 Err(_) if tokio::time::Instant::now() + READY_PAUSE < deadline => {
                     tokio::time::sleep(READY_PAUSE).await;
                 }
@@ -297,7 +278,7 @@ impl Network {
         }
     }
 
-    async fn blocking<T: Send + 'static>(
+    pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Attachments) -> Result<T, NetworkError> + Send + 'static,
     ) -> Result<T, NetworkError> {
@@ -319,7 +300,7 @@ fn not_ready(error: NetworkError) -> NotReady {
 }
 
 /// Ids become file names and plugin arguments.
-fn check_id(sandbox_id: &str) -> Result<(), NetworkError> {
+pub(crate) fn check_id(sandbox_id: &str) -> Result<(), NetworkError> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
     let starts_well = sandbox_id.starts_with(|c: char| c.is_ascii_alphanumeric());
     if starts_well && sandbox_id.len() <= ID_MAX && sandbox_id.bytes().all(plain) {

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Cidr;
+use crate::bandwidth::Limits;
 use crate::file::replace;
-use crate::types::PortMapping;
+use crate::types::{INTERFACE, PortMapping};
 
 const SCHEMA: u32 = 1;
 const RECORD_MAX: u64 = 4 << 20;
@@ -59,6 +60,15 @@ pub(crate) struct OnBridge {
     pub(crate) veth: String,
     pub(crate) addresses: Vec<Cidr>,
     pub(crate) ports: Vec<PortMapping>,
+    /// In the pod.
+    #[serde(default = "usual_interface")]
+    pub(crate) interface: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limits: Option<Limits>,
+}
+
+fn usual_interface() -> String {
+    INTERFACE.to_owned()
 }
 
 /// Held by CNI plugins: everything a DEL needs, whatever the configuration directory holds by then (CRI-502).
@@ -70,6 +80,23 @@ pub(crate) struct OnCni {
     pub(crate) config: serde_json::Value,
     pub(crate) args: Vec<(String, String)>,
     pub(crate) capability_args: BTreeMap<String, serde_json::Value>,
+}
+
+/// An attachment that is to stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) sandbox_id: String,
+    pub(crate) interface: String,
+}
+
+impl OnCni {
+    /// The host ports that its plugins were asked for.
+    pub(crate) fn ports(&self) -> Vec<PortMapping> {
+        let asked = self.capability_args.get("portMappings").cloned();
+        asked
+            .and_then(|ports| serde_json::from_value(ports).ok())
+            .unwrap_or_default()
+    }
 }
 
 impl Record {
@@ -173,6 +200,11 @@ fn read(path: &Path) -> Result<Record, String> {
     }
     let record: Record = serde_json::from_slice(&fs::read(path).map_err(|e| e.to_string())?)
         .map_err(|e| e.to_string())?;
+    if let Backend::Bridge(held) = &record.backend
+        && held.addresses.is_empty()
+    {
+        return Err("an attachment without an address".into());
+    }
     let named = path.file_stem().and_then(|stem| stem.to_str()) == Some(&record.sandbox_id);
     match record.schema {
         SCHEMA if named => Ok(record),
@@ -200,6 +232,8 @@ mod tests {
             veth: "veth0".into(),
             addresses,
             ports: Vec::new(),
+            interface: INTERFACE.into(),
+            limits: None,
         };
         Record::new(id, Path::new("/run/x/net"), Backend::Bridge(held))
     }
@@ -220,6 +254,11 @@ mod tests {
             serde_json::to_vec(&record("name")).expect("json"),
         )
         .expect("writes");
+        let mut empty = record("empty");
+        if let Backend::Bridge(held) = &mut empty.backend {
+            held.addresses.clear();
+        }
+        records.write(&empty).expect("writes");
         fs::write(attachments.join("left.json.tmp"), b"").expect("writes");
 
         let loaded = records.load().expect("loads");
@@ -227,7 +266,7 @@ mod tests {
         let readable: Vec<_> = loaded.records.into_values().collect();
         assert_eq!(readable, [record("good")]);
         let held: Vec<_> = loaded.unreadable.keys().map(String::as_str).collect();
-        assert_eq!(held, ["other", "torn"]);
+        assert_eq!(held, ["empty", "other", "torn"]);
         let address: IpAddr = "10.0.0.7".parse().expect("an address");
         assert_eq!(loaded.unreadable["torn"].addresses, [address]);
         assert!(attachments.join("torn.json").exists());

@@ -1,6 +1,7 @@
 //! Configuration, requests and results of a [`crate::Network`].
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,14 +22,18 @@ pub struct Config {
     pub bin_dirs: Vec<PathBuf>,
     /// Parent of the result cache shared with other runtimes: `<cache_dir>/results` (CRI-530).
     pub cache_dir: PathBuf,
+    /// Where an earlier version kept these results: taken over when the network is opened.
+    pub earlier_cache_dir: Option<PathBuf>,
     /// Ours alone: one record per attached sandbox.
     pub state_dir: PathBuf,
     /// Used while `conf_dir` holds no configuration; `None`: no network then.
     pub bridge: Option<BridgeConfig>,
-    /// Longest a CNI ADD may take; a DEL gets one minute (CRI-518).
+    /// Longest a CNI ADD may take, with what a plugin asks to be tried again; a DEL gets one minute (CRI-518).
     pub add_timeout: Duration,
-    /// How long a sandbox waits for a network while none is configured.
+    /// How long a sandbox waits for a network while none is ready.
     pub ready_timeout: Duration,
+    /// How long plugins that were ready may fail before the network counts as not ready (CRI-503).
+    pub status_grace: Duration,
     /// CNI operations at a time, over all sandboxes.
     pub parallel: usize,
     /// Called with the pid of each CNI plugin that was started, to change what it inherits.
@@ -82,6 +87,19 @@ pub struct PortMapping {
     /// Only at this address of the node; at all when `None`. An unspecified address means all of its family.
     #[serde(rename = "hostIP", default, skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<IpAddr>,
+}
+
+impl fmt::Display for PortMapping {
+    /// Of the node's end: `8080/tcp at 127.0.0.1`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        };
+        write!(f, "{}/{protocol}", self.host_port)?;
+        self.host_ip.map_or(Ok(()), |ip| write!(f, " at {ip}"))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -541,16 +541,11 @@ fn parameters_of_the_interface_are_set_once_it_exists_and_its_traffic_is_counted
             let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
             let (pod, mut attach) = sandbox(&dir, "one");
             attach.sysctls = vec![("net.ipv4.conf.eth0.log_martians".into(), "1".into())];
-            attach
-                .annotations
-                .insert("kubernetes.io/egress-bandwidth".into(), "1M".into());
             let attached = network.attach(attach.clone()).await.expect("attaches");
             assert_eq!(
                 in_pod(&pod, "cat /proc/sys/net/ipv4/conf/eth0/log_martians").trim(),
                 "1"
             );
-            let warnings = ["the built-in bridge does not enforce kubernetes.io/egress-bandwidth"];
-            assert_eq!(attached.warnings, warnings);
 
             assert!(ping(attached.ips[0]));
             let links = cni_shim::namespaces::interfaces(&attach.netns).expect("lists");

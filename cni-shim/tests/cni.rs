@@ -4,7 +4,6 @@ mod support;
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,8 @@ use cni_shim::namespaces::{in_netns, unpin};
 use cni_shim::{Config, Network, PortMapping, Protocol};
 use serde_json::{Value, json};
 use support::{
-    config, echo_in_pod, in_pod, isolated, pin_dir, ping, real_plugins, sandbox, say, shell,
+    config, echo_in_pod, in_pod, isolated, pin_dir, ping, real_plugins, sandbox, say, script,
+    shell, write_list,
 };
 
 /// bridge, host-local, portmap and firewall, as a node has them.
@@ -39,19 +39,6 @@ fn real_list(dir: &Path, version: &str) -> Value {
             .push(json!({ "type": "firewall" }));
     }
     list
-}
-
-fn write_list(config: &Config, list: &Value) {
-    fs::create_dir_all(&config.conf_dir).expect("makes");
-    fs::write(config.conf_dir.join("10-test.conflist"), list.to_string()).expect("writes");
-}
-
-/// A plugin that is a shell script.
-fn script(config: &Config, name: &str, body: &str) {
-    fs::create_dir_all(&config.bin_dirs[0]).expect("makes");
-    let path = config.bin_dirs[0].join(name);
-    fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("writes");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("sets");
 }
 
 fn files(dir: &Path) -> usize {
@@ -193,7 +180,8 @@ fn a_failing_plugin_is_named_and_the_ones_before_it_are_undone() {
                 "first",
                 &format!("{note} [ $CNI_COMMAND = ADD ] && echo '{result}'; exit 0"),
             );
-            let error = r#"{"cniVersion":"1.0.0","code":11,"msg":"busy","details":"come back"}"#;
+            let error =
+                r#"{"cniVersion":"1.0.0","code":7,"msg":"no such range","details":"range0"}"#;
             script(
                 &config,
                 "second",
@@ -211,7 +199,7 @@ fn a_failing_plugin_is_named_and_the_ones_before_it_are_undone() {
 
             assert_eq!(
                 error.to_string(),
-                "CNI plugin second ADD: code 11: busy; come back"
+                "CNI plugin second ADD: code 7: no such range; range0"
             );
             let calls: Vec<String> = fs::read_to_string(&log)
                 .expect("was called")

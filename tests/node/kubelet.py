@@ -272,7 +272,7 @@ class Here(Node):
         self.cairn = Program("cairn", [
             f"{bins}/cairn", "serve", "--config", f"{work}/cairn.toml", "--root", f"{work}/root", "--state", f"{work}/state",
             "--listen", f"unix://{self.socket}", "--nri-socket", f"{work}/nri.sock", "--nri-plugin-dir", f"{work}/plugins",
-            "--nri-plugin-config-dir", f"{work}/plugin-conf", "--cni-conf-dir", f"{work}/cni",
+            "--nri-plugin-config-dir", f"{work}/plugin-conf", "--cni-conf-dir", f"{work}/cni", "--cni-cache-dir", f"{work}/cni-cache",
             "--registry-config-dir", f"{work}/certs"], work + "/cairn.log")
         # Cgroups of our own, on a machine that others use.
         self.groups = [g for g in pathlib.Path("/sys/fs/cgroup").iterdir() if (g / "cgroup.procs").exists()]

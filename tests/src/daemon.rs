@@ -220,6 +220,7 @@ impl Daemon {
         flag("nri-plugin-dir", text(self.path("plugins")));
         flag("nri-plugin-config-dir", text(self.path("plugin-conf")));
         flag("cni-conf-dir", text(self.path("cni")));
+        flag("cni-cache-dir", text(self.path("root/cni")));
         if self.setup.cni.is_some() {
             let programs = self.setup.cni_programs.clone().unwrap_or_else(|| {
                 let bridge = bins::peer("bridge");

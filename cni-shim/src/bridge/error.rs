@@ -14,6 +14,16 @@ pub enum BridgeError {
     NotReady(#[from] NotReady),
     #[error("host port {0} is taken by another sandbox")]
     HostPortTaken(String),
+    #[error(
+        "host port {0}: answers to ::1 are lost while net.bridge.bridge-nf-call-ip6tables is 1: set it to 0, or take another \
+         host address"
+    )]
+    Loopback6(String),
+    #[error("{0}")]
+    Bandwidth(String),
+    /// What a check found.
+    #[error("{}", .0.join("; "))]
+    Differs(Vec<String>),
     #[error(transparent)]
     Pool(#[from] PoolError),
     #[error(transparent)]

@@ -67,13 +67,7 @@ impl Pool {
 
     /// Hands out the next free address, with the subnet's prefix length.
     pub(crate) fn take(&mut self) -> Result<Cidr, PoolError> {
-        let room = self.last - FIRST + 1;
-        if self.used.len() as u128 >= room {
-            return Err(PoolError::Exhausted {
-                subnet: self.subnet,
-                in_use: self.used.len(),
-            });
-        }
+        self.has_room()?;
         // Ends after at most `used.len() + 1` steps, since one offset is free.
         while self.used.contains(&self.next) {
             self.advance();
@@ -85,6 +79,18 @@ impl Pool {
             ip: self.at(offset),
             prefix: self.subnet.prefix,
         })
+    }
+
+    /// Whether there is an address to be had.
+    pub(crate) fn has_room(&self) -> Result<(), PoolError> {
+        let room = self.last - FIRST + 1;
+        match self.used.len() {
+            in_use if in_use as u128 >= room => Err(PoolError::Exhausted {
+                subnet: self.subnet,
+                in_use,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Marks an address as in use: a record of an earlier run holds it.

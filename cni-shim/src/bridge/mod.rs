@@ -9,13 +9,15 @@
 //! Nothing is forked and one rtnetlink socket serves all pods. [`crate::Network`] owns the order above; this module
 //! owns the links and the pools. All functions block for about a millisecond: not for an async thread.
 
+mod check;
 mod error;
 mod ipam;
+mod limits;
 mod ports;
 mod state;
 mod unplug;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
@@ -26,19 +28,47 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use serde_json::json;
 
-use crate::addr::{Cidr, Mac};
+use crate::addr::Mac;
+use crate::bandwidth::Limits;
 use crate::link;
 use crate::namespaces::in_netns;
 use crate::netlink::{Family, NetlinkError, Socket};
+use crate::nft::serves_loopback6;
 use crate::record::{Backend, Loaded, OnBridge, Record};
-use crate::types::{Attach, Attachment, BridgeConfig, INTERFACE, NotReady};
+use crate::route;
+use crate::types::{Attach, Attachment, BridgeConfig, INTERFACE, NotReady, PortMapping};
 pub use error::BridgeError;
 pub use ipam::PoolError;
+use limits::ifb_name;
 use state::State;
-pub(crate) use unplug::delete_link;
+use unplug::delete_link;
 
 /// The version of the result that is shown for the built-in network.
 const RESULT_VERSION: &str = "1.0.0";
+
+/// What a sandbox is to get.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) sandbox_id: &'a str,
+    pub(crate) netns: &'a Path,
+    pub(crate) interface: &'a str,
+    pub(crate) ports: Vec<PortMapping>,
+    pub(crate) limits: Option<Limits>,
+}
+
+impl<'a> Wanted<'a> {
+    /// The reason is of an annotation that limits nothing.
+    pub(crate) fn of(attach: &'a Attach) -> Result<Self, String> {
+        let ports = attach.port_mappings.iter().copied();
+        Ok(Self {
+            sandbox_id: &attach.sandbox_id,
+            netns: &attach.netns,
+            interface: INTERFACE,
+            ports: ports.filter(|port| port.host_port > 0).collect(),
+            limits: Limits::of(&attach.annotations)?,
+        })
+    }
+}
 
 /// One bridge and the pods on it.
 #[derive(Debug)]
@@ -86,31 +116,52 @@ impl Bridge {
         &self.config.name
     }
 
-    /// Makes sure the bridge, its addresses and rules are there; says why not.
-    pub(crate) fn status(&self) -> Result<(), BridgeError> {
-        self.state().ensure(&self.config).map(drop)
+    /// Makes sure the bridge, its addresses and rules are there, and answers its index; says why not.
+    pub(crate) fn status(&self) -> Result<u32, BridgeError> {
+        self.state().ensure(&self.config)
+    }
+
+    /// Takes the bridge of this index, if it is there, for one whose addresses and rules were made before.
+    pub(crate) fn assume(&self, index: Option<u32>) {
+        self.state().index = index;
+    }
+
+    /// Whether a pod could be connected: there is room, and no bridge of somebody else in the way. Makes nothing.
+    pub(crate) fn could_serve(&self) -> Result<(), BridgeError> {
+        let mut state = self.state();
+        state.look(&self.config)?;
+        Ok(state.pools.iter().try_for_each(ipam::Pool::has_room)?)
+    }
+
+    /// The names of the node's links.
+    pub(crate) fn links(&self) -> Result<HashSet<String>, BridgeError> {
+        let links = link::list(&mut self.state().route)?;
+        Ok(links.into_iter().map(|link| link.name).collect())
     }
 
     /// Sets addresses and host ports aside for a sandbox. No effect outside of memory.
-    pub(crate) fn reserve(&self, attach: &Attach) -> Result<OnBridge, BridgeError> {
+    pub(crate) fn reserve(&self, wanted: &Wanted<'_>) -> Result<OnBridge, BridgeError> {
         let mut state = self.state();
-        let ports: Vec<_> = attach
-            .port_mappings
-            .iter()
-            .copied()
-            .filter(|port| port.host_port > 0)
-            .collect();
-        state.ports.reserve(&attach.sandbox_id, &ports)?;
+        let ports = &wanted.ports;
+        let loopback6 = |port: &&PortMapping| port.host_ip.is_some_and(is_loopback6);
+        if let Some(port) = ports.iter().find(loopback6)
+            && !serves_loopback6()
+        {
+            return Err(BridgeError::Loopback6(port.to_string()));
+        }
+        state.ports.reserve(wanted.sandbox_id, ports)?;
         let mut held = OnBridge {
-            veth: veth_name(&attach.sandbox_id),
+            veth: veth_name(wanted.sandbox_id),
             addresses: Vec::with_capacity(2),
-            ports,
+            ports: ports.clone(),
+            interface: wanted.interface.into(),
+            limits: wanted.limits,
         };
         for index in 0..state.pools.len() {
             match state.pools[index].take() {
                 Ok(address) => held.addresses.push(address),
                 Err(error) => {
-                    state.release(&attach.sandbox_id, &held);
+                    state.release(wanted.sandbox_id, &held);
                     return Err(error.into());
                 }
             }
@@ -124,20 +175,41 @@ impl Bridge {
             "open network namespace {}",
             netns.display()
         )))?;
+        let mut warnings = Vec::new();
         let gateways: Vec<IpAddr> = {
             let mut state = self.state();
-            if state.index.is_none() {
+            if state.index.is_none()
+                || held
+                    .ports
+                    .iter()
+                    .any(|port| port.host_ip.is_some_and(is_loopback6))
+            {
                 state.ensure(&self.config)?;
             }
             state.firewall.add_sources(held)?;
             state.plug(&self.config, held, file.as_fd())?;
-            state.pools.iter().map(|pool| pool.gateway().ip).collect()
+            warnings.extend(state.limit(held));
+            state.ways_out(held)
         };
-        in_netns(netns, || configure_pod(&held.addresses, &gateways))??;
+        in_netns(netns, || configure_pod(held, &gateways))??;
         if !held.ports.is_empty() {
             self.state().firewall.add_ports(held)?;
         }
-        Ok(self.attachment(netns, held))
+        let family = |port: &&PortMapping| {
+            let v4 = |ip: IpAddr| ip.is_ipv4();
+            let host = port.host_ip.map(v4);
+            host.is_some_and(|host| held.addresses.iter().all(|address| v4(address.ip) != host))
+        };
+        warnings.extend(held.ports.iter().filter(family).map(|port| {
+            format!(
+                "host port {} is not published: pods have no address of that family",
+                port
+            )
+        }));
+        Ok(Attachment {
+            warnings,
+            ..self.attachment(netns, held)
+        })
     }
 
     /// Undoes [`Bridge::connect`], as far as it came. Idempotent; the pod's namespace may be gone.
@@ -145,7 +217,7 @@ impl Bridge {
         if !held.ports.is_empty() {
             self.state().firewall.remove_ports(held)?;
         }
-        delete_link(&held.veth)?;
+        unplug(held)?;
         Ok(self.state().firewall.remove_sources(held)?)
     }
 
@@ -158,6 +230,7 @@ impl Bridge {
     pub(crate) fn attachment(&self, netns: &Path, held: &OnBridge) -> Attachment {
         let state = self.state();
         let gateways: Vec<IpAddr> = state.pools.iter().map(|pool| pool.gateway().ip).collect();
+        let ways_out = state.ways_out(held);
         let mac = held
             .addresses
             .first()
@@ -177,7 +250,7 @@ impl Bridge {
                 "::/0"
             }
         };
-        let routes = gateways
+        let routes = ways_out
             .iter()
             .map(|gateway| json!({ "dst": default(gateway), "gw": gateway }));
         let result = json!({
@@ -185,7 +258,7 @@ impl Bridge {
             "interfaces": [
                 { "name": self.config.name },
                 { "name": held.veth },
-                { "name": INTERFACE, "mac": mac, "sandbox": netns },
+                { "name": held.interface, "mac": mac, "sandbox": netns },
             ],
             "ips": ips.collect::<Vec<_>>(),
             "routes": routes.collect::<Vec<_>>(),
@@ -194,7 +267,7 @@ impl Bridge {
         Attachment {
             ips: held.addresses.iter().map(|address| address.ip).collect(),
             mac,
-            interface: INTERFACE.into(),
+            interface: held.interface.clone(),
             gateways,
             network: self.config.name.clone(),
             result,
@@ -228,14 +301,15 @@ fn on_bridge(records: &BTreeMap<String, Record>) -> impl Iterator<Item = (&str, 
 }
 
 /// The pod's side, on a thread inside its network namespace.
-fn configure_pod(addresses: &[Cidr], gateways: &[IpAddr]) -> Result<(), BridgeError> {
+fn configure_pod(held: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeError> {
+    let (addresses, name) = (&held.addresses, &held.interface);
     let mut socket = Socket::open(Family::Route)?;
-    let interface = link::find(&mut socket, INTERFACE)?.ok_or_else(|| NetlinkError {
-        step: format!("look up {INTERFACE} in the pod"),
+    let interface = link::find(&mut socket, name)?.ok_or_else(|| NetlinkError {
+        step: format!("look up {name} in the pod"),
         errno: Errno::NODEV,
     })?;
     let ours = ["accept_ra", "addr_gen_mode"];
-    for path in ours.map(|name| format!("/proc/sys/net/ipv6/conf/{INTERFACE}/{name}")) {
+    for path in ours.map(|key| format!("/proc/sys/net/ipv6/conf/{name}/{key}")) {
         // Neighbours are no routers, and the link-local address is the one that the spoof check expects. A kernel
         // without IPv6 has neither.
         match fs::write(&path, "0") {
@@ -243,7 +317,7 @@ fn configure_pod(addresses: &[Cidr], gateways: &[IpAddr]) -> Result<(), BridgeEr
             other => other.map_err(BridgeError::io(format!("set {path} in the pod")))?,
         }
     }
-    let mut steps = vec![link::loopback_up(), link::set_up(INTERFACE)];
+    let mut steps = vec![link::loopback_up(), link::set_up(name)];
     steps.extend(
         addresses
             .iter()
@@ -252,12 +326,13 @@ fn configure_pod(addresses: &[Cidr], gateways: &[IpAddr]) -> Result<(), BridgeEr
     steps.extend(
         gateways
             .iter()
-            .map(|gateway| link::add_default_route(interface.index, *gateway)),
+            .map(|gateway| route::add_default_route(interface.index, *gateway)),
     );
     Ok(socket.run(&steps)?)
 }
 
-fn validate(config: &BridgeConfig) -> Result<(), String> {
+/// What of a configuration cannot be, if anything.
+pub(crate) fn validate(config: &BridgeConfig) -> Result<(), String> {
     let word = |name: &str| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
         name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.bytes().all(plain)
@@ -281,8 +356,28 @@ fn validate(config: &BridgeConfig) -> Result<(), String> {
     }
 }
 
+/// Takes a pod's links off the node. Gone already is success.
+pub(crate) fn unplug(held: &OnBridge) -> Result<(), NetlinkError> {
+    delete_link(&held.veth)?;
+    match held.limits {
+        Some(_) => delete_link(&ifb_name(&held.veth)),
+        None => Ok(()),
+    }
+}
+
+/// The same where only the sandbox's id is known.
+pub(crate) fn unplug_name(sandbox_id: &str) -> Result<(), NetlinkError> {
+    let veth = veth_name(sandbox_id);
+    delete_link(&veth)?;
+    delete_link(&ifb_name(&veth))
+}
+
+fn is_loopback6(ip: IpAddr) -> bool {
+    ip.is_ipv6() && ip.is_loopback()
+}
+
 /// A name for the host's end: 44 bits of the id's FNV-1a hash, so that it can be found again from the id alone.
-pub(crate) fn veth_name(sandbox_id: &str) -> String {
+fn veth_name(sandbox_id: &str) -> String {
     let hash = sandbox_id
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

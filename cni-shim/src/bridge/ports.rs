@@ -1,7 +1,5 @@
 //! Which sandbox holds which host port. Pure; filled from the records at start.
 
-use std::net::IpAddr;
-
 use super::error::BridgeError;
 use crate::types::PortMapping;
 
@@ -25,7 +23,7 @@ impl Ports {
                 .map(|(_, held)| held)
                 .chain(&ports[..position]);
             if others.clone().any(|held| clash(held, port)) {
-                return Err(BridgeError::HostPortTaken(describe(port)));
+                return Err(BridgeError::HostPortTaken(port.to_string()));
             }
         }
         self.claim(sandbox_id, ports);
@@ -51,17 +49,6 @@ fn clash(one: &PortMapping, other: &PortMapping) -> bool {
         (Some(a), Some(b)) => a == b || a.is_unspecified() || b.is_unspecified(),
     };
     one.protocol == other.protocol && one.host_port == other.host_port && overlap
-}
-
-fn describe(port: &PortMapping) -> String {
-    let at = |ip: IpAddr| format!(" at {ip}");
-    format!(
-        "{}/{:?}{}",
-        port.host_port,
-        port.protocol,
-        port.host_ip.map(at).unwrap_or_default()
-    )
-    .to_lowercase()
 }
 
 #[cfg(test)]

@@ -12,10 +12,11 @@ use super::error::BridgeError;
 use super::ipam::Pool;
 use super::ports::Ports;
 use crate::addr::{Cidr, Mac};
-use crate::link::{self, VethPair};
+use crate::link::{self, Link, VethPair};
 use crate::netlink::{Family, Socket};
 use crate::nft::Firewall;
 use crate::record::OnBridge;
+use crate::route;
 use crate::types::{BridgeConfig, INTERFACE, NotReady};
 
 /// Addresses, ports, links and rules of one bridge, and the sockets that change them.
@@ -42,19 +43,34 @@ impl State {
         })
     }
 
+    /// Whether nothing says that a bridge of this name is somebody else's. Makes nothing.
+    pub(super) fn look(&mut self, config: &BridgeConfig) -> Result<(), BridgeError> {
+        let gateways: Vec<Cidr> = self.pools.iter().map(Pool::gateway).collect();
+        match self.find(&config.name)? {
+            Some(link) => self.check_addresses(&config.name, link.index, &gateways),
+            None => Ok(()),
+        }
+    }
+
+    fn find(&mut self, name: &str) -> Result<Option<Link>, BridgeError> {
+        match link::find(&mut self.route, name)? {
+            Some(link) if link.kind != "bridge" => {
+                let message = format!("{name} exists and is not a bridge");
+                Err(NotReady {
+                    reason: "BridgeNameTaken",
+                    message,
+                }
+                .into())
+            }
+            other => Ok(other),
+        }
+    }
+
     /// The bridge's index, after making whatever of it is missing.
     pub(super) fn ensure(&mut self, config: &BridgeConfig) -> Result<u32, BridgeError> {
         let name = &config.name;
         let gateways: Vec<Cidr> = self.pools.iter().map(Pool::gateway).collect();
-        let link = match link::find(&mut self.route, name)? {
-            Some(link) if link.kind != "bridge" => {
-                let message = format!("{name} exists and is not a bridge");
-                return Err(NotReady {
-                    reason: "BridgeNameTaken",
-                    message,
-                }
-                .into());
-            }
+        let link = match self.find(name)? {
             Some(link) if link.up && self.index == Some(link.index) => {
                 self.firewall.heal()?;
                 return Ok(link.index);
@@ -73,6 +89,9 @@ impl State {
         };
         self.check_addresses(name, link.index, &gateways)?;
         let mut steps = vec![link::set_up(name)];
+        if gateways.iter().any(|gateway| gateway.ip.is_ipv6()) {
+            steps.push(route::add_loopback6_route(link.index));
+        }
         steps.extend(
             gateways
                 .iter()
@@ -102,7 +121,7 @@ impl State {
             let pair = VethPair {
                 host_name: &held.veth,
                 bridge,
-                pod_name: INTERFACE,
+                pod_name: &held.interface,
                 pod_mac: Mac::of(held.addresses[0].ip),
                 netns,
                 mtu: config.mtu,
@@ -121,6 +140,12 @@ impl State {
             }
             retried = true;
         }
+    }
+
+    /// The routers of the pod's default routes; a further interface has none, for one way out is enough.
+    pub(super) fn ways_out(&self, held: &OnBridge) -> Vec<IpAddr> {
+        let gateways = self.pools.iter().map(|pool| pool.gateway().ip);
+        gateways.filter(|_| held.interface == INTERFACE).collect()
     }
 
     pub(super) fn release(&mut self, sandbox_id: &str, held: &OnBridge) {

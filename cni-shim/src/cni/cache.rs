@@ -49,6 +49,10 @@ impl Entry {
         STANDARD.encode(list.to_string())
     }
 
+    fn file_name(&self) -> String {
+        file_name(&self.network_name, &self.container_id, &self.if_name)
+    }
+
     pub(crate) fn kind() -> String {
         KIND.to_owned()
     }
@@ -79,6 +83,30 @@ impl Cache {
         file::replace(&path, &serde_json::to_vec(entry)?, 0o600)
     }
 
+    /// Takes over what an earlier version of ours kept in a directory of its own. What is in the way stays.
+    pub(crate) fn take_over(&self, earlier: &Path) -> io::Result<()> {
+        let earlier = earlier.join("results");
+        let files = match fs::read_dir(&earlier) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        if fs::canonicalize(&self.dir).is_ok_and(|own| Some(own) == fs::canonicalize(&earlier).ok())
+        {
+            return Ok(());
+        }
+        for path in files
+            .take(FILES_MAX)
+            .filter_map(|file| Some(file.ok()?.path()))
+        {
+            let Some(entry) = read(&path) else { continue };
+            if !self.dir.join(entry.file_name()).exists() {
+                self.write(&entry)?;
+            }
+            fs::remove_file(&path)?;
+        }
+        Ok(())
+    }
+
     /// What is cached; `None` also when it is unreadable, since a DEL without a previous result is better than none.
     pub(crate) fn read(&self, network: &str, container: &str, interface: &str) -> Option<Entry> {
         read(&self.path(network, container, interface))
@@ -106,16 +134,24 @@ impl Cache {
     }
 
     fn path(&self, network: &str, container: &str, interface: &str) -> PathBuf {
-        self.dir.join(format!("{network}-{container}-{interface}"))
+        self.dir.join(file_name(network, container, interface))
     }
 }
 
+fn file_name(network: &str, container: &str, interface: &str) -> String {
+    format!("{network}-{container}-{interface}")
+}
+
+/// An entry whose file does not bear its name is nobody's: what it says becomes paths and environment variables.
 fn read(path: &Path) -> Option<Entry> {
-    if fs::metadata(path).ok()?.len() > ENTRY_MAX {
+    let data = fs::symlink_metadata(path).ok()?;
+    // A pipe would block.
+    if !data.is_file() || data.len() > ENTRY_MAX {
         return None;
     }
     let entry: Entry = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    (entry.kind == KIND).then_some(entry)
+    let named = path.file_name().and_then(|name| name.to_str()) == Some(&entry.file_name());
+    (entry.kind == KIND && named).then_some(entry)
 }
 
 #[cfg(test)]
@@ -168,12 +204,52 @@ mod tests {
     }
 
     #[test]
+    fn what_an_earlier_version_kept_is_taken_over_and_overwrites_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+        let other = Entry {
+            container_id: "c2".into(),
+            ..entry()
+        };
+        for one in [&entry(), &other] {
+            Cache::new(&old).write(one).expect("writes");
+        }
+        let newer = Entry {
+            netns: "/run/netns/y".into(),
+            ..entry()
+        };
+        let cache = Cache::new(&new);
+        cache.write(&newer).expect("writes");
+        cache.take_over(&old).expect("takes over");
+        cache.take_over(&old).expect("again is no error");
+        cache.take_over(&new).expect("is the same directory");
+        cache
+            .take_over(&dir.path().join("none"))
+            .expect("nothing to take");
+        assert_eq!(cache.read("net", "c1", "eth0"), Some(newer));
+        assert_eq!(cache.read("net", "c2", "eth0"), Some(other));
+        assert_eq!(Cache::new(&old).find(|_| true, |_| true), []);
+    }
+
+    #[test]
     fn foreign_and_broken_files_are_passed_over() {
         let dir = tempfile::tempdir().expect("a directory");
         let cache = Cache::new(dir.path());
         cache.write(&entry()).expect("writes");
         fs::write(dir.path().join("results/net-c2-eth0"), "{").expect("writes");
         fs::write(dir.path().join("results/other"), r#"{"kind":"else"}"#).expect("writes");
+        let mut lying = entry();
+        lying.if_name = "../../../etc/passwd".into();
+        let lying = serde_json::to_vec(&lying).expect("json");
+        fs::write(dir.path().join("results/net-c3-eth0"), lying).expect("writes");
+        let whole = serde_json::to_vec(&entry()).expect("json");
+        for length in 0..whole.len() {
+            fs::write(dir.path().join("results/net-c4-eth0"), &whole[..length]).expect("writes");
+            assert_eq!(cache.read("net", "c4", "eth0"), None);
+        }
+        let pipe = dir.path().join("results/net-c5-eth0");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).expect("makes a pipe");
         assert_eq!(cache.find(|_| true, |_| true), [entry()]);
     }
 }

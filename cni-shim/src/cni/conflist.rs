@@ -121,6 +121,11 @@ impl ConfList {
         })
     }
 
+    /// Whether its plugins are asked to collect.
+    pub(crate) fn collects(&self) -> bool {
+        self.version >= Version::V1_1_0 && !self.disable_gc
+    }
+
     /// Whether some plugin takes this capability.
     pub(crate) fn takes(&self, capability: &str) -> bool {
         self.plugins
@@ -208,7 +213,8 @@ fn version(map: &Map<String, Value>) -> Result<Version, String> {
         })
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+/// A network's name becomes a part of paths.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if starts_well && name.len() <= NAME_MAX && name.bytes().all(plain) {

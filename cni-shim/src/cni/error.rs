@@ -37,3 +37,13 @@ pub enum CniError {
     #[error("CNI network {network}: result cache: {cause}")]
     Cache { network: String, cause: io::Error },
 }
+
+/// "Try again later."
+const AGAIN: u64 = 11;
+
+impl CniError {
+    /// Whether the plugin asks to be tried again (CRI-519).
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, CniError::Plugin { code: AGAIN, .. })
+    }
+}

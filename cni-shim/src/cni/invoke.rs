@@ -158,7 +158,10 @@ impl Call<'_> {
             .kill_on_drop(true);
         for _ in 0..BUSY_RETRIES {
             match command.spawn() {
-                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ExecutableFileBusy
+                        && Instant::now() + BUSY_PAUSE < self.deadline =>
+                {
                     tokio::time::sleep(BUSY_PAUSE).await;
                 }
                 other => return other.map_err(|cause| self.not_started(path, cause)),

@@ -3,7 +3,7 @@
 //! ```text
 //!   ADD    plugin 1 ─result─► plugin 2 ─result─► …  last result: cached, returned     (failure: DEL of the list)
 //!   DEL    … ◄─ plugin 2 ◄─ plugin 1 in reverse, each with the cached result; then the cache entry is removed
-//!   CHECK, STATUS, GC: in order
+//!   CHECK, STATUS, GC: in order (`readiness`, `gc`)
 //! ```
 //! A sandbox is deleted with the configuration it was added with, which its record holds. [`crate::Network`] owns the
 //! records and sees to it that one sandbox has one operation at a time.
@@ -15,37 +15,41 @@ pub mod checks;
 mod confdir;
 mod conflist;
 mod error;
+mod gc;
 mod invoke;
+mod patience;
+mod readiness;
 mod result;
+mod status;
 mod strays;
 mod target;
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::record::OnCni;
-use crate::types::{Attach, Attachment, Config, INTERFACE, NotReady};
-use cache::{Cache, Entry};
-pub(crate) use capability::LIMIT_ANNOTATIONS;
+use crate::types::{Attach, Attachment, Config, INTERFACE};
+use cache::Cache;
 use confdir::ConfDir;
 pub(crate) use confdir::Found;
 pub(crate) use conflist::ConfList;
-use conflist::{Plugin, Version};
+use conflist::Plugin;
+pub(crate) use conflist::{VERSIONS, Version, check_name};
 pub use error::CniError;
-use invoke::{Call, Verb, find_plugin};
-use target::{Target, is_namespace};
+use invoke::{Call, Verb};
+pub(crate) use patience::Patience;
+use readiness::Readiness;
+pub(crate) use result::{name_families, one_address};
+use target::Target;
 
-const DEL_TIMEOUT: Duration = Duration::from_secs(60);
-const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
-/// A STATUS answer is good for this long (CRI-503).
-const READY_FOR: Duration = Duration::from_secs(5);
-const UNREADY_FOR: Duration = Duration::from_millis(500);
+/// Longest a DEL or a GC may take (CRI-518).
+pub(crate) const DEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Failures that a DEL ignores, in rising order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,14 +71,7 @@ pub(crate) struct Cni {
     add_timeout: Duration,
     /// Sandboxes whose ADD is of this life: what such a one leaves running has been ended with it.
     begun: Mutex<HashSet<String>>,
-    last_status: Mutex<Option<StatusSeen>>,
-}
-
-#[derive(Debug)]
-struct StatusSeen {
-    of: Arc<ConfList>,
-    until: Instant,
-    answer: Result<(), NotReady>,
+    readiness: Readiness,
 }
 
 impl Cni {
@@ -83,11 +80,16 @@ impl Cni {
             bin_dirs: config.bin_dirs.clone(),
             started: config.started,
             conf: ConfDir::new(config.conf_dir.clone()),
-            cache: Cache::new(&config.cache_dir),
+            cache: open_cache(config),
             add_timeout: config.add_timeout,
             begun: Mutex::default(),
-            last_status: Mutex::new(None),
+            readiness: Readiness::new(config.status_grace),
         }
+    }
+
+    /// When an ADD that starts now is given up.
+    pub(crate) fn add_deadline(&self) -> Instant {
+        Instant::now() + self.add_timeout
     }
 
     /// Looks at the configuration directory. Blocks for some microseconds.
@@ -120,10 +122,10 @@ impl Cni {
         sandbox_id: &str,
         netns: &Path,
         held: &OnCni,
+        deadline: Instant,
     ) -> Result<Attachment, CniError> {
         let target = Target::new(sandbox_id, netns, held)?;
         self.begun.lock().insert(sandbox_id.to_owned());
-        let deadline = Instant::now() + self.add_timeout;
         let mut previous: Option<Value> = None;
         for plugin in &target.list.plugins {
             let output = self
@@ -153,9 +155,9 @@ impl Cni {
         netns: &Path,
         held: &OnCni,
         tolerate: Tolerate,
+        deadline: Instant,
     ) -> Result<(), CniError> {
         let target = Target::new(sandbox_id, netns, held)?;
-        let deadline = Instant::now() + DEL_TIMEOUT;
         let cached = self.cached_result(&target);
         let begun_here = self.begun.lock().remove(sandbox_id);
         let added = self.cache.read(&held.network, sandbox_id, &held.interface);
@@ -183,16 +185,19 @@ impl Cni {
         removed.map_err(|cause| target.cache_error(cause))
     }
 
-    /// Asks the plugins whether the network is as they made it (CRI-515). Lists that cannot be checked pass.
+    /// Asks the plugins whether the network is as they made it (CRI-515); `None` if so, or why they cannot be asked.
     pub(crate) async fn check(
         &self,
         sandbox_id: &str,
         netns: &Path,
         held: &OnCni,
-    ) -> Result<(), CniError> {
+    ) -> Result<Option<&'static str>, CniError> {
         let target = Target::new(sandbox_id, netns, held)?;
-        if target.list.version < Version::V0_4_0 || target.list.disable_check {
-            return Ok(());
+        if target.list.version < Version::V0_4_0 {
+            return Ok(Some("plugins before CNI 0.4.0 have no CHECK"));
+        }
+        if target.list.disable_check {
+            return Ok(Some("the CNI configuration says disableCheck"));
         }
         let cached = self
             .cached_result(&target)
@@ -202,113 +207,14 @@ impl Cni {
             self.call(Verb::Check, &target, plugin, Some(&cached), deadline)
                 .await?;
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Whether the plugins of a list are there and say that they can work (CRI-503, CRI-516).
-    pub(crate) async fn status(&self, list: &Arc<ConfList>) -> Result<(), NotReady> {
-        for kind in list.plugins.iter().flat_map(programs) {
-            let found = find_plugin(kind, &self.bin_dirs);
-            found.map_err(|error| not_ready(&error.to_string()))?;
-        }
-        if list.version < Version::V1_1_0 {
-            return Ok(());
-        }
-        if let Some(seen) = &*self.last_status.lock()
-            && seen.of == *list
-            && Instant::now() < seen.until
-        {
-            return seen.answer.clone();
-        }
-        let answer = self.ask_status(list).await;
-        let until = Instant::now()
-            + if answer.is_ok() {
-                READY_FOR
-            } else {
-                UNREADY_FOR
-            };
-        let seen = StatusSeen {
-            of: list.clone(),
-            until,
-            answer: answer.clone(),
-        };
-        *self.last_status.lock() = Some(seen);
-        answer
-    }
-
-    async fn ask_status(&self, list: &ConfList) -> Result<(), NotReady> {
-        let deadline = Instant::now() + STATUS_TIMEOUT;
-        for plugin in &list.plugins {
-            let asked = self
-                .call_list(Verb::Status, list, plugin, Map::new(), deadline)
-                .await;
-            asked.map_err(|error| not_ready(&error.to_string()))?;
-        }
-        Ok(())
-    }
-
-    /// Lets plugins drop what belongs to no attachment in `valid` (CRI-517). Attachments of other runtimes whose
-    /// namespace is alive count as valid: sharing a cache must not cost them their addresses.
-    pub(crate) async fn gc(&self, list: &ConfList, valid: &[String]) -> Result<(), CniError> {
-        if list.version < Version::V1_1_0 || list.disable_gc {
-            return Ok(());
-        }
-        let mut attachments: Vec<Value> = valid
-            .iter()
-            .map(|id| json!({ "containerID": id, "ifname": INTERFACE }))
-            .collect();
-        let is_alive = |entry: &Entry| {
-            entry.network_name == list.name
-                && !valid.contains(&entry.container_id)
-                && is_namespace(Path::new(&entry.netns))
-        };
-        let others = self.cache.find(|_| true, is_alive);
-        attachments.extend(
-            others
-                .iter()
-                .map(|entry| json!({ "containerID": entry.container_id, "ifname": entry.if_name })),
-        );
-        let mut extra = Map::new();
-        extra.insert("cni.dev/valid-attachments".into(), json!(attachments));
-        extra.insert("cni.dev/attachments".into(), json!(attachments));
-        let deadline = Instant::now() + DEL_TIMEOUT;
-        let mut first = Ok(());
-        for plugin in &list.plugins {
-            let done = self
-                .call_list(Verb::Gc, list, plugin, extra.clone(), deadline)
-                .await;
-            first = first.and(done.map(drop));
-        }
-        first
-    }
-
-    /// A sandbox that only the result cache knows: the record was lost with the state directory, or another runtime
-    /// added it.
-    pub(crate) fn find_cached(&self, sandbox_id: &str) -> Vec<(PathBuf, OnCni)> {
-        let infix = format!("-{sandbox_id}-");
-        let found = self.cache.find(
-            |name| name.contains(&infix),
-            |entry| entry.container_id == sandbox_id,
-        );
-        found
-            .into_iter()
-            .filter_map(|entry| Some((PathBuf::from(&entry.netns), held_from(entry)?)))
-            .collect()
-    }
-
-    /// Cached attachments of a network that no record holds and whose namespace is gone.
-    pub(crate) fn find_dead(&self, network: &str, known: impl Fn(&str) -> bool) -> Vec<String> {
-        let dead = |entry: &Entry| {
-            entry.network_name == network
-                && !known(&entry.container_id)
-                && !is_namespace(Path::new(&entry.netns))
-        };
-        let named = |name: &str| name.starts_with(network);
-        self.cache
-            .find(named, dead)
-            .into_iter()
-            .map(|entry| entry.container_id)
-            .collect()
+    /// What the result cache has of a sandbox; none while it is being added.
+    pub(crate) fn addresses_of(&self, sandbox_id: &str, held: &OnCni) -> Vec<IpAddr> {
+        let entry = self.cache.read(&held.network, sandbox_id, &held.interface);
+        let found = entry.and_then(|entry| result::addresses(&entry.result, &held.interface).ok());
+        found.map_or_else(Vec::new, |found| found.ips)
     }
 
     fn cached_result(&self, target: &Target<'_>) -> Option<Value> {
@@ -389,29 +295,12 @@ fn input(list: &ConfList, plugin: &Plugin, extra: Map<String, Value>) -> Vec<u8>
     Value::Object(config).to_string().into_bytes()
 }
 
-/// The programs a plugin's configuration names: its own, and its address manager's.
-fn programs(plugin: &Plugin) -> impl Iterator<Item = &str> {
-    let ipam = plugin
-        .config
-        .get("ipam")
-        .and_then(|ipam| ipam.get("type"))
-        .and_then(Value::as_str);
-    std::iter::once(plugin.kind.as_str()).chain(ipam.filter(|kind| !kind.is_empty()))
-}
-
-fn held_from(entry: Entry) -> Option<OnCni> {
-    Some(OnCni {
-        config: entry.config().ok()?,
-        network: entry.network_name,
-        interface: entry.if_name,
-        args: entry.cni_args.unwrap_or_default(),
-        capability_args: entry.capability_args.unwrap_or_default(),
-    })
-}
-
-fn not_ready(why: &str) -> NotReady {
-    NotReady {
-        reason: "NetworkPluginNotReady",
-        message: format!("Network plugin returns error: {why}"),
+fn open_cache(config: &Config) -> Cache {
+    let cache = Cache::new(&config.cache_dir);
+    if let Some(earlier) = &config.earlier_cache_dir
+        && let Err(error) = cache.take_over(earlier)
+    {
+        tracing::warn!(dir = %earlier.display(), %error, "CNI results of an earlier version are not taken over");
     }
+    cache
 }

@@ -17,7 +17,7 @@ pub(crate) struct PluginError {
 
 /// The code that libcni gives an error without one.
 pub(crate) const UNKNOWN_CODE: u64 = 999;
-/// "Try again later".
+/// Of what a program says in an error line.
 const MESSAGE_MAX: usize = 1024;
 
 /// The part of a result that the pod's status needs.
@@ -50,7 +50,7 @@ pub(crate) fn parse_result(stdout: &[u8], version: Version) -> Result<Value, Str
 }
 
 /// Before 1.0.0 every address said its family; later plugins leave it out.
-fn name_families(result: &mut Map<String, Value>) {
+pub(crate) fn name_families(result: &mut Map<String, Value>) {
     let ips = result
         .get_mut("ips")
         .and_then(Value::as_array_mut)
@@ -147,6 +147,11 @@ pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
         code: UNKNOWN_CODE,
         message: said.map_or("no reason given".into(), |text| one_line(&text)),
     }
+}
+
+/// Of an entry of `ips`.
+pub(crate) fn one_address(ip: &Value) -> Option<Cidr> {
+    address(ip.as_object()?)
 }
 
 fn address(ip: &Map<String, Value>) -> Option<Cidr> {

@@ -9,11 +9,9 @@ use super::cache::Entry;
 use super::conflist::ConfList;
 use super::error::CniError;
 use super::{capability, result};
+use crate::namespaces::is_namespace;
 use crate::record::OnCni;
 use crate::types::Attachment;
-
-/// File-system types that a network namespace's file has: nsfs, and proc for `/proc/<pid>/ns/net`.
-const NAMESPACE_MAGIC: [i128; 2] = [0x6e73_6673, 0x9fa0];
 
 /// One sandbox as plugins see it.
 pub(crate) struct Target<'a> {
@@ -113,11 +111,4 @@ impl<'a> Target<'a> {
             cause,
         }
     }
-}
-
-/// Whether a path is (still) a network namespace's file.
-pub(crate) fn is_namespace(path: &Path) -> bool {
-    !path.as_os_str().is_empty()
-        && rustix::fs::statfs(path)
-            .is_ok_and(|stat| NAMESPACE_MAGIC.contains(&i128::from(stat.f_type)))
 }

@@ -8,6 +8,9 @@ use super::sysctl;
 use crate::link::{self, Link};
 use crate::netlink::{Family, Socket};
 
+/// File-system types that a network namespace's file has: nsfs, and proc for `/proc/<pid>/ns/net`.
+const NAMESPACE_MAGIC: [i128; 2] = [0x6e73_6673, 0x9fa0];
+
 /// Sets, in an attached pod, those of its parameters that belong to its interface. The names were checked by
 /// [`super::PinSpec::validate`].
 pub fn set_interface_sysctls(
@@ -30,6 +33,13 @@ pub fn set_interface_sysctls(
 /// The interfaces in a network namespace with their traffic, loopback included. Blocks for some 0.1 ms.
 pub fn interfaces(netns: &Path) -> Result<Vec<Link>, NamespaceError> {
     in_netns(netns, || Ok(link::list(&mut Socket::open(Family::Route)?)?))?
+}
+
+/// Whether a path is (still) a network namespace's file.
+pub(crate) fn is_namespace(path: &Path) -> bool {
+    !path.as_os_str().is_empty()
+        && rustix::fs::statfs(path)
+            .is_ok_and(|stat| NAMESPACE_MAGIC.contains(&i128::from(stat.f_type)))
 }
 
 /// Runs `work` on a thread of its own that has entered the network namespace pinned at `netns`. Sockets it opens

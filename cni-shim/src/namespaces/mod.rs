@@ -32,6 +32,7 @@ pub use error::NamespaceError;
 pub use helper::{HelperCommand, helper_main, user_namespace};
 pub use spec::{IdMap, Mappings, PinSpec, Pinned};
 
+pub(crate) use enter::is_namespace;
 use enter::on_thread;
 use spec::NAMES;
 

@@ -1,7 +1,7 @@
 //! The rules of the built-in network.
 //!
 //! ```text
-//! table ip <name> {                                     (and ip6, without the loopback's rules)
+//! table ip <name> {                                     (and ip6, with ::1 for 127/8)
 //!   map hostports   { type inet_proto . inet_service : ipv4_addr . inet_service }
 //!   map hostipports { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service }
 //!   chain hostports   { dnat by hostipports; dnat by hostports }
@@ -18,6 +18,8 @@
 //!   chain spoof_check { filter, prerouting;  by a pod's port, and not with the pod's own addresses: drop }
 //! }
 //! ```
+//! The answers to host ports at `::1` need a route besides, see [`crate::route::add_loopback6_route`].
+//!
 //! The tables are replaced as a whole, atomically, once a run; a pod adds and removes elements of sets and maps. The
 //! guard is what makes `route_localnet` safe: a genuine answer to the loopback is addressed to the gateway when it
 //! comes in.
@@ -29,6 +31,8 @@ mod nat;
 mod spoof_check;
 mod table;
 
+use std::fs;
+
 use rustix::io::Errno;
 
 use crate::netlink::{Family, Message, NetlinkError, Socket};
@@ -39,6 +43,13 @@ use table::{Change, Element, Table};
 
 /// Elements in one transaction: as many as surely fit a socket's send buffer.
 const TRANSACTION_MAX: usize = 500;
+
+/// Whether host ports at `::1` can be served: with this set, bridges show frames to the rules of `ip6` before the kernel
+/// sees them, where answers become ones to `::1` too early, and are dropped as if they had come so by the wire.
+pub(crate) fn serves_loopback6() -> bool {
+    let shown = fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-ip6tables");
+    shown.map_or(true, |text| text.trim() == "0")
+}
 
 /// Whether the kernel has nftables and lets us see them.
 pub fn probe() -> Result<(), NetlinkError> {
@@ -52,6 +63,8 @@ pub(crate) struct Firewall {
     socket: Socket,
     table: Table,
     config: BridgeConfig,
+    /// Whether the rules serve host ports at `::1`.
+    loopback6: bool,
     /// Every element that is to be in the sets and maps.
     elements: Vec<Element>,
 }
@@ -62,6 +75,7 @@ impl Firewall {
             socket: Socket::open(Family::Netfilter)?,
             table: Table(config.table.clone()),
             config: config.clone(),
+            loopback6: serves_loopback6(),
             elements: Vec::new(),
         })
     }
@@ -76,8 +90,10 @@ impl Firewall {
     /// datagram does not hold follow in further ones).
     pub(crate) fn install(&mut self) -> Result<(), NetlinkError> {
         let mut steps = Vec::new();
+        self.loopback6 = serves_loopback6();
         for subnet in &self.config.subnets {
-            nat::steps(&self.table, &self.config, *subnet, &mut steps);
+            let loopback = self.loopback6 || subnet.ip.is_ipv4();
+            nat::steps(&self.table, &self.config, *subnet, loopback, &mut steps);
         }
         if self.config.spoof_check {
             spoof_check::steps(&self.table, &mut steps);
@@ -101,8 +117,11 @@ impl Firewall {
         }
     }
 
-    /// Puts the tables back when somebody has removed them (`nft flush ruleset` does).
+    /// Puts the tables back when somebody has removed them (`nft flush ruleset` does), or set the node otherwise.
     pub(crate) fn heal(&mut self) -> Result<(), NetlinkError> {
+        if self.loopback6 != serves_loopback6() {
+            return self.install();
+        }
         for family in self.families() {
             match self.socket.ask(&self.table.look_up(family)) {
                 Ok(_) => {}
@@ -151,6 +170,41 @@ impl Firewall {
         let removed: Vec<Element> = nat::elements(held).collect();
         self.remove(&removed)?;
         conntrack::forget_udp(&mut self.socket, held)
+    }
+
+    /// What of a pod's entries is not in the tables, a line each.
+    pub(crate) fn missing(&mut self, held: &OnBridge) -> Result<Vec<String>, NetlinkError> {
+        let mut lines = Vec::new();
+        for port in &held.ports {
+            for address in &held.addresses {
+                if let Some(element) = nat::element(*port, address.ip)
+                    && !self.has(&element)?
+                {
+                    lines.push(format!(
+                        "no nftables rule leads host port {port} to {}",
+                        address.ip
+                    ));
+                }
+            }
+        }
+        for element in self.sources(held) {
+            if !self.has(&element)? {
+                let (table, set) = (&self.table.0, element.set);
+                lines.push(format!(
+                    "set {set} of nftables table bridge {table} lacks the pod"
+                ));
+            }
+        }
+        Ok(lines)
+    }
+
+    /// Whether the element is there, with its data.
+    fn has(&mut self, element: &Element) -> Result<bool, NetlinkError> {
+        match self.socket.ask(&self.table.look_up_element(element)) {
+            Ok(replies) => Ok(replies.iter().any(|reply| element.is_told_by(reply))),
+            Err(error) if error.errno == Errno::NOENT => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn sources(&self, held: &OnBridge) -> Vec<Element> {

@@ -1,6 +1,6 @@
 //! The tables of the families `ip` and `ip6`: masquerading, host ports, and the guard of the node's loopback.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::expr::{End, Interface, Rule};
 use super::family::Ip;
@@ -31,7 +31,13 @@ const fn nat(number: u32, priority: i32) -> Hook {
 }
 
 /// Empties and fills the table of one subnet's family, but for the elements.
-pub(crate) fn steps(table: &Table, config: &BridgeConfig, subnet: Cidr, steps: &mut Vec<Message>) {
+pub(crate) fn steps(
+    table: &Table,
+    config: &BridgeConfig,
+    subnet: Cidr,
+    serve_loopback: bool,
+    steps: &mut Vec<Message>,
+) {
     let ip = Ip::of(subnet.ip);
     let family = ip.nfproto();
     let chain = |chain, hook| table.chain(family, chain, hook);
@@ -55,30 +61,27 @@ pub(crate) fn steps(table: &Table, config: &BridgeConfig, subnet: Cidr, steps: &
     steps.push(chain("postrouting", Some(POSTROUTING)));
     steps.push(rule("hostports", any().dnat_by_map(ip, BY_ADDRESS, true)));
     steps.push(rule("hostports", any().dnat_by_map(ip, BY_PORT, false)));
+    let (loopback, prefix) = match ip {
+        Ip::V4 => (vec![127, 0, 0, 0], 8),
+        Ip::V6 => (ip_bytes(Ipv6Addr::LOCALHOST.into()), 128),
+    };
+    let loopback = |rule: Rule, end, is| rule.address(ip, end, is, &loopback, prefix);
     for name in ["prerouting", "output"] {
-        steps.push(rule(name, any().towards_node().jump("hostports")));
+        let all = match serve_loopback {
+            true => any(),
+            // Refused at once, so that a client of "localhost" goes on to 127.0.0.1.
+            false => loopback(any(), End::Destination, false),
+        };
+        steps.push(rule(name, all.towards_node().jump("hostports")));
     }
-    if ip == Ip::V4 {
-        // Host ports at 127.0.0.1, and nothing else of 127/8 for pods.
-        let loopback = [127, 0, 0, 0];
-        let from_node = any().interface(Interface::Out, true, &config.name).address(
-            ip,
-            End::Source,
-            true,
-            &loopback,
-            8,
-        );
-        steps.push(rule("postrouting", from_node.masquerade()));
-        steps.push(chain("guard", Some(GUARD)));
-        let from_pod = any().interface(Interface::In, true, &config.name).address(
-            ip,
-            End::Destination,
-            true,
-            &loopback,
-            8,
-        );
-        steps.push(rule("guard", from_pod.drop_packet()));
-    }
+    // Host ports at the loopback's address, and nothing else of it for pods.
+    let from_node = any().interface(Interface::Out, true, &config.name);
+    let from_node = loopback(from_node, End::Source, true);
+    steps.push(rule("postrouting", from_node.masquerade()));
+    steps.push(chain("guard", Some(GUARD)));
+    let from_pod = any().interface(Interface::In, true, &config.name);
+    let from_pod = loopback(from_pod, End::Destination, true);
+    steps.push(rule("guard", from_pod.drop_packet()));
     let network = ip_bytes(subnet.network());
     let of_pods = |rule: Rule, end, is| rule.address(ip, end, is, &network, subnet.prefix);
     let from_pods = || of_pods(any(), End::Source, true);
@@ -99,7 +102,7 @@ pub(crate) fn elements(held: &OnBridge) -> impl Iterator<Item = Element> {
     })
 }
 
-fn element(port: PortMapping, pod: IpAddr) -> Option<Element> {
+pub(crate) fn element(port: PortMapping, pod: IpAddr) -> Option<Element> {
     if port
         .host_ip
         .is_some_and(|host| host.is_ipv4() != pod.is_ipv4())

@@ -2,7 +2,7 @@
 
 use super::expr::Rule;
 use super::family::nfgenmsg;
-use crate::netlink::{Attrs, Message, NLM_F_APPEND, NLM_F_CREATE};
+use crate::netlink::{Attrs, Message, NLM_F_APPEND, NLM_F_CREATE, Reply, attributes};
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFNL_MSG_BATCH_BEGIN: u16 = 16;
@@ -14,6 +14,7 @@ const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_NEWSET: u16 = 9;
 const NFT_MSG_NEWSETELEM: u16 = 12;
+const NFT_MSG_GETSETELEM: u16 = 13;
 const NFT_MSG_DELSETELEM: u16 = 14;
 const NFT_MSG_GETGEN: u16 = 16;
 const NFT_SET_MAP: u32 = 8;
@@ -69,6 +70,23 @@ pub(crate) struct Element {
     pub(crate) set: &'static str,
     pub(crate) key: Vec<u8>,
     pub(crate) data: Option<Vec<u8>>,
+}
+
+impl Element {
+    /// Whether the kernel's answer to [`Table::look_up_element`] shows this element.
+    pub(crate) fn is_told_by(&self, reply: &Reply) -> bool {
+        let within = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted);
+        let told = || {
+            let (_, list) = reply.attributes(4).find(|(kind, _)| *kind == 3)?;
+            let (_, entry) = within(list, 1)?;
+            let Some(data) = &self.data else {
+                return Some(true);
+            };
+            let (_, value) = within(within(entry, 2)?.1, 1)?;
+            Some(value == data)
+        };
+        told() == Some(true)
+    }
 }
 
 /// What becomes of an [`Element`].
@@ -169,6 +187,20 @@ impl Table {
         })
     }
 
+    pub(crate) fn look_up_element(&self, element: &Element) -> Message {
+        let (family, kind) = (element.family, NFT_MSG_GETSETELEM);
+        self.message(family, kind, 0, element.set, |a| {
+            a.put_str(1, &self.0).put_str(2, element.set);
+            a.nest(3, |list| {
+                list.nest(1, |entry| {
+                    entry.nest(1, |key| {
+                        key.put(1, &element.key);
+                    });
+                });
+            });
+        })
+    }
+
     /// The messages that begin and end a transaction.
     pub(crate) fn frame(&self) -> [Message; 2] {
         [NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END].map(|kind| {
@@ -188,7 +220,7 @@ impl Table {
     ) -> Message {
         let verb = match kind {
             NFT_MSG_DELTABLE | NFT_MSG_DELSETELEM => "remove from",
-            NFT_MSG_GETTABLE => "see",
+            NFT_MSG_GETTABLE | NFT_MSG_GETSETELEM => "see",
             _ => "add to",
         };
         let step = format!("{verb} nftables table {}: {what}", self.0);

@@ -2,8 +2,10 @@
 
 #![allow(dead_code)] // each test program uses a part
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use cni_shim::namespaces::{HelperCommand, PinSpec, Pinned, in_netns, pin};
 use cni_shim::{Attach, BridgeConfig, Config};
+use serde_json::Value;
 
 const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
 
@@ -36,7 +39,9 @@ pub fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(PathBuf) -
     let dir = tempfile::tempdir().expect("a directory");
     let this = std::env::current_exe().expect("the test program");
     let output = Command::new("unshare")
+        // Processes of their own, too: those of tests are told apart by names that several tests use.
         .args(["--net", "--mount", "--propagation", "private"])
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
         .arg(this)
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(INSIDE, dir.path())
@@ -92,6 +97,17 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
+/// The same for what is asked asynchronously, for at most fifteen.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    for _ in 0..300 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("never: {what}");
+}
+
 pub fn helper() -> HelperCommand {
     let this = std::env::current_exe().expect("the test program");
     let target = this
@@ -121,6 +137,8 @@ pub fn config(dir: &Path, subnets: &[&str]) -> Config {
         conf_dir: dir.join("net.d"),
         bin_dirs: vec![dir.join("bin")],
         cache_dir: dir.join("cache"),
+        earlier_cache_dir: None,
+        status_grace: Duration::ZERO,
         state_dir: dir.join("state"),
         bridge: Some(bridge),
         add_timeout: Duration::from_secs(30),
@@ -128,6 +146,20 @@ pub fn config(dir: &Path, subnets: &[&str]) -> Config {
         parallel: 16,
         started: None,
     }
+}
+
+/// Puts a list where the network looks for one.
+pub fn write_list(config: &Config, list: &Value) {
+    fs::create_dir_all(&config.conf_dir).expect("makes");
+    fs::write(config.conf_dir.join("10-test.conflist"), list.to_string()).expect("writes");
+}
+
+/// A plugin that is a shell script.
+pub fn script(config: &Config, name: &str, body: &str) {
+    fs::create_dir_all(&config.bin_dirs[0]).expect("makes");
+    let path = config.bin_dirs[0].join(name);
+    fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("writes");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("sets");
 }
 
 /// A sandbox's namespaces, and the request to attach it.
@@ -192,7 +224,7 @@ pub fn say(address: &str, text: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// The programs of github.com/containernetworking/plugins: at `$CNI_SHIM_PLUGINS`, else built beside the tests by
+/// The programs of github.com/containernetworking/plugins, and cnitool: at `$CNI_SHIM_PLUGINS`, else built beside the tests by
 /// `tests/build-plugins.sh` (once; needs Go). `None`, said aloud, when they cannot be had.
 pub fn real_plugins() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("CNI_SHIM_PLUGINS") {
@@ -205,7 +237,7 @@ pub fn real_plugins() -> Option<PathBuf> {
         .expect("the target directory")
         .to_owned();
     let dir = target.join("cni-bin");
-    if !dir.join("ptp").exists() {
+    if !dir.join("cnitool").exists() {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/build-plugins.sh");
         let built = Command::new(script)
             .arg(&target)

@@ -102,6 +102,9 @@ pub struct Serve {
     /// CNI programs.
     #[arg(long, value_name = "DIR")]
     pub cni_bin_dir: Option<PathBuf>,
+    /// Results of CNI programs.
+    #[arg(long, value_name = "DIR")]
+    pub cni_cache_dir: Option<PathBuf>,
     /// hosts.toml files by registry.
     #[arg(long, value_name = "DIR")]
     pub registry_config_dir: Option<PathBuf>,
@@ -143,6 +146,7 @@ impl Serve {
             self.nri_record_env.then_some(true),
         );
         set(&mut file.network.cni_conf_dir, self.cni_conf_dir);
+        set(&mut file.network.cni_cache_dir, self.cni_cache_dir);
         set(
             &mut file.network.cni_bin_dirs,
             self.cni_bin_dir.map(|dir| vec![dir]),

@@ -62,6 +62,7 @@ impl Config {
             ("root", &file.root),
             ("state", &file.state),
             ("network.cni_conf_dir", &file.network.cni_conf_dir),
+            ("network.cni_cache_dir", &file.network.cni_cache_dir),
             ("image.registry_config_dir", &file.image.registry_config_dir),
             ("nri.socket", &file.nri.socket),
             ("nri.plugin_dir", &file.nri.plugin_dir),
@@ -164,6 +165,12 @@ fn check_network(network: &Network) -> Result<(), Error> {
         return refuse(
             "network.bridge",
             format!("\"{name}\": invalid interface name (up to 15 bytes, no slash, no blank)"),
+        );
+    }
+    if !(1..=1024).contains(&network.cni_parallel) {
+        return refuse(
+            "network.cni_parallel",
+            format!("{} must be from 1 to 1024", network.cni_parallel),
         );
     }
     if !matches!(network.mtu, 0 | 1280..=65_535) {

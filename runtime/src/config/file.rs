@@ -74,6 +74,10 @@ pub enum CgroupDriver {
 pub struct Network {
     pub cni_conf_dir: PathBuf,
     pub cni_bin_dirs: Vec<PathBuf>,
+    /// Results are kept in `results` below it, as other runtimes keep theirs.
+    pub cni_cache_dir: PathBuf,
+    /// CNI operations at a time, over all pods.
+    pub cni_parallel: usize,
     /// Empty: no built-in network.
     pub bridge: String,
     pub subnet: String,
@@ -145,6 +149,8 @@ impl Default for Network {
         Self {
             cni_conf_dir: "/etc/cni/net.d".into(),
             cni_bin_dirs: vec!["/opt/cni/bin".into()],
+            cni_cache_dir: "/var/lib/cni".into(),
+            cni_parallel: 16,
             bridge: "cairn0".into(),
             subnet: "10.88.0.0/16".into(),
             subnet6: String::new(),

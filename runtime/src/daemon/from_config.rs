@@ -27,8 +27,8 @@ use crate::{
 const CNI_READY: Duration = Duration::from_secs(10);
 /// Longest a CNI ADD may take (CRI-518).
 const CNI_ADD: Duration = Duration::from_secs(60);
-/// CNI programs at a time, over all sandboxes.
-const CNI_PARALLEL: usize = 8;
+/// How long CNI programs that were ready may fail before the node is told not to be (CRI-503).
+const CNI_GRACE: Duration = Duration::from_secs(10);
 
 /// What the operator decided about containers, by runtime handler.
 ///
@@ -162,7 +162,8 @@ pub fn network_config(config: &Config) -> Result<cni_shim::Config> {
     Ok(cni_shim::Config {
         conf_dir: network.cni_conf_dir.clone(),
         bin_dirs: network.cni_bin_dirs.clone(),
-        cache_dir: config.root.join("cni"),
+        cache_dir: network.cni_cache_dir.clone(),
+        earlier_cache_dir: Some(config.root.join("cni")),
         state_dir: config.root.join("network"),
         bridge: (!network.bridge.is_empty()).then(|| BridgeConfig {
             name: network.bridge.clone(),
@@ -174,7 +175,8 @@ pub fn network_config(config: &Config) -> Result<cni_shim::Config> {
         }),
         add_timeout: CNI_ADD,
         ready_timeout: CNI_READY,
-        parallel: CNI_PARALLEL,
+        status_grace: CNI_GRACE,
+        parallel: network.cni_parallel,
         started: Some(crate::inherited::give_back),
     })
 }

@@ -121,7 +121,7 @@ impl Parts {
             store::make_passage(&state.join(dir))?;
         }
         // Programs of images, with their setuid bits, are for containers only, and records for us.
-        for dir in ["cni", "images", "network", "roots", "trace", "volumes"] {
+        for dir in ["images", "network", "roots", "trace", "volumes"] {
             store::make_private(&root.join(dir), None)?;
         }
         let program = std::env::current_exe().step("find our own program")?;

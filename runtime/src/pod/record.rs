@@ -70,6 +70,9 @@ pub struct PodNetwork {
     pub ips: Vec<String>,
     /// The CNI result, or the like of it from the built-in bridge.
     pub result: serde_json::Value,
+    /// What the pod asked for and does not have, a line each (CRI-537).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Pinned namespaces; a missing one is the host's.

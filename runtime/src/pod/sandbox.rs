@@ -8,7 +8,7 @@ use proto_cri::v1 as cri;
 
 use super::{
     dirs::Dirs,
-    error::{AtStep as _, Error, Result},
+    error::{AtStep as _, Error, Kind, Result},
     message::Describe,
     processes::{CGROUP_GONE, Processes},
     record::{Namespaces, PodNetwork, PodRecord},
@@ -118,13 +118,20 @@ impl Sandboxes {
             return Ok(None);
         };
         let attachment = self.network.attach(attach_request(record, netns)?);
-        let attachment = attachment.await.step("network")?;
+        let attachment = attachment.await.map_err(|error| {
+            let kind = match error.is_not_ready() {
+                true => Kind::Unavailable,
+                false => Kind::Failed,
+            };
+            Error::new(kind, format!("network: {error}"))
+        })?;
         for warning in &attachment.warnings {
             tracing::warn!(pod = %record.id, %warning, "network");
         }
         Ok(Some(PodNetwork {
             ips: attachment.ips.iter().map(ToString::to_string).collect(),
             result: attachment.result,
+            warnings: attachment.warnings,
         }))
     }
 

@@ -90,6 +90,7 @@ fn info(pod: &Pod) -> BTreeMap<String, String> {
         "runtimeHandler": record.runtime_handler,
         "runtimeSpec": { "linux": { "namespaces": namespaces, "cgroupsPath": record.cgroup_parent } },
         "cniResult": record.network.as_ref().map(|network| &network.result),
+        "networkWarnings": record.network.as_ref().map(|network| &network.warnings),
         "overhead": record.overhead,
         "resources": record.resources,
         "hooks": record.hooks,

@@ -1,0 +1,200 @@
+//! Limits of a pod's bandwidth: from annotations (CRI-520), in the form that CNI plugins take. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
+const EGRESS: &str = "kubernetes.io/egress-bandwidth";
+/// Limits outside of 1k to 1P bits per second are refused, as by peers.
+const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
+
+/// In bits per second, and bits; 0 is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Limits {
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) ingress_rate: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) ingress_burst: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) egress_rate: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) egress_burst: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Limits {
+    /// What a pod's annotations ask for, without bursts; `None` if they do not speak of it.
+    pub(crate) fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, String> {
+        let rate = |annotation: &str| {
+            let Some(text) = annotations.get(annotation) else {
+                return Ok(0);
+            };
+            bits_per_second(text).ok_or_else(|| {
+                let shown: String = text.chars().take(64).collect();
+                format!("annotation {annotation}: invalid quantity {shown:?} (must be 1k to 1P)")
+            })
+        };
+        let limits = Self {
+            ingress_rate: rate(INGRESS)?,
+            egress_rate: rate(EGRESS)?,
+            ..Self::default()
+        };
+        Ok(limits.any())
+    }
+
+    /// `None` if nothing is limited.
+    pub(crate) fn any(self) -> Option<Self> {
+        (self.ingress_rate > 0 || self.egress_rate > 0).then_some(self)
+    }
+
+    /// As other runtimes ask plugins for them: a burst that is no limit.
+    pub(crate) fn for_plugins(self) -> Self {
+        let burst = |rate: u64| if rate > 0 { u32::MAX.into() } else { 0 };
+        Self {
+            ingress_burst: burst(self.ingress_rate),
+            egress_burst: burst(self.egress_rate),
+            ..self
+        }
+    }
+}
+
+/// A Kubernetes quantity as a whole number, rounded up as Kubernetes does: decimal digits with an optional sign and
+/// fraction, and a suffix (`k`, `Mi`, `m`…) or an exponent (`e6`). `None` also when it is outside of [`RATES`].
+fn bits_per_second(text: &str) -> Option<u64> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let number_end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(number_end);
+    let (factor, exponent) = scale(suffix)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = [whole, fraction].concat();
+    // More digits than any rate in range has; the rest of the arithmetic cannot overflow then.
+    if digits.is_empty() || digits.len() > 18 || fraction.contains('.') {
+        return None;
+    }
+    let exact = digits.parse::<u128>().ok()?.checked_mul(factor)?;
+    let exponent = exponent - i32::try_from(fraction.len()).ok()?;
+    let power = 10u128.checked_pow(exponent.unsigned_abs())?;
+    let rate = if exponent < 0 {
+        exact.div_ceil(power)
+    } else {
+        exact.checked_mul(power)?
+    };
+    u64::try_from(rate).ok().filter(|rate| RATES.contains(rate))
+}
+
+/// What a suffix multiplies by: a power of two, and the exponent of a power of ten.
+fn scale(suffix: &str) -> Option<(u128, i32)> {
+    let binary = |power: u32| Some((1u128 << power, 0));
+    let decimal = |exponent: i32| Some((1, exponent));
+    match suffix {
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "" => decimal(0),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(10),
+        "Mi" => binary(20),
+        "Gi" => binary(30),
+        "Ti" => binary(40),
+        "Pi" => binary(50),
+        "Ei" => binary(60),
+        _ => {
+            let digits = suffix.strip_prefix(['e', 'E'])?;
+            let plain = digits.strip_prefix(['+', '-']).unwrap_or(digits);
+            let number = !plain.is_empty() && plain.bytes().all(|b| b.is_ascii_digit());
+            (number && plain.len() <= 2)
+                .then(|| digits.parse().ok())
+                .flatten()
+                .and_then(decimal)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_writes_them() {
+        for (text, rate) in [
+            ("10M", Some(10_000_000)),
+            ("+10M", Some(10_000_000)),
+            ("1.5G", Some(1_500_000_000)),
+            (".5M", Some(500_000)),
+            ("2.M", Some(2_000_000)),
+            ("64Ki", Some(65_536)),
+            ("1e6", Some(1_000_000)),
+            ("1.5E+3", Some(1_500)),
+            ("5E", None),
+            ("15000e-1", Some(1_500)),
+            ("1000500m", Some(1_001)),
+            ("1000", Some(1_000)),
+            ("1P", Some(1_000_000_000_000_000)),
+            ("999", None),
+            ("2P", None),
+            ("1Pi", None),
+            ("-1k", None),
+            ("1.2.3M", None),
+            ("M", None),
+            (".", None),
+            ("", None),
+            (" 1M", None),
+            ("1 M", None),
+            ("1m", None),
+            ("1K", None),
+            ("1e", None),
+            ("1e+", None),
+            ("1e999", None),
+            ("1e--3", None),
+            ("10Mbit", None),
+            ("99999999999999999999999k", None),
+        ] {
+            assert_eq!(bits_per_second(text), rate, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_no_quantity_is_refused_by_the_annotations_name() {
+        let with = |value: &str| Limits::of(&[(EGRESS.to_owned(), value.to_owned())].into());
+        assert_eq!(
+            with("10mbps").expect_err("is no quantity"),
+            "annotation kubernetes.io/egress-bandwidth: invalid quantity \"10mbps\" (must be 1k to 1P)"
+        );
+        let hostile = with(&"9\n".repeat(5000)).expect_err("is no quantity");
+        assert!(hostile.len() < 300 && !hostile.contains('\n'), "{hostile}");
+        let limits = with("1M").expect("is valid").expect("is one");
+        assert_eq!(
+            serde_json::to_value(limits.for_plugins()).expect("json"),
+            serde_json::json!({"egressRate": 1_000_000, "egressBurst": u32::MAX})
+        );
+        assert_eq!(Limits::of(&BTreeMap::new()), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn no_annotation_panics(text in "\\PC{0,40}") {
+            let _ = bits_per_second(&text);
+        }
+
+        #[test]
+        fn no_quantity_panics(text in "[+-]?[0-9.]{0,25}(m|u|n|k|Ki|Ei|E|P|[eE][+-]?[0-9]{0,4})?") {
+            if let Some(rate) = bits_per_second(&text) {
+                prop_assert!(RATES.contains(&rate));
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Bandwidth of the pods on the bridge. What the kernel lacks for it is told, and the pod runs without.
+
+use rustix::io::Errno;
+
+use super::state::State;
+use crate::link;
+use crate::netlink::NetlinkError;
+use crate::record::OnBridge;
+use crate::tc::{self, Bucket};
+
+/// The device through which what a pod sends is led; see [`crate::tc`].
+pub(crate) fn ifb_name(veth: &str) -> String {
+    format!("ifb{}", veth.strip_prefix("veth").unwrap_or(veth))
+}
+
+impl State {
+    /// Limits a pod that is plugged in; answers what could not be limited, a line each.
+    pub(super) fn limit(&mut self, held: &OnBridge) -> Vec<String> {
+        let Some(limits) = held.limits else {
+            return Vec::new();
+        };
+        let mut failed = Vec::new();
+        let mut note = |what: &str, done: Result<(), NetlinkError>| {
+            if let Err(error) = done {
+                failed.push(format!(
+                    "{what} bandwidth of the pod is not limited: {error}"
+                ));
+            }
+        };
+        if limits.ingress_rate > 0 {
+            let bucket = Bucket::new(limits.ingress_rate, limits.ingress_burst);
+            note("ingress", self.limit_ingress(&held.veth, bucket));
+        }
+        if limits.egress_rate > 0 {
+            let bucket = Bucket::new(limits.egress_rate, limits.egress_burst);
+            note("egress", self.limit_egress(&held.veth, bucket));
+        }
+        failed
+    }
+
+    fn limit_ingress(&mut self, veth: &str, bucket: Bucket) -> Result<(), NetlinkError> {
+        let index = self.index_of(veth)?;
+        self.route.run(&[tc::shape(index, veth, bucket)])
+    }
+
+    fn limit_egress(&mut self, veth: &str, bucket: Bucket) -> Result<(), NetlinkError> {
+        let ifb = ifb_name(veth);
+        // One of that name is left of an attach of the same sandbox that was interrupted.
+        self.route
+            .run(&[tc::add_ifb(&ifb).tolerate(Errno::EXIST)])?;
+        let (index, through) = (self.index_of(veth)?, self.index_of(&ifb)?);
+        let [ingress, filter] = tc::redirect(index, veth, through);
+        self.route
+            .run(&[tc::shape(through, &ifb, bucket), ingress, filter])
+    }
+
+    fn index_of(&mut self, name: &str) -> Result<u32, NetlinkError> {
+        let found = link::find(&mut self.route, name)?;
+        found.map(|link| link.index).ok_or_else(|| NetlinkError {
+            step: format!("look up link {name}"),
+            errno: Errno::NODEV,
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! What a network still holds for nobody: GC from 1.1.0 on (CRI-517), and attachments that only the cache knows.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::cache::Entry;
+use super::conflist::ConfList;
+use super::error::CniError;
+use super::invoke::Verb;
+use super::{Cni, DEL_TIMEOUT};
+use crate::namespaces::is_namespace;
+use crate::record::{Held, OnCni};
+
+impl Cni {
+    /// Lets plugins drop what belongs to no attachment in `valid` (CRI-517). Attachments of other runtimes whose
+    /// namespace is alive count as valid: sharing a cache must not cost them their addresses.
+    pub(crate) async fn gc(&self, list: &ConfList, valid: &[Held]) -> Result<(), CniError> {
+        if !list.collects() {
+            return Ok(());
+        }
+        let mut attachments: Vec<Value> = valid
+            .iter()
+            .map(|held| json!({ "containerID": held.sandbox_id, "ifname": held.interface }))
+            .collect();
+        let is_alive = |entry: &Entry| {
+            let known = |held: &Held| {
+                held.sandbox_id == entry.container_id && held.interface == entry.if_name
+            };
+            entry.network_name == list.name
+                && !valid.iter().any(known)
+                && is_namespace(Path::new(&entry.netns))
+        };
+        let others = self.cache.find(|_| true, is_alive);
+        attachments.extend(
+            others
+                .iter()
+                .map(|entry| json!({ "containerID": entry.container_id, "ifname": entry.if_name })),
+        );
+        let mut extra = Map::new();
+        extra.insert("cni.dev/valid-attachments".into(), json!(attachments));
+        extra.insert("cni.dev/attachments".into(), json!(attachments));
+        let deadline = Instant::now() + DEL_TIMEOUT;
+        let mut first = Ok(());
+        for plugin in &list.plugins {
+            let done = self
+                .call_list(Verb::Gc, list, plugin, extra.clone(), deadline)
+                .await;
+            first = first.and(done.map(drop));
+        }
+        first
+    }
+
+    /// A sandbox that only the result cache knows: the record was lost with the state directory, or another runtime
+    /// added it.
+    pub(crate) fn find_cached(&self, sandbox_id: &str) -> Vec<(PathBuf, OnCni)> {
+        let infix = format!("-{sandbox_id}-");
+        let found = self.cache.find(
+            |name| name.contains(&infix),
+            |entry| entry.container_id == sandbox_id,
+        );
+        found
+            .into_iter()
+            .filter_map(|entry| Some((PathBuf::from(&entry.netns), held_from(entry)?)))
+            .collect()
+    }
+
+    /// Cached attachments of a network that no record holds and whose namespace is gone.
+    pub(crate) fn find_dead(&self, network: &str, known: impl Fn(&str) -> bool) -> Vec<String> {
+        let dead = |entry: &Entry| {
+            entry.network_name == network
+                && !known(&entry.container_id)
+                && !is_namespace(Path::new(&entry.netns))
+        };
+        let named = |name: &str| name.starts_with(network);
+        self.cache
+            .find(named, dead)
+            .into_iter()
+            .map(|entry| entry.container_id)
+            .collect()
+    }
+}
+
+fn held_from(entry: Entry) -> Option<OnCni> {
+    Some(OnCni {
+        config: entry.config().ok()?,
+        network: entry.network_name,
+        interface: entry.if_name,
+        args: entry.cni_args.unwrap_or_default(),
+        capability_args: entry.capability_args.unwrap_or_default(),
+    })
+}

@@ -1,0 +1,197 @@
+//! What sandboxes have of the network, and what is left of those that are gone.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use crate::attachments::Choice;
+use crate::error::NetworkError;
+use crate::network::Network;
+use crate::record::{Backend, Record};
+use crate::types::PortMapping;
+
+/// A sandbox's network, as it is recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    pub sandbox_id: String,
+    pub netns: PathBuf,
+    /// Whether by CNI plugins; else on the built-in bridge.
+    pub by_cni: bool,
+    /// Of the CNI list, or of the bridge.
+    pub network: String,
+    pub interface: String,
+    /// The primary one first; none while it is being attached.
+    pub addresses: Vec<String>,
+    pub ports: Vec<PortMapping>,
+    /// Why the record cannot be read; what else is told is empty then.
+    pub problem: Option<String>,
+}
+
+/// Something of the network that no sandbox owns.
+#[derive(Debug)]
+pub struct Leftover {
+    /// Empty for what plugins themselves collect.
+    pub sandbox_id: String,
+    pub network: String,
+    pub what: &'static str,
+    /// Whether it is gone; of a mere look, fine.
+    pub outcome: Result<(), NetworkError>,
+}
+
+impl Network {
+    /// All sandboxes with a network, by id.
+    pub async fn list(&self) -> Result<Vec<Attached>, NetworkError> {
+        self.blocking(|all| {
+            let bridge = all.bridge.as_ref().map_or("", |bridge| bridge.name());
+            let known: Vec<Record> = all.known.lock().values().cloned().collect();
+            let mut listed: Vec<Attached> = known
+                .into_iter()
+                .map(|record| {
+                    let (by_cni, network, interface, addresses, ports) = match record.backend {
+                        Backend::Bridge(held) => {
+                            let addresses = held.addresses.iter().map(|one| one.ip.to_string());
+                            let addresses = addresses.collect();
+                            (
+                                false,
+                                bridge.to_owned(),
+                                held.interface,
+                                addresses,
+                                held.ports,
+                            )
+                        }
+                        Backend::Cni(held) => {
+                            let addresses = all.cni.addresses_of(&record.sandbox_id, &held);
+                            let addresses = addresses.iter().map(ToString::to_string).collect();
+                            let ports = held.ports();
+                            (true, held.network, held.interface, addresses, ports)
+                        }
+                    };
+                    Attached {
+                        sandbox_id: record.sandbox_id,
+                        netns: record.netns,
+                        by_cni,
+                        network,
+                        interface,
+                        addresses,
+                        ports,
+                        problem: None,
+                    }
+                })
+                .collect();
+            let unreadable = all.unreadable.lock();
+            listed.extend(unreadable.iter().map(|(id, held)| Attached {
+                sandbox_id: id.clone(),
+                netns: PathBuf::new(),
+                by_cni: false,
+                network: String::new(),
+                interface: String::new(),
+                addresses: held.addresses.iter().map(ToString::to_string).collect(),
+                ports: Vec::new(),
+                problem: Some(format!(
+                    "{}: {}",
+                    all.records.path(id).display(),
+                    held.reason
+                )),
+            }));
+            listed.sort_by(|a, b| a.sandbox_id.cmp(&b.sandbox_id));
+            Ok(listed)
+        })
+        .await
+    }
+
+    /// Detaches every sandbox that is not in `valid`, then lets CNI plugins collect (CRI-517). For the start, once all
+    /// sandboxes are known. Goes on after a failure and returns the first.
+    pub async fn gc(&self, valid: &HashSet<String>) -> Result<(), NetworkError> {
+        let left = self.collect(|| valid.clone(), false).await;
+        let outcomes = left.into_iter().map(|one| one.outcome);
+        outcomes.fold(Ok(()), Result::and)
+    }
+
+    /// The same at any time, and what it came to; or, if it is only to `look`, what it would. `valid` is asked for once
+    /// what there is was noted, so that a sandbox made meanwhile is not taken for one that is gone.
+    pub async fn collect(
+        &self,
+        valid: impl FnOnce() -> HashSet<String>,
+        look: bool,
+    ) -> Vec<Leftover> {
+        let all = &self.attachments;
+        let known: Vec<(String, String)> = {
+            let bridge = all.bridge.as_ref().map_or("", |bridge| bridge.name());
+            let known = all.known.lock();
+            let network = |record: &Record| match &record.backend {
+                Backend::Bridge(_) => bridge.to_owned(),
+                Backend::Cni(held) => held.network.clone(),
+            };
+            known
+                .iter()
+                .map(|(id, record)| (id.clone(), network(record)))
+                .collect()
+        };
+        let unreadable: Vec<String> = all.unreadable.lock().keys().cloned().collect();
+        let list = match all.choose() {
+            Ok(Choice::Cni(list)) => Some(list),
+            _ => None,
+        };
+        let valid = valid();
+
+        let mut orphans = known;
+        orphans.retain(|(id, _)| !valid.contains(id));
+        let mut orphans: Vec<_> = orphans
+            .into_iter()
+            .map(|(id, network)| (id, network, "attachment"))
+            .collect();
+        if let Some(list) = &list {
+            // An attachment that is under way has a record, and no result yet.
+            let attached = |id: &str| valid.contains(id) || all.known.lock().contains_key(id);
+            let dead = all.cni.find_dead(&list.name, attached);
+            orphans.extend(
+                dead.into_iter()
+                    .map(|id| (id, list.name.clone(), "cached result")),
+            );
+        }
+        orphans.sort();
+        orphans.dedup_by(|a, b| a.0 == b.0);
+        let mut left = Vec::new();
+        for (sandbox_id, network, what) in orphans {
+            let outcome = match look {
+                true => Ok(()),
+                false => self.detach(&sandbox_id).await,
+            };
+            left.push(Leftover {
+                sandbox_id,
+                network,
+                what,
+                outcome,
+            });
+        }
+        // Nobody is left whom such a record could speak for.
+        for sandbox_id in unreadable.into_iter().filter(|id| !valid.contains(id)) {
+            let outcome = match look {
+                true => Ok(()),
+                false => self.abandon(&sandbox_id).await,
+            };
+            left.push(Leftover {
+                sandbox_id,
+                network: String::new(),
+                what: "unreadable record",
+                outcome,
+            });
+        }
+        if let Some(list) = list.filter(|list| list.collects()) {
+            let outcome = match look {
+                true => Ok(()),
+                false => {
+                    let _alone = all.collecting.write().await;
+                    let held = all.held_on(&list.name);
+                    all.cni.gc(&list, &held).await.map_err(Into::into)
+                }
+            };
+            left.push(Leftover {
+                sandbox_id: String::new(),
+                network: list.name.clone(),
+                what: "plugins",
+                outcome,
+            });
+        }
+        left
+    }
+}

@@ -1,0 +1,87 @@
+//! Routes, as messages to build and answers to read: who sends them, and in which network namespace, is the caller's business.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use rustix::io::Errno;
+
+use crate::addr::{ip_bytes, ip_from};
+use crate::link::{AF_INET, AF_INET6};
+use crate::netlink::{
+    Message, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NetlinkError, Reply, Socket,
+};
+
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RT_TABLE_MAIN: u8 = 254;
+const RT_TABLE_LOCAL: u8 = 255;
+const RTPROT_STATIC: u8 = 4;
+const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
+const RTMSG: usize = 12;
+/// After the loopback device's own route, which is the one for what is sent.
+const AFTER_LOOPBACK: u32 = 4096;
+
+/// The routers of the default routes by one link.
+pub(crate) fn default_gateways(
+    socket: &mut Socket,
+    index: u32,
+) -> Result<Vec<IpAddr>, NetlinkError> {
+    let request = Message::new(RTM_GETROUTE, NLM_F_DUMP, "list routes", &[0; RTMSG], |_| {});
+    let replies = socket.ask(&request)?;
+    // The length of the destination's prefix, and the table.
+    let default = replies.iter().filter(|reply| {
+        reply.kind == RTM_NEWROUTE
+            && reply.body.get(1) == Some(&0)
+            && reply.body.get(4) == Some(&RT_TABLE_MAIN)
+    });
+    let gateway = |reply: &Reply| {
+        let pick = |wanted| reply.attributes(RTMSG).find(|(kind, _)| *kind == wanted);
+        let (_, by) = pick(RTA_OIF)?;
+        let (_, gateway) = pick(RTA_GATEWAY)?;
+        (by == index.to_ne_bytes()).then(|| ip_from(gateway))?
+    };
+    Ok(default.filter_map(gateway).collect())
+}
+
+/// The default route through `gateway` on a link.
+pub(crate) fn add_default_route(index: u32, gateway: IpAddr) -> Message {
+    let mut fixed = [0u8; RTMSG];
+    fixed[0] = if gateway.is_ipv4() { AF_INET } else { AF_INET6 };
+    fixed[4] = RT_TABLE_MAIN;
+    fixed[5] = RTPROT_STATIC;
+    fixed[7] = RTN_UNICAST;
+    let step = format!("add default route via {gateway}");
+    Message::new(
+        RTM_NEWROUTE,
+        NLM_F_CREATE | NLM_F_REPLACE,
+        step,
+        &fixed,
+        |a| {
+            a.put(RTA_GATEWAY, &ip_bytes(gateway))
+                .put_u32(RTA_OIF, index);
+        },
+    )
+}
+
+/// Lets answers to `::1` come in by a link, whose connection tracking has just made them such: the kernel takes none by
+/// a link that the loopback address has no route on. What arrives with that address on the wire it drops before.
+pub(crate) fn add_loopback6_route(index: u32) -> Message {
+    let mut fixed = [0u8; RTMSG];
+    fixed[0] = AF_INET6;
+    fixed[1] = 128;
+    fixed[4] = RT_TABLE_LOCAL;
+    fixed[5] = RTPROT_STATIC;
+    fixed[7] = RTN_LOCAL;
+    let loopback = Ipv6Addr::LOCALHOST;
+    let step = format!("add local route of {loopback}");
+    Message::new(RTM_NEWROUTE, NLM_F_CREATE, step, &fixed, |a| {
+        a.put(RTA_DST, &loopback.octets())
+            .put_u32(RTA_OIF, index)
+            .put_u32(RTA_PRIORITY, AFTER_LOOPBACK);
+    })
+    .tolerate(Errno::EXIST)
+}

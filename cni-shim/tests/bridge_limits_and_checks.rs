@@ -1,0 +1,334 @@
+//! The built-in bridge: bandwidth, host ports at `::1`, and what a check finds.
+
+mod support;
+
+use std::collections::HashSet;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use cni_shim::namespaces::{Pinned, in_netns};
+use cni_shim::{Attach, Network, PortMapping, Protocol};
+use support::{config, echo_in_pod, in_pod, isolated, sandbox, say, shell};
+
+const BOTH: [&str; 2] = ["10.77.0.0/24", "fd77::/64"];
+const ANSWERS_LOST: &str = "net.bridge.bridge-nf-call-ip6tables";
+
+fn web(host_port: u16, host_ip: Option<&str>) -> PortMapping {
+    PortMapping {
+        host_port,
+        container_port: 80,
+        protocol: Protocol::Tcp,
+        host_ip: host_ip.map(|ip| ip.parse().expect("an address")),
+    }
+}
+
+fn limit(attach: &mut Attach, direction: &str, rate: &str) {
+    let key = format!("kubernetes.io/{direction}-bandwidth");
+    attach.annotations.insert(key, rate.into());
+}
+
+/// The time that a megabyte and a half takes to arrive.
+fn transfer(listener: TcpListener, connect: impl FnOnce() -> TcpStream) -> Duration {
+    let receiver = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("accepts");
+        let start = Instant::now();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).expect("reads");
+        assert_eq!(all.len(), 1_500_000);
+        start.elapsed()
+    });
+    let mut sender = connect();
+    sender.write_all(&vec![7; 1_500_000]).expect("writes");
+    drop(sender);
+    receiver.join().expect("no panic")
+}
+
+fn to_pod(pod: &Pinned, ip: IpAddr) -> Duration {
+    let netns = pod.net.clone().expect("a network namespace");
+    let listener = in_netns(&netns, || TcpListener::bind((ip, 80))).expect("enters");
+    transfer(listener.expect("listens"), || {
+        TcpStream::connect((ip, 80)).expect("connects")
+    })
+}
+
+fn from_pod(pod: &Pinned, node: &str) -> Duration {
+    let netns = pod.net.clone().expect("a network namespace");
+    let listener = TcpListener::bind((node, 0)).expect("listens");
+    let to = listener.local_addr().expect("has one");
+    transfer(listener, || {
+        let stream = in_netns(&netns, || TcpStream::connect(to)).expect("enters");
+        stream.expect("connects")
+    })
+}
+
+#[test]
+fn a_pod_gets_and_sends_no_more_than_its_annotations_allow_and_leaves_no_device() {
+    isolated(
+        "a_pod_gets_and_sends_no_more_than_its_annotations_allow_and_leaves_no_device",
+        async |dir| {
+            let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+            let (free, attach) = sandbox(&dir, "free");
+            let free_ip = network.attach(attach).await.expect("attaches").ips[0];
+            let (slow, mut attach) = sandbox(&dir, "slow");
+            // A megabyte a second: with what may come at once, well over a second for all.
+            limit(&mut attach, "ingress", "8M");
+            limit(&mut attach, "egress", "8M");
+            let attached = network.attach(attach).await.expect("attaches");
+            assert_eq!(attached.warnings, [""; 0]);
+            network.check("slow").await.expect("is as it was made");
+
+            let (quick, limited) = (Duration::from_millis(700), Duration::from_millis(1200));
+            assert!(to_pod(&free, free_ip) < quick);
+            assert!(from_pod(&free, "10.77.0.1") < quick);
+            let (got, sent) = (to_pod(&slow, attached.ips[0]), from_pod(&slow, "10.77.0.1"));
+            assert!(got > limited && got < limited * 4, "{got:?}");
+            assert!(sent > limited && sent < limited * 4, "{sent:?}");
+
+            // The pod cannot lift it, and a check sees who did.
+            let links = shell("ip -br link show type veth");
+            let names = links.lines().filter_map(|line| line.split('@').next());
+            let limited = |name: &&str| shell(&format!("tc qdisc show dev {name}")).contains("tbf");
+            let veth = { names }.find(limited);
+            let veth = veth.expect("a limited link");
+            shell(&format!("tc qdisc del dev {veth} ingress"));
+            let error = network.check("slow").await.expect_err("differs");
+            assert_eq!(
+                error.to_string(),
+                format!("link {veth} has no limit of what the pod sends")
+            );
+            network.detach("slow").await.expect("detaches");
+            network.detach("free").await.expect("detaches");
+            let left = shell("ip -br link");
+            assert!(!left.contains("ifb") && !left.contains("veth"), "{left}");
+        },
+    );
+}
+
+#[test]
+fn devices_of_a_limited_pod_go_with_it_when_its_daemon_died() {
+    isolated(
+        "devices_of_a_limited_pod_go_with_it_when_its_daemon_died",
+        async |dir| {
+            for (id, tear) in [("whole", false), ("torn", true)] {
+                let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+                let (_pod, mut attach) = sandbox(&dir, id);
+                limit(&mut attach, "egress", "1G");
+                network.attach(attach).await.expect("attaches");
+                drop(network);
+                assert!(shell("ip -br link").contains("ifb"));
+                if tear {
+                    let record = dir.join(format!("state/attachments/{id}.json"));
+                    std::fs::write(record, "{\"schema\":").expect("writes");
+                }
+                let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+                network.gc(&HashSet::new()).await.expect("collects");
+                let left = shell("ip -br link");
+                assert!(!left.contains("ifb") && !left.contains("veth"), "{left}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_limit_that_is_no_quantity_is_refused_and_one_of_the_other_direction_alone_is_kept() {
+    isolated(
+        "a_limit_that_is_no_quantity_is_refused_and_one_of_the_other_direction_alone_is_kept",
+        async |dir| {
+            let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+            let (_pod, mut attach) = sandbox(&dir, "one");
+            limit(&mut attach, "ingress", "8 megabits");
+            let error = network.attach(attach.clone()).await.expect_err("is none");
+            assert_eq!(
+                error.to_string(),
+                "annotation kubernetes.io/ingress-bandwidth: invalid quantity \"8 megabits\" (must be 1k to 1P)"
+            );
+            attach.annotations.clear();
+            limit(&mut attach, "ingress", "100G");
+            let attached = network.attach(attach).await.expect("attaches");
+            assert_eq!(attached.warnings, [""; 0]);
+            assert!(!shell("ip -br link").contains("ifb"));
+            assert!(shell("tc qdisc").contains("tbf"));
+            network.check("one").await.expect("is as it was made");
+        },
+    );
+}
+
+#[test]
+fn a_host_port_is_served_at_the_ipv6_loopback_and_the_loopback_is_not_open_to_pods() {
+    isolated(
+        "a_host_port_is_served_at_the_ipv6_loopback_and_the_loopback_is_not_open_to_pods",
+        async |dir| {
+            support::try_shell(&format!("sysctl -qw {ANSWERS_LOST}=0"));
+            let network = Network::new(config(&dir, &BOTH)).expect("opens");
+            let (pod, mut attach) = sandbox(&dir, "web");
+            attach.port_mappings = vec![web(8080, None), web(8081, Some("::1"))];
+            let attached = network.attach(attach).await.expect("attaches");
+            assert_eq!(attached.warnings, [""; 0]);
+            network.check("web").await.expect("is as it was made");
+            for (address, from) in [
+                ("[::1]:8080", "fd77::1"),
+                ("[::1]:8081", "fd77::1"),
+                ("127.0.0.1:8080", "10.77.0.1"),
+            ] {
+                let echo = echo_in_pod(&pod, "[::]:80");
+                let answer = say(address, "hello").expect("is answered");
+                echo.join().expect("ends");
+                assert!(answer.ends_with(from), "{address}: {answer}");
+            }
+            say("127.0.0.1:8081", "x").expect_err("is at ::1 alone");
+
+            // What a pod sends to ::1 by the wire does not arrive; to the gateway, it does.
+            let listener = UdpSocket::bind("[::]:9999").expect("listens");
+            let patience = Some(Duration::from_secs(2));
+            listener.set_read_timeout(patience).expect("is set");
+            let frames = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/loopback_frames.py");
+            let bridge = shell("ip -br link show cairn0");
+            let bridge = bridge.split_whitespace().nth(2).expect("an address");
+            in_pod(
+                &pod,
+                &format!("python3 {frames} {} fd77::2 ::1 fd77::1", bridge),
+            );
+            let mut heard = [0; 64];
+            let (length, _) = listener.recv_from(&mut heard).expect("one arrives");
+            assert_eq!(&heard[..length], b"to fd77::1");
+            listener.set_nonblocking(true).expect("is set");
+            let none = listener
+                .recv_from(&mut heard)
+                .expect_err("it was the only one");
+            assert_eq!(none.kind(), ErrorKind::WouldBlock);
+
+            network.detach("web").await.expect("detaches");
+            say("[::1]:8080", "x").expect_err("is closed");
+        },
+    );
+}
+
+#[test]
+fn where_bridges_show_their_frames_to_ip6_rules_ports_at_the_ipv6_loopback_are_refused() {
+    isolated(
+        "where_bridges_show_their_frames_to_ip6_rules_ports_at_the_ipv6_loopback_are_refused",
+        async |dir| {
+            if !support::try_shell(&format!("sysctl -qw {ANSWERS_LOST}=1")).0 {
+                return eprintln!("skipped: no br_netfilter here");
+            }
+            let network = Network::new(config(&dir, &BOTH)).expect("opens");
+            let (pod, mut attach) = sandbox(&dir, "web");
+            attach.port_mappings = vec![web(8080, Some("::1"))];
+            let error = network
+                .attach(attach.clone())
+                .await
+                .expect_err("cannot work");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("host port 8080/tcp at ::1: answers"),
+                "{error}"
+            );
+
+            // One for all addresses fails there at once, so that a client goes on to the other loopback.
+            attach.port_mappings = vec![web(8080, None)];
+            network.attach(attach).await.expect("attaches");
+            let start = Instant::now();
+            let refused = say("[::1]:8080", "x").expect_err("is not served");
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+            assert!(start.elapsed() < Duration::from_secs(1));
+            let echo = echo_in_pod(&pod, "[::]:80");
+            say("127.0.0.1:8080", "x").expect("is answered");
+            echo.join().expect("ends");
+
+            // Told with the next look at the node's state.
+            shell(&format!("sysctl -qw {ANSWERS_LOST}=0"));
+            network.status().await.expect("is ready");
+            let echo = echo_in_pod(&pod, "[::]:80");
+            say("[::1]:8080", "x").expect("is answered");
+            echo.join().expect("ends");
+        },
+    );
+}
+
+#[test]
+fn a_host_port_of_a_family_that_pods_do_not_have_is_a_warning() {
+    isolated(
+        "a_host_port_of_a_family_that_pods_do_not_have_is_a_warning",
+        async |dir| {
+            support::try_shell(&format!("sysctl -qw {ANSWERS_LOST}=0"));
+            let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
+            let (_pod, mut attach) = sandbox(&dir, "web");
+            attach.port_mappings = vec![web(8080, Some("::1")), web(8081, None)];
+            let attached = network.attach(attach).await.expect("attaches");
+            assert_eq!(
+                attached.warnings,
+                ["host port 8080/tcp at ::1 is not published: pods have no address of that family"]
+            );
+        },
+    );
+}
+
+#[test]
+fn a_check_names_each_thing_that_is_not_as_it_was_made() {
+    isolated(
+        "a_check_names_each_thing_that_is_not_as_it_was_made",
+        async |dir| {
+            let network = Network::new(config(&dir, &BOTH)).expect("opens");
+            let (pod, mut attach) = sandbox(&dir, "web");
+            attach.port_mappings = vec![web(8080, None)];
+            network.attach(attach).await.expect("attaches");
+            network.check("web").await.expect("is as it was made");
+            network.check("web").await.expect("a check changes nothing");
+            network.check("other").await.expect_err("is not attached");
+
+            let found = async || {
+                let error = network.check("web").await.expect_err("differs");
+                error.to_string()
+            };
+            let veth = shell("ip -br link show type veth");
+            let veth = veth.split('@').next().expect("a link").to_owned();
+            for (broken, expected, mended) in [
+                (
+                    "nft delete element ip cairn0 hostports { tcp . 8080 }".to_owned(),
+                    "no nftables rule leads host port 8080/tcp to 10.77.0.2".to_owned(),
+                    "nft add element ip cairn0 hostports { tcp . 8080 : 10.77.0.2 . 80 }"
+                        .to_owned(),
+                ),
+                (
+                    format!("ip link set {veth} nomaster"),
+                    format!("link {veth} is not on bridge cairn0"),
+                    format!("ip link set {veth} master cairn0"),
+                ),
+                (
+                    "ip link set cairn0 down".to_owned(),
+                    "bridge cairn0 is down".to_owned(),
+                    "ip link set cairn0 up".to_owned(),
+                ),
+            ] {
+                shell(&broken);
+                assert_eq!(found().await, expected);
+                shell(&mended);
+                network.check("web").await.expect("is mended");
+            }
+            // The same port to another pod's address is none.
+            shell("nft delete element ip cairn0 hostports { tcp . 8080 }");
+            shell("nft add element ip cairn0 hostports { tcp . 8080 : 10.77.0.9 . 80 }");
+            assert_eq!(
+                found().await,
+                "no nftables rule leads host port 8080/tcp to 10.77.0.2"
+            );
+            shell("nft flush ruleset");
+            assert_eq!(found().await.matches("; ").count(), 6);
+            network.status().await.expect("puts them back");
+            network.check("web").await.expect("is mended");
+
+            in_pod(&pod, "ip addr del 10.77.0.2/24 dev eth0");
+            let text = found().await;
+            assert!(
+                text.starts_with("eth0 of the pod lacks address 10.77.0.2/24"),
+                "{text}"
+            );
+            assert!(text.contains("no default route via 10.77.0.1"), "{text}");
+            shell(&format!("ip link del {veth}"));
+            let text = found().await;
+            assert_eq!(text, format!("link {veth} is missing; the pod has no eth0"));
+        },
+    );
+}
