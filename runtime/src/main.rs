@@ -6,8 +6,8 @@ use std::{io::IsTerminal as _, process::ExitCode};
 
 use cairn::{
     cli::{
-        args::{Check, Cli, Command, ConfigCommand, ImageCommand, Output, Serve},
-        check_table, client, image, ps, status,
+        args::{Check, Cli, Command, ConfigCommand, ImageCommand, NetworkCommand, Output, Serve},
+        check_table, client, image, network, ps, status,
     },
     config::{self, Config, Format},
     daemon::serve,
@@ -37,6 +37,11 @@ fn main() -> ExitCode {
             name,
             connect,
         }) => report(client(client::import(&connect, &file, name))),
+        Command::Network(NetworkCommand::Ls(arguments)) => report(client(network::ls(arguments))),
+        Command::Network(NetworkCommand::Check(arguments)) => {
+            verdict(client(network::check(arguments)))
+        }
+        Command::Network(NetworkCommand::Gc(arguments)) => verdict(client(network::gc(arguments))),
         Command::Ps(arguments) => report(client(ps::ps(arguments))),
         Command::Status(arguments) => match client(status::status(arguments)) {
             Ok(State::Ok | State::Limited) => ExitCode::SUCCESS,
@@ -79,6 +84,15 @@ fn report(result: Result<(), String>) -> ExitCode {
             eprintln!("cairn: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// What was found is printed; whether it is well is the exit code.
+fn verdict(result: Result<bool, String>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => report(Err(error)),
     }
 }
 

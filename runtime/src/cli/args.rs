@@ -37,6 +37,9 @@ pub enum Command {
     /// Work with the images of a running daemon.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Look at the networks of pods, check them, and give back those of pods that are gone.
+    #[command(subcommand)]
+    Network(NetworkCommand),
     /// List pods and their containers: state, age, restarts, id, image, process.
     Ps(Ps),
     /// Tell whether the daemon can run pods; if not, why, and what to do. Exit 1 if it cannot.
@@ -220,6 +223,62 @@ pub enum ImageCommand {
         #[command(flatten)]
         connect: Connect,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NetworkCommand {
+    /// List the networks of pods: bridge or CNI configuration, interface, addresses, host ports, namespace.
+    Ls(NetworkLs),
+    /// Check that pods still have the network that they were given; exit 1 if one has not.
+    Check(NetworkCheck),
+    /// Give back what the network holds for pods that are gone; exit 1 if something is left.
+    Gc(NetworkGc),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+NETWORK is the built-in bridge, or the name of a CNI configuration. (the node's): a pod on the host's network. A line that
+begins with (unknown) is of a pod that is gone: cairn network gc.")]
+pub struct NetworkLs {
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+ok       the network is as it was made
+differs  the line says what is not: by the CHECK of the pod's CNI plugins, or, on the built-in bridge, by its links, addresses,
+         routes, nftables entries and limits
+unasked  CNI plugins that cannot be asked: before 0.4.0, or with disableCheck
+
+Nothing is repaired: a pod that differs is made anew by stopping it.")]
+pub struct NetworkCheck {
+    /// Ids of pods, or unique beginnings of them; without any, all pods.
+    #[arg(value_name = "POD")]
+    pub pods: Vec<String>,
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The daemon does this at its start. What can be left later: an attachment whose pod was removed by force, the CNI result of a pod
+whose namespace and record are gone, addresses that only CNI plugins know of (GC, from CNI 1.1.0 on).")]
+pub struct NetworkGc {
+    /// Only tell what would go.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
 }
 
 #[derive(Debug, Args)]

@@ -8,6 +8,8 @@ mod docker_auth;
 mod explain_text;
 pub mod image;
 mod image_table;
+pub mod network;
+mod network_table;
 mod plugin_table;
 pub mod ps;
 mod ps_tree;

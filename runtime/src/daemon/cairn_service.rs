@@ -3,17 +3,19 @@
 use std::{path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use proto_cairn::v1::{
+    CheckNetworksRequest, CheckNetworksResponse, CollectNetworksRequest, CollectNetworksResponse,
     DirectoriesRequest, DirectoriesResponse, Directory, ExplainRequest, ExplainResponse,
     HeldObject, HeldRequest, HeldResponse, ImportImageRequest, ImportImageResponse, ImportedImage,
-    Plugin, PluginsRequest, PluginsResponse, PullUnderWay, PullsRequest, PullsResponse,
-    RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest, cairn_server::Cairn,
-    import_image_request::Part, import_image_response::Step,
+    NetworksRequest, NetworksResponse, Plugin, PluginsRequest, PluginsResponse, PullUnderWay,
+    PullsRequest, PullsResponse, RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest,
+    cairn_server::Cairn, import_image_request::Part, import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tokio_util::io::SyncIoBridge;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::networks::Networks;
 use crate::{
     explain,
     image::{Images, ImportFrom, Progress},
@@ -44,6 +46,7 @@ pub struct CairnService {
     pub registry: Arc<Registry>,
     pub specs: SpecStore,
     pub remove_by_id: Arc<RemoveById>,
+    pub networks: Arc<Networks>,
 }
 
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -162,6 +165,35 @@ impl Cairn for CairnService {
         Ok(Response::new(PullsResponse {
             pulls: pulls.collect(),
         }))
+    }
+
+    async fn networks(
+        &self,
+        _: Request<NetworksRequest>,
+    ) -> Result<Response<NetworksResponse>, Status> {
+        let networks = self.networks.list().await?;
+        Ok(Response::new(NetworksResponse { networks }))
+    }
+
+    async fn check_networks(
+        &self,
+        request: Request<CheckNetworksRequest>,
+    ) -> Result<Response<CheckNetworksResponse>, Status> {
+        let checked = self.networks.check(&request.into_inner().pods).await?;
+        Ok(Response::new(CheckNetworksResponse { checked }))
+    }
+
+    async fn collect_networks(
+        &self,
+        request: Request<CollectNetworksRequest>,
+    ) -> Result<Response<CollectNetworksResponse>, Status> {
+        let look = request.into_inner().dry_run;
+        let networks = Arc::clone(&self.networks);
+        // Detached: a client that goes away does not leave half of it.
+        let collected = tokio::spawn(async move { networks.collect(look).await }).await;
+        let collected =
+            collected.map_err(|error| Error::failed(format!("collect networks: {error}")))?;
+        Ok(Response::new(CollectNetworksResponse { collected }))
     }
 
     async fn directories(

@@ -5,5 +5,6 @@ pub mod cairn_service;
 mod calls;
 mod from_config;
 pub mod metrics;
+mod networks;
 mod open;
 pub mod serve;

@@ -9,6 +9,7 @@ use super::{
     from_config::{
         image_options, make_pause_root, network_config, open_cgroups, open_log, policies, warn_of,
     },
+    networks::Networks,
 };
 use crate::{
     config::Config,
@@ -269,6 +270,10 @@ impl Parts {
                 registry: Arc::clone(&self.registry),
                 specs: self.specs.clone(),
                 remove_by_id,
+                networks: Arc::new(Networks {
+                    network: Arc::clone(&self.network),
+                    registry: Arc::clone(&self.registry),
+                }),
             },
             cri: Cri {
                 config: self.config,

@@ -32,6 +32,7 @@ mod lifecycle;
 mod logs;
 mod metrics;
 mod network;
+mod network_commands;
 mod nri_recordings;
 mod pid_namespaces;
 mod plugins;

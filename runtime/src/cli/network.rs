@@ -1,0 +1,75 @@
+//! `cairn network ls`, `check` and `gc`, by `cairn.v1`.
+
+use proto_cairn::v1::{
+    CheckNetworksRequest, CollectNetworksRequest, NetworksRequest, cairn_client::CairnClient,
+};
+use tonic::transport::Channel;
+
+use super::{
+    args::{Connect, NetworkCheck, NetworkGc, NetworkLs, Output},
+    client::channel,
+    network_table,
+};
+use crate::cri::{MAX_MESSAGE, is_unserved};
+
+/// `cairn network ls`.
+///
+/// # Errors
+/// One line for a person.
+pub async fn ls(arguments: NetworkLs) -> Result<(), String> {
+    let mut client = connect(&arguments.connect).await?;
+    let answer = client.networks(NetworksRequest {}).await.map_err(said)?;
+    let networks = answer.into_inner().networks;
+    match arguments.output {
+        Output::Table => print!("{}", network_table::networks(&networks)),
+        Output::Json => print!("{}", network_table::networks_json(&networks)),
+    }
+    Ok(())
+}
+
+/// `cairn network check`: prints a line for each pod, and answers whether all have what they were given.
+///
+/// # Errors
+/// One line for a person.
+pub async fn check(arguments: NetworkCheck) -> Result<bool, String> {
+    let mut client = connect(&arguments.connect).await?;
+    let request = CheckNetworksRequest {
+        pods: arguments.pods,
+    };
+    let answer = client.check_networks(request).await.map_err(said)?;
+    let checked = answer.into_inner().checked;
+    match arguments.output {
+        Output::Table => print!("{}", network_table::checked(&checked)),
+        Output::Json => print!("{}", network_table::checked_json(&checked)),
+    }
+    Ok(checked.iter().all(|one| one.problem.is_empty()))
+}
+
+/// `cairn network gc`: prints what went or would, and answers whether nothing is left.
+///
+/// # Errors
+/// One line for a person.
+pub async fn gc(arguments: NetworkGc) -> Result<bool, String> {
+    let mut client = connect(&arguments.connect).await?;
+    let dry_run = arguments.dry_run;
+    let request = CollectNetworksRequest { dry_run };
+    let answer = client.collect_networks(request).await.map_err(said)?;
+    let collected = answer.into_inner().collected;
+    match arguments.output {
+        Output::Table => print!("{}", network_table::collected(&collected, dry_run)),
+        Output::Json => print!("{}", network_table::collected_json(&collected, dry_run)),
+    }
+    Ok(collected.iter().all(|one| one.problem.is_empty()))
+}
+
+async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
+    let client = CairnClient::new(channel(from).await?);
+    Ok(client.max_decoding_message_size(MAX_MESSAGE))
+}
+
+fn said(status: tonic::Status) -> String {
+    match is_unserved(&status) {
+        true => "this runtime does not tell of its networks".to_owned(),
+        false => status.message().to_owned(),
+    }
+}

@@ -1,0 +1,189 @@
+//! `cairn network ls`, `check` and `gc`, on the built-in bridge and with a CNI conflist.
+
+use std::fs;
+
+use cairn_tests::{
+    Daemon, Setup, cri,
+    daemon::{shown, stdout},
+    pod::host_network,
+};
+use serde_json::{Value, json};
+
+const CONFLIST: &str = r#"{
+  "cniVersion": "1.1.0", "name": "testnet",
+  "plugins": [
+    { "type": "bridge", "bridge": "cni-test0", "isGateway": true,
+      "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.77.0.0/24" }]],
+                "routes": [{ "dst": "0.0.0.0/0" }] } },
+    { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }
+  ]
+}"#;
+
+/// What it prints, and whether it exits 0.
+async fn network(daemon: &Daemon, args: &[&str]) -> (bool, String) {
+    let output = daemon.cairn(&[&["network"], args].concat()).await;
+    assert!(output.stderr.is_empty(), "{}", shown(&output));
+    (output.status.success(), stdout(&output))
+}
+
+async fn network_json(daemon: &Daemon, args: &[&str]) -> (bool, Value) {
+    let (well, text) = network(daemon, &[args, &["--output", "json"]].concat()).await;
+    let value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    (well, value)
+}
+
+fn with_port(mut config: cri::PodSandboxConfig, host_port: i32) -> cri::PodSandboxConfig {
+    config.port_mappings = vec![cri::PortMapping {
+        protocol: cri::Protocol::Tcp.into(),
+        container_port: 80,
+        host_port,
+        host_ip: String::new(),
+    }];
+    config
+}
+
+#[tokio::test]
+async fn network_ls_tells_of_every_pods_network() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let none = network(&daemon, &["ls"]).await;
+    assert_eq!(none, (true, "no pod has a network\n".to_owned()));
+    let web = cri.try_pod(with_port(cri.pod_config("web"), 12_401)).await;
+    let web = web.expect("RunPodSandbox");
+    let mut config = cri.pod_config("on-the-node");
+    host_network(&mut config);
+    let hosted = cri.try_pod(config).await.expect("RunPodSandbox");
+    let ip = web.ip().await;
+
+    let (_, text) = network(&daemon, &["ls"]).await;
+    let line = |name: &str| {
+        let found = text.lines().find(|line| line.starts_with(name));
+        let found = found.unwrap_or_else(|| panic!("{name} is not in\n{text}"));
+        found.split_whitespace().collect::<Vec<_>>()
+    };
+    let netns = daemon.path(&format!("state/ns/{}/net", web.id));
+    assert_eq!(
+        line("default/web"),
+        [
+            "default/web",
+            &web.id[..13],
+            "cairn0",
+            "eth0",
+            &ip,
+            "12401/tcp->80",
+            netns.to_str().expect("text"),
+        ]
+    );
+    assert_eq!(line("default/on-the-node")[2..], ["(the", "node's)"]);
+    let (_, value) = network_json(&daemon, &["ls"]).await;
+    let told = &value["networks"][1];
+    assert_eq!(told["pod"], web.id);
+    assert_eq!(told["addresses"], json!([ip]));
+    assert_eq!(told["host_ports"][0]["host_port"], 12_401);
+
+    hosted.end().await;
+    web.end().await;
+    assert_eq!(network(&daemon, &["ls"]).await, none);
+}
+
+#[tokio::test]
+async fn network_check_names_what_differs_on_the_bridge_and_exits_1() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let (one, two) = (cri.pod("one").await, cri.pod("two").await);
+    let (well, text) = network(&daemon, &["check"]).await;
+    assert!(well && text.matches("ok ").count() == 2, "{text}");
+
+    let netns = daemon.path(&format!("state/ns/{}/net", one.id));
+    let netns = format!("--net={}", netns.display());
+    let broken = daemon
+        .yard
+        .command("nsenter")
+        .args([&netns, "ip", "addr", "flush", "dev", "eth0"])
+        .output();
+    let broken = broken.await.expect("nsenter runs");
+    assert!(broken.status.success(), "{}", shown(&broken));
+    let (well, text) = network(&daemon, &["check"]).await;
+    assert!(!well);
+    let line = text
+        .lines()
+        .find(|line| line.contains("default/one"))
+        .expect("a line");
+    assert!(
+        line.starts_with("differs") && line.contains("eth0 of the pod lacks address 10.88."),
+        "{text}"
+    );
+    let (well, value) = network_json(&daemon, &["check", &two.id[..13]]).await;
+    assert!(well);
+    assert_eq!(value["checked"].as_array().map(Vec::len), Some(1));
+    assert_eq!(value["checked"][0]["name"], "default/two");
+
+    let unknown = daemon.cairn(&["network", "check", "0000"]).await;
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(shown(&unknown).contains("0000"), "{}", shown(&unknown));
+    one.end().await;
+    two.end().await;
+}
+
+#[tokio::test]
+async fn with_a_conflist_ls_check_and_gc_go_by_what_its_programs_say() {
+    let daemon = Daemon::with(Setup::default().cni(CONFLIST)).await;
+    let cri = daemon.cri();
+    let pod = cri.try_pod(with_port(cri.pod_config("web"), 12_402)).await;
+    let pod = pod.expect("RunPodSandbox");
+    let (_, value) = network_json(&daemon, &["ls"]).await;
+    let told = &value["networks"][0];
+    assert_eq!(
+        (&told["kind"], &told["network"]),
+        (&json!("cni"), &json!("testnet"))
+    );
+    assert_eq!(told["addresses"], json!([pod.ip().await]));
+    assert_eq!(told["host_ports"][0]["container_port"], 80);
+    let (well, text) = network(&daemon, &["check"]).await;
+    assert!(well && text.starts_with("ok "), "{text}");
+
+    // The result of a pod whose namespace and record are gone.
+    let results = daemon.yard.inside(daemon.path("root/cni/results"));
+    let own = results.join(format!("testnet-{}-eth0", pod.id));
+    let mut dead: Value =
+        serde_json::from_slice(&fs::read(&own).expect("is cached")).expect("JSON");
+    dead["containerId"] = "longgone".into();
+    dead["netns"] = "/run/netns/longgone".into();
+    let file = results.join("testnet-longgone-eth0");
+    fs::write(&file, dead.to_string()).expect("is written");
+    let (well, text) = network(&daemon, &["gc", "--dry-run"]).await;
+    assert!(
+        well && text.contains("longgone") && text.contains("would go"),
+        "{text}"
+    );
+    assert!(file.exists());
+    let (well, value) = network_json(&daemon, &["gc"]).await;
+    assert!(well, "{value}");
+    let gone = &value["collected"][0];
+    assert_eq!(
+        (&gone["pod"], &gone["gone"]),
+        (&json!("longgone"), &json!(true))
+    );
+    assert!(!file.exists() && own.exists());
+    let (_, text) = network(&daemon, &["gc"]).await;
+    assert!(
+        text.starts_with("nothing is left of pods that are gone"),
+        "{text}"
+    );
+    let (well, text) = network(&daemon, &["check"]).await;
+    assert!(well, "the pod that lives has lost nothing: {text}");
+
+    let broken = daemon
+        .lines(&["ip", "link", "set", "cni-test0", "down"])
+        .await;
+    assert!(broken.is_empty());
+    let veth = daemon
+        .lines(&["ip", "-o", "link", "show", "type", "veth"])
+        .await;
+    let veth = veth.first().expect("a link");
+    let veth = veth.split([' ', '@']).nth(1).expect("a name").to_owned();
+    daemon.lines(&["ip", "link", "del", &veth]).await;
+    let (well, text) = network(&daemon, &["check"]).await;
+    assert!(!well && text.contains("CNI plugin bridge CHECK"), "{text}");
+    pod.end().await;
+}
