@@ -16,6 +16,7 @@ pub mod namespaces;
 mod netlink;
 mod network;
 mod nft;
+pub mod program;
 mod record;
 mod route;
 mod tc;
