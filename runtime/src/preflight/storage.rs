@@ -46,7 +46,8 @@ impl Place {
         const FILES: u64 = 16;
         let on = existing(&self.dir);
         let stat = statvfs(on).ok()?;
-        let full = stat.f_bavail.saturating_mul(stat.f_frsize) < ENOUGH
+        // A file system without a size of its own, like ramfs, tells 0 of everything.
+        let full = (stat.f_blocks > 0 && stat.f_bavail.saturating_mul(stat.f_frsize) < ENOUGH)
             || (stat.f_files > 0 && stat.f_favail < FILES);
         full.then(|| format!("no room for a trial in {}", on.display()))
     }

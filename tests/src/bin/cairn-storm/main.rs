@@ -132,6 +132,7 @@ async fn run(args: &Args) -> Result<usize, String> {
     let lived = keeper.storm(&args.faults, args.every, end).await;
     if lived.is_ok() {
         settle(&mut keeper, clients).await?;
+        publish_once(&link, args.seed).await;
         leftovers(&keeper.arena, &before, &report).await;
         hoards(&keeper.arena, descriptors, &report);
     }
@@ -143,13 +144,19 @@ async fn run(args: &Args) -> Result<usize, String> {
     lived.map(|()| report.violations())
 }
 
-/// One pod with its network, a container and an image come and go, so that what is made once is made.
-async fn warm_up(link: &Link, seed: u64) {
+/// A pod with a network and a port comes and goes: the first one makes the bridge and its rules. Also after the
+/// storm, which may have ended with a reboot, when no client wanted a network any more.
+async fn publish_once(link: &Link, seed: u64) {
     let mut rng = rng::Rng::new(seed, "port");
     let mut pod = pods::plan(link, "port", 0, 0, &mut rng).await;
     pods::publish(&mut pod, 19_999);
     pods::run(link, &mut pod, Manner::default()).await;
     pods::be_rid_of(link, &mut pod).await;
+}
+
+/// One pod with its network, a container and an image come and go, so that what is made once is made.
+async fn warm_up(link: &Link, seed: u64) {
+    publish_once(link, seed).await;
     let mut client = Client::new(link.clone(), "warm", 0, seed);
     client.run(Instant::now() + Duration::from_secs(3)).await;
     client.leave().await;
