@@ -81,7 +81,7 @@ pub const ALL: &[Violation] = &[
     v("post-start-early", "C-07.1", "C-07 is sent before the program runs and the container is RUNNING"),
     v("later-update-sees-the-request", "C-08.1", "at C-08 a later plugin sees the values of the request"),
     v("update-request-wins", "C-08.2", "at UpdateContainerResources the request's values hold, what plugins set is dropped"),
-    v("update-drops-the-request", "C-08.2", "at UpdateContainerResources only what plugins set is applied, the rest of the request is dropped"),
+    v("update-drops-the-request", "C-08.2", "at UpdateContainerResources a request that no plugin changed is dropped, and the CPU of one that a plugin changed"),
     v("update-others-dropped", "C-08.3", "updates of other containers in answers at C-08 are dropped"),
     v("updates-hit-another-container", "C-08.3", "updates of other containers reach another than the one they name, where there is one"),
     v("update-veto-applies", "C-08.4", "after a plugin's error at C-08 the call fails, but the request's values are applied"),

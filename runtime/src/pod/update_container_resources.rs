@@ -65,9 +65,13 @@ impl UpdateContainerResources {
         if early {
             self.hooks.post_update_container(pod, container).await;
         }
-        let own = answer.own.take();
+        let mut own = answer.own.take();
+        let drops = violate::is("update-drops-the-request");
+        if drops && let Some(own) = &mut own {
+            own.cpu = None;
+        }
         let change = ResourceChange {
-            cri: (!violate::is("update-drops-the-request")).then_some(wanted),
+            cri: (!drops).then_some(wanted),
             nri: own.filter(|_| !violate::is("update-request-wins")),
         };
         let written = self.others.resources.write(container, &change).await;

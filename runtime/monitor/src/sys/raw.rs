@@ -214,23 +214,29 @@ pub unsafe fn close_all_but(keep: &mut [RawFd]) {
 /// Nothing that owns one of the closed is used or dropped afterwards: the caller is a child that ends by execve or
 /// `exit_now`.
 pub unsafe fn close_all_but_sockets_and_pipes(keep: &[RawFd]) {
-    /// No descriptor that is needed lies above: programs here open a few dozen.
-    const SCANNED: RawFd = 1024;
-    for fd in (3..SCANNED).filter(|fd| !keep.contains(fd)) {
+    /// The kernel gives the lowest free number: beyond so many free ones nothing is that is needed. What may be there is
+    /// closed unseen.
+    const FREE: RawFd = 128;
+    let mut end = keep.iter().copied().max().unwrap_or(2).max(2) + 1 + FREE;
+    let mut fd = 3;
+    while fd < end {
         // SAFETY: borrowed for fstat alone, which fails where nothing is open; the caller vouches for the owners.
         unsafe {
-            if let Ok(stat) = fstat(BorrowedFd::borrow_raw(fd))
-                && !matches!(
+            if let Ok(stat) = fstat(BorrowedFd::borrow_raw(fd)) {
+                let stays = matches!(
                     FileType::from_raw_mode(stat.st_mode),
                     FileType::Socket | FileType::Fifo
-                )
-            {
-                rustix::io::close(fd);
+                );
+                if !stays && !keep.contains(&fd) {
+                    rustix::io::close(fd);
+                }
+                end = end.max(fd + 1 + FREE);
             }
         }
+        fd += 1;
     }
     // SAFETY: no pointers; the caller vouches for the owners.
-    unsafe { libc::syscall(libc::SYS_close_range, SCANNED, u32::MAX, 0) };
+    unsafe { libc::syscall(libc::SYS_close_range, end, u32::MAX, 0) };
 }
 
 /// Marks every descriptor from `first` on close-on-exec.
