@@ -167,7 +167,7 @@ def by_nri(name, test):
     targets = sorted(path.stem for path in (REPO / "nri/tests").glob("*.rs"))
     command += [word for target in targets for word in ("--test", target)] + ["--no-fail-fast", "--", test]
     done = subprocess.run(command, cwd=REPO, env=os.environ | {"NRI_VIOLATE": name}, capture_output=True, text=True)
-    red = re.search(rf"^test (\S*{test}) \.\.\. FAILED$", done.stdout, re.M)
+    red = re.search(rf"^    (\S*::)?{test}$", done.stdout, re.M)
     return ([] if red else [f"not caught by {test} (nri)"]), [f"(nri) {test}"] if red else []
 
 

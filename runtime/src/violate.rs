@@ -89,7 +89,7 @@ pub const ALL: &[Violation] = &[
     v("unsolicited-makes-events", "C-08.5", "an update that a plugin sends by itself makes C-08 and C-09"),
     v("post-update-early", "C-09.1", "C-09 is sent before the new values are in the cgroup"),
     v("post-update-after-failure", "C-09.2", "C-09 is sent after a failed UpdateContainerResources"),
-    v("exit-told-twice", "C-10.1", "a container that ended by itself gets C-10 again when it is removed"),
+    v("exit-told-twice", "C-10.1", "the end of a container is told again, when it is stopped or removed"),
     v("exit-told-late", "C-10.2", "an exit by itself is told only when the container is removed"),
     v("stop-updates-dropped", "C-10.4", "updates of other containers in answers at C-10 are dropped"),
     v("last-update-wins-at-stop", "C-10.4", "where two plugins update the same thing at C-10, the last holds"),

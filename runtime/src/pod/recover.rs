@@ -282,8 +282,9 @@ impl Recovery {
             // The exit was recorded, plugins may not have been told.
             ContainerPhase::Exited => {
                 exit.give_back(container).await;
-                if !violate::is("restart-misses-an-exit") {
-                    exit.tell(pod, container).await;
+                match violate::is("restart-misses-an-exit") {
+                    true => container.set_exit_told(),
+                    false => exit.tell(pod, container).await,
                 }
             }
         }

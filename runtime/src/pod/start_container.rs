@@ -193,8 +193,9 @@ impl StartContainer {
             Some(container),
             Action::StartFailed { reason },
         );
-        if !violate::is("start-veto-without-stop") {
-            self.exit.tell(pod, container).await;
+        match violate::is("start-veto-without-stop") {
+            true => container.set_exit_told(),
+            false => self.exit.tell(pod, container).await,
         }
     }
 }
