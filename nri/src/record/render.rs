@@ -17,6 +17,8 @@ use super::{
 
 /// Calls without an answer that are remembered, for each connection.
 const MOST_CALLS: usize = 4096;
+/// Characters of the names that are remembered with each.
+const MOST_OF_A_NAME: usize = 256;
 
 /// Turns events into lines, in order.
 pub(super) struct Renderer {
@@ -146,7 +148,9 @@ impl Connection {
         if self.calls.len() >= MOST_CALLS {
             self.calls.pop_first();
         }
-        let names = (service.clone(), method.clone());
+        // Of a stranger: no name that can be read is longer.
+        let cut = |name: &str| name.chars().take(MOST_OF_A_NAME).collect::<String>();
+        let names = (cut(&service), cut(&method));
         self.calls.insert((from, channel, id), names);
         let (message, unread) = read(env, &service, &method, Part::Request, &call.payload);
         if let (true, Some(message)) = (method == "RegisterPlugin", &message) {

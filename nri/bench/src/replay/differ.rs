@@ -56,14 +56,14 @@ fn flatten(
 ) {
     match value {
         Value::Object(fields) => {
-            if let (1, Some(bare)) = (fields.len(), fields.get("value")) {
+            let keys_are_data = !of_map && is_map(name);
+            if let (false, 1, Some(bare)) = (keys_are_data, fields.len(), fields.get("value")) {
                 // A wrapper: there, or not there.
                 return flatten(path, bare, name, false, leaves);
             }
             if fields.is_empty() && !path.is_empty() {
                 leaves.insert(path.to_owned(), "{}".to_owned());
             }
-            let keys_are_data = !of_map && is_map(name);
             for (key, value) in fields {
                 let below = match (keys_are_data, path) {
                     (true, _) => format!("{path}[{key}]"),
@@ -172,6 +172,14 @@ mod tests {
                 "update[c2] - {}",
             ]
         );
+    }
+
+    #[test]
+    fn a_map_whose_only_key_is_value_is_no_wrapper() {
+        let of = |key: &str| json!({"adjust": {"annotations": {key: "1"}}});
+        let all = differences(&of("value"), &json!({}));
+        assert_eq!(all[0].path, "adjust.annotations[value]");
+        assert_eq!(differences(&of("value"), &of("other")).len(), 2);
     }
 
     #[test]
