@@ -22,7 +22,7 @@ use super::manifest::{CONFIG_MAX, Descriptor, Document, ImageManifest, IndexEntr
 use super::progress::Progress;
 use super::record::Names;
 use super::reference::Reference;
-use super::store::TempDir;
+use super::scratch::TempDir;
 use super::unpack::decode;
 use super::unpack::path::CleanPath;
 use super::unpack::tarball::{Kind, Reader};
@@ -146,7 +146,7 @@ async fn open(shared: &Arc<Shared>, from: ImportFrom) -> Result<Archive, Error> 
                 Box::new(File::open(&path).map_err(Error::io("image archive", "open", &path))?)
             }
         };
-        let dir = shared.store.temp_dir()?;
+        let dir = shared.store.scratch.temp_dir()?;
         spool(reader, dir)
     })
     .await

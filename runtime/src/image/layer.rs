@@ -29,8 +29,9 @@ use super::error::{Error, blocking};
 use super::layer_record::LayerInfo;
 use super::manifest::Descriptor;
 use super::progress::Progress;
+use super::scratch::TempDir;
 use super::spool::Document;
-use super::store::{Store, TempDir};
+use super::store::Store;
 use super::turns::Turns;
 use super::unpack::path::CleanPath;
 use super::unpack::{REPORT_MAX, Report, Summary};
@@ -135,7 +136,7 @@ impl Unpacker {
         S: Stream<Item = Result<Bytes, E>> + Unpin,
         E: From<Error>,
     {
-        let tmp = store.temp_dir()?;
+        let tmp = store.scratch.temp_dir()?;
         let fs = tmp.path.join("fs");
         std::fs::create_dir(&fs).map_err(Error::io("layer", "create", &fs))?;
         // A file, so that a report that is long, and waits for its turn, takes no memory.

@@ -22,6 +22,19 @@ pub struct LayerInfo {
     pub opaque: bool,
 }
 
+impl LayerInfo {
+    pub fn new(chain_id: Digest, diff_id: Digest) -> Self {
+        Self {
+            schema: SCHEMA,
+            chain_id,
+            diff_id,
+            disk_bytes: 0,
+            inodes: 0,
+            opaque: false,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Layer {
     pub dir: PathBuf,

@@ -37,6 +37,7 @@ mod record;
 mod recover;
 mod reference;
 mod registry;
+mod scratch;
 mod spool;
 mod store;
 mod transfer;

@@ -190,7 +190,7 @@ impl Images {
         let (store, dir) = (self.0.store.clone(), dir.to_owned());
         blocking(move || {
             if dir.exists() {
-                store.discard(&dir);
+                store.scratch.discard(&dir);
             }
             Ok(())
         })
@@ -399,7 +399,7 @@ fn release(store: &Arc<Store>, dir: &Path) -> Result<(), Error> {
         }
     }
     if dir.exists() {
-        store.discard(dir);
+        store.scratch.discard(dir);
     }
     store.end_use(dir);
     // The container's own directory, once nothing else of it is there.

@@ -104,7 +104,7 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
         &reference.repository,
         given,
         stall,
-        shared.store.tmp(),
+        shared.store.scratch.tmp(),
     )?;
     let remote = Arc::new(remote);
     if let Some(digest) = now(shared, &remote, reference).await? {
@@ -263,7 +263,7 @@ async fn config(
     source: &RemoteBlobs,
     blob: &Descriptor,
 ) -> Result<spool::Document, PullError> {
-    let dir = shared.store.tmp();
+    let dir = shared.store.scratch.tmp();
     let mut spool = Spool::new();
     let mut chunks = source.open(blob).await?;
     while let Some(chunk) = chunks.try_next().await? {

@@ -15,18 +15,17 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use super::digest::Digest;
 use super::error::Error;
 use super::fsutil;
-use super::layer_record::{Layer, LayerInfo, SCHEMA};
+use super::layer_record::{Layer, LayerInfo};
 use super::record::{self, ImageRecord, Names};
 use super::recover::{drop_stolen_tags, load_layers, load_records, take_back};
+use super::scratch::{Scratch, TempDir};
 use super::spool::{Document, one_at_a_time};
-use crate::remove::remove_tree_at;
 use crate::replace;
 
 /// Locks for the writing of records; two images seldom share one.
@@ -52,7 +51,7 @@ pub struct Store {
     writers: [Mutex<()>; WRITERS],
     /// One unpacks a layer, others wait for it.
     layer_locks: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
-    next: AtomicU64,
+    pub scratch: Arc<Scratch>,
     /// Some record could not be read.
     damaged: bool,
     frozen: AtomicBool,
@@ -62,12 +61,6 @@ pub struct Store {
 pub struct Hold {
     store: Arc<Store>,
     layers: Vec<Digest>,
-}
-
-/// A directory under `tmp/`, removed when dropped unless it was renamed away.
-pub struct TempDir {
-    store: Arc<Store>,
-    pub path: PathBuf,
 }
 
 impl Store {
@@ -96,12 +89,11 @@ impl Store {
             inner: Mutex::new(inner),
             writers: Default::default(),
             layer_locks: Mutex::default(),
-            next: AtomicU64::new(last + 1),
+            scratch: Arc::new(Scratch::new(root, last + 1)),
             damaged: damaged > 0,
             frozen: AtomicBool::new(false),
         });
-        store.sweep_trash()?;
-        store.sweep_tmp()?;
+        store.scratch.sweep()?;
         if damaged > 0 {
             tracing::warn!(
                 damaged,
@@ -349,7 +341,7 @@ impl Store {
         let failed = |step| Error::io("layer", step, &tmp.path);
         let json = serde_json::to_vec(&info).map_err(|e| failed("describe")(e.into()))?;
         replace::file_durably(&tmp.path.join("layer.json"), &json).map_err(failed("describe"))?;
-        let dir = self.fresh("layers");
+        let dir = self.scratch.fresh("layers");
         fs::rename(&tmp.path, &dir).map_err(failed("commit"))?;
         let synced = File::open(self.root.join("layers")).and_then(|d| d.sync_all());
         synced.map_err(failed("commit"))?;
@@ -414,70 +406,12 @@ impl Store {
             }
         }
         for dir in dirs {
-            self.discard(&dir);
+            self.scratch.discard(&dir);
         }
-    }
-
-    /// Moves a directory out of sight now and removes it in the background (CRI-454).
-    pub fn discard(&self, dir: &Path) {
-        let trash = self.fresh("trash");
-        if let Err(e) = fs::rename(dir, &trash) {
-            let removed = match e.kind() {
-                io::ErrorKind::NotFound => Ok(()),
-                // Image volumes may be elsewhere; little is in them.
-                io::ErrorKind::CrossesDevices => remove_tree_at(dir),
-                _ => Err(e),
-            };
-            if let Err(e) = removed {
-                tracing::warn!(dir = %dir.display(), "cannot discard: {e}");
-            }
-            return;
-        }
-        remove_in_background(trash);
-    }
-
-    pub fn temp_dir(self: &Arc<Self>) -> Result<TempDir, Error> {
-        let path = self.fresh("tmp");
-        fs::create_dir(&path).map_err(Error::io("image store", "create", &path))?;
-        Ok(TempDir {
-            store: self.clone(),
-            path,
-        })
-    }
-
-    /// A name not used before in this directory.
-    fn fresh(&self, dir: &str) -> PathBuf {
-        let n = self.next.fetch_add(1, Ordering::Relaxed);
-        self.root.join(dir).join(n.to_string())
-    }
-
-    /// For files that are gone when they are closed, or when the store is opened next.
-    pub fn tmp(&self) -> PathBuf {
-        self.root.join("tmp")
     }
 
     pub fn root(&self) -> &Path {
         &self.root
-    }
-
-    /// Discards what a crash left in `tmp/`.
-    fn sweep_tmp(&self) -> Result<(), Error> {
-        let dir = self.root.join("tmp");
-        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
-        for entry in entries.flatten() {
-            self.discard(&entry.path());
-        }
-        Ok(())
-    }
-
-    /// Goes on with removals a crash cut short, in the background.
-    fn sweep_trash(&self) -> Result<(), Error> {
-        let dir = self.root.join("trash");
-        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
-        for entry in entries.flatten() {
-            remove_in_background(entry.path());
-        }
-        Ok(())
     }
 }
 
@@ -494,31 +428,6 @@ fn with_config<T: Send>(path: &Path, look: impl FnOnce(&str) -> T + Send) -> io:
     })
 }
 
-const TRASH_AGAIN: Duration = Duration::from_secs(1);
-const TRASH_SELDOM: Duration = Duration::from_secs(300);
-
-/// What cannot be removed now (no descriptor left, a disk's error) is tried again, ever more seldom.
-fn remove_in_background(path: PathBuf) {
-    let remove = move || {
-        let removed = remove_tree_at(&path);
-        if let Err(e) = &removed {
-            tracing::warn!(dir = %path.display(), "cannot empty the trash: {e}");
-        }
-        removed.is_ok()
-    };
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-        remove();
-        return;
-    };
-    runtime.spawn(async move {
-        let mut pause = TRASH_AGAIN;
-        while !matches!(tokio::task::spawn_blocking(remove.clone()).await, Ok(true)) {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(TRASH_SELDOM);
-        }
-    });
-}
-
 impl Drop for Hold {
     fn drop(&mut self) {
         {
@@ -533,26 +442,5 @@ impl Drop for Hold {
             }
         }
         self.store.sweep(&self.layers);
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        if self.path.exists() {
-            self.store.discard(&self.path);
-        }
-    }
-}
-
-impl LayerInfo {
-    pub fn new(chain_id: Digest, diff_id: Digest) -> Self {
-        Self {
-            schema: SCHEMA,
-            chain_id,
-            diff_id,
-            disk_bytes: 0,
-            inodes: 0,
-            opaque: false,
-        }
     }
 }

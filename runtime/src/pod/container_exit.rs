@@ -42,6 +42,19 @@ pub fn watch(pod: &Arc<Pod>, container: &Container, monitor: Monitor) {
     });
 }
 
+/// Until what is in memory is on disk, which is full now; not if the container goes before.
+pub async fn written_later(pod: &Pod, container: &Container) -> bool {
+    loop {
+        tokio::time::sleep(WRITE_AGAIN).await;
+        if pod.container(&container.id).is_none() {
+            return false;
+        }
+        if container.cell.change(|_| {}).await.is_ok() {
+            return true;
+        }
+    }
+}
+
 pub struct ContainerExit {
     pub processes: Arc<Processes>,
     pub hooks: Arc<Hooks>,
@@ -127,15 +140,8 @@ impl ContainerExit {
     fn give_back_later(self: &Arc<Self>, pod: &Arc<Pod>, container: &Arc<Container>) {
         let (exit, pod, container) = (Arc::clone(self), Arc::clone(pod), Arc::clone(container));
         tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(WRITE_AGAIN).await;
-                if pod.container(&container.id).is_none() {
-                    return;
-                }
-                if container.cell.change(|_| {}).await.is_ok() {
-                    exit.give_back(&container).await;
-                    return;
-                }
+            if written_later(&pod, &container).await {
+                exit.give_back(&container).await;
             }
         });
     }

@@ -9,7 +9,7 @@ use cairn_monitor::{log_path, record::Join};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::{
-    container_exit::{ContainerExit, watch},
+    container_exit::{ContainerExit, watch, written_later},
     dirs::unmount_root,
     error::{AtStep as _, Error, Result},
     event_log::did,
@@ -45,7 +45,7 @@ impl StartContainer {
     /// # Errors
     /// The step that failed; the container is then EXITED with reason `StartError`, and nothing of
     /// it runs.
-    pub async fn run(&self, pod: &Arc<Pod>, container: &Container) -> Result<()> {
+    pub async fn run(&self, pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
         match self.start(pod, container).await {
             Ok((monitor, told)) => {
                 watch(pod, container, monitor);
@@ -163,7 +163,7 @@ impl StartContainer {
     }
 
     /// Nothing runs, the container is EXITED, and plugins that knew of it are told.
-    async fn failed(&self, pod: &Pod, container: &Container, error: &Error) {
+    async fn failed(&self, pod: &Arc<Pod>, container: &Arc<Container>, error: &Error) {
         self.exit.give_back(container).await;
         let written = container
             .cell
@@ -183,7 +183,9 @@ impl StartContainer {
             })
             .await;
         if let Err(error) = written {
-            tracing::error!(container = %container.id, %error, "the failed start is not on record");
+            tracing::error!(container = %container.id, %error, "the failed start is not on record yet");
+            let (pod, container) = (Arc::clone(pod), Arc::clone(container));
+            tokio::spawn(async move { written_later(&pod, &container).await });
         }
         self.events.tell(pod, Some(container), EventKind::Stopped);
         let reason = error.text.clone();

@@ -110,6 +110,38 @@ async fn an_exit_on_a_full_disk_is_told_also_after_a_restart_and_is_written_when
 }
 
 #[tokio::test]
+async fn a_start_that_fails_on_a_full_disk_is_on_record_as_soon_as_there_is_room() {
+    let mut daemon = on_a_small_disk().await;
+    let pod = daemon.cri().pod("full").await;
+    let container = pod.create("c", &["sleep", "100000"]).await;
+    let full = Filler::new(&daemon);
+    let refused = container.start().await.expect_err("its root takes no file");
+    let told = container.status().await;
+    assert_eq!(told.reason, "StartError", "{refused}");
+    let record = daemon
+        .path("root/containers")
+        .join(format!("{}.json", container.id));
+    let record = daemon.yard.inside(record);
+    let recorded = || fs::read_to_string(&record).is_ok_and(|text| text.contains("StartError"));
+    assert!(!recorded(), "there is no room for it");
+    drop(full);
+    cairn_tests::until("the failed start is on record", || async {
+        recorded().then_some(())
+    })
+    .await;
+    daemon.kill_and_restart().await;
+    let cri = daemon.cri();
+    let container = cri.container_by_id(&container.id, container.log.clone());
+    let status = container.status().await;
+    assert_eq!(
+        (status.exit_code, status.reason.as_str()),
+        (128, "StartError")
+    );
+    assert_eq!(status.message, told.message);
+    cri.pod_by_id(&pod.id, "full").end().await;
+}
+
+#[tokio::test]
 async fn on_a_full_disk_requests_fail_by_name_removals_work_and_everything_heals() {
     let daemon = on_a_small_disk().await;
     daemon.cri().pod("warm-up").await.end().await;

@@ -200,6 +200,16 @@ impl Container {
             })
     }
 
+    /// Whether it may count as never started, though its start was told to have failed: no process of it keeps that for the
+    /// next daemon, and there was no room to write it down.
+    fn start_forgotten(&self, link: &Link) -> bool {
+        let (Stage::NotStarted, Some((asked, _))) = (self.stage, self.start) else {
+            return false;
+        };
+        let since = |is: fn(&Cause) -> bool| link.weather.since(asked, is);
+        since(|c| *c == Cause::Scarce) && since(|c| matches!(c, Cause::Daemon | Cause::Reboot))
+    }
+
     /// Whether an exec in it can be expected to work.
     pub(crate) fn serves(&self, link: &Link) -> bool {
         self.stage == Stage::Started
@@ -233,7 +243,10 @@ impl Container {
             (Stage::NotStarted, state) => state == Created || state == Exited,
             (Stage::Stopped, state) => state == Exited || state == Created,
         };
-        let ended = self.ending.is_none() || state == Exited || state == Unknown && lost;
+        let ended = self.ending.is_none()
+            || state == Exited
+            || state == Unknown && lost
+            || state == Created && self.start_forgotten(link);
         (legal && ended).then_some(()).ok_or_else(|| {
             format!(
                 "the container is {}; it is {:?} in the books, its end {:?}",
