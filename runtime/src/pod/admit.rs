@@ -235,6 +235,60 @@ mod tests {
         assert!(matches!(update_pod(PodPhase::NotReady, IDLE), Deny(_)));
     }
 
+    #[test]
+    fn what_is_asked_of_a_pod_meets_what_is_under_way() {
+        let of = |change: fn(&mut PodWork)| {
+            let mut work = IDLE;
+            change(&mut work);
+            work
+        };
+        let updating = of(|work| work.updating = true);
+        let stopping = of(|work| work.stopping = true);
+        let removing = of(|work| work.removing = true);
+        let ready = PodPhase::Ready;
+
+        assert_eq!(create(ready, IDLE), Run);
+        assert_eq!(create(ready, updating), Run);
+        assert_eq!(
+            create(ready, stopping),
+            Deny("the sandbox is being stopped")
+        );
+        assert_eq!(
+            create(ready, removing),
+            Deny("the sandbox is being removed")
+        );
+
+        assert_eq!(update_pod(ready, IDLE), Run);
+        assert_eq!(update_pod(ready, updating), Wait);
+        for ending in [stopping, removing] {
+            assert_eq!(
+                update_pod(ready, ending),
+                Deny("the sandbox is being stopped")
+            );
+        }
+
+        assert_eq!(stop_pod(false, IDLE), Run);
+        for stopped in [false, true] {
+            assert_eq!(stop_pod(stopped, stopping), Join);
+        }
+        assert_eq!(remove_pod(IDLE), Run);
+        assert_eq!(remove_pod(removing), Join);
+    }
+
+    #[test]
+    fn an_exit_is_taken_once_and_not_before_the_start_has_said_what_came_of_it() {
+        use ContainerPhase::*;
+        for step in [None, Some(Verb::Stop), Some(Verb::Exit), Some(Verb::Start)] {
+            assert_eq!(ask(Exited, step, Verb::Exit), Done);
+        }
+        for step in [Verb::Create, Verb::Start] {
+            assert_eq!(ask(Created, Some(step), Verb::Exit), Wait);
+        }
+        assert_eq!(ask(Running, Some(Verb::Exit), Verb::Exit), Join);
+        assert_eq!(ask(Running, Some(Verb::Update), Verb::Exit), Run);
+        assert_eq!(ask(Running, None, Verb::Exit), Run);
+    }
+
     fn phases() -> impl Strategy<Value = ContainerPhase> {
         prop_oneof![
             Just(ContainerPhase::Creating),
