@@ -414,3 +414,42 @@ fn unacknowledged(outcome: &Outcome) -> bool {
         | Outcome::NotSubscribed => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_plugin_declares_counts_where_the_settings_say_nothing() {
+        let wish = |keep_connected, fail_request| FailurePolicy {
+            keep_connected,
+            fail_request,
+        };
+        let told = |policy: PluginPolicy, wish: Option<&FailurePolicy>| {
+            let policy = policy.declared(wish);
+            (policy.on_timeout(), policy.fails_request())
+        };
+        let silent = PluginPolicy::default;
+        assert_eq!(told(silent(), None), (OnTimeout::Close, false));
+        assert_eq!(
+            told(silent(), Some(&wish(false, false))),
+            (OnTimeout::Close, false)
+        );
+        assert_eq!(
+            told(silent(), Some(&wish(true, false))),
+            (OnTimeout::Keep, false)
+        );
+        assert_eq!(
+            told(silent(), Some(&wish(false, true))),
+            (OnTimeout::Close, true)
+        );
+        let set = PluginPolicy {
+            on_timeout: Some(OnTimeout::Skip),
+            fail_request: Some(false),
+            ..silent()
+        };
+        assert_eq!(told(set, Some(&wish(true, true))), (OnTimeout::Skip, false));
+        let names = [OnTimeout::Close, OnTimeout::Skip, OnTimeout::Keep].map(OnTimeout::as_str);
+        assert_eq!(names, ["close", "skip", "keep"]);
+    }
+}

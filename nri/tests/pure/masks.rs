@@ -8,6 +8,7 @@ use nri::{
 };
 use proto_nri::{
     ContainerAdjustment, ContainerEviction, CreateContainerResponse, Event, Field, Hooks,
+    StopContainerResponse, UpdateContainerResponse,
 };
 
 use crate::support::{adjust, device, plugin};
@@ -149,6 +150,57 @@ fn what_is_not_permitted_is_named_and_dropped() {
     let left = answer.adjust.and_then(Strip::strip);
     assert_eq!(left, expected.adjust);
     assert_eq!(answer.evict, []);
+}
+
+#[test]
+fn updates_of_any_answer_are_cut_and_named() {
+    let updates = || {
+        ["a", "b"].map(|id| {
+            let mut update = nri::adjust::update(id.to_owned(), false);
+            update.memory_limit(5).cpu_shares(2);
+            update
+        })
+    };
+    let permitted = || "MemLimit".parse().expect("a name");
+    let left = |updates: &[proto_nri::ContainerUpdate]| {
+        updates.iter().all(|update| {
+            let linux = update.linux.as_ref().expect("some are left");
+            let resources = linux.resources.as_ref().expect("some are left");
+            resources.memory.is_some()
+                && resources
+                    .cpu
+                    .as_ref()
+                    .is_none_or(|cpu| cpu.shares.is_none())
+        })
+    };
+    let mut at_update = UpdateContainerResponse {
+        update: updates().into(),
+        evict: vec![ContainerEviction::default()],
+    };
+    let denied = at_update.restrict(permitted());
+    assert_eq!(denied.to_string(), "CPUShares,Evict");
+    assert!(left(&at_update.update) && at_update.evict.is_empty());
+    let mut at_stop = StopContainerResponse {
+        update: updates().into(),
+    };
+    assert_eq!(at_stop.restrict(permitted()).to_string(), "CPUShares");
+    assert!(left(&at_stop.update));
+}
+
+#[test]
+fn what_a_plugin_set_is_named_by_field_and_key() {
+    let merged = crate::support::merge(vec![adjust(|a| {
+        a.add_env("A", "1").remove_annotation("old").memory_limit(1)
+    })]);
+    let owners = merged.expect("one plugin").answer.owners;
+    let of = |id: &str| {
+        owners
+            .container("ctr")
+            .expect("it is there")
+            .set_by(&plugin(id))
+    };
+    assert_eq!(of("10-a"), ["MemLimit", "Env A"]);
+    assert_eq!(of("20-b"), [""; 0]);
 }
 
 #[test]

@@ -177,6 +177,37 @@ fn pods_and_containers_are_not_created_without_a_required_plugin() {
 }
 
 #[test]
+fn a_failure_fails_what_it_can_of_a_plugin_that_wants_it_so() {
+    let failures = |outcome: &Outcome| {
+        matches!(
+            outcome,
+            Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Skipped
+        )
+    };
+    for fail_request in [None, Some(false), Some(true)] {
+        let policy = PluginPolicy {
+            fail_request,
+            ..PluginPolicy::default()
+        };
+        let wanted = fail_request == Some(true);
+        for outcome in outcomes() {
+            for event in events().filter(|e| Class::of(*e) == Class::Setup) {
+                if failures(&outcome) {
+                    let seen = aborts(event, &policy, &outcome);
+                    assert_eq!(seen, wanted, "{event:?} {outcome:?}");
+                }
+            }
+            // The end of a pod goes on, and its call fails.
+            let verdict = told(Event::StopPodSandbox, &policy, 0, &outcome);
+            assert_eq!(verdict.flow, Flow::Proceed, "{outcome:?}");
+            let fails = wanted && failures(&outcome);
+            assert_eq!(verdict.failed.is_some(), fails, "{outcome:?}");
+            assert!(verdict.failed.is_none() || verdict.failed == verdict.log);
+        }
+    }
+}
+
+#[test]
 fn a_timeout_closes_at_once_by_default() {
     let verdict = told(
         Event::StopContainer,

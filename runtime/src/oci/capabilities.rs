@@ -263,6 +263,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_twice_is_granted() {
+        let of = |add: &[&str], ambient: &[&str]| {
+            let request = request(add, &["ALL"], ambient);
+            sets(Some(&request), false, CapMask::KNOWN.0).expect("valid")
+        };
+        let both = of(&["CHOWN"], &["CHOWN"]);
+        assert_eq!(both.granted.names().collect::<Vec<_>>(), ["CHOWN"]);
+        let all = of(&[], &["ALL", "CHOWN"]).ambient;
+        assert_eq!(all, of(&[], &["ALL"]).ambient);
+        assert!(all.contains("CHOWN"));
+    }
+
+    #[test]
     fn ambient_capabilities_are_in_all_five_sets() {
         let request = request(&[], &["ALL"], &["CAP_NET_ADMIN"]);
         let oci = sets(Some(&request), false, u64::MAX)

@@ -58,7 +58,7 @@ pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
             .is_none_or(|m| m.length > TTY_GROUP),
     });
     list.extend(injected(inputs));
-    list.extend(volumes(inputs, &own));
+    list.extend(volumes(inputs));
     list.retain(|m| !own.iter().any(|o| o.destination() == m.destination()));
     list.extend(own);
     sort(&mut list);
@@ -109,16 +109,12 @@ fn injected(inputs: &MountInputs<'_>) -> Vec<Mount> {
     list
 }
 
-/// Image volumes that no mount of the container covers.
-fn volumes(inputs: &MountInputs<'_>, own: &[Mount]) -> Vec<Mount> {
+/// Volumes of the image; the root is none.
+fn volumes(inputs: &MountInputs<'_>) -> Vec<Mount> {
     let mut list = Vec::new();
     for (destination, source) in inputs.volumes {
         let destination = clean_path(destination);
-        if destination == "/"
-            || own
-                .iter()
-                .any(|m| m.destination().to_string_lossy() == destination)
-        {
+        if destination == "/" {
             continue;
         }
         let mut volume = mount(&destination, "bind", source, &["rbind", "rprivate", "rw"]);

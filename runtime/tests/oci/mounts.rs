@@ -291,6 +291,9 @@ fn a_mapping_on_a_mount_needs_a_user_namespace_and_a_kernel() {
 #[test]
 fn volumes_of_the_image_yield_to_mounts_and_are_mapped_in_a_user_namespace() {
     let mut f = Fixture::default();
+    let without = all(&f).len();
+    f.volumes.insert("/".to_owned(), "/state/v1".into());
+    assert_eq!(all(&f).len(), without, "the root is no volume");
     f.volumes.insert("/data".to_owned(), "/state/v0".into());
     assert_eq!(at(&f, "/data").uid_mappings(), &None);
     f.sandbox.user_mapping = Some(IdMap {
@@ -317,10 +320,20 @@ fn the_hosts_network_in_a_user_namespace_gets_a_read_only_bind_of_sys() {
     });
     assert_eq!(at(&f, "/sys").typ().as_deref(), Some("bind"));
     assert!(options(&f, "/sys").contains(&"rro".to_owned()));
-    assert!(
-        !options(&f, "/dev/pts").contains(&"gid=5".to_owned()),
-        "5 has no id there"
-    );
+}
+
+#[test]
+fn terminals_are_of_the_group_5_where_that_has_an_id() {
+    let mut f = Fixture::default();
+    for (length, has) in [(4, false), (5, false), (6, true)] {
+        f.sandbox.user_mapping = Some(IdMap {
+            host_id: 65536,
+            container_id: 0,
+            length,
+        });
+        let pts = options(&f, "/dev/pts");
+        assert_eq!(pts.contains(&"gid=5".to_owned()), has, "{length}");
+    }
 }
 
 #[test]
