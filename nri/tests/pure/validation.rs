@@ -194,6 +194,35 @@ fn command_devices_sources_and_owners_can_be_limited() {
 }
 
 #[test]
+fn whatever_shows_a_part_of_the_host_needs_an_allowed_source() {
+    let validator = DefaultValidator {
+        allowed_mount_sources: vec!["/srv/plugin".to_owned()],
+        ..Default::default()
+    };
+    let judged = |source: &str, kind: &str, options: &[&str]| {
+        let mount = Mount {
+            destination: "/x".into(),
+            r#type: kind.into(),
+            source: source.into(),
+            options: options.iter().map(|o| (*o).to_owned()).collect(),
+        };
+        validator.check(&asked(vec![adjust(|a| a.add_mount(mount))]))
+    };
+    for (source, kind, options) in [
+        ("/srv/other", "", &[][..]),
+        ("srv/other", "bind", &[]),
+        ("srv/other", "", &["ro", "bind"]),
+        ("srv/other", "none", &["rbind"]),
+        ("/srv/plugin/../other", "bind", &[]),
+    ] {
+        let why = judged(source, kind, options).unwrap_err();
+        assert!(why.contains("may not mount"), "{source} {kind}: {why}");
+    }
+    assert_eq!(judged("/srv/plugin/x", "bind", &["rbind"]), Ok(()));
+    assert_eq!(judged("tmpfs", "tmpfs", &["nosuid"]), Ok(()));
+}
+
+#[test]
 fn the_seccomp_switch_is_that_of_the_profile_the_container_had() {
     let validator = |profile: Option<ProfileType>| DefaultValidator {
         reject_runtime_default_seccomp_adjustment: profile == Some(ProfileType::RuntimeDefault),
