@@ -9,9 +9,9 @@ use crate::{
     dispatch::dispatch,
     join,
     launch::StartError,
-    merge::{CreateMerge, StopMerge, UpdateMerge},
+    merge::{CreateMerge, RunMerge, StopMerge, UpdateMerge},
     observe::{Kind, Observer, PluginInfo},
-    operation::{self, Created, Refused, Stopped, Told, Updated},
+    operation::{self, Created, Ran, Refused, Stopped, Told, Updated},
     owners::PluginId,
     plugin::Session,
     plugin_side::{builtin, handlers::Handlers},
@@ -125,6 +125,12 @@ impl Builder {
         self
     }
 
+    /// Experimental: whether answers to RunPodSandbox may give the pod addresses ([`Settings::pod_ips`]).
+    pub fn pod_ips(mut self, taken: bool) -> Self {
+        self.settings.pod_ips = taken;
+        self
+    }
+
     /// The runtime. Mandatory (NRI-213).
     pub fn source(mut self, source: Arc<dyn Source>) -> Self {
         self.source = Some(source);
@@ -215,20 +221,11 @@ pub struct Adaptation {
 }
 
 macro_rules! pod_events {
-    ($($(#[$doc:meta])* $name:ident($request:ident) $kind:ident;)*) => {
-        $(pod_events!(@one $kind $(#[$doc])* $name $request);)*
-    };
-    (@one setup $(#[$doc:meta])* $name:ident $request:ident) => {
-        $(#[$doc])*
-        pub async fn $name(&self, pod: PodSandbox) -> Result<Told, Refused> {
-            self.told($request { pod: Some(pod) }).await
-        }
-    };
-    (@one tell $(#[$doc:meta])* $name:ident $request:ident) => {
-        $(#[$doc])*
+    ($($(#[$doc:meta])* $name:ident($request:ident);)*) => {
+        $($(#[$doc])*
         pub async fn $name(&self, pod: PodSandbox) -> Told {
             never_refused(self.told($request { pod: Some(pod) }).await)
-        }
+        })*
     };
 }
 
@@ -299,15 +296,26 @@ impl Adaptation {
         dispatch(&self.shared, &mut step).await
     }
 
+    /// The sandbox is ready but for this (NRI-1110…1117).
+    pub async fn run_pod_sandbox(&self, pod: PodSandbox) -> Result<Ran, Refused> {
+        let mut step = operation::Run {
+            merge: RunMerge::new(RunPodSandboxRequest { pod: Some(pod) }),
+            takes_ips: self.shared.settings.pod_ips,
+        };
+        let deliveries = dispatch(&self.shared, &mut step).await?.deliveries;
+        Ok(Ran {
+            ips: step.merge.finish(),
+            deliveries,
+        })
+    }
+
     pod_events! {
-        /// The sandbox is ready but for this (NRI-1110…1117).
-        run_pod_sandbox(RunPodSandboxRequest) setup;
         /// The pod's resources have changed.
-        post_update_pod_sandbox(PostUpdatePodSandboxRequest) tell;
+        post_update_pod_sandbox(PostUpdatePodSandboxRequest);
         /// All containers are stopped, nothing is torn down yet (NRI-1130…1134).
-        stop_pod_sandbox(StopPodSandboxRequest) tell;
+        stop_pod_sandbox(StopPodSandboxRequest);
         /// The pod is about to leave the list (NRI-1140…1143).
-        remove_pod_sandbox(RemovePodSandboxRequest) tell;
+        remove_pod_sandbox(RemovePodSandboxRequest);
     }
 
     container_events! {

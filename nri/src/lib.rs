@@ -174,7 +174,7 @@ pub use adaptation::{Adaptation, BlockSync, Builder, Turn};
 pub use launch::StartError;
 pub use mask::EventMask;
 pub use observe::{Delivery, Kind, Observer, PluginEvent, PluginInfo, PluginName, PluginState};
-pub use operation::{Created, Refused, Stopped, Told, Updated};
+pub use operation::{Created, Ran, Refused, Stopped, Told, Updated};
 pub use owners::PluginId;
 #[cfg(feature = "stub")]
 pub use plugin_side::stub::{self, Stub, StubBuilder, StubError};

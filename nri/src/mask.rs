@@ -191,20 +191,24 @@ impl Sub for EventMask {
     }
 }
 
-/// A set of the fields that plugins own (appendix B), and `Evict`: the right to evict containers.
+/// A set of the fields that plugins own (appendix B), and two rights that are treated alike: `Evict`, of
+/// containers, and `PodIps`, to give a pod addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct FieldMask(u64);
 
 const LAST_FIELD: u32 = Field::MemoryPolicy as u32;
 const EVICT_BIT: u64 = 1 << (LAST_FIELD + 1);
+const POD_IPS_BIT: u64 = EVICT_BIT << 1;
 
 impl FieldMask {
     /// No field.
     pub const NONE: Self = Self(0);
-    /// Every field, and eviction.
-    pub const ALL: Self = Self(((EVICT_BIT << 1) - 1) & !1);
+    /// Every field, and both rights.
+    pub const ALL: Self = Self(((POD_IPS_BIT << 1) - 1) & !1);
     /// Evicting a container; not a field, but permitted or not like one.
     pub const EVICT: Self = Self(EVICT_BIT);
+    /// Giving a pod addresses; not a field of a container.
+    pub const POD_IPS: Self = Self(POD_IPS_BIT);
     /// Everything an update of a container can carry: group `resources`.
     pub const RESOURCES: Self = Self::range(Field::MemLimit, Field::CgroupsUnified);
     /// The eight memory fields: group `memory`.
@@ -232,11 +236,15 @@ impl FieldMask {
         self.0 & EVICT_BIT != 0
     }
 
+    pub fn may_give_ips(self) -> bool {
+        self.0 & POD_IPS_BIT != 0
+    }
+
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The fields of the set, in order of their numbers; eviction is not among them.
+    /// The fields of the set, in order of their numbers; the two rights are not among them.
     pub fn iter(self) -> impl Iterator<Item = Field> {
         let fields = (1..=LAST_FIELD.cast_signed()).filter_map(|n| Field::try_from(n).ok());
         fields.filter(move |field| self.has(*field))
@@ -247,6 +255,7 @@ impl FieldMask {
             "" => Err(BadMask::Empty),
             "all" => Ok(Self::ALL),
             "evict" => Ok(Self::EVICT),
+            "podips" => Ok(Self::POD_IPS),
             "resources" => Ok(Self::RESOURCES),
             "memory" => Ok(Self::MEMORY),
             "cpu" => Ok(Self::CPU),
@@ -265,7 +274,7 @@ impl FieldMask {
 impl FromStr for FieldMask {
     type Err = BadMask;
 
-    /// Takes field names of appendix B, `Evict`, and the groups `all`, `resources`, `memory`,
+    /// Takes field names of appendix B, `Evict`, `PodIps`, and the groups `all`, `resources`, `memory`,
     /// `cpu` and `rdt`, comma separated, in any case.
     fn from_str(s: &str) -> Result<Self, BadMask> {
         s.split(',').try_fold(Self::NONE, |mask, name| {
@@ -279,6 +288,9 @@ impl fmt::Display for FieldMask {
         let mut names: Vec<&str> = self.iter().map(|field| field.as_str_name()).collect();
         if self.may_evict() {
             names.push("Evict");
+        }
+        if self.may_give_ips() {
+            names.push("PodIps");
         }
         f.write_str(&names.join(","))
     }

@@ -3,14 +3,19 @@
 //!
 //! Every answer is cut down to the plugin's permitted fields before it reaches a merge.
 
+use std::net::IpAddr;
+
 use proto_nri::{
-    ContainerUpdate, CreateContainerRequest, CreateContainerResponse, Event, StopContainerRequest,
-    StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+    ContainerUpdate, CreateContainerRequest, CreateContainerResponse, Event, RunPodSandboxRequest,
+    RunPodSandboxResponse, StopContainerRequest, StopContainerResponse, UpdateContainerRequest,
+    UpdateContainerResponse,
 };
 
 use crate::{
     mask::FieldMask,
-    merge::{CreateMerge, MergedCreate, MergedStop, MergedUpdate, StopMerge, UpdateMerge},
+    merge::{
+        self, CreateMerge, MergedCreate, MergedStop, MergedUpdate, RunMerge, StopMerge, UpdateMerge,
+    },
     observe::Delivery,
     owners::PluginId,
     permit::Restrict,
@@ -41,6 +46,17 @@ pub struct Told {
     /// Everyone was told and nothing was stopped, but a plugin whose failures are to fail the request
     /// (`fail_request`) did not answer. The runtime finishes its step; then this is its result.
     pub failed: Option<String>,
+}
+
+/// Result of RunPodSandbox.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Ran {
+    /// What plugins gave the pod, in the order of their answers; nothing without
+    /// [`Settings::pod_ips`](crate::Settings::pod_ips).
+    pub ips: Vec<IpAddr>,
+    /// In call order.
+    pub deliveries: Vec<Delivery>,
 }
 
 /// Result of CreateContainer.
@@ -74,7 +90,7 @@ pub struct Stopped {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct AnswerContents {
     pub(crate) adjusted: bool,
-    /// Names of what it set in the container that is being created.
+    /// Names of what it set in the pod or the container that is being created.
     pub(crate) changed: Vec<String>,
     pub(crate) updates: usize,
     pub(crate) evictions: usize,
@@ -133,6 +149,45 @@ fn permit<A: Restrict>(
             tracing::warn!(%plugin, %denied, "dropped what the plugin may not change");
             Ok(())
         }
+    }
+}
+
+/// RunPodSandbox, and the addresses it may bring.
+pub(crate) struct Run {
+    pub(crate) merge: RunMerge,
+    /// [`Settings::pod_ips`](crate::Settings::pod_ips).
+    pub(crate) takes_ips: bool,
+}
+
+impl Operation for Run {
+    type Request = RunPodSandboxRequest;
+
+    fn request(&self) -> &RunPodSandboxRequest {
+        self.merge.request()
+    }
+
+    fn take(
+        &mut self,
+        plugin: &PluginId,
+        policy: &PluginPolicy,
+        mut reply: RunPodSandboxResponse,
+    ) -> Result<AnswerContents, Outcome> {
+        if merge::asked(&reply).is_empty() {
+            return Ok(AnswerContents::default());
+        }
+        // As every runtime of NRI v0.12.5 does, which has no such field.
+        if !self.takes_ips {
+            tracing::warn!(%plugin, "adjust.network.ips in the answer to RunPodSandbox ignored: not switched on");
+            return Ok(AnswerContents::default());
+        }
+        permit(plugin, policy, &mut reply)?;
+        let given = self.merge.apply(plugin, reply);
+        let given = given.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        Ok(AnswerContents {
+            adjusted: !given.is_empty(),
+            changed: given.iter().map(|ip| format!("ip {ip}")).collect(),
+            ..AnswerContents::default()
+        })
     }
 }
 

@@ -7,8 +7,8 @@
 
 use proto_nri::{
     ContainerAdjustment, ContainerEviction, ContainerUpdate, CreateContainerResponse, Field, Hooks,
-    LinuxContainerAdjustment, LinuxRdt, LinuxResources, StopContainerResponse,
-    UpdateContainerResponse,
+    LinuxContainerAdjustment, LinuxRdt, LinuxResources, PodSandboxAdjustment, PodSandboxNetwork,
+    RunPodSandboxResponse, StopContainerResponse, UpdateContainerResponse,
 };
 
 use crate::{
@@ -21,6 +21,23 @@ pub trait Restrict {
     /// Drops all that lies outside `permitted`; returns what that was. An answer that is to fail
     /// instead of being cut is failed when this is not empty.
     fn restrict(&mut self, permitted: FieldMask) -> FieldMask;
+}
+
+impl Restrict for RunPodSandboxResponse {
+    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
+        let Self { adjust } = self;
+        let Some(PodSandboxAdjustment { network }) = adjust else {
+            return FieldMask::NONE;
+        };
+        let Some(PodSandboxNetwork { ips }) = network else {
+            return FieldMask::NONE;
+        };
+        if ips.is_empty() || permitted.may_give_ips() {
+            return FieldMask::NONE;
+        }
+        ips.clear();
+        FieldMask::POD_IPS
+    }
 }
 
 impl Restrict for CreateContainerResponse {

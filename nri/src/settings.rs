@@ -225,6 +225,9 @@ pub struct Settings {
     pub replace_same_name: bool,
     /// A pod with this annotation set to `true` is let through without required plugins.
     pub tolerate_missing_annotation: Option<String>,
+    /// Experimental: answers to RunPodSandbox may give the pod addresses (`adjust.network.ips`, pull request 295 of
+    /// containerd/nri). False: they are ignored, with a warning, as by runtimes that know no such field.
+    pub pod_ips: bool,
     /// Called with the pid of each plugin that was launched, to change what it inherits.
     pub started: Option<fn(u32)>,
 }
@@ -244,6 +247,7 @@ impl Default for Settings {
             plugins: BTreeMap::new(),
             replace_same_name: true,
             tolerate_missing_annotation: None,
+            pod_ips: false,
             started: None,
         }
     }

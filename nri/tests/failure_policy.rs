@@ -55,7 +55,7 @@ impl Side {
             Self::Ours(nri) => {
                 let c = container("c", id);
                 let sent = match event {
-                    "RunPodSandbox" => nri.run_pod_sandbox(pod(id)).await.map(|told| told.failed),
+                    "RunPodSandbox" => nri.run_pod_sandbox(pod(id)).await.map(|_| None),
                     "StopPodSandbox" => Ok(nri.stop_pod_sandbox(pod(id)).await.failed),
                     "PostCreateContainer" => Ok(nri.post_create_container(pod(id), c).await.failed),
                     _ => {

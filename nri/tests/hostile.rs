@@ -312,7 +312,10 @@ async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
         Err(refused) => (refused.deliveries, false),
     };
     match event {
-        Event::RunPodSandbox => told(nri.run_pod_sandbox(p).await),
+        Event::RunPodSandbox => match nri.run_pod_sandbox(p).await {
+            Ok(ran) => (ran.deliveries, true),
+            Err(refused) => (refused.deliveries, false),
+        },
         Event::UpdatePodSandbox => told(nri.update_pod_sandbox(p, none(), none()).await),
         Event::PostUpdatePodSandbox => told(Ok(nri.post_update_pod_sandbox(p).await)),
         Event::StopPodSandbox => told(Ok(nri.stop_pod_sandbox(p).await)),

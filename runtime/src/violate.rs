@@ -28,6 +28,7 @@ const fn v(name: &'static str, breaks: &'static str, instead: &'static str) -> V
 pub const ALL: &[Violation] = &[
     v("run-without-cgroup", "C-01.1", "C-01's message names no cgroup parent"),
     v("run-without-namespaces", "C-01.2", "C-01's message names no namespace"),
+    v("run-drops-addresses", "C-01.13", "addresses that plugins give a pod are thrown away"),
     v("run-without-ips", "C-01.3", "C-01's message names no address of the pod"),
     v("run-with-wrong-pid", "C-01.4", "C-01's message has another pid than that of the pause process, or one where there is none"),
     v("run-listed-early", "C-01.5", "ListPodSandbox shows a sandbox while plugins are in C-01"),

@@ -12,7 +12,8 @@ use nri::{
     Handlers,
     proto::{
         Container, ContainerAdjustment, CreateContainerRequest, CreateContainerResponse, Event,
-        PodSandbox, ValidateContainerAdjustmentRequest,
+        PodSandbox, PodSandboxAdjustment, PodSandboxNetwork, RunPodSandboxRequest,
+        RunPodSandboxResponse, ValidateContainerAdjustmentRequest,
     },
     stub::Stub,
 };
@@ -59,6 +60,7 @@ type Answering = Arc<dyn Fn(&PodSandbox, &Container) -> CreateContainerResponse 
 struct Shared {
     seen: watch::Sender<Vec<Seen>>,
     deeds: Mutex<BTreeMap<i32, Deed>>,
+    addresses: Mutex<Vec<String>>,
     answering: Mutex<Option<Answering>>,
     synchronised: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
     /// A second handle to the plugin's connection, for misbehaving below the protocol.
@@ -162,6 +164,7 @@ impl Plugin {
         let shared = Arc::new(Shared {
             seen: watch::channel(Vec::new()).0,
             deeds: Mutex::new(deeds),
+            addresses: Mutex::default(),
             answering: Mutex::default(),
             synchronised: watch::channel(None).0,
             raw,
@@ -205,6 +208,10 @@ impl Plugin {
         let gate = Arc::new(Semaphore::new(0));
         self.does(event, Deed::Wait(gate.clone()));
         Gate(gate)
+    }
+    /// Answers RunPodSandbox with these addresses of the pod.
+    pub fn gives(&self, ips: &[&str]) {
+        *self.shared.addresses.lock() = ips.iter().map(ToString::to_string).collect();
     }
     /// Answers CreateContainer with an adjustment.
     pub fn adjusts<F>(&self, adjust: F)
@@ -387,7 +394,6 @@ fn handlers(shared: &Arc<Shared>, events: &[Event]) -> Handlers {
             }
         };
     }
-    pod_event!(RunPodSandbox, run_pod_sandbox);
     pod_event!(PostUpdatePodSandbox, post_update_pod_sandbox);
     pod_event!(StopPodSandbox, stop_pod_sandbox);
     pod_event!(RemovePodSandbox, remove_pod_sandbox);
@@ -407,6 +413,21 @@ fn handlers(shared: &Arc<Shared>, events: &[Event]) -> Handlers {
 
 /// The events whose answers carry something.
 fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: &[Event]) -> Handlers {
+    if events.contains(&Event::RunPodSandbox) {
+        let own = shared.clone();
+        handlers = handlers.on(move |request: RunPodSandboxRequest| {
+            let own = own.clone();
+            async move {
+                let pod = request.pod.unwrap_or_default();
+                own.clone().pass(Event::RunPodSandbox, pod, None).await?;
+                let ips = own.addresses.lock().clone();
+                let network = Some(PodSandboxNetwork { ips });
+                Ok(RunPodSandboxResponse {
+                    adjust: Some(PodSandboxAdjustment { network }),
+                })
+            }
+        });
+    }
     if events.contains(&Event::CreateContainer) {
         let own = shared.clone();
         handlers = handlers.on(move |request: CreateContainerRequest| {

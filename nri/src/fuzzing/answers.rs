@@ -4,7 +4,10 @@
 //! (`samples::policy`), who else answers, and whether that one's answer is in the input too: then
 //! the length of the first answer stands before both, little endian.
 
-use std::{collections::BTreeMap, fmt::Debug};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+};
 
 use prost::Message;
 use proto_nri::*;
@@ -15,9 +18,10 @@ use crate::{
     join::takes_parts,
     mask::{EventMask, FieldMask},
     merge::{
-        CreateMerge, MergedCreate, MergedStop, MergedUpdate, StopMerge, SyncMerge, UpdateMerge,
+        CreateMerge, MergedCreate, MergedStop, MergedUpdate, RunMerge, StopMerge, SyncMerge,
+        UpdateMerge,
     },
-    operation::{Operation, Stop, permitted_updates},
+    operation::{Operation, Run, Stop, permitted_updates},
     owners::PluginId,
     permit::Restrict,
     policy::{OnDenied, Outcome, PluginPolicy},
@@ -267,6 +271,38 @@ fn merge_stop(said: &[Said<StopContainerResponse>]) -> MergedStop {
     step.merge.finish()
 }
 
+/// RunPodSandboxResponse: what the runtime gets are addresses, each once, and none that the pod had.
+pub(super) fn run(data: &[u8]) {
+    let sample = || RunPodSandboxResponse {
+        adjust: Some(samples::addresses()),
+    };
+    let Some(said) = said(&mut Input(data), sample) else {
+        return;
+    };
+    for s in &said {
+        cut(&s.answer, s.policy.fields);
+    }
+    for takes_ips in [false, true] {
+        let pod = PodSandbox {
+            ips: vec!["192.0.2.7".to_owned()],
+            ..PodSandbox::default()
+        };
+        let mut step = Run {
+            merge: RunMerge::new(RunPodSandboxRequest { pod: Some(pod) }),
+            takes_ips,
+        };
+        if !take_all(&mut step, &said) {
+            continue;
+        }
+        let told = step.request().pod.clone().unwrap_or_default().ips;
+        let given = step.merge.finish();
+        assert!(takes_ips || given.is_empty());
+        let given: Vec<String> = given.iter().map(ToString::to_string).collect();
+        assert_eq!(told[1..], given);
+        assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len());
+    }
+}
+
 /// SynchronizeResponse: which answers to the parts of a list count, and the updates at start-up, of
 /// which the first wins (NRI-317, NRI-320). The first byte of the input says how much is in a part.
 pub(super) fn synchronize(data: &[u8]) {
@@ -373,7 +409,6 @@ pub(super) fn validate(data: &[u8]) {
 pub(super) fn plain(data: &[u8]) {
     let all = [
         decode::<Empty>(data).is_some(),
-        decode::<RunPodSandboxResponse>(data).is_some(),
         decode::<UpdatePodSandboxResponse>(data).is_some(),
         decode::<PostUpdatePodSandboxResponse>(data).is_some(),
         decode::<StopPodSandboxResponse>(data).is_some(),
@@ -385,7 +420,7 @@ pub(super) fn plain(data: &[u8]) {
         decode::<RemoveContainerResponse>(data).is_some(),
     ];
     assert!(all.iter().all(|taken| *taken == all[0]));
-    if let Some(reply) = decode::<RunPodSandboxResponse>(data) {
+    if let Some(reply) = decode::<UpdatePodSandboxResponse>(data) {
         assert!(reply.encode_to_vec().is_empty());
     }
 }

@@ -28,7 +28,7 @@ pub struct Target {
 }
 
 /// All targets. `nri/fuzz/fuzz_targets` has a program for each, `nri/fuzz/seeds` a directory.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     target("mux_read", 4096, frames::read),
     target("mux_write", 512, frames::write),
     target("connection", 4096, connection::run),
@@ -37,6 +37,7 @@ pub const TARGETS: [Target; 12] = [
     target("create", 2048, answers::create),
     target("update", 2048, answers::update),
     target("stop", 2048, answers::stop),
+    target("run", 512, answers::run),
     target("validate", 512, answers::validate),
     target("plain", 128, answers::plain),
     target("register", 512, requests::register),

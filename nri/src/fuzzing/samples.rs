@@ -164,6 +164,13 @@ pub(super) fn adjustment() -> ContainerAdjustment {
     adjust
 }
 
+/// Addresses of a pod, each once.
+pub(super) fn addresses() -> PodSandboxAdjustment {
+    let ips = ["192.0.2.7", "2001:db8::7"].map(str::to_owned).into();
+    let network = Some(PodSandboxNetwork { ips });
+    PodSandboxAdjustment { network }
+}
+
 /// Updates of the other container and of a third.
 pub(super) fn updates() -> Vec<ContainerUpdate> {
     let mut first = update(OTHER, false);

@@ -460,6 +460,15 @@ fn updates(seeds: &mut Seeds) {
         evict: vec![ContainerEviction::default(); 3],
     };
     seeds.company("update", "twice", &[], &answer);
+    for (name, adjust) in [
+        ("nothing", PodSandboxAdjustment::default()),
+        ("addresses", samples::addresses()),
+    ] {
+        let answer = RunPodSandboxResponse {
+            adjust: Some(adjust),
+        };
+        seeds.company("run", name, &[], &answer);
+    }
     for (name, update) in [("everything", samples::updates()), ("twice", twice)] {
         let stop = StopContainerResponse {
             update: update.clone(),

@@ -22,4 +22,11 @@ pub enum MergeError {
         key: String,
         why: &'static str,
     },
+    /// In an answer to RunPodSandbox.
+    #[error("plugin {plugin} sets adjust.network.ips {ip:?}: {why}")]
+    BadIp {
+        plugin: PluginId,
+        ip: String,
+        why: &'static str,
+    },
 }

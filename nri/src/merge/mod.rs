@@ -16,12 +16,15 @@ mod create;
 mod error;
 mod keyed;
 mod resources;
+mod run;
 mod update;
 
 pub use create::{CreateMerge, MergedCreate};
 pub use error::MergeError;
+pub use run::RunMerge;
 pub use update::{Askers, MergedStop, MergedUpdate, StopMerge, SyncMerge, UpdateMerge};
 
 pub(crate) use keyed::clean_path;
 #[cfg(feature = "fuzzing")]
 pub(crate) use resources::{overlay, simple_fields};
+pub(crate) use run::asked;

@@ -46,6 +46,13 @@ fn done<T: Default>(answer: Result<()>) -> Result<T> {
     answer.map(|()| T::default())
 }
 
+/// The reply with what is for the pod.
+fn adjusted(answer: Result<PodSandboxAdjustment>) -> Result<RunPodSandboxResponse> {
+    answer.map(|adjust| RunPodSandboxResponse {
+        adjust: Some(adjust),
+    })
+}
+
 fn verdict(answer: Result<()>) -> Result<ValidateContainerAdjustmentResponse> {
     let rejected = answer.err().map(|e| e.to_string());
     Ok(ValidateContainerAdjustmentResponse {
@@ -72,6 +79,8 @@ impl<P: Plugin> From<Arc<P>> for Handlers {
 fn with_pods<P: Plugin>(mut table: Handlers, plugin: &Arc<P>) -> Handlers {
     adopt! { table, plugin: P,
         run_pod_sandbox(r: RunPodSandboxRequest; r.pod.unwrap_or_default()) => done;
+        // Of the same event: it is what is served where both are written.
+        adjust_pod_sandbox(r: RunPodSandboxRequest; r.pod.unwrap_or_default()) => adjusted;
         update_pod_sandbox(
             r: UpdatePodSandboxRequest;
             r.pod.unwrap_or_default(),

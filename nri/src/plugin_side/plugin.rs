@@ -109,6 +109,20 @@ pub trait Plugin: Send + Sync + 'static {
         Unwritten::new(Ok(()))
     }
 
+    /// Experimental: RunPodSandbox, with an answer. Write this one instead of [`run_pod_sandbox`](Self::run_pod_sandbox) to
+    /// give the pod addresses, in the network namespace that the message names; they are yours to take back at
+    /// [`stop_pod_sandbox`](Self::stop_pod_sandbox).
+    ///
+    /// This is pull request 295 of containerd/nri. Runtimes that do not know it, all of NRI v0.12.5, ignore the answer.
+    fn adjust_pod_sandbox(
+        &self,
+        cx: &Context,
+        pod: PodSandbox,
+    ) -> impl Future<Output = Result<PodSandboxAdjustment>> + Send {
+        let _ = (cx, pod);
+        Unwritten::new(Ok(PodSandboxAdjustment::default()))
+    }
+
     /// Before a pod's resources change to `resources`, with `overhead` for the sandbox; an error vetoes it.
     fn update_pod_sandbox(
         &self,

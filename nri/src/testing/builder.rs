@@ -19,6 +19,7 @@ pub struct Builder {
     timeouts: Timeouts,
     plugins: Vec<(PluginId, Handlers)>,
     validator: DefaultValidator,
+    pod_ips: bool,
     existing: Vec<(PodSandbox, Vec<Container>)>,
 }
 
@@ -49,6 +50,12 @@ impl Builder {
     /// Has each creation judged by the default validator.
     pub fn validator(mut self, validator: DefaultValidator) -> Self {
         self.validator = validator;
+        self
+    }
+
+    /// Takes addresses of pods from answers to RunPodSandbox, as [`Settings::pod_ips`] says.
+    pub fn pod_ips(mut self) -> Self {
+        self.pod_ips = true;
         self
     }
 
@@ -128,6 +135,7 @@ impl Builder {
             plugin_dir: None,
             plugin_config_dir: None,
             timeouts: self.timeouts,
+            pod_ips: self.pod_ips,
             ..Settings::default()
         };
         let mut builder = Adaptation::builder(or(&self.name, name), or(&self.version, version))

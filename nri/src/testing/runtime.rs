@@ -17,8 +17,8 @@ use super::{
     memory::{Happening, Memory, Wish, WishKind},
 };
 use crate::{
-    Adaptation, Created, Delivery, PluginId, PluginInfo, PluginState, Refused, StartError, Stopped,
-    Told, Updated, merge::Askers,
+    Adaptation, Created, Delivery, PluginId, PluginInfo, PluginState, Ran, Refused, StartError,
+    Stopped, Told, Updated, merge::Askers,
 };
 
 /// Between two looks at whether a plugin is in.
@@ -102,15 +102,20 @@ impl FakeRuntime {
         }
     }
 
-    /// RunPodSandbox. A pod that is refused is stopped and removed, as runtimes do.
-    pub async fn run_pod(&self, pod: impl Into<PodSandbox>) -> Result<Told, Failed> {
-        let pod = self.builder.filled_pod(&self.memory, pod.into());
+    /// RunPodSandbox. A pod that is refused is stopped and removed, as runtimes do; one that is not has the addresses
+    /// that plugins gave it from now on.
+    pub async fn run_pod(&self, pod: impl Into<PodSandbox>) -> Result<Ran, Failed> {
+        let mut pod = self.builder.filled_pod(&self.memory, pod.into());
         if self.memory.pod(&pod.name).is_some() {
             return Err(taken("pod", &pod.name));
         }
         self.memory.put_pod(pod.clone());
         match self.nri.run_pod_sandbox(pod.clone()).await {
-            Ok(told) => Ok(told),
+            Ok(ran) => {
+                pod.ips.extend(ran.ips.iter().map(ToString::to_string));
+                self.memory.put_pod(pod);
+                Ok(ran)
+            }
             Err(refused) => {
                 self.nri.stop_pod_sandbox(pod.clone()).await;
                 self.memory.drop_pod(&pod.name);

@@ -1,6 +1,7 @@
-//! What the author of a plugin counts on. `events`: the trait, its methods and answers; `life`: from the
+//! What the author of a plugin counts on. `addresses`: of pods, by plugins; `events`: the trait, its methods and answers; `life`: from the
 //! start to the end, and the way back to the runtime.
 
+mod addresses;
 #[path = "../common/mod.rs"]
 mod common;
 mod events;

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     error::Error,
-    file::{File, Metrics, Network},
+    file::{File, Metrics, Network, NriNetwork},
     handler,
 };
 
@@ -109,7 +109,11 @@ impl Config {
         }
         let metrics = check_metrics(&file.metrics)?;
         file.stream.check()?;
-        let nri_settings = file.nri.settings()?;
+        let mut nri_settings = file.nri.settings()?;
+        nri_settings.pod_ips = file.network.nri != NriNetwork::Off;
+        if nri_settings.pod_ips && !file.nri.enable {
+            return refuse("network.nri", "needs nri.enable = true");
+        }
         Ok(Self {
             file,
             socket,

@@ -87,6 +87,31 @@ pub struct Network {
     pub spoof_check: bool,
     /// 0: the kernel's default.
     pub mtu: u32,
+    /// Experimental: addresses that NRI plugins give to pods.
+    pub nri: NriNetwork,
+}
+
+/// What NRI plugins have to do with a pod's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NriNetwork {
+    /// Addresses in their answers are ignored.
+    Off,
+    /// Their addresses come after those of the network.
+    Add,
+    /// There is no other network.
+    Only,
+}
+
+impl NriNetwork {
+    /// As in the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Add => "add",
+            Self::Only => "only",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -157,6 +182,7 @@ impl Default for Network {
             masquerade: true,
             spoof_check: true,
             mtu: 0,
+            nri: NriNetwork::Off,
         }
     }
 }

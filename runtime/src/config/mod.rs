@@ -20,7 +20,9 @@ mod text;
 pub use checked::{Config, socket_path};
 pub use container::{Container, SeccompDefault};
 pub use error::Error;
-pub use file::{Cgroup, CgroupDriver, File, Format, Level, Log, Metrics, Network, Trace};
+pub use file::{
+    Cgroup, CgroupDriver, File, Format, Level, Log, Metrics, Network, NriNetwork, Trace,
+};
 pub use handler::Handler;
 pub use image::Image;
 pub use nri::Nri;

@@ -273,6 +273,7 @@ impl RuntimeService for Cri {
             policies: &self.policies,
             images: &self.images,
             network: &self.network,
+            hooks: &self.hooks,
         };
         answer(status(facts, request.get_ref().verbose).await)
     }

@@ -9,7 +9,10 @@ use crate::{
     config::Config,
     image::Images,
     oci::{HostFacts, Policies},
-    pod::{events::Events, registry::Registry, run_pod_sandbox::RunPodSandbox, spec::SpecStore},
+    pod::{
+        events::Events, hooks::Hooks, registry::Registry, run_pod_sandbox::RunPodSandbox,
+        spec::SpecStore,
+    },
     stream::Streams,
 };
 
@@ -23,6 +26,7 @@ pub struct Cri {
     pub host: Arc<HostFacts>,
     pub policies: Policies,
     pub network: Arc<Network>,
+    pub hooks: Arc<Hooks>,
     pub pods: Arc<Registry>,
     pub specs: SpecStore,
     pub images: Images,

@@ -41,9 +41,9 @@ pub fn pod(record: &PodRecord) -> cri::PodSandbox {
 
 /// CRI-116, CRI-117.
 pub fn pod_status(record: &PodRecord) -> cri::PodSandboxStatus {
-    let ips = match (&record.network, record.phase) {
-        (Some(network), PodPhase::Ready) => network.ips.as_slice(),
-        _ => &[],
+    let ips = match record.phase {
+        PodPhase::Ready => record.ips(),
+        _ => Vec::new(),
     };
     cri::PodSandboxStatus {
         id: record.id.clone(),

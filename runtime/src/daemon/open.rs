@@ -193,6 +193,7 @@ impl Parts {
             describe: self.describe.clone(),
             processes: Arc::clone(&self.processes),
             network: Arc::clone(&self.network),
+            nri_network: self.config.network.nri,
             images: self.images.clone(),
             helper: self.helper.clone(),
         });
@@ -280,6 +281,7 @@ impl Parts {
                 host: self.host,
                 policies: self.describe.policies,
                 network: self.network,
+                hooks: Arc::clone(&self.hooks),
                 pods: Arc::clone(&self.registry),
                 specs: self.specs,
                 images: self.images.clone(),

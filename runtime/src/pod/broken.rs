@@ -1,6 +1,8 @@
 //! What plugins are sent and what of their answers counts, as `cairn serve --violate` breaks it; without the feature
 //! `fault` each is what it was.
 
+use std::net::IpAddr;
+
 use proto_nri::{Container, ContainerAdjustment, PodSandbox};
 
 use super::side_effects::SideEffects;
@@ -24,6 +26,14 @@ pub fn run(mut message: PodSandbox) -> PodSandbox {
         }
     }
     message
+}
+
+/// What C-01 brought.
+pub fn addresses(ips: Vec<IpAddr>) -> Vec<IpAddr> {
+    match violate::is("run-drops-addresses") {
+        true => Vec::new(),
+        false => ips,
+    }
 }
 
 /// C-03's message.

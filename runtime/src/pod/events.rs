@@ -163,6 +163,7 @@ mod tests {
             cgroup_parent: "/pod".into(),
             namespaces: Namespaces::default(),
             network_begun: false,
+            plugin_ips: Vec::new(),
             network: None,
             pause: None,
             failed_step: None,

@@ -6,6 +6,7 @@
 //! nothing else is awaited in it (ARCHITECTURE.md, "Who waits for whom" 3).
 
 use std::{
+    net::IpAddr,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -138,17 +139,33 @@ impl Hooks {
         self.adaptation.get().is_some_and(Adaptation::has_plugins)
     }
 
-    /// C-01. NRI-1110 to NRI-1117: all of the sandbox is there, none of it is listed.
+    /// True while a plugin is there that gets this event.
+    pub fn hears(&self, event: Event) -> bool {
+        let plugins = self.plugins();
+        let mut active = plugins
+            .iter()
+            .filter(|p| p.state == nri::PluginState::Active);
+        active.any(|plugin| plugin.events.has(event))
+    }
+
+    /// C-01. NRI-1110 to NRI-1117: all of the sandbox is there, none of it is listed. Returns the addresses that plugins
+    /// gave it.
     ///
     /// # Errors
     /// The first plugin's veto.
-    pub async fn run_pod_sandbox(&self, pod: &Pod) -> Result<()> {
+    pub async fn run_pod_sandbox(&self, pod: &Pod) -> Result<Vec<IpAddr>> {
         let Some(adaptation) = self.adaptation.get() else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let point = self.reach(pod, None, Event::RunPodSandbox);
         let message = broken::run(self.describe.pod(pod));
-        point.end(adaptation.run_pod_sandbox(message).await)
+        match adaptation.run_pod_sandbox(message).await {
+            Ok(ran) => {
+                point.passed(None);
+                Ok(broken::addresses(ran.ips))
+            }
+            Err(refused) => point.refused(refused),
+        }
     }
 
     /// A sandbox whose Run hook was begun will not be: Stop and Remove to all (NRI-1118).

@@ -87,11 +87,7 @@ impl Describe {
             selinux: context.selinux_options,
             overhead: record.overhead.clone(),
             resources: record.resources.clone(),
-            ips: record
-                .network
-                .as_ref()
-                .map(|network| network.ips.clone())
-                .unwrap_or_default(),
+            ips: record.ips(),
             pause_pid: pause.map_or(0, |pause| pause.pid),
         }
     }

@@ -100,6 +100,9 @@ pub struct PodRecord {
     /// The network was asked for: it must be given back, whether or not an answer came.
     pub network_begun: bool,
     pub network: Option<PodNetwork>,
+    /// What NRI plugins gave the pod beside that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugin_ips: Vec<String>,
     /// The pause process of a pod that shares its PID namespace.
     pub pause: Option<Process>,
     /// A step of stopping that failed; Stop and Remove resume there (invariant 7).
@@ -145,6 +148,12 @@ impl PodRecord {
     pub fn user_namespace_root(&self) -> Option<u32> {
         let map = crate::oci::namespaces::user_mapping(&self.namespace_options());
         map.ok().flatten().map(|map| map.host_id)
+    }
+
+    /// Primary first.
+    pub fn ips(&self) -> Vec<String> {
+        let network = self.network.iter().flat_map(|network| &network.ips);
+        network.chain(&self.plugin_ips).cloned().collect()
     }
 
     pub fn host_network(&self) -> bool {

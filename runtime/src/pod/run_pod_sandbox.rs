@@ -29,7 +29,9 @@ use super::{
     state::Pod,
 };
 use crate::{
-    clock, fault,
+    clock,
+    config::NriNetwork,
+    fault,
     oci::{self, HostFacts, PidSharing, SandboxPlan},
     store::{Cell, Store},
     trace::{Action, EventLog},
@@ -160,6 +162,7 @@ impl RunPodSandbox {
             namespaces: Namespaces::default(),
             network_begun: false,
             network: None,
+            plugin_ips: Vec::new(),
             pause: None,
             failed_step: None,
             overhead: linux.and_then(|linux| linux.overhead.clone()),
@@ -225,9 +228,10 @@ impl RunPodSandbox {
                 let record = pod.cell.get();
                 let made = self.sandboxes.make_namespaces(&record, plan).await?;
                 did(&self.log, pod, None, Action::Namespaces);
+                let networked = self.sandboxes.nri_network != NriNetwork::Only;
                 // One write for the paths and for the intent that comes next.
                 let write = |record: &mut PodRecord| {
-                    record.network_begun = made.net.is_some();
+                    record.network_begun = made.net.is_some() && networked;
                     record.namespaces = made;
                 };
                 pod.cell.change(write).await?;
@@ -248,7 +252,15 @@ impl RunPodSandbox {
                 pod.cell.change(write).await?;
             }
             Phase::Pause | Phase::HookBegun => {}
-            Phase::Hook => self.hooks.run_pod_sandbox(pod).await?,
+            Phase::Hook => {
+                let ips = self.hooks.run_pod_sandbox(pod).await?;
+                self.sandboxes.judge(&pod.cell.get(), &ips)?;
+                if !ips.is_empty() {
+                    let ips = ips.iter().map(ToString::to_string).collect();
+                    let write = |record: &mut PodRecord| record.plugin_ips = ips;
+                    pod.cell.change(write).await?;
+                }
+            }
             Phase::Ready => {
                 let write = |record: &mut PodRecord| {
                     record.hooks.run = Mark::Done;

@@ -13,13 +13,14 @@ use super::{
     processes::{CGROUP_GONE, Processes},
     record::{Namespaces, PodNetwork, PodRecord},
 };
-use crate::{image::Images, oci::SandboxPlan, store::blocking};
+use crate::{config::NriNetwork, image::Images, oci::SandboxPlan, store::blocking};
 
 pub struct Sandboxes {
     pub dirs: Dirs,
     pub describe: Describe,
     pub processes: Arc<Processes>,
     pub network: Arc<Network>,
+    pub nri_network: NriNetwork,
     pub images: Images,
     /// Makes the namespaces of pods that have a user namespace.
     pub helper: namespaces::HelperCommand,
@@ -109,7 +110,7 @@ impl Sandboxes {
         blocking(move || files.remove()).await
     }
 
-    /// Gives the pod its addresses; `None` on the node's network.
+    /// Gives the pod its addresses; `None` on the node's network, and where NRI plugins are the network.
     ///
     /// # Errors
     /// What the network layer says; the caller calls [`Self::release_network`].
@@ -117,6 +118,13 @@ impl Sandboxes {
         let Some(netns) = record.namespaces.net.clone() else {
             return Ok(None);
         };
+        if self.nri_network == NriNetwork::Only {
+            let mut mappings = record.config.port_mappings.iter();
+            if mappings.any(|mapping| mapping.host_port > 0) {
+                tracing::warn!(pod = %record.id, "network: host ports are left to NRI plugins");
+            }
+            return Ok(None);
+        }
         let attachment = self.network.attach(attach_request(record, netns)?);
         let attachment = attachment.await.map_err(|error| {
             let kind = match error.is_not_ready() {
@@ -133,6 +141,26 @@ impl Sandboxes {
             result: attachment.result,
             warnings: attachment.warnings,
         }))
+    }
+
+    /// What the addresses that NRI plugins gave mean for the pod.
+    ///
+    /// # Errors
+    /// For a pod that could not have them, or that has none at all.
+    pub fn judge(&self, record: &PodRecord, ips: &[IpAddr]) -> Result<()> {
+        let own = record.namespaces.net.is_some();
+        if !own && !ips.is_empty() {
+            return Err(Error::failed(
+                "NRI: a plugin gave addresses (adjust.network.ips) to a pod that is on the host's network",
+            ));
+        }
+        if own && ips.is_empty() && self.nri_network == NriNetwork::Only {
+            return Err(Error::new(
+                Kind::Unavailable,
+                "network: no NRI plugin gave the pod an address, and there is no other network (network.nri = \"only\")",
+            ));
+        }
+        Ok(())
     }
 
     /// Idempotent; false where the network was never asked, and there is nothing to do.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use cni_shim::Network;
 use proto_cri::v1 as cri;
+use proto_nri::Event;
 use serde_json::json;
 
 use crate::{
-    config::Config,
+    config::{Config, NriNetwork},
     image::Images,
     oci::{CgroupDriver, HostFacts, Policies, Selinux},
+    pod::hooks::Hooks,
 };
 
 /// What Status tells of: the same for the daemon's life, but for the network.
@@ -19,10 +21,11 @@ pub struct Facts<'a> {
     pub policies: &'a Policies,
     pub images: &'a Images,
     pub network: &'a Network,
+    pub hooks: &'a Hooks,
 }
 
 pub async fn status(facts: Facts<'_>, verbose: bool) -> cri::StatusResponse {
-    let network = network_status(facts.network).await;
+    let network = network_status(&facts).await;
     let condition = |kind: &str, problem: Option<(String, String)>| {
         let status = problem.is_none();
         let (reason, message) = problem.unwrap_or_default();
@@ -90,6 +93,7 @@ fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String
         "binDirs": facts.config.network.cni_bin_dirs,
         "bridge": facts.config.network.bridge,
         "subnet": facts.config.network.subnet,
+        "nri": facts.config.network.nri.as_str(),
     });
     let pulls = facts.images.pulls().into_iter().map(|pull| {
         let (bytes, of) = pull.progress;
@@ -106,8 +110,18 @@ fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String
 }
 
 /// `(reason, message)` while no pod could get a network (CRI-104).
-async fn network_status(network: &Network) -> Result<(), (String, String)> {
-    network.status().await.map_err(|problem| {
+async fn network_status(facts: &Facts<'_>) -> Result<(), (String, String)> {
+    if facts.config.network.nri == NriNetwork::Only {
+        return match facts.hooks.hears(Event::RunPodSandbox) {
+            true => Ok(()),
+            false => Err((
+                "NetworkPluginNotReady".to_owned(),
+                "no NRI plugin that handles RunPodSandbox is connected (network.nri = \"only\")"
+                    .to_owned(),
+            )),
+        };
+    }
+    facts.network.status().await.map_err(|problem| {
         let message = format!("Network plugin returns error: {}", problem.message);
         (problem.reason.to_owned(), message)
     })

@@ -22,6 +22,8 @@ its own, is judged alone, and is removed at the end.
                       SETTINGS or TROUBLE in its environment is not empty the runtime must then be so (docs/contract.md),
                       or CMD exits with 77 and leaves it alone
   --plugin-dir DIR    where the runtime takes the plugins from that it launches, to be told what a restart brings
+  --pod-ips           the runtime takes addresses of pods from answers to RunPodSandbox (experimental; pull request 295
+                      of containerd/nri)
   --repeat N          each point N times (default 1)
   --shuffle SEED      in an order drawn from SEED
   --shard K/N         every N-th of them, from the K-th on: for N runtimes side by side
@@ -45,6 +47,7 @@ pub struct Args {
     pub expect: Option<PathBuf>,
     pub restart: Option<String>,
     pub plugin_dir: Option<PathBuf>,
+    pub pod_ips: bool,
     pub repeat: u32,
     pub shuffle: Option<u64>,
     /// Which of how many shares, from one.
@@ -69,6 +72,7 @@ impl Args {
                 "-h" | "--help" => return Err(String::new()),
                 "--fast" => args.fast = true,
                 "--list" => args.list = true,
+                "--pod-ips" => args.pod_ips = true,
                 "--quiet" => args.quiet = true,
                 _ => {
                     let value = given

@@ -179,6 +179,7 @@ async fn prepare(args: &Args, scratch: &std::path::Path) -> Result<(Arc<Run>, Su
             nri: args.nri.clone(),
         }),
         plugin_dir: args.plugin_dir.clone(),
+        pod_ips: args.pod_ips,
         request_timeout: info.request_timeout,
         nri_version: info.nri_version.unwrap_or_else(|| "unknown".to_owned()),
         scratch: scratch.to_owned(),

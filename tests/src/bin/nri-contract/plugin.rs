@@ -122,6 +122,7 @@ struct Shared {
     id: String,
     journal: Arc<Journal>,
     deeds: Mutex<BTreeMap<i32, Deed>>,
+    addresses: Mutex<Vec<String>>,
     creates: Answers<CreateContainerRequest, CreateContainerResponse>,
     updates: Answers<UpdateContainerRequest, Vec<ContainerUpdate>>,
     stops: Answers<StopContainerRequest, Vec<ContainerUpdate>>,
@@ -230,6 +231,7 @@ impl Wanted {
             id: self.id(),
             journal: self.journal.clone(),
             deeds: Mutex::new(self.deeds.clone()),
+            addresses: Mutex::default(),
             creates: Mutex::default(),
             updates: Mutex::default(),
             stops: Mutex::default(),
@@ -295,6 +297,10 @@ impl Plugin {
     }
     pub fn behaves(&self) {
         lock(&self.shared.deeds).clear();
+    }
+    /// Answers every RunPodSandbox with these addresses of the pod.
+    pub fn gives(&self, ips: &[&str]) {
+        *lock(&self.shared.addresses) = ips.iter().map(ToString::to_string).collect();
     }
     pub fn creates<F>(&self, answer: F)
     where
@@ -517,7 +523,6 @@ fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
             }
         };
     }
-    pod_event!(RunPodSandbox, run_pod_sandbox);
     pod_event!(PostUpdatePodSandbox, post_update_pod_sandbox);
     pod_event!(StopPodSandbox, stop_pod_sandbox);
     pod_event!(RemovePodSandbox, remove_pod_sandbox);
@@ -541,6 +546,24 @@ fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
 
 /// The events whose answers carry something.
 fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask) -> Handlers {
+    if events.has(Event::RunPodSandbox) {
+        let own = shared.clone();
+        handlers = handlers.on(move |request: RunPodSandboxRequest| {
+            let own = own.clone();
+            async move {
+                let pod = request.pod.unwrap_or_default();
+                own.pass(Event::RunPodSandbox, &pod, None, None).await?;
+                let ips = match own.owns(&pod) {
+                    true => lock(&own.addresses).clone(),
+                    false => Vec::new(),
+                };
+                let network = Some(PodSandboxNetwork { ips });
+                Ok(RunPodSandboxResponse {
+                    adjust: Some(PodSandboxAdjustment { network }),
+                })
+            }
+        });
+    }
     if events.has(Event::CreateContainer) {
         let own = shared.clone();
         handlers = handlers.on(move |request: CreateContainerRequest| {

@@ -32,6 +32,8 @@ pub struct Run {
     pub restart: Option<Restart>,
     /// Where the runtime takes plugins from that it launches.
     pub plugin_dir: Option<PathBuf>,
+    /// It takes addresses of pods from answers to RunPodSandbox.
+    pub pod_ips: bool,
     /// The time that the runtime gives a plugin for one event, as Configure told it.
     pub request_timeout: Duration,
     /// Of the runtime's NRI, such as `v0.12.5`, where it can be told.

@@ -1,6 +1,7 @@
 //! The contract points of CONTRACT.md, a file each: what must hold while a plugin blocks in the hook, what a veto leaves,
 //! in which order it is undone, what is not told, and what of the answers is applied. Names carry the point.
 
+mod c01_addresses;
 mod c01_run_pod_sandbox;
 mod c02_stop_pod_sandbox;
 mod c03_remove_pod_sandbox;

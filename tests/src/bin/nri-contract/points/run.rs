@@ -12,7 +12,7 @@ use crate::{
     plugin::{Deed, Plugin, listed},
     point::{Point, points},
     stage::{Stage, eventually, one_line_with},
-    verdict::{Answer, Checked, done, miss, same, that, told},
+    verdict::{Answer, Checked, done, miss, same, skip, that, told},
 };
 
 pub fn points() -> Vec<Point> {
@@ -37,6 +37,8 @@ pub fn points() -> Vec<Point> {
         Fast "C-01.9/a-retry-gets-a-new-id" "a retry after an error runs, with a new id" retry;
         Fast "C-01.11/undone-with-the-namespaces-there" "after an error, both are sent before anything is torn down" undone;
         Fast "C-01.12/a-plugin-may-extend-the-network" "what a plugin sets in the network namespace, containers see" extends;
+        Fast "C-01.13/addresses" "addresses that plugins give are the status's, after the network's own, and told from then on" given_addresses;
+        Fast "C-01.13/no-address" "a text that is no address fails RunPodSandbox by its name" no_address;
     }
 }
 
@@ -106,11 +108,53 @@ async fn addresses(s: &Stage) -> Checked {
     let plugin = blocker(s).await?;
     let pod = s.pod("p").await?;
     let ips = plugin.sees(Event::RunPodSandbox, "p").await?.pod.ips;
+    same("ips", told_by_status(&pod).await?, ips)
+}
+
+/// Of the status, primary first.
+async fn told_by_status(pod: &Pod) -> Checked<Vec<String>> {
     let network = pod.status().await.succeeds("PodSandboxStatus")?.network;
     let network = network.unwrap_or_default();
     let more = network.additional_ips.into_iter().map(|ip| ip.ip);
-    let status: Vec<String> = std::iter::once(network.ip).chain(more).collect();
-    same("ips", status, ips)
+    Ok(std::iter::once(network.ip).chain(more).collect())
+}
+
+const NO_POD_IPS: &str = "addresses of pods by plugins, which are experimental (--pod-ips)";
+
+async fn given_addresses(s: &Stage) -> Checked {
+    if !s.run.pod_ips {
+        return skip(NO_POD_IPS);
+    }
+    let first = s.plugin("10", "a").await?;
+    let second = s.plugin("20", "b").await?;
+    first.gives(&["192.0.2.7", "2001:DB8:0::7"]);
+    second.gives(&["192.0.2.8", "192.0.2.7"]);
+    let (pod, _) = s.sleeper("p").await?;
+    let mut ips = first.sees(Event::RunPodSandbox, "p").await?.pod.ips;
+    ips.extend(["192.0.2.7".to_owned(), "2001:db8::7".to_owned()]);
+    let seen = second.sees(Event::RunPodSandbox, "p").await?;
+    same("ips, as the second plugin sees them", &ips, &seen.pod.ips)?;
+    ips.push("192.0.2.8".to_owned());
+    let status = told_by_status(&pod).await?;
+    same("the addresses of the status", &ips, &status)?;
+    pod.end()
+        .await
+        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    for event in [Event::CreateContainer, Event::StopPodSandbox] {
+        let seen = first.sees_where(event.as_str_name(), |_, seen| seen.event == event);
+        same("ips, later", &ips, &seen.await?.pod.ips)?;
+    }
+    Ok(())
+}
+
+async fn no_address(s: &Stage) -> Checked {
+    if !s.run.pod_ips {
+        return skip(NO_POD_IPS);
+    }
+    let plugin = blocker(s).await?;
+    plugin.gives(&["192.0.2.7", "192.0.2.8/24"]);
+    let ran = s.cri().run(s.pod_config("p")).await;
+    one_line_with(&ran.fails("RunPodSandbox")?, &["192.0.2.8/24"])
 }
 
 async fn shared_pid(s: &Stage, plugin: &Plugin, mode: NamespaceMode) -> Checked<u32> {

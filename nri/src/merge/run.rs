@@ -1,0 +1,146 @@
+//! Merging the answers to RunPodSandbox: addresses of the pod (experimental; pull request 295 of containerd/nri).
+
+use std::net::IpAddr;
+
+use proto_nri::{PodSandboxAdjustment, RunPodSandboxRequest, RunPodSandboxResponse};
+
+use super::MergeError;
+use crate::owners::PluginId;
+
+/// The merge of one RunPodSandbox.
+#[derive(Debug)]
+pub struct RunMerge {
+    request: RunPodSandboxRequest,
+    ips: Vec<IpAddr>,
+}
+
+impl RunMerge {
+    pub fn new(request: RunPodSandboxRequest) -> Self {
+        Self {
+            request,
+            ips: Vec::new(),
+        }
+    }
+
+    /// What the next plugin is to see: the pod with the addresses it has by now.
+    pub fn request(&self) -> &RunPodSandboxRequest {
+        &self.request
+    }
+
+    /// Takes in the answer of `plugin`; returns what of it is new. An address that the pod has already is had once.
+    ///
+    /// # Errors
+    /// For a text that is no address which a pod could have; nothing of the answer is taken then.
+    pub fn apply(
+        &mut self,
+        plugin: &PluginId,
+        answer: RunPodSandboxResponse,
+    ) -> Result<Vec<IpAddr>, MergeError> {
+        let asked = asked(&answer).iter().map(|text| {
+            address(text).map_err(|why| MergeError::BadIp {
+                plugin: plugin.clone(),
+                ip: text.clone(),
+                why,
+            })
+        });
+        let asked = asked.collect::<Result<Vec<_>, _>>()?;
+        let pod = self.request.pod.get_or_insert_default();
+        let mut given = Vec::new();
+        for ip in asked {
+            let text = ip.to_string();
+            if !pod.ips.contains(&text) {
+                pod.ips.push(text);
+                given.push(ip);
+            }
+        }
+        self.ips.extend(&given);
+        Ok(given)
+    }
+
+    /// In the order of the plugins; the first is the pod's primary one where its network gave none.
+    pub fn finish(self) -> Vec<IpAddr> {
+        self.ips
+    }
+}
+
+/// The addresses that an answer names.
+pub(crate) fn asked(answer: &RunPodSandboxResponse) -> &[String] {
+    let network = answer.adjust.as_ref();
+    let network = network.and_then(|PodSandboxAdjustment { network }| network.as_ref());
+    network.map_or(&[], |network| &network.ips)
+}
+
+fn address(text: &str) -> Result<IpAddr, &'static str> {
+    let ip: IpAddr = text
+        .parse()
+        .map_err(|_| "must be an IP address without a prefix")?;
+    match ip.to_canonical() {
+        ip if ip.is_unspecified() => Err("is the unspecified address"),
+        ip if ip.is_loopback() => Err("is a loopback address"),
+        ip if ip.is_multicast() => Err("is a multicast address"),
+        IpAddr::V4(ip) if ip.is_broadcast() => Err("is the broadcast address"),
+        ip => Ok(ip),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_nri::{PodSandbox, PodSandboxNetwork};
+
+    use super::*;
+
+    fn answer(ips: &[&str]) -> RunPodSandboxResponse {
+        let ips = ips.iter().map(ToString::to_string).collect();
+        let network = Some(PodSandboxNetwork { ips });
+        RunPodSandboxResponse {
+            adjust: Some(PodSandboxAdjustment { network }),
+        }
+    }
+
+    fn merge(ips: &[&str]) -> RunMerge {
+        RunMerge::new(RunPodSandboxRequest {
+            pod: Some(PodSandbox {
+                ips: ips.iter().map(ToString::to_string).collect(),
+                ..PodSandbox::default()
+            }),
+        })
+    }
+
+    fn id(name: &str) -> PluginId {
+        PluginId::new("10", name).expect("an id")
+    }
+
+    #[test]
+    fn addresses_follow_each_other_in_the_order_of_the_plugins_each_once() {
+        let mut merge = merge(&["10.88.0.2"]);
+        let first = merge.apply(&id("a"), answer(&["192.0.2.7", "10.88.0.2", "192.0.2.7"]));
+        assert_eq!(first.unwrap().len(), 1);
+        let second = merge.apply(&id("b"), answer(&["2001:DB8:0::1", "192.0.2.7"]));
+        assert_eq!(second.unwrap().len(), 1);
+        let pod = merge.request().pod.clone().unwrap();
+        assert_eq!(pod.ips, ["10.88.0.2", "192.0.2.7", "2001:db8::1"]);
+        let given: Vec<_> = merge.finish().iter().map(ToString::to_string).collect();
+        assert_eq!(given, ["192.0.2.7", "2001:db8::1"]);
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_pod_is_refused_by_name_and_nothing_of_the_answer_is_taken() {
+        for (text, why) in [
+            ("", "must be an IP address without a prefix"),
+            ("10.0.0.1/24", "must be an IP address without a prefix"),
+            ("fe80::1%eth0", "must be an IP address without a prefix"),
+            ("0.0.0.0", "is the unspecified address"),
+            ("::ffff:127.0.0.1", "is a loopback address"),
+            ("ff02::1", "is a multicast address"),
+            ("255.255.255.255", "is the broadcast address"),
+        ] {
+            let mut merge = merge(&[]);
+            let refused = merge.apply(&id("a"), answer(&["192.0.2.7", text]));
+            assert_eq!(
+                refused.unwrap_err().to_string(),
+                format!("plugin 10-a sets adjust.network.ips {text:?}: {why}")
+            );
+            assert!(merge.finish().is_empty(), "{text}");
+        }
+    }
+}
