@@ -136,6 +136,9 @@ fn change(change: &Change, paint: &Paint) -> String {
         .map_or(String::new(), |key| format!(" {}", clean(key)));
     match change.deed {
         Deed::Removed => paint.bad(&format!("- {field}{key}")),
+        Deed::Overridden => paint.warn(&format!(
+            "~ {field}{key} (overridden by a plugin behind it)"
+        )),
         Deed::Set | Deed::Added => {
             let value = match &change.value {
                 Some(value) => format!(" = {}", short(value)),

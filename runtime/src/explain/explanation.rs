@@ -69,4 +69,6 @@ pub enum Deed {
     Removed,
     /// Beside other plugins: hooks.
     Added,
+    /// Set, and overridden by a plugin behind it.
+    Overridden,
 }

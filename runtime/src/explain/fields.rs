@@ -63,7 +63,7 @@ fn deed(owner: &str, plugin: &str) -> Option<Deed> {
 
 fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) -> Change {
     let value = match deed {
-        Deed::Removed => None,
+        Deed::Removed | Deed::Overridden => None,
         Deed::Set | Deed::Added => value(adjustment, field, key.map_or("", String::as_str)),
     };
     Change {
@@ -145,6 +145,51 @@ fn place(field: Field) -> Option<Place> {
         Field::RdtEnableMonitoring => Simple("/linux/rdt/enable_monitoring"),
         Field::MemoryPolicy => Simple("/linux/memory_policy"),
     })
+}
+
+/// What the event log names as set, such as `Env DEMO`: the field, its key, and no value.
+pub fn named(changed: &str) -> Change {
+    let (field, key) = match changed.split_once(' ') {
+        Some((field, key)) => (field, Some(key.to_owned())),
+        None => (changed, None),
+    };
+    Change {
+        deed: Deed::Set,
+        field: field.to_owned(),
+        key,
+        value: None,
+    }
+}
+
+/// Sets without an order, in one: capabilities.
+pub fn order(spec: &mut Value) {
+    let sets = spec.pointer_mut("/process/capabilities");
+    for set in sets.and_then(Value::as_object_mut).into_iter().flatten() {
+        if let Some(names) = set.1.as_array_mut() {
+            names.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
+        }
+    }
+}
+
+/// Puts the mounts of `base` into the order of those of `spec`, so that a line by line comparison shows what was
+/// mounted, and not that what is sorted by its path was sorted anew. Mounts that `spec` has no more stay last.
+pub fn order_like(base: &mut Value, spec: &Value) {
+    let destination = |mount: &Value| mount.get("destination").cloned();
+    let order: Vec<_> = spec["mounts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(destination)
+        .collect();
+    if let Some(mounts) = base.get_mut("mounts").and_then(Value::as_array_mut) {
+        mounts.sort_by_key(|mount| {
+            let wanted = destination(mount);
+            order
+                .iter()
+                .position(|there| *there == wanted)
+                .unwrap_or(usize::MAX)
+        });
+    }
 }
 
 /// Takes the values of environment variables out of a spec or a hook: `NAME=value` becomes `NAME=…`.
@@ -273,6 +318,30 @@ mod tests {
             [("OciHooks", Deed::Added), ("Mounts", Deed::Removed)]
         );
         assert_eq!(changes[1].value, None);
+    }
+
+    #[test]
+    fn specs_are_compared_without_the_order_of_what_has_none() {
+        let spec = |caps: [&str; 2], mounts: &[&str]| {
+            let mounts: Vec<_> = mounts
+                .iter()
+                .map(|m| serde_json::json!({"destination": m}))
+                .collect();
+            serde_json::json!({"process": {"capabilities": {"bounding": caps}}, "mounts": mounts})
+        };
+        let mut base = spec(["B", "A"], &["/proc", "/gone", "/dev", "/dev/shm"]);
+        let mut made = spec(["A", "B"], &["/dev", "/new", "/proc", "/dev/shm"]);
+        order(&mut base);
+        order(&mut made);
+        assert_eq!(base["process"], made["process"]);
+        order_like(&mut base, &made);
+        let order: Vec<_> = base["mounts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|m| &m["destination"])
+            .collect();
+        assert_eq!(order, ["/dev", "/proc", "/dev/shm", "/gone"]);
     }
 
     #[test]

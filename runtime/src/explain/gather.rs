@@ -6,7 +6,7 @@ use proto_nri::FieldOwners;
 use serde_json::Value;
 
 use super::{
-    explanation::{About, Explanation, SCHEMA, Said},
+    explanation::{About, Change, Deed, Explanation, SCHEMA, Said},
     fields,
 };
 use crate::{
@@ -114,8 +114,15 @@ fn made(pod: &Pod, container: &Container, specs: &Specs, events: &[Arc<Event>]) 
     let shown = |spec: &oci_spec::runtime::Spec| {
         let mut spec = serde_json::to_value(spec).unwrap_or_default();
         fields::hide_variables(&mut spec);
+        fields::order(&mut spec);
         spec
     };
+    let spec = shown(&specs.spec);
+    let base = specs.base.as_ref().map(|base| {
+        let mut base = shown(base);
+        fields::order_like(&mut base, &spec);
+        base
+    });
     Explanation {
         schema: SCHEMA,
         container: About {
@@ -128,12 +135,13 @@ fn made(pod: &Pod, container: &Container, specs: &Specs, events: &[Arc<Event>]) 
         },
         plugins: with_changes(said(events), specs, &container.id),
         refused: None,
-        base: specs.base.as_ref().map(shown),
-        spec: Some(shown(&specs.spec)),
+        base,
+        spec: Some(spec),
     }
 }
 
-/// Of the last try to create a container of this name that was refused.
+/// Of the last try to create a container of this name that failed: a plugin, a validator, or what cannot be made of
+/// their answers.
 fn refused(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
     let names = |event: &Event| {
         let subject = &event.subject;
@@ -141,17 +149,18 @@ fn refused(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
         let by_id = !subject.container.is_empty() && subject.container.starts_with(wanted);
         by_id || is_named(wanted, namespace, pod, &subject.container_name)
     };
-    let (last, why) = events.iter().rev().find_map(|event| match &event.what {
-        What::Passed {
-            hook,
-            aborted: Some(why),
-            ..
-        } if hook == HOOKS[0] && names(event) => Some((event, why)),
-        _ => None,
+    let (last, error) = events.iter().rev().find_map(|event| {
+        let why = aborted(event).or_else(|| failed(event))?;
+        names(event).then_some((event, why))
     })?;
     let subject = &last.subject;
     let same = |event: &&Arc<Event>| event.subject.container == subject.container;
     let events: Vec<_> = events.iter().filter(same).cloned().collect();
+    // What plugins said is shorter than the call's error, which has it in it.
+    let why = events
+        .iter()
+        .find_map(|event| aborted(event))
+        .unwrap_or(error);
     Some(Explanation {
         schema: SCHEMA,
         container: About {
@@ -163,10 +172,26 @@ fn refused(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
             image: String::new(),
         },
         plugins: said(&events),
-        refused: Some(why.clone()),
+        refused: Some(why.to_owned()),
         base: None,
         spec: None,
     })
+}
+
+/// Why the hook let no container pass.
+fn aborted(event: &Event) -> Option<&str> {
+    match &event.what {
+        What::Passed { hook, aborted, .. } if hook == HOOKS[0] => aborted.as_deref(),
+        _ => None,
+    }
+}
+
+/// Why the call made none.
+fn failed(event: &Event) -> Option<&str> {
+    match &event.what {
+        What::CallEnded { error, .. } if event.subject.call == HOOKS[0] => error.as_deref(),
+        _ => None,
+    }
 }
 
 /// What each plugin answered, as far as the log reaches back.
@@ -177,6 +202,7 @@ fn said(events: &[Arc<Event>]) -> Vec<Said> {
             plugin,
             outcome,
             took_ns,
+            changed,
             updates,
             evictions,
             ..
@@ -194,7 +220,7 @@ fn said(events: &[Arc<Event>]) -> Vec<Said> {
                 outcome: text("outcome").unwrap_or_default(),
                 reason: text("reason"),
                 took_ns: Some(*took_ns),
-                changes: Vec::new(),
+                changes: changed.iter().map(|name| fields::named(name)).collect(),
                 updates: *updates,
                 evictions: *evictions,
             })
@@ -207,8 +233,12 @@ fn said(events: &[Arc<Event>]) -> Vec<Said> {
         .collect()
 }
 
-/// With what the table of owners says; plugins that the log no longer has come last.
+/// With what the table of owners says; plugins that the log no longer has come last. What the log says that one set, and
+/// the table no longer, another has overridden.
 fn with_changes(mut said: Vec<Said>, specs: &Specs, container: &str) -> Vec<Said> {
+    for change in said.iter_mut().flat_map(|said| &mut said.changes) {
+        change.deed = Deed::Overridden;
+    }
     let none = FieldOwners::default();
     let table = specs.owners.owners.get(container).unwrap_or(&none);
     for plugin in fields::owners(table) {
@@ -218,7 +248,12 @@ fn with_changes(mut said: Vec<Said>, specs: &Specs, container: &str) -> Vec<Said
         }
         let theirs = |said: &&mut Said| said.plugin == plugin && said.hook == HOOKS[0];
         match said.iter_mut().find(theirs) {
-            Some(said) => said.changes = changes,
+            Some(said) => {
+                let kept = |old: &Change| changes.iter().all(|new| !is_same(old, new));
+                let overridden = said.changes.drain(..).filter(kept).collect::<Vec<_>>();
+                changes.extend(overridden);
+                said.changes = changes;
+            }
             None => said.push(Said {
                 plugin,
                 hook: HOOKS[0].to_owned(),
@@ -232,6 +267,10 @@ fn with_changes(mut said: Vec<Said>, specs: &Specs, container: &str) -> Vec<Said
         }
     }
     said
+}
+
+fn is_same(one: &Change, other: &Change) -> bool {
+    one.field == other.field && one.key == other.key
 }
 
 #[cfg(test)]
@@ -297,6 +336,32 @@ mod tests {
             assert_eq!(found.plugins[1].reason.as_deref(), Some("no"));
         }
         assert_eq!(refused(&events, "other"), None);
+        // What plugins agreed on cannot be made: the call says why.
+        let mut failed = (*event(
+            "c3",
+            What::CallEnded {
+                took_ns: 1,
+                error: Some("no such option".to_owned()),
+            },
+        ))
+        .clone();
+        failed.subject.call = "CreateContainer".to_owned();
+        let mut events = events.to_vec();
+        let mut set = answer("10-a", Outcome::Answered);
+        if let What::Plugin { changed, .. } = &mut set {
+            changed.push("Mounts /data".to_owned());
+        }
+        events.extend([event("c3", set), Arc::new(failed)]);
+        let found = refused(&events, "web").expect("it failed");
+        assert_eq!(
+            (found.container.id.as_str(), found.refused.as_deref()),
+            ("c3", Some("no such option"))
+        );
+        let change = &found.plugins[0].changes[0];
+        assert_eq!(
+            (change.field.as_str(), change.key.as_deref()),
+            ("Mounts", Some("/data"))
+        );
         assert_eq!(refused(&events, "pod"), None);
     }
 }

@@ -19,6 +19,15 @@ async fn explained(daemon: &Daemon, container: &str) -> Value {
     serde_json::from_str(&stdout(&output)).expect("JSON")
 }
 
+fn mount(destination: &str, option: &str) -> Mount {
+    Mount {
+        destination: destination.to_owned(),
+        source: "/usr".to_owned(),
+        r#type: "bind".to_owned(),
+        options: vec!["rbind".to_owned(), option.to_owned()],
+    }
+}
+
 fn change<'a>(explained: &'a Value, plugin: &str, field: &str) -> &'a Value {
     let plugins = explained["plugins"].as_array().expect("a list");
     let said = plugins.iter().find(|said| said["plugin"] == plugin);
@@ -39,6 +48,7 @@ async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
         let mut adjust = ContainerAdjustment::default();
         adjust.add_env("SECRET", "hunter2");
         adjust.add_annotation("first", "was here");
+        adjust.add_mount(mount("/data", "ro"));
         Some(adjust)
     });
     second.adjusts(|_, _| {
@@ -52,7 +62,7 @@ async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
     let text = stdout(&output);
     assert!(output.status.success(), "{}", shown(&output));
     for line in [
-        "10-first   2 changes",
+        "10-first   3 changes",
         "+ Env SECRET (value not shown)",
         "+ Annotations first = \"was here\"",
         "20-second  1 change",
@@ -62,6 +72,10 @@ async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
+    // What has no order does not show as changed: sets of capabilities, mounts that are sorted anew.
+    assert!(!text.contains("CAP_"), "{text}");
+    let gone = |line: &&str| line.starts_with('-') && line.contains("destination");
+    assert_eq!(text.lines().find(gone), None, "{text}");
     assert!(!text.contains('\x1b'), "no terminal, no colours");
     let full = stdout(&daemon.cairn(&["explain", "web", "--full"]).await);
     let (some, all) = (text.lines().count(), full.lines().count());
@@ -122,6 +136,57 @@ async fn a_refused_container_is_explained_by_its_name_with_the_reason() {
     assert!(text.contains("20-second  refused: not here"), "{text}");
     assert!(
         text.contains("\nnot created: plugin 20-second refused"),
+        "{text}"
+    );
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_container_whose_adjustment_cannot_be_made_is_explained_with_who_set_it() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "typo").await;
+    plugin.adjusts(|_, _| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.add_mount(mount("/data", "r0"));
+        Some(adjust)
+    });
+    let pod = daemon.cri().pod("p").await;
+    let config = pod.cri.container_config("web", &["true"]);
+    pod.try_create(config).await.expect_err("no such option");
+    let text = stdout(&daemon.cairn(&["explain", "p/web"]).await);
+    for line in [
+        "10-typo  1 change",
+        "+ Mounts /data",
+        "\nnot created: ",
+        "\"r0\" is not an option",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_change_that_a_later_plugin_overrode_is_told_as_such() {
+    let daemon = Daemon::start().await;
+    let socket = daemon.nri_socket();
+    let first = Plugin::join(&socket, "10", "first").await;
+    let second = Plugin::join(&socket, "20", "second").await;
+    first.adjusts(|_, _| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.add_env("GREETING", "one");
+        Some(adjust)
+    });
+    second.adjusts(|_, _| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.remove_env("GREETING").add_env("GREETING", "two");
+        Some(adjust)
+    });
+    let pod = daemon.cri().pod("p").await;
+    pod.create("web", &["true"]).await;
+    let text = stdout(&daemon.cairn(&["explain", "web"]).await);
+    assert!(
+        text.contains("~ Env GREETING (overridden by a plugin behind it)")
+            && text.contains("+ Env GREETING (value not shown)"),
         "{text}"
     );
     pod.end().await;
