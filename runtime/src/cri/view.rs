@@ -160,12 +160,31 @@ pub fn held_pod_status(held: &HeldPod) -> cri::PodSandboxStatus {
 }
 
 /// A container whose record cannot be read.
+/// Clients refuse a container without the name of its image, and without its reference.
+fn known(text: &str) -> String {
+    match text {
+        "" => "unknown".to_owned(),
+        text => text.to_owned(),
+    }
+}
+
+fn held_image(held: &HeldContainer) -> cri::ImageSpec {
+    let mut image = held.config.image.clone().unwrap_or_default();
+    if !held.image.name.is_empty() {
+        image.image.clone_from(&held.image.name);
+    }
+    image.image = known(&image.image);
+    image
+}
+
 pub fn held_container(held: &HeldContainer) -> cri::Container {
     cri::Container {
         id: held.id.clone(),
         pod_sandbox_id: held.pod.clone().unwrap_or_default(),
         metadata: held.config.metadata.clone(),
-        image: Some(held.config.image.clone().unwrap_or_default()),
+        image: Some(held_image(held)),
+        image_ref: known(&held.image.reference),
+        image_id: known(&held.image.id),
         state: cri::ContainerState::ContainerUnknown.into(),
         created_at: held.created_at,
         labels: held.config.labels.clone(),
@@ -182,6 +201,8 @@ pub fn held_container_status(held: &HeldContainer) -> cri::ContainerStatus {
         state: container.state,
         created_at: container.created_at,
         image: container.image,
+        image_ref: container.image_ref,
+        image_id: container.image_id,
         reason: "RecordUnreadable".to_owned(),
         message: held.refusal("container").text,
         labels: container.labels,

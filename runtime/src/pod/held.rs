@@ -9,16 +9,23 @@
 //! stops what is not ready by itself. A container is held with its pod. Filled once, by recovery; only `discard.rs`
 //! takes something out.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::UNIX_EPOCH,
+};
 
 use proto_cri::v1 as cri;
 use serde::Deserialize;
 
 use super::{
     error::{Error, Kind},
-    record::{ContainerRecord, PodRecord},
+    record::{ContainerImage, ContainerRecord, PodRecord},
 };
-use crate::store::{Record as _, Unreadable};
+use crate::{
+    clock,
+    store::{Record as _, Unreadable},
+};
 
 /// A pod or container that is held.
 #[derive(Debug, Clone)]
@@ -31,6 +38,8 @@ pub struct Held<C> {
     pub reason: String,
     /// Of a container: its pod. Of a pod: its own id.
     pub pod: Option<String>,
+    /// Of a container: the image that it was made from, as far as its record tells.
+    pub image: ContainerImage,
     /// As its record has it, if that is known.
     pub cgroup: Option<String>,
 }
@@ -52,6 +61,7 @@ struct Outline {
     pod: Option<String>,
     config: serde_json::Value,
     created_at: serde_json::Value,
+    image: serde_json::Value,
     cgroup: Option<String>,
     cgroup_parent: Option<String>,
 }
@@ -70,12 +80,29 @@ fn hold<C: serde::de::DeserializeOwned + Default>(found: Unreadable, outline: Ou
     Held {
         id: found.id,
         config: serde_json::from_value(outline.config).unwrap_or_default(),
-        created_at: outline.created_at.as_i64().unwrap_or_default(),
+        created_at: outline
+            .created_at
+            .as_i64()
+            .filter(|at| *at > 0)
+            .unwrap_or_else(|| written(&found.path)),
         record: found.path,
         reason: found.reason,
         pod: outline.pod,
+        image: serde_json::from_value(outline.image).unwrap_or_default(),
         cgroup: outline.cgroup,
     }
+}
+
+/// When the record was written last, for one that does not tell when its object was made: clients refuse a status
+/// without a time of creation.
+fn written(record: &Path) -> i64 {
+    let time = std::fs::metadata(record).and_then(|file| file.modified());
+    let since = time
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since
+        .and_then(|since| i64::try_from(since.as_nanos()).ok())
+        .unwrap_or_else(clock::now_ns)
 }
 
 impl AllHeld {
@@ -124,6 +151,7 @@ impl AllHeld {
             record: path,
             reason: format!("the {} of its sandbox cannot be read", PodRecord::KIND),
             pod: Some(record.pod),
+            image: record.image,
             cgroup: Some(record.cgroup),
         };
         self.containers.insert(held.id.clone(), held);

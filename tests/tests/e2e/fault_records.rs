@@ -7,7 +7,7 @@ use std::{
 
 use cairn_tests::{
     Daemon,
-    cri::{ContainerState, PodSandboxState},
+    cri::{ContainerState, ContainerStatus, PodSandboxState},
     daemon::{shown, stdout},
     look,
     pod::{Container, Pod},
@@ -64,6 +64,23 @@ fn in_hand(daemon: &Daemon, pod: &Pod, container: &Container) -> (Pod, Container
     )
 }
 
+/// What Kubernetes' client of CRI asks of a status before it shows it to the kubelet.
+fn passes_the_clients_checks(status: &ContainerStatus) {
+    let image = status.image.clone().unwrap_or_default();
+    for (what, there) in [
+        ("id", !status.id.is_empty()),
+        (
+            "metadata.name",
+            status.metadata.as_ref().is_some_and(|m| !m.name.is_empty()),
+        ),
+        ("created_at", status.created_at != 0),
+        ("image.image", !image.image.is_empty()),
+        ("image_ref", !status.image_ref.is_empty()),
+    ] {
+        assert!(there, "no {what}: {status:?}");
+    }
+}
+
 async fn held(daemon: &Daemon) -> serde_json::Value {
     let output = daemon.cairn(&["recover", "--output", "json"]).await;
     assert!(output.status.success(), "{}", shown(&output));
@@ -76,6 +93,7 @@ async fn a_downgrade_and_an_upgrade_keep_every_running_container() {
     let pod = daemon.cri().pod("newer").await;
     let container = pod.run("c", &TICKING).await;
     let (address, pid) = (pod.ip().await, container.pid().await.expect("a pid"));
+    let was = container.status().await;
     let records = [
         pod_record(&daemon, &pod.id),
         container_record(&daemon, &container.id),
@@ -91,6 +109,9 @@ async fn a_downgrade_and_an_upgrade_keep_every_running_container() {
         let status = container.status().await;
         assert_eq!(status.state(), ContainerState::ContainerUnknown);
         assert!(status.message.contains("schema 99"), "{}", status.message);
+        passes_the_clients_checks(&status);
+        assert_eq!(status.image_ref, was.image_ref);
+        assert_eq!(status.created_at, was.created_at);
         // A kubelet knows them by these.
         let listed = daemon.cri().pods().await.pop().expect("the pod is listed");
         assert_eq!(listed.labels, pod.config.labels);
@@ -134,6 +155,7 @@ async fn a_torn_record_of_a_container_costs_it_nothing_until_somebody_gives_it_u
     let (pod, container) = in_hand(&daemon, &pod, &container);
     goes_on(&daemon, &container, pid).await;
     assert_eq!(container.state().await, ContainerState::ContainerUnknown);
+    passes_the_clients_checks(&container.status().await);
     assert_eq!(pod.status().await.state(), PodSandboxState::SandboxReady);
     let neighbour = daemon
         .cri()
@@ -169,8 +191,14 @@ async fn a_torn_record_of_a_pod_holds_its_network_and_its_containers() {
     daemon.kill().await;
     tear(&pod_record(&daemon, &pod.id));
     daemon.serve().await;
-    let (_, container) = in_hand(&daemon, &pod, &container);
+    let (held_pod, container) = in_hand(&daemon, &pod, &container);
     goes_on(&daemon, &container, pid).await;
+    passes_the_clients_checks(&container.status().await);
+    let status = held_pod.status().await;
+    assert!(
+        status.created_at != 0 && status.metadata.is_some(),
+        "{status:?}"
+    );
     let other = daemon.cri().pod("other").await;
     assert_ne!(other.ip().await, address, "its address is still taken");
     let ping = ["ping", "-c", "1", "-W", "5", address.as_str()];

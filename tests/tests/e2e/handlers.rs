@@ -1,6 +1,12 @@
-//! Runtime handlers: `[handlers.<name>]` in cairn.toml (CRI-209).
+//! Runtime handlers: `[handlers.<name>]` in cairn.toml (CRI-209); features that Status tells of are had (CRI-105, CRI-106).
 
-use cairn_tests::{Daemon, Setup, cri};
+use std::collections::BTreeSet;
+
+use cairn_tests::{
+    Daemon, Setup, cri,
+    pod::{host_network, pod_security, security},
+};
+use prost::Message as _;
 use tonic::{Code, Status};
 
 const HANDLERS: &str = "[container]\nulimits = [\"nofile=512:512\"]\n\
@@ -119,5 +125,106 @@ async fn what_is_asked_for_and_cannot_be_had_is_refused_by_its_field() {
     let checkpoint = checkpoint.expect_err("there is no CRIU");
     assert_eq!(checkpoint.code(), Code::Unimplemented);
     assert!(checkpoint.message().contains("CRIU"), "{checkpoint}");
+    pod.end().await;
+}
+
+async fn features(daemon: &Daemon) -> (proto_cri::v1::RuntimeFeatures, bool) {
+    let mut newer = daemon.cri().client.newer;
+    let status = newer.status(proto_cri::v1::StatusRequest::default()).await;
+    let status = status.expect("Status").into_inner();
+    let handler = status.runtime_handlers.first().and_then(|h| h.features);
+    let users = handler.is_some_and(|features| features.user_namespaces);
+    (status.features.expect("features"), users)
+}
+
+#[tokio::test]
+async fn mount_options_are_told_and_had() {
+    let daemon = Daemon::start().await;
+    assert!(features(&daemon).await.0.mount_options);
+    let source = daemon.path("optional");
+    std::fs::create_dir(&source).expect("a directory");
+    let pod = daemon.cri().pod("options").await;
+    let sandbox = pod.config.encode_to_vec();
+    let sandbox = proto_cri::v1::PodSandboxConfig::decode(&*sandbox).expect("the same wire");
+    let create = |name: &'static str, options: &[&str]| {
+        let config = pod.cri.container_config(name, &["sleep", "1000"]);
+        let config = config.encode_to_vec();
+        let mut config = proto_cri::v1::ContainerConfig::decode(&*config).expect("the same wire");
+        config.mounts = vec![proto_cri::v1::Mount {
+            host_path: source.display().to_string(),
+            container_path: "/optional".to_owned(),
+            mount_options: options.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        }];
+        let request = proto_cri::v1::CreateContainerRequest {
+            pod_sandbox_id: pod.id.clone(),
+            config: Some(config),
+            sandbox_config: Some(sandbox.clone()),
+        };
+        let mut newer = daemon.cri().client.newer;
+        async move { newer.create_container(request).await }
+    };
+    let id = create("c", &["noexec", "nodev"])
+        .await
+        .expect("CreateContainer");
+    let id = id.into_inner().container_id;
+    let container = daemon.cri().container_by_id(&id, daemon.path("c.log"));
+    container.start().await.expect("StartContainer");
+    let mounts = container.sh("grep ' /optional ' /proc/self/mounts").await;
+    assert!(
+        mounts.contains("noexec") && mounts.contains("nodev"),
+        "{mounts}"
+    );
+    assert!(!mounts.contains("nosuid"), "{mounts}");
+    let refused = create("d", &["suid"]).await.expect_err("no such option");
+    assert!(refused.message().contains("\"suid\""), "{refused}");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_user_namespace_on_the_hosts_network_is_told_and_had() {
+    let daemon = Daemon::start().await;
+    let (told, users) = features(&daemon).await;
+    assert_eq!(told.user_namespaces_host_network, users);
+    if !users {
+        return;
+    }
+    let ids = vec![cri::IdMapping {
+        container_id: 0,
+        host_id: 100_000,
+        length: 65_536,
+    }];
+    let options = cri::NamespaceOption {
+        network: cri::NamespaceMode::Node.into(),
+        pid: cri::NamespaceMode::Container.into(),
+        userns_options: Some(cri::UserNamespace {
+            mode: cri::NamespaceMode::Pod.into(),
+            uids: ids.clone(),
+            gids: ids,
+        }),
+        ..Default::default()
+    };
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("mapped");
+    host_network(&mut config);
+    pod_security(&mut config).namespace_options = Some(options.clone());
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let mut config = cri.container_config("c", &["sleep", "1000"]);
+    security(&mut config).namespace_options = Some(options);
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let seen = container
+        .sh("awk '{print $2}' /proc/self/uid_map; ls /sys/class/net")
+        .await;
+    assert!(seen.starts_with("100000\n"), "{seen}");
+    let yard = daemon.lines(&["ls", "/sys/class/net"]).await;
+    let inside: BTreeSet<_> = seen.lines().skip(1).map(str::to_owned).collect();
+    assert_eq!(inside, yard, "the links of the host");
+    let net = container.sh("ip link set lo down; echo $?").await;
+    assert_ne!(
+        net.lines().last(),
+        Some("0"),
+        "it owns nothing of the host's network"
+    );
     pod.end().await;
 }

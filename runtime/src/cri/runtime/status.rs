@@ -61,8 +61,8 @@ pub async fn status(facts: Facts<'_>, verbose: bool) -> cri::StatusResponse {
             .collect(),
         features: Some(cri::RuntimeFeatures {
             supplemental_groups_policy: true,
-            user_namespaces_host_network: false,
-            mount_options: false,
+            user_namespaces_host_network: facts.host.no_user_namespaces.is_none(),
+            mount_options: true,
         }),
     }
 }
