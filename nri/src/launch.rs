@@ -66,7 +66,8 @@ impl Shared {
         };
         let config_dir = self.settings.plugin_config_dir.as_deref();
         let trusted = self.settings.trusted_files_only;
-        let (found, left_out) = transport::discover(dir, config_dir, trusted)?;
+        let wasm_host = self.settings.wasm_host.as_deref();
+        let (found, left_out) = transport::discover(dir, config_dir, wasm_host, trusted)?;
         if self.settings.strict_plugin_dir
             && let Some(LeftOut { file, why }) = left_out.first().cloned()
         {

@@ -209,6 +209,9 @@ pub struct Settings {
     /// `None`, or a directory that is not there: no launched plugins.
     pub plugin_dir: Option<PathBuf>,
     pub plugin_config_dir: Option<PathBuf>,
+    /// The program that runs plugins which are WebAssembly modules (`nri-wasm`), with the module as its argument. `None`:
+    /// such files are left out, by name.
+    pub wasm_host: Option<PathBuf>,
     /// Plugin files and their directory must belong to root or to us and not be writable by others.
     pub trusted_files_only: bool,
     /// A file of the plugin directory that cannot be used, or whose configuration cannot be read, ends the
@@ -240,6 +243,7 @@ impl Default for Settings {
             allowed_uids: vec![0, rustix::process::geteuid().as_raw()],
             plugin_dir: Some(DEFAULT_PLUGIN_DIR.into()),
             plugin_config_dir: Some(DEFAULT_PLUGIN_CONFIG_DIR.into()),
+            wasm_host: None,
             trusted_files_only: true,
             strict_plugin_dir: false,
             allowed_plugins: Vec::new(),

@@ -8,8 +8,8 @@ use nri::{NRI_VERSION, mask::EVENTS, proto::DESCRIPTORS};
 use prost::Message as _;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-/// Only of WASM plugins, which are not supported: the service they call, and its messages.
-const WASM: [&str; 2] = ["HostFunctions", "LogRequest"];
+/// What WASM plugins call: functions of a module (nri/wasm), and no service on the wire.
+const WASM: [&str; 1] = ["HostFunctions"];
 /// Ours, for v1beta1, where Go's v1alpha1 has `Empty`.
 const V1BETA1: [&str; 3] = [
     "RegisterPluginResponse",

@@ -1,10 +1,10 @@
 //! Merging the answers to RunPodSandbox: addresses of the pod (experimental; pull request 295 of containerd/nri).
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use proto_nri::{PodSandboxAdjustment, RunPodSandboxRequest, RunPodSandboxResponse};
 
-use super::MergeError;
+use super::error::MergeError;
 use crate::owners::PluginId;
 
 /// The merge of one RunPodSandbox.

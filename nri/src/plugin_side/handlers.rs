@@ -46,7 +46,7 @@ type AllThereIs = (Vec<PodSandbox>, Vec<Container>);
 #[derive(Clone, Default)]
 pub struct Handlers {
     pub(crate) events: BTreeMap<Event, Handler<Vec<u8>, Vec<u8>>>,
-    pub(crate) configure: Option<Handler<ConfigureRequest, EventMask>>,
+    pub(crate) configure: Option<Handler<ConfigureRequest, ConfigureResponse>>,
     pub(crate) synchronize: Option<Handler<AllThereIs, Vec<ContainerUpdate>>>,
     pub(crate) shutdown: Option<Handler<String, ()>>,
     pub(crate) failure_policy: Option<FailurePolicy>,
@@ -132,7 +132,27 @@ impl Handlers {
         F: Fn(Context, ConfigureRequest) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<EventMask>> + Send + 'static,
     {
-        self.configure = Some(Arc::new(move |cx, request| Box::pin(handler(cx, request))));
+        let handler = Arc::new(handler);
+        self.configure = Some(Arc::new(move |cx, request| {
+            let done = handler(cx, request);
+            Box::pin(async move {
+                Ok(ConfigureResponse {
+                    events: done.await?.to_wire(),
+                    failure_policy: None,
+                })
+            })
+        }));
+        self
+    }
+
+    /// As [`configure`](Self::configure), with the whole answer: what it says of failures goes before
+    /// [`failure_policy`](Self::failure_policy).
+    pub fn configure_answer<F, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(ConfigureRequest) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<ConfigureResponse>> + Send + 'static,
+    {
+        self.configure = Some(Arc::new(move |_, request| Box::pin(handler(request))));
         self
     }
 

@@ -127,20 +127,21 @@ impl PluginService {
         request: ConfigureRequest,
     ) -> std::result::Result<Vec<u8>, Status> {
         let handled = self.handlers.events();
-        let mut events = match &self.handlers.configure {
+        let answer = match &self.handlers.configure {
             Some(handler) => run(handler(cx, request)).await?,
-            None => handled,
+            None => ConfigureResponse::default(),
         };
-        if events.is_empty() {
-            events = handled;
-        }
+        let events = match answer.events {
+            0 => handled,
+            bits => crate::mask::EventMask::from_bits(bits.cast_unsigned()),
+        };
         let unhandled = events - handled;
         if !unhandled.is_empty() {
             let text = format!("configured for events without handlers: {unhandled}");
             return Err(Status::new(Code::Unknown, text));
         }
         let events = events.to_wire();
-        let failure_policy = self.handlers.failure_policy;
+        let failure_policy = answer.failure_policy.or(self.handlers.failure_policy);
         let reply = ConfigureResponse {
             events,
             failure_policy,

@@ -3,7 +3,8 @@
 
 use std::{
     ffi::CString,
-    fs, io,
+    fs,
+    io::{self, Read as _},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::{
@@ -127,6 +128,8 @@ pub(crate) struct Found {
     pub(crate) id: PluginId,
     pub(crate) file: PathBuf,
     pub(crate) config: String,
+    /// What runs the file, if it is no program.
+    pub(crate) host: Option<PathBuf>,
 }
 
 /// A file that is left out, and why.
@@ -140,6 +143,7 @@ pub(crate) struct LeftOut {
 pub(crate) fn discover(
     dir: &Path,
     config_dir: Option<&Path>,
+    wasm_host: Option<&Path>,
     trusted_only: bool,
 ) -> Result<(Vec<Found>, Vec<LeftOut>), TransportError> {
     let fail = |cause| TransportError::PluginDir {
@@ -167,7 +171,7 @@ pub(crate) fn discover(
     }
     let (mut found, mut left_out) = (Vec::new(), Vec::new());
     for file in files {
-        match judge(&file, config_dir, trusted_only) {
+        match judge(&file, config_dir, wasm_host, trusted_only) {
             Ok(Some(plugin)) => found.push(plugin),
             Ok(None) => {}
             Err(why) => left_out.push(LeftOut { file, why }),
@@ -180,6 +184,7 @@ pub(crate) fn discover(
 fn judge(
     file: &Path,
     config_dir: Option<&Path>,
+    wasm_host: Option<&Path>,
     trusted_only: bool,
 ) -> Result<Option<Found>, String> {
     let meta = fs::metadata(file).map_err(|e| e.to_string())?;
@@ -191,12 +196,38 @@ fn judge(
     if trusted_only && let Some(why) = distrusted(&meta) {
         return Err(why.to_owned());
     }
+    let host = match is_module(file).map_err(|e| e.to_string())? {
+        true => Some(host_of_modules(wasm_host)?),
+        false => None,
+    };
     let config = config_dir.map_or(Ok(String::new()), |dir| config_of(&id, dir))?;
     Ok(Some(Found {
         id,
         file: file.to_owned(),
         config,
+        host,
     }))
+}
+
+/// Whether it begins as WebAssembly modules do (NRI-211).
+fn is_module(file: &Path) -> io::Result<bool> {
+    let mut magic = [0; 4];
+    match fs::File::open(file)?.read_exact(&mut magic) {
+        Ok(()) => Ok(magic == *b"\0asm"),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn host_of_modules(program: Option<&Path>) -> Result<PathBuf, String> {
+    let program = program.ok_or("is a WebAssembly module, which this runtime does not run")?;
+    match fs::metadata(program) {
+        Ok(_) => Ok(program.to_owned()),
+        Err(e) => Err(format!(
+            "is a WebAssembly module, and what runs them is not installed: {}: {e}",
+            program.display()
+        )),
+    }
 }
 
 fn distrusted(meta: &fs::Metadata) -> Option<&'static str> {
@@ -272,7 +303,7 @@ impl Drop for Child {
     }
 }
 
-/// Starts a plugin: no arguments, three variables, /dev/null as stdin and stdout, our log behind stderr, its socket as fd 3.
+/// Starts a plugin: no arguments (its host: the module), three variables, /dev/null as stdin and stdout, our log behind stderr, its socket as fd 3.
 ///
 /// Uses posix_spawn, without code between fork and exec.
 pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportError> {
@@ -364,7 +395,12 @@ fn own(pid: nix::unistd::Pid) -> io::Result<Child> {
 
 fn spawn(found: &Found, socket: &OwnedFd, stderr: &OwnedFd) -> nix::Result<nix::unistd::Pid> {
     let text = |s: String| CString::new(s).map_err(|_| nix::Error::EINVAL);
-    let path = CString::new(found.file.as_os_str().as_bytes()).map_err(|_| nix::Error::EINVAL)?;
+    let bytes = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    let file = bytes(&found.file).map_err(|_| nix::Error::EINVAL)?;
+    let host = found.host.as_deref().map(bytes).transpose();
+    let host = host.map_err(|_| nix::Error::EINVAL)?;
+    // A module is what its host is given.
+    let arguments: Vec<_> = host.iter().chain([&file]).map(CString::as_c_str).collect();
     let env = [
         text(format!("{ENV_NAME}={}", found.id.name))?,
         text(format!("{ENV_INDEX}={}", found.id.index))?,
@@ -386,5 +422,5 @@ fn spawn(found: &Found, socket: &OwnedFd, stderr: &OwnedFd) -> nix::Result<nix::
     default.add(signal::Signal::SIGPIPE);
     attr.set_sigdefault(&default)?;
     attr.set_sigmask(&signal::SigSet::empty())?;
-    posix_spawn(path.as_c_str(), &actions, &attr, &[path.as_c_str()], &env)
+    posix_spawn(arguments[0], &actions, &attr, &arguments, &env)
 }

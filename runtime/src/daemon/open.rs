@@ -173,7 +173,11 @@ impl Parts {
             config: Arc::new(config),
             dirs,
             host: Arc::new(host),
-            hooks: Arc::new(Hooks::new(describe.clone(), log.clone())),
+            hooks: Arc::new(Hooks::new(
+                helpers.join("nri-wasm"),
+                describe.clone(),
+                log.clone(),
+            )),
             describe,
             pods,
             containers,

@@ -7,17 +7,18 @@
 
 use std::{
     net::IpAddr,
+    path::PathBuf,
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
 };
 
-use nri::{Adaptation, Refused, Told, Turn, record::Recorder};
+use nri::{Adaptation, Turn, record::Recorder};
 use proto_cri::v1 as cri;
 use proto_nri::Event;
 
 use super::{
     broken,
-    error::{Error, Kind, Result},
+    contract_point::Point,
+    error::{Error, Result},
     event_log,
     message::{self, Describe},
     plugins::Plugins,
@@ -28,7 +29,7 @@ use super::{
 };
 use crate::{
     config, oci,
-    trace::{Action, EventLog, Subject, What},
+    trace::{Action, EventLog},
     violate,
 };
 
@@ -68,13 +69,16 @@ pub struct Hooks {
     adaptation: OnceLock<Adaptation>,
     /// Ended with the daemon.
     recorder: OnceLock<Recorder>,
+    /// Runs plugins that are WebAssembly modules.
+    wasm_host: PathBuf,
     describe: Describe,
     log: EventLog,
 }
 
 impl Hooks {
-    pub fn new(describe: Describe, log: EventLog) -> Self {
+    pub fn new(wasm_host: PathBuf, describe: Describe, log: EventLog) -> Self {
         Self {
+            wasm_host,
             adaptation: OnceLock::new(),
             recorder: OnceLock::new(),
             describe,
@@ -98,7 +102,10 @@ impl Hooks {
             let _ = self.recorder.set(recorder);
         }
         let adaptation = builder
-            .settings(config.nri_settings())
+            .settings(nri::Settings {
+                wasm_host: Some(self.wasm_host.clone()),
+                ..config.nri_settings()
+            })
             .default_validator(config.nri.default_validator.clone())
             .source(Arc::clone(&plugins) as Arc<dyn nri::Source>)
             .observer(plugins)
@@ -439,80 +446,6 @@ impl Hooks {
     }
 
     fn reach(&self, pod: &Pod, container: Option<&Container>, event: Event) -> Point<'_> {
-        let point = Point {
-            log: &self.log,
-            subject: event_log::subject(pod, container),
-            event,
-            begun: Instant::now(),
-        };
-        point.record(What::Point {
-            point: contract_point(event),
-            hook: nri::mask::event_name(event).to_owned(),
-        });
-        point
+        Point::reach(&self.log, event_log::subject(pod, container), event)
     }
-}
-
-/// One pass through a contract point, for the event log. What each plugin answered in it is logged by
-/// [`Plugins`], as it comes.
-struct Point<'a> {
-    log: &'a EventLog,
-    subject: Subject,
-    event: Event,
-    begun: Instant,
-}
-
-impl Point<'_> {
-    fn record(&self, what: What) {
-        self.log.record(self.subject.clone(), what);
-    }
-
-    fn passed(&self, aborted: Option<String>) {
-        self.record(What::Passed {
-            hook: nri::mask::event_name(self.event).to_owned(),
-            took_ns: nanoseconds(self.begun.elapsed()),
-            aborted,
-        });
-    }
-
-    /// A notification: what went wrong is in the plugins' lines.
-    fn noted(&self, _: &Told) {
-        self.passed(None);
-    }
-
-    /// A teardown: nothing stops it, and a failure that is to be told is for its end.
-    fn told(&self, told: &Told) -> Result<()> {
-        self.passed(None);
-        match &told.failed {
-            None => Ok(()),
-            Some(why) => Err(Error::failed(format!("NRI: {why}"))),
-        }
-    }
-
-    fn end(&self, told: std::result::Result<Told, Refused>) -> Result<()> {
-        match told {
-            Ok(_) => {
-                self.passed(None);
-                Ok(())
-            }
-            Err(refused) => self.refused(refused),
-        }
-    }
-
-    fn refused<T>(&self, refused: Refused) -> Result<T> {
-        self.passed(Some(refused.reason.clone()));
-        if self.event == Event::RunPodSandbox && violate::is("run-veto-nameless") {
-            return Err(Error::failed("NRI: vetoed"));
-        }
-        Err(Error::new(Kind::Failed, format!("NRI: {}", refused.reason)))
-    }
-}
-
-/// CONTRACT.md numbers the points as NRI numbers its events.
-fn contract_point(event: Event) -> String {
-    format!("C-{:02}", event as i32)
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -30,6 +30,7 @@ pub mod adjusted_cgroup;
 pub mod admit;
 mod broken;
 pub mod container_exit;
+mod contract_point;
 pub mod create_container;
 pub mod dirs;
 pub mod driver;

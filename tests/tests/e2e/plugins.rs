@@ -141,6 +141,40 @@ async fn the_daemon_lives_without_its_plugins_and_takes_them_back() {
     pod.end().await;
 }
 
+/// Vetoes every container, in twelve bytes at 8.
+const MODULE: &str = r#"(module
+    (memory (export "memory") 2)
+    (data (i32.const 8) "not by WASM!")
+    (global $top (mut i32) (i32.const 1024))
+    (func (export "malloc") (param i32) (result i32)
+        global.get $top
+        (global.set $top (i32.add (global.get $top) (local.get 0))))
+    (func (export "free") (param i32))
+    (func (export "plugin_api_version") (result i64) (i64.const 1))
+    (func (export "plugin_configure") (param i32 i32) (result i64) (i64.const 0))
+    (func (export "plugin_synchronize") (param i32 i32) (result i64) (i64.const 0))
+    (func (export "plugin_shutdown") (param i32 i32) (result i64) (i64.const 0))
+    (func (export "plugin_create_container") (param i32 i32) (result i64) (i64.const 0x88000000c)))"#;
+
+#[tokio::test]
+async fn a_webassembly_module_in_the_plugin_directory_is_a_plugin() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("module");
+    fs::write(&file, wat::parse_str(MODULE).expect("a module")).expect("written");
+    let daemon = Daemon::with(Setup::default().plugin("10-module", file)).await;
+    let plugins = daemon.plugins().await;
+    assert_eq!(plugins[0]["id"], "10-module", "{plugins:?}");
+    assert_eq!(plugins[0]["state"], "active", "{plugins:?}");
+    let pod = daemon.cri().pod("p").await;
+    let config = pod.cri.container_config("c", &["true"]);
+    let refused = pod.try_create(config).await.expect_err("it vetoes");
+    assert!(
+        refused.message().contains("10-module") && refused.message().ends_with("not by WASM!"),
+        "{refused}"
+    );
+    pod.end().await;
+}
+
 #[tokio::test]
 async fn go_plugins_and_ours_see_the_same_events_in_the_same_order() {
     let setup = Setup::default().plugin("90-launched", bins::peer("nri-logger"));

@@ -181,7 +181,7 @@ fn the_wire_crates_have_no_logic() {
 
 #[test]
 fn imports_point_down_only() {
-    let floors: [(&str, &[&str]); 10] = [
+    let floors: [(&str, &[&str]); 11] = [
         ("proto-cri", &[]),
         ("proto-nri", &[]),
         ("proto-cairn", &[]),
@@ -191,6 +191,7 @@ fn imports_point_down_only() {
         ("cairn-create", &["cairn-monitor"]),
         ("nri-plugins", &["nri", "proto-nri"]),
         ("nri-bench", &["nri"]),
+        ("nri-wasm", &["nri", "proto-nri"]),
         (
             "cairn",
             &[

@@ -1,0 +1,286 @@
+//! A module, and the one instance of it that answers: loaded, called, stopped at its deadline.
+//!
+//! ```text
+//!  bytes ─► Module ─► instance ──call──► answer
+//!                        ▲        └────► stopped at its deadline: the instance goes, and the next call makes another,
+//!                        └───────────── which is configured as the first one was, and remembers nothing
+//! ```
+//! The ABI is that of the Go package `pkg/api` (`go-plugin`): a function takes an encoded request at (pointer, length) and
+//! returns pointer and length of the encoded answer in one number, with bit 31 set where the answer is an error's text.
+
+use std::time::{Duration, Instant};
+
+use wasmi::{
+    Config, CustomFuelCosts, Engine, Extern, Instance, Linker, Memory, Store, StoreLimitsBuilder,
+    TypedFunc, TypedResumableCall, WasmParams, WasmResults, errors::ErrorKind,
+};
+
+use crate::host::{self, State, TimedOut};
+
+/// What `plugin_api_version` must answer.
+const API_VERSION: u64 = 1;
+/// Of an answer, in bytes: as much as the mux carries at once.
+const LONGEST: u32 = 4 << 20;
+/// Work between two looks at the clock: about a millisecond.
+const SLICE: u64 = 1 << 18;
+/// For an instance to be made.
+const START: Duration = Duration::from_secs(5);
+
+/// Error of a module.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    #[error("not a module that can be run: {0}")]
+    Bad(String),
+    #[error("exports no {0}: not an NRI plugin")]
+    Missing(&'static str),
+    #[error("made for version {0} of the plugin API (supported: {API_VERSION})")]
+    Version(u64),
+    /// In its own words.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{function}: {why}")]
+    Failed { function: String, why: String },
+    #[error("{0}: stopped at its deadline")]
+    TimedOut(String),
+}
+
+impl ModuleError {
+    /// The instance can be called again.
+    fn is_answer(&self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
+}
+
+/// A module and its instance, if it has one.
+pub struct Module {
+    engine: Engine,
+    module: wasmi::Module,
+    memory: usize,
+    instance: Option<Running>,
+    /// What the first instance was configured with.
+    configured: Option<Vec<u8>>,
+}
+
+struct Running {
+    store: Store<State>,
+    instance: Instance,
+    memory: Memory,
+    malloc: TypedFunc<u32, u32>,
+    free: TypedFunc<u32, ()>,
+}
+
+impl Module {
+    /// Compiles it, and makes an instance, which may take as much `memory` in bytes.
+    ///
+    /// # Errors
+    /// It is no module, no plugin, or does not start.
+    pub fn load(bytes: &[u8], memory: usize) -> Result<Self, ModuleError> {
+        let mut config = Config::default();
+        // The start section would run without a deadline; no compiler of plugins writes one.
+        config.consume_fuel(true).allow_start_fn(false);
+        // Functions are translated when they are called first; to run out of fuel there could not be resumed.
+        config.fuel_cost(CustomFuelCosts {
+            bytes_copied_per_fuel: 64,
+            fuel_per_bytes_translated: 0,
+            fuel_per_bytes_validated: 0,
+        });
+        let engine = Engine::new(&config);
+        let module = wasmi::Module::new(&engine, bytes);
+        let module = module.map_err(|error| ModuleError::Bad(error.to_string()))?;
+        let mut loaded = Self {
+            engine,
+            module,
+            memory,
+            instance: None,
+            configured: None,
+        };
+        for needed in ["plugin_configure", "plugin_synchronize", "plugin_shutdown"] {
+            if !loaded.has(needed) {
+                return Err(ModuleError::Missing(needed));
+            }
+        }
+        loaded.instance = Some(loaded.start()?);
+        Ok(loaded)
+    }
+
+    /// Whether it exports a function of this name.
+    pub fn has(&self, function: &str) -> bool {
+        let export = self.module.get_export(function);
+        export.is_some_and(|export| export.func().is_some())
+    }
+
+    /// `plugin_configure`; a later instance is configured alike.
+    ///
+    /// # Errors
+    /// As [`Module::call`].
+    pub fn configure(
+        &mut self,
+        request: Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Vec<u8>, ModuleError> {
+        let answer = self.call("plugin_configure", &request, deadline)?;
+        self.configured = Some(request);
+        Ok(answer)
+    }
+
+    /// Calls a function of the plugin; an empty answer is an empty message.
+    ///
+    /// # Errors
+    /// Its own, or what has become of it: then its instance is gone.
+    pub fn call(
+        &mut self,
+        function: &'static str,
+        request: &[u8],
+        deadline: Instant,
+    ) -> Result<Vec<u8>, ModuleError> {
+        let mut running = match self.instance.take() {
+            Some(running) => running,
+            None => self.again(deadline)?,
+        };
+        let answer = running.ask(function, request, deadline);
+        if answer.as_ref().err().is_none_or(ModuleError::is_answer) {
+            self.instance = Some(running);
+        }
+        answer
+    }
+
+    fn again(&self, deadline: Instant) -> Result<Running, ModuleError> {
+        eprintln!("warning: a new instance of the module is made, which remembers nothing");
+        let mut running = self.start()?;
+        if let Some(request) = &self.configured {
+            running.ask("plugin_configure", request, deadline)?;
+        }
+        Ok(running)
+    }
+
+    fn start(&self) -> Result<Running, ModuleError> {
+        let bad = |error: wasmi::Error| ModuleError::Bad(error.to_string());
+        let limits = StoreLimitsBuilder::new().memory_size(self.memory).build();
+        let deadline = Instant::now() + START;
+        let mut store = Store::new(&self.engine, State::new(limits, deadline));
+        store.limiter(|state| &mut state.limits);
+        store.set_fuel(SLICE).map_err(bad)?;
+        let mut linker = Linker::new(&self.engine);
+        host::link(&mut linker, &self.module).map_err(bad)?;
+        let instance = linker.instantiate_and_start(&mut store, &self.module);
+        let instance = instance.map_err(bad)?;
+        let memory = instance
+            .get_export(&store, "memory")
+            .and_then(Extern::into_memory);
+        let memory = memory.ok_or(ModuleError::Missing("memory"))?;
+        let malloc = instance.get_typed_func(&store, "malloc");
+        let free = instance.get_typed_func(&store, "free");
+        let mut running = Running {
+            malloc: malloc.map_err(|_| ModuleError::Missing("malloc"))?,
+            free: free.map_err(|_| ModuleError::Missing("free"))?,
+            memory,
+            instance,
+            store,
+        };
+        if let Ok(initialize) = instance.get_typed_func::<(), ()>(&running.store, "_initialize") {
+            match running.run("_initialize", initialize, ()) {
+                Err(ModuleError::Failed { why, .. }) if why == exited(0) => {}
+                initialized => initialized?,
+            }
+        }
+        let version = instance.get_typed_func::<(), u64>(&running.store, "plugin_api_version");
+        let version = version.map_err(|_| ModuleError::Missing("plugin_api_version"))?;
+        match running.run("plugin_api_version", version, ())? {
+            API_VERSION => Ok(running),
+            other => Err(ModuleError::Version(other)),
+        }
+    }
+}
+
+fn exited(code: i32) -> String {
+    format!("it has exited with code {code}")
+}
+
+impl Running {
+    fn ask(
+        &mut self,
+        function: &'static str,
+        request: &[u8],
+        deadline: Instant,
+    ) -> Result<Vec<u8>, ModuleError> {
+        let failed = |why: &str| ModuleError::Failed {
+            function: function.to_owned(),
+            why: why.to_owned(),
+        };
+        self.store.data_mut().deadline = deadline;
+        let called = self
+            .instance
+            .get_typed_func::<(u32, u32), u64>(&self.store, function);
+        let called = called.map_err(|_| ModuleError::Missing(function))?;
+        let length = u32::try_from(request.len()).map_err(|_| failed("the request is too long"))?;
+        let mut at = 0;
+        if length > 0 {
+            at = self.run("malloc", self.malloc, length)?;
+            let put = self.memory.write(&mut self.store, at as usize, request);
+            put.map_err(|_| failed("malloc answers an address outside of its memory"))?;
+        }
+        let answer = self.run(function, called, (at, length))?;
+        if at != 0 {
+            self.run("free", self.free, at)?;
+        }
+        let (at, length) = ((answer >> 32) as u32, (answer & 0x7fff_ffff) as u32);
+        let is_error = answer & (1 << 31) != 0;
+        if length > LONGEST {
+            return Err(failed("the answer is longer than 4 MiB"));
+        }
+        let mut bytes = vec![0; length as usize];
+        let read = self.memory.read(&self.store, at as usize, &mut bytes);
+        read.map_err(|_| failed("the answer lies outside of its memory"))?;
+        if at != 0 {
+            self.run("free", self.free, at)?;
+        }
+        match is_error {
+            true => Err(ModuleError::Refused(
+                String::from_utf8_lossy(&bytes).into_owned(),
+            )),
+            false => Ok(bytes),
+        }
+    }
+
+    /// Runs a function, slice by slice, until it returns or its deadline has passed.
+    fn run<P: WasmParams, R: WasmResults>(
+        &mut self,
+        name: &str,
+        function: TypedFunc<P, R>,
+        arguments: P,
+    ) -> Result<R, ModuleError> {
+        let told = |error: &wasmi::Error| match error.kind() {
+            ErrorKind::I32ExitStatus(code) => ModuleError::Failed {
+                function: name.to_owned(),
+                why: exited(*code),
+            },
+            _ if error.downcast_ref::<TimedOut>().is_some() => {
+                ModuleError::TimedOut(name.to_owned())
+            }
+            _ => ModuleError::Failed {
+                function: name.to_owned(),
+                why: error.to_string(),
+            },
+        };
+        self.store.set_fuel(SLICE).map_err(|e| told(&e))?;
+        let mut call = function
+            .call_resumable(&mut self.store, arguments)
+            .map_err(|e| told(&e))?;
+        loop {
+            call = match call {
+                TypedResumableCall::Finished(results) => return Ok(results),
+                TypedResumableCall::HostTrap(trap) => return Err(told(trap.host_error())),
+                TypedResumableCall::OutOfFuel(_)
+                    if Instant::now() >= self.store.data().deadline =>
+                {
+                    return Err(ModuleError::TimedOut(name.to_owned()));
+                }
+                TypedResumableCall::OutOfFuel(more) => {
+                    let fuel = more.required_fuel().max(SLICE);
+                    self.store.set_fuel(fuel).map_err(|e| told(&e))?;
+                    more.resume(&mut self.store).map_err(|e| told(&e))?
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A module as a table of handlers: what it exports is what it can subscribe to.
+//!
+//! A module that was made before each event had a function of its own exports `plugin_state_change` and not those: then nine
+//! events go there, as to an old plugin that is a program.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nri::{Handlers, Result};
+use parking_lot::Mutex;
+use prost::Message;
+use proto_nri::*;
+
+use crate::module::Module;
+
+/// For a call whose caller does not say how long it waits.
+const USUAL: Duration = Duration::from_secs(2);
+
+const STATE_CHANGE: &str = "plugin_state_change";
+
+type Shared = Arc<Mutex<Module>>;
+
+/// One call at a time: an instance has one thread. It waits on a thread of its own, so that the connection lives on.
+async fn ask(module: &Shared, function: &'static str, request: Vec<u8>) -> Result<Vec<u8>> {
+    let (module, deadline) = (module.clone(), deadline());
+    let answer =
+        tokio::task::spawn_blocking(move || module.lock().call(function, &request, deadline));
+    Ok(answer
+        .await?
+        .inspect_err(|error| eprintln!("error: {error}"))?)
+}
+
+fn deadline() -> Instant {
+    Instant::now() + nri::time_left().unwrap_or(USUAL)
+}
+
+/// Every event that `module` can take.
+pub fn handlers(module: Module) -> Handlers {
+    let module = Arc::new(Mutex::new(module));
+    with_events(with_control(Handlers::new(), &module), &module)
+}
+
+fn with_control(handlers: Handlers, module: &Shared) -> Handlers {
+    let (configured, synchronised, ended) = (module.clone(), module.clone(), module.clone());
+    handlers
+        .configure_answer(move |request: ConfigureRequest| {
+            let (module, deadline) = (configured.clone(), deadline());
+            async move {
+                let request = request.encode_to_vec();
+                let answer =
+                    tokio::task::spawn_blocking(move || module.lock().configure(request, deadline));
+                let answer = answer
+                    .await?
+                    .inspect_err(|error| eprintln!("error: {error}"))?;
+                Ok(ConfigureResponse::decode(&*answer)?)
+            }
+        })
+        .synchronize(move |pods, containers| {
+            let module = synchronised.clone();
+            async move {
+                let request = SynchronizeRequest {
+                    pods,
+                    containers,
+                    more: false,
+                };
+                let answer = ask(&module, "plugin_synchronize", request.encode_to_vec()).await?;
+                Ok(SynchronizeResponse::decode(&*answer)?.update)
+            }
+        })
+        .shutdown(move |_| {
+            let module = ended.clone();
+            // It is told, and has nothing more to say.
+            async move { drop(ask(&module, "plugin_shutdown", Vec::new()).await) }
+        })
+}
+
+/// A handler for each event that there is a function for. The last word says what of the object goes to
+/// `plugin_state_change` where there is none: `none` for events that it does not tell of.
+macro_rules! events {
+    ($handlers:ident, $module:ident; $($function:literal $request:ident $event:ident $old:tt;)*) => {
+        $(if $module.lock().has($function) {
+            let module = $module.clone();
+            $handlers = $handlers.on(move |request: $request| {
+                let module = module.clone();
+                async move {
+                    let answer = ask(&module, $function, request.encode_to_vec()).await?;
+                    Ok(Message::decode(&*answer)?)
+                }
+            });
+        } else { events!(@old $handlers $module $request $event $old); })*
+    };
+    (@old $handlers:ident $module:ident $request:ident $event:ident none) => {};
+    (@old $handlers:ident $module:ident $request:ident $event:ident pod) => {
+        events!(@changed $handlers $module $request $event, |_| None);
+    };
+    (@old $handlers:ident $module:ident $request:ident $event:ident container) => {
+        events!(@changed $handlers $module $request $event, |request: &mut $request| request.container.take());
+    };
+    (@changed $handlers:ident $module:ident $request:ident $event:ident, $container:expr) => {
+        if $module.lock().has(STATE_CHANGE) {
+            let module = $module.clone();
+            $handlers = $handlers.on(move |mut request: $request| {
+                let module = module.clone();
+                async move {
+                    let container: fn(&mut $request) -> Option<Container> = $container;
+                    let change = StateChangeEvent {
+                        event: Event::$event as i32,
+                        container: container(&mut request),
+                        pod: request.pod,
+                    };
+                    ask(&module, STATE_CHANGE, change.encode_to_vec()).await?;
+                    Ok(Default::default())
+                }
+            });
+        }
+    };
+}
+
+fn with_events(mut handlers: Handlers, module: &Shared) -> Handlers {
+    events! { handlers, module;
+        "plugin_run_pod_sandbox" RunPodSandboxRequest RunPodSandbox pod;
+        "plugin_update_pod_sandbox" UpdatePodSandboxRequest UpdatePodSandbox none;
+        "plugin_post_update_pod_sandbox" PostUpdatePodSandboxRequest PostUpdatePodSandbox pod;
+        "plugin_stop_pod_sandbox" StopPodSandboxRequest StopPodSandbox pod;
+        "plugin_remove_pod_sandbox" RemovePodSandboxRequest RemovePodSandbox pod;
+        "plugin_create_container" CreateContainerRequest CreateContainer none;
+        "plugin_post_create_container" PostCreateContainerRequest PostCreateContainer container;
+        "plugin_start_container" StartContainerRequest StartContainer container;
+        "plugin_post_start_container" PostStartContainerRequest PostStartContainer container;
+        "plugin_update_container" UpdateContainerRequest UpdateContainer none;
+        "plugin_post_update_container" PostUpdateContainerRequest PostUpdateContainer container;
+        "plugin_stop_container" StopContainerRequest StopContainer none;
+        "plugin_remove_container" RemoveContainerRequest RemoveContainer container;
+        "plugin_validate_container_adjustment" ValidateContainerAdjustmentRequest ValidateContainerAdjustment none;
+    }
+    handlers
+}

@@ -1,0 +1,90 @@
+//! A pass through a contract point (CONTRACT.md), as the event log and the caller have it.
+
+use std::time::{Duration, Instant};
+
+use nri::{Refused, Told};
+use proto_nri::Event;
+
+use super::error::{Error, Kind, Result};
+use crate::{
+    trace::{EventLog, Subject, What},
+    violate,
+};
+
+/// One pass through a contract point, for the event log. What each plugin answered in it is logged by
+/// [`Plugins`](super::plugins::Plugins), as it comes.
+pub struct Point<'a> {
+    log: &'a EventLog,
+    subject: Subject,
+    event: Event,
+    begun: Instant,
+}
+
+impl<'a> Point<'a> {
+    pub fn reach(log: &'a EventLog, subject: Subject, event: Event) -> Self {
+        let point = Self {
+            log,
+            subject,
+            event,
+            begun: Instant::now(),
+        };
+        point.record(What::Point {
+            point: contract_point(event),
+            hook: nri::mask::event_name(event).to_owned(),
+        });
+        point
+    }
+
+    fn record(&self, what: What) {
+        self.log.record(self.subject.clone(), what);
+    }
+
+    pub fn passed(&self, aborted: Option<String>) {
+        self.record(What::Passed {
+            hook: nri::mask::event_name(self.event).to_owned(),
+            took_ns: nanoseconds(self.begun.elapsed()),
+            aborted,
+        });
+    }
+
+    /// A notification: what went wrong is in the plugins' lines.
+    pub fn noted(&self, _: &Told) {
+        self.passed(None);
+    }
+
+    /// A teardown: nothing stops it, and a failure that is to be told is for its end.
+    pub fn told(&self, told: &Told) -> Result<()> {
+        self.passed(None);
+        match &told.failed {
+            None => Ok(()),
+            Some(why) => Err(Error::failed(format!("NRI: {why}"))),
+        }
+    }
+
+    pub fn end(&self, told: std::result::Result<Told, Refused>) -> Result<()> {
+        match told {
+            Ok(_) => {
+                self.passed(None);
+                Ok(())
+            }
+            Err(refused) => self.refused(refused),
+        }
+    }
+
+    pub fn refused<T>(&self, refused: Refused) -> Result<T> {
+        self.passed(Some(refused.reason.clone()));
+        if self.event == Event::RunPodSandbox && violate::is("run-veto-nameless") {
+            return Err(Error::failed("NRI: vetoed"));
+        }
+        Err(Error::new(Kind::Failed, format!("NRI: {}", refused.reason)))
+    }
+}
+
+/// CONTRACT.md numbers the points as NRI numbers its events.
+fn contract_point(event: Event) -> String {
+    format!("C-{:02}", event as i32)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
