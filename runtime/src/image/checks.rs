@@ -101,6 +101,7 @@ pub fn report(data: &[u8]) {
     for list in [report.implied(), report.opaque(), report.whiteouts()] {
         list.unwrap_or_default().iter().for_each(is_confined);
     }
+    assert!(report.sums().unwrap_or_default().len() <= data.len() / 16);
 }
 
 /// `WWW-Authenticate`, and whether what it asks for may be had.
@@ -168,7 +169,8 @@ pub mod tests {
         let config = String::from_utf8(seed("config", "good")).unwrap();
         assert!(parse_config(&config).is_ok());
         assert!(ImageRecord::from_json(&seed("image_record", "good")).is_ok());
-        assert!(serde_json::from_slice::<unpack::Report>(&seed("unpack_report", "good")).is_ok());
+        let report = serde_json::from_slice::<unpack::Report>(&seed("unpack_report", "good"));
+        assert_eq!(report.unwrap().sums().unwrap(), [(5, 7)].into());
         let header = String::from_utf8(seed("challenge", "good")).unwrap();
         assert!(matches!(challenge(&header), Some(Challenge::Bearer { .. })));
         assert!(registry::token_of(&seed("registry_answer", "good")).is_some());

@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::attributes::copy_attributes;
 use super::digest::{Digest, Hasher};
 use super::error::{Error, blocking};
-use super::layer_record::LayerInfo;
+use super::inventory::{self, Sums};
+use super::layer_record::{INVENTORY, LayerInfo};
 use super::manifest::Descriptor;
 use super::progress::Progress;
 use super::scratch::TempDir;
@@ -296,24 +297,54 @@ impl Unpacked {
         let root: OwnedFd = File::open(&fs)
             .map_err(Error::io("layer", "open", &fs))?
             .into();
-        let hidden = {
-            let _long = self.said.is_long().then(|| LONG_REPORT.lock());
-            let report = self
-                .said
-                .read(|bytes| serde_json::from_slice::<Report>(bytes));
-            let report = report.map_err(|e| fail("report")(e.to_string()))?;
-            let report = report.map_err(|e| fail("report")(e.to_string()))?;
-            finish(&root, lowers, &report).map_err(|(step, e)| fail(step)(e))?
-        };
+        let long = self.said.is_long().then(|| LONG_REPORT.lock());
+        let report = self
+            .said
+            .read(|bytes| serde_json::from_slice::<Report>(bytes));
+        let report = report.map_err(|e| fail("report")(e.to_string()))?;
+        let report = report.map_err(|e| fail("report")(e.to_string()))?;
+        let hidden = finish(&root, lowers, &report).map_err(|(step, e)| fail(step)(e))?;
+        let sums = report.sums().map_err(fail("report"))?;
+        drop(report);
         crate::fault::point("image.layer.flush").map_err(fail("fault"))?;
-        // One flush for all the layer's files (CRI-445); records are written only after it.
-        rustix::fs::syncfs(&root).map_err(|e| fail("flush")(e.to_string()))?;
+        // One flush for all the layer's files (CRI-445); records are written only after it. The disk is busy with it while
+        // the inventory is made.
+        let (flushed, tree) = std::thread::scope(|scope| {
+            let flush =
+                std::thread::Builder::new().spawn_scoped(scope, || rustix::fs::syncfs(&root));
+            let tree = self.inventory(&root, &sums);
+            drop((sums, long));
+            let flushed = flush.map(|flush| match flush.join() {
+                Ok(flushed) => flushed,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            (flushed, tree)
+        });
+        let flushed = flushed.and_then(|flushed| Ok(flushed?));
+        flushed.map_err(|e| fail("flush")(e.to_string()))?;
+        let tree = tree.map_err(|e| fail("inventory")(e.to_string()))?;
+        if tree.is_none() {
+            tracing::warn!(layer = %chain_id, "its tree is too large for an inventory: it cannot be verified");
+        }
         crate::fault::point("image.layer.commit").map_err(fail("fault"))?;
         let mut info = LayerInfo::new(chain_id.clone(), diff_id.clone());
         info.inodes = self.summary.inodes;
         info.disk_bytes = self.summary.disk_bytes;
         info.opaque = hidden;
+        info.tree = tree;
         store.commit_layer(&self.tmp, info)
+    }
+
+    /// Writes down what is in the finished tree, durably.
+    fn inventory(&self, root: &OwnedFd, sums: &Sums) -> std::io::Result<Option<Digest>> {
+        let path = self.tmp.path.join(INVENTORY);
+        let file = File::create_new(&path)?;
+        let written = inventory::write(root.as_fd(), sums, &file)?;
+        match written {
+            Some(_) => file.sync_all()?,
+            None => std::fs::remove_file(&path)?,
+        }
+        Ok(written)
     }
 }
 

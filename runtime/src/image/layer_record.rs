@@ -8,6 +8,8 @@ use super::digest::Digest;
 
 /// Of `layer.json`.
 pub(super) const SCHEMA: u32 = 1;
+/// The inventory of a layer's tree, beside it.
+pub(super) const INVENTORY: &str = "tree";
 
 /// Record of a committed layer; `layer.json` beside its tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -20,6 +22,10 @@ pub struct LayerInfo {
     pub inodes: u64,
     /// It hides everything below it (an opaque marker at its root).
     pub opaque: bool,
+    /// Digest of the inventory of its tree; none of a layer that an earlier version unpacked, or of a tree that is too
+    /// large for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<Digest>,
 }
 
 impl LayerInfo {
@@ -31,6 +37,7 @@ impl LayerInfo {
             disk_bytes: 0,
             inodes: 0,
             opaque: false,
+            tree: None,
         }
     }
 }

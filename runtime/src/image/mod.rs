@@ -11,12 +11,15 @@
 //! are names for it. `Images` is a cheap handle; all work it starts ends with the future that
 //! asked for it, but for a pull that several wait for, which ends with the last of them.
 
+mod aside;
 mod attributes;
 mod auth;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod checks;
+mod compare;
 mod digest;
 mod error;
+mod facts;
 mod flights;
 mod fsutil;
 mod host;
@@ -24,6 +27,7 @@ mod hosts;
 mod images;
 mod import;
 mod ingest;
+mod inventory;
 mod layer;
 mod layer_record;
 mod manifest;
@@ -40,15 +44,19 @@ mod registry;
 mod scratch;
 mod spool;
 mod store;
+mod sum;
 mod transfer;
 mod turns;
 pub mod unpack;
+mod verify;
 mod view;
 
 use std::path::Path;
 use std::sync::Arc;
 
+pub use aside::InTheWay;
 pub use auth::Auth;
+pub use compare::Watch;
 pub use digest::Digest;
 pub use error::Error;
 pub use flights::PullUnderWay;
@@ -63,6 +71,7 @@ pub use pull_error::PullError;
 pub use record::{ImageRecord, ImageUser, Named, RunConfig};
 pub use reference::{BadReference, Reference};
 pub use turns::Bounds as TurnBounds;
+pub use verify::{Damage, Verified};
 
 use images::Shared;
 use layer::Unpacker;

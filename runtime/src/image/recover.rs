@@ -114,13 +114,34 @@ pub fn load_records(
 }
 
 fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageRecord, String> {
+    let record = read_one(path)?;
+    match record.layers.iter().find(|l| !layers.contains_key(*l)) {
+        Some(missing) => Err(format!("layer {missing} is missing")),
+        None => Ok(record),
+    }
+}
+
+/// The record in this file; the error says why it cannot be believed.
+pub fn read_one(path: &Path) -> Result<ImageRecord, String> {
     let bytes = fs::read(path).map_err(|e| e.to_string())?;
     let record = ImageRecord::from_json(&bytes).map_err(|e| e.to_string())?;
     if path.file_stem() != Some(OsStr::new(record.id.hex())) {
         return Err(format!("its name does not match image {}", record.id));
     }
-    match record.layers.iter().find(|l| !layers.contains_key(*l)) {
-        Some(missing) => Err(format!("layer {missing} is missing")),
-        None => Ok(record),
+    Ok(record)
+}
+
+/// The images that have a record on the disk, whatever is in it.
+pub fn ids_on_disk(root: &Path) -> Result<Vec<Digest>, Error> {
+    let dir = root.join("records");
+    let failed = || Error::io("image records", "read", &dir);
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(&dir).map_err(failed())? {
+        let path = entry.map_err(failed())?.path();
+        let stem = path.file_stem().and_then(OsStr::to_str);
+        if path.extension() == Some(OsStr::new("json")) {
+            ids.extend(stem.and_then(|hex| Digest::from_hex(hex).ok()));
+        }
     }
+    Ok(ids)
 }

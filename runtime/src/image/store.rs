@@ -32,15 +32,17 @@ use crate::replace;
 const WRITERS: usize = 16;
 
 #[derive(Default)]
-struct Inner {
-    images: HashMap<Digest, Arc<ImageRecord>>,
+pub(super) struct Inner {
+    pub images: HashMap<Digest, Arc<ImageRecord>>,
     /// `name:tag` to the one image that has it.
     tags: HashMap<String, Digest>,
-    layers: HashMap<Digest, Layer>,
+    pub layers: HashMap<Digest, Layer>,
     /// Directory of a use to the chain ids it needs.
-    uses: HashMap<PathBuf, Vec<Digest>>,
+    pub uses: HashMap<PathBuf, Vec<Digest>>,
     /// Layers that work in progress counts on.
-    holds: HashMap<Digest, usize>,
+    pub holds: HashMap<Digest, usize>,
+    /// Good layers of images that were set aside, for the pull that brings these back.
+    pub kept: HashSet<Digest>,
     /// Images whose file could not be brought up to date.
     behind: HashSet<Digest>,
 }
@@ -117,7 +119,11 @@ impl Store {
         self.frozen.store(true, Ordering::Release);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::Acquire)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         // The maps are valid between any two statements, so a panic elsewhere does not spoil them.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,6 +178,9 @@ impl Store {
             }
             let now = Arc::new(now);
             inner.images.insert(record.id.clone(), now.clone());
+            for layer in &now.layers {
+                inner.kept.remove(layer);
+            }
             (now, losers)
         };
         // A tag is taken from its old owner first: a crash between leaves no tag with two owners.
@@ -265,7 +274,7 @@ impl Store {
         with_config(&path, str::to_owned).map_err(Error::io("image record", "read", &path))
     }
 
-    fn record_path(&self, id: &Digest) -> PathBuf {
+    pub fn record_path(&self, id: &Digest) -> PathBuf {
         self.root.join("records").join(format!("{}.json", id.hex()))
     }
 
@@ -303,6 +312,10 @@ impl Store {
 
     pub fn has_layer(&self, chain_id: &Digest) -> bool {
         self.lock().layers.contains_key(chain_id)
+    }
+
+    pub fn layer(&self, chain_id: &Digest) -> Option<Layer> {
+        self.lock().layers.get(chain_id).cloned()
     }
 
     /// Trees of these layers, topmost first, down to the first that hides all below.
@@ -387,7 +400,7 @@ impl Store {
 
     /// Removes those of `candidates` that nothing names any more.
     fn sweep(self: &Arc<Self>, candidates: &[Digest]) {
-        if self.frozen.load(Ordering::Acquire) {
+        if self.is_frozen() {
             return;
         }
         let mut dirs = Vec::new();
@@ -396,6 +409,7 @@ impl Store {
             let mut needed: HashSet<&Digest> = inner.holds.keys().collect();
             needed.extend(inner.images.values().flat_map(|image| &image.layers));
             needed.extend(inner.uses.values().flatten());
+            needed.extend(&inner.kept);
             let unneeded: Vec<_> = candidates
                 .iter()
                 .filter(|c| !needed.contains(c))

@@ -372,7 +372,7 @@ fn copy_file(
 }
 
 /// The next part of a file that is no hole, from `at` on.
-fn data_from(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+pub(super) fn data_from(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
     }

@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::limits::{Limits, REPORTED_MAX};
+use super::limits::{Limits, REPORTED_MAX, SUMS_MAX};
 use super::metadata::{
     PAGE, Result, copy_sparsely, failed, is_applied, is_dir, metadata, owner, times, tolerate,
 };
@@ -43,6 +43,8 @@ pub struct Applied {
     pub whiteouts: HashSet<CleanPath>,
     pub inodes: u64,
     pub disk_bytes: u64,
+    /// By inode, the sum of a file's content. A later one counts: the inode has been given to another file.
+    pub sums: Vec<(u64, u32)>,
 }
 
 pub struct Applier {
@@ -251,7 +253,12 @@ impl Applier {
         let fd = rustix::fs::openat(self.here(), name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(failed("make a file"))?;
         let mut file = File::from(fd);
-        self.applied.disk_bytes += copy_sparsely(data, &mut file, entry.size)?;
+        let (on_disk, sum) = copy_sparsely(data, &mut file, entry.size)?;
+        self.applied.disk_bytes += on_disk;
+        if entry.size > 0 && self.applied.sums.len() < SUMS_MAX {
+            let stat = rustix::fs::fstat(&file).map_err(failed("look at a file"))?;
+            self.applied.sums.push((stat.st_ino, sum));
+        }
         metadata(entry, &file)?;
         rustix::fs::futimens(&file, &times(entry)).map_err(failed("set the times"))
     }

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use super::super::sum::Sum;
 use super::tarball::Entry;
 
 pub const PAGE: u64 = 4096;
@@ -76,12 +77,13 @@ pub fn is_dir(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// Copies a file's content, leaving holes where whole pages are zero. Returns bytes on disk.
-pub fn copy_sparsely(data: &mut impl Read, file: &mut File, size: u64) -> Result<u64> {
+/// Copies a file's content, leaving holes where whole pages are zero. Returns bytes on disk, and the content's sum.
+pub fn copy_sparsely(data: &mut impl Read, file: &mut File, size: u64) -> Result<(u64, u32)> {
     let mut buffer = vec![0; 128 * 1024];
     let mut left = size;
     let mut on_disk = 0;
     let mut hole_at_end = false;
+    let mut sum = Sum::default();
     while left > 0 {
         let want = buffer
             .len()
@@ -92,13 +94,15 @@ pub fn copy_sparsely(data: &mut impl Read, file: &mut File, size: u64) -> Result
         hole_at_end = want as u64 >= PAGE && chunk.iter().all(|b| *b == 0);
         if hole_at_end {
             file.seek(SeekFrom::Current(i64::try_from(want).unwrap_or(i64::MAX)))?;
+            sum.skip(want as u64);
         } else {
             file.write_all(chunk)?;
+            sum.add(chunk);
             on_disk += (want as u64).next_multiple_of(PAGE);
         }
     }
     if hole_at_end {
         file.set_len(size)?;
     }
-    Ok(on_disk)
+    Ok((on_disk, sum.finish()))
 }

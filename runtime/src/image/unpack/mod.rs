@@ -30,12 +30,15 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::digest::{Digest, HashingReader};
+use super::inventory::Sums;
 use apply::Applier;
-use limits::{Limits, REPORTED_MAX};
+use limits::{Limits, REPORTED_MAX, SUMS_MAX};
 use path::CleanPath;
 
-/// The report is a few numbers and three lists of paths.
-pub const REPORT_MAX: u64 = 16 << 20;
+/// The report is a few numbers, three lists of paths, and one of sums, of up to 8 MB.
+pub const REPORT_MAX: u64 = 24 << 20;
+/// An inode and a sum.
+const SUM: usize = 12;
 
 /// Report of the helper. Paths are bytes, so the lists are base64 of NUL-terminated paths.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,6 +50,8 @@ pub struct Report {
     implied: String,
     opaque: String,
     whiteouts: String,
+    /// Little-endian inodes and sums, in base64.
+    sums: String,
 }
 
 /// What of a report is looked at first.
@@ -72,6 +77,20 @@ impl Report {
     pub fn opaque(&self) -> Result<Vec<CleanPath>, String> {
         paths(&self.opaque)
     }
+
+    /// Sums of the files that were written.
+    pub fn sums(&self) -> Result<Sums, String> {
+        let bytes = STANDARD.decode(&self.sums).map_err(|e| e.to_string())?;
+        let (sums, rest) = bytes.as_chunks::<SUM>();
+        if !rest.is_empty() || sums.len() > SUMS_MAX {
+            return Err(format!("sums of {} bytes", bytes.len()));
+        }
+        let one = |[a, b, c, d, e, f, g, h, sum @ ..]: &[u8; SUM]| {
+            let inode = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
+            (inode, u32::from_le_bytes(*sum))
+        };
+        Ok(sums.iter().map(one).collect())
+    }
 }
 
 fn list<'a>(paths: impl IntoIterator<Item = &'a CleanPath>) -> String {
@@ -81,6 +100,15 @@ fn list<'a>(paths: impl IntoIterator<Item = &'a CleanPath>) -> String {
         bytes.push(0);
     }
     STANDARD.encode(bytes)
+}
+
+fn listed(sums: &[(u64, u32)]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(sums.len() * SUM);
+    for (inode, sum) in sums {
+        bytes.extend(inode.to_le_bytes());
+        bytes.extend(sum.to_le_bytes());
+    }
+    bytes
 }
 
 fn paths(list: &str) -> Result<Vec<CleanPath>, String> {
@@ -169,5 +197,6 @@ fn unpack(input: impl io::Read, root: OwnedFd, limits: Limits) -> io::Result<Rep
         implied: list(&applied.implied),
         opaque: list(&applied.opaque),
         whiteouts: list(&applied.whiteouts),
+        sums: STANDARD.encode(listed(&applied.sums)),
     })
 }

@@ -1,0 +1,198 @@
+//! `cairn image verify`: what the store holds, held against what it should be; and the way for the next pull to mend it.
+//!
+//! ```text
+//! records/<id>.json   its config has the digest that the id says
+//! layers/<n>          the tree has what its inventory says (compare.rs), once for all images that have the layer
+//! ```
+//!
+//! Reads what the disk has, at the speed of the disk, on the one thread of the caller.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::aside::{InTheWay, SetAside};
+use super::compare::{Found, Watch, compare};
+use super::digest::Digest;
+use super::error::Error;
+use super::images::Images;
+use super::record::ImageRecord;
+use super::recover::{ids_on_disk, read_one};
+use super::store::Store;
+
+/// Damages of an image that are told; the rest is counted.
+const TOLD_MAX: usize = 100;
+
+/// What was found of an image.
+#[derive(Debug)]
+pub struct Verified {
+    pub id: Digest,
+    /// Its tags, or else what it was pulled by.
+    pub names: Vec<String>,
+    pub layers: usize,
+    /// Entries of its layers that were looked at.
+    pub entries: u64,
+    /// Layers that nothing is known of that they could be held against.
+    pub unknown: usize,
+    pub damages: Vec<Damage>,
+    /// Damages that are not among those.
+    pub untold: u64,
+}
+
+#[derive(Debug)]
+pub struct Damage {
+    /// The layer's chain id; none for the image's record.
+    pub layer: Option<Digest>,
+    /// In the layer; empty for the layer or the record itself.
+    pub path: String,
+    pub why: String,
+}
+
+impl Verified {
+    fn damage(&mut self, layer: Option<&Digest>, path: &str, why: String) {
+        // At least one of each layer is told: by them a layer is set aside.
+        let is_more = self.damages.last().map(|last| last.layer.as_ref()) == Some(layer);
+        if is_more && self.damages.len() >= TOLD_MAX {
+            self.untold += 1;
+            return;
+        }
+        self.damages.push(Damage {
+            layer: layer.cloned(),
+            path: path.to_owned(),
+            why,
+        });
+    }
+}
+
+/// A layer that was looked at already; none: it cannot be verified.
+type Seen = HashMap<Digest, Option<Arc<Found>>>;
+
+impl Images {
+    /// Verifies these images, or all, and tells of each. Ends early where the watch is over. Blocking.
+    pub fn verify(
+        &self,
+        ids: &[Digest],
+        watch: &Watch,
+        tell: &mut dyn FnMut(Verified),
+    ) -> Result<(), Error> {
+        let store = &self.0.store;
+        let records = records(store, ids)?;
+        let all = records.values().flatten().flat_map(|r| &r.layers);
+        let once: BTreeSet<_> = all.cloned().collect();
+        let once: Vec<_> = once.into_iter().collect();
+        watch.progress.expect(store.usage_of(&once).0);
+        let mut seen = Seen::new();
+        for (id, record) in records {
+            let verified = image(store, &id, record.as_deref(), &mut seen, watch);
+            if (watch.is_over)() {
+                return Ok(());
+            }
+            if let Some(verified) = verified {
+                tell(verified);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets aside what is damaged, so that the next pull fetches it: the images are not here until then.
+    /// Gives the names of other images that go with it, or who is in the way, of which layer. Blocking.
+    pub fn set_aside(
+        &self,
+        found: &Verified,
+    ) -> Result<Result<Vec<String>, (Digest, InTheWay)>, Error> {
+        let store = &self.0.store;
+        let mut layers: Vec<_> = found
+            .damages
+            .iter()
+            .filter_map(|d| d.layer.as_ref())
+            .collect();
+        layers.sort();
+        layers.dedup();
+        let mut others = Vec::new();
+        for layer in layers {
+            match store.set_aside(layer)? {
+                SetAside::Not(in_the_way) => return Ok(Err((layer.clone(), in_the_way))),
+                SetAside::With(images) => {
+                    let images = images.iter().filter(|image| image.id != found.id);
+                    others.extend(images.flat_map(|image| names(image)));
+                }
+            }
+        }
+        if found.damages.iter().any(|damage| damage.layer.is_none()) {
+            store.forget(&found.id)?;
+        }
+        Ok(Ok(others))
+    }
+}
+
+/// Images by id, those of memory and those of the disk; none for one whose record cannot be read.
+fn records(
+    store: &Store,
+    ids: &[Digest],
+) -> Result<BTreeMap<Digest, Option<Arc<ImageRecord>>>, Error> {
+    let mut records = BTreeMap::new();
+    for image in store.list() {
+        if ids.is_empty() || ids.contains(&image.id) {
+            records.insert(image.id.clone(), Some(image));
+        }
+    }
+    if ids.is_empty() {
+        for id in ids_on_disk(store.root())? {
+            let read = |id: &Digest| read_one(&store.record_path(id)).ok().map(Arc::new);
+            records.entry(id).or_insert_with_key(read);
+        }
+    }
+    Ok(records)
+}
+
+/// None if the image was removed meanwhile.
+fn image(
+    store: &Arc<Store>,
+    id: &Digest,
+    record: Option<&ImageRecord>,
+    seen: &mut Seen,
+    watch: &Watch,
+) -> Option<Verified> {
+    let is_known = || store.get(id).is_some();
+    let layers = record.map_or(&[][..], |record| &record.layers[..]);
+    // What only the disk has is held by nobody, and by this not let go of either.
+    let _hold = is_known().then(|| store.hold(layers));
+    let mut verified = Verified {
+        id: id.clone(),
+        names: record.map_or_else(Vec::new, names),
+        layers: layers.len(),
+        entries: 0,
+        unknown: 0,
+        damages: Vec::new(),
+        untold: 0,
+    };
+    if let Err(why) = read_one(&store.record_path(id)) {
+        verified.damage(None, "", format!("its record: {why}"));
+    }
+    for chain_id in layers {
+        let Some(layer) = store.layer(chain_id) else {
+            verified.damage(Some(chain_id), "", "is missing".to_owned());
+            continue;
+        };
+        let found = seen.entry(chain_id.clone()).or_insert_with(|| {
+            let tree = layer.info.tree.as_ref();
+            tree.map(|digest| Arc::new(compare(&layer.dir, digest, watch)))
+        });
+        let Some(found) = found else {
+            verified.unknown += 1;
+            continue;
+        };
+        for (path, why) in &found.damages {
+            verified.damage(Some(chain_id), path, why.clone());
+        }
+        verified.entries += found.entries;
+        verified.untold += found.untold;
+    }
+    (is_known() || store.record_path(id).exists()).then_some(verified)
+}
+
+fn names(record: &ImageRecord) -> Vec<String> {
+    match record.repo_tags.is_empty() {
+        true => record.repo_digests.clone(),
+        false => record.repo_tags.clone(),
+    }
+}
