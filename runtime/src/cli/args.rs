@@ -214,6 +214,8 @@ pub enum ImageCommand {
     Pull(ImagePull),
     /// Remove images with all their names; tells which containers still use them.
     Rm(ImageRm),
+    /// Hold images against what was pulled: after a loss of power, or with a bad disk; exit 1 if one is damaged.
+    Verify(ImageVerify),
     /// Import an OCI layout tar ("-" reads standard input).
     Import {
         file: PathBuf,
@@ -339,6 +341,30 @@ pub struct ImagePull {
     /// A docker config.json with credentials (docker login, podman login); helpers that it names are not run.
     #[arg(long, value_name = "FILE")]
     pub authfile: Option<PathBuf>,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reads all files of the images' layers from the disk, and holds type, mode, owner, size, link target, attributes and content of
+each against what was unpacked; and each image's configuration against the image's id. Containers run on meanwhile.
+
+An image that is set aside is not there until it is pulled again (a kubelet does that by itself), which fetches the damaged
+layers only. A damaged layer that a container or an image volume has is left, and its users are named.
+
+Exit code 1: something is damaged, or was until now. Layers that nothing is known of to hold them against are told, and are no
+damage.")]
+pub struct ImageVerify {
+    /// Names or ids of images, or unique beginnings of ids; all images if none is given.
+    #[arg(value_name = "IMAGE")]
+    pub images: Vec<String>,
+    /// Set aside what is damaged, so that the next pull fetches it.
+    #[arg(long)]
+    pub repair: bool,
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
     #[command(flatten)]
     pub connect: Connect,
 }

@@ -1,8 +1,10 @@
-//! `cairn image ls`, `pull` and `rm`: by CRI; how far a pull is, by `cairn.v1`.
+//! `cairn image ls`, `pull` and `rm`: by CRI; `verify`, and how far a pull is, by `cairn.v1`.
 
 use std::{convert::Infallible, fs, time::Duration};
 
-use proto_cairn::v1::{PullsRequest, cairn_client::CairnClient};
+use proto_cairn::v1::{
+    PullsRequest, VerifyImagesRequest, cairn_client::CairnClient, verify_images_response::Step,
+};
 use proto_cri::v1::{
     self as cri, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
@@ -10,12 +12,16 @@ use proto_cri::v1::{
 use tonic::transport::Channel;
 
 use super::{
-    args::{ImageLs, ImagePull, ImageRm, Output},
+    args::{ImageLs, ImagePull, ImageRm, ImageVerify, Output},
     client::channel,
     docker_auth, image_table,
     pull_progress::Shown,
+    verify_table,
 };
-use crate::{cri::MAX_MESSAGE, image::Reference};
+use crate::{
+    cri::{MAX_MESSAGE, is_unserved},
+    image::Reference,
+};
 
 /// Between two looks at how far a pull is.
 const LOOK: Duration = Duration::from_millis(250);
@@ -185,4 +191,44 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// `cairn image verify [IMAGE...]`: prints what was found of each, and answers whether nothing is damaged.
+///
+/// # Errors
+/// One line for a person.
+pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
+    let said = |status: tonic::Status| match is_unserved(&status) {
+        true => "this runtime does not verify images".to_owned(),
+        false => status.message().to_owned(),
+    };
+    let client = CairnClient::new(channel(&arguments.connect).await?);
+    let request = VerifyImagesRequest {
+        images: arguments.images,
+        repair: arguments.repair,
+    };
+    let mut client = client.max_decoding_message_size(MAX_MESSAGE);
+    let mut answers = client
+        .verify_images(request)
+        .await
+        .map_err(said)?
+        .into_inner();
+    let mut shown = Shown::of("verify".to_owned());
+    let mut images = Vec::new();
+    while let Some(answer) = answers.message().await.map_err(said)? {
+        match answer.step {
+            Some(Step::Progress(progress)) => shown.show(progress.bytes, progress.of_bytes),
+            Some(Step::Image(image)) => images.push(image),
+            None => {}
+        }
+    }
+    shown.end();
+    match arguments.output {
+        Output::Table => print!("{}", verify_table::table(&images)),
+        Output::Json => print!("{}", verify_table::json(&images)),
+    }
+    for line in verify_table::advice(&images) {
+        eprintln!("cairn: {line}");
+    }
+    Ok(images.iter().all(|image| image.damages.is_empty()))
 }

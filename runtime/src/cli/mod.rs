@@ -19,5 +19,6 @@ mod status_report;
 pub mod text;
 pub mod timeline;
 pub mod timeline_page;
+mod verify_table;
 mod whole_file;
 mod words;

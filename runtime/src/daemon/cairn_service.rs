@@ -8,14 +8,15 @@ use proto_cairn::v1::{
     HeldObject, HeldRequest, HeldResponse, ImportImageRequest, ImportImageResponse, ImportedImage,
     NetworksRequest, NetworksResponse, Plugin, PluginsRequest, PluginsResponse, PullUnderWay,
     PullsRequest, PullsResponse, RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest,
-    cairn_server::Cairn, import_image_request::Part, import_image_response::Step,
+    VerifyImagesRequest, VerifyImagesResponse, cairn_server::Cairn, import_image_request::Part,
+    import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tokio_util::io::SyncIoBridge;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::networks::Networks;
+use super::{networks::Networks, verify_images};
 use crate::{
     explain,
     image::{Images, ImportFrom, Progress},
@@ -49,7 +50,7 @@ pub struct CairnService {
     pub networks: Arc<Networks>,
 }
 
-type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Cairn for CairnService {
@@ -78,6 +79,18 @@ impl Cairn for CairnService {
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    type VerifyImagesStream = Streamed<VerifyImagesResponse>;
+
+    async fn verify_images(
+        &self,
+        request: Request<VerifyImagesRequest>,
+    ) -> Result<Response<Self::VerifyImagesStream>, Status> {
+        let VerifyImagesRequest { images, repair } = request.into_inner();
+        let (store, registry) = (self.images.clone(), Arc::clone(&self.registry));
+        let answers = verify_images::start(store, registry, &images, repair)?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 
     type TimelineStream = Streamed<TimelineEvent>;

@@ -8,3 +8,4 @@ pub mod metrics;
 mod networks;
 mod open;
 pub mod serve;
+mod verify_images;

@@ -27,6 +27,7 @@ mod harness;
 mod hosts;
 mod idempotence;
 mod image_commands;
+mod image_verify;
 mod images;
 mod lifecycle;
 mod logs;

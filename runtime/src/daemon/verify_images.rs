@@ -1,0 +1,203 @@
+//! `cairn image verify`, the daemon's side: one blocking thread reads, the client's stream is told.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use proto_cairn::v1::{
+    ImageDamage, VerifiedImage, VerifyImagesResponse, VerifyProgress,
+    verify_images_response::Step as Told,
+};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use crate::{
+    image::{Digest, Images, InTheWay, Progress, Verified, Watch},
+    pod::{
+        error::{Error, Kind, Result},
+        registry::Registry,
+    },
+};
+
+/// Answers in flight; the verification waits for a slow reader.
+const ANSWERS: usize = 16;
+/// Between two words of how far it is.
+const TELL: Duration = Duration::from_millis(500);
+
+type Answer = std::result::Result<VerifyImagesResponse, Status>;
+
+/// Begins to verify these images, or all; ends when nobody takes the answers any more.
+pub fn start(
+    images: Images,
+    registry: Arc<Registry>,
+    wanted: &[String],
+    repair: bool,
+) -> Result<mpsc::Receiver<Answer>> {
+    let ids = wanted.iter().map(|text| find(&images, text));
+    let ids = ids.collect::<Result<Vec<_>>>()?;
+    let (answers, receiver) = mpsc::channel(ANSWERS);
+    let progress = Progress::default();
+    let work = {
+        let (answers, progress) = (answers.clone(), progress.clone());
+        move || run(&images, &registry, &ids, repair, &progress, &answers)
+    };
+    let work = tokio::task::spawn_blocking(work);
+    tokio::spawn(async move {
+        tokio::select! {
+            ended = work => if let Err(error) = ended {
+                let error = Error::failed(format!("verify images: {error}"));
+                let _client_is_gone = answers.send(Err(error.into())).await;
+            },
+            () = tell(&progress, &answers) => {}
+        }
+    });
+    Ok(receiver)
+}
+
+fn find(images: &Images, text: &str) -> Result<Digest> {
+    let found = images.resolve(text);
+    match found.map_err(|error| Error::invalid(error.to_string()))? {
+        Some(image) => Ok(image.id.clone()),
+        None => Err(Error::new(
+            Kind::NotFound,
+            format!("image {text}: there is none of this name or id: `cairn image ls` lists all"),
+        )),
+    }
+}
+
+/// Blocking.
+fn run(
+    images: &Images,
+    registry: &Registry,
+    ids: &[Digest],
+    repair: bool,
+    progress: &Progress,
+    answers: &mpsc::Sender<Answer>,
+) {
+    let watch = Watch {
+        progress,
+        is_over: &|| answers.is_closed(),
+    };
+    let tell = |image: VerifiedImage| {
+        let step = Some(Told::Image(image));
+        let _client_is_gone = answers.blocking_send(Ok(VerifyImagesResponse { step }));
+    };
+    // Set aside when all is known: that one image is may make others go.
+    let mut damaged = Vec::new();
+    let verified = images.verify(
+        ids,
+        &watch,
+        &mut |found| match repair && !found.damages.is_empty() {
+            true => damaged.push(found),
+            false => tell(message(&found)),
+        },
+    );
+    if let Err(error) = verified {
+        let error = Error::failed(format!("verify images: {error}"));
+        let _client_is_gone = answers.blocking_send(Err(error.into()));
+        return;
+    }
+    // Who has left does not want it any more.
+    if answers.is_closed() {
+        return;
+    }
+    let known: BTreeSet<_> = damaged
+        .iter()
+        .flat_map(|found| found.names.clone())
+        .collect();
+    for found in damaged {
+        let mut image = message(&found);
+        match images.set_aside(&found) {
+            Ok(Ok(others)) => {
+                tracing::info!(image = %found.id, ?others, "damaged: set aside for the next pull");
+                image.set_aside = true;
+                image.others_set_aside = others;
+                image.others_set_aside.retain(|name| !known.contains(name));
+            }
+            Ok(Err((layer, in_the_way))) => {
+                image.not_set_aside = refusal(registry, &layer, &in_the_way);
+            }
+            Err(error) => image.not_set_aside = error.to_string(),
+        }
+        tell(image);
+    }
+}
+
+fn message(found: &Verified) -> VerifiedImage {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let damages = found.damages.iter().map(|damage| ImageDamage {
+        layer: damage
+            .layer
+            .as_ref()
+            .map_or_else(String::new, Digest::to_string),
+        path: damage.path.clone(),
+        problem: damage.why.clone(),
+    });
+    VerifiedImage {
+        id: found.id.to_string(),
+        names: found.names.clone(),
+        layers: number(found.layers),
+        unverifiable: number(found.unknown),
+        entries: found.entries,
+        damages: damages.collect(),
+        more_damages: found.untold,
+        ..VerifiedImage::default()
+    }
+}
+
+/// Why a layer stays, and what to do.
+fn refusal(registry: &Registry, layer: &Digest, in_the_way: &InTheWay) -> String {
+    match in_the_way {
+        InTheWay::Users(ids) => {
+            let users: Vec<_> = ids.iter().map(|id| user(registry, id)).collect();
+            format!(
+                "layer {layer} is in use by {}: remove that first",
+                users.join(", ")
+            )
+        }
+        InTheWay::Work => format!(
+            "layer {layer} is needed by a pull, an import or another verification: try again when that has ended"
+        ),
+        InTheWay::Unknown => format!(
+            "layer {layer} may be in use: of some container root it cannot be read of which layers it is; the log of \
+             the daemon's start names it"
+        ),
+    }
+}
+
+/// `container pod/name (1a2b3c4d5e6f7)`, or `pod …`.
+fn user(registry: &Registry, id: &str) -> String {
+    let short: String = id.chars().take(13).collect();
+    for (pod, container) in registry.containers() {
+        if container.id == id {
+            let pod = pod.cell.get().config.metadata.clone().unwrap_or_default();
+            let record = container.cell.get();
+            let name = record.config.metadata.clone().unwrap_or_default().name;
+            return format!("container {}/{name} ({short})", pod.name);
+        }
+    }
+    match registry.any(id) {
+        Some(pod) => {
+            let pod = pod.cell.get().config.metadata.clone().unwrap_or_default();
+            format!("pod {}/{} ({short})", pod.namespace, pod.name)
+        }
+        None => format!("container {short}"),
+    }
+}
+
+/// How far it is, while that changes; ends when the client is gone.
+async fn tell(progress: &Progress, answers: &mpsc::Sender<Answer>) {
+    let mut tick = tokio::time::interval(TELL);
+    let mut told = 0;
+    loop {
+        tokio::select! {
+            () = answers.closed() => return,
+            _ = tick.tick() => {}
+        }
+        let (bytes, of_bytes) = progress.get();
+        if bytes != told {
+            told = bytes;
+            let step = Some(Told::Progress(VerifyProgress { bytes, of_bytes }));
+            // A courtesy: a slow reader misses some.
+            let _ = answers.try_send(Ok(VerifyImagesResponse { step }));
+        }
+    }
+}
