@@ -21,6 +21,7 @@ pub mod pod;
 pub mod preflight;
 pub mod remove;
 pub mod replace;
+pub mod spans;
 pub mod stats;
 pub mod store;
 pub mod stream;

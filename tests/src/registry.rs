@@ -125,7 +125,13 @@ impl Drop for Registry {
 }
 
 /// A socket belongs to the network that its maker was in; a thread of its own enters the yard's for it.
-fn listen(yard: u32, host: &str) -> io::Result<TcpListener> {
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Panics
+/// Never.
+pub fn listen(yard: u32, host: &str) -> io::Result<TcpListener> {
     let network = File::open(format!("/proc/{yard}/ns/net"))?;
     let host = host.to_owned();
     let made = thread::spawn(move || {

@@ -109,6 +109,7 @@ impl Config {
         }
         let metrics = check_metrics(&file.metrics)?;
         file.stream.check()?;
+        file.tracing.check()?;
         let mut nri_settings = file.nri.settings()?;
         nri_settings.pod_ips = file.network.nri != NriNetwork::Off;
         if nri_settings.pod_ips && !file.nri.enable {

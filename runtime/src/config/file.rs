@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Deserialize;
 
-use super::{container::Container, handler::Handler, image::Image, nri::Nri, stream::Stream};
+use super::{
+    container::Container, handler::Handler, image::Image, nri::Nri, stream::Stream,
+    tracing::Tracing,
+};
 
 /// The file as it stands, every key optional.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -24,6 +27,7 @@ pub struct File {
     pub nri: Nri,
     pub trace: Trace,
     pub metrics: Metrics,
+    pub tracing: Tracing,
     pub stream: Stream,
 }
 
@@ -146,6 +150,7 @@ impl Default for File {
             nri: Nri::default(),
             trace: Trace::default(),
             metrics: Metrics::default(),
+            tracing: Tracing::default(),
             stream: Stream::default(),
         }
     }

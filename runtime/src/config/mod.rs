@@ -16,6 +16,7 @@ mod read;
 mod size;
 mod stream;
 mod text;
+mod tracing;
 
 pub use checked::{Config, socket_path};
 pub use container::{Container, SeccompDefault};
@@ -29,6 +30,7 @@ pub use nri::Nri;
 pub use read::read;
 pub use stream::Stream;
 pub use text::{DEFAULT_TEXT, manual};
+pub use tracing::Tracing;
 
 #[cfg(test)]
 mod config_tests;

@@ -8,4 +8,5 @@ pub mod metrics;
 mod networks;
 mod open;
 pub mod serve;
+mod traced;
 mod verify_images;

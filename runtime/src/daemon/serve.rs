@@ -19,16 +19,20 @@ use super::{
     calls::Calls,
     metrics,
     open::{Daemon, open},
+    traced::Traces,
 };
 use crate::{
     config::Config,
     cri::{Deadlines, MAX_MESSAGE},
     pod::{error, events::Events},
-    preflight, replace,
+    preflight, replace, spans,
     store::{self, Lock},
     stream,
     trace::{Action, Subject},
 };
+
+/// What every call goes through, the innermost first.
+type Layers = Stack<Deadlines, Stack<Traces, Stack<Calls, Identity>>>;
 
 /// How long RPCs under way may take to end when the daemon is told to.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -79,6 +83,13 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         .await
         .map_err(listen)?;
     let streams = stream::Streams::new(&streams_at, config.stream.idle_timeout);
+    let (collector, sampled) = (
+        &config.tracing.endpoint,
+        config.tracing.sampling_per_million,
+    );
+    let tracing = spans::start(collector, sampled)
+        .map_err(|why| Error::Host(format!("tracing.endpoint: {why}")))?;
+    let (recorder, exporter) = tracing.unzip();
     let socket = config.socket().to_owned();
     let host = look_at_the_host(config.clone()).await?;
     let Daemon {
@@ -114,8 +125,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let sampling = tokio::spawn(async move { sampler.run().await });
     let streaming = tokio::spawn(Arc::clone(&streams).serve(streams_at));
     let server = Server::builder()
-        // Outermost: what a deadline ends is counted as the caller sees it.
+        // Outermost: what a deadline ends is counted, and traced, as the caller sees it.
         .layer(calls)
+        .layer(Traces(recorder))
         .layer(Deadlines)
         .add_service(
             RuntimeServiceServer::new(cri.clone())
@@ -140,6 +152,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         metrics.abort();
     }
     hooks.shutdown("the runtime is shutting down").await;
+    if let Some(exporter) = exporter {
+        exporter.end().await;
+    }
     remove_socket(&socket);
     result
 }
@@ -158,7 +173,7 @@ async fn look_at_the_host(config: Config) -> Result<preflight::Report, Error> {
 }
 
 async fn run(
-    server: Router<Stack<Deadlines, Stack<Calls, Identity>>>,
+    server: Router<Layers>,
     events: &Events,
     streams: &Arc<stream::Streams>,
     listener: UnixListener,

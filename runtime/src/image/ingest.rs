@@ -11,6 +11,7 @@
 //! Where two hosts send the same layer, who has it first commits it.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,10 +27,14 @@ use super::progress::Progress;
 use super::record::{BadRecord, ImageRecord, Names, parse_config};
 use super::spool::Document;
 use super::store::Store;
+use crate::spans;
+
+/// The attribute that names a layer.
+const LAYER: &str = "cairn.layer";
 
 /// Source of blobs: a registry, or an archive.
 pub trait Source: Send + Sync + 'static {
-    type Error: From<Error> + Send + 'static;
+    type Error: From<Error> + Display + Send + 'static;
 
     /// Who is busy with sending: turns are shared out by it.
     fn host(&self) -> &str;
@@ -71,7 +76,8 @@ pub async fn ingest<S: Source>(
         let (store, unpacker, source) = (store.clone(), unpacker.clone(), source.clone());
         let (chain_id, diff_id) = (chain_id.clone(), diff_ids[at].clone());
         let (blob, progress, budget) = (layers[at].clone(), progress.clone(), budget.clone());
-        tasks.spawn(async move {
+        let digest = blob.digest.clone();
+        let work = async move {
             // Those who fetch it from the same host fetch it once; whoever has it from another host
             // does not wait for this one.
             let lock = store.layer_lock(&chain_id.with(source.host()));
@@ -89,6 +95,12 @@ pub async fn ingest<S: Source>(
                 made.unpacked = Some(unpacked);
             }
             Ok::<_, S::Error>((at, made))
+        };
+        let asker = spans::here();
+        tasks.spawn(async move {
+            let of = digest.as_ref().map_or("", Digest::as_str);
+            let fetch = spans::step_of("fetch and unpack a layer", (LAYER, of), work);
+            asker.scope(fetch).await
         });
     }
     commit_in_order(store, &record, &diff_ids, tasks).await?;
@@ -144,7 +156,8 @@ async fn commit_in_order<E: From<Error> + 'static>(
                 let lowers = store.lowers(&record.layers[..next])?;
                 let (store, diff_id) = (store.clone(), diff_ids[next].clone());
                 let one = store.layer_lock(&chain_id).lock_owned().await;
-                blocking(move || {
+                let what = chain_id.clone();
+                let commit = blocking(move || {
                     let _one = one;
                     // Given up meanwhile, by all: then the layer goes as it comes.
                     let _hold = store.hold(std::slice::from_ref(&chain_id));
@@ -152,8 +165,8 @@ async fn commit_in_order<E: From<Error> + 'static>(
                         return Ok(());
                     }
                     unpacked.commit(&store, &chain_id, &diff_id, &lowers)
-                })
-                .await?;
+                });
+                spans::step_of("commit a layer", (LAYER, &what), commit).await?;
             }
             next += 1;
         }

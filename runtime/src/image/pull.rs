@@ -28,6 +28,10 @@ use super::reference::Reference;
 use super::registry::Remote;
 use super::spool::{self, Spool};
 use super::transfer::RemoteBlobs;
+use crate::spans;
+
+/// The attribute that names an image.
+const IMAGE: &str = "cairn.image";
 
 impl Images {
     /// Pulls an image and gives its id. `progress` is that of the pull this one joins, if it joins
@@ -67,8 +71,10 @@ impl Images {
         let (tell, outcome) = watch::channel(None);
         let (shared, progress) = (self.0.clone(), progress.clone());
         let own = progress.clone();
+        let asker = spans::here();
         let task = tokio::spawn(async move {
-            let result = pull(&shared, &reference, &auth, &progress).await;
+            let work = pull(&shared, &reference, &auth, &progress);
+            let result = asker.scope(work).await;
             // Nobody listens any more: then nobody needs the answer.
             let _ = tell.send(Some(result));
         });
@@ -107,7 +113,8 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
         shared.store.scratch.tmp(),
     )?;
     let remote = Arc::new(remote);
-    if let Some(digest) = now(shared, &remote, reference).await? {
+    let asked = now(shared, &remote, reference);
+    if let Some(digest) = spans::step_of("ask the registry", (IMAGE, reference), asked).await? {
         let by_digest = Reference {
             tag: None,
             digest: Some(digest.clone()),
@@ -121,9 +128,15 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
             }
         }
     }
-    let found = find(&remote, reference).await?;
+    let found = spans::step_of(
+        "fetch the manifest",
+        (IMAGE, reference),
+        find(&remote, reference),
+    );
+    let found = found.await?;
     let source = Arc::new(RemoteBlobs(remote));
-    let config = config(shared, &source, &found.image.config).await?;
+    let config = config(shared, &source, &found.image.config);
+    let config = spans::step("fetch the config", config).await?;
     let names = names(reference, found.manifests);
     let (store, unpacker) = (&shared.store, &shared.unpacker);
     let record = ingest(

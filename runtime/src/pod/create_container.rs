@@ -34,6 +34,7 @@ use crate::{
     },
     image::{ImageRecord, Images, Rootfs},
     oci::{self, ApplyContext, ContainerSpec, HostFacts, ImageFacts, Inputs, SeccompKind},
+    spans,
     store::{Cell, Store, blocking, make_private},
     trace::{Action, EventLog},
     violate,
@@ -125,16 +126,14 @@ impl CreateContainer {
         }
         fault::pass("container.create.rootfs").await?;
         let image = self.find_image(&request.config)?;
-        let rootfs = self
-            .images
-            .prepare_rootfs(&container.id, &image, pod.cell.get().mapped_root())
-            .await
-            .step("root file system")?;
+        let root = pod.cell.get().mapped_root();
+        let rootfs = self.images.prepare_rootfs(&container.id, &image, root);
+        let rootfs = spans::step("prepare the root", rootfs).await;
+        let rootfs = rootfs.step("root file system")?;
         fault::pass("container.create.spec").await?;
         let mounted = self.image_mounts(pod, &request.config).await?;
-        let built = self
-            .build(pod, container, request, (&image, &rootfs), &mounted)
-            .await?;
+        let built = self.build(pod, container, request, (&image, &rootfs), &mounted);
+        let built = spans::step("build the spec", built).await?;
         for warning in &built.warnings {
             tracing::warn!(container = %container.id, %warning, "spec");
         }

@@ -33,7 +33,7 @@ use super::{
     record::ContainerPhase,
     remove_container::RemoveContainer,
     remove_pod_sandbox::RemovePodSandbox,
-    request::{ContainerWork, CreateContainerRequest, Message, Reply},
+    request::{ContainerWork, CreateContainerRequest, Message, Reply, Waiter},
     start_container::StartContainer,
     state::{Container, Pod},
     stop_container::StopContainer,
@@ -107,22 +107,6 @@ enum StepKey {
 
 /// On the heap: these are large, and would be moved from stack to stack.
 type StepFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
-
-/// Who waits for the end of a step.
-enum Waiter {
-    Plain(Reply<()>),
-    Id(String, Reply<String>),
-}
-
-impl Waiter {
-    fn tell(self, result: &Result<()>) {
-        // The caller may have gone away.
-        match self {
-            Self::Plain(reply) => drop(reply.send(result.clone())),
-            Self::Id(id, reply) => drop(reply.send(result.clone().map(|()| id))),
-        }
-    }
-}
 
 struct Running {
     verb: Option<Verb>,
@@ -411,11 +395,12 @@ impl Driver {
             step.await?;
             Ok(unsynced.sync().await?)
         };
+        let asker = waiter.asker();
         let task = match call(&key, verb) {
-            Some(call) => self
-                .tasks
-                .spawn(async move { event_log::during(call, &log, subject, step).await }),
-            None => self.tasks.spawn(step),
+            Some(call) => self.tasks.spawn(
+                asker.scope(async move { event_log::during(call, &log, subject, step).await }),
+            ),
+            None => self.tasks.spawn(asker.scope(step)),
         };
         let task = task.id();
         self.keys.insert(task, key.clone());

@@ -12,6 +12,7 @@ use super::{
     record::{ContainerPhase, Mark, PodPhase},
     side_effects::Others,
 };
+use crate::spans;
 use crate::trace::{self, EventLog, Life, Subject, What};
 use crate::violate;
 
@@ -69,6 +70,7 @@ impl nri::Source for Plugins {
 
 impl nri::Observer for Plugins {
     fn delivered(&self, delivery: &Delivery) {
+        traced(delivery);
         let Some(pod) = self.others.registry.any(&delivery.pod) else {
             return;
         };
@@ -85,6 +87,29 @@ impl nri::Observer for Plugins {
             self.log.record(Subject::daemon(), what);
         }
     }
+}
+
+/// The call of a plugin, as a span of what it is part of.
+fn traced(delivery: &Delivery) {
+    use nri::Outcome;
+    let error = match &delivery.outcome {
+        Outcome::NotSubscribed | Outcome::Joining | Outcome::Absent | Outcome::Skipped => return,
+        Outcome::Answered => None,
+        outcome => Some(outcome),
+    };
+    spans::ended(delivery.took, || {
+        let (plugin, event) = (
+            delivery.plugin.to_string(),
+            nri::mask::event_name(delivery.event),
+        );
+        let name = format!("NRI {event} {plugin}");
+        let attributes = vec![("nri.plugin", plugin), ("nri.event", event.to_owned())];
+        (
+            name,
+            attributes,
+            error.map(|outcome| format!("{outcome:?}")),
+        )
+    });
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

@@ -9,12 +9,54 @@ use super::{
     error::{Error, Result},
     record::container_name_key,
 };
-use crate::monitor::Ending;
+use crate::{monitor::Ending, spans};
 
 /// Requests in a pod's queue before senders wait.
 pub const QUEUE: usize = 64;
 
-pub type Reply<T> = oneshot::Sender<Result<T>>;
+/// Where the answer goes, and in whose course the work is done.
+pub struct Reply<T> {
+    answer: oneshot::Sender<Result<T>>,
+    pub asker: spans::Context,
+}
+
+impl<T> Reply<T> {
+    /// For the task that asks.
+    pub fn new() -> (Self, oneshot::Receiver<Result<T>>) {
+        let (answer, answered) = oneshot::channel();
+        let asker = spans::here();
+        (Self { answer, asker }, answered)
+    }
+
+    /// The result comes back where nobody waits any more.
+    pub fn send(self, result: Result<T>) -> std::result::Result<(), Result<T>> {
+        self.answer.send(result)
+    }
+}
+
+/// Who waits for the end of a step.
+pub enum Waiter {
+    Plain(Reply<()>),
+    Id(String, Reply<String>),
+}
+
+impl Waiter {
+    /// In whose course the step is done: his who came first.
+    pub fn asker(&self) -> spans::Context {
+        match self {
+            Self::Plain(reply) => reply.asker.clone(),
+            Self::Id(_, reply) => reply.asker.clone(),
+        }
+    }
+
+    pub fn tell(self, result: &Result<()>) {
+        // The caller may have gone away.
+        match self {
+            Self::Plain(reply) => drop(reply.send(result.clone())),
+            Self::Id(id, reply) => drop(reply.send(result.clone().map(|()| id))),
+        }
+    }
+}
 
 pub enum Message {
     Create(Box<CreateContainerRequest>, Reply<String>),

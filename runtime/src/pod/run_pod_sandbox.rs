@@ -33,6 +33,7 @@ use crate::{
     config::NriNetwork,
     fault,
     oci::{self, HostFacts, PidSharing, SandboxPlan},
+    spans,
     store::{Cell, Store},
     trace::{Action, EventLog},
     violate,
@@ -102,7 +103,7 @@ impl RunPodSandbox {
             Reservation::New => {
                 let id = record.id.clone();
                 // Detached: a client that goes away must not orphan half a sandbox (CRI-008).
-                tokio::spawn(Arc::clone(self).make(record, plan, outcome));
+                tokio::spawn(Arc::clone(self).make(record, plan, outcome, spans::here()));
                 wait(id, starting).await
             }
             Reservation::Starting(id, starting) => {
@@ -179,11 +180,12 @@ impl RunPodSandbox {
         record: PodRecord,
         plan: SandboxPlan,
         outcome: watch::Sender<Option<Result<()>>>,
+        asker: spans::Context,
     ) {
         let (pod, queue) = Pod::new(Cell::loaded(self.records.clone(), record));
         self.registry.publish(&pod);
         let subject = event_log::subject(&pod, None);
-        let phases = self.phases(&pod, &plan);
+        let phases = asker.scope(self.phases(&pod, &plan));
         let result = event_log::during("RunPodSandbox", &self.log, subject, phases).await;
         // What could not be undone stays visible, for Stop and Remove (CRI-112).
         let alive = result.is_ok() || pod.cell.get().failed_step.is_some();
@@ -208,7 +210,12 @@ impl RunPodSandbox {
 
     async fn phases(&self, pod: &Arc<Pod>, plan: &SandboxPlan) -> Result<()> {
         for (at, phase) in PHASES.into_iter().enumerate() {
-            if let Err(error) = self.enter(phase, pod, plan).await {
+            let entering = self.enter(phase, pod, plan);
+            let entered = match phase.step(plan) {
+                Some(step) => spans::step(step, entering).await,
+                None => entering.await,
+            };
+            if let Err(error) = entered {
                 for entered in PHASES[..=at].iter().rev() {
                     let undone = self.undo(*entered, pod).await;
                     note(pod, *entered, undone).await;
@@ -330,6 +337,17 @@ impl Phase {
             Self::HookBegun => fault::pass("pod.start.hook").await,
             Self::Hook => Ok(()),
             Self::Ready => fault::pass("pod.start.ready").await,
+        }
+    }
+
+    /// Its span; of the others there is nothing to see, or there are those of plugins.
+    fn step(self, plan: &SandboxPlan) -> Option<&'static str> {
+        match self {
+            Self::Cgroup => Some("make the cgroup"),
+            Self::Namespaces => Some("make namespaces"),
+            Self::Network => Some("attach the network"),
+            Self::Pause if plan.pid == PidSharing::Pod => Some("start the pause process"),
+            Self::Pause | Self::Record | Self::HookBegun | Self::Hook | Self::Ready => None,
         }
     }
 

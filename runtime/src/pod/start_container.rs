@@ -25,6 +25,7 @@ use crate::{
     clock, fault,
     image::Images,
     monitor::{LaunchSpec, Monitor},
+    spans,
     store::{blocking, make_private},
     trace::{Action, EventLog},
     violate,
@@ -73,8 +74,7 @@ impl StartContainer {
         if told {
             self.hooks.post_start_container(pod, container).await;
         }
-        monitor
-            .start()
+        spans::step("start", monitor.start())
             .await
             .map_err(|error| Error::failed(error.to_string()))?;
         container
@@ -103,31 +103,29 @@ impl StartContainer {
         let group = processes.cgroup(&record.cgroup)?;
         let linux = specs.spec.linux().as_ref();
         let resources = linux.and_then(|linux| linux.resources().clone());
-        group
-            .set_up(&container.id, resources)
+        let set_up = group.set_up(&container.id, resources);
+        spans::step("make the cgroup", set_up)
             .await
             .step("cgroup")?;
 
         fault::pass("container.start.launch").await?;
-        self.mount_root(pod, container).await?;
-        let launched = processes
-            .launcher
-            .launch(LaunchSpec {
-                id: container.id.clone(),
-                dir: processes.dirs.container(&container.id),
-                config: specs.to_config().step("encode the spec")?,
-                cgroups: processes.joined_by_monitor(&group),
-                tty: record.config.tty,
-                stdin: record.config.stdin,
-                stdin_once: record.config.stdin_once,
-                log_path: record.log_path.as_deref().map(|path| {
-                    let directory = pod.cell.get().config.log_directory.clone();
-                    log_path::marked(path, directory.as_ref())
-                }),
-                max_log_line: self.max_log_line,
-                join,
-            })
-            .await;
+        spans::step("mount the root", self.mount_root(pod, container)).await?;
+        let launched = processes.launcher.launch(LaunchSpec {
+            id: container.id.clone(),
+            dir: processes.dirs.container(&container.id),
+            config: specs.to_config().step("encode the spec")?,
+            cgroups: processes.joined_by_monitor(&group),
+            tty: record.config.tty,
+            stdin: record.config.stdin,
+            stdin_once: record.config.stdin_once,
+            log_path: record.log_path.as_deref().map(|path| {
+                let directory = pod.cell.get().config.log_directory.clone();
+                log_path::marked(path, directory.as_ref())
+            }),
+            max_log_line: self.max_log_line,
+            join,
+        });
+        let launched = spans::step("spawn the monitor and create", launched).await;
         let root = processes.dirs.rootfs(&container.id);
         // Not awaited: an unmount waits for the kernel's grace period, the container need not.
         tokio::task::spawn_blocking(move || unmount_root(&root));

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     error::{Error, Kind, Result},
@@ -138,7 +138,7 @@ impl Pod {
     /// # Errors
     /// What the work ended in, or [`Kind::Unavailable`] when the daemon is ending.
     pub async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = Reply::new();
         let lost = |_| {
             Error::new(
                 Kind::Unavailable,

@@ -47,3 +47,4 @@ mod stats;
 mod streaming;
 mod streaming_load;
 mod timeline_page;
+mod tracing;

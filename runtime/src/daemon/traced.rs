@@ -1,0 +1,133 @@
+//! A span per CRI call, below the caller's; by the names of OpenTelemetry's conventions for gRPC.
+//!
+//! Stands outside of the deadlines, as the counts do.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_util::future::Either;
+use tonic::{
+    body::Body,
+    codegen::http::{HeaderMap, Request, Response},
+};
+use tower::{Layer, Service};
+
+use crate::spans::{Open, Recorder, Value};
+
+/// Of CRI; our own commands are not traced.
+const TRACED: &str = "/runtime.v1.";
+
+/// None where nothing is traced.
+#[derive(Clone)]
+pub struct Traces(pub Option<Recorder>);
+
+impl<S> Layer<S> for Traces {
+    type Service = Traced<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Traced {
+            inner,
+            recorder: self.0.clone(),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct Traced<S> {
+    inner: S,
+    recorder: Option<Recorder>,
+}
+
+type Answer = Result<Response<Body>, Infallible>;
+
+impl<S> Service<Request<Body>> for Traced<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Either<S::Future, Pin<Box<dyn Future<Output = Answer> + Send>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let span = self.recorder.as_ref().and_then(|recorder| {
+            let name = request.uri().path();
+            let (service, method) = name.strip_prefix('/')?.split_once('/')?;
+            let is_traced = name.starts_with(TRACED) && method.len() <= 64;
+            let mut span = is_traced.then(|| recorder.call(&name[1..], request.headers()))??;
+            for (key, value) in [
+                ("rpc.system", "grpc"),
+                ("rpc.service", service),
+                ("rpc.method", method),
+            ] {
+                span.say(key, Value::Text(value.to_owned()));
+            }
+            Some(span)
+        });
+        let call = self.inner.call(request);
+        let Some(span) = span else {
+            return Either::Left(call);
+        };
+        Either::Right(Box::pin(async move {
+            let answer = span.context().scope(call).await?;
+            finish(span, answer.headers());
+            Ok(answer)
+        }))
+    }
+}
+
+/// A refusal has its code among the headers; what has none has begun well.
+fn finish(mut span: Open, headers: &HeaderMap) {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let code: i64 = text("grpc-status").map_or(0, |code| code.parse().unwrap_or(2));
+    span.say("rpc.grpc.status_code", Value::Number(code));
+    // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS: the server's fault; the rest is the
+    // caller's.
+    let is_ours = matches!(code, 2 | 4 | 12 | 13 | 14 | 15);
+    span.end(is_ours.then(|| message(text("grpc-message").unwrap_or_default())));
+}
+
+/// As gRPC writes it: percent-encoded.
+fn message(encoded: &str) -> String {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let code = behind
+            .get(..2)
+            .and_then(|hex| std::str::from_utf8(hex).ok());
+        let code = code.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match (first, code) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &behind[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_as_grpc_writes_it() {
+        assert_eq!(
+            message("sandbox \"x\": a%20b%0Ac%C3%B6"),
+            "sandbox \"x\": a b\ncö"
+        );
+        assert_eq!(message("100%"), "100%");
+        assert_eq!(message("%zz%4"), "%zz%4");
+    }
+}

@@ -1,0 +1,340 @@
+//! The span in whose course a task works, and what hangs below it.
+
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::sync::mpsc;
+use tonic::codegen::http::HeaderMap;
+
+use super::{
+    parent::{HEADER, Parent},
+    span::{Kind, Span, SpanId, TraceId, Value, clipped},
+};
+use crate::clock;
+
+const MILLION: u32 = 1_000_000;
+
+tokio::task_local! {
+    static CURRENT: Context;
+}
+
+/// Where spans of a piece of work hang; empty where it is not traced.
+#[derive(Clone, Default)]
+pub struct Context(Option<Arc<Place>>);
+
+struct Place {
+    recorder: Recorder,
+    trace: TraceId,
+    span: SpanId,
+}
+
+/// The context of this task.
+pub fn here() -> Context {
+    CURRENT.try_with(Clone::clone).unwrap_or_default()
+}
+
+impl Context {
+    /// Does the work in this context, in whatever task.
+    pub async fn scope<F: Future>(self, work: F) -> F::Output {
+        match self.0 {
+            None => work.await,
+            Some(_) => CURRENT.scope(self, work).await,
+        }
+    }
+
+    fn child(&self, name: &str) -> Option<Open> {
+        let place = self.0.as_deref()?;
+        let span = Open::new(place.recorder.clone(), place.trace, Some(place.span), name);
+        span.map(|span| span.of_kind(Kind::Internal))
+    }
+}
+
+/// Does one step of what the task works at: a span of it, if that is traced.
+pub async fn step<T, E: Display>(
+    name: &'static str,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    match here().child(name) {
+        None => work.await,
+        Some(span) => span.during(work).await,
+    }
+}
+
+/// As [`step`], with what it is done to.
+pub async fn step_of<T, E: Display>(
+    name: &'static str,
+    (key, what): (&'static str, &(impl Display + ?Sized)),
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    match here().child(name) {
+        None => work.await,
+        Some(mut span) => {
+            span.say(key, Value::Text(clipped(&what.to_string())));
+            span.during(work).await
+        }
+    }
+}
+
+/// A step that somebody else did and took the time of, which has ended just now.
+pub fn ended(
+    took: Duration,
+    describe: impl FnOnce() -> (String, Vec<(&'static str, String)>, Option<String>),
+) {
+    let context = here();
+    if context.0.is_none() {
+        return;
+    }
+    let (name, attributes, error) = describe();
+    if let Some(mut span) = context.child(&name) {
+        span.began_before(took);
+        for (key, text) in attributes {
+            span.say(key, Value::Text(clipped(&text)));
+        }
+        span.end(error);
+    }
+}
+
+/// Takes spans that have ended; clones share it.
+#[derive(Clone)]
+pub struct Recorder(Arc<Shared>);
+
+struct Shared {
+    queue: mpsc::Sender<Span>,
+    per_million: u32,
+    /// That some got lost has been told.
+    overflowed: AtomicBool,
+}
+
+impl Recorder {
+    /// Of calls that bring no trace, so many of a million are traced.
+    pub fn new(queue: mpsc::Sender<Span>, per_million: u32) -> Self {
+        Self(Arc::new(Shared {
+            queue,
+            per_million,
+            overflowed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The span of a call, if it is sampled: by the caller who has a trace, else by chance.
+    pub fn call(&self, name: &str, headers: &HeaderMap) -> Option<Open> {
+        let parent = headers.get(HEADER).and_then(|value| value.to_str().ok());
+        let parent = parent.and_then(Parent::parse);
+        let (trace, above) = match parent {
+            Some(parent) => (parent.sampled.then_some(parent.trace)?, Some(parent.span)),
+            None => (self.by_chance()?, None),
+        };
+        Open::new(self.clone(), trace, above, name).map(|span| span.of_kind(Kind::Server))
+    }
+
+    fn by_chance(&self) -> Option<TraceId> {
+        if self.0.per_million == 0 {
+            return None;
+        }
+        let trace: TraceId = random()?;
+        let [.., a, b, c, d] = trace;
+        let drawn = u64::from(u32::from_be_bytes([a, b, c, d]));
+        let chance = (drawn * u64::from(MILLION)) >> 32;
+        (chance < u64::from(self.0.per_million)).then_some(trace)
+    }
+
+    fn record(&self, span: Span) {
+        if self.0.queue.try_send(span).is_err() && !self.0.overflowed.swap(true, Ordering::Relaxed)
+        {
+            tracing::debug!("spans come faster than they can be sent: some are dropped");
+        }
+    }
+}
+
+/// A span under way. It ends when it is dropped; with an error then, unless its end was told.
+pub struct Open {
+    recorder: Recorder,
+    begun: Instant,
+    /// Taken when it ends.
+    span: Option<Span>,
+}
+
+impl Open {
+    fn new(recorder: Recorder, trace: TraceId, parent: Option<SpanId>, name: &str) -> Option<Self> {
+        let start_ns = u64::try_from(clock::now_ns()).unwrap_or(0);
+        Some(Self {
+            recorder,
+            begun: Instant::now(),
+            span: Some(Span {
+                trace,
+                id: random()?,
+                parent,
+                name: clipped(name),
+                kind: Kind::Internal,
+                start_ns,
+                end_ns: start_ns,
+                attributes: Vec::new(),
+                error: Some("cut short: nobody waits for it any more".to_owned()),
+            }),
+        })
+    }
+
+    fn of_kind(mut self, kind: Kind) -> Self {
+        if let Some(span) = &mut self.span {
+            span.kind = kind;
+        }
+        self
+    }
+
+    fn began_before(&mut self, took: Duration) {
+        if let (Some(span), Some(begun)) = (&mut self.span, self.begun.checked_sub(took)) {
+            span.start_ns -= u64::try_from(took.as_nanos())
+                .unwrap_or(0)
+                .min(span.start_ns);
+            self.begun = begun;
+        }
+    }
+
+    pub fn say(&mut self, key: &'static str, value: Value) {
+        if let Some(span) = &mut self.span {
+            span.attributes.push((key, value));
+        }
+    }
+
+    /// For the work that the span is of.
+    pub fn context(&self) -> Context {
+        Context(self.span.as_ref().map(|span| {
+            Arc::new(Place {
+                recorder: self.recorder.clone(),
+                trace: span.trace,
+                span: span.id,
+            })
+        }))
+    }
+
+    async fn during<T, E: Display>(self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let result = self.context().scope(work).await;
+        self.end(result.as_ref().err().map(ToString::to_string));
+        result
+    }
+
+    /// It went well, or why not.
+    pub fn end(mut self, error: Option<String>) {
+        if let Some(span) = &mut self.span {
+            span.error = error.map(|error| clipped(&error));
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(mut span) = self.span.take() {
+            let took = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(0);
+            span.end_ns = span.start_ns.saturating_add(took);
+            self.recorder.record(span);
+        }
+    }
+}
+
+/// None where the kernel has no randomness: then there is no span either.
+fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let length = getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK).ok()?;
+    (length == N && bytes != [0; N]).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn recorder(per_million: u32) -> (Recorder, mpsc::Receiver<Span>) {
+        let (queue, spans) = mpsc::channel(8);
+        (Recorder::new(queue, per_million), spans)
+    }
+
+    fn headers(parent: Option<&'static str>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Some(parent) = parent {
+            headers.insert(HEADER, parent.parse().expect("a header"));
+        }
+        headers
+    }
+
+    fn all(spans: &mut mpsc::Receiver<Span>) -> Vec<Span> {
+        std::iter::from_fn(|| spans.try_recv().ok()).collect()
+    }
+
+    #[tokio::test]
+    async fn steps_hang_below_the_call_also_in_another_task_and_the_call_below_its_caller() {
+        let (recorder, mut spans) = recorder(0);
+        let call = recorder
+            .call("call", &headers(Some(PARENT)))
+            .expect("sampled");
+        let work = async {
+            let inner = async { step("inner", async { Ok::<_, String>(()) }).await };
+            let _ = step("outer", inner).await;
+            let elsewhere = here().scope(step("elsewhere", async { Err::<(), _>("no") }));
+            tokio::spawn(elsewhere).await.expect("no panic")
+        };
+        let _ = call.context().scope(work).await;
+        call.end(None);
+        let spans = all(&mut spans);
+        let names: Vec<_> = spans.iter().map(|span| &*span.name).collect();
+        assert_eq!(names, ["inner", "outer", "elsewhere", "call"]);
+        let [inner, outer, elsewhere, call] = &spans[..] else {
+            panic!("four");
+        };
+        assert_eq!(
+            call.parent,
+            Some([0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31])
+        );
+        assert_eq!(
+            (outer.parent, elsewhere.parent),
+            (Some(call.id), Some(call.id))
+        );
+        assert_eq!(inner.parent, Some(outer.id));
+        assert_eq!(
+            (&elsewhere.error, &outer.error),
+            (&Some("no".into()), &None)
+        );
+        assert!(spans.iter().all(|span| span.trace == call.trace));
+        assert!(outer.start_ns <= inner.start_ns && inner.end_ns <= outer.end_ns);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_sampled_makes_no_span() {
+        let (off, mut spans) = recorder(0);
+        let (on, _) = recorder(MILLION);
+        assert!(off.call("call", &headers(None)).is_none());
+        assert!(on.call("call", &headers(None)).is_some());
+        // The caller's word counts, either way.
+        let not = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+        assert!(on.call("call", &headers(Some(not))).is_none());
+        let _ = step("alone", async { Ok::<_, String>(()) }).await;
+        ended(Duration::ZERO, || panic!("it is not asked for"));
+        assert!(all(&mut spans).is_empty());
+        let (some, _) = recorder(250_000);
+        let sampled = (0..4000).filter(|_| some.call("call", &headers(None)).is_some());
+        assert!((700..1300).contains(&sampled.count()));
+    }
+
+    #[tokio::test]
+    async fn a_span_that_is_dropped_has_an_error_and_a_full_queue_holds_nobody_up() {
+        let (recorder, mut spans) = recorder(MILLION);
+        for _ in 0..20 {
+            drop(recorder.call("call", &headers(None)));
+        }
+        let spans = all(&mut spans);
+        assert_eq!(spans.len(), 8);
+        assert!(
+            spans[0]
+                .error
+                .as_deref()
+                .is_some_and(|e| e.starts_with("cut short"))
+        );
+        assert!(spans[0].parent.is_none());
+    }
+}

@@ -1,0 +1,94 @@
+//! The caller's span, as W3C Trace Context writes it into metadata. Pure.
+
+use super::span::{SpanId, TraceId};
+
+/// The name of the header.
+pub const HEADER: &str = "traceparent";
+
+/// A span of somebody else's, to hang ours below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parent {
+    pub trace: TraceId,
+    pub span: SpanId,
+    /// The caller records it.
+    pub sampled: bool,
+}
+
+impl Parent {
+    /// `00-<32 hex>-<16 hex>-<2 hex>`. What is not that is no parent: tracing never fails a call.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('-');
+        let (version, trace) = (parts.next()?, parts.next()?);
+        let (span, flags) = (parts.next()?, parts.next()?);
+        let version: [u8; 1] = hex(version)?;
+        // Later versions may have more behind; none may be 255.
+        let more = parts.next().is_some();
+        if version == [255] || (version == [0] && more) {
+            return None;
+        }
+        let (trace, span, flags): (TraceId, SpanId, [u8; 1]) =
+            (hex(trace)?, hex(span)?, hex(flags)?);
+        let is_some = trace != TraceId::default() && span != SpanId::default();
+        is_some.then_some(Self {
+            trace,
+            span,
+            sampled: flags[0] & 1 == 1,
+        })
+    }
+}
+
+/// So many bytes of small hex digits.
+fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn a_parent_is_read_with_its_flag() {
+        let parent = Parent::parse(GOOD).expect("good");
+        assert_eq!((parent.trace[0], parent.trace[15]), (0x0a, 0x9c));
+        assert_eq!((parent.span[0], parent.span[7]), (0xb7, 0x31));
+        assert!(parent.sampled);
+        let not = GOOD.replace("-01", "-02");
+        assert!(!Parent::parse(&not).expect("good").sampled);
+        // Of a later version what is known counts.
+        let later = format!("01{}-more", &GOOD[2..]);
+        assert_eq!(Parent::parse(&later), Some(parent));
+    }
+
+    #[test]
+    fn what_is_no_parent_is_none() {
+        for bad in [
+            "",
+            "00",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1",
+        ] {
+            assert_eq!(Parent::parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The messages of OTLP that are sent, as opentelemetry-proto 1.x numbers their fields; what is not used is left out.
+
+use super::span::{self, Kind, Value};
+
+/// Of the one method.
+pub const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExportTraceServiceRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub resource_spans: Vec<ResourceSpans>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExportTraceServiceResponse {
+    #[prost(message, optional, tag = "1")]
+    pub partial_success: Option<PartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    pub rejected_spans: i64,
+    #[prost(string, tag = "2")]
+    pub error_message: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ResourceSpans {
+    #[prost(message, optional, tag = "1")]
+    pub resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    pub scope_spans: Vec<ScopeSpans>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    pub attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ScopeSpans {
+    #[prost(message, optional, tag = "1")]
+    pub scope: Option<Scope>,
+    #[prost(message, repeated, tag = "2")]
+    pub spans: Vec<Span>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Scope {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub version: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    pub trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub span_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    pub parent_span_id: Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub name: String,
+    /// 1: internal, 2: server.
+    #[prost(int32, tag = "6")]
+    pub kind: i32,
+    #[prost(fixed64, tag = "7")]
+    pub start_time_unix_nano: u64,
+    #[prost(fixed64, tag = "8")]
+    pub end_time_unix_nano: u64,
+    #[prost(message, repeated, tag = "9")]
+    pub attributes: Vec<KeyValue>,
+    #[prost(message, optional, tag = "15")]
+    pub status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Status {
+    #[prost(string, tag = "2")]
+    pub message: String,
+    /// 2: error.
+    #[prost(int32, tag = "3")]
+    pub code: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct KeyValue {
+    #[prost(string, tag = "1")]
+    pub key: String,
+    #[prost(message, optional, tag = "2")]
+    pub value: Option<AnyValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AnyValue {
+    #[prost(oneof = "Any", tags = "1, 3")]
+    pub value: Option<Any>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Any {
+    #[prost(string, tag = "1")]
+    Text(String),
+    #[prost(int64, tag = "3")]
+    Number(i64),
+}
+
+fn attribute(key: &str, value: Value) -> KeyValue {
+    let value = Some(match value {
+        Value::Text(text) => Any::Text(text),
+        Value::Number(number) => Any::Number(number),
+    });
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value }),
+    }
+}
+
+/// All of one daemon's.
+pub fn request(spans: Vec<span::Span>, host: &str) -> ExportTraceServiceRequest {
+    let text = |text: &str| Value::Text(text.to_owned());
+    let version = env!("CARGO_PKG_VERSION");
+    let resource = Resource {
+        attributes: vec![
+            attribute("service.name", text("cairn")),
+            attribute("service.version", text(version)),
+            attribute("host.name", text(host)),
+        ],
+    };
+    let scope = Scope {
+        name: "cairn".to_owned(),
+        version: version.to_owned(),
+    };
+    ExportTraceServiceRequest {
+        resource_spans: vec![ResourceSpans {
+            resource: Some(resource),
+            scope_spans: vec![ScopeSpans {
+                scope: Some(scope),
+                spans: spans.into_iter().map(Span::from).collect(),
+            }],
+        }],
+    }
+}
+
+impl From<span::Span> for Span {
+    fn from(span: span::Span) -> Self {
+        let attributes = span.attributes.into_iter();
+        Self {
+            trace_id: span.trace.to_vec(),
+            span_id: span.id.to_vec(),
+            parent_span_id: span.parent.map_or_else(Vec::new, |id| id.to_vec()),
+            name: span.name,
+            kind: match span.kind {
+                Kind::Internal => 1,
+                Kind::Server => 2,
+            },
+            start_time_unix_nano: span.start_ns,
+            end_time_unix_nano: span.end_ns,
+            attributes: attributes
+                .map(|(key, value)| attribute(key, value))
+                .collect(),
+            status: span.error.map(|message| Status { message, code: 2 }),
+        }
+    }
+}
