@@ -1,5 +1,5 @@
-//! A plugin to begin with: every method is here and does nothing but say so. Copy it, drop the methods
-//! you do not need, and write the others.
+//! Every method, doing nothing but say so. A plugin of your own begins with nri/README.md, and takes the signatures from here:
+//! this file is one of its package, and compiles nowhere else.
 
 use std::fmt::Display;
 

@@ -297,6 +297,7 @@ pub(super) fn run(data: &[u8]) {
         let told = step.request().pod.clone().unwrap_or_default().ips;
         let given = step.merge.finish();
         assert!(takes_ips || given.is_empty());
+        assert!(given.len() <= 32 && given.iter().all(|ip| *ip == ip.to_canonical()));
         let given: Vec<String> = given.iter().map(ToString::to_string).collect();
         assert_eq!(told[1..], given);
         assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len());

@@ -29,4 +29,8 @@ pub enum MergeError {
         ip: String,
         why: &'static str,
     },
+    #[error(
+        "plugin {plugin} sets adjust.network.ips: more than 32 addresses for one pod ({named} or more)"
+    )]
+    TooManyIps { plugin: PluginId, named: usize },
 }

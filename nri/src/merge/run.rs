@@ -7,6 +7,9 @@ use proto_nri::{PodSandboxAdjustment, RunPodSandboxRequest, RunPodSandboxRespons
 use super::error::MergeError;
 use crate::owners::PluginId;
 
+/// Of one pod, by all plugins.
+const MOST: usize = 32;
+
 /// The merge of one RunPodSandbox.
 #[derive(Debug)]
 pub struct RunMerge {
@@ -36,7 +39,7 @@ impl RunMerge {
         plugin: &PluginId,
         answer: RunPodSandboxResponse,
     ) -> Result<Vec<IpAddr>, MergeError> {
-        let asked = asked(&answer).iter().map(|text| {
+        let asked = asked(&answer).iter().take(MOST + 1).map(|text| {
             address(text).map_err(|why| MergeError::BadIp {
                 plugin: plugin.clone(),
                 ip: text.clone(),
@@ -44,6 +47,14 @@ impl RunMerge {
             })
         });
         let asked = asked.collect::<Result<Vec<_>, _>>()?;
+        // They are in every later message about the pod.
+        let named = asked.len() + self.ips.len();
+        if named > MOST {
+            return Err(MergeError::TooManyIps {
+                plugin: plugin.clone(),
+                named,
+            });
+        }
         let pod = self.request.pod.get_or_insert_default();
         let mut given = Vec::new();
         for ip in asked {
@@ -78,6 +89,7 @@ fn address(text: &str) -> Result<IpAddr, &'static str> {
         ip if ip.is_unspecified() => Err("is the unspecified address"),
         ip if ip.is_loopback() => Err("is a loopback address"),
         ip if ip.is_multicast() => Err("is a multicast address"),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Err("is a link-local address"),
         IpAddr::V4(ip) if ip.is_broadcast() => Err("is the broadcast address"),
         ip => Ok(ip),
     }
@@ -124,6 +136,18 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_known_in_whatever_form_and_there_are_not_too_many() {
+        let mut merge = merge(&["192.0.2.7"]);
+        let mapped = merge.apply(&id("a"), answer(&["::ffff:192.0.2.7", "2001:db8::0:1"]));
+        assert_eq!(mapped.unwrap().len(), 1);
+        let many: Vec<_> = (0..=MOST).map(|n| format!("2001:db8:1::{n:x}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        let refused = merge.apply(&id("b"), answer(&many)).unwrap_err();
+        assert!(refused.to_string().contains("more than 32"), "{refused}");
+        assert_eq!(merge.finish().len(), 1);
+    }
+
+    #[test]
     fn what_is_no_address_of_a_pod_is_refused_by_name_and_nothing_of_the_answer_is_taken() {
         for (text, why) in [
             ("", "must be an IP address without a prefix"),
@@ -133,6 +157,7 @@ mod tests {
             ("::ffff:127.0.0.1", "is a loopback address"),
             ("ff02::1", "is a multicast address"),
             ("255.255.255.255", "is the broadcast address"),
+            ("fe80::1", "is a link-local address"),
         ] {
             let mut merge = merge(&[]);
             let refused = merge.apply(&id("a"), answer(&["192.0.2.7", text]));

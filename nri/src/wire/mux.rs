@@ -196,6 +196,7 @@ pub(crate) struct MuxConn {
 impl Mux {
     /// Wraps a socket. Nothing is read before [`Mux::start`], so that whoever serves a connection
     /// can open it first (NRI-117).
+    #[cfg(any(test, feature = "stub", feature = "fuzzing"))]
     pub(crate) fn new(socket: UnixStream, write_timeout: Duration) -> Self {
         Self::watched(socket, write_timeout, None)
     }

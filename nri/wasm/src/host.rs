@@ -100,13 +100,17 @@ pub fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Error> {
     linker.func_wrap(
         WASI,
         "random_get",
-        |mut host: Host<'_>, to: u32, length: u32| number(random(&mut host, to, length)),
+        |mut host: Host<'_>, to: u32, length: u32| {
+            let done = random(&mut host, to, length);
+            timely(&host, done)
+        },
     )?;
     linker.func_wrap(
         WASI,
         "fd_write",
         |mut host: Host<'_>, fd: u32, parts: u32, count: u32, to: u32| {
-            number(write(&mut host, (fd, parts, count), to))
+            let done = write(&mut host, (fd, parts, count), to);
+            timely(&host, done)
         },
     )?;
     linker.func_wrap(
@@ -141,6 +145,25 @@ pub fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Error> {
 
 fn number(answer: Answer<()>) -> i32 {
     answer.err().unwrap_or(SUCCESS)
+}
+
+/// As [`number`], where the host works for the module: that costs it no fuel, and would never end by itself.
+fn timely(host: &Host<'_>, answer: Answer<()>) -> Result<i32, Error> {
+    match Instant::now() < host.data().deadline {
+        true => Ok(number(answer)),
+        false => Err(Error::host(TimedOut)),
+    }
+}
+
+/// A line of the log: our standard error. Who has closed that does not want to know.
+pub fn say(level: &str, text: &str) {
+    let mut line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    line.insert_str(0, &format!("{level}: "));
+    line.push('\n');
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 fn memory(host: &Host<'_>) -> Answer<Memory> {
@@ -197,7 +220,10 @@ fn write(host: &mut Host<'_>, (fd, parts, count): (u32, u32, u32), to: u32) -> A
     let mut taken: u32 = 0;
     for part in 0..count.min(1024) {
         let at = parts.checked_add(part * 8).ok_or(FAULT)?;
-        let (from, length) = (word(host, at)?, word(host, at + 4)?);
+        let (from, length) = (
+            word(host, at)?,
+            word(host, at.checked_add(4).ok_or(FAULT)?)?,
+        );
         let length = length.min(LONGEST - taken);
         let mut bytes = vec![0; length as usize];
         let read = memory(host)?.read(&*host, from as usize, &mut bytes);
@@ -262,7 +288,8 @@ fn sleep_until(wake: Instant, deadline: Instant) -> Result<(), Error> {
 /// Each subscription has its event: who asks for several asks again for those that were early.
 fn tell(host: &mut Host<'_>, (from, to, count): (u32, u32, u32), told: u32) -> Answer<()> {
     for n in 0..count {
-        let all: [u8; SUBSCRIPTION as usize] = get(host, from + n * SUBSCRIPTION)?;
+        let all: [u8; SUBSCRIPTION as usize] =
+            get(host, from.checked_add(n * SUBSCRIPTION).ok_or(FAULT)?)?;
         let mut event = [0_u8; EVENT as usize];
         event[..8].copy_from_slice(&all[..8]);
         event[10] = all[8];
@@ -290,8 +317,6 @@ fn log(host: &Host<'_>, from: u32, length: u32) -> Result<(), Error> {
         Level::Warn => "warning",
         Level::Error => "error",
     };
-    for line in said.msg.lines() {
-        eprintln!("{level}: {line}");
-    }
-    Ok(())
+    said.msg.lines().for_each(|line| say(level, line));
+    timely(host, Ok(())).map(drop)
 }

@@ -109,7 +109,7 @@ fn run(args: Args) -> Result<(), String> {
     let launched = std::env::var_os("NRI_PLUGIN_SOCKET").is_some();
     let mut builder = Stub::builder(plugin::handlers(module))
         .reconnect(!launched)
-        .on_disconnect(|why, _| eprintln!("warning: {why}"));
+        .on_disconnect(|why, _| host::say("warning", &why.to_string()));
     if !launched {
         let file = args
             .module

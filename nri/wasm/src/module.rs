@@ -15,7 +15,7 @@ use wasmi::{
     TypedFunc, TypedResumableCall, WasmParams, WasmResults, errors::ErrorKind,
 };
 
-use crate::host::{self, State, TimedOut};
+use crate::host::{self, State, TimedOut, say};
 
 /// What `plugin_api_version` must answer.
 const API_VERSION: u64 = 1;
@@ -23,6 +23,8 @@ const API_VERSION: u64 = 1;
 const LONGEST: u32 = 4 << 20;
 /// Work between two looks at the clock: about a millisecond.
 const SLICE: u64 = 1 << 18;
+const TABLES: usize = 8;
+const TABLE_ELEMENTS: usize = 1 << 20;
 /// For an instance to be made.
 const START: Duration = Duration::from_secs(5);
 
@@ -78,6 +80,8 @@ impl Module {
         let mut config = Config::default();
         // The start section would run without a deadline; no compiler of plugins writes one.
         config.consume_fuel(true).allow_start_fn(false);
+        // The limit holds for each memory.
+        config.wasm_multi_memory(false);
         // Functions are translated when they are called first; to run out of fuel there could not be resumed.
         config.fuel_cost(CustomFuelCosts {
             bytes_copied_per_fuel: 64,
@@ -99,7 +103,7 @@ impl Module {
                 return Err(ModuleError::Missing(needed));
             }
         }
-        loaded.instance = Some(loaded.start()?);
+        loaded.instance = Some(loaded.start(Instant::now() + START)?);
         Ok(loaded)
     }
 
@@ -133,6 +137,10 @@ impl Module {
         request: &[u8],
         deadline: Instant,
     ) -> Result<Vec<u8>, ModuleError> {
+        // Who has waited for others too long has no time left to call: that is nothing the instance did.
+        if Instant::now() >= deadline {
+            return Err(ModuleError::TimedOut(function.to_owned()));
+        }
         let mut running = match self.instance.take() {
             Some(running) => running,
             None => self.again(deadline)?,
@@ -145,18 +153,26 @@ impl Module {
     }
 
     fn again(&self, deadline: Instant) -> Result<Running, ModuleError> {
-        eprintln!("warning: a new instance of the module is made, which remembers nothing");
-        let mut running = self.start()?;
+        say(
+            "warning",
+            "a new instance of the module is made, which remembers nothing",
+        );
+        let mut running = self.start(deadline.min(Instant::now() + START))?;
         if let Some(request) = &self.configured {
             running.ask("plugin_configure", request, deadline)?;
         }
         Ok(running)
     }
 
-    fn start(&self) -> Result<Running, ModuleError> {
+    fn start(&self, deadline: Instant) -> Result<Running, ModuleError> {
         let bad = |error: wasmi::Error| ModuleError::Bad(error.to_string());
-        let limits = StoreLimitsBuilder::new().memory_size(self.memory).build();
-        let deadline = Instant::now() + START;
+        let limits = StoreLimitsBuilder::new()
+            .memory_size(self.memory)
+            .memories(1)
+            .tables(TABLES)
+            .table_elements(TABLE_ELEMENTS)
+            .instances(1)
+            .build();
         let mut store = Store::new(&self.engine, State::new(limits, deadline));
         store.limiter(|state| &mut state.limits);
         store.set_fuel(SLICE).map_err(bad)?;
@@ -220,9 +236,7 @@ impl Running {
             put.map_err(|_| failed("malloc answers an address outside of its memory"))?;
         }
         let answer = self.run(function, called, (at, length))?;
-        if at != 0 {
-            self.run("free", self.free, at)?;
-        }
+        let request_at = at;
         let (at, length) = ((answer >> 32) as u32, (answer & 0x7fff_ffff) as u32);
         let is_error = answer & (1 << 31) != 0;
         if length > LONGEST {
@@ -231,7 +245,11 @@ impl Running {
         let mut bytes = vec![0; length as usize];
         let read = self.memory.read(&self.store, at as usize, &mut bytes);
         read.map_err(|_| failed("the answer lies outside of its memory"))?;
-        if at != 0 {
+        // Only now: an answer may lie where the request was.
+        if request_at != 0 {
+            self.run("free", self.free, request_at)?;
+        }
+        if at != 0 && at != request_at {
             self.run("free", self.free, at)?;
         }
         match is_error {

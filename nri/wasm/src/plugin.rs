@@ -13,7 +13,10 @@ use parking_lot::Mutex;
 use prost::Message;
 use proto_nri::*;
 
-use crate::module::Module;
+use crate::{
+    host::say,
+    module::{Module, ModuleError},
+};
 
 /// For a call whose caller does not say how long it waits.
 const USUAL: Duration = Duration::from_secs(2);
@@ -24,12 +27,26 @@ type Shared = Arc<Mutex<Module>>;
 
 /// One call at a time: an instance has one thread. It waits on a thread of its own, so that the connection lives on.
 async fn ask(module: &Shared, function: &'static str, request: Vec<u8>) -> Result<Vec<u8>> {
+    answer(module, move |module, deadline| {
+        module.call(function, &request, deadline)
+    })
+    .await
+}
+
+async fn answer(
+    module: &Shared,
+    call: impl FnOnce(&mut Module, Instant) -> std::result::Result<Vec<u8>, ModuleError>
+    + Send
+    + 'static,
+) -> Result<Vec<u8>> {
     let (module, deadline) = (module.clone(), deadline());
-    let answer =
-        tokio::task::spawn_blocking(move || module.lock().call(function, &request, deadline));
-    Ok(answer
-        .await?
-        .inspect_err(|error| eprintln!("error: {error}"))?)
+    let answer = tokio::task::spawn_blocking(move || call(&mut module.lock(), deadline)).await?;
+    let answer = answer.inspect_err(|error| say("error", &error.to_string()));
+    if matches!(answer, Err(ModuleError::TimedOut(_))) && nri::time_left().is_some() {
+        // The runtime stops waiting at this very moment, and decides what that means: an error would race with it.
+        std::future::pending::<()>().await;
+    }
+    Ok(answer?)
 }
 
 fn deadline() -> Instant {
@@ -46,14 +63,13 @@ fn with_control(handlers: Handlers, module: &Shared) -> Handlers {
     let (configured, synchronised, ended) = (module.clone(), module.clone(), module.clone());
     handlers
         .configure_answer(move |request: ConfigureRequest| {
-            let (module, deadline) = (configured.clone(), deadline());
+            let module = configured.clone();
             async move {
                 let request = request.encode_to_vec();
-                let answer =
-                    tokio::task::spawn_blocking(move || module.lock().configure(request, deadline));
-                let answer = answer
-                    .await?
-                    .inspect_err(|error| eprintln!("error: {error}"))?;
+                let answer = answer(&module, move |module, deadline| {
+                    module.configure(request, deadline)
+                })
+                .await?;
                 Ok(ConfigureResponse::decode(&*answer)?)
             }
         })

@@ -266,6 +266,35 @@ async fn what_a_module_does_wrong_is_its_error_and_nothing_of_the_host_is_its_ow
     }
 }
 
+/// The host's work costs a module no fuel: it is looked at the clock all the same.
+#[tokio::test]
+async fn a_module_that_has_the_host_work_without_end_is_stopped_at_its_deadline() {
+    let random = r#"(import "wasi_snapshot_preview1" "random_get" (func $work (param i32 i32) (result i32)))"#;
+    let log = r#"(import "env" "log" (func $work (param i32 i32) (result i64)))"#;
+    for (imports, length) in [(random, 65536), (log, 0)] {
+        let place = Place::new();
+        let forever = creates(&format!(
+            "(loop $again (drop (call $work (i32.const 65536) (i32.const {length}))) (br $again)) (i64.const 0)"
+        ));
+        let quick = answers("plugin_run_pod_sandbox", 0, false);
+        let module = module(imports, b"", &(forever + &quick));
+        let nri = runtime_with(&place, &module, Some(OnTimeout::Keep)).await;
+        until_active(&nri, "10-module").await;
+        let created = create(&nri, "c").await.unwrap();
+        assert!(
+            matches!(created.deliveries[0].outcome, Outcome::TimedOut),
+            "{:?}", created.deliveries
+        );
+        let ran = nri.run_pod_sandbox(named("p")).await.unwrap();
+        assert!(
+            matches!(ran.deliveries[0].outcome, Outcome::Answered),
+            "{:?}",
+            ran.deliveries
+        );
+        nri.shutdown("the test has ended").await;
+    }
+}
+
 #[tokio::test]
 async fn a_runtime_without_the_host_leaves_modules_out_by_name() {
     for (host, why) in [
@@ -304,7 +333,22 @@ fn a_file_that_is_no_plugin_is_refused_in_one_line() {
         bytes[at] = b'X';
         bytes
     };
+    let grows = |more: &str| {
+        let text = format!("(module {more} (func (export \"plugin_configure\") (param i32 i32) (result i64) (i64.const 0))
+            (func (export \"plugin_synchronize\") (param i32 i32) (result i64) (i64.const 0))
+            (func (export \"plugin_shutdown\") (param i32 i32) (result i64) (i64.const 0)))");
+        wat::parse_str(text).unwrap()
+    };
     for (bytes, why) in [
+        (
+            grows("(memory 4096) (memory 4096)"),
+            "not a module that can be run",
+        ),
+        (grows("(memory 4097)"), "not a module that can be run"),
+        (
+            grows("(table 4000000000 funcref)"),
+            "not a module that can be run",
+        ),
         (b"\0asm".to_vec(), "not a module that can be run"),
         (
             without("plugin_configure"),

@@ -159,7 +159,6 @@ pub fn held_pod_status(held: &HeldPod) -> cri::PodSandboxStatus {
     }
 }
 
-/// A container whose record cannot be read.
 /// Clients refuse a container without the name of its image, and without its reference.
 fn known(text: &str) -> String {
     match text {
@@ -177,6 +176,7 @@ fn held_image(held: &HeldContainer) -> cri::ImageSpec {
     image
 }
 
+/// A container whose record cannot be read.
 pub fn held_container(held: &HeldContainer) -> cri::Container {
     cri::Container {
         id: held.id.clone(),
@@ -189,7 +189,6 @@ pub fn held_container(held: &HeldContainer) -> cri::Container {
         created_at: held.created_at,
         labels: held.config.labels.clone(),
         annotations: held.config.annotations.clone(),
-        ..Default::default()
     }
 }
 

@@ -53,9 +53,9 @@ pub fn start(
 }
 
 fn find(images: &Images, text: &str) -> Result<Digest> {
-    let found = images.resolve(text);
+    let found = images.resolve_damaged(text);
     match found.map_err(|error| Error::invalid(error.to_string()))? {
-        Some(image) => Ok(image.id.clone()),
+        Some(id) => Ok(id),
         None => Err(Error::new(
             Kind::NotFound,
             format!("image {text}: there is none of this name or id: `cairn image ls` lists all"),

@@ -1,13 +1,14 @@
 //! What is damaged is set aside: out of the store's sight, so that the next pull fetches it. The images that it is of are
 //! not here until then; their good layers are kept for it until the store is opened next.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::digest::Digest;
 use super::error::Error;
 use super::record::ImageRecord;
-use super::store::Store;
+use super::store::{Inner, Store};
 
 /// Who needs a layer, so that it stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,42 +21,69 @@ pub enum InTheWay {
     Unknown,
 }
 
-/// What became of a layer.
+/// What became of layers.
 pub enum SetAside {
-    /// It is away, and these images with it.
+    /// They are away, and these images with them.
     With(Vec<Arc<ImageRecord>>),
-    Not(InTheWay),
+    /// Nothing: this layer is needed.
+    Not(Digest, InTheWay),
 }
 
 impl Store {
-    /// Takes a layer away, and forgets the images that have it, which it gives. One that is not there is away already.
-    pub fn set_aside(self: &Arc<Self>, chain_id: &Digest) -> Result<SetAside, Error> {
-        let (layer, images) = {
+    /// Takes layers away, each as it was found, and forgets the images that have one of them, which it gives: all of it,
+    /// or nothing where one is needed. Of a layer that is not there any more, or was made anew meanwhile, nothing is
+    /// taken.
+    pub fn set_aside(
+        self: &Arc<Self>,
+        found: &BTreeMap<Digest, Option<PathBuf>>,
+    ) -> Result<SetAside, Error> {
+        let mut taken = Vec::new();
+        let images: Vec<_> = {
             let mut inner = self.lock();
-            if self.is_frozen() {
-                return Ok(SetAside::Not(InTheWay::Unknown));
+            for chain_id in found.keys() {
+                if let Some(in_the_way) = self.in_the_way(&inner, chain_id) {
+                    return Ok(SetAside::Not(chain_id.clone(), in_the_way));
+                }
             }
-            let of_it = inner.uses.iter().filter(|(_, has)| has.contains(chain_id));
-            let mut users: Vec<_> = of_it.map(|(dir, _)| user(dir)).collect();
-            if !users.is_empty() {
-                users.sort();
-                return Ok(SetAside::Not(InTheWay::Users(users)));
-            }
-            if inner.holds.contains_key(chain_id) {
-                return Ok(SetAside::Not(InTheWay::Work));
+            let mut gone = BTreeSet::new();
+            for (chain_id, dir) in found {
+                let there = inner.layers.get(chain_id).map(|layer| layer.dir.clone());
+                if there != *dir {
+                    continue;
+                }
+                gone.insert(chain_id);
+                taken.extend(inner.layers.remove(chain_id).map(|layer| (chain_id, layer)));
             }
             let images = inner.images.values();
-            let images = images.filter(|image| image.layers.contains(chain_id));
-            let images: Vec<_> = images.cloned().collect();
-            (inner.layers.remove(chain_id), images)
+            let has = |image: &&Arc<ImageRecord>| image.layers.iter().any(|id| gone.contains(id));
+            images.filter(has).cloned().collect()
         };
         for image in &images {
-            self.forget(&image.id)?;
+            if let Err(error) = self.forget(&image.id) {
+                let mut inner = self.lock();
+                for (chain_id, layer) in taken {
+                    inner.layers.entry(chain_id.clone()).or_insert(layer);
+                }
+                return Err(error);
+            }
         }
-        if let Some(layer) = layer {
+        for (_, layer) in taken {
             self.scratch.discard(&layer.dir);
         }
         Ok(SetAside::With(images))
+    }
+
+    fn in_the_way(&self, inner: &Inner, chain_id: &Digest) -> Option<InTheWay> {
+        if self.is_frozen() {
+            return Some(InTheWay::Unknown);
+        }
+        let of_it = inner.uses.iter().filter(|(_, has)| has.contains(chain_id));
+        let mut users: Vec<_> = of_it.map(|(dir, _)| user(dir)).collect();
+        users.sort();
+        if !users.is_empty() {
+            return Some(InTheWay::Users(users));
+        }
+        inner.holds.contains_key(chain_id).then_some(InTheWay::Work)
     }
 
     /// Forgets an image whose layers the next pull of it will need.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::digest::Digest;
 use super::error::Error;
 use super::layer_record::{Layer, LayerInfo, SCHEMA};
-use super::record::ImageRecord;
+use super::record::{BadRecord, ImageRecord};
 
 /// A crash between two writes may leave a tag in two records: only its owner keeps it.
 pub fn drop_stolen_tags(
@@ -129,6 +129,12 @@ pub fn read_one(path: &Path) -> Result<ImageRecord, String> {
         return Err(format!("its name does not match image {}", record.id));
     }
     Ok(record)
+}
+
+/// Whether it is the record of another version of this program, and so no damage.
+pub fn is_of_another_version(path: &Path) -> bool {
+    let bytes = fs::read(path).unwrap_or_default();
+    matches!(ImageRecord::from_json(&bytes), Err(BadRecord::Schema(_)))
 }
 
 /// The images that have a record on the disk, whatever is in it.

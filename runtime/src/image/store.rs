@@ -234,14 +234,36 @@ impl Store {
         Ok(())
     }
 
+    /// Reads of a record's file what it is when nobody writes it.
+    pub fn settled<T>(&self, id: &Digest, read: impl FnOnce() -> T) -> T {
+        let _writer = self.writer_of(id);
+        read()
+    }
+
+    /// Removes the record of an image that is on the disk alone.
+    pub fn remove_unknown(&self, id: &Digest) -> Result<(), Error> {
+        let _writer = self.writer_of(id);
+        match self.get(id) {
+            Some(_) => Ok(()),
+            None => {
+                let path = self.record_path(id);
+                fsutil::remove_durably(&path).map_err(Error::io("image record", "remove", &path))
+            }
+        }
+    }
+
+    fn writer_of(&self, id: &Digest) -> MutexGuard<'_, ()> {
+        let stripe = usize::from(id.hex().as_bytes()[0] ^ id.hex().as_bytes()[1]) % WRITERS;
+        self.writers[stripe]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Brings the record's file to what memory says *now*. Several changes may end in one write, and
     /// the last write always has the last word. Without `config` it is that of the file; where there is
     /// no file, whoever adds the image again writes it.
     fn flush(&self, id: &Digest, config: Option<&Document>) -> Result<(), Error> {
-        let stripe = usize::from(id.hex().as_bytes()[0] ^ id.hex().as_bytes()[1]) % WRITERS;
-        let _writer = self.writers[stripe]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _writer = self.writer_of(id);
         let path = self.record_path(id);
         let write = |record: &ImageRecord, config: &str| {
             replace::file_durably(&path, &record.to_json(config))

@@ -8,6 +8,7 @@
 //! Reads what the disk has, at the speed of the disk, on the one thread of the caller.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::aside::{InTheWay, SetAside};
@@ -16,11 +17,14 @@ use super::digest::Digest;
 use super::error::Error;
 use super::images::Images;
 use super::record::ImageRecord;
-use super::recover::{ids_on_disk, read_one};
+use super::recover::{ids_on_disk, is_of_another_version, read_one};
 use super::store::Store;
 
 /// Damages of an image that are told; the rest is counted.
 const TOLD_MAX: usize = 100;
+
+/// Digits of an id that are enough to mean one.
+const SHORTEST: usize = 4;
 
 /// What was found of an image.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub struct Verified {
     pub damages: Vec<Damage>,
     /// Damages that are not among those.
     pub untold: u64,
+    /// The layers that are damaged, and where each was looked at; none for one that is missing.
+    damaged: BTreeMap<Digest, Option<PathBuf>>,
 }
 
 #[derive(Debug)]
@@ -49,7 +55,7 @@ pub struct Damage {
 
 impl Verified {
     fn damage(&mut self, layer: Option<&Digest>, path: &str, why: String) {
-        // At least one of each layer is told: by them a layer is set aside.
+        // At least one of each layer is told.
         let is_more = self.damages.last().map(|last| last.layer.as_ref()) == Some(layer);
         if is_more && self.damages.len() >= TOLD_MAX {
             self.untold += 1;
@@ -93,6 +99,17 @@ impl Images {
         Ok(())
     }
 
+    /// The image of this name or id, or of the beginning of one, also where its record cannot be read.
+    pub fn resolve_damaged(&self, text: &str) -> Result<Option<Digest>, Error> {
+        if let Some(image) = self.resolve(text)? {
+            return Ok(Some(image.id.clone()));
+        }
+        let hex = text.strip_prefix("sha256:").unwrap_or(text);
+        let mut ids = ids_on_disk(self.0.store.root())?;
+        ids.retain(|id| hex.len() >= SHORTEST && id.hex().starts_with(hex));
+        Ok(ids.pop().filter(|_| ids.is_empty()))
+    }
+
     /// Sets aside what is damaged, so that the next pull fetches it: the images are not here until then.
     /// Gives the names of other images that go with it, or who is in the way, of which layer. Blocking.
     pub fn set_aside(
@@ -100,25 +117,18 @@ impl Images {
         found: &Verified,
     ) -> Result<Result<Vec<String>, (Digest, InTheWay)>, Error> {
         let store = &self.0.store;
-        let mut layers: Vec<_> = found
-            .damages
-            .iter()
-            .filter_map(|d| d.layer.as_ref())
-            .collect();
-        layers.sort();
-        layers.dedup();
-        let mut others = Vec::new();
-        for layer in layers {
-            match store.set_aside(layer)? {
-                SetAside::Not(in_the_way) => return Ok(Err((layer.clone(), in_the_way))),
-                SetAside::With(images) => {
-                    let images = images.iter().filter(|image| image.id != found.id);
-                    others.extend(images.flat_map(|image| names(image)));
-                }
-            }
-        }
-        if found.damages.iter().any(|damage| damage.layer.is_none()) {
+        let images = match store.set_aside(&found.damaged)? {
+            SetAside::Not(layer, in_the_way) => return Ok(Err((layer, in_the_way))),
+            SetAside::With(images) => images,
+        };
+        let others = images.iter().filter(|image| image.id != found.id);
+        let others = others.flat_map(|image| names(image)).collect();
+        let is_known = store.get(&found.id).is_some();
+        if is_known && read_one(&store.record_path(&found.id)).is_err() {
             store.forget(&found.id)?;
+        } else if !is_known && !is_of_another_version(&store.record_path(&found.id)) {
+            // The store has not taken it in, for what is wrong with it.
+            store.remove_unknown(&found.id)?;
         }
         Ok(Ok(others))
     }
@@ -135,8 +145,8 @@ fn records(
             records.insert(image.id.clone(), Some(image));
         }
     }
-    if ids.is_empty() {
-        for id in ids_on_disk(store.root())? {
+    for id in ids_on_disk(store.root())? {
+        if ids.is_empty() || ids.contains(&id) {
             let read = |id: &Digest| read_one(&store.record_path(id)).ok().map(Arc::new);
             records.entry(id).or_insert_with_key(read);
         }
@@ -164,13 +174,15 @@ fn image(
         unknown: 0,
         damages: Vec::new(),
         untold: 0,
+        damaged: BTreeMap::new(),
     };
-    if let Err(why) = read_one(&store.record_path(id)) {
+    if let Err(why) = store.settled(id, || read_one(&store.record_path(id))) {
         verified.damage(None, "", format!("its record: {why}"));
     }
     for chain_id in layers {
         let Some(layer) = store.layer(chain_id) else {
             verified.damage(Some(chain_id), "", "is missing".to_owned());
+            verified.damaged.insert(chain_id.clone(), None);
             continue;
         };
         let found = seen.entry(chain_id.clone()).or_insert_with(|| {
@@ -181,6 +193,11 @@ fn image(
             verified.unknown += 1;
             continue;
         };
+        if !found.damages.is_empty() {
+            verified
+                .damaged
+                .insert(chain_id.clone(), Some(layer.dir.clone()));
+        }
         for (path, why) in &found.damages {
             verified.damage(Some(chain_id), path, why.clone());
         }

@@ -38,6 +38,10 @@ const GATHER: Duration = Duration::from_millis(300);
 const AGAIN: Duration = Duration::from_secs(5);
 /// For one message, and at the end for the last ones.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Between two signs of life of an idle connection.
+const ALIVE: Duration = Duration::from_secs(30);
+/// Of a text that a collector says, in characters.
+const LONGEST: usize = 300;
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Sends until it is ended.
@@ -110,6 +114,9 @@ fn channel(endpoint: &str) -> Result<Channel, String> {
     };
     Ok(Endpoint::from(uri)
         .connect_timeout(LIMIT)
+        // One that has vanished without a word is noticed, and connected to anew.
+        .http2_keep_alive_interval(ALIVE)
+        .keep_alive_timeout(LIMIT)
         .connect_with_connector_lazy(tower::service_fn(connect)))
 }
 
@@ -188,19 +195,26 @@ impl Collector {
             let answer = client.unary(request, path, codec).await;
             answer.map_err(|status| match std::error::Error::source(&status) {
                 Some(cause) => innermost(cause),
-                None => status.message().to_owned(),
+                None => told(status.message()),
             })
         };
         let answer = timeout(LIMIT, call).await;
         let answer = answer.map_err(|_| format!("no answer within {LIMIT:?}"))??;
-        match answer.into_inner().partial_success {
-            Some(partial) if partial.rejected_spans > 0 => Err(format!(
-                "{} refused: {}",
-                partial.rejected_spans, partial.error_message
-            )),
-            _ => Ok(()),
+        // It has taken the rest: that is no reason to wait.
+        if let Some(partial) = answer.into_inner().partial_success
+            && partial.rejected_spans > 0
+        {
+            let (count, why) = (partial.rejected_spans, told(&partial.error_message));
+            tracing::debug!("tracing: {} refuses {count} spans: {why}", self.endpoint);
         }
+        Ok(())
     }
+}
+
+/// What a collector says, on one line and not too long.
+fn told(text: &str) -> String {
+    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    line.take(LONGEST).collect()
 }
 
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {

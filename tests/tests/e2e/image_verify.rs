@@ -268,8 +268,20 @@ async fn a_damaged_config_is_told_and_repaired_and_so_it_is_after_a_restart() {
         (Some(1), Some(&*why)),
         "{said}"
     );
-    let (_, code, said) = verified(&daemon, &["--repair"]).await;
-    assert_eq!(code, Some(1), "{said}");
+    // What is on the disk alone has an id that is taken too.
+    let (json, code, said) = verified(&daemon, &["--repair", &hex[..12]]).await;
+    assert_eq!(
+        (code, json["images"][0]["id"].as_str()),
+        (Some(1), Some(&*id)),
+        "{said}"
+    );
+    let (json, code, said) = verified(&daemon, &[]).await;
+    assert_eq!(code, Some(0), "{said}");
+    let images = json["images"].as_array().expect("a list");
+    assert!(
+        images.iter().all(|image| image["id"] != id.as_str()),
+        "{said}"
+    );
     daemon.import(&various("localhost/various:1")).await;
     let (_, code, said) = verified(&daemon, &[]).await;
     assert_eq!(code, Some(0), "{said}");
@@ -298,6 +310,44 @@ async fn a_damaged_layer_that_a_container_has_is_left_and_the_container_named() 
     fs::write(layer.join("fs/etc/group"), group).expect("written");
     let (_, code, said) = verified(&daemon, &[]).await;
     assert_eq!(code, Some(0), "{said}");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn of_an_image_with_one_damaged_layer_in_use_no_other_is_taken_either() {
+    let daemon = Daemon::start().await;
+    // Layers are looked at in the order of their digests: one of these comes before busybox's, one behind.
+    let mut upon = Vec::new();
+    for n in 0..8 {
+        let name = format!("localhost/upon{n}:1");
+        let layer = Layer::default().file(&format!("upon{n}"), 0o644, b"upon");
+        daemon.import(&Image::busybox(&name).layer(layer)).await;
+        upon.push((name, layer_with(&daemon, &format!("upon{n}")), n));
+    }
+    let base = layer_with(&daemon, "etc/group");
+    let before = chain_id(&base);
+    let (lower, higher): (Vec<_>, Vec<_>) = upon
+        .iter()
+        .partition(|(_, layer, _)| chain_id(layer) < before);
+    assert!(!lower.is_empty() && !higher.is_empty(), "of eight digests");
+    let pod = daemon.cri().pod("user").await;
+    pod.sleeper("web").await;
+    let group = fs::read(base.join("fs/etc/group")).expect("read");
+    fs::write(base.join("fs/etc/group"), b"").expect("written");
+    for (name, layer, n) in [lower[0], higher[0]] {
+        fs::write(layer.join(format!("fs/upon{n}")), b"").expect("written");
+        let (json, code, said) = verified(&daemon, &["--repair", name]).await;
+        assert_eq!(
+            (code, &json["images"][0]["set_aside"]),
+            (Some(1), &false.into()),
+            "{said}"
+        );
+        assert!(said.contains("is in use by container user/web"), "{said}");
+        let list = stdout(&daemon.cairn(&["image", "ls"]).await);
+        assert!(list.contains(name.trim_end_matches(":1")), "{list}");
+        assert!(layer.join("fs").exists());
+    }
+    fs::write(base.join("fs/etc/group"), group).expect("written");
     pod.end().await;
 }
 

@@ -1,6 +1,6 @@
 //! Why a plugin does not start, and why it ends.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{fmt, io, path::PathBuf, time::Duration};
 
 use crate::{
     owners::BadPluginId,
@@ -10,8 +10,15 @@ use crate::{
     },
 };
 
+/// In words: it is what a `main` that returns it prints.
+impl fmt::Debug for StubError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Error of starting a plugin, or the reason of its end.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StubError {
     #[error("a plugin needs a handler for at least one event")]

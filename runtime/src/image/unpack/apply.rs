@@ -6,7 +6,7 @@
 //! of directories the archive implies, opaque marks, which need a capability not held here) goes
 //! into the report.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -44,7 +44,7 @@ pub struct Applied {
     pub inodes: u64,
     pub disk_bytes: u64,
     /// By inode, the sum of a file's content. A later one counts: the inode has been given to another file.
-    pub sums: Vec<(u64, u32)>,
+    pub sums: HashMap<u64, u32>,
 }
 
 pub struct Applier {
@@ -255,9 +255,15 @@ impl Applier {
         let mut file = File::from(fd);
         let (on_disk, sum) = copy_sparsely(data, &mut file, entry.size)?;
         self.applied.disk_bytes += on_disk;
-        if entry.size > 0 && self.applied.sums.len() < SUMS_MAX {
-            let stat = rustix::fs::fstat(&file).map_err(failed("look at a file"))?;
-            self.applied.sums.push((stat.st_ino, sum));
+        // Always: the inode may have been another file's, whose sum is known.
+        let inode = rustix::fs::fstat(&file)
+            .map_err(failed("look at a file"))?
+            .st_ino;
+        let sums = &mut self.applied.sums;
+        if entry.size == 0 {
+            sums.remove(&inode);
+        } else if sums.len() < SUMS_MAX || sums.contains_key(&inode) {
+            sums.insert(inode, sum);
         }
         metadata(entry, &file)?;
         rustix::fs::futimens(&file, &times(entry)).map_err(failed("set the times"))

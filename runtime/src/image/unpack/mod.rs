@@ -19,6 +19,7 @@ mod metadata;
 pub mod path;
 pub mod tarball;
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -102,7 +103,7 @@ fn list<'a>(paths: impl IntoIterator<Item = &'a CleanPath>) -> String {
     STANDARD.encode(bytes)
 }
 
-fn listed(sums: &[(u64, u32)]) -> Vec<u8> {
+fn listed(sums: &HashMap<u64, u32>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(sums.len() * SUM);
     for (inode, sum) in sums {
         bytes.extend(inode.to_le_bytes());
