@@ -283,7 +283,8 @@ async fn a_module_that_has_the_host_work_without_end_is_stopped_at_its_deadline(
         let created = create(&nri, "c").await.unwrap();
         assert!(
             matches!(created.deliveries[0].outcome, Outcome::TimedOut),
-            "{:?}", created.deliveries
+            "{:?}",
+            created.deliveries
         );
         let ran = nri.run_pod_sandbox(named("p")).await.unwrap();
         assert!(
