@@ -21,10 +21,11 @@ fn every_key_of_the_default_is_printed() {
     let keys: toml::Table = toml::from_str(DEFAULT_TEXT).expect("parses");
     for (table, expected) in [
         ("container", 9),
-        ("network", 10),
+        ("network", 11),
         ("nri", 18),
         ("image", 11),
         ("trace", 3),
+        ("tracing", 2),
         ("stream", 5),
     ] {
         assert_eq!(
@@ -65,6 +66,11 @@ fn a_bad_value_is_refused_by_key() {
     assert_eq!(judge("root = \"x\""), "root: x is not an absolute path");
     assert!(judge("listen = \"tcp://1\"").starts_with("listen: tcp://1: unsupported scheme"));
     assert!(judge("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));
+    assert_eq!(
+        judge("[network]\nnri = \"add\"\n[nri]\nenable = false"),
+        "network.nri: needs nri.enable = true"
+    );
+    assert!(judge("[network]\nnri = \"all\"").contains("`off`, `add`, `only`"));
     assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("invalid duration"));
     assert!(judge("[nri]\nrecord = \"r.jsonl\"").starts_with("nri.record: r.jsonl is not"));
     assert!(judge("[nri]\nrequest_timeout = \"0s\"").starts_with("nri.request_timeout: "));

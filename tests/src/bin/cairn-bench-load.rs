@@ -1,5 +1,5 @@
 //! cairn-bench-load [--pods 250] [--containers 2] [--seconds 60] [--name NAME]: how a runtime answers a kubelet that has so many
-//! pods, polls as kubelets do (CRI-701), execs probes, makes and ends a pod a second, and has trouble with some. Figures, no
+//! pods, polls as kubelets do, execs probes, makes and ends a pod a second, and has trouble with some. Figures, no
 //! judgement.
 //!
 //! The trouble is there all the time: a container whose monitor (shim) is stopped, with an exec into it that waits; and
