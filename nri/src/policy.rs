@@ -355,14 +355,22 @@ fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
         | Outcome::Denied(_)
         | Outcome::Cancelled => matches!(class, Class::Setup | Class::Validation),
         Outcome::Joining | Outcome::Absent => missed(),
-        Outcome::TimedOut if violate::is("late-plugin-fails-the-call") => class == Class::Setup,
-        Outcome::Lost(_) if violate::is("lost-plugin-fails-the-call") => class == Class::Setup,
+        Outcome::TimedOut | Outcome::Lost(_) if failure_is_fatal(class, outcome) => true,
         Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Skipped => {
             class == Class::Validation
                 || missed()
                 || (class == Class::Setup && case.policy.fails_request())
         }
     }
+}
+
+/// Broken on purpose.
+fn failure_is_fatal(class: Class, outcome: &Outcome) -> bool {
+    class == Class::Setup
+        && match outcome {
+            Outcome::TimedOut => violate::is("late-plugin-fails-the-call"),
+            _ => violate::is("lost-plugin-fails-the-call"),
+        }
 }
 
 /// Broken on purpose.

@@ -8,15 +8,18 @@ mod answers;
 mod check;
 mod clock;
 mod connection;
+mod connection_seeds;
 mod eyes;
 mod frames;
 mod input;
 mod requests;
 mod samples;
 mod script;
+mod seed;
 mod seeds;
 
-pub use seeds::{Seed, seeds};
+pub use seed::Seed;
+pub use seeds::seeds;
 
 /// One fuzz target.
 pub struct Target {

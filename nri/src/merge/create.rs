@@ -84,11 +84,6 @@ impl CreateMerge {
         &self.owners
     }
 
-    /// The container as the first plugin saw it.
-    pub fn pristine(&self) -> &Container {
-        &self.pristine
-    }
-
     /// Takes in the answer of `plugin`: the adjustment in the order of NRI-506, then the updates,
     /// then the evictions. The first error wins.
     pub fn apply(

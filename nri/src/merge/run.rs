@@ -142,9 +142,18 @@ mod tests {
         assert_eq!(mapped.unwrap().len(), 1);
         let many: Vec<_> = (0..=MOST).map(|n| format!("2001:db8:1::{n:x}")).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
-        let refused = merge.apply(&id("b"), answer(&many)).unwrap_err();
-        assert!(refused.to_string().contains("more than 32"), "{refused}");
-        assert_eq!(merge.finish().len(), 1);
+        let too_many = |merge: &mut RunMerge, ips: &[&str]| {
+            let refused = merge.apply(&id("b"), answer(ips)).unwrap_err();
+            assert!(refused.to_string().contains("more than 32"), "{refused}");
+        };
+        too_many(&mut RunMerge::new(RunPodSandboxRequest::default()), &many);
+        too_many(&mut merge, &many[..MOST]);
+        let taken = merge.apply(&id("c"), answer(&many[..MOST - 2]));
+        assert_eq!(taken.unwrap().len(), MOST - 2);
+        let last = merge.apply(&id("d"), answer(&many[MOST - 1..MOST]));
+        assert_eq!(last.unwrap().len(), 1);
+        too_many(&mut merge, &many[MOST..]);
+        assert_eq!(merge.finish().len(), MOST);
     }
 
     #[test]

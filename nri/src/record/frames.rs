@@ -1,27 +1,21 @@
 //! Messages of ttrpc in the frames of the mux, for who looks at a wire that is not its own, or speaks as nobody should.
-//!
-//! ```text
-//!   message = length (u32 BE) | stream id (u32 BE) | type (u8) | flags (u8) | body
-//! ```
-//!
-//! What is a frame stands in `wire/mux.rs`.
+//! What is a frame stands in `wire/mux.rs`, what is a message in `wire/rpc/envelope.rs`.
 
 use std::collections::BTreeMap;
 
 use prost::Message as _;
 
-use crate::wire::mux::{self, FrameReader, MAX_FRAME, MuxError};
+pub use crate::wire::rpc::envelope::{Request, Response, Status};
+use crate::wire::{
+    mux::{self, FrameReader, MAX_FRAME, MuxError, SHORT_FRAME},
+    rpc::envelope::{HEADER, REQUEST, RESPONSE},
+};
 
 /// The plugin's service: the runtime calls.
 pub const TO_PLUGIN: u32 = mux::PLUGIN_SERVICE;
 /// The runtime's service: the plugin calls.
 pub const TO_RUNTIME: u32 = mux::RUNTIME_SERVICE;
 
-const REQUEST: u8 = 1;
-const RESPONSE: u8 = 2;
-const HEADER: usize = 10;
-/// The start of each message must lie in a frame of at most so many bytes (NRI-110).
-const SHORT_FRAME: usize = 4096;
 /// Logical connections that are followed; NRI has two.
 const MOST_CONNECTIONS: usize = 16;
 /// UNIMPLEMENTED of gRPC.
@@ -63,39 +57,6 @@ pub struct Message {
     kind: u8,
     flags: u8,
     pub body: Vec<u8>,
-}
-
-/// The request of a call; unknown fields are not kept.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Request {
-    #[prost(string, tag = "1")]
-    pub service: String,
-    #[prost(string, tag = "2")]
-    pub method: String,
-    #[prost(bytes = "vec", tag = "3")]
-    pub payload: Vec<u8>,
-    #[prost(int64, tag = "4")]
-    pub timeout_nano: i64,
-    /// Pairs of a key and a value, carried as they are.
-    #[prost(bytes = "vec", repeated, tag = "5")]
-    pub metadata: Vec<Vec<u8>>,
-}
-
-/// The answer to a call.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Response {
-    #[prost(message, optional, tag = "1")]
-    pub status: Option<Status>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub payload: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Status {
-    #[prost(int32, tag = "1")]
-    pub code: i32,
-    #[prost(string, tag = "2")]
-    pub message: String,
 }
 
 impl Response {

@@ -20,6 +20,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    future::poll_fn,
     io,
     pin::Pin,
     sync::Arc,
@@ -35,15 +36,16 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use replies::Replies;
+use self::{error::INBOUND_BUDGET, frame::HEADER, replies::Replies};
+pub(crate) use self::{
+    error::{MAX_FRAME, MuxError},
+    frame::{FrameReader, SHORT_FRAME, header},
+};
 
+mod error;
+mod frame;
 mod replies;
 
-/// The largest payload of one frame: a ttrpc message of 4 MiB and its header (NRI-106).
-pub(crate) const MAX_FRAME: usize = (4 << 20) + 10;
-const HEADER: usize = 8;
-/// Bytes a logical connection may have unread before the trunk is closed.
-const INBOUND_BUDGET: usize = 16 << 20;
 /// Bytes that may wait for the socket before writers are made to wait.
 const OUTBOUND_BUDGET: usize = 1 << 20;
 const READ_BUFFER: usize = 16 << 10;
@@ -52,94 +54,6 @@ const READ_BUFFER: usize = 16 << 10;
 pub(crate) const PLUGIN_SERVICE: u32 = 1;
 /// The runtime's service: the plugin calls, the runtime serves.
 pub(crate) const RUNTIME_SERVICE: u32 = 2;
-
-/// Reason for the end of a trunk.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MuxError {
-    /// We closed it.
-    #[error("connection closed")]
-    Closed,
-    /// The peer closed it between two frames.
-    #[error("connection closed by the peer")]
-    Eof,
-    /// The peer closed it inside a frame.
-    #[error("connection closed by the peer in the middle of a frame")]
-    Truncated,
-    /// The socket failed.
-    #[error("connection lost: {0}")]
-    Io(String),
-    /// A frame says it is longer than any frame may be (NRI-107).
-    #[error("frame of {0} bytes on connection {1}: at most {MAX_FRAME} are allowed")]
-    FrameTooLong(usize, u32),
-    /// The peer sends faster than its logical connection is served (NRI-108).
-    #[error("more than {INBOUND_BUDGET} unread bytes on connection {0}")]
-    Overflow(u32),
-    /// The peer does not read (NRI-115).
-    #[error("peer has read nothing for {0:?}")]
-    Stalled(Duration),
-}
-
-/// Cuts the byte stream of the trunk into pieces of payload.
-///
-/// State: inside a header with `got` bytes of it, or inside a payload with `left` bytes to come.
-#[derive(Debug, Default)]
-pub(crate) struct FrameReader {
-    header: [u8; HEADER],
-    got: usize,
-    id: u32,
-    left: usize,
-}
-
-impl FrameReader {
-    /// Takes bytes as they came from the socket, gives each piece of payload with its connection.
-    pub(crate) fn push<E: From<MuxError>>(
-        &mut self,
-        mut bytes: &[u8],
-        mut deliver: impl FnMut(u32, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        while !bytes.is_empty() {
-            if self.left > 0 {
-                let (piece, rest) = bytes.split_at(self.left.min(bytes.len()));
-                self.left -= piece.len();
-                bytes = rest;
-                deliver(self.id, piece)?;
-                continue;
-            }
-            let take = (HEADER - self.got).min(bytes.len());
-            self.header[self.got..self.got + take].copy_from_slice(&bytes[..take]);
-            self.got += take;
-            bytes = &bytes[take..];
-            if self.got == HEADER {
-                self.begin_payload()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn begin_payload(&mut self) -> Result<(), MuxError> {
-        let [a, b, c, d, e, f, g, h] = self.header;
-        self.id = u32::from_be_bytes([a, b, c, d]);
-        self.left = u32::from_be_bytes([e, f, g, h]) as usize;
-        self.got = 0;
-        if self.left > MAX_FRAME {
-            return Err(MuxError::FrameTooLong(self.left, self.id));
-        }
-        Ok(())
-    }
-
-    /// True between two frames: the only place where an end of stream is no error.
-    pub(crate) fn at_boundary(&self) -> bool {
-        self.got == 0 && self.left == 0
-    }
-}
-
-/// The header of a frame with `len` bytes of payload.
-pub(crate) fn header(id: u32, len: usize) -> [u8; HEADER] {
-    let mut h = [0; HEADER];
-    h[..4].copy_from_slice(&id.to_be_bytes());
-    h[4..].copy_from_slice(&(len as u32).to_be_bytes());
-    h
-}
 
 /// What arrived for one logical connection and was not read yet.
 #[derive(Debug, Default)]
@@ -189,6 +103,13 @@ pub(crate) struct Mux {
 /// A logical connection: a stream of bytes each way.
 #[derive(Debug)]
 pub(crate) struct MuxConn {
+    id: u32,
+    trunk: Arc<Trunk>,
+}
+
+/// Where a logical connection's messages are sent from.
+#[derive(Debug, Clone)]
+pub(crate) struct MuxSender {
     id: u32,
     trunk: Arc<Trunk>,
 }
@@ -432,6 +353,56 @@ impl Trunk {
             self.more_to_write.notify_one();
         }
         Ok(())
+    }
+}
+
+impl MuxConn {
+    pub(crate) fn sender(&self) -> MuxSender {
+        MuxSender {
+            id: self.id,
+            trunk: self.trunk.clone(),
+        }
+    }
+}
+
+impl MuxSender {
+    /// Sends one message, whole or not at all. `message` makes it when its turn has come: messages are made in the order of
+    /// the wire.
+    pub(crate) async fn send(
+        &self,
+        message: impl FnOnce() -> io::Result<Vec<u8>>,
+    ) -> io::Result<()> {
+        let mut message = Some(message);
+        poll_fn(|cx| {
+            let mut out = self.trunk.outbound.lock();
+            if let Some(reason) = self.trunk.reason() {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, reason)));
+            }
+            if out.bytes.len() >= OUTBOUND_BUDGET {
+                out.writers.push(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let Some(message) = message.take() else {
+                return Poll::Ready(Ok(()));
+            };
+            let message = message()?;
+            let (start, rest) = message.split_at(message.len().min(SHORT_FRAME));
+            let mut sent = self.trunk.send(&mut out, self.id, start);
+            if sent.is_ok() && !rest.is_empty() {
+                sent = self.trunk.send(&mut out, self.id, rest);
+            }
+            drop(out);
+            if let Err(e) = &sent {
+                self.trunk.close(MuxError::Io(e.to_string()));
+            }
+            Poll::Ready(sent)
+        })
+        .await
+    }
+
+    /// Of a trunk that is closed.
+    pub(crate) fn why_closed(&self) -> MuxError {
+        self.trunk.reason().unwrap_or(MuxError::Closed)
     }
 }
 

@@ -3,11 +3,13 @@
 use nri::{
     adjust::{Adjust, SetResources, Strip},
     mask::{BadMask, EventMask, FieldMask},
+    merge::CreateMerge,
     owners::{BadPluginId, Owner, Owners, PluginId},
     permit::Restrict,
 };
 use proto_nri::{
-    ContainerAdjustment, ContainerEviction, CreateContainerResponse, Event, Field, Hooks,
+    ContainerAdjustment, ContainerEviction, CreateContainerRequest, CreateContainerResponse, Event,
+    Field, Hooks, PodSandboxAdjustment, PodSandboxNetwork, RunPodSandboxResponse,
     StopContainerResponse, UpdateContainerResponse,
 };
 
@@ -189,18 +191,38 @@ fn updates_of_any_answer_are_cut_and_named() {
 
 #[test]
 fn what_a_plugin_set_is_named_by_field_and_key() {
-    let merged = crate::support::merge(vec![adjust(|a| {
-        a.add_env("A", "1").remove_annotation("old").memory_limit(1)
-    })]);
-    let owners = merged.expect("one plugin").answer.owners;
-    let of = |id: &str| {
-        owners
-            .container("ctr")
-            .expect("it is there")
-            .set_by(&plugin(id))
-    };
+    let mut merge = CreateMerge::new(CreateContainerRequest::default());
+    let answer = adjust(|a| a.add_env("A", "1").remove_annotation("old").memory_limit(1));
+    let taken = merge.apply(&plugin("10-a"), answer);
+    taken.expect("one plugin");
+    let of = |id: &str| merge.owners().set_by(&plugin(id));
     assert_eq!(of("10-a"), ["MemLimit", "Env A"]);
     assert_eq!(of("20-b"), [""; 0]);
+}
+
+#[test]
+fn addresses_of_a_pod_need_a_permission_of_their_own() {
+    let network = |ips: &[&str]| RunPodSandboxResponse {
+        adjust: Some(PodSandboxAdjustment {
+            network: Some(PodSandboxNetwork {
+                ips: ips.iter().map(|ip| (*ip).to_owned()).collect(),
+            }),
+        }),
+    };
+    let given = network(&["10.0.0.2"]);
+    let (all, ips) = (FieldMask::ALL, FieldMask::POD_IPS);
+    for (permitted, denied, left) in [
+        (all, FieldMask::NONE, &given),
+        (ips, FieldMask::NONE, &given),
+        (all - ips, ips, &network(&[])),
+    ] {
+        let mut answer = given.clone();
+        assert_eq!(answer.restrict(permitted), denied);
+        assert_eq!(answer, *left);
+    }
+    for mut empty in [network(&[]), RunPodSandboxResponse::default()] {
+        assert_eq!(empty.restrict(FieldMask::NONE), FieldMask::NONE);
+    }
 }
 
 #[test]

@@ -326,7 +326,11 @@ fn a_removal_of_what_an_earlier_plugin_set_is_owned_and_a_third_conflicts_with_t
             row.remove(row.new),
             row.add(row.new, "z"),
         ];
-        assert_conflict(merge(third), "30-c", "20-b", row.field, Some(row.new));
+        let refused = merge(third);
+        let told = refused.as_ref().expect_err("30-c must remove it too");
+        let deed = "already removed by plugin 20-b";
+        assert!(told.to_string().contains(deed), "{told}");
+        assert_conflict(refused, "30-c", "20-b", row.field, Some(row.new));
         let third = vec![
             row.add(row.new, "x"),
             row.remove(row.new),
@@ -410,6 +414,26 @@ fn paths_that_mean_the_same_are_one_key() {
     let merged = merged.expect("one plugin");
     assert_eq!(merged.seen.mounts, Vec::<Mount>::new());
     assert_eq!(merged.reply().mounts, [mount("-/old", "")]);
+}
+
+#[test]
+fn a_path_is_cleaned_by_its_names_alone() {
+    for (given, clean) in [
+        ("/a//b/./c/", "/a/b/c"),
+        ("/a/b/../c", "/a/c"),
+        ("/a/../../b", "/b"),
+        ("/..", "/"),
+        ("a/../../b", "../b"),
+        ("../../a", "../../a"),
+        ("a/..", "."),
+    ] {
+        let merged = merge(vec![adjust(|a| {
+            a.add_mount(mount(given, "x")).add_device(device(given, 1))
+        })]);
+        let merged = merged.expect("one plugin");
+        assert_eq!(merged.reply().mounts, [mount(clean, "x")], "{given}");
+        assert_eq!(merged.linux().devices, [device(clean, 1)], "{given}");
+    }
 }
 
 #[test]

@@ -317,5 +317,30 @@ fn evictions_of_one_container_are_joined_with_their_reasons() {
         merge.apply(&plugin(id), answer).expect("never a conflict");
     }
     let expected = [evict("x", "hot; old"), evict("y", "late")];
-    assert_eq!(merge.finish().evict, expected);
+    let merged = merge.finish();
+    assert_eq!(merged.evict, expected);
+    assert_eq!(
+        merged.askers.of_eviction("x"),
+        [plugin("10-a"), plugin("20-b")]
+    );
+}
+
+#[test]
+fn who_asked_is_known_also_of_a_wish_without_a_value() {
+    let mut merge = request(|r| r);
+    for (id, wishes) in [
+        ("20-b", vec![update("x", |u| u)]),
+        (
+            "10-a",
+            vec![update("y", |u| u.cpu_shares(2)), lenient("x", |u| u)],
+        ),
+    ] {
+        merge
+            .apply(&plugin(id), answer(wishes))
+            .expect("no conflict");
+    }
+    let askers = merge.finish().askers;
+    assert_eq!(askers.of_update("x"), [plugin("20-b"), plugin("10-a")]);
+    assert_eq!(askers.of_update("y"), [plugin("10-a")]);
+    assert_eq!(askers.of_update("z"), []);
 }

@@ -1,62 +1,63 @@
 //! Calls the peer's services.
+//!
+//! ```text
+//!   call ── with the id that its place on the wire gives it ──► MuxSender
+//!     ▲
+//!     └────── by id ────── Waiting ◄────── reader ◄────── MuxConn
+//! ```
+//! Between a plugin's answer and who waits for it there is one task, the reader: a wake-up of another thread costs as
+//! much as the rest of a call.
 
 use std::{
     collections::HashMap,
-    future::poll_fn,
     io,
-    pin::{Pin, pin},
-    sync::{Arc, OnceLock},
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use prost::Message as _;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::Semaphore,
-    task::coop::unconstrained,
+    io::{AsyncReadExt as _, copy, sink},
+    sync::{Semaphore, oneshot},
+    task::AbortHandle,
     time::{Instant, timeout_at},
-};
-use ttrpc::{
-    asynchronous::{Client as TtrpcClient, transport},
-    proto::{KeyValue, Request, Response},
 };
 
 use super::{
-    frame::{DATA, HEADER, MAX_CALLS, is_too_long},
+    envelope::{
+        DATA, HEADER, KeyValue, REQUEST, RESPONSE, Request, Response, header, parse_header,
+    },
+    frame::MAX_CALLS,
     status::{CallError, Code, ENVELOPE, MAX_MESSAGE, Status, one_line},
 };
-use crate::wire::mux::MuxConn;
+use crate::wire::mux::{MuxConn, MuxSender};
 
 /// Gives what a call carries beside its request, by the name of its method.
 pub(crate) type Metadata = Arc<dyn Fn(&str) -> Vec<(String, String)> + Send + Sync>;
 
-/// Calls the peer's services.
+/// Calls the peer's services. With the last one dropped its connection is forgotten.
 #[derive(Clone)]
 pub(crate) struct Client {
-    ttrpc: TtrpcClient,
-    /// Held while a call takes its id and its place in the queue; how many there were.
-    order: Arc<Mutex<u32>>,
+    sender: MuxSender,
+    waiting: Arc<Waiting>,
     open: Arc<Semaphore>,
-    answers: Arc<Answers>,
+    _reader: Arc<Reader>,
     metadata: Option<Metadata>,
 }
 
 impl Client {
     /// Must be called inside a tokio runtime.
     pub(crate) fn new(conn: MuxConn, metadata: Option<Metadata>) -> Self {
-        let answers = Arc::<Answers>::default();
-        let conn = Watched {
-            conn,
-            head: Vec::new(),
-            body: 0,
-            answers: answers.clone(),
-        };
+        let waiting = Arc::<Waiting>::default();
         Self {
-            ttrpc: TtrpcClient::new(transport::Socket::new(conn)),
-            order: Arc::default(),
+            sender: conn.sender(),
+            _reader: Arc::new(Reader::start(conn, waiting.clone())),
+            waiting,
             open: Arc::new(Semaphore::new(MAX_CALLS)),
-            answers,
             metadata,
         }
     }
@@ -81,180 +82,168 @@ impl Client {
             payload,
             timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),
             metadata: self.metadata(method),
-            ..Request::default()
         };
-        let call = self.answers.call();
-        let answer = timeout_at(deadline, self.send(request, &call)).await;
-        match answer {
-            _ if call.was_data() => Err(CallError::BadReply("it came in a data frame".to_owned())),
-            Ok(Ok(response)) => Ok(response.payload),
-            Err(_) => Err(CallError::TimedOut(limit)),
-            Ok(Err(ttrpc::Error::RpcStatus(s))) if is_too_long(&s) => {
-                let text = format!("the answer is too long: {}", s.message);
-                Err(CallError::Status(Status::new(
-                    Code::ResourceExhausted,
-                    text,
-                )))
-            }
-            Ok(Err(ttrpc::Error::RpcStatus(s)))
-                if s.code.value() == Code::DeadlineExceeded as i32 =>
-            {
+        let body = timeout_at(deadline, self.ask(&request)).await;
+        let body = body.map_err(|_| CallError::TimedOut(limit))??;
+        let answer = Response::decode(body.as_slice());
+        let answer = answer.map_err(|e| CallError::BadReply(e.to_string()))?;
+        match answer.status {
+            None => Ok(answer.payload),
+            Some(status) if status.code == 0 => Ok(answer.payload),
+            Some(status) if status.code == Code::DeadlineExceeded as i32 => {
                 Err(CallError::TimedOut(limit))
             }
-            Ok(Err(ttrpc::Error::RpcStatus(s))) => Err(CallError::Status(Status {
-                code: s.code.value(),
-                message: one_line(&s.message),
+            Some(status) => Err(CallError::Status(Status {
+                code: status.code,
+                message: one_line(&status.message),
             })),
-            // ttrpc's own timeout is only a text; the clock says the same without reading it.
-            Ok(Err(_)) if Instant::now() >= deadline => Err(CallError::TimedOut(limit)),
-            Ok(Err(e)) => Err(CallError::Lost(e.to_string())),
         }
     }
 
-    fn metadata(&self, method: &str) -> Vec<KeyValue> {
+    fn metadata(&self, method: &str) -> Vec<Vec<u8>> {
         let pairs = self.metadata.as_ref().map(|metadata| metadata(method));
         let pairs = pairs.into_iter().flatten();
         pairs
-            .map(|(key, value)| KeyValue {
-                key,
-                value,
-                ..KeyValue::default()
-            })
+            .map(|(key, value)| KeyValue { key, value }.encode_to_vec())
             .collect()
     }
 
-    async fn send(&self, request: Request, open: &OpenCall) -> ttrpc::Result<Response> {
-        let _open = self
-            .open
-            .acquire()
-            .await
-            .map_err(|e| ttrpc::Error::Others(e.to_string()))?;
-        let mut call = pin!(unconstrained(self.ttrpc.request(request)));
-        let first = poll_fn(|cx| {
-            let mut calls = self.order.lock();
-            // The id that ttrpc takes now.
-            open.has_id(2 * *calls + 1);
-            *calls += 1;
-            Poll::Ready(call.as_mut().poll(cx))
-        });
-        match first.await {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => call.await,
-        }
-    }
-}
-
-/// Calls that wait for their answer, by id; true once a data frame came for one.
-#[derive(Default)]
-struct Answers(Mutex<HashMap<u32, bool>>);
-
-impl Answers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, bool>> {
-        self.0.lock()
-    }
-
-    fn call(self: &Arc<Self>) -> OpenCall {
-        OpenCall {
-            answers: self.clone(),
-            id: OnceLock::new(),
-        }
-    }
-
-    fn came(&self, header: &[u8; HEADER]) {
-        let id = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-        if header[8] == DATA
-            && let Some(data) = self.lock().get_mut(&id)
-        {
-            *data = true;
-        }
+    /// The body of the answer.
+    async fn ask(&self, request: &Request) -> Result<Vec<u8>, CallError> {
+        let lost = |e: &dyn std::fmt::Display| CallError::Lost(e.to_string());
+        let _open = self.open.acquire().await.map_err(|e| lost(&e))?;
+        let length = request.encoded_len();
+        let mut message = Vec::with_capacity(HEADER + length);
+        message.extend(header(length, 0, REQUEST));
+        request.encode_raw(&mut message);
+        let call = Call {
+            id: AtomicU32::new(0),
+            waiting: &self.waiting,
+        };
+        let (tell, told) = oneshot::channel();
+        let in_its_place = || {
+            let id = self.waiting.add(tell)?;
+            call.id.store(id, Ordering::Relaxed);
+            message[..HEADER].copy_from_slice(&header(length, id, REQUEST));
+            Ok(message)
+        };
+        self.sender.send(in_its_place).await.map_err(|e| lost(&e))?;
+        // Told nothing: the reader has ended.
+        told.await
+            .unwrap_or_else(|_| Err(lost(&self.sender.why_closed())))
     }
 }
 
 /// A call on its way. Dropped: nobody waits for its answer.
-struct OpenCall {
-    answers: Arc<Answers>,
-    id: OnceLock<u32>,
+struct Call<'a> {
+    /// 0 until it is sent.
+    id: AtomicU32,
+    waiting: &'a Waiting,
 }
 
-impl OpenCall {
-    fn has_id(&self, id: u32) {
-        let _ = self.id.set(id);
-        self.answers.lock().insert(id, false);
-    }
-
-    fn was_data(&self) -> bool {
-        let id = self.id.get();
-        id.is_some_and(|id| self.answers.lock().get(id) == Some(&true))
-    }
-}
-
-impl Drop for OpenCall {
+impl Drop for Call<'_> {
     fn drop(&mut self) {
-        if let Some(id) = self.id.get() {
-            self.answers.lock().remove(id);
+        let id = self.id.load(Ordering::Relaxed);
+        self.waiting.0.lock().calls.remove(&id);
+    }
+}
+
+type Tell = oneshot::Sender<Result<Vec<u8>, CallError>>;
+
+/// The calls that wait for their answer.
+#[derive(Default)]
+struct Waiting(Mutex<Calls>);
+
+#[derive(Default)]
+struct Calls {
+    /// The id of the last one sent.
+    last: Option<u32>,
+    calls: HashMap<u32, Tell>,
+    /// No answer comes any more.
+    ended: bool,
+}
+
+impl Waiting {
+    /// Gives a call its id: odd, and higher than those before (NRI-132).
+    fn add(&self, tell: Tell) -> io::Result<u32> {
+        let mut calls = self.0.lock();
+        let id = match calls.last {
+            None => Some(1),
+            Some(last) => last.checked_add(2),
+        };
+        let id = id.ok_or_else(|| io::Error::other("every id of a call has been used"))?;
+        calls.last = Some(id);
+        if !calls.ended {
+            calls.calls.insert(id, tell);
+        }
+        Ok(id)
+    }
+
+    /// Ignores what nobody waits for: an answer that is late, for one (NRI-134).
+    fn tell(&self, id: u32, answer: Result<Vec<u8>, CallError>) {
+        let call = self.0.lock().calls.remove(&id);
+        if let Some(call) = call {
+            let _nobody_waits_any_more = call.send(answer);
         }
     }
+
+    fn end(&self) {
+        let mut calls = self.0.lock();
+        calls.ended = true;
+        calls.calls.clear();
+    }
 }
 
-/// A client's connection, whose messages are looked at as they come in.
-struct Watched {
-    conn: MuxConn,
-    /// Of the header that comes in now.
-    head: Vec<u8>,
-    /// What is still to come of the message behind the last header.
-    body: usize,
-    answers: Arc<Answers>,
+/// Its task ends with it.
+struct Reader(AbortHandle);
+
+impl Reader {
+    fn start(mut conn: MuxConn, waiting: Arc<Waiting>) -> Self {
+        let read = async move {
+            // Why, the trunk knows.
+            while read_message(&mut conn, &waiting).await.is_ok() {}
+            waiting.end();
+        };
+        Self(tokio::spawn(read).abort_handle())
+    }
 }
 
-impl Watched {
-    fn look(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            if self.body > 0 {
-                let skip = self.body.min(bytes.len());
-                self.body -= skip;
-                bytes = &bytes[skip..];
-                continue;
-            }
-            let take = (HEADER - self.head.len()).min(bytes.len());
-            self.head.extend_from_slice(&bytes[..take]);
-            bytes = &bytes[take..];
-            if let Ok(header) = <[u8; HEADER]>::try_from(self.head.as_slice()) {
-                let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
-                self.body = usize::try_from(length).unwrap_or(usize::MAX);
-                self.answers.came(&header);
-                self.head.clear();
-            }
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Reads one message. What is neither an answer nor in the place of one is ignored (NRI-136).
+async fn read_message(conn: &mut MuxConn, waiting: &Waiting) -> io::Result<()> {
+    /// Nothing is allocated for a length that is only claimed.
+    const AT_ONCE: usize = 64 << 10;
+    let mut header = [0; HEADER];
+    conn.read_exact(&mut header).await?;
+    let (length, id, kind) = parse_header(header);
+    let mut rest = conn.take(length as u64);
+    let mut body = Vec::new();
+    if length > MAX_MESSAGE {
+        copy(&mut rest, &mut sink()).await?;
+    } else {
+        body.reserve(length.min(AT_ONCE));
+        rest.read_to_end(&mut body).await?;
+    }
+    if rest.limit() > 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    match kind {
+        RESPONSE if length > MAX_MESSAGE => {
+            let text = format!("the answer of {length} bytes exceeds the limit of {MAX_MESSAGE}");
+            let status = Status::new(Code::ResourceExhausted, text);
+            waiting.tell(id, Err(CallError::Status(status)));
         }
+        RESPONSE => waiting.tell(id, Ok(body)),
+        DATA => {
+            let why = "it came in a data frame".to_owned();
+            waiting.tell(id, Err(CallError::BadReply(why)));
+        }
+        _ => {}
     }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.conn).poll_read(cx, buf);
-        self.look(&buf.filled()[before..]);
-        read
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.conn).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.conn).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.conn).poll_shutdown(cx)
-    }
+    Ok(())
 }

@@ -1,21 +1,18 @@
-//! ttrpc's messages, as far as the library leaves them to its user.
+//! Answers of ttrpc's server, as far as it leaves them to its user.
 
 use protobuf::{EnumOrUnknown, Message as _};
 use ttrpc::proto::Response;
 
-use super::status::Code;
+use super::{
+    envelope::{HEADER, RESPONSE},
+    status::Code,
+};
 
 /// Calls open at once on a connection, either way.
 pub(super) const MAX_CALLS: usize = 64;
-/// A message's header: length, stream, type, flags.
-pub(super) const HEADER: usize = 10;
-/// An answer, by its type in the header.
-const RESPONSE: u8 = 2;
-/// A part of a stream, of which NRI has none.
-pub(super) const DATA: u8 = 3;
 
 /// What ttrpc says of a message that is too long, with INVALID_ARGUMENT.
-pub(super) fn is_too_long(status: &ttrpc::proto::Status) -> bool {
+fn is_too_long(status: &ttrpc::proto::Status) -> bool {
     let text = &status.message;
     status.code.value() == Code::InvalidArgument as i32
         && text.starts_with("message length ")

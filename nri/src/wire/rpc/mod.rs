@@ -1,12 +1,10 @@
-//! ttrpc over a multiplexed connection, by method name. The only room that names `ttrpc`.
+//! ttrpc over a multiplexed connection, by method name. The only room that names the crate `ttrpc`.
 //!
-//! What `ttrpc` 0.10 leaves to its user is done here:
-//! - request ids go up on the wire (NRI-140): each call is polled once under a mutex, which takes its
-//!   id and queues it, and at most [`frame::MAX_CALLS`] calls are open, so that the queue has room for each;
-//! - a message that is too long is refused before it is sent, with both sizes (NRI-131, NRI-143); one that comes in
+//! We call by a client of our own: what `ttrpc` 0.10 does for a call takes four tasks, and leaves ids out of order on
+//! the wire (NRI-140), data frames that pass for answers (NRI-136), and timeouts and sizes as texts (NRI-137, NRI-143).
+//! We answer by its server. What that leaves to its user is done here:
+//! - a message that is too long is refused before it is sent, with both sizes (NRI-131); one that comes in
 //!   is answered as Go does (NRI-131);
-//! - a data frame in the place of an answer is garbage: ttrpc takes its bytes for the answer (NRI-136);
-//! - a timeout is a variant, not a text (NRI-137): our clock decides, a status 4 counts as the same;
 //! - every method of a service is served, so that an unknown one is UNIMPLEMENTED (NRI-141);
 //! - a peer that floods us with requests is read no further than [`frame::MAX_CALLS`] of them, and not
 //!   while an answer waits to be written (NRI-108): ttrpc answers also what is no call, each on a
@@ -14,6 +12,11 @@
 #[cfg(test)]
 mod against_go;
 mod client;
+#[cfg_attr(
+    not(feature = "record"),
+    allow(unreachable_pub, reason = "`record` shows them")
+)]
+pub(crate) mod envelope;
 mod frame;
 mod server;
 mod status;

@@ -1,0 +1,34 @@
+//! Why a trunk ends, and the bounds whose excess ends it.
+
+use std::time::Duration;
+
+/// The largest payload of one frame: a ttrpc message of 4 MiB and its header (NRI-106).
+pub(crate) const MAX_FRAME: usize = (4 << 20) + 10;
+/// Bytes a logical connection may have unread before the trunk is closed.
+pub(super) const INBOUND_BUDGET: usize = 16 << 20;
+
+/// Reason for the end of a trunk.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MuxError {
+    /// We closed it.
+    #[error("connection closed")]
+    Closed,
+    /// The peer closed it between two frames.
+    #[error("connection closed by the peer")]
+    Eof,
+    /// The peer closed it inside a frame.
+    #[error("connection closed by the peer in the middle of a frame")]
+    Truncated,
+    /// The socket failed.
+    #[error("connection lost: {0}")]
+    Io(String),
+    /// A frame says it is longer than any frame may be (NRI-107).
+    #[error("frame of {0} bytes on connection {1}: at most {MAX_FRAME} are allowed")]
+    FrameTooLong(usize, u32),
+    /// The peer sends faster than its logical connection is served (NRI-108).
+    #[error("more than {INBOUND_BUDGET} unread bytes on connection {0}")]
+    Overflow(u32),
+    /// The peer does not read (NRI-115).
+    #[error("peer has read nothing for {0:?}")]
+    Stalled(Duration),
+}
