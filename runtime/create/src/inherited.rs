@@ -13,6 +13,11 @@ fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
+fn take(fd: RawFd) -> OwnedFd {
+    // SAFETY: it is there as the borrowed ones are; each is taken once, and borrowed by nobody afterwards.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
 /// Messages to the monitor.
 pub(crate) fn report() -> BorrowedFd<'static> {
     borrow(REPORT_FD)
@@ -25,8 +30,7 @@ pub(crate) fn status() -> BorrowedFd<'static> {
 
 /// The mount namespace to build in; called once.
 pub(crate) fn take_mounts() -> OwnedFd {
-    // SAFETY: it comes with the report socket, and nobody else owns it.
-    unsafe { OwnedFd::from_raw_fd(MOUNTS_FD) }
+    take(MOUNTS_FD)
 }
 
 /// Stdin, stdout, stderr of the container, before [`take_stdio`].
@@ -36,6 +40,5 @@ pub(crate) fn stdio() -> [BorrowedFd<'static>; 3] {
 
 /// The same to own; called once.
 pub(crate) fn take_stdio() -> [OwnedFd; 3] {
-    // SAFETY: as above, and nobody else owns them.
-    STDIO.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+    STDIO.map(take)
 }

@@ -321,9 +321,7 @@ fn idmapped(source: &Path, recursive: bool, owners: &Owners) -> Result<OwnedFd, 
 fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Result<File> {
     let (ready_read, ready_write) = sys::pipe()?;
     let (stay_read, stay_write) = sys::pipe()?;
-    // SAFETY: this helper has one thread; the child ends by `exit_now`.
-    #[allow(unsafe_code)]
-    let pid = match unsafe { sys::fork_into(None)? } {
+    let pid = match sys::fork_into(None)? {
         Fork::Parent(pid) => pid,
         Fork::Child => {
             drop(stay_write);

@@ -98,9 +98,7 @@ impl StartHook {
         state["pid"] = init.unwrap_or(std::process::id().cast_signed()).into();
         let stdin = sys::memory_file(state.to_string().as_bytes()).map_err(at)?;
         let (heard, said) = sys::pipe().map_err(at)?;
-        // SAFETY: init has one thread; the child ends by execve or `exit_now`.
-        #[allow(unsafe_code)]
-        let mut child = match unsafe { sys::fork_into(None) }.map_err(at)? {
+        let mut child = match sys::fork_into(None).map_err(at)? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 let ready = sys::dup_to(stdin.as_raw_fd(), 0).and_then(|()| sys::dup_to(2, 1));

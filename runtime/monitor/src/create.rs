@@ -231,10 +231,7 @@ fn spawn(
         .map(|(fd, number)| Ok((sys::dup_above(fd.as_fd(), 64)?, number)))
         .collect::<io::Result<Vec<_>>>()?;
     let null = sys::dup_above(null.as_fd(), 64)?;
-    // SAFETY: the monitor has one thread; the child only execs.
-    #[allow(unsafe_code)]
-    let forked = unsafe { sys::fork_into(directory.as_ref().map(|d| d.as_fd()))? };
-    match forked {
+    match sys::fork_into(directory.as_ref().map(|d| d.as_fd()))? {
         Fork::Parent(pid) => Ok(pid),
         Fork::Child => {
             sys::default_signals();

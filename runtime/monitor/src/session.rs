@@ -210,9 +210,7 @@ impl Exec {
             .map(|g| g.directory())
             .transpose()?
             .flatten();
-        // SAFETY: the monitor has one thread; the child ends in `join`, which does not return.
-        #[allow(unsafe_code)]
-        match unsafe { sys::fork_into(directory.as_ref().map(|d| d.as_fd()))? } {
+        match sys::fork_into(directory.as_ref().map(|d| d.as_fd()))? {
             Fork::Child => join(tail, target, ends),
             Fork::Parent(pid) => self.joiner.pid = pid,
         }

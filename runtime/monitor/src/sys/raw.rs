@@ -30,18 +30,52 @@ fn check(ret: impl Into<c_long>) -> io::Result<c_long> {
     }
 }
 
+/// Calls that take numbers only: whatever these are, the kernel touches no memory of ours.
+enum Plain {
+    CloseRange { first: u32, last: u32, flags: u32 },
+    DupTo { from: RawFd, to: RawFd },
+    IoPriority(u32),
+    JoinNewSessionKeyring,
+    LeaveTerminal(RawFd),
+    Unshare(c_int),
+}
+
+impl Plain {
+    fn call(&self) -> io::Result<c_long> {
+        const WHO_PROCESS: c_long = 1;
+        const JOIN_SESSION_KEYRING: c_long = 1;
+        let [call, first, second, third] = match *self {
+            Plain::CloseRange { first, last, flags } => [
+                libc::SYS_close_range,
+                first.into(),
+                last.into(),
+                flags.into(),
+            ],
+            Plain::DupTo { from, to } => [libc::SYS_dup3, from.into(), to.into(), 0],
+            Plain::IoPriority(value) => [libc::SYS_ioprio_set, WHO_PROCESS, 0, value.into()],
+            // No name: a keyring of nobody else.
+            Plain::JoinNewSessionKeyring => [libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0, 0],
+            Plain::LeaveTerminal(fd) => {
+                let request = libc::TIOCNOTTY as c_long;
+                [libc::SYS_ioctl, fd.into(), request, 0]
+            }
+            Plain::Unshare(flags) => [libc::SYS_unshare, flags.into(), 0, 0],
+        };
+        // SAFETY: none of these calls takes an address, or takes null where it could. Of CLONE_FILES, by which threads no
+        // longer share descriptors, our threads know nothing: there is one.
+        check(unsafe { libc::syscall(call, first, second, third) })
+    }
+}
+
 /// Which side of a fork this is.
 pub enum Fork {
     Parent(i32),
     Child,
 }
 
-/// `clone3` like fork, the child straight in a cgroup v2 directory if one is given.
-///
-/// # Safety
-/// The process has one thread, so that no lock is held by a thread that the child does not have. The child ends by
-/// execve or `exit_now`.
-pub unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
+/// `clone3` like fork, the child straight in a cgroup v2 directory if one is given. Fails in a process of several threads.
+/// The child ends by execve or `exit_now`.
+pub fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
     const INTO_CGROUP: u64 = 0x2_0000_0000;
     /// The places of `exit_signal` and `cgroup` among the eleven numbers of clone3's argument.
     const EXIT_SIGNAL: usize = 4;
@@ -52,7 +86,10 @@ pub unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
         args[0] = INTO_CGROUP;
         args[CGROUP] = fd.as_raw_fd() as u64;
     }
-    // SAFETY: args is valid for its size; without CLONE_VM the child has a copy of everything, stack included.
+    // Does nothing but to fail where there is another thread: it might hold a lock that the child would wait for.
+    Plain::Unshare(libc::CLONE_THREAD).call()?;
+    // SAFETY: args is valid for its size; without CLONE_VM the child has a copy of everything, stack included, and there
+    // is no thread that it would miss.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_mut_ptr(), size_of_val(&args)) };
     side(pid)
 }
@@ -61,7 +98,7 @@ pub unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
 /// Answers its pid in the caller's pid namespace.
 ///
 /// # Safety
-/// As [`fork_into`].
+/// The process has one thread. (It may be under a seccomp profile here, by which the question of [`fork_into`] is refused.)
 pub unsafe fn fork_sibling() -> io::Result<Fork> {
     // By clone(2): the seccomp profiles that are in use refuse clone3, whose flags they cannot look at. The exit signal
     // of a sibling is the caller's own, whatever is given.
@@ -97,8 +134,7 @@ pub(super) fn signal(number: i32) -> io::Result<Signal> {
 
 /// Leaves these namespaces for new ones.
 pub fn unshare_namespaces(kinds: UnshareFlags) -> io::Result<()> {
-    // SAFETY: unsafe for CLONE_FILES, by which threads no longer share descriptors: there is one thread.
-    Ok(unsafe { rustix::thread::unshare_unsafe(kinds) }?)
+    Plain::Unshare(kinds.bits() as c_int).call().map(drop)
 }
 
 /// Blocks these signals and waits for one of them.
@@ -176,18 +212,14 @@ pub fn default_signals() {
 /// Gives up the controlling terminal, as the leader of its session: another may take it. Of the SIGHUP that its processes
 /// get, of which we are one, we see nothing.
 pub fn leave_terminal(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: SIG_IGN is no function of ours; the ioctl takes no argument.
-    check(unsafe {
-        libc::signal(libc::SIGHUP, libc::SIG_IGN);
-        libc::ioctl(fd.as_raw_fd(), libc::TIOCNOTTY)
-    })
-    .map(drop)
+    // SAFETY: SIG_IGN is no function of ours.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    Plain::LeaveTerminal(fd.as_raw_fd()).call().map(drop)
 }
 
-/// dup2: `to` is no longer close-on-exec.
+/// `to` becomes another descriptor of what `from` is, not close-on-exec. Fails where they are one.
 pub fn dup_to(from: RawFd, to: RawFd) -> io::Result<()> {
-    // SAFETY: no pointers.
-    check(unsafe { libc::dup2(from, to) }).map(drop)
+    Plain::DupTo { from, to }.call().map(drop)
 }
 
 /// Closes every descriptor from 3 on but these.
@@ -201,8 +233,7 @@ pub unsafe fn close_all_but(keep: &mut [RawFd]) {
     for fd in keep.iter().map(|fd| *fd as u32).chain([u32::MAX]) {
         if fd > first {
             let last = if fd == u32::MAX { fd } else { fd - 1 };
-            // SAFETY: no pointers; the caller vouches for the owners.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            let _cannot_fail = close_range(first, last, 0);
         }
         first = first.max(fd.saturating_add(1));
     }
@@ -235,15 +266,17 @@ pub unsafe fn close_all_but_sockets_and_pipes(keep: &[RawFd]) {
         }
         fd += 1;
     }
-    // SAFETY: no pointers; the caller vouches for the owners.
-    unsafe { libc::syscall(libc::SYS_close_range, end, u32::MAX, 0) };
+    let _cannot_fail = close_range(end as u32, u32::MAX, 0);
+}
+
+fn close_range(first: u32, last: u32, flags: u32) -> io::Result<()> {
+    Plain::CloseRange { first, last, flags }.call().map(drop)
 }
 
 /// Marks every descriptor from `first` on close-on-exec.
 pub fn cloexec_from(first: u32) -> io::Result<()> {
     const CLOEXEC: u32 = 4;
-    // SAFETY: no pointers; nothing is closed now.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, CLOEXEC) }).map(drop)
+    close_range(first, u32::MAX, CLOEXEC)
 }
 
 /// Waits for one of the descriptors, at most `timeout` milliseconds (-1: for ever). EINTR is no error.
@@ -257,9 +290,7 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: i32) -> io::Result<()> {
 
 /// ioprio_set(2) of this process.
 pub fn set_io_priority(value: u32) -> io::Result<()> {
-    const WHO_PROCESS: c_int = 1;
-    // SAFETY: no pointers.
-    check(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, value as c_int) }).map(drop)
+    Plain::IoPriority(value).call().map(drop)
 }
 
 /// sched_setattr(2) of a process; 0 is this one.
@@ -309,11 +340,7 @@ pub fn set_memory_policy(mode: u32, nodes: &[u64]) -> io::Result<()> {
 /// A session keyring of its own for this process and its children: they can neither read nor keep alive the keys of
 /// whoever started them.
 pub fn own_session_keyring() -> io::Result<()> {
-    const JOIN_SESSION_KEYRING: c_long = 1;
-    let anonymous = std::ptr::null::<libc::c_char>();
-    // SAFETY: a null name is allowed: a new keyring without one.
-    let joined = check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, anonymous) });
-    match joined {
+    match Plain::JoinNewSessionKeyring.call() {
         // A kernel without keyrings, or an outer container that keeps them from us: then nobody has keys there.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
         other => other.map(drop),
