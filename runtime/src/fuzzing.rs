@@ -1,7 +1,7 @@
 //! What the fuzz targets of `runtime/fuzz` call: one function for each, which takes bytes and panics
 //! when a rule is broken. Behind the feature `fuzzing`; a test runs the same functions over the seeds.
 
-use crate::{image, oci, pod, stream};
+use crate::{image, oci, pod, spans, stream};
 
 /// One fuzz target.
 pub struct Target {
@@ -13,11 +13,12 @@ pub struct Target {
 }
 
 /// All targets; `runtime/fuzz/seeds` has a directory for each.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 19] = [
     target("manifest", 2048, image::checks::manifest),
     target("config", 2048, image::checks::config),
     target("image_record", 2048, image::checks::record),
     target("layer", 8192, image::checks::layer),
+    target("inventory", 1024, image::checks::inventory),
     target("unpack_report", 1024, image::checks::report),
     target("challenge", 256, image::checks::asked),
     target("registry_answer", 512, image::checks::answer),
@@ -31,6 +32,7 @@ pub const TARGETS: [Target; 17] = [
     target("stream_messages", 512, stream::wire::checks::messages),
     target("terminal_sizes", 128, stream::wire::checks::sizes),
     target("stream_request", 512, stream::wire::checks::request),
+    target("traceparent", 128, spans::check_parent),
 ];
 
 const fn target(name: &'static str, max_len: usize, run: fn(&[u8])) -> Target {

@@ -2,7 +2,7 @@
 //!
 //! Only this file chooses signals, exit codes and where text goes.
 
-use std::{io::IsTerminal as _, process::ExitCode};
+use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
 use cairn::{
     cli::{
@@ -17,6 +17,9 @@ use cairn::{
 };
 use clap::{CommandFactory as _, Parser as _};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// How long a thread for blocking work waits for more.
+const IDLE_THREAD: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     match Cli::parse().command {
@@ -148,11 +151,13 @@ fn run_daemon(mut serve: Serve) -> Result<(), String> {
         .over_file()
         .and_then(Config::check)
         .map_err(|error| error.to_string())?;
-    memory::give_freed_memory_back();
+    memory::bound_the_allocator();
     start_log(&config);
     inherited::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        // Each keeps a stack, and chunks of the allocator's that pin pages; one is made in 20 us.
+        .thread_keep_alive(IDLE_THREAD)
         .build()
         .map_err(|error| format!("start the async runtime: {error}"))?;
     let result = runtime.block_on(async {

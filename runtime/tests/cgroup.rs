@@ -2,7 +2,7 @@
 //!
 //! Every test works below a parent of its own name and removes it, also when it fails.
 
-use cairn::cgroup::{Cgroup, Detail, Host, JoinPaths};
+use cairn::cgroup::{Cgroup, Detail, Host, JoinPaths, OpenFiles};
 use oci_spec::runtime::LinuxResources;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -161,7 +161,13 @@ async fn a_frozen_process_stands_still_until_it_is_thawed_and_can_be_killed_froz
     let group = parent.container("c");
     group.create().unwrap();
     let mut child = spawn(&group, "while :; do :; done");
-    let used = || group.stats(Detail::All).cpu.unwrap().usage_ns;
+    let used = || {
+        group
+            .stats(Detail::All, &mut OpenFiles::default())
+            .cpu
+            .unwrap()
+            .usage_ns
+    };
     group.freeze(LONG).await.unwrap();
     let before = used();
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -253,7 +259,7 @@ fn limits_are_applied_updated_and_read_back() {
         let limit = megabytes << 20;
         let next = serde_json::json!({"memory": {"limit": limit, "swap": limit}});
         group.update(&resources(next)).unwrap();
-        let stats = group.stats(Detail::All);
+        let stats = group.stats(Detail::All, &mut OpenFiles::default());
         assert_eq!(stats.memory.unwrap().limit, Some(limit));
         assert_eq!(stats.swap.map(|s| s.limit), Some(Some(0)));
         assert_eq!(stats.limits.cpu_quota_us, Some(20000));
@@ -275,7 +281,13 @@ fn a_refused_value_takes_the_whole_update_back() {
     assert!(!text.contains("restoring"), "{text}");
     assert_eq!(memory_limit(&group), (64 << 20).to_string());
     assert_eq!(read(&group, "pids", "pids.max"), "50");
-    assert_eq!(group.stats(Detail::All).limits.cpu_quota_us, None);
+    assert_eq!(
+        group
+            .stats(Detail::All, &mut OpenFiles::default())
+            .limits
+            .cpu_quota_us,
+        None
+    );
 }
 
 #[test]

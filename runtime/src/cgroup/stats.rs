@@ -6,8 +6,9 @@ use super::error::Result;
 use super::group::Cgroup;
 use super::host::Place;
 use super::io;
+use super::open_files::OpenFiles;
 use super::pressure_io::{IoDevice, Psi, parse_blkio, parse_io_stat, parse_psi};
-use super::values::{parse_cpu_max, parse_limit};
+use super::values::parse_cpu_max;
 use std::path::Path;
 
 /// Extent of a sample: each step up costs more files to read.
@@ -117,48 +118,53 @@ pub struct Limits {
 }
 
 impl Cgroup {
-    /// One sample of what `detail` asks for. Each number is read at a moment of its own; never fails.
-    pub fn stats(&self, detail: Detail) -> Stats {
+    /// One sample of what `detail` asks for. Each number is read at a moment of its own; never fails. `files` are this
+    /// cgroup's.
+    pub fn stats(&self, detail: Detail, files: &mut OpenFiles) -> Stats {
         let mut stats = Stats::default();
         let all = detail == Detail::All;
-        self.read_cpu(&mut stats, all);
-        self.read_memory(&mut stats, all);
+        self.read_cpu(&mut stats, all, files);
+        self.read_memory(&mut stats, all, files);
         if let Some(dir) = self.dir_of("pids").filter(|_| detail != Detail::Usage) {
-            stats.pids = number(&dir, "pids.current").map(|current| Pids {
+            stats.pids = files.number(&dir, "pids.current").map(|current| Pids {
                 current,
-                limit: limit(&dir, "pids.max"),
+                limit: files.limit(&dir, "pids.max"),
             });
         }
         if let Some(dir) = self.unified_dir() {
             stats.psi = Pressure {
-                cpu: text(&dir, "cpu.pressure").map(|t| parse_psi(&t)),
-                memory: text(&dir, "memory.pressure").map(|t| parse_psi(&t)),
-                io: text(&dir, "io.pressure").map(|t| parse_psi(&t)),
+                cpu: files.text(&dir, "cpu.pressure").map(|t| parse_psi(&t)),
+                memory: files.text(&dir, "memory.pressure").map(|t| parse_psi(&t)),
+                io: files.text(&dir, "io.pressure").map(|t| parse_psi(&t)),
             };
         }
         if all {
             self.read_hugepages(&mut stats);
-            self.read_io(&mut stats);
+            self.read_io(&mut stats, files);
         }
         stats
     }
 
     /// CPU time used so far in ns, by one small read: for rates. `None` when the cgroup is gone.
-    pub fn cpu_usage_ns(&self) -> Option<u64> {
+    pub fn cpu_usage_ns(&self, files: &mut OpenFiles) -> Option<u64> {
         if let Some(Place::V1(mount)) = self.host.place("cpuacct") {
-            return number(&self.path.below(mount), "cpuacct.usage");
+            return files.number(&self.path.below(mount), "cpuacct.usage");
         }
-        let stat = text(&self.unified_dir()?, "cpu.stat")?;
+        let stat = files.text(&self.unified_dir()?, "cpu.stat")?;
         Some(field(&stat, "usage_usec")?.saturating_mul(1000))
     }
 
-    fn read_io(&self, stats: &mut Stats) {
+    fn read_io(&self, stats: &mut Stats, files: &mut OpenFiles) {
         stats.io = match (self.dir_of("blkio"), self.dir_of("io")) {
             (Some(v1), _) => parse_blkio(
-                &text(&v1, "blkio.throttle.io_service_bytes_recursive").unwrap_or_default(),
-                &text(&v1, "blkio.throttle.io_serviced_recursive").unwrap_or_default(),
+                &files
+                    .text(&v1, "blkio.throttle.io_service_bytes_recursive")
+                    .unwrap_or_default(),
+                &files
+                    .text(&v1, "blkio.throttle.io_serviced_recursive")
+                    .unwrap_or_default(),
             ),
-            (None, Some(v2)) => parse_io_stat(&text(&v2, "io.stat").unwrap_or_default()),
+            (None, Some(v2)) => parse_io_stat(&files.text(&v2, "io.stat").unwrap_or_default()),
             (None, None) => Vec::new(),
         };
     }
@@ -178,12 +184,12 @@ impl Cgroup {
         Ok(field(&text, "oom_kill").unwrap_or(0))
     }
 
-    fn read_cpu(&self, stats: &mut Stats, all: bool) {
+    fn read_cpu(&self, stats: &mut Stats, all: bool, files: &mut OpenFiles) {
         // v1: usage from cpuacct, throttling from cpu. The unified tree keeps usage on every host,
         // but on hybrid only of what was born in it.
         if let Some(Place::V1(mount)) = self.host.place("cpuacct") {
             let acct = self.path.below(mount);
-            let Some(usage_ns) = number(&acct, "cpuacct.usage") else {
+            let Some(usage_ns) = files.number(&acct, "cpuacct.usage") else {
                 return;
             };
             let mut cpu = Cpu {
@@ -191,19 +197,19 @@ impl Cgroup {
                 ..Cpu::default()
             };
             if let Some(dir) = self.dir_of("cpu").filter(|_| all) {
-                cpu.user_ns = number(&acct, "cpuacct.usage_user").unwrap_or(0);
-                cpu.system_ns = number(&acct, "cpuacct.usage_sys").unwrap_or(0);
-                let stat = text(&dir, "cpu.stat").unwrap_or_default();
+                cpu.user_ns = files.number(&acct, "cpuacct.usage_user").unwrap_or(0);
+                cpu.system_ns = files.number(&acct, "cpuacct.usage_sys").unwrap_or(0);
+                let stat = files.text(&dir, "cpu.stat").unwrap_or_default();
                 cpu.periods = field(&stat, "nr_periods").unwrap_or(0);
                 cpu.throttled_periods = field(&stat, "nr_throttled").unwrap_or(0);
                 cpu.throttled_ns = field(&stat, "throttled_time").unwrap_or(0);
-                stats.limits.cpu_quota_us = limit(&dir, "cpu.cfs_quota_us");
-                stats.limits.cpu_period_us = number(&dir, "cpu.cfs_period_us");
-                stats.limits.cpu_shares = number(&dir, "cpu.shares");
+                stats.limits.cpu_quota_us = files.limit(&dir, "cpu.cfs_quota_us");
+                stats.limits.cpu_period_us = files.number(&dir, "cpu.cfs_period_us");
+                stats.limits.cpu_shares = files.number(&dir, "cpu.shares");
             }
             stats.cpu = Some(cpu);
         } else if let Some(dir) = self.unified_dir() {
-            let Some(stat) = text(&dir, "cpu.stat") else {
+            let Some(stat) = files.text(&dir, "cpu.stat") else {
                 return;
             };
             let micros = |name| field(&stat, name).unwrap_or(0).saturating_mul(1000);
@@ -215,17 +221,19 @@ impl Cgroup {
                 throttled_periods: field(&stat, "nr_throttled").unwrap_or(0),
                 throttled_ns: micros("throttled_usec"),
             });
-            let max = text(&dir, "cpu.max").filter(|_| all);
-            let max = max.and_then(|t| parse_cpu_max(&t));
-            stats.limits.cpu_quota_us = max.and_then(|(quota, _)| quota);
-            stats.limits.cpu_period_us = max.map(|(_, period)| period);
+            if all {
+                let max = files.text(&dir, "cpu.max");
+                let max = max.and_then(|t| parse_cpu_max(&t));
+                stats.limits.cpu_quota_us = max.and_then(|(quota, _)| quota);
+                stats.limits.cpu_period_us = max.map(|(_, period)| period);
+            }
         }
     }
 
-    fn read_memory(&self, stats: &mut Stats, all: bool) {
+    fn read_memory(&self, stats: &mut Stats, all: bool, files: &mut OpenFiles) {
         match self.host.place("memory") {
-            Some(Place::V1(mount)) => read_memory_v1(&self.path.below(mount), stats, all),
-            Some(Place::V2(mount)) => read_memory_v2(&self.path.below(mount), stats, all),
+            Some(Place::V1(mount)) => read_memory_v1(&self.path.below(mount), stats, all, files),
+            Some(Place::V2(mount)) => read_memory_v2(&self.path.below(mount), stats, all, files),
             None => {}
         }
     }
@@ -264,13 +272,13 @@ impl Cgroup {
     }
 }
 
-fn read_memory_v1(dir: &Path, stats: &mut Stats, all: bool) {
-    let Some(usage) = number(dir, "memory.usage_in_bytes") else {
+fn read_memory_v1(dir: &Path, stats: &mut Stats, all: bool, files: &mut OpenFiles) {
+    let Some(usage) = files.number(dir, "memory.usage_in_bytes") else {
         return;
     };
-    let stat = text(dir, "memory.stat").unwrap_or_default();
+    let stat = files.text(dir, "memory.stat").unwrap_or_default();
     let get = |name| field(&stat, name).unwrap_or(0);
-    let own_limit = limit(dir, "memory.limit_in_bytes");
+    let own_limit = files.limit(dir, "memory.limit_in_bytes");
     let mut memory = Memory {
         usage,
         limit: own_limit,
@@ -283,18 +291,18 @@ fn read_memory_v1(dir: &Path, stats: &mut Stats, all: bool) {
         ..Memory::default()
     };
     if all {
-        let oom = text(dir, "memory.oom_control").unwrap_or_default();
+        let oom = files.text(dir, "memory.oom_control").unwrap_or_default();
         memory.oom_kills = field(&oom, "oom_kill").unwrap_or(0);
-        memory.max_usage = number(dir, "memory.max_usage_in_bytes");
-        memory.failcnt = number(dir, "memory.failcnt").unwrap_or(0);
-        memory.kernel = number(dir, "memory.kmem.usage_in_bytes").unwrap_or(0);
-        stats.limits.memory_reservation = limit(dir, "memory.soft_limit_in_bytes");
+        memory.max_usage = files.number(dir, "memory.max_usage_in_bytes");
+        memory.failcnt = files.number(dir, "memory.failcnt").unwrap_or(0);
+        memory.kernel = files.number(dir, "memory.kmem.usage_in_bytes").unwrap_or(0);
+        stats.limits.memory_reservation = files.limit(dir, "memory.soft_limit_in_bytes");
     }
     stats.memory = Some(memory);
     // memsw is memory and swap together. Without that file there is no swap accounting, and the
     // line in memory.stat is missing too.
     stats.swap = field(&stat, "total_swap").map(|usage| {
-        let both = limit(dir, "memory.memsw.limit_in_bytes");
+        let both = files.limit(dir, "memory.memsw.limit_in_bytes");
         Swap {
             usage,
             limit: both.map(|both| both.saturating_sub(own_limit.unwrap_or(both))),
@@ -302,15 +310,15 @@ fn read_memory_v1(dir: &Path, stats: &mut Stats, all: bool) {
     });
 }
 
-fn read_memory_v2(dir: &Path, stats: &mut Stats, all: bool) {
-    let Some(usage) = number(dir, "memory.current") else {
+fn read_memory_v2(dir: &Path, stats: &mut Stats, all: bool, files: &mut OpenFiles) {
+    let Some(usage) = files.number(dir, "memory.current") else {
         return;
     };
-    let stat = text(dir, "memory.stat").unwrap_or_default();
+    let stat = files.text(dir, "memory.stat").unwrap_or_default();
     let get = |name| field(&stat, name).unwrap_or(0);
     let mut memory = Memory {
         usage,
-        limit: limit(dir, "memory.max"),
+        limit: files.limit(dir, "memory.max"),
         anon: get("anon"),
         file: get("file"),
         inactive_file: get("inactive_file"),
@@ -321,29 +329,22 @@ fn read_memory_v2(dir: &Path, stats: &mut Stats, all: bool) {
         ..Memory::default()
     };
     if all {
-        let events = text(dir, "memory.events").unwrap_or_default();
+        let events = files.text(dir, "memory.events").unwrap_or_default();
         memory.oom_kills = field(&events, "oom_kill").unwrap_or(0);
         memory.failcnt = field(&events, "max").unwrap_or(0);
-        memory.max_usage = number(dir, "memory.peak");
-        stats.limits.memory_reservation = limit(dir, "memory.low").filter(|low| *low > 0);
+        memory.max_usage = files.number(dir, "memory.peak");
+        stats.limits.memory_reservation = files.limit(dir, "memory.low").filter(|low| *low > 0);
     }
     stats.memory = Some(memory);
-    stats.swap = number(dir, "memory.swap.current").map(|usage| Swap {
+    stats.swap = files.number(dir, "memory.swap.current").map(|usage| Swap {
         usage,
-        limit: limit(dir, "memory.swap.max"),
+        limit: files.limit(dir, "memory.swap.max"),
     });
 }
 
-fn text(dir: &Path, file: &str) -> Option<String> {
-    io::read(&dir.join(file)).ok()
-}
-
+/// Of a file whose name is the machine's.
 fn number(dir: &Path, file: &str) -> Option<u64> {
-    text(dir, file)?.trim().parse().ok()
-}
-
-fn limit(dir: &Path, file: &str) -> Option<u64> {
-    parse_limit(&text(dir, file)?)
+    io::read(&dir.join(file)).ok()?.trim().parse().ok()
 }
 
 /// The value after `name` in a file of `name value` lines.

@@ -349,7 +349,7 @@ fn processes_of_nested_cgroups_are_listed_and_pid_0_is_not() {
 
 #[test]
 fn v2_numbers_are_read_as_the_kernel_writes_them() {
-    let stats = v2().c1().stats(Detail::All);
+    let stats = v2().c1().stats(Detail::All, &mut OpenFiles::default());
     let cpu = stats.cpu.unwrap();
     assert_eq!(cpu.usage_ns, 1_500_000_000);
     assert_eq!((cpu.periods, cpu.throttled_ns), (10, 70_000_000));
@@ -375,7 +375,7 @@ fn v2_numbers_are_read_as_the_kernel_writes_them() {
 #[test]
 fn v1_numbers_have_the_same_shape() {
     let tree = hybrid();
-    let stats = tree.c1().stats(Detail::All);
+    let stats = tree.c1().stats(Detail::All, &mut OpenFiles::default());
     assert!(stats.cpu.unwrap().usage_ns > 1_000_000);
     let memory = stats.memory.unwrap();
     assert!(
@@ -387,7 +387,10 @@ fn v1_numbers_have_the_same_shape() {
     assert!(stats.psi.memory.is_some());
     assert_eq!(stats.limits.cpu_shares, Some(1024));
     assert_eq!(tree.c1().oom_kills().unwrap(), 0);
-    let pages = v1().c1().stats(Detail::All).hugepages;
+    let pages = v1()
+        .c1()
+        .stats(Detail::All, &mut OpenFiles::default())
+        .hugepages;
     assert_eq!(pages[0].usage, 4_194_304);
     assert_eq!(pages[0].max_usage, Some(6_291_456));
 }
@@ -396,7 +399,7 @@ fn v1_numbers_have_the_same_shape() {
 fn a_vanished_cgroup_has_no_numbers_and_no_error() {
     let tree = hybrid();
     let gone = tree.host.container("/nowhere", "c").unwrap();
-    let stats = gone.stats(Detail::All);
+    let stats = gone.stats(Detail::All, &mut OpenFiles::default());
     assert!(stats.cpu.is_none() && stats.memory.is_none() && stats.pids.is_none());
     assert_eq!(gone.oom_kills().unwrap(), 0);
 }

@@ -41,6 +41,7 @@ fn state(image: &VerifiedImage) -> String {
         (false, _) => "damaged".to_owned(),
         (true, 0) => "sound".to_owned(),
         (true, n) if n == image.layers => "not verifiable".to_owned(),
+        (true, 1) => "sound but for 1 layer that is not verifiable".to_owned(),
         (true, n) => format!("sound but for {n} layers that are not verifiable"),
     }
 }
@@ -165,7 +166,7 @@ r/bad:1   bbbbbbbbbbbbb  2       42       damaged
   its record: EOF
   and 7 more
 r/old:1   ccccccccccccc  2       42       not verifiable
-r/half:1  ddddddddddddd  2       42       sound but for 1 layers that are not verifiable
+r/half:1  ddddddddddddd  2       42       sound but for 1 layer that is not verifiable
 "
         );
         assert_eq!(table(&[]), "there is no image\n");

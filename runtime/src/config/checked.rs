@@ -104,9 +104,6 @@ impl Config {
                 return refuse(key, "must be longer than zero");
             }
         }
-        if !(64..=1 << 20).contains(&file.trace.ring) {
-            return refuse("trace.ring", "must be from 64 to 1048576 events");
-        }
         let metrics = check_metrics(&file.metrics)?;
         file.stream.check()?;
         file.tracing.check()?;

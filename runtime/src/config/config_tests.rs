@@ -24,7 +24,7 @@ fn every_key_of_the_default_is_printed() {
         ("network", 11),
         ("nri", 18),
         ("image", 11),
-        ("trace", 3),
+        ("trace", 2),
         ("tracing", 2),
         ("stream", 5),
     ] {

@@ -121,8 +121,6 @@ impl NriNetwork {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trace {
-    /// Events kept in memory for `cairn timeline`.
-    pub ring: usize,
     pub file_bytes: u64,
     pub files: usize,
 }
@@ -195,7 +193,6 @@ impl Default for Network {
 impl Default for Trace {
     fn default() -> Self {
         Self {
-            ring: 8192,
             file_bytes: 16 << 20,
             files: 4,
         }

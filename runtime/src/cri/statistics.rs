@@ -4,9 +4,10 @@
 //! Records are snapshots: no pod's queue is asked. What vanished since has no numbers, and fails
 //! no list (CRI-150).
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, thread};
 
 use cni_shim::namespaces;
+use futures_util::future::join_all;
 use proto_cri::v1 as cri;
 
 use crate::{
@@ -24,6 +25,11 @@ use crate::{
 };
 
 type LayersById = HashMap<String, LayerUsage>;
+
+/// At most so many threads read for one list,
+const THREADS: usize = 4;
+/// and one alone where there are fewer to read.
+const PART: usize = 32;
 
 /// A pod and its containers at one moment.
 struct Snapshot {
@@ -65,9 +71,8 @@ impl Statistics {
     ) -> Vec<cri::ContainerStats> {
         let layers = layers(self, records.iter()).await;
         let all = Arc::clone(self);
-        blocking(move || {
-            let stats = |record: &Arc<ContainerRecord>| container_stats(&all, record, &layers);
-            records.iter().map(stats).collect()
+        each(records, move |record| {
+            container_stats(&all, record, &layers)
         })
         .await
     }
@@ -77,9 +82,8 @@ impl Statistics {
         let snapshots: Vec<_> = pods.iter().map(Snapshot::of).collect();
         let layers = layers(self, snapshots.iter().flat_map(|pod| &pod.containers)).await;
         let all = Arc::clone(self);
-        blocking(move || {
-            let stats = |snapshot: &Snapshot| pod_stats(&all, snapshot, &layers);
-            snapshots.iter().map(stats).collect()
+        each(snapshots, move |snapshot| {
+            pod_stats(&all, snapshot, &layers)
         })
         .await
     }
@@ -92,15 +96,33 @@ impl Statistics {
             snapshot.containers.retain(running);
         }
         let layers = layers(self, snapshots.iter().flat_map(|pod| &pod.containers)).await;
+        let mountpoint = self.images.fs_info().mountpoint;
+        let filesystem = blocking(move || machine::filesystem(&mountpoint).ok()).await;
         let all = Arc::clone(self);
-        blocking(move || {
-            let filesystem = machine::filesystem(&all.images.fs_info().mountpoint).ok();
-            let one =
-                |snapshot: &Snapshot| pod_metrics(&all, snapshot, &layers, filesystem.as_ref());
-            snapshots.iter().map(one).collect()
+        each(snapshots, move |snapshot| {
+            pod_metrics(&all, snapshot, &layers, filesystem.as_ref())
         })
         .await
     }
+}
+
+/// `read` of each, in order, by some threads at a time: it waits for the kernel's files.
+async fn each<T, R>(items: Vec<T>, read: impl Fn(&T) -> R + Send + Sync + 'static) -> Vec<R>
+where
+    T: Send + Sync + 'static,
+    R: Send + 'static,
+{
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let part = items.len().div_ceil(threads.min(THREADS)).max(PART);
+    let (items, read) = (Arc::new(items), Arc::new(read));
+    let parts = (0..items.len()).step_by(part).map(|from| {
+        let (items, read) = (Arc::clone(&items), Arc::clone(&read));
+        blocking(move || {
+            let items = items.iter().skip(from).take(part);
+            items.map(|item| read(item)).collect::<Vec<_>>()
+        })
+    });
+    join_all(parts).await.into_iter().flatten().collect()
 }
 
 async fn layers<'a>(
@@ -128,11 +150,12 @@ async fn layers<'a>(
 
 /// Blocks on files. `None` for a path that is no cgroup's; records hold none such.
 fn sample(all: &Statistics, id: &str, cgroup: &str, detail: Detail) -> Option<Sample> {
-    let group = all.processes.cgroup(cgroup).ok()?;
+    let group = || all.processes.cgroup(cgroup).ok();
+    let (cgroup, nano_cores) = all.sampler.watch(id, group)?;
     Some(Sample {
         at_ns: clock::now_ns(),
-        stats: group.stats(detail),
-        nano_cores: all.sampler.rate(id, &group),
+        stats: cgroup.stats(detail),
+        nano_cores,
     })
 }
 
@@ -197,12 +220,12 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     fn of(all: &Statistics, record: &'a ContainerRecord) -> Option<Self> {
-        let group = all.processes.cgroup(&record.cgroup).ok()?;
-        let pids = group.procs().unwrap_or_default();
+        let group = || all.processes.cgroup(&record.cgroup).ok();
+        let (cgroup, _) = all.sampler.watch(&record.id, group)?;
         Some(Self {
             record,
-            stats: group.stats(Detail::All),
-            processes: machine::processes(&pids),
+            stats: cgroup.stats(Detail::All),
+            processes: machine::processes(&cgroup.pids()),
         })
     }
 }

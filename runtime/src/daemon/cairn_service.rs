@@ -16,7 +16,7 @@ use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tokio_util::io::SyncIoBridge;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{networks::Networks, verify_images};
+use super::{networks::Networks, tell_progress::tell_progress, verify_images};
 use crate::{
     explain,
     image::{Images, ImportFrom, Progress},
@@ -36,8 +36,6 @@ use crate::{
 const PROGRESS: usize = 16;
 /// Bytes between the client's stream and the importer.
 const PIPE: usize = 1 << 20;
-/// Between two progress lines.
-const TELL: Duration = Duration::from_secs(1);
 
 pub struct CairnService {
     pub dirs: Dirs,
@@ -313,24 +311,10 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
     }
 }
 
-/// A line a second while there is something new to tell; ends when the client is gone.
-async fn tell(progress: &Progress, answers: &mpsc::Sender<Result<ImportImageResponse, Status>>) {
-    let mut tick = tokio::time::interval(TELL);
-    let mut told = 0;
-    loop {
-        tokio::select! {
-            () = answers.closed() => return,
-            _ = tick.tick() => {}
-        }
-        let (moved, _) = progress.get();
-        if moved != told {
-            told = moved;
-            let line = format!("unpacked {:.1} MB", moved as f64 / 1e6);
-            // Progress is a courtesy: a slow reader misses lines, the import does not wait.
-            let _ = answers.try_send(Ok(ImportImageResponse {
-                step: Some(Step::Progress(line)),
-            }));
-        }
+fn word(moved: u64, _: u64) -> ImportImageResponse {
+    let line = format!("unpacked {:.1} MB", moved as f64 / 1e6);
+    ImportImageResponse {
+        step: Some(Step::Progress(line)),
     }
 }
 
@@ -362,7 +346,7 @@ async fn import(
     };
     let imported = tokio::select! {
         imported = work => imported?,
-        () = tell(&progress, answers) => return Ok(()),
+        () = tell_progress(&progress, answers, word) => return Ok(()),
     };
     for image in imported {
         let image = ImportedImage {

@@ -116,7 +116,6 @@ pub async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result<cgroup
 
 pub fn open_log(config: &Config) -> Result<EventLog> {
     let options = trace::Options {
-        ring: config.trace.ring,
         max_bytes: config.trace.file_bytes,
         files: config.trace.files,
         ..trace::Options::new(clock::now_ns)

@@ -8,5 +8,6 @@ pub mod metrics;
 mod networks;
 mod open;
 pub mod serve;
+mod tell_progress;
 mod traced;
 mod verify_images;

@@ -49,6 +49,7 @@ use crate::{
         update_container_resources::UpdateContainerResources,
         update_pod_sandbox_resources::UpdatePodSandboxResources,
     },
+    preflight,
     stats::{Layers, Sampler},
     store::{self, Store, Unsynced},
     stream::Streams,
@@ -88,23 +89,16 @@ struct Parts {
     helper: HelperCommand,
 }
 
-/// Opens everything; the directories are locked by the caller. `no_user_namespaces`: why pods can have none, if they
-/// cannot.
+/// Opens everything; the directories are locked by the caller.
 ///
 /// # Errors
 /// The first thing that is not to be had.
-pub async fn open(
-    config: Config,
-    no_user_namespaces: Option<String>,
-    streams: Arc<Streams>,
-) -> Result<Daemon> {
-    Ok(Parts::open(config, no_user_namespaces)
-        .await?
-        .put_together(streams))
+pub async fn open(config: Config, streams: Arc<Streams>) -> Result<Daemon> {
+    Ok(Parts::open(config).await?.put_together(streams))
 }
 
 impl Parts {
-    async fn open(config: Config, no_user_namespaces: Option<String>) -> Result<Self> {
+    async fn open(config: Config) -> Result<Self> {
         let dirs = Dirs {
             root: config.root.clone(),
             state: config.state.clone(),
@@ -130,6 +124,13 @@ impl Parts {
             .parent()
             .ok_or_else(|| Error::failed("our own program lies nowhere"))?
             .to_owned();
+        let images =
+            Images::open(&root.join("images"), image_options(&config, &program)?).step("images")?;
+        // A third of the start, so beside the rest of it; in a directory that opening the images empties, so not before.
+        let looking = tokio::task::spawn_blocking({
+            let (config, program) = (config.clone(), program.clone());
+            move || preflight::inspect(&config, &program)
+        });
         let launcher = Launcher::new(LauncherConfig {
             run_dir: state.join("monitor"),
             helpers_dir: helpers.clone(),
@@ -137,14 +138,9 @@ impl Parts {
         .await
         .step("monitor")?;
         let cgroups = open_cgroups(&config, &launcher).await?;
-        let images =
-            Images::open(&root.join("images"), image_options(&config, &program)?).step("images")?;
         let network = Network::new(network_config(&config)?).step("network")?;
         let pause_root = make_pause_root(state, &helpers)?;
         let log = open_log(&config)?;
-        let host = host::facts(&cgroups, no_user_namespaces, &root.join("apparmor"))
-            .step("read the host's facts")?;
-        warn_of(&host);
         let describe = Describe {
             dirs: dirs.clone(),
             node_name: rustix::system::uname()
@@ -158,8 +154,14 @@ impl Parts {
             Store::open(root.join("pods"), unsynced.clone())?,
             Store::open(root.join("containers"), unsynced.clone())?,
         );
+        let specs = SpecStore::open(root.join("specs"), unsynced.clone())?;
+        let found = looking.await.step("look at the host")?;
+        found.log();
+        let host = host::facts(&cgroups, found.no_user_namespaces, &root.join("apparmor"))
+            .step("read the host's facts")?;
+        warn_of(&host);
         Ok(Self {
-            specs: SpecStore::open(root.join("specs"), unsynced.clone())?,
+            specs,
             processes: Arc::new(Processes {
                 launcher,
                 cgroups,

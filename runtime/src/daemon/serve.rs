@@ -24,6 +24,7 @@ use super::{
 use crate::{
     config::Config,
     cri::{Deadlines, MAX_MESSAGE},
+    memory,
     pod::{error, events::Events},
     preflight, replace, spans,
     store::{self, Lock},
@@ -91,7 +92,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         .map_err(|why| Error::Host(format!("tracing.endpoint: {why}")))?;
     let (recorder, exporter) = tracing.unzip();
     let socket = config.socket().to_owned();
-    let host = look_at_the_host(config.clone()).await?;
     let Daemon {
         cri,
         cairn,
@@ -100,7 +100,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         hooks,
         events,
         sampler,
-    } = open(config, host.no_user_namespaces, Arc::clone(&streams)).await?;
+    } = open(config, Arc::clone(&streams)).await?;
     let log = cairn.log.clone();
     let version = env!("CARGO_PKG_VERSION").to_owned();
     log.record(Subject::daemon(), Action::DaemonStarted { version });
@@ -123,6 +123,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let metrics = metrics.map(|listener| tokio::spawn(metrics::serve(listener, sources)));
     notify(NotifyState::Ready);
     let sampling = tokio::spawn(async move { sampler.run().await });
+    let giving_back = tokio::spawn(memory::give_freed_back());
     let streaming = tokio::spawn(Arc::clone(&streams).serve(streams_at));
     let server = Server::builder()
         // Outermost: what a deadline ends is counted, and traced, as the caller sees it.
@@ -147,6 +148,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let result = run(server, &events, &streams, listener, shutdown).await;
     streaming.abort();
     sampling.abort();
+    giving_back.abort();
     notify(NotifyState::Stopping);
     if let Some(metrics) = metrics {
         metrics.abort();
@@ -157,19 +159,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     }
     remove_socket(&socket);
     result
-}
-
-/// What pods can have here, told once.
-async fn look_at_the_host(config: Config) -> Result<preflight::Report, Error> {
-    let look = move || {
-        let program = std::env::current_exe()?;
-        Ok(preflight::inspect(&config, &program))
-    };
-    let failed = |e: io::Error| Error::Host(format!("look at the host: {e}"));
-    let report = tokio::task::spawn_blocking(look).await;
-    let report = report.map_err(|e| failed(e.into()))?.map_err(failed)?;
-    report.log();
-    Ok(report)
 }
 
 async fn run(

@@ -96,25 +96,8 @@ fn finish(mut span: Open, headers: &HeaderMap) {
 
 /// As gRPC writes it: percent-encoded.
 fn message(encoded: &str) -> String {
-    let mut bytes = Vec::with_capacity(encoded.len());
-    let mut rest = encoded.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
-        let code = behind
-            .get(..2)
-            .and_then(|hex| std::str::from_utf8(hex).ok());
-        let code = code.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match (first, code) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = &behind[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = behind;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let bytes = percent_encoding::percent_decode_str(encoded);
+    bytes.decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -128,6 +111,6 @@ mod tests {
             "sandbox \"x\": a b\ncö"
         );
         assert_eq!(message("100%"), "100%");
-        assert_eq!(message("%zz%4"), "%zz%4");
+        assert_eq!(message("%zz%4%+f"), "%zz%4%+f");
     }
 }

@@ -1,6 +1,6 @@
 //! `cairn image verify`, the daemon's side: one blocking thread reads, the client's stream is told.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
 use proto_cairn::v1::{
     ImageDamage, VerifiedImage, VerifyImagesResponse, VerifyProgress,
@@ -9,6 +9,7 @@ use proto_cairn::v1::{
 use tokio::sync::mpsc;
 use tonic::Status;
 
+use super::tell_progress::tell_progress;
 use crate::{
     image::{Digest, Images, InTheWay, Progress, Verified, Watch},
     pod::{
@@ -19,8 +20,6 @@ use crate::{
 
 /// Answers in flight; the verification waits for a slow reader.
 const ANSWERS: usize = 16;
-/// Between two words of how far it is.
-const TELL: Duration = Duration::from_millis(500);
 
 type Answer = std::result::Result<VerifyImagesResponse, Status>;
 
@@ -46,7 +45,7 @@ pub fn start(
                 let error = Error::failed(format!("verify images: {error}"));
                 let _client_is_gone = answers.send(Err(error.into())).await;
             },
-            () = tell(&progress, &answers) => {}
+            () = tell_progress(&progress, &answers, word) => {}
         }
     });
     Ok(receiver)
@@ -183,21 +182,7 @@ fn user(registry: &Registry, id: &str) -> String {
     }
 }
 
-/// How far it is, while that changes; ends when the client is gone.
-async fn tell(progress: &Progress, answers: &mpsc::Sender<Answer>) {
-    let mut tick = tokio::time::interval(TELL);
-    let mut told = 0;
-    loop {
-        tokio::select! {
-            () = answers.closed() => return,
-            _ = tick.tick() => {}
-        }
-        let (bytes, of_bytes) = progress.get();
-        if bytes != told {
-            told = bytes;
-            let step = Some(Told::Progress(VerifyProgress { bytes, of_bytes }));
-            // A courtesy: a slow reader misses some.
-            let _ = answers.try_send(Ok(VerifyImagesResponse { step }));
-        }
-    }
+fn word(bytes: u64, of_bytes: u64) -> VerifyImagesResponse {
+    let step = Some(Told::Progress(VerifyProgress { bytes, of_bytes }));
+    VerifyImagesResponse { step }
 }

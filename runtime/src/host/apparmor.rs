@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{oci::AppArmorFacts, replace};
+use crate::{oci::AppArmorFacts, replace, store};
 
 /// The name under which the kernel has our profile.
 pub const DEFAULT_PROFILE: &str = "cairn-default";
@@ -127,8 +127,9 @@ fn profile_for(own_label: &str) -> String {
     PROFILE_TEXT.replace(OWN_LABEL, &rules)
 }
 
-/// The parser's cache goes by the file's time.
+/// The parser's cache goes by the file's time. Nobody else has business with either.
 fn write_if_changed(dir: &Path, file: &Path, text: &str) -> io::Result<()> {
+    store::make_private(dir, None).map_err(io::Error::other)?;
     fs::create_dir_all(dir.join("cache"))?;
     if fs::read(file).is_ok_and(|there| there == text.as_bytes()) {
         return Ok(());
@@ -139,6 +140,7 @@ fn write_if_changed(dir: &Path, file: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_profile_is_found_by_its_whole_name() {
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_is_written_once_for_the_parsers_cache() {
+    fn the_profile_is_written_once_for_the_parsers_cache_where_nobody_else_enters() {
         let dir = tempfile::tempdir().expect("dir");
         let file = dir.path().join(DEFAULT_PROFILE);
         let changed = || {
@@ -175,6 +177,8 @@ mod tests {
         };
         let first = changed();
         assert_eq!(changed(), first);
+        let mode = fs::metadata(dir.path()).expect("there").permissions();
+        assert_eq!(mode.mode() & 0o777, 0o700);
         fs::write(&file, "tampered").expect("written");
         changed();
         assert_eq!(fs::read_to_string(&file).expect("there"), PROFILE_TEXT);

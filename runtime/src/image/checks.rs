@@ -4,6 +4,7 @@ use std::io::{Cursor, Read};
 use std::path::Path;
 
 use super::auth::{Auth, Challenge, challenge};
+use super::inventory::{self, Line};
 use super::manifest::{self, Document};
 use super::record::{self, ImageRecord, parse_config};
 use super::reference::Reference;
@@ -52,6 +53,21 @@ pub fn record(data: &[u8]) {
         let config = record::config_json(data).expect("it was read");
         let again = ImageRecord::from_json(&image.to_json(&config)).expect("we wrote it");
         assert_eq!(again.id, image.id);
+    }
+}
+
+/// The file of a layer's inventory: each line takes some of it.
+pub fn inventory(data: &[u8]) {
+    let Ok(mut lines) = inventory::Reader::new(data) else {
+        return;
+    };
+    let mut read = 0;
+    while let Ok(Some(line)) = lines.next_line() {
+        read += match line {
+            Line::Directory(path) => 3 + path.len(),
+            Line::Entry(name, _) => 31 + name.count_bytes(),
+        };
+        assert!(read < data.len());
     }
 }
 

@@ -163,7 +163,7 @@ pub fn sets(
     if drop.all {
         granted = 0;
     }
-    granted |= add.names | ambient.names;
+    granted |= add.names;
     let mut ambient_set = ambient.names | if ambient.all { held.0 } else { 0 };
     granted |= ambient_set;
     granted &= !drop.names;

@@ -371,7 +371,7 @@ impl CreateContainer {
         specs.owners = owners;
         let placed = self.places.place(container, &specs).await;
         placed.map_err(|error| error.at(APPLY))?;
-        container.set_message(self.describe.from_spec(pod, container, &specs));
+        container.set_message(&self.describe.from_spec(pod, container, &specs));
         Ok(specs)
     }
 

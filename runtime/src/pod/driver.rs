@@ -18,7 +18,6 @@ use std::{
     time::Duration,
 };
 
-use proto_cri::v1 as cri;
 use tokio::{
     sync::mpsc,
     task::{self, JoinSet},
@@ -136,8 +135,13 @@ impl Driver {
         }
     }
 
-    /// Serves until the pod is removed. Dropping the future ends the steps under way.
-    pub async fn run(mut self) {
+    /// Serves until the pod is removed. Always a task of its own: one that made the pod first would keep the memory of all
+    /// steps of a start for as long as the pod lives.
+    pub fn start(self) {
+        tokio::spawn(self.run());
+    }
+
+    async fn run(mut self) {
         loop {
             tokio::select! {
                 message = self.queue.recv() => match message {
@@ -300,7 +304,7 @@ impl Driver {
         let as_made = record.phase == ContainerPhase::Created
             && self.verb_of(&id).is_none()
             && matches!(self.admits_creation(), Decision::Run);
-        if !same_creation(&record.config, &request.config) {
+        if !request.made(&record.config) {
             let text = format!(
                 "container name \"{}\" in sandbox {}: taken by container {id}",
                 request.name_key(),
@@ -447,17 +451,6 @@ impl Driver {
     }
 }
 
-/// Whether a record's configuration is of this request: the images that it mounts are noted in the record.
-fn same_creation(made: &cri::ContainerConfig, asked: &cri::ContainerConfig) -> bool {
-    let mut made = made.clone();
-    for (mount, asked) in made.mounts.iter_mut().zip(&asked.mounts) {
-        if let (Some(image), Some(asked)) = (&mut mount.image, &asked.image) {
-            image.image_ref.clone_from(&asked.image_ref);
-        }
-    }
-    made == *asked
-}
-
 /// The CRI call that a step answers; an exit answers none.
 fn call(key: &Key, verb: Option<Verb>) -> Option<&'static str> {
     match (key, verb) {
@@ -488,5 +481,19 @@ fn refuse(message: Message, error: Error) {
         | Message::StopPod(reply)
         | Message::RemovePod(reply)
         | Message::UpdatePod(_, reply) => drop(reply.send(Err(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F: Future>(_: impl FnOnce(Driver) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_pod_that_nothing_happens_to_costs_a_task_of_a_kilobyte() {
+        assert!(size_of_future(Driver::run) <= 1024);
     }
 }

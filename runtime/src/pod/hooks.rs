@@ -275,7 +275,7 @@ impl Hooks {
         let Some(adaptation) = self.adaptation.get() else {
             return Ok(Answer::none());
         };
-        container.set_message(self.describe.from_spec(pod, container, specs));
+        container.set_message(&self.describe.from_spec(pod, container, specs));
         let point = self.reach(pod, Some(container), Event::CreateContainer);
         let turn = adaptation.turn().await;
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));

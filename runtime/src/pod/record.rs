@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use proto_cri::v1 as cri;
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{cgroup, oci::namespaces::user_mapping, store::Record};
 
@@ -62,6 +63,25 @@ impl Process {
     }
 }
 
+/// JSON that is kept as it came: its text is a fifth of the tree in memory.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Json(Box<RawValue>);
+
+impl Json {
+    /// # Errors
+    /// For what has no JSON form.
+    pub fn of(value: &impl Serialize) -> serde_json::Result<Self> {
+        to_raw_value(value).map(Self)
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
 /// What the network layer gave the pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -69,7 +89,7 @@ pub struct PodNetwork {
     /// Primary first.
     pub ips: Vec<String>,
     /// The CNI result, or the like of it from the built-in bridge.
-    pub result: serde_json::Value,
+    pub result: Json,
     /// What the pod asked for and does not have, a line each (CRI-537).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,

@@ -190,7 +190,7 @@ impl Recovery {
         for container in pod.containers() {
             if let Ok(specs) = self.specs.read(&container.id).await {
                 let message = self.describe.from_spec(pod, &container, &specs);
-                container.set_message(message);
+                container.set_message(&message);
             }
         }
     }
@@ -224,7 +224,7 @@ impl Recovery {
         }
         // The driver first: what recovery finds goes through its queue.
         let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(&self.steps));
-        tokio::spawn(driver.run());
+        driver.start();
         for container in pod.containers() {
             let result = self.container(&pod, &container, rebooted).await;
             log(&pod, "recover a container", result);
@@ -310,17 +310,22 @@ impl Recovery {
             Ok(Ok(Reattached::Running(monitor))) => {
                 let (pid, start_time) = monitor.init();
                 container.set_monitor(Some(monitor.clone()));
-                // It runs, whether or not a full disk takes that down: who does not watch it can never stop it.
-                container
-                    .cell
-                    .note(|record| {
-                        record.phase = ContainerPhase::Running;
-                        if record.started_at == 0 {
-                            record.started_at = clock::now_ns();
-                        }
-                        record.process = Some(processes.process(&Launched { pid, start_time }));
-                    })
-                    .await;
+                let process = Some(processes.process(&Launched { pid, start_time }));
+                let was = container.cell.get();
+                // Most are on record as they are: a restart writes nothing for them.
+                if was.phase != ContainerPhase::Running || was.process != process {
+                    // It runs, whether or not a full disk takes that down: who does not watch it can never stop it.
+                    container
+                        .cell
+                        .note(|record| {
+                            record.phase = ContainerPhase::Running;
+                            if record.started_at == 0 {
+                                record.started_at = clock::now_ns();
+                            }
+                            record.process = process;
+                        })
+                        .await;
+                }
                 watch(pod, container, monitor);
                 Ok(())
             }

@@ -105,6 +105,17 @@ pub struct CreateContainerRequest {
 }
 
 impl CreateContainerRequest {
+    /// Whether a record's configuration is of this request: the images that it mounts are noted in the record.
+    pub fn made(&self, recorded: &cri::ContainerConfig) -> bool {
+        let mut recorded = recorded.clone();
+        for (mount, asked) in recorded.mounts.iter_mut().zip(&self.config.mounts) {
+            if let (Some(image), Some(asked)) = (&mut mount.image, &asked.image) {
+                image.image_ref.clone_from(&asked.image_ref);
+            }
+        }
+        recorded == self.config
+    }
+
     /// # Errors
     /// Invalid, naming the field.
     pub fn check(

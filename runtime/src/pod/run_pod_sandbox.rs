@@ -174,7 +174,7 @@ impl RunPodSandbox {
         Ok((record, plan))
     }
 
-    /// The whole way, and the driver afterwards.
+    /// The whole way, to the driver that goes on.
     async fn make(
         self: Arc<Self>,
         record: PodRecord,
@@ -203,8 +203,7 @@ impl RunPodSandbox {
         outcome.send_replace(Some(result.map_err(|error| error.at(&text))));
         if alive {
             let steps = Arc::clone(&self.steps);
-            drop(self);
-            Driver::new(pod, queue, steps).run().await;
+            Driver::new(pod, queue, steps).start();
         }
     }
 

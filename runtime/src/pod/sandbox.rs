@@ -11,7 +11,7 @@ use super::{
     error::{AtStep as _, Error, Kind, Result},
     message::Describe,
     processes::{CGROUP_GONE, Processes},
-    record::{Namespaces, PodNetwork, PodRecord},
+    record::{Json, Namespaces, PodNetwork, PodRecord},
 };
 use crate::{config::NriNetwork, image::Images, oci::SandboxPlan, store::blocking};
 
@@ -138,7 +138,8 @@ impl Sandboxes {
         }
         Ok(Some(PodNetwork {
             ips: attachment.ips.iter().map(ToString::to_string).collect(),
-            result: attachment.result,
+            result: Json::of(&attachment.result)
+                .map_err(|error| Error::failed(format!("network: result: {error}")))?,
             warnings: attachment.warnings,
         }))
     }

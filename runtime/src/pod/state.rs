@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use prost13::Message as _;
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -55,8 +56,8 @@ pub struct Container {
     known: AtomicBool,
     /// Why a plugin wanted it stopped, if one did.
     pub evicted: OnceLock<Eviction>,
-    /// What of its NRI message the spec says; kept only where NRI is on.
-    message: Mutex<Option<proto_nri::Container>>,
+    /// What of its NRI message the spec says, encoded, which is a third in size; kept only where NRI is on.
+    message: Mutex<Option<Box<[u8]>>>,
     /// What a forced removal of this container alone passes over.
     pub skips: Skips,
 }
@@ -211,7 +212,8 @@ impl Container {
         *self.monitor.lock().unwrap_or_else(PoisonError::into_inner) = monitor;
     }
 
-    pub fn set_message(&self, message: proto_nri::Container) {
+    pub fn set_message(&self, message: &proto_nri::Container) {
+        let message = message.encode_to_vec().into();
         *self.message.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
     }
 
@@ -224,10 +226,9 @@ impl Container {
 
     /// See `message.rs: container` for the whole of it. `None` where its spec is not known.
     pub fn message(&self) -> Option<proto_nri::Container> {
-        self.message
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let message = self.message.lock().unwrap_or_else(PoisonError::into_inner);
+        // What we have encoded can be decoded.
+        proto_nri::Container::decode(&**message.as_ref()?).ok()
     }
 
     /// The exit is on record and told: whoever waits in [`Self::wait_exit_told`] goes on.

@@ -17,4 +17,6 @@ mod wire;
 
 pub use current::{Context, Open, Recorder, ended, here, step, step_of};
 pub use export::{Exporter, start};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use parent::check as check_parent;
 pub use span::Value;

@@ -37,6 +37,17 @@ impl Parent {
     }
 }
 
+/// What must hold for any bytes of a client: a parent has the numbers that stand there.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn check(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Some(parent) = Parent::parse(&text) {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let named = format!("-{}-{}-", hex(&parent.trace), hex(&parent.span));
+        assert_eq!(text.get(2..53), Some(named.as_str()));
+    }
+}
+
 /// So many bytes of small hex digits.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {

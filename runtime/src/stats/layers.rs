@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 /// How long a count is told before the layer is counted again.
@@ -58,17 +58,23 @@ impl Layers {
     /// Disk usage of these containers' layers, as known. `count` walks one; `None` says that it is gone.
     pub async fn usage<C, F>(&self, ids: &[String], count: C) -> HashMap<String, LayerUsage>
     where
-        C: Fn(String) -> F + Send + 'static,
+        C: Fn(String) -> F + Send + Sync + 'static,
         F: Future<Output = Option<LayerUsage>> + Send,
     {
-        let Due { ids: due, first } = self.due(ids);
-        if !due.is_empty() {
-            let layers = self.clone();
-            let task = tokio::spawn(async move { layers.count(due, count).await });
-            if first {
-                // Whether it ended in time or not: what is known by now is told.
-                let _ = tokio::time::timeout(FIRST, task).await;
-            }
+        let Due { never, again } = self.due(ids);
+        let (layers, (counted, wait)) = (self.clone(), oneshot::channel());
+        let unknown = !never.is_empty();
+        if unknown || !again.is_empty() {
+            tokio::spawn(async move {
+                layers.count(never, &count).await;
+                // Whoever asked may have waited long enough.
+                let _ = counted.send(());
+                layers.count(again, &count).await;
+            });
+        }
+        if unknown {
+            // Whether it ended in time or not: what is known by now is told.
+            let _ = tokio::time::timeout(FIRST, wait).await;
         }
         let known = self.lock();
         let told = |id: &String| Some((id.clone(), known.get(id)?.usage.clone()?));
@@ -92,14 +98,16 @@ impl Layers {
             let fresh = one.counted.is_some_and(|at| now.duration_since(at) < FRESH);
             if !one.counting && !fresh {
                 one.counting = true;
-                due.first |= one.counted.is_none();
-                due.ids.push(id.clone());
+                match one.counted {
+                    None => due.never.push(id.clone()),
+                    Some(_) => due.again.push(id.clone()),
+                }
             }
         }
         due
     }
 
-    async fn count<C, F>(&self, ids: Vec<String>, count: C)
+    async fn count<C, F>(&self, ids: Vec<String>, count: &C)
     where
         C: Fn(String) -> F,
         F: Future<Output = Option<LayerUsage>>,
@@ -129,9 +137,9 @@ impl Layers {
 /// What [`Layers::due`] found.
 #[derive(Default)]
 struct Due {
-    ids: Vec<String>,
-    /// Some of them were never counted.
-    first: bool,
+    /// Never counted, or so long ago that it is forgotten.
+    never: Vec<String>,
+    again: Vec<String>,
 }
 
 #[cfg(test)]
@@ -203,6 +211,23 @@ mod tests {
             .await;
         assert!(again.is_empty());
         assert_eq!(begun.elapsed(), FIRST, "it is being counted already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_layer_does_not_wait_for_those_that_are_counted_again() {
+        let (layers, (_, walk)) = (Layers::default(), counter());
+        layers.usage(&ids(&["a"]), walk).await;
+        tokio::time::advance(FRESH).await;
+        let begun = Instant::now();
+        let endless = |id: String| async move {
+            if id == "a" {
+                std::future::pending::<()>().await;
+            }
+            Some(LayerUsage::default())
+        };
+        let told = layers.usage(&ids(&["a", "new"]), endless).await;
+        assert!(told.contains_key("new"));
+        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]

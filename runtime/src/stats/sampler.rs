@@ -1,13 +1,13 @@
 //! CPU rates (CRI-154): every second the CPU time of each cgroup that was asked about is read,
-//! while somebody asks for rates.
+//! while somebody asks for rates. What is read of a cgroup by then stays open.
 //!
 //! ```text
-//!   asleep --rate() asked--> sampling, once a period --nobody asked for IDLE--> asleep
+//!   asleep --watch() asked--> sampling, once a period --nobody asked for IDLE--> asleep
 //! ```
 //! A machine whose statistics nobody reads is not woken. The first answer after sleep is "unknown",
 //! which the kubelet takes as its cue to compute a rate of its own.
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Detail, OpenFiles, Stats};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,14 +30,33 @@ pub struct Sampler(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    watched: Mutex<HashMap<String, Watched>>,
+    watched: Mutex<HashMap<String, Rated>>,
     asked: Mutex<Option<Instant>>,
     wake: Notify,
 }
 
+/// A cgroup that is read again and again.
 #[derive(Debug)]
-struct Watched {
+pub struct Watched {
     group: Cgroup,
+    files: Mutex<OpenFiles>,
+}
+
+impl Watched {
+    /// Blocks on files.
+    pub fn stats(&self, detail: Detail) -> Stats {
+        self.group.stats(detail, &mut self.files.lock())
+    }
+
+    /// Of its processes; none when it is gone.
+    pub fn pids(&self) -> Vec<u32> {
+        self.group.procs().unwrap_or_default()
+    }
+}
+
+#[derive(Debug)]
+struct Rated {
+    cgroup: Arc<Watched>,
     last: Option<(Instant, u64)>,
     rate: Option<(Instant, u64)>,
 }
@@ -47,20 +66,27 @@ impl Sampler {
         Self::default()
     }
 
-    /// CPU time per second in ns that the pod or container `id` with this cgroup used over the
-    /// last period; `None` while that is unknown. Asking begins the sampling of that cgroup, which
-    /// ends when the cgroup is gone, and keeps the sampling of all going.
-    pub fn rate(&self, id: &str, group: &Cgroup) -> Option<u64> {
+    /// The cgroup of the pod or container `id`, and the CPU time per second in ns that was used in it over the last
+    /// period; `None` while that is unknown. Asking begins the sampling of that cgroup, which ends when the cgroup is
+    /// gone, and keeps the sampling of all going. `None` for what has no cgroup.
+    pub fn watch(
+        &self,
+        id: &str,
+        group: impl FnOnce() -> Option<Cgroup>,
+    ) -> Option<(Arc<Watched>, Option<u64>)> {
         let now = Instant::now();
         *self.0.asked.lock() = Some(now);
         self.0.wake.notify_one();
         let mut watched = self.0.watched.lock();
-        let Some(one) = watched.get(id) else {
-            watched.insert(id.to_owned(), Watched::new(group.clone()));
-            return None;
-        };
-        let (at, rate) = one.rate?;
-        (now.duration_since(at) <= STALE).then_some(rate)
+        if let Some(one) = watched.get(id) {
+            let fresh = |(at, _): &(Instant, u64)| now.duration_since(*at) <= STALE;
+            let rate = one.rate.filter(fresh).map(|(_, rate)| rate);
+            return Some((Arc::clone(&one.cgroup), rate));
+        }
+        let one = Rated::new(group()?);
+        let cgroup = Arc::clone(&one.cgroup);
+        watched.insert(id.to_owned(), one);
+        Some((cgroup, None))
     }
 
     /// Samples until the future is dropped; one such task per sampler.
@@ -84,15 +110,15 @@ impl Sampler {
     }
 
     async fn sample_all(&self) {
-        let copy = |(id, w): (&String, &Watched)| (id.clone(), w.group.clone());
-        let groups: Vec<_> = self.0.watched.lock().iter().map(copy).collect();
+        let copy = |(id, w): (&String, &Rated)| (id.clone(), Arc::clone(&w.cgroup));
+        let cgroups: Vec<_> = self.0.watched.lock().iter().map(copy).collect();
         // Reading may flush counters in the kernel, so not on a thread that serves requests.
         let read = tokio::task::spawn_blocking(move || {
-            let read = |(id, group): (String, Cgroup)| {
-                let usage = group.cpu_usage_ns();
+            let read = |(id, cgroup): (String, Arc<Watched>)| {
+                let usage = cgroup.group.cpu_usage_ns(&mut cgroup.files.lock());
                 (id, usage, Instant::now())
             };
-            groups.into_iter().map(read).collect::<Vec<_>>()
+            cgroups.into_iter().map(read).collect::<Vec<_>>()
         });
         let Ok(read) = read.await else { return };
         let mut watched = self.0.watched.lock();
@@ -106,10 +132,13 @@ impl Sampler {
     }
 }
 
-impl Watched {
+impl Rated {
     fn new(group: Cgroup) -> Self {
         Self {
-            group,
+            cgroup: Arc::new(Watched {
+                group,
+                files: Mutex::default(),
+            }),
             last: None,
             rate: None,
         }
@@ -166,6 +195,10 @@ mod tests {
         std::fs::write(dir.join("cg/pod/c/cpu.stat"), text).unwrap();
     }
 
+    fn rate_of(sampler: &Sampler, group: &Cgroup) -> Option<u64> {
+        sampler.watch("c", || Some(group.clone()))?.1
+    }
+
     /// Lets the sampler's own task come to rest between two points of paused time.
     async fn pass(time: Duration) {
         tokio::time::advance(time).await;
@@ -178,7 +211,7 @@ mod tests {
     async fn until_known(sampler: &Sampler, dir: &Path, group: &Cgroup) {
         let mut usec = 0;
         for _ in 0..1000 {
-            if sampler.rate("c", group).is_some() {
+            if rate_of(sampler, group).is_some() {
                 return;
             }
             usec += 500_000;
@@ -194,7 +227,7 @@ mod tests {
         let (sampler, group) = (Sampler::new(), tree(dir.path()));
         let running = sampler.clone();
         let task = tokio::spawn(async move { running.run().await });
-        assert_eq!(sampler.rate("c", &group), None);
+        assert_eq!(rate_of(&sampler, &group), None);
         until_known(&sampler, dir.path(), &group).await;
         std::fs::remove_file(dir.path().join("cg/pod/c/cpu.stat")).unwrap();
         for _ in 0..1000 {
@@ -207,7 +240,7 @@ mod tests {
             sampler.0.watched.lock().is_empty(),
             "it is not read for ever"
         );
-        assert_eq!(sampler.rate("c", &group), None);
+        assert_eq!(rate_of(&sampler, &group), None);
         task.abort();
     }
 
@@ -217,7 +250,7 @@ mod tests {
         let (sampler, group) = (Sampler::new(), tree(dir.path()));
         let running = sampler.clone();
         let task = tokio::spawn(async move { running.run().await });
-        assert_eq!(sampler.rate("c", &group), None);
+        assert_eq!(rate_of(&sampler, &group), None);
         for _ in 0..1000 {
             if sampler.0.watched.lock().is_empty() {
                 break;

@@ -42,10 +42,28 @@ pub fn next_seq(dir: &Path) -> io::Result<u64> {
     Ok(last.map_or(first, |event| event.seq.saturating_add(1)))
 }
 
-/// Events with a sequence number below `before`, in order, each at most once. Stops early when
-/// `each` says false.
-pub fn read(dir: &Path, before: u64, mut each: impl FnMut(Event) -> bool) -> io::Result<()> {
+/// Events with a sequence number below `before`, in order, each at most once: those of the files, then those of `unwritten`.
+/// Stops early when `each` says false. The last sequence number that was seen; 0 for none.
+pub fn read(
+    dir: &Path,
+    before: u64,
+    unwritten: &[u8],
+    mut each: impl FnMut(Event) -> bool,
+) -> io::Result<u64> {
     let mut last = 0;
+    let mut pass = |line: &[u8]| {
+        // A loss has no number of its own, so it may repeat that of the event before; one that lies further back was read.
+        let new =
+            |e: &Event| e.seq > last || (e.seq == last && matches!(e.what, What::Lost { .. }));
+        let Some(event) = parse(line).filter(new) else {
+            return true;
+        };
+        if event.seq >= before {
+            return false;
+        }
+        last = last.max(event.seq);
+        each(event)
+    };
     for (first, path) in list(dir)? {
         if first >= before {
             break;
@@ -68,21 +86,13 @@ pub fn read(dir: &Path, before: u64, mut each: impl FnMut(Event) -> bool) -> io:
             {
                 break;
             }
-            // A loss has no number of its own, so it may repeat one.
-            let new = |e: &Event| e.seq > last || matches!(e.what, What::Lost { .. });
-            let Some(event) = parse(&line).filter(new) else {
-                continue;
-            };
-            if event.seq >= before {
-                return Ok(());
-            }
-            last = last.max(event.seq);
-            if !each(event) {
-                return Ok(());
+            if !pass(&line) {
+                return Ok(last);
             }
         }
     }
-    Ok(())
+    let _all_or_stopped = unwritten.split_inclusive(|b| *b == b'\n').all(pass);
+    Ok(last)
 }
 
 fn parse(line: &[u8]) -> Option<Event> {
@@ -121,7 +131,11 @@ impl Rotating {
             length = 0;
             self.drop_oldest()?;
         }
-        file.write_all(lines)?;
+        if let Err(error) = file.write_all(lines) {
+            // The lines come again, whole: half of them, of a disk that became full, must not stand before them.
+            let _ = file.set_len(length);
+            return Err(error);
+        }
         self.current = Some((file, length + lines.len() as u64));
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! The event log: a bounded ring in memory, a bounded set of files behind it, and subscribers.
+//! The event log: a bounded set of files, what waits to be written to them, and subscribers.
 
 use super::event::{Event, SCHEMA, Subject, What};
 use super::files::{self, Rotating};
-use super::writer::{self, Job};
+use super::unwritten::Unwritten;
+use super::writer::{self, Account, Job};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,16 +15,18 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 /// Events in flight to one subscriber.
 const TO_SUBSCRIBER: usize = 64;
+/// Events that a following subscriber may be behind.
+const BEHIND: usize = 2048;
 /// How long a new subscriber waits for the writer.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// The bounds of a log.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Events kept in memory; also how far a following subscriber may fall behind.
-    pub ring: usize,
     /// Events on their way to the file; more are dropped and counted.
     pub queue: usize,
+    /// Of what the disk refused, so many bytes are kept until it takes them.
+    pub unwritten_bytes: usize,
     /// A file is closed before it would exceed this many bytes.
     pub max_bytes: u64,
     /// So many files are kept.
@@ -34,11 +36,11 @@ pub struct Options {
 }
 
 impl Options {
-    /// 4096 events in memory (about 2 MB), 8 files of 4 MiB.
+    /// 1 MiB of what the disk refuses (some 4,000 events), 8 files of 4 MiB.
     pub fn new(now: fn() -> i64) -> Self {
         Self {
-            ring: 4096,
             queue: 1024,
+            unwritten_bytes: 1 << 20,
             max_bytes: 4 << 20,
             files: 8,
             now,
@@ -94,18 +96,10 @@ pub struct EventLog(Arc<Shared>);
 struct Shared {
     dir: PathBuf,
     now: fn() -> i64,
-    ring: Mutex<Ring>,
+    next_seq: Mutex<u64>,
     live: broadcast::Sender<Arc<Event>>,
     jobs: SyncSender<Job>,
-    /// Events that are not in the file, or will not be.
-    lost: Arc<AtomicU64>,
-}
-
-#[derive(Debug)]
-struct Ring {
-    events: VecDeque<Arc<Event>>,
-    capacity: usize,
-    next_seq: u64,
+    account: Arc<Account>,
 }
 
 impl EventLog {
@@ -118,26 +112,24 @@ impl EventLog {
         std::fs::create_dir_all(dir)?;
         let next_seq = files::next_seq(dir)?;
         let (jobs, queue) = sync_channel(options.queue.max(1));
-        let lost = Arc::new(AtomicU64::new(0));
+        let account = Arc::new(Account {
+            refused: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            unwritten: Mutex::new(Unwritten::new(options.unwritten_bytes)),
+        });
         let files = Rotating::new(dir, options.max_bytes, options.files);
-        let counter = Arc::clone(&lost);
+        let shared = Arc::clone(&account);
         std::thread::Builder::new()
             .name("event-log".to_owned())
             .stack_size(writer::STACK)
-            .spawn(move || writer::run(&queue, files, &counter))?;
-        let capacity = options.ring.max(1);
-        let ring = Ring {
-            events: VecDeque::new(),
-            capacity,
-            next_seq,
-        };
+            .spawn(move || writer::run(&queue, files, &shared))?;
         Ok(Self(Arc::new(Shared {
             dir: dir.to_owned(),
             now: options.now,
-            ring: Mutex::new(ring),
-            live: broadcast::Sender::new(capacity),
+            next_seq: Mutex::new(next_seq),
+            live: broadcast::Sender::new(BEHIND),
             jobs,
-            lost,
+            account,
         })))
     }
 
@@ -146,26 +138,22 @@ impl EventLog {
     pub fn record(&self, subject: Subject, what: impl Into<What>) -> u64 {
         let what = what.into();
         let shared = &*self.0;
-        // The order of numbers, of times and of the ring is one, so all are given under the lock.
-        let mut ring = shared.ring.lock();
+        // The order of numbers, of times and of the file is one, so all are given under the lock.
+        let mut next_seq = shared.next_seq.lock();
         let event = Arc::new(Event {
             schema: SCHEMA,
-            seq: ring.next_seq,
+            seq: *next_seq,
             wall_ns: (shared.now)(),
             mono_ns: monotonic_ns(),
             subject,
             what,
         });
-        ring.next_seq += 1;
-        if ring.events.len() == ring.capacity {
-            ring.events.pop_front();
-        }
-        ring.events.push_back(Arc::clone(&event));
+        *next_seq += 1;
         let seq = event.seq;
         match shared.jobs.try_send(Job::Write(Arc::clone(&event))) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                shared.lost.fetch_add(1, Ordering::Relaxed);
+                shared.account.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
         // An error means that nobody is listening.
@@ -173,31 +161,23 @@ impl EventLog {
         seq
     }
 
-    /// Events of the ring that `filter` lets through, oldest first.
-    pub fn recent(&self, filter: &Filter) -> Vec<Arc<Event>> {
-        let ring = self.0.ring.lock();
-        let wanted = ring.events.iter().filter(|e| filter.matches(e));
-        wanted.cloned().collect()
-    }
-
-    /// How many events are not in the file because the writer was too slow or the disk refused.
+    /// How many events will never be in the file, because the writer was too slow or the disk refused for too long.
     pub fn lost(&self) -> u64 {
-        self.0.lost.load(Ordering::Relaxed)
+        let account = &self.0.account;
+        account.refused.load(Ordering::Relaxed) + account.dropped.load(Ordering::Relaxed)
     }
 
     /// All events of the past that are kept, from files and memory, and with `follow` those to come,
     /// in order, each once. The channel ends after the past, or, following, with the log. A reader
-    /// that falls behind by more than the ring gets a `Lost` in place of what it missed.
+    /// that falls too far behind gets a `Lost` in place of what it missed.
     pub fn subscribe(&self, filter: Filter, follow: bool) -> mpsc::Receiver<Arc<Event>> {
         let (to, receiver) = mpsc::channel(TO_SUBSCRIBER);
         // Taken together, so that no event is in both or in neither.
-        let (ring, first, live) = {
-            let ring = self.0.ring.lock();
-            let first = ring.events.front().map_or(ring.next_seq, |e| e.seq);
-            let live = follow.then(|| self.0.live.subscribe());
-            (ring.events.iter().cloned().collect(), first, live)
+        let (first, live) = {
+            let next_seq = self.0.next_seq.lock();
+            (*next_seq, follow.then(|| self.0.live.subscribe()))
         };
-        tokio::spawn(feed(self.clone(), filter, first, ring, live, to));
+        tokio::spawn(feed(self.clone(), filter, first, live, to));
         receiver
     }
 
@@ -215,36 +195,40 @@ impl EventLog {
     }
 }
 
-/// Sends the past from the files, then from the ring, then what comes. Ends when the reader is gone.
+/// Sends the past, which ends before `first`, from the files and from what the disk refused, then what comes. Ends when the
+/// reader is gone.
 async fn feed(
     log: EventLog,
     filter: Filter,
     first: u64,
-    ring: Vec<Arc<Event>>,
     live: Option<broadcast::Receiver<Arc<Event>>>,
     to: mpsc::Sender<Arc<Event>>,
 ) {
-    // What left the ring may still be on its way to the file; a stuck disk must not hold us.
-    let _ = tokio::time::timeout(FLUSH, log.flush()).await;
-    let dir = log.0.dir.clone();
+    // A stuck disk must not hold us: what waits for it then is told as missing.
+    let flushed = tokio::time::timeout(FLUSH, log.flush()).await.is_ok();
+    let (dir, account) = (log.0.dir.clone(), Arc::clone(&log.0.account));
     // A following reader does not keep the log open.
     drop(log);
     let past = (to.clone(), filter.clone());
     let read = tokio::task::spawn_blocking(move || {
         let (to, filter) = past;
-        files::read(&dir, first, |event| {
+        // Under the lock, if the writer lets go of it: what is not in a file is among the unwritten.
+        let refused = account.unwritten.try_lock_for(FLUSH);
+        let refused = refused.map_or_else(Vec::new, |unwritten| unwritten.lines());
+        files::read(&dir, first, &refused, |event| {
             !filter.matches(&event) || to.blocking_send(Arc::new(event)).is_ok()
         })
     });
     match read.await {
-        Ok(Ok(())) => {}
+        Ok(Ok(last)) if !flushed && last + 1 < first => {
+            let missing = Arc::new(lost(first - 1 - last));
+            if to.send(missing).await.is_err() {
+                return;
+            }
+        }
+        Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::warn!("event log: read: {error}"),
         Err(error) => tracing::warn!("event log: read: {error}"),
-    }
-    for event in ring {
-        if filter.matches(&event) && to.send(event).await.is_err() {
-            return;
-        }
     }
     let Some(mut live) = live else { return };
     loop {
@@ -255,19 +239,24 @@ async fn feed(
         let event = match received {
             Ok(event) if filter.matches(&event) => event,
             Ok(_) => continue,
-            Err(broadcast::error::RecvError::Lagged(events)) => Arc::new(Event {
-                schema: SCHEMA,
-                seq: 0,
-                wall_ns: 0,
-                mono_ns: monotonic_ns(),
-                subject: Subject::daemon(),
-                what: What::Lost { events },
-            }),
+            Err(broadcast::error::RecvError::Lagged(events)) => Arc::new(lost(events)),
             Err(broadcast::error::RecvError::Closed) => return,
         };
         if to.send(event).await.is_err() {
             return;
         }
+    }
+}
+
+/// In place of events that this reader alone does not get: without a number, and without the time of day.
+fn lost(events: u64) -> Event {
+    Event {
+        schema: SCHEMA,
+        seq: 0,
+        wall_ns: 0,
+        mono_ns: monotonic_ns(),
+        subject: Subject::daemon(),
+        what: What::Lost { events },
     }
 }
 

@@ -12,8 +12,8 @@ fn tick() -> i64 {
 
 fn small() -> Options {
     Options {
-        ring: 8,
         queue: 4096,
+        unwritten_bytes: 1 << 20,
         max_bytes: 2000,
         files: 3,
         now: tick,
@@ -34,20 +34,23 @@ async fn all(log: &EventLog, filter: Filter) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn events_are_numbered_in_order_and_the_ring_is_bounded() {
+async fn events_have_numbers_and_times_in_order() {
     let dir = tempfile::tempdir().unwrap();
-    let log = EventLog::open(dir.path(), &small()).unwrap();
+    let log = EventLog::open(dir.path(), &Options::new(tick)).unwrap();
     for _ in 0..20 {
         log.record(pod(1), Action::Ready);
     }
-    let recent = log.recent(&Filter::All);
-    let seqs: Vec<u64> = recent.iter().map(|e| e.seq).collect();
-    assert_eq!(seqs, (13..=20).collect::<Vec<_>>());
-    assert!(recent.is_sorted_by_key(|e| (e.wall_ns, e.mono_ns)));
+    let mut events = log.subscribe(Filter::All, false);
+    let mut all = Vec::new();
+    while let Some(event) = events.recv().await {
+        all.push((event.seq, event.wall_ns, event.mono_ns));
+    }
+    assert!(all.iter().map(|(seq, ..)| *seq).eq(1..=20), "{all:?}");
+    assert!(all.is_sorted_by_key(|(_, wall, mono)| (*wall, *mono)));
 }
 
 #[tokio::test]
-async fn the_past_beyond_the_ring_comes_from_the_files_each_event_once() {
+async fn the_past_comes_from_the_files_each_event_once() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         max_bytes: 1 << 20,
@@ -118,7 +121,7 @@ async fn a_restart_goes_on_counting_after_a_torn_line() {
 async fn a_follower_gets_past_and_future_without_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
-        ring: 4096,
+        max_bytes: 1 << 20,
         ..small()
     };
     let log = EventLog::open(dir.path(), &options).unwrap();
@@ -144,20 +147,21 @@ async fn a_follower_that_falls_behind_is_told_how_much_it_missed() {
     let dir = tempfile::tempdir().unwrap();
     let log = EventLog::open(dir.path(), &small()).unwrap();
     let mut events = log.subscribe(Filter::new("pod1"), true);
-    // Nothing is received meanwhile: the channel to the reader and the ring both overflow.
-    for _ in 0..300 {
+    // Nothing is received meanwhile: the channel to the reader and what it may be behind both overflow.
+    let count = 2 * BEHIND as u64;
+    for _ in 0..count {
         log.record(pod(1), Action::Ready);
         tokio::task::yield_now().await;
     }
     let mut got = 0;
     let mut missed = 0;
-    while got + missed < 300 {
+    while got + missed < count {
         match events.recv().await.unwrap().what {
             What::Lost { events } => missed += events,
             _ => got += 1,
         }
     }
-    assert_eq!(got + missed, 300);
+    assert_eq!(got + missed, count);
     assert!(missed > 0);
 }
 
@@ -166,7 +170,6 @@ async fn a_full_queue_is_counted_and_told_in_the_file_and_never_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         queue: 1,
-        ring: 100_000,
         max_bytes: 1 << 30,
         ..small()
     };
@@ -175,7 +178,7 @@ async fn a_full_queue_is_counted_and_told_in_the_file_and_never_blocks() {
         log.record(pod(1), Action::Ready);
     }
     log.flush().await;
-    log.record(pod(1), Action::Stopped);
+    let recorded = log.record(pod(1), Action::Stopped);
     log.flush().await;
     let (mut events, mut told) = (0, 0);
     for (_, path) in files::list(dir.path()).unwrap() {
@@ -187,28 +190,88 @@ async fn a_full_queue_is_counted_and_told_in_the_file_and_never_blocks() {
         }
     }
     assert_eq!(told, log.lost());
-    assert_eq!(events + told, log.recent(&Filter::All).len() as u64);
+    assert_eq!(events + told, recorded);
+}
+
+/// The sequence numbers in the files, and for a loss how many are missing.
+fn in_files(dir: &Path) -> Vec<(u64, Option<u64>)> {
+    in_files_and(dir, &[])
+}
+
+fn in_files_and(dir: &Path, unwritten: &[u8]) -> Vec<(u64, Option<u64>)> {
+    let mut found = Vec::new();
+    let each = |event: Event| {
+        let missing = match event.what {
+            What::Lost { events } => Some(events),
+            _ => None,
+        };
+        found.push((event.seq, missing));
+        true
+    };
+    files::read(dir, u64::MAX, unwritten, each).unwrap();
+    found
 }
 
 #[tokio::test]
-async fn a_log_that_cannot_write_keeps_its_memory_and_heals() {
+async fn what_the_disk_refuses_is_shown_and_written_when_it_takes_it_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let log = EventLog::open(&path, &small()).unwrap();
     std::fs::remove_dir(&path).unwrap();
     log.record(pod(1), Action::Ready);
+    log.record(pod(2), Action::Ready);
     log.flush().await;
-    assert_eq!(log.lost(), 1);
-    assert_eq!(log.recent(&Filter::All).len(), 1);
+    assert_eq!(log.lost(), 0);
     std::fs::create_dir(&path).unwrap();
+    // A reader alone has it tried again; it sees each once.
+    assert_eq!(all(&log, Filter::All).await, [1, 2]);
+    assert_eq!(in_files(&path), [(1, None), (2, None)]);
     log.record(pod(1), Action::Stopped);
+    assert_eq!(all(&log, Filter::All).await, [1, 2, 3]);
+    assert_eq!(log.lost(), 0);
+}
+
+#[tokio::test]
+async fn a_reader_sees_what_no_file_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = EventLog::open(dir.path(), &small()).unwrap();
+    log.record(pod(1), Action::Ready);
     log.flush().await;
-    assert_eq!(log.lost(), 1);
-    let mut kinds = Vec::new();
-    files::read(&path, u64::MAX, |event| {
-        kinds.push(event.what);
-        true
-    })
-    .unwrap();
-    assert_eq!(kinds, [What::Lost { events: 1 }, Action::Stopped.into()]);
+    // The next event needs a new file, which cannot be made.
+    let next = dir.path().join(format!("events-{:020}.jsonl", 2));
+    std::os::unix::fs::symlink("nowhere/file", next).unwrap();
+    let reason = "x".repeat(2000);
+    log.record(pod(1), Action::StartFailed { reason });
+    log.record(pod(2), Action::Ready);
+    log.flush().await;
+    assert_eq!(in_files(dir.path()), [(1, None)]);
+    assert_eq!(all(&log, Filter::new("pod1")).await, [1, 2]);
+}
+
+#[tokio::test]
+async fn of_what_the_disk_refuses_for_too_long_the_oldest_are_lost_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let options = Options {
+        unwritten_bytes: 1000,
+        ..small()
+    };
+    let log = EventLog::open(&path, &options).unwrap();
+    std::fs::remove_dir(&path).unwrap();
+    for _ in 0..50 {
+        log.record(pod(1), Action::Ready);
+        // A batch each.
+        log.flush().await;
+    }
+    let lost = log.lost();
+    assert!((30..50).contains(&lost), "{lost}");
+    std::fs::create_dir(&path).unwrap();
+    log.flush().await;
+    let mut found = in_files(&path);
+    let (_, file) = files::list(&path).unwrap().remove(0);
+    let written_meanwhile = std::fs::read(file).unwrap();
+    assert_eq!(in_files_and(&path, &written_meanwhile), found);
+    assert_eq!(found.remove(0), (lost, Some(lost)));
+    assert!(found.into_iter().eq((lost + 1..=50).map(|seq| (seq, None))));
+    assert_eq!(log.lost(), lost);
 }

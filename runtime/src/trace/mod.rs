@@ -2,9 +2,10 @@
 //! file that outlives the daemon.
 //!
 //! ```text
-//!   pod steps ─┐                    ┌─ ring in memory (bounded) ──► subscribers
+//!   pod steps ─┐                    ┌─► subscribers that follow
 //!   hooks ─────┼─► EventLog::record ┤
-//!   plugins ───┘    (never blocks)  └─ queue (bounded) ──► writer thread ──► JSON lines, rotated
+//!   plugins ───┘    (never blocks)  └─► queue (bounded) ──► writer thread ──► JSON lines, rotated
+//!                                                              └─ what the disk refuses waits (bounded)
 //! ```
 //! Whoever records says what happened, never how it is to look: `cli/timeline.rs` alone decides
 //! that, from events alone. No event has a field for an environment value.
@@ -12,6 +13,7 @@
 mod event;
 mod files;
 mod log;
+mod unwritten;
 mod writer;
 
 pub use event::{Action, Event, Life, Outcome, SCHEMA, Subject, What};

@@ -1,17 +1,24 @@
 //! The thread that writes the event log. It alone touches the files that are being written; nobody
 //! waits for it but [`EventLog::flush`](super::log::EventLog::flush).
 
-use super::event::{Event, SCHEMA, Subject, What};
+use super::event::Event;
 use super::files::Rotating;
+use super::unwritten::{Batch, Unwritten};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Stack of the writer: it formats and writes, nothing is nested.
 pub const STACK: usize = 256 << 10;
 /// Events that are written by one `write(2)` at most.
-const BATCH: usize = 256;
+const BATCH: u64 = 256;
+
+/// Between two writes. What is recorded meanwhile is written together: in the way of a plugin's call, to wake the writer
+/// would cost as much as the call.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Message of the log to its writer.
 pub enum Job {
@@ -20,83 +27,53 @@ pub enum Job {
     Flush(oneshot::Sender<()>),
 }
 
-/// Runs until the log is dropped. `lost` counts events that found the queue full or could not be
-/// written; a line that says so stands in the file where they are missing.
-pub fn run(jobs: &Receiver<Job>, mut files: Rotating, lost: &AtomicU64) {
+/// What the log and its writer share.
+#[derive(Debug)]
+pub struct Account {
+    /// Events that found the queue full.
+    pub refused: AtomicU64,
+    /// Events that were too much to wait for the disk.
+    pub dropped: AtomicU64,
+    pub unwritten: Mutex<Unwritten>,
+}
+
+/// Runs until the log is dropped. A line that says how many events are missing stands in the file where they are.
+pub fn run(jobs: &Receiver<Job>, mut files: Rotating, account: &Account) {
     let mut told = 0;
     let mut failing = false;
     while let Ok(first) = jobs.recv() {
         let mut batch = Batch::default();
-        batch.take(first);
-        while batch.events < BATCH
+        let mut flushes = Vec::new();
+        let mut take = |job, batch: &mut Batch| match job {
+            Job::Flush(waiting) => flushes.push(waiting),
+            Job::Write(event) => batch.push(&event),
+        };
+        take(first, &mut batch);
+        while batch.events() < BATCH
             && let Ok(next) = jobs.try_recv()
         {
-            batch.take(next);
+            take(next, &mut batch);
         }
-        if let Some(event) = &batch.first {
-            let missing = lost.load(Ordering::Relaxed) - told;
-            let written = files.append(event.seq, &batch.with_loss(missing, event));
-            match written {
-                Ok(()) => told += missing,
-                Err(_) => _ = lost.fetch_add(batch.events as u64, Ordering::Relaxed),
-            }
-            if let (Err(error), false) = (&written, failing) {
-                tracing::warn!("event log: write: {error}; events are lost until this works again");
-            }
-            failing = written.is_err();
+        let mut unwritten = account.unwritten.lock();
+        if batch.events() > 0 {
+            let refused = account.refused.load(Ordering::Relaxed);
+            batch.lacks(refused - told);
+            told = refused;
+            unwritten.push(batch);
         }
-        for waiting in batch.flushes {
+        let written = unwritten.write(&mut files);
+        unwritten.bound(&account.dropped);
+        drop(unwritten);
+        if let (Err(error), false) = (&written, failing) {
+            tracing::warn!(
+                "event log: write: {error}; events stay in memory until this works again"
+            );
+        }
+        failing = written.is_err();
+        for waiting in flushes {
             // Whoever waited may have gone.
             let _ = waiting.send(());
         }
-    }
-}
-
-#[derive(Default)]
-struct Batch {
-    first: Option<Arc<Event>>,
-    events: usize,
-    lines: Vec<u8>,
-    flushes: Vec<oneshot::Sender<()>>,
-}
-
-impl Batch {
-    fn take(&mut self, job: Job) {
-        match job {
-            Job::Flush(waiting) => self.flushes.push(waiting),
-            Job::Write(event) => {
-                push_line(&mut self.lines, &event);
-                self.events += 1;
-                self.first.get_or_insert(event);
-            }
-        }
-    }
-
-    /// The lines, after one that tells how many are missing before them, if any. That line takes no
-    /// number of its own: it has the number of the first one missing, as far as that is known.
-    fn with_loss(&self, missing: u64, first: &Event) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.lines.len() + 128);
-        if missing > 0 {
-            let loss = Event {
-                schema: SCHEMA,
-                seq: first.seq.saturating_sub(1),
-                wall_ns: first.wall_ns,
-                mono_ns: first.mono_ns,
-                subject: Subject::daemon(),
-                what: What::Lost { events: missing },
-            };
-            push_line(&mut out, &loss);
-        }
-        out.extend_from_slice(&self.lines);
-        out
-    }
-}
-
-fn push_line(into: &mut Vec<u8>, event: &Event) {
-    let before = into.len();
-    match serde_json::to_writer(&mut *into, event) {
-        Ok(()) => into.push(b'\n'),
-        // Cannot happen for these types; half a line would be worse than none.
-        Err(_) => into.truncate(before),
+        std::thread::sleep(PAUSE);
     }
 }
