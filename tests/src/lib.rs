@@ -11,6 +11,7 @@
 //! knows the daemon only by its command line, its sockets and the kernel's view of what it made.
 #![warn(unreachable_pub)]
 
+pub mod bench;
 pub mod bins;
 pub mod browser;
 pub mod client;

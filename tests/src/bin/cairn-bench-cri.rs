@@ -9,12 +9,13 @@
 use std::{
     env, fs,
     io::Write as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, ExitCode},
     time::{Duration, Instant},
 };
 
 use cairn_tests::{
+    bench::{self, CLIENTS, HELPERS, HONOURS_SIGTERM, end, kib, pid, rss},
     client::Client,
     cri,
     pod::{Container, Cri, Pod, host_network, security},
@@ -23,12 +24,8 @@ use tokio::task::JoinSet;
 
 /// Not counted, after each growth.
 const WARM: usize = 2;
-/// How many ask at once where throughput is measured.
-const CLIENTS: usize = 4;
 /// Pods on the host's network, where throughput is measured.
 const THROUGHPUT: usize = 100;
-/// Ends on SIGTERM, and at once.
-const HONOURS_SIGTERM: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
 
 struct Options {
     pods: Vec<usize>,
@@ -94,11 +91,7 @@ struct Bench {
 
 impl Bench {
     async fn cri(&self) -> Cri {
-        let client = Client::connect(&self.socket).await;
-        let logs = self.socket.parent().expect("a socket lies somewhere");
-        let parent = logs.file_name().and_then(|name| name.to_str());
-        let parent = format!("/{}", parent.expect("a directory with a name"));
-        Cri::new(client.expect("the runtime serves"), logs, &parent)
+        bench::cri(&self.socket).await
     }
 
     fn tell(&self, row: &str, unit: &str, value: f64) {
@@ -233,12 +226,10 @@ impl Bench {
 
     /// Of the runtime, and of what it keeps running for its pods.
     fn memory(&self) {
-        let Some(pid) = pid() else {
+        let Some(rss) = rss() else {
             return;
         };
-        if let Some(rss) = kib(Path::new("/proc").join(&pid), "status", "VmRSS:") {
-            self.tell("memory of the runtime (RSS)", "MB", rss / 1024.0);
-        }
+        self.tell("memory of the runtime (RSS)", "MB", rss);
         let mut all = 0.0;
         for entry in fs::read_dir("/proc").expect("/proc is there").flatten() {
             let command = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
@@ -280,16 +271,8 @@ impl Bench {
     }
 }
 
-/// What a runtime's processes for a container or pod are called, as far as the kernel keeps it.
-const HELPERS: [&str; 3] = ["cairn-monitor", "containerd-shim", "conmon"];
-
 fn all_pods() -> cri::ListPodSandboxRequest {
     cri::ListPodSandboxRequest::default()
-}
-
-fn pid() -> Option<String> {
-    let file = env::var("PID_FILE").ok()?;
-    Some(fs::read_to_string(file).ok()?.trim().to_owned())
 }
 
 /// Before the clock runs: what is measured is the start.
@@ -302,28 +285,6 @@ fn kill() {
     while rustix::process::test_kill_process(pid).is_ok() {
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-fn kib(process: PathBuf, file: &str, field: &str) -> Option<f64> {
-    let text = fs::read_to_string(process.join(file)).ok()?;
-    let line = text.lines().find(|line| line.starts_with(field))?;
-    line.split_whitespace().nth(1)?.parse().ok()
-}
-
-async fn end(pods: Vec<Pod>) {
-    let mut tasks = JoinSet::new();
-    let mut queues: [Vec<Pod>; CLIENTS] = Default::default();
-    for (n, pod) in pods.into_iter().enumerate() {
-        queues[n % CLIENTS].push(pod);
-    }
-    for queue in queues {
-        tasks.spawn(async move {
-            for pod in queue {
-                pod.end().await;
-            }
-        });
-    }
-    tasks.join_all().await;
 }
 
 #[derive(Clone, Copy)]

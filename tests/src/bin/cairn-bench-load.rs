@@ -11,24 +11,22 @@
 use std::{
     collections::BTreeMap,
     env, fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use cairn_tests::{
-    client::Client,
+    bench::{self, CLIENTS, HELPERS, HONOURS_SIGTERM, end, rss},
     cri,
     pod::{Container, Cri, Pod},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{net::TcpListener, task::JoinSet, time};
 
-const CLIENTS: usize = 4;
 /// Of the containers, this share has an exec probe, each ten seconds.
 const PROBED: usize = 5;
-const HELPERS: [&str; 3] = ["cairn-monitor", "containerd-shim", "conmon"];
 
 /// How long each kind of call took.
 #[derive(Clone, Default)]
@@ -127,11 +125,7 @@ fn main() -> ExitCode {
 }
 
 async fn measure(options: &Options, socket: &Path, image: &str) {
-    let logs = socket.parent().expect("a socket lies somewhere");
-    let parent = logs.file_name().and_then(|name| name.to_str());
-    let parent = format!("/{}", parent.expect("a directory with a name"));
-    let client = Client::connect(socket).await.expect("the runtime serves");
-    let cri = Cri::new(client, logs, &parent);
+    let cri = bench::cri(socket).await;
     let memory = |when: &str| {
         if let Some(rss) = rss() {
             println!(
@@ -341,8 +335,7 @@ async fn made(cri: &Cri, name: &str, containers: usize, image: &str) -> (Pod, Ve
         .expect("RunPodSandbox");
     let mut all = Vec::new();
     for n in 0..containers {
-        let script = "trap 'exit 0' TERM; sleep 100000 & wait";
-        let mut config = cri.container_config(&format!("c{n}"), &["sh", "-c", script]);
+        let mut config = cri.container_config(&format!("c{n}"), &["sh", "-c", HONOURS_SIGTERM]);
         image.clone_into(
             &mut config
                 .image
@@ -355,22 +348,6 @@ async fn made(cri: &Cri, name: &str, containers: usize, image: &str) -> (Pod, Ve
         all.push(container);
     }
     (pod, all)
-}
-
-async fn end(pods: Vec<Pod>) {
-    let mut tasks = JoinSet::new();
-    let mut queues: [Vec<Pod>; CLIENTS] = Default::default();
-    for (n, pod) in pods.into_iter().enumerate() {
-        queues[n % CLIENTS].push(pod);
-    }
-    for queue in queues {
-        tasks.spawn(async move {
-            for pod in queue {
-                pod.end().await;
-            }
-        });
-    }
-    tasks.join_all().await;
 }
 
 /// The process that a runtime keeps for the container that was made last.
@@ -394,12 +371,4 @@ fn newest_helper() -> Option<Pid> {
         Some((begun, pid))
     });
     helpers.max().and_then(|(_, pid)| Pid::from_raw(pid))
-}
-
-fn rss() -> Option<f64> {
-    let pid = fs::read_to_string(env::var("PID_FILE").ok()?).ok()?;
-    let status = fs::read_to_string(PathBuf::from("/proc").join(pid.trim()).join("status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-    let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib / 1024.0)
 }
