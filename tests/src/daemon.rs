@@ -415,7 +415,19 @@ impl Daemon {
 
     /// All that exists because of this daemon now: compare two of these to see what was left.
     /// Taken after a first pod came and went, so that what is made once is in both.
+    ///
+    /// # Panics
+    /// If the monitor of a removed container does not end.
     pub async fn inventory(&self) -> BTreeSet<String> {
+        // It ends by itself and nobody waits for it; counted here, it would be missed later.
+        crate::until("the monitors of removed containers have ended", || async {
+            (!look::works_nowhere(self.yard.pid(), "cairn-monitor")).then_some(())
+        })
+        .await;
+        self.look_around().await
+    }
+
+    async fn look_around(&self) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
         let mut add = |kind: &str, what: BTreeSet<String>| {
             all.extend(what.into_iter().map(|w| format!("{kind} {w}")));
@@ -485,7 +497,7 @@ impl Daemon {
     ) -> (Vec<String>, Vec<String>) {
         let deadline = Instant::now() + patience;
         loop {
-            let now = self.inventory().await;
+            let now = self.look_around().await;
             let left: Vec<_> = now.difference(before).cloned().collect();
             // What was on its way out when `before` was taken may be gone now.
             let missing = before

@@ -110,19 +110,29 @@ pub fn mounts(pid: u32) -> BTreeSet<String> {
         .collect()
 }
 
+/// The directories in /proc of the processes in the pid namespace of a process, with their commands.
+fn commands(yard: u32) -> impl Iterator<Item = (PathBuf, String)> {
+    let proc = PathBuf::from(format!("/proc/{yard}/root/proc"));
+    subdirs(&proc).into_iter().filter_map(|dir| {
+        let _process: u32 = dir.file_name()?.to_str()?.parse().ok()?;
+        let comm = fs::read_to_string(dir.join("comm")).ok()?;
+        Some((dir, comm.trim_end().to_owned()))
+    })
+}
+
+/// Whether a process of this command has no working directory any more: it was removed, or the process is ending.
+pub fn works_nowhere(yard: u32, command: &str) -> bool {
+    commands(yard).any(|(dir, comm)| {
+        let cwd = fs::read_link(dir.join("cwd"));
+        comm == command && cwd.map_or(true, |cwd| cwd.to_string_lossy().ends_with(" (deleted)"))
+    })
+}
+
 /// Processes in the pid namespace of a process, counted by their command.
 pub fn processes(yard: u32) -> BTreeSet<String> {
-    let proc = PathBuf::from(format!("/proc/{yard}/root/proc"));
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-    for dir in subdirs(&proc) {
-        let Some(pid) = dir.file_name().and_then(|n| n.to_str()) else {
-            continue;
-        };
-        if pid.parse::<u32>().is_ok()
-            && let Ok(comm) = fs::read_to_string(dir.join("comm"))
-        {
-            *counts.entry(comm.trim_end().to_owned()).or_default() += 1;
-        }
+    for (_, comm) in commands(yard) {
+        *counts.entry(comm).or_default() += 1;
     }
     let all = counts.into_iter();
     all.map(|(comm, count)| format!("{comm} x{count}"))

@@ -111,6 +111,9 @@ impl Yard {
         self.order(&json!({ "kill": { "pid": pid, "signal": signal } }))
             .await
             .expect("the yard takes orders");
+        // What the test does next must find the signal sent.
+        let sent = self.answers.recv().await;
+        assert_eq!(sent, Some(Ok(pid)), "the yard answers an order");
     }
 
     async fn order(&mut self, order: &serde_json::Value) -> io::Result<()> {
@@ -197,7 +200,8 @@ async fn hear(
             continue;
         };
         let int = |v: &serde_json::Value| v.as_i64().and_then(|n| i32::try_from(n).ok());
-        if let Some(pid) = value.get("started").and_then(int) {
+        let done = value.get("started").or_else(|| value.get("killed"));
+        if let Some(pid) = done.and_then(int) {
             let _ = tell.send(Ok(pid)).await;
         } else if let Some(why) = value.get("failed").and_then(|v| v.as_str()) {
             let _ = tell.send(Err(why.to_owned())).await;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! {"run":{"argv":[...],"env":{...},"log":"path"}}  →  {"started":17} | {"failed":"why"}
-//! {"kill":{"pid":17,"signal":9}}                   →  nothing; the end is told as any other
+//! {"kill":{"pid":17,"signal":9}}                   →  {"killed":17}; the end is told as any other
 //!                                                  →  {"exited":{"pid":17,"status":9}}  at any time
 //! ```
 //! `status` is a wait status: the signal in the low byte, or the exit code in the next.
@@ -103,6 +103,7 @@ fn obey(order: Order) {
                 // A process that is gone already is what the test wanted.
                 let _ = kill_process(pid, signal);
             }
+            answer(&json!({ "killed": pid }));
         }
     }
 }

@@ -217,3 +217,46 @@ async fn lines_that_were_written_before_the_disk_was_full_are_there_and_lines_fo
     );
     daemon.cri().pod_by_id(&pod.id, "lines").end().await;
 }
+
+#[tokio::test]
+async fn events_that_a_full_disk_refuses_are_shown_and_are_in_the_files_when_there_is_room() {
+    let daemon = on_a_small_disk().await;
+    let pod = daemon.cri().pod("events").await;
+    let container = pod.run("c", &ENDING).await;
+    let full = Filler::new(&daemon);
+    end(&daemon, &pod);
+    assert_eq!(container.exited().await.exit_code, 9);
+    // Each is refused: more of them than what is free in the last block of the file takes.
+    for _ in 0..30 {
+        container.start().await.expect_err("it has ended");
+    }
+    let shown = daemon.cairn(&["timeline", "--json"]).await;
+    let shown = numbers(&String::from_utf8_lossy(&shown.stdout));
+    let in_files = || {
+        let dir = daemon.yard.inside(daemon.path("root/trace"));
+        let file = fs::read_dir(dir).expect("it is there").flatten().next();
+        numbers(&fs::read_to_string(file.expect("one").path()).expect("readable"))
+    };
+    assert!(
+        shown.iter().copied().eq(1..=shown.len() as u64),
+        "{shown:?}"
+    );
+    assert!(in_files().len() < shown.len(), "the disk refused some");
+    drop(full);
+    pod.end().await;
+    cairn_tests::until("the file has them all", || async {
+        (in_files().len() > shown.len()).then_some(())
+    })
+    .await;
+    let all = in_files();
+    assert!(all.iter().copied().eq(1..=all.len() as u64), "{all:?}");
+}
+
+/// Of events, a line each; a line that is none has no number.
+fn numbers(lines: &str) -> Vec<u64> {
+    let number = |line: &str| {
+        let event = serde_json::from_str::<serde_json::Value>(line).unwrap_or_default();
+        event["seq"].as_u64().unwrap_or(0)
+    };
+    lines.lines().map(number).collect()
+}

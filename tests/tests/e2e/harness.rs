@@ -24,21 +24,20 @@ async fn what_lives_in_a_yard_ends_with_it() {
         .await
         .expect("a shell starts");
     assert_eq!(yard.ended(pid).await.code(), Some(7));
-    until("the link is there", || async {
-        let links = yard
-            .command("ip")
-            .args(["link", "show", "yard0"])
-            .output()
-            .await;
-        links.is_ok_and(|o| o.status.success()).then_some(())
+    until("the grandchild made its link and sleeps", || async {
+        let left = fs::read_to_string(dir.path().join("pid")).ok()?;
+        let proc = yard.inside(format!("/proc/{}", left.trim()));
+        let comm = fs::read_to_string(proc.join("comm")).ok()?;
+        (comm == "sleep\n").then_some(())
     })
     .await;
-    let left = fs::read_to_string(dir.path().join("pid")).expect("it wrote its pid");
-    let proc = yard.inside(format!("/proc/{}", left.trim()));
-    assert_eq!(
-        fs::read_to_string(proc.join("comm")).expect("it lives"),
-        "sleep\n"
-    );
+    let links = yard
+        .command("ip")
+        .args(["link", "show", "yard0"])
+        .output()
+        .await
+        .expect("ip runs");
+    assert!(links.status.success(), "{links:?}");
     let marker = yard.pid();
     drop(yard);
     assert!(!std::path::Path::new(&format!("/proc/{marker}")).exists());

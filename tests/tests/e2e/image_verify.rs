@@ -371,7 +371,7 @@ async fn layers_of_an_earlier_version_are_told_and_are_no_damage() {
     let said = shown(&output);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("sound but for 1 layers that are not verifiable"),
+        said.contains("sound but for 1 layer that is not verifiable"),
         "{said}"
     );
     assert!(said.contains("unpacked by an earlier cairn"), "{said}");
