@@ -201,9 +201,11 @@ impl Container {
     }
 
     /// Whether it may count as never started, though its start was told to have failed: no process of it keeps that for the
-    /// next daemon, and there was no room to write it down.
+    /// next daemon, and there was no room to write it down. That its pod was stopped since makes no difference.
     fn start_forgotten(&self, link: &Link) -> bool {
-        let (Stage::NotStarted, Some((asked, _))) = (self.stage, self.start) else {
+        let not_started = |ending: &Ending| ending.reason == "StartError";
+        let (true, Some((asked, _))) = (self.ending.as_ref().is_some_and(not_started), self.start)
+        else {
             return false;
         };
         let since = |is: fn(&Cause) -> bool| link.weather.since(asked, is);
