@@ -9,292 +9,27 @@
 Tests that disturb nobody run at the same time; those that end daemons or fill the node run after them, alone. Each is judged
 by what the kubelet says of its pods, not by what cairn says. Exits 0 if all of it held.
 """
-import argparse
-import concurrent.futures
 import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
-import signal
-import ssl
-import subprocess
 import sys
 import threading
 import time
-import traceback
-import typing
 import urllib.parse
 import urllib.request
 import uuid
 
 from api import Api
+from node import FOREVER, IMAGE, PORT, READ_ONLY, Failed, Table, expect, http, nothing_is_left, read, run, until
 from websocket import Channels
 
-IMAGE = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
 VOLUME = "gcr.io/k8s-staging-cri-tools/test-image-tag:test"
 UNUSED = "gcr.io/k8s-staging-cri-tools/test-image-1:latest"
-PORT, READ_ONLY, HEALTH = 10350, 10355, 10348
-TESTS = []
-
-
-class Failed(Exception):
-    """What was expected and what was seen."""
-
-
-def test(alone=False, api=False):
-    """A test: its name is what the kubelet expects."""
-    def add(function):
-        TESTS.append(Test(function.__name__.replace("_", " "), function, alone, api))
-        return function
-    return add
-
-
-class Test(typing.NamedTuple):
-    name: str
-    function: typing.Callable
-    alone: bool
-    api: bool
-
-
-# ---- the node ----------------------------------------------------------------------------------
-
-
-class Unit:
-    """A daemon of systemd."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def start(self):
-        run("systemctl", "start", self.name)
-
-    def stop(self):
-        run("systemctl", "stop", self.name)
-
-    def pid(self):
-        return int(run("systemctl", "show", "-P", "MainPID", self.name))
-
-    def kill(self):
-        """By force; systemd brings it back."""
-        before = self.pid()
-        os.kill(before, signal.SIGKILL)
-        until(60, f"{self.name} is back", lambda: self.pid() not in (0, before))
-
-    def log(self):
-        return run("journalctl", "-u", self.name, "--no-pager", "-o", "cat")
-
-
-class Program:
-    """A daemon that is our child."""
-
-    def __init__(self, name, argv, log):
-        self.name, self.argv, self.path, self.child = name, argv, log, None
-
-    def start(self):
-        with open(self.path, "ab") as log:
-            self.child = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def stop(self):
-        if self.child and self.child.poll() is None:
-            self.child.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.wait(20)
-            self.child.kill()
-            self.child.wait()
-
-    def pid(self):
-        return self.child.pid
-
-    def kill(self):
-        self.child.kill()
-        self.child.wait()
-        self.start()
-
-    def log(self):
-        return pathlib.Path(self.path).read_text(errors="replace")
-
-
-def run(*argv, check=True, **more):
-    ran = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, **more)
-    if check and ran.returncode:
-        raise Failed(f"{' '.join(map(str, argv))}: {(ran.stderr or ran.stdout).strip()[-300:]}")
-    return ran.stdout.strip()
-
-
-def until(seconds, what, condition):
-    """Waits for a condition; answers its value. An emulated node gets four times the time."""
-    end = time.monotonic() + seconds * NODE.patience
-    last = None
-    while True:
-        try:
-            value = condition()
-            if value:
-                return value
-        except (Failed, OSError, LookupError, ValueError, TypeError, StopIteration) as error:
-            last = error
-        if time.monotonic() > end:
-            raise Failed(f"waited {int(seconds * NODE.patience)} s in vain: {what}" + (f" ({last})" if last else ""))
-        time.sleep(0.3)
-
-
-class Node:
-    def __init__(self, work, on_node):
-        self.work, self.on_node = pathlib.Path(work), on_node
-        self.patience = 4 if on_node else 2
-        self.manifests = self.work / "manifests"
-        self.shared = self.work / "shared"
-        for path in (self.manifests, self.shared):
-            path.mkdir(parents=True, exist_ok=True)
-        self.shared.chmod(0o777)
-
-    def config(self, more):
-        config = {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "staticPodPath": str(self.manifests),
-            "containerRuntimeEndpoint": f"unix://{self.socket}",
-            "enableServer": True, "address": "127.0.0.1", "port": PORT, "readOnlyPort": READ_ONLY,
-            "healthzPort": HEALTH,
-            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-            "authorization": {"mode": "AlwaysAllow"},
-            "fileCheckFrequency": "1s", "syncFrequency": "10s",
-            "podLogsDir": str(self.work / "podlogs"),
-            "failSwapOn": False,
-            "evictionHard": {"memory.available": "300Mi" if self.on_node else "50Mi",
-                             "nodefs.available": "600Mi" if self.on_node else "1%",
-                             "imagefs.available": "600Mi" if self.on_node else "1%"},
-            "evictionPressureTransitionPeriod": "10s",
-            "enforceNodeAllocatable": ["pods"],
-            "clusterDNS": ["10.0.0.10"], "clusterDomain": "cluster.local",
-            "containerLogMaxSize": "50Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "3s",
-            "crashLoopBackOff": {"maxContainerRestartPeriod": "20s"},
-        }
-        config.update(more)
-        config["featureGates"] = {"KubeletCrashLoopBackOffMax": True, **config.get("featureGates", {})}
-        path = self.work / "kubelet.yaml"
-        path.write_text(json.dumps(config, indent=1))
-        return path
-
-    def start(self):
-        self.cairn.start()
-        self.kubelet.start()
-        self.healthy()
-
-    def healthy(self):
-        until(90, "the kubelet is healthy", lambda: self.get(HEALTH, "/healthz") == "ok" and self.pods() is not None)
-
-    def configure(self, more, *flags):
-        """The kubelet once more, with other settings on top of its own."""
-        self.kubelet.stop()
-        self.config({**self.own, **more})
-        self.flags(flags)
-        self.kubelet.start()
-        self.healthy()
-
-    def get(self, port, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.read().decode(errors="replace")
-
-    def pods(self):
-        return json.loads(self.get(READ_ONLY, "/pods"))["items"] or []
-
-    def crictl(self, *args):
-        return run(self.crictl_program, "--config", "/dev/null", "-t", "60s", "-r", f"unix://{self.socket}",
-                   "-i", f"unix://{self.socket}", *args)
-
-    def secure(self, method, path):
-        """The kubelet's own port; its certificate is one it made itself."""
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        request = urllib.request.Request(f"https://127.0.0.1:{PORT}{path}", method=method)
-        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
-            return answer.read().decode(errors="replace")
-
-
-class RealNode(Node):
-    def __init__(self, work):
-        super().__init__(work, True)
-        self.socket = "/run/cairn/cairn.sock"
-        self.crictl_program = "crictl"
-        self.programs = "/opt/node/programs"
-        self.root = "/var/lib/cairn"
-        self.own = {"shutdownGracePeriod": "20s", "shutdownGracePeriodCriticalPods": "5s"}
-        config = self.config(self.own)
-        unit = pathlib.Path("/etc/systemd/system/kubelet.service")
-        unit.write_text(f"""[Unit]
-Description=kubelet of the tests
-After=cairn.service
-[Service]
-EnvironmentFile=-{self.work}/flags
-ExecStart=/usr/local/bin/kubelet --config {config} --root-dir {self.work}/kubelet --cert-dir {self.work}/cert --v=2 $FLAGS
-Restart=always
-RestartSec=1
-KillMode=process
-[Install]
-WantedBy=multi-user.target
-""")
-        run("systemctl", "daemon-reload")
-        self.cairn, self.kubelet = Unit("cairn"), Unit("kubelet")
-
-    def flags(self, flags):
-        (self.work / "flags").write_text(f"FLAGS={' '.join(flags)}\n")
-
-    def end(self):
-        self.kubelet.stop()
-
-
-class Here(Node):
-    """Namespaces of our own on this machine; see enter()."""
-
-    def __init__(self, work):
-        super().__init__(work, False)
-        name = self.work.name
-        bins, peers = os.environ["CAIRN_BIN_DIR"], os.environ["CAIRN_PEERS"] + "/bin"
-        self.programs = peers
-        self.crictl_program = f"{peers}/crictl"
-        self.socket, self.root = f"{work}/cairn.sock", f"{work}/root"
-        for path in ("plugins", "plugin-conf", "cni", "certs"):
-            (self.work / path).mkdir()
-        for host in ("registry.k8s.io", "gcr.io"):
-            (self.work / "certs" / host).mkdir()
-            (self.work / "certs" / host / "hosts.toml").write_text(
-                f'server = "https://{host}"\n[host."http://127.0.0.1:5000"]\ncapabilities = ["pull", "resolve"]\n')
-        (self.work / "cairn.toml").write_text(f'version = 1\n[cgroup]\nparent = "/{name}"\n')
-        (self.work / "registry.yml").write_text(
-            "version: 0.1\nlog: {level: warn}\nhttp: {addr: 127.0.0.1:5000}\n"
-            f"storage: {{filesystem: {{rootdirectory: {os.environ['REGISTRY']}}}, "
-            "maintenance: {uploadpurging: {enabled: false}, readonly: {enabled: true}}}\n")
-        self.registry = Program("registry", ["docker-registry", "serve", work + "/registry.yml"], work + "/registry.log")
-        self.cairn = Program("cairn", [
-            f"{bins}/cairn", "serve", "--config", f"{work}/cairn.toml", "--root", f"{work}/root", "--state", f"{work}/state",
-            "--listen", f"unix://{self.socket}", "--nri-socket", f"{work}/nri.sock", "--nri-plugin-dir", f"{work}/plugins",
-            "--nri-plugin-config-dir", f"{work}/plugin-conf", "--cni-conf-dir", f"{work}/cni", "--cni-cache-dir", f"{work}/cni-cache",
-            "--registry-config-dir", f"{work}/certs"], work + "/cairn.log")
-        # Cgroups of our own, on a machine that others use.
-        self.groups = [g for g in pathlib.Path("/sys/fs/cgroup").iterdir() if (g / "cgroup.procs").exists()]
-        for group in self.groups:
-            if not (group / name).exists():
-                (group / name).mkdir()
-                for file in ("cpuset.cpus", "cpuset.mems"):
-                    if (group / file).exists():
-                        (group / name / file).write_text((group / file).read_text())
-        self.own = {"failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{name}", "enforceNodeAllocatable": ["none"]}
-        config = self.config(self.own)
-        self.plain = [f"{peers}/kubelet", "--config", str(config), "--root-dir", f"{work}/kubelet", "--cert-dir", f"{work}/cert", "--v=2"]
-        self.kubelet = Program("kubelet", self.plain, work + "/kubelet.log")
-
-    def flags(self, flags):
-        self.kubelet.argv = self.plain + list(flags)
-
-    def start(self):
-        self.registry.start()
-        super().start()
-
-    def end(self):
-        for daemon in (self.kubelet, self.cairn, self.registry):
-            daemon.stop()
+TABLE = Table("kubelet")
+test = TABLE.test
 
 
 # ---- pods --------------------------------------------------------------------------------------
@@ -302,10 +37,6 @@ class Here(Node):
 
 def sh(script, name="c", **more):
     return {"name": name, "image": IMAGE, "command": ["sh", "-c", script], **more}
-
-
-# A program that ends when it is told to.
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.2; done"
 
 
 class Pod:
@@ -402,24 +133,6 @@ class Pod:
         self.remove()
         if kind is None:
             until(40, f"{self.short} is gone after its file", self.gone)
-
-
-def expect(what, expected, seen):
-    if callable(expected):
-        if not expected(seen):
-            raise Failed(f"{what}: saw {seen!r}")
-    elif seen != expected:
-        raise Failed(f"{what}: expected {expected!r}, saw {seen!r}")
-
-
-def read(path):
-    with contextlib.suppress(OSError):
-        return path.read_text()
-    return ""
-
-
-def http(address, port, path="/"):
-    return urllib.request.urlopen(f"http://{address}:{port}{path}", timeout=5).read().decode()
 
 
 # ---- what is expected, beside each other ----------------------------------------------------------
@@ -1082,60 +795,10 @@ def memory_that_runs_short_evicts_the_pod_that_takes_it():
 
 @test(alone=True)
 def nothing_is_left_when_all_pods_are_gone():
-    until(120, "no sandbox is left", lambda: NODE.crictl("pods", "-q") == "" and NODE.crictl("ps", "-aq") == "")
-    state = pathlib.Path(NODE.socket).parent
-    state = state if NODE.on_node else NODE.work / "state"
-    left = [p for d in ("pods", "ns", "containers", "pause") for p in (state / d).glob("*")]
-    expect("directories of pods in the state directory", [], left)
-    until(60, "no cgroup of a pod is left", lambda: not run("find", "/sys/fs/cgroup", "-type", "d", "-name", "*pod????????[-_]????[-_]*", "-path",
-                                                         "*kubepods*" if NODE.on_node else f"*{NODE.work.name}*"))
+    nothing_is_left(NODE)
 
 
 # ---- the run -------------------------------------------------------------------------------------
-
-
-def enter(args):
-    """Runs this program again in namespaces whose process 1 ends all that is left inside."""
-    if os.environ.get("CAIRN_KUBELET_INSIDE"):
-        run("ip", "link", "set", "lo", "up")
-        run("mount", "-t", "tmpfs", "tmpfs", "/run")
-        os.makedirs("/run/lock")
-        return
-    tuned = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
-    before = {name: read(pathlib.Path("/proc/sys") / name) for name in tuned}
-    try:
-        code = subprocess.call(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private",
-                                "--mount-proc", "--", sys.executable, *sys.argv], env={**os.environ, "CAIRN_KUBELET_INSIDE": args.work})
-    finally:
-        # The kubelet tunes the kernel, which is not ours alone.
-        for name, value in before.items():
-            with contextlib.suppress(OSError):
-                (pathlib.Path("/proc/sys") / name).write_text(value)
-        for _ in range(50):
-            left = subprocess.run(["find", "/sys/fs/cgroup", "-maxdepth", "2", "-type", "d", "-name", pathlib.Path(args.work).name],
-                                  capture_output=True, text=True).stdout.split()
-            if not left:
-                break
-            for group in left:
-                subprocess.run(["find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"], capture_output=True)
-            time.sleep(0.1)
-        shutil.rmtree(args.work, ignore_errors=True)
-    sys.exit(code)
-
-
-def one(entry):
-    name, function = entry.name, entry.function
-    began = time.monotonic()
-    try:
-        function()
-        result, why = "ok", ""
-    except Failed as reason:
-        result, why = "FAILED", str(reason)
-    except Exception:
-        result, why = "FAILED", traceback.format_exc()[-600:]
-    with Pod.lock:
-        print(f"{result:8} {name:80} {time.monotonic() - began:6.1f} s" + (f"\n         {why}" if why else ""), flush=True)
-    return result
 
 
 NODE = None
@@ -1143,59 +806,22 @@ NODE = None
 
 def main():
     global NODE
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--node", action="store_true")
-    where.add_argument("--here", action="store_true")
-    where.add_argument("--list", action="store_true")
-    parser.add_argument("--results")
-    parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("names", nargs="*", help="parts of names")
-    args = parser.parse_args()
-    wanted = [t for t in TESTS if not args.names or any(n in t.name for n in args.names)]
-    if args.list:
-        print("\n".join(t.name for t in wanted))
-        return 0
-    if not wanted:
-        print("kubelet.py: no test has such a name", file=sys.stderr)
-        return 2
-    if args.here:
-        args.work = os.environ.get("CAIRN_KUBELET_INSIDE")
-        if not args.work:
-            args.work = subprocess.check_output(["mktemp", "-d", "/tmp/cairn-kubelet-XXXXXX"], text=True).strip()
-            os.chmod(args.work, 0o755)
-        enter(args)
-        NODE = Here(args.work)
-    else:
-        args.work = "/var/lib/node-kubelet"
-        shutil.rmtree(args.work, ignore_errors=True)
-        NODE = RealNode(args.work)
-    counts = {"ok": 0, "FAILED": 0}
+    args = TABLE.arguments(__doc__, ("--jobs", {"type": int, "default": 4}))
+    NODE = TABLE.node(args)
     try:
         NODE.start()
         NODE.crictl("pull", IMAGE)
-        beside = [t for t in wanted if not t.alone]
-        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            for result in pool.map(one, [t for t in beside if not t.api]):
-                counts[result] += 1
-        if any(t.api for t in beside):
-            with api_server(), concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-                for result in pool.map(one, [t for t in beside if t.api]):
-                    counts[result] += 1
-        for entry in wanted:
-            if entry.alone:
-                counts[one(entry)] += 1
+        wanted = [(t, t.marks.get("alone"), t.marks.get("api")) for t in TABLE.wanted]
+        TABLE.hold([t for t, alone, api in wanted if not alone and not api], args.jobs)
+        if any(api for _, _, api in wanted):
+            with api_server():
+                TABLE.hold([t for t, _, api in wanted if api], args.jobs)
+        TABLE.hold([t for t, alone, _ in wanted if alone])
     except Failed as error:
-        print(f"FAILED   the kubelet does not come up: {error}\n{NODE.kubelet.log()[-3000:]}")
-        counts["FAILED"] += 1
+        TABLE.broken("the kubelet", error, NODE.kubelet.log())
     finally:
         NODE.end()
-        if args.results:
-            os.makedirs(args.results, exist_ok=True)
-            for daemon in (NODE.kubelet, NODE.cairn):
-                (pathlib.Path(args.results) / f"{daemon.name}.log").write_text(daemon.log())
-    print(f"kubelet: {counts['ok']} held, {counts['FAILED']} failed")
-    return 1 if counts["FAILED"] or not counts["ok"] else 0
+    return TABLE.end(args, (NODE.kubelet, NODE.cairn))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-//! cairn-images DIR [BUSYBOX]: stand-ins for the images that critest and the tests of a node name.
+//! cairn-images DIR [BUSYBOX [PLUGIN...]]: stand-ins for the images that critest and the tests of a node name.
 //!
 //! Writes `DIR/<n>.tar` (OCI layouts) and `DIR/images.tsv` (reference, file).
 //!
 //! With the system's busybox they serve the specs of basic operations, idempotence and networking. With a
 //! BUSYBOX of its own (`hack/peers busybox`) all of critest is served: then a C compiler and nginx are
 //! needed beside it. One name cannot be stood in for: an image that critest names by a public digest.
+//!
+//! A PLUGIN is a static program; its images are `plugins.test/<program>:v1` and `:v2`, for a DaemonSet and its upgrade.
 
 use std::{
     env,
@@ -48,11 +50,16 @@ const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n
 fn main() -> ExitCode {
     let mut args = env::args_os().skip(1);
     let Some(dir) = args.next().map(PathBuf::from) else {
-        eprintln!("usage: cairn-images DIR [BUSYBOX]");
+        eprintln!("usage: cairn-images DIR [BUSYBOX [PLUGIN...]]");
         return ExitCode::from(2);
     };
     let images = match args.next() {
-        Some(busybox) => all(Path::new(&busybox)),
+        Some(busybox) => all(Path::new(&busybox)).and_then(|mut images| {
+            for program in args {
+                images.extend(plugin(Path::new(&program))?);
+            }
+            Ok(images)
+        }),
         None => Ok(some()),
     };
     match images.and_then(|images| write(&dir, &images)) {
@@ -198,6 +205,21 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
         add(&[staging(&format!("test-image-{name}:latest"))], image);
     }
     Ok(images)
+}
+
+/// A plugin as its users get it: nothing but its program, in two versions that differ by their layer.
+fn plugin(program: &Path) -> io::Result<[Named; 2]> {
+    let name = program.file_name().and_then(OsStr::to_str);
+    let name = name.ok_or_else(|| io::Error::other("a plugin's program has no name"))?;
+    let bytes = fs::read(program)?;
+    Ok(["v1", "v2"].map(|version| {
+        let reference = format!("plugins.test/{name}:{version}");
+        let layer = marker(version).file(name, 0o755, &bytes);
+        let image = Image::bare(&reference)
+            .layer(layer)
+            .config("Entrypoint", json!([format!("/{name}")]));
+        (vec![reference], image)
+    }))
 }
 
 /// A static program out of a few lines of C.

@@ -1,0 +1,490 @@
+#!/usr/bin/env python3
+"""What a cluster's users expect of a node with cairn: a cluster of one, with a real API server, asked by kubectl.
+
+  cluster.py --node [--results DIR] [NAME...]       on a node: cairn.service, a unit for the kubelet, the images' registry
+  cluster.py --here [--results DIR] [NAME...]       on this machine, in namespaces of its own: needs CAIRN_BIN_DIR,
+                                                    CAIRN_PEERS, and REGISTRY (the data of a registry, hack/node build)
+    --runtime containerd                            there, to compare: the same with containerd
+    --storm MINUTES                                 instead of the tests: cairn, the kubelet and a plugin are killed at
+                                                    random; no pod may be restarted that was not killed
+    --seed N                                        the storm's
+    --shell                                         instead of the tests: a shell with kubectl, crictl and cairn; with it, all ends
+    NRI_PLUGINS=DIR                                 a checkout of github.com/containers/nri-plugins, for the policy balloons
+
+  cluster.py --list
+
+etcd, the API server, its controllers, the scheduler and the service proxy are those of the kubelet's release. Judged by what
+the API server says of the pods, and by what is left on the node. Exits 0 if all of it held.
+"""
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+
+from node import FOREVER, IMAGE, Failed, Program, Table, expect, http, nothing_is_left, run, until
+
+ADDRESS, SECURE = "192.168.88.1", 6443
+PLUGIN = "plugins.test/ulimit-adjuster"
+MANY = 50
+TABLE = Table("cluster")
+test = TABLE.test
+
+
+# ---- the cluster ---------------------------------------------------------------------------------
+
+
+class Plane:
+    """The control plane, as children of this program."""
+
+    USERS = {"admin": "system:masters", "system:node:node": "system:nodes", "system:kube-controller-manager": "",
+             "system:kube-scheduler": "", "system:kube-proxy": ""}
+
+    def __init__(self, node):
+        self.node, self.work = node, node.work / "plane"
+        self.work.mkdir()
+        # The node's address in its cluster; nothing is behind it.
+        run("ip", "link", "add", "uplink", "type", "bridge")
+        run("ip", "address", "add", f"{ADDRESS}/24", "dev", "uplink")
+        run("ip", "link", "set", "uplink", "up")
+        run("ip", "route", "add", "default", "via", "192.168.88.254", "dev", "uplink")
+        tokens = {user: hashlib.sha256(os.urandom(32)).hexdigest() for user in self.USERS}
+        (self.work / "tokens.csv").write_text("".join(f'{token},{user},{user},"{self.USERS[user]}"\n' for user, token in tokens.items()))
+        key = self.work / "accounts.key"
+        run("openssl", "genrsa", "-out", str(key), "2048")
+        self.config = {user: self.kubeconfig(user, token) for user, token in tokens.items()}
+        self.daemons = []
+        self.add("etcd", "--data-dir", "etcd", "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
+                 "--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "warn")
+        self.add("kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--cert-dir", "api", "--secure-port", str(SECURE),
+                 "--advertise-address", ADDRESS, "--token-auth-file", "tokens.csv", "--authorization-mode", "Node,RBAC",
+                 "--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://kubernetes.default.svc",
+                 "--service-account-key-file", str(key), "--service-account-signing-key-file", str(key),
+                 "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged")
+        self.add("kube-controller-manager", "--kubeconfig", self.config["system:kube-controller-manager"], "--leader-elect=false",
+                 "--use-service-account-credentials", "--service-account-private-key-file", str(key), "--root-ca-file", "api/apiserver.crt")
+        self.add("kube-scheduler", "--kubeconfig", self.config["system:kube-scheduler"], "--leader-elect=false")
+        # Pods of one bridge answer each other directly: without a masquerade a service's answer would miss its way back.
+        self.add("kube-proxy", "--kubeconfig", self.config["system:kube-proxy"], "--proxy-mode", "nftables", "--masquerade-all",
+                 "--hostname-override", "node", "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
+                 "--conntrack-tcp-timeout-close-wait", "0")
+
+    def add(self, name, *flags):
+        argv = [f"{self.node.programs}/{name}", *flags]
+        self.daemons.append(Program(name, argv, str(self.work / f"{name}.log"), cwd=str(self.work)))
+
+    def kubeconfig(self, user, token):
+        path = self.work / f"{user.replace(':', '.')}.json"
+        path.write_text(json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{SECURE}", "insecure-skip-tls-verify": True}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {"token": token}}]}))
+        return str(path)
+
+    def start(self):
+        for daemon in self.daemons:
+            daemon.start()
+            if daemon.name == "kube-apiserver":
+                until(120, "the API server is ready", lambda: kubectl("get", "--raw", "/readyz") == "ok")
+        self.node.configure({"address": "0.0.0.0", "registerNode": True}, "--kubeconfig", self.config["system:node:node"],
+                            "--hostname-override", "node", "--node-ip", ADDRESS)
+        until(120, "the node is ready", lambda: condition(get("node", "node"), "Ready"))
+        until(60, "pods may have an account", lambda: get("serviceaccount", "default"))
+
+    def end(self):
+        for daemon in reversed(self.daemons):
+            daemon.stop()
+        run("ip", "link", "del", "uplink", check=False)
+
+
+def condition(thing, name):
+    return any(c["type"] == name and c["status"] == "True" for c in thing["status"].get("conditions", []))
+
+
+def kubectl(*args, text="", check=True, raw=False):
+    """What kubectl prints; with raw, how it ran."""
+    argv = line_of(*args)
+    if raw:
+        return subprocess.run(argv, input=text, capture_output=True, text=True)
+    return run(*argv, text=text, check=check)
+
+
+def line_of(*args):
+    return [f"{NODE.programs}/kubectl", "--kubeconfig", PLANE.config["admin"], "--cache-dir", str(PLANE.work / "cache"), *args]
+
+
+def get(kind, name="", *more):
+    return json.loads(kubectl("get", kind, *([name] if name else []), "-o", "json", *more))
+
+
+def pods_of(app):
+    return get("pods", "", "-l", f"app={app}")["items"]
+
+
+def ready_of(app):
+    return [p for p in pods_of(app) if condition(p, "Ready") and "deletionTimestamp" not in p["metadata"]]
+
+
+def one_of(app):
+    return until(60, f"a pod of {app} is ready", lambda: ready_of(app))[0]["metadata"]["name"]
+
+
+def c(script, **more):
+    return {"name": "c", "image": IMAGE, "command": ["sh", "-c", script], **more}
+
+
+def workload(kind, name, *containers, annotations=None, **spec):
+    pod = {"terminationGracePeriodSeconds": 2, "enableServiceLinks": False, "containers": list(containers), **spec.pop("pod", {})}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": {
+        "selector": {"matchLabels": {"app": name}}, **spec,
+        "template": {"metadata": {"labels": {"app": name}, "annotations": annotations or {}}, "spec": pod}}}
+
+
+def single(name, *containers, annotations=None, **spec):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations or {}},
+            "spec": {"terminationGracePeriodSeconds": 2, "enableServiceLinks": False, "containers": list(containers), **spec}}
+
+
+@contextlib.contextmanager
+def applied(*things):
+    """These objects, while the block runs; afterwards they are seen to go, with their pods."""
+    kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)}))
+    names = [(t["kind"], t["metadata"]["name"]) for t in things]
+    try:
+        yield
+    finally:
+        for kind, name in names:
+            kubectl("delete", "--wait=false", "--ignore-not-found", kind, name)
+    for _, name in names:
+        until(90, f"the pods of {name} are gone", lambda n=name: not pods_of(n))
+
+
+def rolled_out(kind, name):
+    seconds = int(300 * NODE.patience)
+    kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={seconds}s")
+
+
+# ---- what is expected ------------------------------------------------------------------------------
+
+
+@test()
+def the_node_is_ready_and_its_runtime_is_told():
+    info = get("node", "node")["status"]["nodeInfo"]
+    expect("the runtime", True, info["containerRuntimeVersion"].startswith(f"{NODE.cairn.name}://"))
+    seen = kubectl("get", "nodes", "-o", "wide", "--no-headers").split()
+    expect("name, status and address", ("node", "Ready", ADDRESS), (seen[0], seen[1], seen[5]))
+
+
+@test()
+def exec_logs_cp_attach_and_debug_by_kubectl():
+    with applied(single("tools", c(f"echo first line; echo second line; {FOREVER}"))):
+        kubectl("wait", "--for=condition=Ready", "pod/tools", f"--timeout={int(60 * NODE.patience)}s")
+        expect("what a command prints", "42", kubectl("exec", "tools", "--", "sh", "-c", "echo $((6 * 7))"))
+        ran = kubectl("exec", "tools", "--", "sh", "-c", "echo wrong >&2; exit 7", raw=True)
+        expect("the exit code, and the error's words", (7, True), (ran.returncode, "wrong" in ran.stderr))
+        much = base64.b64encode(os.urandom(3 << 20)).decode()
+        expect("standard input, all of it", hashlib.sha256(much.encode()).hexdigest(),
+               kubectl("exec", "-i", "tools", "--", "sha256sum", text=much).split()[0])
+        expect("logs", "first line\nsecond line", kubectl("logs", "tools"))
+        expect("the last of them", "second line", kubectl("logs", "--tail=1", "tools"))
+        there, back = NODE.work / "there", NODE.work / "back"
+        there.write_text(much)
+        kubectl("cp", str(there), "tools:/tmp/file")
+        kubectl("cp", "tools:/tmp/file", str(back))
+        expect("a file, there and back", True, there.read_text() == back.read_text())
+        seen = kubectl("debug", "tools", "--image", IMAGE, "--target", "c", "-i", "--quiet", "--", "sh", "-c", "ps -o args")
+        expect("the target's processes, seen by a debugging container", True, "sleep 0.2" in seen or "while :" in seen)
+    seen = kubectl("run", "once", "--rm", "-i", "--quiet", "--restart=Never", "--image", IMAGE, "--pod-running-timeout=5m",
+                   "--command", "--", "sh", "-c", "read word; echo got $word", text="it\n")
+    expect("a pod by kubectl run, attached to", "got it", seen.splitlines()[0])
+
+
+@test()
+def a_port_is_forwarded_by_kubectl():
+    with applied(single("web", c("mkdir /tmp/www; echo here >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"))):
+        kubectl("wait", "--for=condition=Ready", "pod/web", f"--timeout={int(60 * NODE.patience)}s")
+        with subprocess.Popen(line_of("port-forward", "pod/web", "18081:8080"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as forward:
+            try:
+                until(30, "the page, through the forwarded port", lambda: http("127.0.0.1", 18081) == "here\n")
+            finally:
+                forward.terminate()
+
+
+@test()
+def a_service_leads_to_each_of_its_pods():
+    page = "mkdir /tmp/www; hostname >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"
+    probe = {"httpGet": {"port": 8080, "path": "/"}, "periodSeconds": 1}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pages"},
+               "spec": {"selector": {"app": "pages"}, "ports": [{"port": 80, "targetPort": 8080}]}}
+    with applied(service, workload("Deployment", "pages", c(page, readinessProbe=probe), replicas=2)):
+        rolled_out("deployment", "pages")
+        address = get("service", "pages")["spec"]["clusterIP"]
+        names = {p["metadata"]["name"] for p in ready_of("pages")}
+        seen = set()
+        def all_seen():
+            seen.add(http(address, 80).strip())
+            return seen == names
+        until(30, f"both pods answer at {address} on the node", all_seen)
+        one = one_of("pages")
+        until(30, "so they do in a pod", lambda: kubectl("exec", one, "--", "wget", "-q", "-T", "5", "-O", "-", f"http://{address}/") in names)
+
+
+@test()
+def a_job_runs_to_its_end_and_a_stateful_set_in_its_order():
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sums"}, "spec": {
+        "completions": 3, "parallelism": 2, "completionMode": "Indexed", "template": {
+            "metadata": {"labels": {"app": "sums"}},
+            "spec": {"restartPolicy": "Never", "containers": [c("echo sum of $JOB_COMPLETION_INDEX is $((JOB_COMPLETION_INDEX * 2))")]}}}}
+    states = workload("StatefulSet", "states", c(FOREVER), replicas=3, serviceName="states")
+    with applied(job, states):
+        until(120, "the job is complete", lambda: condition(get("job", "sums"), "Complete"))
+        lines = sorted(kubectl("logs", p["metadata"]["name"]) for p in pods_of("sums"))
+        expect("what its pods wrote", [f"sum of {n} is {n * 2}" for n in range(3)], lines)
+        rolled_out("statefulset", "states")
+        started = [p["status"]["startTime"] for p in sorted(pods_of("states"), key=lambda p: p["metadata"]["name"])]
+        expect("its pods started one after the other", started, sorted(started))
+
+
+def plugin(version):
+    """A plugin as its users deploy it."""
+    place = pathlib.Path(NODE.nri_socket).parent
+    mount = {"name": "nri", "mountPath": "/var/run/nri"}
+    return workload("DaemonSet", "plugin", {
+        "name": "c", "image": f"{PLUGIN}:{version}", "args": ["-idx", "20", "-name", "ulimits"], "volumeMounts": [mount],
+    }, pod={"volumes": [{"name": "nri", "hostPath": {"path": str(place), "type": "Directory"}}], "priorityClassName": "system-node-critical"})
+
+
+LIMITED = {"ulimits.nri.containerd.io/container.c": "- type: nofile\n  hard: 345\n  soft: 234\n"}
+
+
+def limits(pod):
+    return kubectl("exec", pod, "--", "sh", "-c", "echo $(ulimit -Sn) $(ulimit -Hn)")
+
+
+def asked_for(name):
+    """A pod that wants to be adjusted: the limits it got."""
+    with applied(single(name, c(FOREVER), annotations=LIMITED)):
+        kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={int(60 * NODE.patience)}s")
+        return limits(name)
+
+
+@test()
+def a_plugin_in_a_daemon_set_adjusts_pods_and_outlives_its_upgrade():
+    before = asked_for("unplugged")
+    expect("limits without the plugin", True, before != "234 345")
+    with applied(plugin("v1"), workload("Deployment", "limited", c(FOREVER), annotations=LIMITED, replicas=2)):
+        rolled_out("daemonset", "plugin")
+        # It runs before it is connected: the first pods may come too early.
+        until(60, "limits with the plugin", lambda: asked_for("first") == "234 345")
+        running = {p["metadata"]["uid"] for p in until(60, "both run", lambda: len(ready_of("limited")) == 2 and ready_of("limited"))}
+        old = pods_of("plugin")[0]["metadata"]["uid"]
+        kubectl("set", "image", "daemonset/plugin", f"c={PLUGIN}:v2")
+        rolled_out("daemonset", "plugin")
+        new = until(60, "one plugin is left", lambda: len(pods_of("plugin")) == 1 and pods_of("plugin"))[0]
+        expect("another pod, with the other image", (True, f"{PLUGIN}:v2"), (new["metadata"]["uid"] != old, new["spec"]["containers"][0]["image"]))
+        until(60, "limits after its upgrade", lambda: asked_for("second") == "234 345")
+        kubectl("rollout", "restart", "deployment/limited")
+        rolled_out("deployment", "limited")
+        expect("limits of a Deployment made anew", {"234 345"}, {limits(p["metadata"]["name"]) for p in ready_of("limited")})
+        expect("the old ones are gone", True, running.isdisjoint(p["metadata"]["uid"] for p in ready_of("limited")))
+    until(30, "without it pods are not adjusted", lambda: asked_for("last") == before)
+
+
+BALLOONS, WANTED = "nri-resource-policy-balloons", "balloon.balloons.resource-policy.nri.io"
+
+
+def cpus(pod):
+    return kubectl("exec", pod, "--", "grep", "Cpus_allowed_list", "/proc/self/status").split()[1]
+
+
+def cpus_of_a_pod(name):
+    with applied(single(name, c(FOREVER), annotations={WANTED: "one"})):
+        kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={int(60 * NODE.patience)}s")
+        return cpus(name)
+
+
+@test(needs="NRI_PLUGINS")
+def balloons_gives_a_container_its_cpu_and_keeps_it_over_its_upgrade():
+    """The policy of containers/nri-plugins, deployed as by its chart: it reads its configuration from the API server, through a
+    service, with an account of its own."""
+    def ours(kind, api, namespace="kube-system", name=BALLOONS, **more):
+        return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **({"namespace": namespace} if namespace else {})}, **more}
+
+    def rule(groups, resources, *verbs):
+        return {"apiGroups": groups, "resources": resources, "verbs": list(verbs)}
+
+    rbac, see = "rbac.authorization.k8s.io", ("get", "list", "watch", "create", "update", "patch", "delete")
+    subjects = [{"kind": "ServiceAccount", "name": BALLOONS, "namespace": "kube-system"}]
+    rules = [rule([""], ["nodes", "nodes/status", "pods"], *see), rule(["topology.node.k8s.io"], ["noderesourcetopologies"], *see),
+             rule(["config.nri"], ["balloonspolicies", "balloonspolicies/status"], *see)]
+    policy = ours("BalloonsPolicy", "config.nri/v1alpha1", name="default", spec={
+        "reservedResources": {"cpu": "100m"}, "agent": {"nodeResourceTopology": True}, "instrumentation": {"httpEndpoint": ""},
+        "balloonTypes": [{"name": "one", "minCPUs": 1, "maxCPUs": 1, "preferNewBalloons": True}]})
+    # It has its containers mount what lies there: the place has one name, inside and outside.
+    data = str(NODE.work / "balloons")
+    os.mkdir(data)
+    volumes = {"nri": (str(pathlib.Path(NODE.nri_socket).parent), "/var/run/nri"), "sys": ("/sys", "/host/sys"), "proc": ("/proc", "/host/proc"),
+               "data": (data, data)}
+    container = {"name": "c", "image": "plugins.test/balloons:v1", "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+                 "args": ["--host-root", "/host", "--config-namespace", "kube-system", "--state-dir", data, "--pid-file", f"{data}/pid", "--nri-plugin-index", "90"],
+                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                 "volumeMounts": [{"name": n, "mountPath": inside} for n, (_, inside) in volumes.items()]}
+    daemons = workload("DaemonSet", BALLOONS, container, pod={
+        "serviceAccountName": BALLOONS, "priorityClassName": "system-node-critical",
+        "volumes": [{"name": n, "hostPath": {"path": outside}} for n, (outside, _) in volumes.items()]})
+    daemons["metadata"]["namespace"] = "kube-system"
+    parts = [ours("ServiceAccount", "v1"), ours("ClusterRole", f"{rbac}/v1", None, rules=rules),
+             ours("ClusterRoleBinding", f"{rbac}/v1", None, subjects=subjects, roleRef={"apiGroup": rbac, "kind": "ClusterRole", "name": BALLOONS}),
+             policy, daemons]
+    system = ("-n", "kube-system")
+    crds = pathlib.Path(os.environ["NRI_PLUGINS"], "deployment/helm/balloons/crds")
+    kubectl("apply", "-f", str(crds))
+    kubectl("wait", "--for=condition=Established", "crd/balloonspolicies.config.nri", "--timeout=60s")
+    kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": parts}))
+    try:
+        kubectl("rollout", "status", f"daemonset/{BALLOONS}", f"--timeout={int(60 * NODE.patience)}s", *system)
+        if len(os.sched_getaffinity(0)) < 2:
+            raise Failed("one CPU is for the reserved pool: this needs two")
+        # It runs before it is connected: the first pods may come too early.
+        until(60, "a container of one CPU", lambda: cpus_of_a_pod("early").isdigit())
+        with applied(single("late", c(FOREVER), annotations={WANTED: "one"})):
+            kubectl("wait", "--for=condition=Ready", "pod/late", f"--timeout={int(60 * NODE.patience)}s")
+            mine = cpus("late")
+            expect("CPUs", True, mine.isdigit())
+            kubectl("rollout", "restart", f"daemonset/{BALLOONS}", *system)
+            kubectl("rollout", "status", f"daemonset/{BALLOONS}", f"--timeout={int(60 * NODE.patience)}s", *system)
+            expect("its CPU after the upgrade", mine, cpus("late"))
+        until(60, "a container of one CPU after the upgrade", lambda: cpus_of_a_pod("last").isdigit())
+    finally:
+        kubectl("delete", "-f", "-", "--ignore-not-found", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": parts}))
+
+
+@test()
+def fifty_pods_are_rolled_over_and_go():
+    began = time.monotonic()
+    def passed():
+        nonlocal began
+        began, last = time.monotonic(), began
+        return began - last
+    with applied(workload("Deployment", "many", c(FOREVER), replicas=MANY)):
+        rolled_out("deployment", "many")
+        up = passed()
+        kubectl("set", "env", "deployment/many", "ROUND=2")
+        rolled_out("deployment", "many")
+        until(120, "only the new ones are left", lambda: len(pods_of("many")) == MANY)
+        over = passed()
+        restarts = sum(s["restartCount"] for p in pods_of("many") for s in p["status"]["containerStatuses"])
+        expect("restarts", 0, restarts)
+        passed()
+    # Their sandboxes go by the kubelet's next round, a minute at most.
+    expect("sandboxes that are ready", "", NODE.crictl("pods", "-q", "--label", "app=many", "--state", "ready"))
+    print(f"         {MANY} pods available after {up:.1f} s, rolled over in {over:.1f} s, gone in {passed():.1f} s ({NODE.cairn.name})")
+
+
+@test(last=True)
+def nothing_is_left_when_all_is_deleted():
+    nothing_is_left(NODE)
+
+
+# ---- the storm -------------------------------------------------------------------------------------
+
+
+def storm(minutes, seed):
+    """Pods live and come and go while cairn, the kubelet and the plugin are killed: none is restarted that was not killed."""
+    dice = random.Random(seed)
+    killed = {"cairn": 0, "kubelet": 0, "plugin": 0}
+    print(f"cluster: a storm of {minutes} minutes, seed {seed}", flush=True)
+
+    def restarts(app):
+        return {p["metadata"]["name"]: sum(s["restartCount"] for s in p["status"].get("containerStatuses", [])) for p in pods_of(app)}
+
+    def plugins_process():
+        container = ready_of("plugin")[0]["status"]["containerStatuses"][0]["containerID"].split("//")[1]
+        return json.loads(NODE.crictl("inspect", container))["info"]["pid"]
+
+    with applied(plugin("v1"), workload("Deployment", "steady", c(FOREVER), replicas=20), workload("Deployment", "moving", c(FOREVER), replicas=5)):
+        for name in ("steady", "moving"):
+            rolled_out("deployment", name)
+        rolled_out("daemonset", "plugin")
+        steady = {p["metadata"]["uid"] for p in ready_of("steady")}
+        end = time.monotonic() + minutes * 60
+        told = time.monotonic() + 60
+        while time.monotonic() < end:
+            time.sleep(dice.uniform(1, 10) * NODE.patience / 2)
+            kubectl("scale", "deployment/moving", f"--replicas={dice.randrange(12)}")
+            victim = dice.choice(sorted(killed))
+            if victim == "plugin":
+                # It may be on its way back from the last time.
+                with contextlib.suppress(Failed, LookupError, ValueError, OSError):
+                    os.kill(plugins_process(), 9)
+                    killed[victim] += 1
+            else:
+                {"cairn": NODE.cairn, "kubelet": NODE.kubelet}[victim].kill()
+                killed[victim] += 1
+            if time.monotonic() > told:
+                told += 60
+                print(f"  {(minutes * 60 - end + time.monotonic()):5.0f} s  killed: {killed}", flush=True)
+                expect("restarts of pods that nobody killed", 0, sum(restarts("steady").values()) + sum(restarts("moving").values()))
+        kubectl("scale", "deployment/moving", "--replicas=7")
+        until(120, "the kubelet is healthy", lambda: NODE.healthy() is None)
+        for name in ("steady", "moving"):
+            rolled_out("deployment", name)
+        until(120, "the plugin is back", lambda: ready_of("plugin"))
+        until(60, "the moving ones are seven", lambda: len(pods_of("moving")) == 7)
+        expect("the steady pods are the same", steady, {p["metadata"]["uid"] for p in ready_of("steady")})
+        expect("restarts of pods that nobody killed", 0, sum(restarts("steady").values()) + sum(restarts("moving").values()))
+        # Deletion is as hard for a node as running.
+    print(f"cluster: killed {killed}; no pod was restarted that was not killed", flush=True)
+
+
+def shell():
+    """Kubectl and the rest for a person, or for the lines that standard input has."""
+    path = [os.environ["CAIRN_BIN_DIR"], NODE.programs, os.environ["PATH"]]
+    socket = f"unix://{NODE.socket}"
+    print(f"cluster: one node, {NODE.cairn.name}; kubectl, crictl and cairn talk to it; NRI's socket is {NODE.nri_socket}\n"
+          "cluster: an image from elsewhere: cairn image import FILE; with the end of this shell all of it ends", flush=True)
+    return subprocess.call([os.environ.get("SHELL") or "sh"], env={
+        **os.environ, "PATH": ":".join(path), "KUBECONFIG": PLANE.config["admin"], "KUBECACHEDIR": str(PLANE.work / "cache"),
+        "CONTAINER_RUNTIME_ENDPOINT": socket, "IMAGE_SERVICE_ENDPOINT": socket, "NRI_SOCKET": NODE.nri_socket})
+
+
+NODE = PLANE = None
+
+
+def main():
+    global NODE, PLANE
+    args = TABLE.arguments(__doc__, ("--runtime", {"choices": ["cairn", "containerd"], "default": "cairn"}),
+                           ("--storm", {"type": float, "metavar": "MINUTES"}), ("--shell", {"action": "store_true"}), ("--seed", {"type": int, "default": 1}))
+    NODE = TABLE.node(args, runtime=args.runtime)
+    try:
+        NODE.start()
+        PLANE = Plane(NODE)
+        PLANE.start()
+        if args.shell:
+            return shell()
+        NODE.crictl("pull", IMAGE)
+        if args.storm:
+            TABLE.wanted = [t for t in TABLE.tests if t.marks.get("last")]
+            TABLE.one(TABLE.made("pods outlive a storm", lambda: storm(args.storm, args.seed)))
+        for entry in sorted(TABLE.wanted, key=lambda t: t.marks.get("last", False)):
+            need = entry.marks.get("needs")
+            if need and not os.environ.get(need):
+                print(f"left out {entry.name}: it needs {need}")
+            else:
+                TABLE.one(entry)
+    except Failed as error:
+        TABLE.broken("the cluster", error, "\n".join(d.log()[-1500:] for d in [NODE.kubelet, *(PLANE.daemons if PLANE else [])] if d.pid()))
+    finally:
+        if PLANE:
+            PLANE.end()
+        NODE.end()
+    return TABLE.end(args, (NODE.kubelet, NODE.cairn, *(PLANE.daemons if PLANE else [])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

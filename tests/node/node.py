@@ -1,0 +1,460 @@
+"""The node of the tests: cairn and a kubelet, as units of a Debian or as programs in namespaces of this machine; and the
+table of what is expected of them."""
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import typing
+import urllib.request
+
+IMAGE = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
+PORT, READ_ONLY, HEALTH = 10350, 10355, 10348
+# A program that ends when it is told to.
+FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.2; done"
+
+
+class Failed(Exception):
+    """What was expected and what was seen."""
+
+
+def run(*argv, check=True, text="", **more):
+    """What a program prints, without the space around it. `text` is its standard input."""
+    ran = subprocess.run(argv, capture_output=True, text=True, input=text, **more)
+    if check and ran.returncode:
+        raise Failed(f"{' '.join(map(str, argv))}: {(ran.stderr or ran.stdout).strip()[-300:]}")
+    return ran.stdout.strip()
+
+
+def until(seconds, what, condition):
+    """Waits for a condition; answers its value."""
+    end = time.monotonic() + seconds * Node.patience
+    last = None
+    while True:
+        try:
+            value = condition()
+            if value:
+                return value
+        except (Failed, OSError, LookupError, ValueError, TypeError, StopIteration) as error:
+            last = error
+        if time.monotonic() > end:
+            raise Failed(f"waited {int(seconds * Node.patience)} s in vain: {what}" + (f" ({last})" if last else ""))
+        time.sleep(0.3)
+
+
+def expect(what, expected, seen):
+    if callable(expected):
+        if not expected(seen):
+            raise Failed(f"{what}: saw {seen!r}")
+    elif seen != expected:
+        raise Failed(f"{what}: expected {expected!r}, saw {seen!r}")
+
+
+def read(path):
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""
+
+
+# ---- the node ----------------------------------------------------------------------------------
+
+
+class Unit:
+    """A daemon of systemd."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def start(self):
+        run("systemctl", "start", self.name)
+
+    def stop(self):
+        run("systemctl", "stop", self.name)
+
+    def pid(self):
+        return int(run("systemctl", "show", "-P", "MainPID", self.name))
+
+    def kill(self):
+        """By force; systemd brings it back."""
+        before = self.pid()
+        os.kill(before, signal.SIGKILL)
+        until(60, f"{self.name} is back", lambda: self.pid() not in (0, before))
+
+    def log(self):
+        return run("journalctl", "-u", self.name, "--no-pager", "-o", "cat")
+
+
+class Program:
+    """A daemon that is our child."""
+
+    def __init__(self, name, argv, log, cwd=None):
+        self.name, self.argv, self.path, self.cwd, self.child = name, argv, log, cwd, None
+
+    def start(self):
+        with open(self.path, "ab") as log:
+            self.child = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cwd)
+
+    def stop(self):
+        if self.child and self.child.poll() is None:
+            self.child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(20)
+            self.child.kill()
+            self.child.wait()
+
+    def pid(self):
+        return self.child.pid if self.child else 0
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+        self.start()
+
+    def log(self):
+        return pathlib.Path(self.path).read_text(errors="replace")
+
+
+class Node:
+    # How many times longer than elsewhere things may take: others work on this machine, and a node is emulated.
+    patience = 2
+
+    def __init__(self, work, on_node):
+        self.work, self.on_node = pathlib.Path(work), on_node
+        Node.patience = 4 if on_node else 2
+        self.manifests = self.work / "manifests"
+        self.shared = self.work / "shared"
+        for path in (self.manifests, self.shared):
+            path.mkdir(parents=True, exist_ok=True)
+        self.shared.chmod(0o777)
+
+    def config(self, more):
+        """The kubelet's configuration, with these settings on top; answers its file."""
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "staticPodPath": str(self.manifests),
+            "containerRuntimeEndpoint": f"unix://{self.socket}",
+            "enableServer": True, "address": "127.0.0.1", "port": PORT, "readOnlyPort": READ_ONLY,
+            "healthzPort": HEALTH,
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "fileCheckFrequency": "1s", "syncFrequency": "10s",
+            "podLogsDir": str(self.work / "podlogs"),
+            "failSwapOn": False,
+            "evictionHard": {"memory.available": "300Mi" if self.on_node else "50Mi",
+                             "nodefs.available": "600Mi" if self.on_node else "1%",
+                             "imagefs.available": "600Mi" if self.on_node else "1%"},
+            "evictionPressureTransitionPeriod": "10s",
+            "enforceNodeAllocatable": ["pods"],
+            "clusterDNS": ["10.0.0.10"], "clusterDomain": "cluster.local",
+            "containerLogMaxSize": "50Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "3s",
+            "crashLoopBackOff": {"maxContainerRestartPeriod": "20s"},
+        }
+        config.update(more)
+        config["featureGates"] = {"KubeletCrashLoopBackOffMax": True, **config.get("featureGates", {})}
+        path = self.work / "kubelet.yaml"
+        path.write_text(json.dumps(config, indent=1))
+        return path
+
+    def start(self):
+        self.cairn.start()
+        self.kubelet.start()
+        self.healthy()
+
+    def healthy(self):
+        until(90, "the kubelet is healthy", lambda: self.get(HEALTH, "/healthz") == "ok" and self.pods() is not None)
+
+    def configure(self, more, *flags):
+        """The kubelet once more, with other settings on top of its own."""
+        self.kubelet.stop()
+        self.config({**self.own, **more})
+        self.flags(flags)
+        self.kubelet.start()
+        self.healthy()
+
+    def get(self, port, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.read().decode(errors="replace")
+
+    def pods(self):
+        return json.loads(self.get(READ_ONLY, "/pods"))["items"] or []
+
+    def crictl(self, *args):
+        return run(self.crictl_program, "--config", "/dev/null", "-t", "60s", "-r", f"unix://{self.socket}",
+                   "-i", f"unix://{self.socket}", *args)
+
+    def secure(self, method, path):
+        """The kubelet's own port; its certificate is one it made itself."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        request = urllib.request.Request(f"https://127.0.0.1:{PORT}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
+            return answer.read().decode(errors="replace")
+
+
+class RealNode(Node):
+    def __init__(self, work):
+        super().__init__(work, True)
+        self.socket = "/run/cairn/cairn.sock"
+        self.crictl_program = "crictl"
+        self.programs = "/opt/node/programs"
+        self.nri_socket = "/var/run/nri/nri.sock"
+        self.root, self.state = "/var/lib/cairn", pathlib.Path("/run/cairn")
+        self.own = {"shutdownGracePeriod": "20s", "shutdownGracePeriodCriticalPods": "5s"}
+        config = self.config(self.own)
+        unit = pathlib.Path("/etc/systemd/system/kubelet.service")
+        unit.write_text(f"""[Unit]
+Description=kubelet of the tests
+After=cairn.service
+[Service]
+EnvironmentFile=-{self.work}/flags
+ExecStart=/usr/local/bin/kubelet --config {config} --root-dir {self.work}/kubelet --cert-dir {self.work}/cert --v=2 $FLAGS
+Restart=always
+RestartSec=1
+KillMode=process
+[Install]
+WantedBy=multi-user.target
+""")
+        run("systemctl", "daemon-reload")
+        self.cairn, self.kubelet = Unit("cairn"), Unit("kubelet")
+
+    def flags(self, flags):
+        (self.work / "flags").write_text(f"FLAGS={' '.join(flags)}\n")
+
+    def end(self):
+        self.kubelet.stop()
+
+
+CONTAINERD = """version = 3
+root = "{work}/root"
+state = "{work}/state"
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "registry.k8s.io/pause:3.9"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "{work}/certs"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{peers}"]
+    conf_dir = "{work}/cni"
+[plugins."io.containerd.nri.v1.nri"]
+  socket_path = "{nri_socket}"
+  plugin_path = "{work}/plugins"
+  plugin_config_path = "{work}/plugin-conf"
+"""
+# What cairn's own bridge does, for a runtime that has none.
+BRIDGE = {"cniVersion": "1.0.0", "name": "pods", "plugins": [
+    {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": True, "hairpinMode": True,
+     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+    {"type": "portmap", "capabilities": {"portMappings": True}}]}
+
+
+class Here(Node):
+    """Namespaces of our own on this machine; see enter(). The runtime is cairn, or containerd to compare it with."""
+
+    def __init__(self, work, runtime="cairn"):
+        super().__init__(work, False)
+        name = self.work.name
+        bins, peers = os.environ["CAIRN_BIN_DIR"], os.environ["CAIRN_PEERS"] + "/bin"
+        self.programs = peers
+        self.crictl_program = f"{peers}/crictl"
+        self.socket, self.root, self.state = f"{work}/cairn.sock", f"{work}/root", self.work / "state"
+        for path in ("plugins", "plugin-conf", "cni", "certs", "nri"):
+            (self.work / path).mkdir()
+        images = pathlib.Path(os.environ["REGISTRY"], "images.tsv").read_text().splitlines()
+        for host in {image.split("/")[0] for image in images}:
+            (self.work / "certs" / host).mkdir()
+            (self.work / "certs" / host / "hosts.toml").write_text(
+                f'server = "https://{host}"\n[host."http://127.0.0.1:5000"]\ncapabilities = ["pull", "resolve"]\n')
+        (self.work / "cairn.toml").write_text(f'version = 1\n[cgroup]\nparent = "/{name}"\n')
+        (self.work / "registry.yml").write_text(
+            "version: 0.1\nlog: {level: warn}\nhttp: {addr: 127.0.0.1:5000}\n"
+            f"storage: {{filesystem: {{rootdirectory: {os.environ['REGISTRY']}}}, "
+            "maintenance: {uploadpurging: {enabled: false}, readonly: {enabled: true}}}\n")
+        self.registry = Program("registry", ["docker-registry", "serve", work + "/registry.yml"], work + "/registry.log")
+        self.nri_socket = f"{work}/nri/nri.sock"
+        self.cairn = Program("cairn", [
+            f"{bins}/cairn", "serve", "--config", f"{work}/cairn.toml", "--root", f"{work}/root", "--state", f"{work}/state",
+            "--listen", f"unix://{self.socket}", "--nri-socket", self.nri_socket, "--nri-plugin-dir", f"{work}/plugins",
+            "--nri-plugin-config-dir", f"{work}/plugin-conf", "--cni-conf-dir", f"{work}/cni", "--cni-cache-dir", f"{work}/cni-cache",
+            "--registry-config-dir", f"{work}/certs"], work + "/cairn.log")
+        if runtime == "containerd":
+            (self.work / "cni" / "10-pods.conflist").write_text(json.dumps(BRIDGE))
+            (self.work / "containerd.toml").write_text(CONTAINERD.format(work=work, peers=peers, socket=self.socket, nri_socket=self.nri_socket))
+            # Its shim and runc are beside it.
+            os.environ["PATH"] = f"{peers}:{os.environ['PATH']}"
+            self.cairn = Program("containerd", [f"{peers}/containerd", "--config", f"{work}/containerd.toml"], work + "/containerd.log")
+        # Cgroups of our own, on a machine that others use.
+        self.groups = [g for g in pathlib.Path("/sys/fs/cgroup").iterdir() if (g / "cgroup.procs").exists()]
+        for group in self.groups:
+            if not (group / name).exists():
+                (group / name).mkdir()
+                for file in ("cpuset.cpus", "cpuset.mems"):
+                    if (group / file).exists():
+                        (group / name / file).write_text((group / file).read_text())
+        self.own = {"failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{name}", "enforceNodeAllocatable": ["none"]}
+        config = self.config(self.own)
+        self.plain = [f"{peers}/kubelet", "--config", str(config), "--root-dir", f"{work}/kubelet", "--cert-dir", f"{work}/cert", "--v=2"]
+        self.kubelet = Program("kubelet", self.plain, work + "/kubelet.log")
+
+    def flags(self, flags):
+        self.kubelet.argv = self.plain + list(flags)
+
+    def start(self):
+        self.registry.start()
+        super().start()
+
+    def end(self):
+        for daemon in (self.kubelet, self.cairn, self.registry):
+            daemon.stop()
+
+
+def enter(work):
+    """Runs this program again in namespaces whose process 1 ends all that is left inside."""
+    if os.environ.get("CAIRN_NODE_INSIDE"):
+        run("ip", "link", "set", "lo", "up")
+        # As systemd has it: plugins and volumes ask for mounts that propagate. Nothing of it leaves this namespace.
+        run("mount", "--make-rshared", "/")
+        run("mount", "-t", "tmpfs", "tmpfs", "/run")
+        os.makedirs("/run/lock")
+        return
+    tuned = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
+    before = {name: read(pathlib.Path("/proc/sys") / name) for name in tuned}
+    try:
+        code = subprocess.call(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private",
+                                "--mount-proc", "--", sys.executable, *sys.argv], env={**os.environ, "CAIRN_NODE_INSIDE": work})
+    finally:
+        # The kubelet tunes the kernel, which is not ours alone.
+        for name, value in before.items():
+            with contextlib.suppress(OSError):
+                (pathlib.Path("/proc/sys") / name).write_text(value)
+        for _ in range(50):
+            left = subprocess.run(["find", "/sys/fs/cgroup", "-maxdepth", "2", "-type", "d", "-name", pathlib.Path(work).name],
+                                  capture_output=True, text=True).stdout.split()
+            if not left:
+                break
+            for group in left:
+                subprocess.run(["find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"], capture_output=True)
+            time.sleep(0.1)
+        shutil.rmtree(work, ignore_errors=True)
+    sys.exit(code)
+
+
+def http(address, port, path="/"):
+    return urllib.request.urlopen(f"http://{address}:{port}{path}", timeout=5).read().decode()
+
+
+def nothing_is_left(node):
+    """Of all pods that were on the node."""
+    until(120, "no sandbox is left", lambda: node.crictl("pods", "-q") == "" and node.crictl("ps", "-aq") == "")
+    left = [p for d in ("pods", "ns", "containers", "pause") for p in (node.state / d).glob("*")]
+    expect("directories of pods in the state directory", [], left)
+    until(60, "no cgroup of a pod is left", lambda: not run("find", "/sys/fs/cgroup", "-type", "d", "-name", "*pod????????[-_]????[-_]*", "-path",
+                                                         "*kubepods*" if node.on_node else f"*{node.work.name}*"))
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+class Test(typing.NamedTuple):
+    name: str
+    function: typing.Callable
+    marks: dict
+
+
+class Table:
+    """Tests, each named by what is expected."""
+
+    def __init__(self, name):
+        self.name, self.tests, self.wanted, self.held, self.failed = name, [], [], 0, 0
+        self.printing = threading.Lock()
+
+    def test(self, **marks):
+        def add(function):
+            self.tests.append(Test(function.__name__.replace("_", " "), function, marks))
+            return function
+        return add
+
+    def arguments(self, doc, *more):
+        """The command line's; ends the program where that is all that was asked."""
+        parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        where = parser.add_mutually_exclusive_group(required=True)
+        where.add_argument("--node", action="store_true")
+        where.add_argument("--here", action="store_true")
+        where.add_argument("--list", action="store_true")
+        parser.add_argument("--results")
+        for name, options in more:
+            parser.add_argument(name, **options)
+        parser.add_argument("names", nargs="*", help="parts of names")
+        args = parser.parse_args()
+        self.wanted = [t for t in self.tests if not args.names or any(n in t.name for n in args.names)]
+        if args.list:
+            print("\n".join(t.name for t in self.wanted))
+            sys.exit(0)
+        if not self.wanted:
+            print(f"{self.name}: no test has such a name", file=sys.stderr)
+            sys.exit(2)
+        return args
+
+    def node(self, args, **more):
+        """The node that the command line names."""
+        if args.node:
+            work = f"/var/lib/node-{self.name}"
+            shutil.rmtree(work, ignore_errors=True)
+            return RealNode(work)
+        work = os.environ.get("CAIRN_NODE_INSIDE")
+        if not work:
+            work = subprocess.check_output(["mktemp", "-d", f"/tmp/cairn-{self.name}-XXXXXX"], text=True).strip()
+            os.chmod(work, 0o755)
+        enter(work)
+        return Here(work, **more)
+
+    @staticmethod
+    def made(name, function):
+        return Test(name, function, {})
+
+    def hold(self, tests, jobs=1):
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(self.one, tests))
+
+    def one(self, test):
+        began = time.monotonic()
+        try:
+            test.function()
+            result, why = "ok", ""
+        except Failed as reason:
+            result, why = "FAILED", str(reason)
+        except Exception:
+            result, why = "FAILED", traceback.format_exc()[-600:]
+        with self.printing:
+            print(f"{result:8} {test.name:80} {time.monotonic() - began:6.1f} s" + (f"\n         {why}" if why else ""), flush=True)
+            if why:
+                self.failed += 1
+            else:
+                self.held += 1
+
+    def broken(self, what, error, log):
+        print(f"FAILED   {what} does not come up: {error}\n{log[-3000:]}")
+        self.failed += 1
+
+    def end(self, args, daemons):
+        """Keeps the daemons' logs; answers the exit code."""
+        if args.results:
+            os.makedirs(args.results, exist_ok=True)
+            for daemon in daemons:
+                (pathlib.Path(args.results) / f"{daemon.name}.log").write_text(daemon.log())
+        print(f"{self.name}: {self.held} held, {self.failed} failed")
+        return 1 if self.failed or not self.held else 0
