@@ -255,14 +255,34 @@ fn limits_are_applied_updated_and_read_back() {
     assert_eq!(memory_limit(&group), (64 << 20).to_string());
     assert_eq!(read(&group, "cpuset", "cpuset.cpus"), "0");
     assert_eq!(read(&group, "pids", "pids.max"), "50");
+    let mut files = OpenFiles::default();
     for megabytes in [256_u64, 16, 32] {
         let limit = megabytes << 20;
         let next = serde_json::json!({"memory": {"limit": limit, "swap": limit}});
         group.update(&resources(next)).unwrap();
-        let stats = group.stats(Detail::All, &mut OpenFiles::default());
+        let stats = group.stats(Detail::All, &mut files);
         assert_eq!(stats.memory.unwrap().limit, Some(limit));
         assert_eq!(stats.swap.map(|s| s.limit), Some(Some(0)));
         assert_eq!(stats.limits.cpu_quota_us, Some(20000));
+    }
+}
+
+#[tokio::test]
+async fn files_that_are_held_open_show_a_cgroup_that_was_removed_and_made_again() {
+    let parent = Parent::new("again");
+    let group = parent.container("c");
+    let mut files = OpenFiles::default();
+    let mut limit = || {
+        let stats = group.stats(Detail::All, &mut files);
+        Some(stats.memory?.limit.map(|limit| limit >> 20))
+    };
+    for megabytes in [64_u64, 32] {
+        group.create().unwrap();
+        let own = serde_json::json!({"memory": {"limit": megabytes << 20}});
+        group.apply(&resources(own)).unwrap();
+        assert_eq!(limit(), Some(Some(megabytes)));
+        group.remove(LONG).await.unwrap();
+        assert_eq!(limit(), None);
     }
 }
 

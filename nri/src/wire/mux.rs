@@ -4,8 +4,9 @@
 //!   frame = connection id (u32 BE) | length (u32 BE) | payload
 //!
 //!   MuxConn 1 ─┐  poll_write: one frame each, straight to the socket,   ┌─► MuxConn 1 queue
-//!   MuxConn 2 ─┴► what does not fit waits for the writer task    reader ┴─► MuxConn 2 queue
+//!   MuxSender ─┴► what does not fit waits for the writer task    reader ┴─► MuxConn 2 queue
 //! ```
+//! Of one logical connection, a `MuxConn` is both directions; a `MuxSender` writes whole messages to it from any task.
 //!
 //! A frame is a unit for the sender only: a Go reader needs the start of each message in a frame of
 //! at most 4096 bytes (NRI-110), which ttrpc's writes give us when each write is one frame. The

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_anew_each_time_and_found_again_when_it_was_made_again() {
+    fn a_file_is_kept_and_read_anew_each_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("memory.current");
         let mut files = OpenFiles::default();

@@ -58,6 +58,14 @@ fn an_unknown_key_is_refused_by_name_and_line() {
 }
 
 #[test]
+fn what_an_earlier_version_wrote_is_taken() {
+    assert_eq!(
+        judge("[trace]\nring = 8192\nfile_bytes = 16777216\n"),
+        "fine"
+    );
+}
+
+#[test]
 fn a_bad_value_is_refused_by_key() {
     assert_eq!(
         judge("version = 2"),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     container::Container, handler::Handler, image::Image, nri::Nri, stream::Stream,
@@ -121,6 +121,8 @@ impl NriNetwork {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trace {
+    /// Of 0.1's files, which packages keep: there is no ring any more.
+    pub ring: Option<IgnoredAny>,
     pub file_bytes: u64,
     pub files: usize,
 }
@@ -193,6 +195,7 @@ impl Default for Network {
 impl Default for Trace {
     fn default() -> Self {
         Self {
+            ring: None,
             file_bytes: 16 << 20,
             files: 4,
         }

@@ -115,6 +115,11 @@ pub async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result<cgroup
 }
 
 pub fn open_log(config: &Config) -> Result<EventLog> {
+    if config.trace.ring.is_some() {
+        tracing::warn!(
+            "trace.ring has no meaning any more and can go: the event log is in files alone"
+        );
+    }
     let options = trace::Options {
         max_bytes: config.trace.file_bytes,
         files: config.trace.files,

@@ -15,6 +15,7 @@ use crate::{
     cri::view,
     image::Images,
     pod::{hooks::Hooks, registry::Registry},
+    trace::EventLog,
 };
 
 /// Scrapers at a time; more wait in the kernel's queue.
@@ -30,6 +31,7 @@ pub struct Sources {
     pub hooks: Arc<Hooks>,
     pub images: Images,
     pub registry: Arc<Registry>,
+    pub log: EventLog,
 }
 
 impl Sources {
@@ -46,6 +48,11 @@ impl Sources {
         one(&mut text, "cairn_pulls_under_way", pulls);
         let layers = self.images.fs_info().used_bytes;
         one(&mut text, "cairn_image_layers_bytes", layers);
+        let _ = writeln!(
+            text,
+            "# TYPE cairn_events_lost_total counter\ncairn_events_lost_total {}",
+            self.log.lost()
+        );
         text.push_str(&self.calls.render());
         text.push_str(&self.hooks.metrics());
         text

@@ -129,7 +129,11 @@ impl Parts {
         // A third of the start, so beside the rest of it; in a directory that opening the images empties, so not before.
         let looking = tokio::task::spawn_blocking({
             let (config, program) = (config.clone(), program.clone());
-            move || preflight::inspect(&config, &program)
+            move || {
+                let found = preflight::inspect(&config, &program);
+                found.log();
+                found
+            }
         });
         let launcher = Launcher::new(LauncherConfig {
             run_dir: state.join("monitor"),
@@ -156,7 +160,6 @@ impl Parts {
         );
         let specs = SpecStore::open(root.join("specs"), unsynced.clone())?;
         let found = looking.await.step("look at the host")?;
-        found.log();
         let host = host::facts(&cgroups, found.no_user_namespaces, &root.join("apparmor"))
             .step("read the host's facts")?;
         warn_of(&host);

@@ -119,6 +119,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         hooks: Arc::clone(&hooks),
         images: cri.images.clone(),
         registry: Arc::clone(&cri.pods),
+        log: log.clone(),
     };
     let metrics = metrics.map(|listener| tokio::spawn(metrics::serve(listener, sources)));
     notify(NotifyState::Ready);
@@ -154,6 +155,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         metrics.abort();
     }
     hooks.shutdown("the runtime is shutting down").await;
+    log.flush().await;
     if let Some(exporter) = exporter {
         exporter.end().await;
     }

@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(10);
 const KEPT: Duration = Duration::from_secs(600);
 /// How long an answer waits for layers that were never counted.
 const FIRST: Duration = Duration::from_millis(50);
-/// Layers that are counted at a time: walking is for idle disks.
+/// Layers that are counted again at a time, and others that are counted for the first: walking is for idle disks.
 const WALKS: usize = 1;
 
 /// The counts by container id. Cheap to clone.
@@ -32,7 +32,8 @@ pub struct Layers(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     known: Mutex<HashMap<String, Known>>,
-    walks: Semaphore,
+    first: Semaphore,
+    again: Semaphore,
 }
 
 #[derive(Debug)]
@@ -49,7 +50,8 @@ impl Default for Layers {
     fn default() -> Self {
         Self(Arc::new(Shared {
             known: Mutex::default(),
-            walks: Semaphore::new(WALKS),
+            first: Semaphore::new(WALKS),
+            again: Semaphore::new(WALKS),
         }))
     }
 }
@@ -66,10 +68,10 @@ impl Layers {
         let unknown = !never.is_empty();
         if unknown || !again.is_empty() {
             tokio::spawn(async move {
-                layers.count(never, &count).await;
+                layers.count(&layers.0.first, never, &count).await;
                 // Whoever asked may have waited long enough.
                 let _ = counted.send(());
-                layers.count(again, &count).await;
+                layers.count(&layers.0.again, again, &count).await;
             });
         }
         if unknown {
@@ -107,14 +109,14 @@ impl Layers {
         due
     }
 
-    async fn count<C, F>(&self, ids: Vec<String>, count: &C)
+    async fn count<C, F>(&self, walks: &Semaphore, ids: Vec<String>, count: &C)
     where
         C: Fn(String) -> F,
         F: Future<Output = Option<LayerUsage>>,
     {
         for id in ids {
             // Never closed: the permit always comes.
-            let _turn = self.0.walks.acquire().await;
+            let _turn = walks.acquire().await;
             let begun = Instant::now();
             let usage = count(id.clone()).await;
             let mut known = self.lock();
@@ -227,6 +229,8 @@ mod tests {
         };
         let told = layers.usage(&ids(&["a", "new"]), endless).await;
         assert!(told.contains_key("new"));
+        let told = layers.usage(&ids(&["a", "newer"]), endless).await;
+        assert!(told.contains_key("newer"));
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 

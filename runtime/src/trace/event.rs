@@ -12,7 +12,7 @@ pub const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     pub schema: u32,
-    /// Counts up by one from event to event, also over restarts of the daemon.
+    /// Counts up by one from event to event, also over restarts of the daemon: from the last that is on disk.
     pub seq: u64,
     /// Time of day in ns since the epoch, never earlier than in the event before.
     pub wall_ns: i64,

@@ -1,9 +1,11 @@
 //! The files of the event log: `events-<first sequence number>.jsonl`, oldest first by name.
 //!
 //! Nothing is renamed, so a reader needs no lock: it lists, opens and reads, and what the writer
-//! deletes meanwhile stays readable through the open file. A torn or foreign line is passed over.
+//! deletes meanwhile stays readable through the open file. A torn or foreign line is passed over. Events that should be
+//! here and are not leave a gap between the numbers, which a reader is told.
 
-use super::event::{Event, What};
+use super::event::{Event, SCHEMA, Subject, What};
+use serde::Deserialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -38,64 +40,113 @@ pub fn next_seq(dir: &Path) -> io::Result<u64> {
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
     let mut tail = Vec::new();
     file.take(TAIL).read_to_end(&mut tail)?;
-    let last = tail.split(|b| *b == b'\n').rev().find_map(parse);
-    Ok(last.map_or(first, |event| event.seq.saturating_add(1)))
+    let last: Option<Number> = tail.split(|b| *b == b'\n').rev().find_map(parse);
+    Ok(last.map_or(first, |last| last.seq.saturating_add(1)))
 }
 
-/// Events with a sequence number below `before`, in order, each at most once: those of the files, then those of `unwritten`.
-/// Stops early when `each` says false. The last sequence number that was seen; 0 for none.
-pub fn read(
-    dir: &Path,
+/// Passes on what is read of the log: in order, each event at most once, and for those that are missing before one, a loss.
+pub struct Reader<F> {
     before: u64,
-    unwritten: &[u8],
-    mut each: impl FnMut(Event) -> bool,
-) -> io::Result<u64> {
-    let mut last = 0;
-    let mut pass = |line: &[u8]| {
-        // A loss has no number of its own, so it may repeat that of the event before; one that lies further back was read.
-        let new =
-            |e: &Event| e.seq > last || (e.seq == last && matches!(e.what, What::Lost { .. }));
-        let Some(event) = parse(line).filter(new) else {
-            return true;
-        };
-        if event.seq >= before {
-            return false;
+    each: F,
+    /// Of the last event that was seen; 0 for none.
+    last: u64,
+}
+
+impl<F: FnMut(Event) -> bool> Reader<F> {
+    /// Of events with a sequence number below `before`. `each` says false when it wants no more.
+    pub fn new(before: u64, each: F) -> Self {
+        Self {
+            before,
+            each,
+            last: 0,
         }
-        last = last.max(event.seq);
-        each(event)
-    };
-    for (first, path) in list(dir)? {
-        if first >= before {
-            break;
+    }
+
+    /// All files. Of one that cannot be read the others are still passed on.
+    ///
+    /// # Errors
+    /// The first of them.
+    pub fn files(&mut self, dir: &Path) -> io::Result<()> {
+        let mut result = Ok(());
+        for (first, path) in list(dir)? {
+            if first >= self.before {
+                break;
+            }
+            match self.file(&path) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // Deleted by the writer since it was listed.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => result = result.and(Err(e)),
+            }
         }
-        let file = match File::open(path) {
-            Ok(file) => file,
-            // Deleted by the writer since it was listed.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(e),
-        };
-        let mut reader = BufReader::new(file);
+        result
+    }
+
+    fn file(&mut self, path: &Path) -> io::Result<bool> {
+        let mut reader = BufReader::new(File::open(path)?);
         let mut line = Vec::new();
         loop {
             line.clear();
-            if reader
-                .by_ref()
-                .take(MAX_LINE)
-                .read_until(b'\n', &mut line)?
-                == 0
-            {
-                break;
+            let limited = &mut reader.by_ref().take(MAX_LINE);
+            if limited.read_until(b'\n', &mut line)? == 0 {
+                return Ok(true);
             }
-            if !pass(&line) {
-                return Ok(last);
+            if !self.line(&line) {
+                return Ok(false);
             }
         }
     }
-    let _all_or_stopped = unwritten.split_inclusive(|b| *b == b'\n').all(pass);
-    Ok(last)
+
+    pub fn lines(&mut self, lines: &[u8]) {
+        let _all_or_stopped = lines
+            .split_inclusive(|b| *b == b'\n')
+            .all(|line| self.line(line));
+    }
+
+    /// How many events are missing up to the last that could have been seen.
+    pub fn missing(&self) -> u64 {
+        self.before.saturating_sub(self.last + 1)
+    }
+
+    fn line(&mut self, line: &[u8]) -> bool {
+        let Some(Number { seq }) = parse(line) else {
+            return true;
+        };
+        if seq >= self.before {
+            return false;
+        }
+        if seq <= self.last {
+            return true;
+        }
+        let gap = match self.last {
+            // What came before the oldest file is not missing: it was kept for long enough.
+            0 => 0,
+            last => seq - last - 1,
+        };
+        self.last = seq;
+        // One that this version does not know has a number all the same.
+        let Some(event) = parse::<Event>(line) else {
+            return true;
+        };
+        let told = gap == 0
+            || (self.each)(Event {
+                schema: SCHEMA,
+                seq: seq - 1,
+                subject: Subject::daemon(),
+                what: What::Lost { events: gap },
+                ..event
+            });
+        told && (self.each)(event)
+    }
 }
 
-fn parse(line: &[u8]) -> Option<Event> {
+#[derive(Deserialize)]
+struct Number {
+    seq: u64,
+}
+
+fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Option<T> {
     serde_json::from_slice(line).ok()
 }
 

@@ -1,7 +1,7 @@
 //! The event log: a bounded set of files, what waits to be written to them, and subscribers.
 
 use super::event::{Event, SCHEMA, Subject, What};
-use super::files::{self, Rotating};
+use super::files::{self, Reader, Rotating};
 use super::unwritten::Unwritten;
 use super::writer::{self, Account, Job};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 const TO_SUBSCRIBER: usize = 64;
 /// Events that a following subscriber may be behind.
 const BEHIND: usize = 2048;
-/// How long a new subscriber waits for the writer.
+/// How long a new subscriber, or the end of the daemon, waits for the writer.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// The bounds of a log.
@@ -113,8 +113,7 @@ impl EventLog {
         let next_seq = files::next_seq(dir)?;
         let (jobs, queue) = sync_channel(options.queue.max(1));
         let account = Arc::new(Account {
-            refused: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             unwritten: Mutex::new(Unwritten::new(options.unwritten_bytes)),
         });
         let files = Rotating::new(dir, options.max_bytes, options.files);
@@ -153,7 +152,7 @@ impl EventLog {
         match shared.jobs.try_send(Job::Write(Arc::clone(&event))) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                shared.account.refused.fetch_add(1, Ordering::Relaxed);
+                shared.account.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
         // An error means that nobody is listening.
@@ -163,13 +162,12 @@ impl EventLog {
 
     /// How many events will never be in the file, because the writer was too slow or the disk refused for too long.
     pub fn lost(&self) -> u64 {
-        let account = &self.0.account;
-        account.refused.load(Ordering::Relaxed) + account.dropped.load(Ordering::Relaxed)
+        self.0.account.lost.load(Ordering::Relaxed)
     }
 
     /// All events of the past that are kept, from files and memory, and with `follow` those to come,
-    /// in order, each once. The channel ends after the past, or, following, with the log. A reader
-    /// that falls too far behind gets a `Lost` in place of what it missed.
+    /// in order, each once. The channel ends after the past, or, following, with the log. In place of what is missing, or was
+    /// missed by a reader that fell too far behind, there is a `Lost`.
     pub fn subscribe(&self, filter: Filter, follow: bool) -> mpsc::Receiver<Arc<Event>> {
         let (to, receiver) = mpsc::channel(TO_SUBSCRIBER);
         // Taken together, so that no event is in both or in neither.
@@ -181,17 +179,21 @@ impl EventLog {
         receiver
     }
 
-    /// Waits until all that was recorded before is in the file, as far as it can be written.
+    /// Waits until all that was recorded before is in the file, as far as it can be written; not for long on a disk that is
+    /// stuck.
     pub async fn flush(&self) {
         let (done, wait) = oneshot::channel();
         let mut job = Job::Flush(done);
-        // The queue may be full; it drains quickly, and unlike `record` this may wait.
-        while let Err(TrySendError::Full(back)) = self.0.jobs.try_send(job) {
-            job = back;
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        // An error means that the writer is gone, and with it what could be waited for.
-        let _ = wait.await;
+        let written = async {
+            // The queue may be full; it drains quickly, and unlike `record` this may wait.
+            while let Err(TrySendError::Full(back)) = self.0.jobs.try_send(job) {
+                job = back;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            // An error means that the writer is gone, and with it what could be waited for.
+            let _ = wait.await;
+        };
+        let _ = tokio::time::timeout(FLUSH, written).await;
     }
 }
 
@@ -204,31 +206,28 @@ async fn feed(
     live: Option<broadcast::Receiver<Arc<Event>>>,
     to: mpsc::Sender<Arc<Event>>,
 ) {
-    // A stuck disk must not hold us: what waits for it then is told as missing.
-    let flushed = tokio::time::timeout(FLUSH, log.flush()).await.is_ok();
+    log.flush().await;
     let (dir, account) = (log.0.dir.clone(), Arc::clone(&log.0.account));
     // A following reader does not keep the log open.
     drop(log);
     let past = (to.clone(), filter.clone());
     let read = tokio::task::spawn_blocking(move || {
         let (to, filter) = past;
-        // Under the lock, if the writer lets go of it: what is not in a file is among the unwritten.
-        let refused = account.unwritten.try_lock_for(FLUSH);
-        let refused = refused.map_or_else(Vec::new, |unwritten| unwritten.lines());
-        files::read(&dir, first, &refused, |event| {
+        // First, if the writer lets go of it: what is written meanwhile is in both, and told once.
+        let unwritten = account.unwritten.try_lock_for(FLUSH);
+        let unwritten = unwritten.map_or_else(Vec::new, |unwritten| unwritten.lines());
+        let mut reader = Reader::new(first, |event| {
             !filter.matches(&event) || to.blocking_send(Arc::new(event)).is_ok()
-        })
-    });
-    match read.await {
-        Ok(Ok(last)) if !flushed && last + 1 < first => {
-            let missing = Arc::new(lost(first - 1 - last));
-            if to.send(missing).await.is_err() {
-                return;
-            }
+        });
+        if let Err(error) = reader.files(&dir) {
+            tracing::warn!("event log: read: {error}");
         }
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!("event log: read: {error}"),
-        Err(error) => tracing::warn!("event log: read: {error}"),
+        reader.lines(&unwritten);
+        reader.missing()
+    });
+    let missing = read.await.unwrap_or_default();
+    if missing > 0 && to.send(Arc::new(lost(missing))).await.is_err() {
+        return;
     }
     let Some(mut live) = live else { return };
     loop {

@@ -166,7 +166,7 @@ async fn a_follower_that_falls_behind_is_told_how_much_it_missed() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_counted_and_told_in_the_file_and_never_blocks() {
+async fn a_full_queue_is_counted_and_told_where_events_are_missing_and_never_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         queue: 1,
@@ -180,36 +180,38 @@ async fn a_full_queue_is_counted_and_told_in_the_file_and_never_blocks() {
     log.flush().await;
     let recorded = log.record(pod(1), Action::Stopped);
     log.flush().await;
-    let (mut events, mut told) = (0, 0);
-    for (_, path) in files::list(dir.path()).unwrap() {
-        for line in std::fs::read_to_string(path).unwrap().lines() {
-            match serde_json::from_str::<Event>(line).unwrap().what {
-                What::Lost { events } => told += events,
-                _ => events += 1,
-            }
-        }
+    let (mut expected, mut told) = (1, 0);
+    for (seq, missing) in in_files(dir.path()) {
+        let missing = missing.unwrap_or(0);
+        told += missing;
+        expected += missing;
+        assert_eq!(seq + u64::from(missing > 0), expected);
+        expected += u64::from(missing == 0);
     }
     assert_eq!(told, log.lost());
-    assert_eq!(events + told, recorded);
+    assert_eq!(expected, recorded + 1);
 }
 
 /// The sequence numbers in the files, and for a loss how many are missing.
 fn in_files(dir: &Path) -> Vec<(u64, Option<u64>)> {
-    in_files_and(dir, &[])
+    in_files_and(dir, &[]).0
 }
 
-fn in_files_and(dir: &Path, unwritten: &[u8]) -> Vec<(u64, Option<u64>)> {
+/// The same and in these lines; and how many are missing up to the 60th.
+fn in_files_and(dir: &Path, unwritten: &[u8]) -> (Vec<(u64, Option<u64>)>, u64) {
     let mut found = Vec::new();
-    let each = |event: Event| {
+    let mut reader = Reader::new(61, |event: Event| {
         let missing = match event.what {
             What::Lost { events } => Some(events),
             _ => None,
         };
         found.push((event.seq, missing));
         true
-    };
-    files::read(dir, u64::MAX, unwritten, each).unwrap();
-    found
+    });
+    reader.files(dir).unwrap();
+    reader.lines(unwritten);
+    let missing = reader.missing();
+    (found, missing)
 }
 
 #[tokio::test]
@@ -251,27 +253,102 @@ async fn a_reader_sees_what_no_file_has() {
 #[tokio::test]
 async fn of_what_the_disk_refuses_for_too_long_the_oldest_are_lost_and_told() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("log");
     let options = Options {
         unwritten_bytes: 1000,
         ..small()
     };
-    let log = EventLog::open(&path, &options).unwrap();
-    std::fs::remove_dir(&path).unwrap();
-    for _ in 0..50 {
-        log.record(pod(1), Action::Ready);
+    let log = EventLog::open(dir.path(), &options).unwrap();
+    log.record(pod(1), Action::Ready);
+    log.flush().await;
+    // The next event needs a new file, which cannot be made.
+    let next = dir.path().join(format!("events-{:020}.jsonl", 2));
+    std::os::unix::fs::symlink("nowhere/file", &next).unwrap();
+    let reason = "x".repeat(2000);
+    log.record(pod(1), Action::StartFailed { reason });
+    for _ in 3..=50 {
         // A batch each.
         log.flush().await;
+        log.record(pod(1), Action::Ready);
     }
+    log.flush().await;
     let lost = log.lost();
     assert!((30..50).contains(&lost), "{lost}");
-    std::fs::create_dir(&path).unwrap();
+    std::fs::remove_file(next).unwrap();
     log.flush().await;
-    let mut found = in_files(&path);
-    let (_, file) = files::list(&path).unwrap().remove(0);
+    let found = in_files(dir.path());
+    let (_, file) = files::list(dir.path()).unwrap().pop().unwrap();
     let written_meanwhile = std::fs::read(file).unwrap();
-    assert_eq!(in_files_and(&path, &written_meanwhile), found);
-    assert_eq!(found.remove(0), (lost, Some(lost)));
-    assert!(found.into_iter().eq((lost + 1..=50).map(|seq| (seq, None))));
+    let again = in_files_and(dir.path(), &written_meanwhile);
+    assert_eq!(again, (found.clone(), 10));
+    assert_eq!(found[..2], [(1, None), (lost + 1, Some(lost))]);
+    assert!(
+        found[2..]
+            .iter()
+            .copied()
+            .eq((lost + 2..=50).map(|seq| (seq, None)))
+    );
     assert_eq!(log.lost(), lost);
+}
+
+#[tokio::test]
+async fn what_the_disk_refused_is_written_though_nothing_happens() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let log = EventLog::open(&path, &small()).unwrap();
+    std::fs::remove_dir(&path).unwrap();
+    log.record(pod(1), Action::Ready);
+    log.flush().await;
+    std::fs::create_dir(&path).unwrap();
+    let written = || in_files(&path) == [(1, None)];
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while !written() && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(written());
+}
+
+#[tokio::test]
+async fn of_a_file_that_cannot_be_read_the_rest_is_shown_and_the_gap_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = EventLog::open(dir.path(), &small()).unwrap();
+    for _ in 0..60 {
+        log.record(pod(1), Action::Ready);
+        log.flush().await;
+    }
+    let all_files = files::list(dir.path()).unwrap();
+    let [(first, _), (second, path), (third, _), ..] = &all_files[..] else {
+        panic!("{all_files:?}");
+    };
+    std::fs::remove_file(path).unwrap();
+    std::fs::create_dir(path).unwrap();
+    let mut events = log.subscribe(Filter::All, false);
+    let mut seen = Vec::new();
+    while let Some(event) = events.recv().await {
+        seen.push((event.seq, event.what.clone()));
+    }
+    let events = third - second;
+    let gap = seen
+        .iter()
+        .position(|(_, what)| *what == What::Lost { events });
+    assert_eq!(seen[gap.expect("a gap")].0, third - 1);
+    assert_eq!(seen.first().map(|(seq, _)| seq), Some(first));
+    assert_eq!(seen.last().map(|(seq, _)| *seq), Some(60));
+    assert_eq!(seen.len() as u64, 60 - first + 1 - events + 1);
+}
+
+#[tokio::test]
+async fn an_event_of_a_later_version_is_passed_over_and_is_no_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(format!("events-{:020}.jsonl", 1));
+    let later = r#"{"schema":1,"seq":2,"wall_ns":0,"mono_ns":0,"event":"of the next version"}"#;
+    let log = EventLog::open(dir.path(), &small()).unwrap();
+    log.record(pod(1), Action::Ready);
+    log.flush().await;
+    drop(log);
+    let mut lines = std::fs::read_to_string(&path).unwrap();
+    lines.push_str(later);
+    std::fs::write(&path, lines + "\n").unwrap();
+    let log = EventLog::open(dir.path(), &small()).unwrap();
+    assert_eq!(log.record(pod(1), Action::Stopped), 3);
+    assert_eq!(all(&log, Filter::All).await, [1, 3]);
 }

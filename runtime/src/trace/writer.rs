@@ -6,8 +6,8 @@ use super::files::Rotating;
 use super::unwritten::{Batch, Unwritten};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -19,6 +19,8 @@ const BATCH: u64 = 256;
 /// Between two writes. What is recorded meanwhile is written together: in the way of a plugin's call, to wake the writer
 /// would cost as much as the call.
 const PAUSE: Duration = Duration::from_millis(1);
+/// What the disk refused is tried again after so long, also where nothing happens.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Message of the log to its writer.
 pub enum Job {
@@ -30,39 +32,38 @@ pub enum Job {
 /// What the log and its writer share.
 #[derive(Debug)]
 pub struct Account {
-    /// Events that found the queue full.
-    pub refused: AtomicU64,
-    /// Events that were too much to wait for the disk.
-    pub dropped: AtomicU64,
+    /// Events that will be in no file: they found the queue full, or were too much to wait for the disk.
+    pub lost: AtomicU64,
     pub unwritten: Mutex<Unwritten>,
 }
 
-/// Runs until the log is dropped. A line that says how many events are missing stands in the file where they are.
+/// Runs until the log is dropped.
 pub fn run(jobs: &Receiver<Job>, mut files: Rotating, account: &Account) {
-    let mut told = 0;
     let mut failing = false;
-    while let Ok(first) = jobs.recv() {
+    loop {
+        let patience = if failing { AGAIN } else { Duration::MAX };
+        let mut next = match jobs.recv_timeout(patience) {
+            Ok(job) => Some(job),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         let mut batch = Batch::default();
         let mut flushes = Vec::new();
-        let mut take = |job, batch: &mut Batch| match job {
-            Job::Flush(waiting) => flushes.push(waiting),
-            Job::Write(event) => batch.push(&event),
-        };
-        take(first, &mut batch);
-        while batch.events() < BATCH
-            && let Ok(next) = jobs.try_recv()
-        {
-            take(next, &mut batch);
+        while let Some(job) = next {
+            match job {
+                Job::Flush(waiting) => flushes.push(waiting),
+                Job::Write(event) => batch.push(&event),
+            }
+            next = (batch.events() < BATCH)
+                .then(|| jobs.try_recv().ok())
+                .flatten();
         }
         let mut unwritten = account.unwritten.lock();
         if batch.events() > 0 {
-            let refused = account.refused.load(Ordering::Relaxed);
-            batch.lacks(refused - told);
-            told = refused;
             unwritten.push(batch);
         }
         let written = unwritten.write(&mut files);
-        unwritten.bound(&account.dropped);
+        unwritten.bound(&account.lost);
         drop(unwritten);
         if let (Err(error), false) = (&written, failing) {
             tracing::warn!(

@@ -54,6 +54,7 @@ async fn each_call_is_counted_by_its_code_and_objects_by_their_state() {
         ("cairn_containers{state=\"exited\"}", 1.0),
         ("cairn_held{kind=\"sandbox\"}", 0.0),
         ("cairn_pulls_under_way", 0.0),
+        ("cairn_events_lost_total", 0.0),
     ] {
         assert!(text.contains(series), "{series} is not in\n{text}");
         assert_eq!(value(&text, series), expected, "{series}");

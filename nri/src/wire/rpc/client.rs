@@ -32,7 +32,7 @@ use super::{
         DATA, HEADER, KeyValue, REQUEST, RESPONSE, Request, Response, header, parse_header,
     },
     frame::MAX_CALLS,
-    status::{CallError, Code, ENVELOPE, MAX_MESSAGE, Status, one_line},
+    status::{CallError, Code, MAX_MESSAGE, Status, one_line},
 };
 use crate::wire::mux::{MuxConn, MuxSender};
 
@@ -71,10 +71,6 @@ impl Client {
         payload: Vec<u8>,
         limit: Duration,
     ) -> Result<Vec<u8>, CallError> {
-        let len = payload.len() + ENVELOPE;
-        if len > MAX_MESSAGE {
-            return Err(CallError::TooLong { len });
-        }
         let deadline = Instant::now() + limit;
         let request = Request {
             service: service.to_owned(),
@@ -83,7 +79,7 @@ impl Client {
             timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),
             metadata: self.metadata(method),
         };
-        let body = timeout_at(deadline, self.ask(&request)).await;
+        let body = timeout_at(deadline, self.ask(request)).await;
         let body = body.map_err(|_| CallError::TimedOut(limit))??;
         let answer = Response::decode(body.as_slice());
         let answer = answer.map_err(|e| CallError::BadReply(e.to_string()))?;
@@ -109,13 +105,18 @@ impl Client {
     }
 
     /// The body of the answer.
-    async fn ask(&self, request: &Request) -> Result<Vec<u8>, CallError> {
+    async fn ask(&self, request: Request) -> Result<Vec<u8>, CallError> {
         let lost = |e: &dyn std::fmt::Display| CallError::Lost(e.to_string());
-        let _open = self.open.acquire().await.map_err(|e| lost(&e))?;
         let length = request.encoded_len();
+        if length > MAX_MESSAGE {
+            return Err(CallError::TooLong { len: length });
+        }
+        let _open = self.open.acquire().await.map_err(|e| lost(&e))?;
         let mut message = Vec::with_capacity(HEADER + length);
         message.extend(header(length, 0, REQUEST));
         request.encode_raw(&mut message);
+        // While a plugin thinks, nothing of it is kept.
+        drop(request);
         let call = Call {
             id: AtomicU32::new(0),
             waiting: &self.waiting,

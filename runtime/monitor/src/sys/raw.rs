@@ -61,8 +61,8 @@ impl Plain {
             }
             Plain::Unshare(flags) => [libc::SYS_unshare, flags.into(), 0, 0],
         };
-        // SAFETY: none of these calls takes an address, or takes null where it could. Of CLONE_FILES, by which threads no
-        // longer share descriptors, our threads know nothing: there is one.
+        // SAFETY: none of these calls takes an address, or takes null where it could; nobody here unshares descriptors, which
+        // threads would not expect.
         check(unsafe { libc::syscall(call, first, second, third) })
     }
 }
@@ -134,6 +134,17 @@ pub(super) fn signal(number: i32) -> io::Result<Signal> {
 
 /// Leaves these namespaces for new ones.
 pub fn unshare_namespaces(kinds: UnshareFlags) -> io::Result<()> {
+    let namespaces = UnshareFlags::NEWCGROUP
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWNET
+        | UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWTIME
+        | UnshareFlags::NEWUSER
+        | UnshareFlags::NEWUTS;
+    if !namespaces.contains(kinds) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     Plain::Unshare(kinds.bits() as c_int).call().map(drop)
 }
 
