@@ -16,12 +16,12 @@
 etcd, the API server, its controllers, the scheduler and the service proxy are those of the kubelet's release. Judged by what
 the API server says of the pods, and by what is left on the node. Exits 0 if all of it held.
 """
+import argparse
 import base64
 import contextlib
 import hashlib
 import json
 import os
-import pathlib
 import random
 import subprocess
 import sys
@@ -99,6 +99,7 @@ class Plane:
     def end(self):
         for daemon in reversed(self.daemons):
             daemon.stop()
+        run(f"{self.node.programs}/kube-proxy", "--cleanup", check=False)
         run("ip", "link", "del", "uplink", check=False)
 
 
@@ -123,7 +124,7 @@ def get(kind, name="", *more):
 
 
 def pods_of(app):
-    return get("pods", "", "-l", f"app={app}")["items"]
+    return get("pods", "", "--all-namespaces", "-l", f"app={app}")["items"]
 
 
 def ready_of(app):
@@ -153,20 +154,30 @@ def single(name, *containers, annotations=None, **spec):
 @contextlib.contextmanager
 def applied(*things):
     """These objects, while the block runs; afterwards they are seen to go, with their pods."""
-    kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)}))
-    names = [(t["kind"], t["metadata"]["name"]) for t in things]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)})
+
+    def end():
+        kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", text=text)
+        for name in {t["metadata"]["name"] for t in things}:
+            until(90, f"the pods of {name} are gone", lambda n=name: not pods_of(n))
+
     try:
+        kubectl("apply", "-f", "-", text=text)
         yield
-    finally:
-        for kind, name in names:
-            kubectl("delete", "--wait=false", "--ignore-not-found", kind, name)
-    for _, name in names:
-        until(90, f"the pods of {name} are gone", lambda n=name: not pods_of(n))
+    except Exception:
+        # What went wrong first is told; the next test still finds an empty node.
+        with contextlib.suppress(Failed):
+            end()
+        raise
+    end()
 
 
-def rolled_out(kind, name):
-    seconds = int(300 * NODE.patience)
-    kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={seconds}s")
+def rolled_out(kind, name, *more):
+    kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={int(300 * NODE.patience)}s", *more)
+
+
+def is_ready(name):
+    kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={int(60 * NODE.patience)}s")
 
 
 # ---- what is expected ------------------------------------------------------------------------------
@@ -175,7 +186,7 @@ def rolled_out(kind, name):
 @test()
 def the_node_is_ready_and_its_runtime_is_told():
     info = get("node", "node")["status"]["nodeInfo"]
-    expect("the runtime", True, info["containerRuntimeVersion"].startswith(f"{NODE.cairn.name}://"))
+    expect("the runtime", True, info["containerRuntimeVersion"].startswith(f"{NODE.runtime.name}://"))
     seen = kubectl("get", "nodes", "-o", "wide", "--no-headers").split()
     expect("name, status and address", ("node", "Ready", ADDRESS), (seen[0], seen[1], seen[5]))
 
@@ -183,7 +194,7 @@ def the_node_is_ready_and_its_runtime_is_told():
 @test()
 def exec_logs_cp_attach_and_debug_by_kubectl():
     with applied(single("tools", c(f"echo first line; echo second line; {FOREVER}"))):
-        kubectl("wait", "--for=condition=Ready", "pod/tools", f"--timeout={int(60 * NODE.patience)}s")
+        is_ready("tools")
         expect("what a command prints", "42", kubectl("exec", "tools", "--", "sh", "-c", "echo $((6 * 7))"))
         ran = kubectl("exec", "tools", "--", "sh", "-c", "echo wrong >&2; exit 7", raw=True)
         expect("the exit code, and the error's words", (7, True), (ran.returncode, "wrong" in ran.stderr))
@@ -197,7 +208,8 @@ def exec_logs_cp_attach_and_debug_by_kubectl():
         kubectl("cp", str(there), "tools:/tmp/file")
         kubectl("cp", "tools:/tmp/file", str(back))
         expect("a file, there and back", True, there.read_text() == back.read_text())
-        seen = kubectl("debug", "tools", "--image", IMAGE, "--target", "c", "-i", "--quiet", "--", "sh", "-c", "ps -o args")
+        # It begins when it is spoken to: what it said before one is attached would be lost.
+        seen = kubectl("debug", "tools", "--image", IMAGE, "--target", "c", "-i", "--quiet", "--", "sh", "-c", "read word; ps -o args", text="go\n")
         expect("the target's processes, seen by a debugging container", True, "sleep 0.2" in seen or "while :" in seen)
     seen = kubectl("run", "once", "--rm", "-i", "--quiet", "--restart=Never", "--image", IMAGE, "--pod-running-timeout=5m",
                    "--command", "--", "sh", "-c", "read word; echo got $word", text="it\n")
@@ -207,7 +219,7 @@ def exec_logs_cp_attach_and_debug_by_kubectl():
 @test()
 def a_port_is_forwarded_by_kubectl():
     with applied(single("web", c("mkdir /tmp/www; echo here >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"))):
-        kubectl("wait", "--for=condition=Ready", "pod/web", f"--timeout={int(60 * NODE.patience)}s")
+        is_ready("web")
         with subprocess.Popen(line_of("port-forward", "pod/web", "18081:8080"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as forward:
             try:
                 until(30, "the page, through the forwarded port", lambda: http("127.0.0.1", 18081) == "here\n")
@@ -240,23 +252,27 @@ def a_job_runs_to_its_end_and_a_stateful_set_in_its_order():
         "completions": 3, "parallelism": 2, "completionMode": "Indexed", "template": {
             "metadata": {"labels": {"app": "sums"}},
             "spec": {"restartPolicy": "Never", "containers": [c("echo sum of $JOB_COMPLETION_INDEX is $((JOB_COMPLETION_INDEX * 2))")]}}}}
-    states = workload("StatefulSet", "states", c(FOREVER), replicas=3, serviceName="states")
+    # Not ready for two seconds, so that one that does not wait for the one before it is made sooner.
+    probe = {"exec": {"command": ["true"]}, "initialDelaySeconds": 2, "periodSeconds": 1, "timeoutSeconds": 10}
+    states = workload("StatefulSet", "states", c(FOREVER, readinessProbe=probe), replicas=3, serviceName="states")
     with applied(job, states):
         until(120, "the job is complete", lambda: condition(get("job", "sums"), "Complete"))
         lines = sorted(kubectl("logs", p["metadata"]["name"]) for p in pods_of("sums"))
         expect("what its pods wrote", [f"sum of {n} is {n * 2}" for n in range(3)], lines)
         rolled_out("statefulset", "states")
-        started = [p["status"]["startTime"] for p in sorted(pods_of("states"), key=lambda p: p["metadata"]["name"])]
-        expect("its pods started one after the other", started, sorted(started))
+        pods = sorted(pods_of("states"), key=lambda p: p["metadata"]["name"])
+        for one, following in zip(pods, pods[1:]):
+            ready = next(c["lastTransitionTime"] for c in one["status"]["conditions"] if c["type"] == "Ready")
+            made = following["metadata"]["creationTimestamp"]
+            expect(f"{following['metadata']['name']} is made once the one before it is ready, at {ready}", lambda at, r=ready: at >= r, made)
 
 
 def plugin(version):
     """A plugin as its users deploy it."""
-    place = pathlib.Path(NODE.nri_socket).parent
     mount = {"name": "nri", "mountPath": "/var/run/nri"}
     return workload("DaemonSet", "plugin", {
         "name": "c", "image": f"{PLUGIN}:{version}", "args": ["-idx", "20", "-name", "ulimits"], "volumeMounts": [mount],
-    }, pod={"volumes": [{"name": "nri", "hostPath": {"path": str(place), "type": "Directory"}}], "priorityClassName": "system-node-critical"})
+    }, pod={"volumes": [{"name": "nri", "hostPath": {"path": "/var/run/nri", "type": "Directory"}}], "priorityClassName": "system-node-critical"})
 
 
 LIMITED = {"ulimits.nri.containerd.io/container.c": "- type: nofile\n  hard: 345\n  soft: 234\n"}
@@ -269,7 +285,7 @@ def limits(pod):
 def asked_for(name):
     """A pod that wants to be adjusted: the limits it got."""
     with applied(single(name, c(FOREVER), annotations=LIMITED)):
-        kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={int(60 * NODE.patience)}s")
+        is_ready(name)
         return limits(name)
 
 
@@ -304,7 +320,7 @@ def cpus(pod):
 
 def cpus_of_a_pod(name):
     with applied(single(name, c(FOREVER), annotations={WANTED: "one"})):
-        kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={int(60 * NODE.patience)}s")
+        is_ready(name)
         return cpus(name)
 
 
@@ -328,7 +344,7 @@ def balloons_gives_a_container_its_cpu_and_keeps_it_over_its_upgrade():
     # It has its containers mount what lies there: the place has one name, inside and outside.
     data = str(NODE.work / "balloons")
     os.mkdir(data)
-    volumes = {"nri": (str(pathlib.Path(NODE.nri_socket).parent), "/var/run/nri"), "sys": ("/sys", "/host/sys"), "proc": ("/proc", "/host/proc"),
+    volumes = {"nri": ("/var/run/nri", "/var/run/nri"), "sys": ("/sys", "/host/sys"), "proc": ("/proc", "/host/proc"),
                "data": (data, data)}
     container = {"name": "c", "image": "plugins.test/balloons:v1", "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
                  "args": ["--host-root", "/host", "--config-namespace", "kube-system", "--state-dir", data, "--pid-file", f"{data}/pid", "--nri-plugin-index", "90"],
@@ -342,26 +358,26 @@ def balloons_gives_a_container_its_cpu_and_keeps_it_over_its_upgrade():
              ours("ClusterRoleBinding", f"{rbac}/v1", None, subjects=subjects, roleRef={"apiGroup": rbac, "kind": "ClusterRole", "name": BALLOONS}),
              policy, daemons]
     system = ("-n", "kube-system")
-    crds = pathlib.Path(os.environ["NRI_PLUGINS"], "deployment/helm/balloons/crds")
-    kubectl("apply", "-f", str(crds))
-    kubectl("wait", "--for=condition=Established", "crd/balloonspolicies.config.nri", "--timeout=60s")
-    kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": parts}))
+    crds = os.path.join(os.environ["NRI_PLUGINS"], "deployment/helm/balloons/crds")
     try:
-        kubectl("rollout", "status", f"daemonset/{BALLOONS}", f"--timeout={int(60 * NODE.patience)}s", *system)
-        if len(os.sched_getaffinity(0)) < 2:
-            raise Failed("one CPU is for the reserved pool: this needs two")
-        # It runs before it is connected: the first pods may come too early.
-        until(60, "a container of one CPU", lambda: cpus_of_a_pod("early").isdigit())
-        with applied(single("late", c(FOREVER), annotations={WANTED: "one"})):
-            kubectl("wait", "--for=condition=Ready", "pod/late", f"--timeout={int(60 * NODE.patience)}s")
-            mine = cpus("late")
-            expect("CPUs", True, mine.isdigit())
-            kubectl("rollout", "restart", f"daemonset/{BALLOONS}", *system)
-            kubectl("rollout", "status", f"daemonset/{BALLOONS}", f"--timeout={int(60 * NODE.patience)}s", *system)
-            expect("its CPU after the upgrade", mine, cpus("late"))
-        until(60, "a container of one CPU after the upgrade", lambda: cpus_of_a_pod("last").isdigit())
+        kubectl("apply", "-f", crds)
+        kubectl("wait", "--for=condition=Established", "crd/balloonspolicies.config.nri", "--timeout=60s")
+        with applied(*parts):
+            rolled_out("daemonset", BALLOONS, *system)
+            if len(os.sched_getaffinity(0)) < 2:
+                raise Failed("one CPU is for the reserved pool: this needs two")
+            # It runs before it is connected: the first pods may come too early.
+            until(60, "a container of one CPU", lambda: cpus_of_a_pod("early").isdigit())
+            with applied(single("late", c(FOREVER), annotations={WANTED: "one"})):
+                is_ready("late")
+                mine = cpus("late")
+                expect("CPUs", True, mine.isdigit())
+                kubectl("rollout", "restart", f"daemonset/{BALLOONS}", *system)
+                rolled_out("daemonset", BALLOONS, *system)
+                expect("its CPU after the upgrade", mine, cpus("late"))
+            until(60, "a container of one CPU after the upgrade", lambda: cpus_of_a_pod("last").isdigit())
     finally:
-        kubectl("delete", "-f", "-", "--ignore-not-found", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": parts}))
+        kubectl("delete", "-f", crds, "--ignore-not-found", "--wait=false", check=False)
 
 
 @test()
@@ -383,7 +399,7 @@ def fifty_pods_are_rolled_over_and_go():
         passed()
     # Their sandboxes go by the kubelet's next round, a minute at most.
     expect("sandboxes that are ready", "", NODE.crictl("pods", "-q", "--label", "app=many", "--state", "ready"))
-    print(f"         {MANY} pods available after {up:.1f} s, rolled over in {over:.1f} s, gone in {passed():.1f} s ({NODE.cairn.name})")
+    print(f"         {MANY} pods available after {up:.1f} s, rolled over in {over:.1f} s, gone in {passed():.1f} s ({NODE.runtime.name})")
 
 
 @test(last=True)
@@ -397,7 +413,8 @@ def nothing_is_left_when_all_is_deleted():
 def storm(minutes, seed):
     """Pods live and come and go while cairn, the kubelet and the plugin are killed: none is restarted that was not killed."""
     dice = random.Random(seed)
-    killed = {"cairn": 0, "kubelet": 0, "plugin": 0}
+    daemons = {daemon.name: daemon for daemon in (NODE.runtime, NODE.kubelet)}
+    killed = {name: 0 for name in (*daemons, "plugin")}
     print(f"cluster: a storm of {minutes} minutes, seed {seed}", flush=True)
 
     def restarts(app):
@@ -405,7 +422,11 @@ def storm(minutes, seed):
 
     def plugins_process():
         container = ready_of("plugin")[0]["status"]["containerStatuses"][0]["containerID"].split("//")[1]
-        return json.loads(NODE.crictl("inspect", container))["info"]["pid"]
+        seen = json.loads(NODE.crictl("inspect", container))
+        # Of a container that has ended the pid is 0, which is a whole group for kill.
+        if seen["status"]["state"] != "CONTAINER_RUNNING" or seen["info"]["pid"] <= 1:
+            raise Failed("the plugin does not run")
+        return seen["info"]["pid"]
 
     with applied(plugin("v1"), workload("Deployment", "steady", c(FOREVER), replicas=20), workload("Deployment", "moving", c(FOREVER), replicas=5)):
         for name in ("steady", "moving"):
@@ -424,14 +445,14 @@ def storm(minutes, seed):
                     os.kill(plugins_process(), 9)
                     killed[victim] += 1
             else:
-                {"cairn": NODE.cairn, "kubelet": NODE.kubelet}[victim].kill()
+                daemons[victim].kill()
                 killed[victim] += 1
             if time.monotonic() > told:
                 told += 60
                 print(f"  {(minutes * 60 - end + time.monotonic()):5.0f} s  killed: {killed}", flush=True)
                 expect("restarts of pods that nobody killed", 0, sum(restarts("steady").values()) + sum(restarts("moving").values()))
         kubectl("scale", "deployment/moving", "--replicas=7")
-        until(120, "the kubelet is healthy", lambda: NODE.healthy() is None)
+        NODE.healthy()
         for name in ("steady", "moving"):
             rolled_out("deployment", name)
         until(120, "the plugin is back", lambda: ready_of("plugin"))
@@ -446,20 +467,33 @@ def shell():
     """Kubectl and the rest for a person, or for the lines that standard input has."""
     path = [os.environ["CAIRN_BIN_DIR"], NODE.programs, os.environ["PATH"]]
     socket = f"unix://{NODE.socket}"
-    print(f"cluster: one node, {NODE.cairn.name}; kubectl, crictl and cairn talk to it; NRI's socket is {NODE.nri_socket}\n"
+    print(f"cluster: one node, {NODE.runtime.name}; kubectl, crictl and cairn talk to it; plugins connect to /var/run/nri/nri.sock\n"
           "cluster: an image from elsewhere: cairn image import FILE; with the end of this shell all of it ends", flush=True)
-    return subprocess.call([os.environ.get("SHELL") or "sh"], env={
+    return subprocess.call([os.environ.get("SHELL") or "sh"], cwd=os.environ.get("CALLER_DIR"), env={
         **os.environ, "PATH": ":".join(path), "KUBECONFIG": PLANE.config["admin"], "KUBECACHEDIR": str(PLANE.work / "cache"),
-        "CONTAINER_RUNTIME_ENDPOINT": socket, "IMAGE_SERVICE_ENDPOINT": socket, "NRI_SOCKET": NODE.nri_socket})
+        "CONTAINER_RUNTIME_ENDPOINT": socket, "IMAGE_SERVICE_ENDPOINT": socket})
+
+
+def minutes(text):
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("a storm takes more than no time")
+    return value
 
 
 NODE = PLANE = None
 
 
+def all_daemons():
+    return [NODE.runtime, NODE.kubelet, *(PLANE.daemons if PLANE else [])]
+
+
 def main():
     global NODE, PLANE
-    args = TABLE.arguments(__doc__, ("--runtime", {"choices": ["cairn", "containerd"], "default": "cairn"}),
-                           ("--storm", {"type": float, "metavar": "MINUTES"}), ("--shell", {"action": "store_true"}), ("--seed", {"type": int, "default": 1}))
+    args = TABLE.arguments(__doc__, ("--runtime", {"choices": ["cairn", "containerd"], "default": "cairn"}), ("--shell", {"action": "store_true"}),
+                           ("--storm", {"type": minutes, "metavar": "MINUTES"}), ("--seed", {"type": int, "default": 1}))
+    if args.node and (args.shell or args.runtime != "cairn"):
+        TABLE.refuse("--shell and --runtime are for --here")
     NODE = TABLE.node(args, runtime=args.runtime)
     try:
         NODE.start()
@@ -478,12 +512,12 @@ def main():
             else:
                 TABLE.one(entry)
     except Failed as error:
-        TABLE.broken("the cluster", error, "\n".join(d.log()[-1500:] for d in [NODE.kubelet, *(PLANE.daemons if PLANE else [])] if d.pid()))
+        TABLE.broken("the cluster", error, all_daemons())
     finally:
         if PLANE:
             PLANE.end()
         NODE.end()
-    return TABLE.end(args, (NODE.kubelet, NODE.cairn, *(PLANE.daemons if PLANE else [])))
+    return TABLE.end(args, all_daemons())
 
 
 if __name__ == "__main__":

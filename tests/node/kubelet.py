@@ -589,7 +589,7 @@ def kill_9_of_cairn_restarts_no_pod_and_loses_no_line():
         pod.running()
         before = pod.id()
         for _ in range(3):
-            NODE.cairn.kill()
+            NODE.runtime.kill()
             until(30, "cairn serves", lambda: NODE.crictl("version"))
         time.sleep(3)
         until(30, "the pod is ready", pod.ready)
@@ -613,10 +613,10 @@ def kill_9_of_the_kubelet_restarts_no_pod():
 def a_container_that_ends_while_cairn_is_down_is_restarted_with_its_exit_code():
     with Pod(sh("while [ ! -e /shared/end ]; do sleep 0.1; done; rm /shared/end; exit 42")) as pod:
         pod.running()
-        NODE.cairn.stop()
+        NODE.runtime.stop()
         (pod.dir / "end").touch()
         until(20, "it ended", lambda: not (pod.dir / "end").exists())
-        NODE.cairn.start()
+        NODE.runtime.start()
         until(60, "it was restarted", lambda: pod.restarts() == 1)
         expect("the exit code", 42, pod.status()["lastState"]["terminated"]["exitCode"])
 
@@ -818,10 +818,10 @@ def main():
                 TABLE.hold([t for t, _, api in wanted if api], args.jobs)
         TABLE.hold([t for t, alone, _ in wanted if alone])
     except Failed as error:
-        TABLE.broken("the kubelet", error, NODE.kubelet.log())
+        TABLE.broken("the kubelet", error, (NODE.runtime, NODE.kubelet))
     finally:
         NODE.end()
-    return TABLE.end(args, (NODE.kubelet, NODE.cairn))
+    return TABLE.end(args, (NODE.kubelet, NODE.runtime))
 
 
 if __name__ == "__main__":

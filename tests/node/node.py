@@ -11,6 +11,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -61,7 +62,7 @@ def expect(what, expected, seen):
 
 def read(path):
     with contextlib.suppress(OSError):
-        return path.read_text()
+        return path.read_text(errors="replace")
     return ""
 
 
@@ -120,7 +121,8 @@ class Program:
         self.start()
 
     def log(self):
-        return pathlib.Path(self.path).read_text(errors="replace")
+        """Empty if it was never started."""
+        return read(pathlib.Path(self.path))
 
 
 class Node:
@@ -166,7 +168,9 @@ class Node:
         return path
 
     def start(self):
-        self.cairn.start()
+        self.runtime.start()
+        # A kubelet ends where nobody listens.
+        until(60, f"{self.runtime.name} serves", lambda: self.crictl("version"))
         self.kubelet.start()
         self.healthy()
 
@@ -207,7 +211,6 @@ class RealNode(Node):
         self.socket = "/run/cairn/cairn.sock"
         self.crictl_program = "crictl"
         self.programs = "/opt/node/programs"
-        self.nri_socket = "/var/run/nri/nri.sock"
         self.root, self.state = "/var/lib/cairn", pathlib.Path("/run/cairn")
         self.own = {"shutdownGracePeriod": "20s", "shutdownGracePeriodCriticalPods": "5s"}
         config = self.config(self.own)
@@ -225,7 +228,7 @@ KillMode=process
 WantedBy=multi-user.target
 """)
         run("systemctl", "daemon-reload")
-        self.cairn, self.kubelet = Unit("cairn"), Unit("kubelet")
+        self.runtime, self.kubelet = Unit("cairn"), Unit("kubelet")
 
     def flags(self, flags):
         (self.work / "flags").write_text(f"FLAGS={' '.join(flags)}\n")
@@ -251,7 +254,6 @@ state = "{work}/state"
     bin_dirs = ["{peers}"]
     conf_dir = "{work}/cni"
 [plugins."io.containerd.nri.v1.nri"]
-  socket_path = "{nri_socket}"
   plugin_path = "{work}/plugins"
   plugin_config_path = "{work}/plugin-conf"
 """
@@ -263,7 +265,7 @@ BRIDGE = {"cniVersion": "1.0.0", "name": "pods", "plugins": [
 
 
 class Here(Node):
-    """Namespaces of our own on this machine; see enter(). The runtime is cairn, or containerd to compare it with."""
+    """Namespaces of our own on this machine; see outside(). The runtime is cairn, or containerd to compare it with."""
 
     def __init__(self, work, runtime="cairn"):
         super().__init__(work, False)
@@ -272,7 +274,7 @@ class Here(Node):
         self.programs = peers
         self.crictl_program = f"{peers}/crictl"
         self.socket, self.root, self.state = f"{work}/cairn.sock", f"{work}/root", self.work / "state"
-        for path in ("plugins", "plugin-conf", "cni", "certs", "nri"):
+        for path in ("plugins", "plugin-conf", "cni", "certs"):
             (self.work / path).mkdir()
         images = pathlib.Path(os.environ["REGISTRY"], "images.tsv").read_text().splitlines()
         for host in {image.split("/")[0] for image in images}:
@@ -285,26 +287,19 @@ class Here(Node):
             f"storage: {{filesystem: {{rootdirectory: {os.environ['REGISTRY']}}}, "
             "maintenance: {uploadpurging: {enabled: false}, readonly: {enabled: true}}}\n")
         self.registry = Program("registry", ["docker-registry", "serve", work + "/registry.yml"], work + "/registry.log")
-        self.nri_socket = f"{work}/nri/nri.sock"
-        self.cairn = Program("cairn", [
+        # Its NRI socket is where every node has it.
+        self.runtime = Program("cairn", [
             f"{bins}/cairn", "serve", "--config", f"{work}/cairn.toml", "--root", f"{work}/root", "--state", f"{work}/state",
-            "--listen", f"unix://{self.socket}", "--nri-socket", self.nri_socket, "--nri-plugin-dir", f"{work}/plugins",
+            "--listen", f"unix://{self.socket}", "--nri-plugin-dir", f"{work}/plugins",
             "--nri-plugin-config-dir", f"{work}/plugin-conf", "--cni-conf-dir", f"{work}/cni", "--cni-cache-dir", f"{work}/cni-cache",
             "--registry-config-dir", f"{work}/certs"], work + "/cairn.log")
         if runtime == "containerd":
             (self.work / "cni" / "10-pods.conflist").write_text(json.dumps(BRIDGE))
-            (self.work / "containerd.toml").write_text(CONTAINERD.format(work=work, peers=peers, socket=self.socket, nri_socket=self.nri_socket))
+            (self.work / "containerd.toml").write_text(CONTAINERD.format(work=work, peers=peers, socket=self.socket))
             # Its shim and runc are beside it.
             os.environ["PATH"] = f"{peers}:{os.environ['PATH']}"
-            self.cairn = Program("containerd", [f"{peers}/containerd", "--config", f"{work}/containerd.toml"], work + "/containerd.log")
-        # Cgroups of our own, on a machine that others use.
-        self.groups = [g for g in pathlib.Path("/sys/fs/cgroup").iterdir() if (g / "cgroup.procs").exists()]
-        for group in self.groups:
-            if not (group / name).exists():
-                (group / name).mkdir()
-                for file in ("cpuset.cpus", "cpuset.mems"):
-                    if (group / file).exists():
-                        (group / name / file).write_text((group / file).read_text())
+            self.runtime = Program("containerd", [f"{peers}/containerd", "--config", f"{work}/containerd.toml"], work + "/containerd.log")
+        make_cgroups(name)
         self.own = {"failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{name}", "enforceNodeAllocatable": ["none"]}
         config = self.config(self.own)
         self.plain = [f"{peers}/kubelet", "--config", str(config), "--root-dir", f"{work}/kubelet", "--cert-dir", f"{work}/cert", "--v=2"]
@@ -318,39 +313,101 @@ class Here(Node):
         super().start()
 
     def end(self):
-        for daemon in (self.kubelet, self.cairn, self.registry):
+        for daemon in (self.kubelet, self.runtime, self.registry):
             daemon.stop()
 
 
-def enter(work):
-    """Runs this program again in namespaces whose process 1 ends all that is left inside."""
-    if os.environ.get("CAIRN_NODE_INSIDE"):
-        run("ip", "link", "set", "lo", "up")
-        # As systemd has it: plugins and volumes ask for mounts that propagate. Nothing of it leaves this namespace.
-        run("mount", "--make-rshared", "/")
-        run("mount", "-t", "tmpfs", "tmpfs", "/run")
-        os.makedirs("/run/lock")
+def make_cgroups(name):
+    """Cgroups of our own, on a machine that others use."""
+    top = pathlib.Path("/sys/fs/cgroup")
+    if (top / "cgroup.controllers").exists():
+        wanted = [c for c in (top / "cgroup.controllers").read_text().split() if c in ("cpu", "cpuset", "memory", "pids", "io", "hugetlb")]
+        (top / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in wanted))
+        (top / name).mkdir()
         return
+    for group in top.iterdir():
+        if (group / "cgroup.procs").exists() and not (group / name).exists():
+            (group / name).mkdir()
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                if (group / file).exists():
+                    (group / name / file).write_text((group / file).read_text())
+
+
+# What a kubelet and containerd make for themselves, whatever directories they are given.
+OWN = {"/var/lib": {"kubelet", "cni"}, "/var/log": {"containers"}, "/usr/libexec": {"kubernetes"}, "/opt": {"containerd"}}
+
+
+def outside(name):
+    """Runs this program again, in namespaces whose process 1 ends all that is left inside; ends with its exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     tuned = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
-    before = {name: read(pathlib.Path("/proc/sys") / name) for name in tuned}
+    before = {key: read(pathlib.Path("/proc/sys") / key) for key in tuned}
+    work = tempfile.mkdtemp(prefix=f"cairn-{name}-", dir="/tmp")
+    child = None
     try:
-        code = subprocess.call(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private",
-                                "--mount-proc", "--", sys.executable, *sys.argv], env={**os.environ, "CAIRN_NODE_INSIDE": work})
+        os.chmod(work, 0o755)
+        # It ends with us, and process 1 with it, however we end.
+        child = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation",
+                                  "private", "--mount-proc", "--", sys.executable, *sys.argv], env={**os.environ, "CAIRN_NODE_INSIDE": work})
+        code = child.wait()
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        if child:
+            child.kill()
+            child.wait()
         # The kubelet tunes the kernel, which is not ours alone.
-        for name, value in before.items():
+        for key, value in before.items():
             with contextlib.suppress(OSError):
-                (pathlib.Path("/proc/sys") / name).write_text(value)
-        for _ in range(50):
-            left = subprocess.run(["find", "/sys/fs/cgroup", "-maxdepth", "2", "-type", "d", "-name", pathlib.Path(work).name],
-                                  capture_output=True, text=True).stdout.split()
-            if not left:
-                break
-            for group in left:
-                subprocess.run(["find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"], capture_output=True)
-            time.sleep(0.1)
-        shutil.rmtree(work, ignore_errors=True)
+                (pathlib.Path("/proc/sys") / key).write_text(value)
+        clean(work)
     sys.exit(code)
+
+
+def clean(work):
+    """Removes what a run had on this machine, once its last process is gone; says what stays."""
+    end = time.monotonic() + 30
+    while True:
+        shutil.rmtree(work, ignore_errors=True)
+        left = subprocess.run(["find", "/sys/fs/cgroup", work, "-maxdepth", "2", "-name", pathlib.Path(work).name],
+                              capture_output=True, text=True).stdout.split()
+        if not left:
+            return
+        if time.monotonic() > end:
+            print("node: cannot be removed:", *left, file=sys.stderr)
+            return
+        for group in left:
+            subprocess.run(["find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"], capture_output=True)
+        time.sleep(0.1)
+
+
+def inside():
+    """What a node has, in the namespaces that outside() made; nothing of it leaves them."""
+    run("ip", "link", "set", "lo", "up")
+    run("mount", "-t", "tmpfs", "tmpfs", "/run")
+    os.makedirs("/run/lock")
+    for place, own in OWN.items():
+        hide(place, own)
+    # As systemd has it: plugins and volumes ask for mounts that propagate.
+    run("mount", "--make-rshared", "/")
+
+
+def hide(place, names):
+    """Puts a directory of our own over one of the machine's, with the same entries but for these."""
+    over = pathlib.Path("/run/over")
+    over.mkdir(exist_ok=True)
+    run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(over))
+    for entry in os.scandir(place):
+        there = over / entry.name
+        if entry.name in names:
+            continue
+        if entry.is_symlink():
+            there.symlink_to(os.readlink(entry.path))
+            continue
+        there.mkdir() if entry.is_dir() else there.touch()
+        run("mount", "--rbind", entry.path, str(there))
+    run("mount", "--move", str(over), place)
 
 
 def http(address, port, path="/"):
@@ -360,8 +417,10 @@ def http(address, port, path="/"):
 def nothing_is_left(node):
     """Of all pods that were on the node."""
     until(120, "no sandbox is left", lambda: node.crictl("pods", "-q") == "" and node.crictl("ps", "-aq") == "")
-    left = [p for d in ("pods", "ns", "containers", "pause") for p in (node.state / d).glob("*")]
-    expect("directories of pods in the state directory", [], left)
+    # Of another runtime these are not known.
+    if node.runtime.name == "cairn":
+        left = [p for d in ("pods", "ns", "containers", "pause") for p in (node.state / d).glob("*")]
+        expect("directories of pods in the state directory", [], left)
     until(60, "no cgroup of a pod is left", lambda: not run("find", "/sys/fs/cgroup", "-type", "d", "-name", "*pod????????[-_]????[-_]*", "-path",
                                                          "*kubepods*" if node.on_node else f"*{node.work.name}*"))
 
@@ -399,14 +458,15 @@ class Table:
         for name, options in more:
             parser.add_argument(name, **options)
         parser.add_argument("names", nargs="*", help="parts of names")
+        self.refuse = parser.error
         args = parser.parse_args()
         self.wanted = [t for t in self.tests if not args.names or any(n in t.name for n in args.names)]
-        if args.list:
-            print("\n".join(t.name for t in self.wanted))
-            sys.exit(0)
         if not self.wanted:
             print(f"{self.name}: no test has such a name", file=sys.stderr)
             sys.exit(2)
+        if args.list:
+            print("\n".join(t.name for t in self.wanted))
+            sys.exit(0)
         return args
 
     def node(self, args, **more):
@@ -415,12 +475,10 @@ class Table:
             work = f"/var/lib/node-{self.name}"
             shutil.rmtree(work, ignore_errors=True)
             return RealNode(work)
-        work = os.environ.get("CAIRN_NODE_INSIDE")
-        if not work:
-            work = subprocess.check_output(["mktemp", "-d", f"/tmp/cairn-{self.name}-XXXXXX"], text=True).strip()
-            os.chmod(work, 0o755)
-        enter(work)
-        return Here(work, **more)
+        if "CAIRN_NODE_INSIDE" not in os.environ:
+            outside(self.name)
+        inside()
+        return Here(os.environ["CAIRN_NODE_INSIDE"], **more)
 
     @staticmethod
     def made(name, function):
@@ -446,8 +504,10 @@ class Table:
             else:
                 self.held += 1
 
-    def broken(self, what, error, log):
-        print(f"FAILED   {what} does not come up: {error}\n{log[-3000:]}")
+    def broken(self, what, error, daemons):
+        print(f"FAILED   {what} does not come up: {error}")
+        for daemon in daemons:
+            print(f"---- {daemon.name}\n{daemon.log()[-1500:]}")
         self.failed += 1
 
     def end(self, args, daemons):

@@ -8,12 +8,13 @@ import pathlib
 import sys
 
 import kubelet as k
+from node import Failed, RealNode, expect, http, read, run, until
 
 WORK = "/var/lib/node-reboot"
 
 
 def before():
-    k.run("systemctl", "enable", "kubelet")
+    run("systemctl", "enable", "kubelet")
     k.NODE.start()
     said = "cat /proc/sys/kernel/random/boot_id >>/shared/boots; echo up"
     stays = k.Pod(k.sh(f"{said}; trap 'sleep 1; echo told to end >>/shared/end; exit 0' TERM; while :; do sleep 0.2; done"), name="stays", grace=10)
@@ -23,7 +24,7 @@ def before():
                          ports=[{"containerPort": 80, "hostPort": 18081}]), name="web")
     for pod in (stays, stubborn, network):
         pod.running()
-    k.until(30, "the web pod answers", lambda: k.http("127.0.0.1", 18081) == "here\n")
+    until(30, "the web pod answers", lambda: http("127.0.0.1", 18081) == "here\n")
 
 
 def known(name):
@@ -34,23 +35,23 @@ def known(name):
 
 
 def after():
-    k.until(120, "cairn serves", lambda: k.NODE.crictl("version"))
+    until(120, "cairn serves", lambda: k.NODE.crictl("version"))
     k.NODE.healthy()
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text()
     for name in ("stays", "stubborn"):
-        k.until(120, f"{name} runs in this boot", lambda n=name: k.read(k.NODE.shared / n / "boots").endswith(boot))
-        boots = k.read(k.NODE.shared / name / "boots").split()
-        k.expect(f"{name}: starts, one in each boot", 2, len(set(boots)))
-    k.until(60, "the web pod answers", lambda: k.http("127.0.0.1", 18081) == "here\n")
+        until(120, f"{name} runs in this boot", lambda n=name: read(k.NODE.shared / n / "boots").endswith(boot))
+        boots = read(k.NODE.shared / name / "boots").split()
+        expect(f"{name}: starts, one in each boot", 2, len(set(boots)))
+    until(60, "the web pod answers", lambda: http("127.0.0.1", 18081) == "here\n")
     for name in ("stays", "stubborn", "web"):
         # The kubelet numbers a container by the dead one that cairn still knows.
-        k.until(60, f"{name} counts its restart", lambda n=name: known(n).restarts() == 1)
+        until(60, f"{name} counts its restart", lambda n=name: known(n).restarts() == 1)
         last = known(name).status()["lastState"]["terminated"]
-        k.expect(f"{name}: the container of the first boot", 255, last["exitCode"])
+        expect(f"{name}: the container of the first boot", 255, last["exitCode"])
 
     def ready():
         return [p["metadata"]["name"] for p in json.loads(k.NODE.crictl("pods", "-o", "json"))["items"] if p["state"] == "SANDBOX_READY"]
-    k.expect("sandboxes that are ready", 3, len(ready()))
+    expect("sandboxes that are ready", 3, len(ready()))
 
 
 def main():
@@ -59,13 +60,13 @@ def main():
         print(__doc__, file=sys.stderr)
         return 2
     pathlib.Path("/var/lib/node/reboot").mkdir(exist_ok=True)
-    k.NODE = k.RealNode(WORK)
+    k.NODE = RealNode(WORK)
     k.NODE.shared = pathlib.Path("/var/lib/node/reboot")
     try:
         step()
         print(f"ok       {step.__name__} the reset")
         return 0
-    except k.Failed as why:
+    except Failed as why:
         print(f"FAILED   {step.__name__} the reset\n         {why}")
         return 1
 
