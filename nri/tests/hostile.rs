@@ -364,7 +364,7 @@ async fn at_every_event(misdeed: Misdeed) {
         let place = Place::new();
         let nri = place
             .builder()
-            .request_timeout(Duration::from_millis(200))
+            .request_timeout(Duration::from_millis(200) * common::patience())
             .start()
             .await
             .unwrap();
@@ -383,7 +383,7 @@ async fn at_every_event(misdeed: Misdeed) {
         let (deliveries, passed) = send(&nri, event).await;
         let case = format!("{misdeed:?} at {name}");
         assert!(
-            begun.elapsed() < Duration::from_secs(1),
+            begun.elapsed() < Duration::from_secs(1) * common::patience(),
             "{case} took {:?}",
             begun.elapsed()
         );
@@ -472,8 +472,8 @@ async fn before_it_is_active(method: &'static str) {
         let place = Place::new();
         let nri = place
             .builder()
-            .request_timeout(Duration::from_millis(200))
-            .sync_timeout(Duration::from_millis(200))
+            .request_timeout(Duration::from_millis(200) * common::patience())
+            .sync_timeout(Duration::from_millis(200) * common::patience())
             .start()
             .await
             .unwrap();
@@ -507,7 +507,7 @@ async fn before_it_is_active(method: &'static str) {
         let begun = Instant::now();
         nri.run_pod_sandbox(pod("p")).await.unwrap();
         assert!(
-            begun.elapsed() < Duration::from_secs(1),
+            begun.elapsed() < Duration::from_secs(1) * common::patience(),
             "{case} took {:?}",
             begun.elapsed()
         );
@@ -773,7 +773,7 @@ async fn a_plugin_that_does_not_read_a_large_message_is_closed_and_blocks_nobody
     let place = Place::new();
     let nri = place
         .builder()
-        .request_timeout(Duration::from_millis(300))
+        .request_timeout(Duration::from_millis(300) * common::patience())
         .start()
         .await
         .unwrap();
@@ -802,7 +802,7 @@ async fn a_plugin_that_does_not_read_a_large_message_is_closed_and_blocks_nobody
     let begun = Instant::now();
     nri.start_container(pod("p"), big).await.unwrap();
     assert!(
-        begun.elapsed() < Duration::from_secs(1),
+        begun.elapsed() < Duration::from_secs(1) * common::patience(),
         "{:?}",
         begun.elapsed()
     );

@@ -218,11 +218,18 @@ pub fn there(nri: &Adaptation) -> Vec<nri::PluginInfo> {
     plugins
 }
 
+/// How many times longer than on a machine things may take here: by `NRI_PATIENCE`, for one that is emulated.
+pub fn patience() -> u32 {
+    let asked = std::env::var("NRI_PATIENCE").ok();
+    asked.map_or(1, |asked| asked.parse().expect("NRI_PATIENCE is a number"))
+}
+
 /// Polls a condition until it holds; fails after five seconds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let limit = Duration::from_secs(5) * patience();
+    let deadline = Instant::now() + limit;
     while !holds() {
-        assert!(Instant::now() < deadline, "not within 5 s: {what}");
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
