@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use cairn::image::Digest;
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 
 use crate::support::{Image, OCI_MANIFEST};
 
@@ -17,6 +19,7 @@ pub struct Registry {
     child: Child,
     tmp: tempfile::TempDir,
     pub host: String,
+    _port: Port,
 }
 
 impl Registry {
@@ -47,10 +50,11 @@ impl Registry {
         let hash = "$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a";
         let htpasswd = tmp.path().join("htpasswd");
         std::fs::write(&htpasswd, format!("user:{hash}\n")).unwrap();
-        let port = free_port();
+        let port = Port::take();
+        let host = port.host();
         let config = format!(
             "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\n\
-             http: {{addr: \"127.0.0.1:{port}\"{}}}\n{}",
+             http: {{addr: \"{host}\"{}}}\n{}",
             tmp.path().join("data").display(),
             filled(http),
             filled(extra),
@@ -64,13 +68,16 @@ impl Registry {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let registry = Self {
+        let mut registry = Self {
             child,
             tmp,
-            host: format!("127.0.0.1:{port}"),
+            host,
+            _port: port,
         };
         let deadline = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(&registry.host).is_err() {
+            let ended = registry.child.try_wait().unwrap();
+            assert!(ended.is_none(), "docker-registry ended: {ended:?}");
             assert!(Instant::now() < deadline, "docker-registry does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -162,17 +169,28 @@ fn make_certificate(dir: &Path) {
     );
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+/// A port of the loopback that nobody else is given while this lives: bound, and not listening. A
+/// program that asks for it by number may listen there.
+struct Port(OwnedFd);
+
+impl Port {
+    fn take() -> Self {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self(socket)
+    }
+
+    fn host(&self) -> String {
+        let address: SocketAddrV4 = getsockname(&self.0).unwrap().try_into().unwrap();
+        address.to_string()
+    }
 }
 
 /// An address where nobody listens.
 pub fn nobody() -> String {
-    format!("127.0.0.1:{}", free_port())
+    static NOBODYS: LazyLock<Port> = LazyLock::new(Port::take);
+    NOBODYS.host()
 }
 
 #[derive(Debug, Clone)]
