@@ -1,7 +1,7 @@
 //! Where the programs under test and their peers lie.
 //!
 //! `hack/test` builds once and points `CAIRN_BIN_DIR` at the result. A bare `cargo test` has no
-//! such directory: then the programs are built here, by the same cargo, once per test binary.
+//! such directory: then the programs are built here, once per test binary.
 
 use std::{
     env, fs, iter,
@@ -52,15 +52,22 @@ pub fn cairn() -> PathBuf {
 fn build() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo
-        .current_dir(repository())
-        .args(["build", "--quiet", "--features", "cairn/fault"])
-        .args(["-p", "cairn", "-p", "cairn-monitor", "-p", "cairn-create"])
-        .args(["-p", "nri-plugins"]);
-    if !cfg!(debug_assertions) {
+        .args(["build", "--quiet", "--workspace", "--all-targets"])
+        // The choice of hack/test: another one would build what they share anew.
+        .args(["--features", "cairn/fault,nri/stub,nri/fuzzing"]);
+    // The helpers are static programs, which cargo alone does not make.
+    let mut helpers = Command::new("hack/build");
+    if cfg!(debug_assertions) {
+        helpers.arg("--dev");
+    } else {
         cargo.arg("--release");
     }
-    let status = cargo.status().expect("cargo can be started");
-    assert!(status.success(), "building the programs under test failed");
+    helpers.arg("helpers");
+    for mut step in [cargo, helpers] {
+        let status = step.current_dir(repository()).status();
+        let done = status.is_ok_and(|status| status.success());
+        assert!(done, "building the programs under test failed: {step:?}");
+    }
     target_dir()
 }
 
