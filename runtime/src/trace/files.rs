@@ -110,7 +110,10 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
     }
 
     fn line(&mut self, line: &[u8]) -> bool {
-        let Some(Number { seq }) = parse(line) else {
+        let event = parse::<Event>(line);
+        // One that this version does not know has a number all the same.
+        let number = || parse(line).map(|Number { seq }| seq);
+        let Some(seq) = event.as_ref().map(|event| event.seq).or_else(number) else {
             return true;
         };
         if seq >= self.before {
@@ -119,14 +122,15 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
         if seq <= self.last {
             return true;
         }
-        let gap = match self.last {
+        let gap = match (self.last, event.as_ref().map(|event| &event.what)) {
             // What came before the oldest file is not missing: it was kept for long enough.
-            0 => 0,
-            last => seq - last - 1,
+            (0, _) => 0,
+            // The files of 0.1 tell it themselves.
+            (_, Some(What::Lost { .. })) => 0,
+            (last, _) => seq - last - 1,
         };
         self.last = seq;
-        // One that this version does not know has a number all the same.
-        let Some(event) = parse::<Event>(line) else {
+        let Some(event) = event else {
             return true;
         };
         let told = gap == 0

@@ -352,3 +352,25 @@ async fn an_event_of_a_later_version_is_passed_over_and_is_no_gap() {
     assert_eq!(log.record(pod(1), Action::Stopped), 3);
     assert_eq!(all(&log, Filter::All).await, [1, 3]);
 }
+
+#[tokio::test]
+async fn what_an_earlier_version_wrote_of_its_losses_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let event = |seq, what| {
+        let (schema, subject) = (SCHEMA, Subject::daemon());
+        let event = Event {
+            schema,
+            seq,
+            wall_ns: 1,
+            mono_ns: 1,
+            subject,
+            what,
+        };
+        serde_json::to_string(&event).unwrap() + "\n"
+    };
+    let lines = event(1, Action::Ready.into())
+        + &event(4, What::Lost { events: 3 })
+        + &event(5, Action::Stopped.into());
+    std::fs::write(dir.path().join("events-1.jsonl"), lines).unwrap();
+    assert_eq!(in_files(dir.path()), [(1, None), (4, Some(3)), (5, None)]);
+}
