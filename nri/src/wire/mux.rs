@@ -25,11 +25,11 @@ use std::{
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::UnixStream,
@@ -299,6 +299,19 @@ impl Trunk {
         taken
     }
 
+    /// What goes out, to add to it: once there is room, and only while the trunk is open.
+    fn poll_turn(&self, cx: &Context<'_>) -> Poll<io::Result<MutexGuard<'_, Outbound>>> {
+        let mut out = self.outbound.lock();
+        if let Some(reason) = self.reason() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, reason)));
+        }
+        if out.bytes.len() >= OUTBOUND_BUDGET {
+            out.writers.push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(out))
+    }
+
     /// Sends the answers whose time has come.
     fn release(&self) -> io::Result<()> {
         let mut out = self.outbound.lock();
@@ -375,14 +388,7 @@ impl MuxSender {
     ) -> io::Result<()> {
         let mut message = Some(message);
         poll_fn(|cx| {
-            let mut out = self.trunk.outbound.lock();
-            if let Some(reason) = self.trunk.reason() {
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, reason)));
-            }
-            if out.bytes.len() >= OUTBOUND_BUDGET {
-                out.writers.push(cx.waker().clone());
-                return Poll::Pending;
-            }
+            let mut out = ready!(self.trunk.poll_turn(cx))?;
             let Some(message) = message.take() else {
                 return Poll::Ready(Ok(()));
             };
@@ -444,14 +450,7 @@ impl AsyncWrite for MuxConn {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let mut out = self.trunk.outbound.lock();
-        if let Some(reason) = self.trunk.reason() {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, reason)));
-        }
-        if out.bytes.len() >= OUTBOUND_BUDGET {
-            out.writers.push(cx.waker().clone());
-            return Poll::Pending;
-        }
+        let mut out = ready!(self.trunk.poll_turn(cx))?;
         let frame = &buf[..buf.len().min(MAX_FRAME)];
         let sent = if out.replies.as_ref().is_some_and(|r| r.id == self.id) {
             self.trunk.reply(&mut out, frame)
