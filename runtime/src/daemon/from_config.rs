@@ -1,13 +1,6 @@
 //! What the parts of the daemon are opened with, out of the configuration.
 
-use std::{
-    ffi::OsString,
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
 use cni_shim::{BridgeConfig, Cidr};
 
@@ -19,7 +12,6 @@ use crate::{
     monitor::Launcher,
     oci::{CgroupDriver, HostFacts, Policies, Policy, SeccompKind, Selinux},
     pod::error::{AtStep as _, Error, Result},
-    store,
     trace::{self, EventLog},
 };
 
@@ -183,80 +175,4 @@ pub fn network_config(config: &Config) -> Result<cni_shim::Config> {
         parallel: network.cni_parallel,
         started: Some(crate::inherited::give_back),
     })
-}
-
-/// The static monitor program doubles as the pause program: it is all that the root holds.
-pub fn make_pause_root(state: &Path, helpers: &Path) -> Result<PathBuf> {
-    let root = state.join("pause-root");
-    // libcontainer mounts over these, as the root of a user namespace in some pods.
-    for dir in [
-        root.clone(),
-        root.join("proc"),
-        root.join("dev"),
-        root.join("sys"),
-    ] {
-        store::make_dir(&dir)?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).step("pause root")?;
-    }
-    let (from, to, tmp) = (
-        helpers.join("cairn-monitor"),
-        root.join("pause"),
-        root.join("pause.tmp"),
-    );
-    let program = fs::read(&from).step("pause root")?;
-    if names_a_linker(&program) {
-        let from = from.display();
-        return Err(Error::failed(format!(
-            "{from} is dynamically linked, so it cannot run in a pod's own root: build it by hack/build"
-        )));
-    }
-    // A full tmpfs has no room for it a second time.
-    if fs::read(&to).is_ok_and(|there| there == program) {
-        return Ok(root);
-    }
-    fs::copy(&from, &tmp)
-        .and_then(|_| fs::rename(&tmp, &to))
-        .step("pause root")?;
-    Ok(root)
-}
-
-/// Whether this program, an ELF file of 64 bits as all of ours, wants a dynamic linker.
-fn names_a_linker(program: &[u8]) -> bool {
-    const PT_INTERP: usize = 3;
-    let number = |at: usize, length: usize| {
-        let bytes = program.get(at..at.checked_add(length)?)?;
-        let number = bytes
-            .iter()
-            .rev()
-            .fold(0, |n, byte| n << 8 | usize::from(*byte));
-        Some(number)
-    };
-    let headers = || Some((number(32, 8)?, number(54, 2)?, number(56, 2)?));
-    let Some((first, size, count)) = headers() else {
-        return false;
-    };
-    (0..count).any(|n| {
-        let kind = n
-            .checked_mul(size)
-            .and_then(|at| number(at.checked_add(first)?, 4));
-        kind == Some(PT_INTERP)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_that_wants_a_linker_is_told_from_one_that_does_not() {
-        let ours = fs::read("/proc/self/exe").unwrap();
-        assert!(names_a_linker(&ours));
-        let headers = usize::from(u16::from_le_bytes([ours[56], ours[57]]));
-        let mut without = ours;
-        without[56..58].copy_from_slice(&0_u16.to_le_bytes());
-        assert!(headers > 0 && !names_a_linker(&without));
-        // What is no program is refused by the kernel, with its own words.
-        assert!(!names_a_linker(b"#!/bin/sh\n"));
-        assert!(!names_a_linker(&[0xff; 64]));
-    }
 }

@@ -7,6 +7,7 @@ mod from_config;
 pub mod metrics;
 mod networks;
 mod open;
+mod pause_root;
 pub mod serve;
 mod tell_progress;
 mod traced;

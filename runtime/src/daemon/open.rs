@@ -6,10 +6,9 @@ use cni_shim::{Network, namespaces::HelperCommand};
 
 use super::{
     cairn_service::CairnService,
-    from_config::{
-        image_options, make_pause_root, network_config, open_cgroups, open_log, policies, warn_of,
-    },
+    from_config::{image_options, network_config, open_cgroups, open_log, policies, warn_of},
     networks::Networks,
+    pause_root,
 };
 use crate::{
     config::Config,
@@ -143,7 +142,7 @@ impl Parts {
         .step("monitor")?;
         let cgroups = open_cgroups(&config, &launcher).await?;
         let network = Network::new(network_config(&config)?).step("network")?;
-        let pause_root = make_pause_root(state, &helpers)?;
+        let pause_root = pause_root::make(state, &helpers)?;
         let log = open_log(&config)?;
         let describe = Describe {
             dirs: dirs.clone(),
