@@ -156,6 +156,20 @@ impl Daemon {
         daemon
     }
 
+    /// Writes a configuration of CNI programs; host-local keeps its leases with the daemon, not with the machine.
+    ///
+    /// # Errors
+    /// For what is not JSON, or cannot be written.
+    pub fn configure_cni(&self, name: &str, conflist: &str) -> std::io::Result<()> {
+        let mut conflist: serde_json::Value = serde_json::from_str(conflist)?;
+        let plugins = conflist["plugins"].as_array_mut().into_iter().flatten();
+        for ipam in plugins.filter_map(|plugin| plugin.get_mut("ipam")) {
+            ipam["dataDir"] = self.path("leases").display().to_string().into();
+        }
+        let file = self.path("cni").join(format!("{name}.conflist"));
+        fs::write(file, conflist.to_string())
+    }
+
     fn furnish(&self) -> std::io::Result<()> {
         // Containers running as other users must reach their logs' and volumes' parents.
         fs::set_permissions(self.dir.path(), fs::Permissions::from_mode(0o755))?;
@@ -171,7 +185,7 @@ impl Daemon {
             }
         }
         if let Some(conflist) = &self.setup.cni {
-            fs::write(self.path("cni/10-test.conflist"), conflist)?;
+            self.configure_cni("10-test", conflist)?;
         }
         let toml = format!(
             "version = 1\n\n[cgroup]\nparent = {:?}\n\n{}",
@@ -454,8 +468,8 @@ impl Daemon {
             );
         }
         add(
-            "cni",
-            look::tree(&self.yard.inside("/var/lib/cni/networks"))
+            "lease",
+            look::tree(&self.path("leases"))
                 .into_iter()
                 .filter(|p| !p.ends_with("last_reserved_ip.0") && !p.ends_with("lock"))
                 .collect(),

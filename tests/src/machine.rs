@@ -14,6 +14,7 @@ pub fn snapshot() -> BTreeSet<String> {
     add("mount", look::mounts(std::process::id()));
     add("link", names(Path::new("/sys/class/net")));
     add("netns", names(Path::new("/run/netns")));
+    add("directory", known_directories());
     add("process", processes());
     let mut roots = vec![Path::new("/sys/fs/cgroup").to_path_buf()];
     roots.extend(look::subdirs(&roots[0]));
@@ -27,7 +28,32 @@ pub fn snapshot() -> BTreeSet<String> {
 /// What of a difference is a run's doing. The machine has other tenants: their mounts, processes
 /// and cgroups come and go, and carry other names.
 pub fn ours(item: &str, run: &str) -> bool {
-    item.contains(run) || item.contains(crate::daemon::PREFIX) || item.starts_with("link cairn")
+    item.contains(run)
+        || item.contains(crate::daemon::PREFIX)
+        || item.starts_with("link cairn")
+        || item.starts_with("directory ")
+}
+
+/// Those that runtimes, CNI programs and kubelets have on a machine, with what is in them.
+fn known_directories() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for dir in [
+        "/etc/cni/net.d",
+        "/opt/nri/plugins",
+        "/run/cairn",
+        "/run/nri",
+        "/var/lib/cairn",
+        "/var/lib/cni",
+        "/var/lib/cni/networks",
+        "/var/lib/kubelet",
+    ] {
+        if Path::new(dir).is_dir() {
+            all.insert(dir.to_owned());
+        }
+        let inside = names(Path::new(dir)).into_iter();
+        all.extend(inside.map(|name| format!("{dir}/{name}")));
+    }
+    all
 }
 
 fn names(dir: &Path) -> BTreeSet<String> {

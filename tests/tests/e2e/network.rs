@@ -127,8 +127,8 @@ async fn without_the_bridge_a_pod_waits_for_a_network_and_status_says_that_there
     let (pod, ()) = tokio::join!(cri.try_pod(config), async {
         // Shown while the pod waits: by then its name is taken, and it is not listed yet.
         assert!(cri.pods().await.is_empty());
-        let conflist = daemon.path("cni/10-late.conflist");
-        std::fs::write(conflist, CONFLIST).expect("the configuration is written");
+        let written = daemon.configure_cni("10-late", CONFLIST);
+        written.expect("the configuration is written");
     });
     let pod = pod.expect("RunPodSandbox");
     assert!(pod.ip().await.starts_with("10.77.0."));
