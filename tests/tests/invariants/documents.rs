@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    os::unix::fs::PermissionsExt as _,
+    process::Command,
 };
 
 use cairn_tests::bins::repository;
@@ -261,4 +263,34 @@ fn the_code_map_of_nri_names_only_modules_that_exist() {
     };
     let gone: Vec<_> = names.iter().filter(gone).collect();
     assert!(gone.is_empty(), "no such modules: {gone:?}");
+}
+
+#[test]
+fn each_program_for_developers_tells_what_it_does_and_does_nothing_else() {
+    let mut asked = 0;
+    for entry in fs::read_dir(repository().join("hack")).expect("hack/ is there") {
+        let path = entry.expect("hack/ can be listed").path();
+        let mode = fs::metadata(&path)
+            .expect("it is there")
+            .permissions()
+            .mode();
+        if path.is_dir() || mode & 0o111 == 0 {
+            continue;
+        }
+        let name = path.file_name().expect("a name").to_string_lossy();
+        for flag in ["-h", "--help"] {
+            let output = Command::new(&path).arg(flag).env_clear().output();
+            let output = output.expect("it starts");
+            let told = String::from_utf8(output.stdout).expect("text");
+            assert!(output.status.success(), "hack/{name} {flag}");
+            assert!(told.starts_with(&format!("hack/{name}: ")), "{told}");
+            assert!(
+                told.matches(&format!("  hack/{name}")).count() > 0,
+                "{told}"
+            );
+            assert!(output.stderr.is_empty(), "hack/{name} {flag}");
+        }
+        asked += 1;
+    }
+    assert!(asked > 10, "hack/ has its programs: {asked}");
 }
