@@ -5,21 +5,9 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use cairn::monitor::{AttachSpec, Ending, Monitor, MonitorError};
-use common::{Box, Ground, records};
+use cairn::monitor::{AttachSpec, Ending, MonitorError};
+use common::{Ground, end, records, running};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-async fn running(ground: &Ground, b: &Box) -> Monitor {
-    let monitor = ground.launch(b).await.expect("create");
-    monitor.start().await.expect("start");
-    monitor
-}
-
-async fn end(monitor: Monitor) {
-    monitor.kill(9, true).await.expect("kill all");
-    monitor.wait().await;
-    monitor.delete().await.expect("delete");
-}
 
 async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), wanted: &str) -> String {
     let mut text = String::new();
@@ -446,84 +434,6 @@ async fn a_full_disk_does_not_stop_the_container() {
     assert!(exit.log_lost > 1_000_000, "{}", exit.log_lost);
     monitor.delete().await.expect("delete");
     drop(full);
-}
-
-#[tokio::test]
-async fn kill_all_reaches_every_process_of_a_container_without_its_own_pid_namespace() {
-    let mut ground = Ground::new().await;
-    let mut b = ground.container(&[
-        "sh",
-        "-c",
-        "setsid sleep 66 & (setsid sleep 67 &); exec sleep 68",
-    ]);
-    let namespaces = b.spec["linux"]["namespaces"]
-        .as_array_mut()
-        .expect("namespaces");
-    namespaces.retain(|n| n["type"] != "pid");
-    let monitor = running(&ground, &b).await;
-    common::until("all three run", || processes(&b) >= 3).await;
-    monitor.kill(9, false).await.expect("kill init");
-    let Ending::Exited(exit) = monitor.wait().await else {
-        panic!("lost")
-    };
-    assert_eq!((exit.code, exit.signal), (137, 9));
-    assert_eq!(processes(&b), 0, "what init leaves behind dies with it");
-    monitor.delete().await.expect("delete");
-}
-
-fn processes(b: &Box) -> usize {
-    let dir = &b
-        .cgroups
-        .iter()
-        .find(|c| c.controller == "pids")
-        .expect("pids")
-        .path;
-    fs::read_to_string(format!("{dir}/cgroup.procs"))
-        .expect("procs")
-        .lines()
-        .count()
-}
-
-#[tokio::test]
-async fn without_cgroup_kill_the_freezer_does_it() {
-    let mut ground = Ground::new().await;
-    let mut b = ground.container(&[
-        "sh",
-        "-c",
-        "setsid sleep 66 & (setsid sleep 67 &); exec sleep 68",
-    ]);
-    b.cgroups.retain(|c| !c.unified());
-    let monitor = running(&ground, &b).await;
-    let mut spec = b.exec(&["sh", "-c", "setsid sleep 77 & sleep 76"]);
-    spec.timeout = Some(Duration::from_millis(200));
-    let error = monitor.exec_sync(spec).await.expect_err("a timeout");
-    assert!(
-        matches!(error, MonitorError::ExecTimedOut { .. }),
-        "{error}"
-    );
-    let left = monitor.exec_sync(b.exec(&["ps"])).await.expect("exec");
-    assert!(!String::from_utf8_lossy(&left.stdout).contains("sleep 77"));
-    end(monitor).await;
-    assert_eq!(processes(&b), 0);
-}
-
-#[tokio::test]
-async fn a_container_over_its_memory_limit_is_seen_as_oom_killed() {
-    let mut ground = Ground::new().await;
-    let b = ground.container(&["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"]);
-    let dir = &b
-        .cgroups
-        .iter()
-        .find(|c| c.controller == "memory")
-        .expect("memory")
-        .path;
-    fs::write(format!("{dir}/memory.limit_in_bytes"), "15728640").expect("limit");
-    let monitor = running(&ground, &b).await;
-    let Ending::Exited(exit) = monitor.wait().await else {
-        panic!("lost")
-    };
-    assert_eq!((exit.code, exit.oom_killed), (137, true));
-    monitor.delete().await.expect("delete");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ pub mod bench;
 pub mod bins;
 pub mod browser;
 pub mod client;
+pub mod container;
 pub mod criclog;
 pub mod daemon;
 pub mod image;

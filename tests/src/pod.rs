@@ -1,21 +1,15 @@
-//! Pods and containers as a client sees them: short ways to the CRI calls that every test makes.
+//! Pods as a client sees them, and short ways to the CRI calls that every test makes.
 
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
-use k8s_cri::v1::{self as cri, ContainerState};
+use k8s_cri::v1::{self as cri};
 use tonic::Status;
 
-use crate::{
-    client::Client,
-    criclog::{self, Record},
-    image::BUSYBOX,
-    until::until,
-};
+use crate::{client::Client, container::Container, image::BUSYBOX, until::until};
 
 /// A client of one daemon, with what its requests have in common. Clones share the connection.
 #[derive(Clone, Debug)]
@@ -23,14 +17,6 @@ pub struct Cri {
     pub client: Client,
     dir: Arc<Path>,
     cgroup_parent: Arc<str>,
-}
-
-/// What a command in a container answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
-    pub code: i32,
-    pub out: String,
-    pub err: String,
 }
 
 /// Puts a pod on the host's network.
@@ -375,183 +361,5 @@ impl Pod {
     pub async fn end(&self) {
         self.stop().await.expect("StopPodSandbox");
         self.remove().await.expect("RemovePodSandbox");
-    }
-}
-
-/// A container that was created.
-#[derive(Clone, Debug)]
-pub struct Container {
-    pub cri: Cri,
-    pub id: String,
-    /// Its log file.
-    pub log: PathBuf,
-}
-
-impl Container {
-    /// # Errors
-    /// The daemon's.
-    pub async fn start(&self) -> Result<(), Status> {
-        let request = cri::StartContainerRequest {
-            container_id: self.id.clone(),
-        };
-        self.cri
-            .client
-            .runtime
-            .clone()
-            .start_container(request)
-            .await
-            .map(drop)
-    }
-
-    /// # Errors
-    /// The daemon's.
-    pub async fn stop(&self, grace: Duration) -> Result<(), Status> {
-        let request = cri::StopContainerRequest {
-            container_id: self.id.clone(),
-            timeout: i64::try_from(grace.as_secs()).expect("a short grace"),
-        };
-        self.cri
-            .client
-            .runtime
-            .clone()
-            .stop_container(request)
-            .await
-            .map(drop)
-    }
-
-    /// # Errors
-    /// The daemon's.
-    pub async fn remove(&self) -> Result<(), Status> {
-        let request = cri::RemoveContainerRequest {
-            container_id: self.id.clone(),
-        };
-        self.cri
-            .client
-            .runtime
-            .clone()
-            .remove_container(request)
-            .await
-            .map(drop)
-    }
-
-    /// Asks for another memory limit, in bytes, by UpdateContainerResources.
-    ///
-    /// # Errors
-    /// The daemon's.
-    pub async fn limit_memory(&self, bytes: i64) -> Result<(), Status> {
-        let request = cri::UpdateContainerResourcesRequest {
-            container_id: self.id.clone(),
-            linux: Some(cri::LinuxContainerResources {
-                memory_limit_in_bytes: bytes,
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        runtime.update_container_resources(request).await.map(drop)
-    }
-
-    /// # Errors
-    /// The daemon's.
-    pub async fn try_status(&self) -> Result<cri::ContainerStatusResponse, Status> {
-        let request = cri::ContainerStatusRequest {
-            container_id: self.id.clone(),
-            verbose: true,
-        };
-        Ok(self
-            .cri
-            .client
-            .runtime
-            .clone()
-            .container_status(request)
-            .await?
-            .into_inner())
-    }
-
-    /// # Panics
-    /// With the daemon's error.
-    pub async fn status(&self) -> cri::ContainerStatus {
-        let status = self.try_status().await.expect("ContainerStatus");
-        status.status.expect("a status holds a status")
-    }
-
-    pub async fn state(&self) -> ContainerState {
-        self.status().await.state()
-    }
-
-    /// Waits until it has exited; answers its final status.
-    pub async fn exited(&self) -> cri::ContainerStatus {
-        until(&format!("container {} exits", self.id), || async {
-            let status = self.status().await;
-            (status.state() == ContainerState::ContainerExited).then_some(status)
-        })
-        .await
-    }
-
-    /// Runs a command in the container by ExecSync.
-    ///
-    /// # Errors
-    /// The daemon's.
-    pub async fn try_exec(&self, command: &[&str], timeout: i64) -> Result<Ran, Status> {
-        let request = cri::ExecSyncRequest {
-            container_id: self.id.clone(),
-            cmd: command.iter().map(|&s| s.to_owned()).collect(),
-            timeout,
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        let answer = runtime.exec_sync(request).await?.into_inner();
-        Ok(Ran {
-            code: answer.exit_code,
-            out: String::from_utf8_lossy(&answer.stdout).into_owned(),
-            err: String::from_utf8_lossy(&answer.stderr).into_owned(),
-        })
-    }
-
-    /// Runs a command, which must succeed; answers its standard output without the last newline.
-    ///
-    /// # Panics
-    /// If it does not.
-    pub async fn exec(&self, command: &[&str]) -> String {
-        let ran = self
-            .try_exec(command, 20)
-            .await
-            .unwrap_or_else(|e| panic!("exec {command:?}: {e}"));
-        assert_eq!(ran.code, 0, "exec {command:?}: {ran:?}");
-        ran.out.trim_end_matches('\n').to_owned()
-    }
-    /// Runs a script by the container's shell.
-    pub async fn sh(&self, script: &str) -> String {
-        self.exec(&["sh", "-c", script]).await
-    }
-
-    /// The records of its log so far.
-    pub fn records(&self) -> Vec<Record> {
-        let mut bytes = fs::read(&self.log).unwrap_or_default();
-        // Another process is writing: what follows the last newline is not a record yet.
-        let whole = bytes
-            .iter()
-            .rposition(|b| *b == b'\n')
-            .map_or(0, |at| at + 1);
-        bytes.truncate(whole);
-        criclog::records(&bytes)
-    }
-    /// The lines that it has written to standard output so far.
-    pub fn lines(&self) -> Vec<String> {
-        criclog::lines(&self.records(), "stdout")
-    }
-    /// Waits for a line of output.
-    pub async fn says(&self, line: &str) {
-        until(&format!("the container writes {line:?}"), || async {
-            self.lines().iter().any(|l| l == line).then_some(())
-        })
-        .await;
-    }
-
-    /// Pid of its first process, in the yard's numbers, from the verbose status (CRI-144).
-    pub async fn pid(&self) -> Option<u32> {
-        let status = self.try_status().await.ok()?;
-        let info = status.info.get("info")?;
-        let info: serde_json::Value = serde_json::from_str(info).ok()?;
-        u32::try_from(info.get("pid")?.as_u64()?).ok()
     }
 }

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use cni_shim::namespaces::{HelperCommand, PinSpec, Pinned, in_netns, pin};
-use cni_shim::{Attach, BridgeConfig, Config};
+use cni_shim::{Attach, BridgeConfig, Config, PortMapping, Protocol};
 use serde_json::Value;
 
 const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
@@ -249,4 +249,20 @@ pub fn real_plugins() -> Option<PathBuf> {
         }
     }
     Some(dir)
+}
+
+/// A TCP port of the node that leads into a pod.
+pub fn port(host_port: u16, container_port: u16, host_ip: Option<&str>) -> PortMapping {
+    let host_ip = host_ip.map(|ip| ip.parse().expect("an address"));
+    PortMapping {
+        host_port,
+        container_port,
+        protocol: Protocol::Tcp,
+        host_ip,
+    }
+}
+
+/// How many files there are in a directory.
+pub fn files(dir: &Path) -> usize {
+    fs::read_dir(dir).map_or(0, Iterator::count)
 }

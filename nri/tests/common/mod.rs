@@ -13,7 +13,9 @@ pub mod go;
 
 use nri::{
     Adaptation, BoxFuture, Builder, Delivery, Handlers, Observer, PluginEvent, PluginName,
-    Snapshot, Source, proto::*,
+    Snapshot, Source,
+    proto::*,
+    stub::{Stub, StubBuilder},
 };
 
 /// A runtime without containers: lists, updates asked for, evictions asked for.
@@ -255,5 +257,20 @@ pub fn held(cell: &str) {
             .open(path);
         let line = format!("{cell}\n");
         file.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+    }
+}
+
+pub fn plugin(place: &Place, id: &str, handlers: Handlers) -> StubBuilder {
+    let (index, name) = id.split_once('-').unwrap();
+    Stub::builder(handlers)
+        .index(index)
+        .name(name)
+        .socket(place.socket())
+}
+
+pub fn update(container: &str) -> ContainerUpdate {
+    ContainerUpdate {
+        container_id: container.into(),
+        ..Default::default()
     }
 }

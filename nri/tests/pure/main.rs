@@ -1,5 +1,6 @@
 //! The pure half of the crate: owners, merge, policy, validation, masks. No I/O, no root.
 
+mod fields;
 mod masks;
 mod policy;
 mod properties;

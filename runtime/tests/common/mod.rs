@@ -307,3 +307,15 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+pub async fn running(ground: &Ground, b: &Box) -> Monitor {
+    let monitor = ground.launch(b).await.expect("create");
+    monitor.start().await.expect("start");
+    monitor
+}
+
+pub async fn end(monitor: Monitor) {
+    monitor.kill(9, true).await.expect("kill all");
+    monitor.wait().await;
+    monitor.delete().await.expect("delete");
+}

@@ -4,6 +4,7 @@ mod confine;
 mod crash;
 mod model;
 mod pull;
+mod pull_hosts;
 mod registry;
 mod store;
 mod stress;

@@ -17,8 +17,9 @@ use std::{
 use cairn_tests::{
     bench::{self, CLIENTS, HELPERS, HONOURS_SIGTERM, end, kib, pid, rss},
     client::Client,
+    container::Container,
     cri,
-    pod::{Container, Cri, Pod, host_network, security},
+    pod::{Cri, Pod, host_network, security},
 };
 use tokio::task::JoinSet;
 

@@ -19,8 +19,9 @@ use std::{
 
 use cairn_tests::{
     bench::{self, CLIENTS, HELPERS, HONOURS_SIGTERM, end, rss},
+    container::Container,
     cri,
-    pod::{Container, Cri, Pod},
+    pod::{Cri, Pod},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{net::TcpListener, task::JoinSet, time};

@@ -7,9 +7,11 @@ mod slow;
 use std::time::Duration;
 
 use cairn_tests::{
-    Daemon, cri,
+    Daemon,
+    container::Container,
+    cri,
     image::Image,
-    pod::{Container, Pod, pod_namespaces, pod_security, security},
+    pod::{Pod, pod_namespaces, pod_security, security},
 };
 use serde_json::json;
 

@@ -2,11 +2,7 @@
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
-use cairn_tests::{
-    Daemon, Setup, cri, look,
-    pod::{Container, Pod},
-    until,
-};
+use cairn_tests::{Daemon, Setup, container::Container, cri, look, pod::Pod, until};
 
 type Config = cri::ContainerConfig;
 

@@ -6,6 +6,7 @@ use cairn_tests::{
     Daemon,
     cri::{self, ContainerEventType as Type, ContainerState, PodSandboxState},
     pod::Cri,
+    until,
     until::PATIENCE,
 };
 use tonic::{Code, Streaming};
@@ -136,4 +137,18 @@ async fn a_subscriber_does_not_keep_the_daemon_from_ending() {
     );
     let end = next(&mut stream).await.expect_err("the stream ends");
     assert_eq!(end.code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn an_exit_is_seen_without_being_asked_for() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("seen").await;
+    let container = pod.run("c", &["sleep", "0.1"]).await;
+    until("List tells the exit", || async {
+        let list = pod.cri.containers().await;
+        let state = list.iter().find(|c| c.id == container.id)?.state();
+        (state == ContainerState::ContainerExited).then_some(())
+    })
+    .await;
+    pod.end().await;
 }

@@ -3,11 +3,12 @@
 
 use cairn_tests::{
     Daemon, Setup,
+    container::Container,
     cri::ContainerStatus,
     daemon::stdout,
     look,
     plugin::{Deed, Plugin},
-    pod::{Container, Pod},
+    pod::Pod,
     until,
 };
 use nri::{

@@ -5,10 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cairn_tests::{
-    Daemon, cri, look,
-    pod::{Ran, security},
-};
+use cairn_tests::{Daemon, container::Ran, cri, look, pod::security};
 use tonic::Code;
 
 #[tokio::test]

@@ -9,9 +9,10 @@ use std::{
 
 use cairn_tests::{
     Daemon,
+    container::Container,
     cri::{self, ContainerState},
     look,
-    pod::{Container, Pod, pod_namespaces},
+    pod::{Pod, pod_namespaces},
     until,
 };
 use tonic::Code;

@@ -7,10 +7,11 @@ use std::{
 
 use cairn_tests::{
     Daemon,
+    container::Container,
     cri::{ContainerState, ContainerStatus, PodSandboxState},
     daemon::{shown, stdout},
     look,
-    pod::{Container, Pod},
+    pod::Pod,
     until,
 };
 use tonic::Code;

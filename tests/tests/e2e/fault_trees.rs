@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use cairn_tests::{
     Daemon,
+    container::Container,
     image::{Image, Layer},
-    pod::{Container, Pod},
+    pod::Pod,
     until::until_within,
 };
 

@@ -8,10 +8,11 @@ use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use cairn_tests::{
     Daemon, bins,
+    container::Container,
     cri::ContainerState,
     image::{Image, Layer},
     look,
-    pod::{Container, Pod},
+    pod::Pod,
 };
 use tonic::Status;
 

@@ -6,7 +6,7 @@ use cairn_tests::{
     Daemon, Setup,
     cri::{self, ContainerState, PodSandboxState},
     image::{BUSYBOX, Image},
-    look, until,
+    look,
 };
 
 const GRACE: Duration = Duration::from_secs(10);
@@ -484,18 +484,4 @@ async fn the_version_and_the_status_are_what_a_kubelet_needs() {
         .await
         .expect("RuntimeConfig");
     assert!(driver.into_inner().linux.is_some());
-}
-
-#[tokio::test]
-async fn an_exit_is_seen_without_being_asked_for() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("seen").await;
-    let container = pod.run("c", &["sleep", "0.1"]).await;
-    until("List tells the exit", || async {
-        let list = pod.cri.containers().await;
-        let state = list.iter().find(|c| c.id == container.id)?.state();
-        (state == ContainerState::ContainerExited).then_some(())
-    })
-    .await;
-    pod.end().await;
 }

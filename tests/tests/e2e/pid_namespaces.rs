@@ -3,9 +3,11 @@
 use std::{collections::BTreeSet, fs, time::Duration};
 
 use cairn_tests::{
-    Daemon, bins, cri,
+    Daemon, bins,
+    container::Container,
+    cri,
     plugin::Plugin,
-    pod::{Container, Pod, pod_security, security},
+    pod::{Pod, pod_security, security},
     until,
 };
 use nri::{

@@ -1,10 +1,9 @@
-//! `[nri.plugin."10-name"]` on the daemon: what is required, kept, skipped, permitted and restarted;
-//! and `cairn plugins`, which shows it.
+//! `[nri.plugin."10-name"]` on the daemon: what is required, kept, skipped and permitted.
 
-use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
+use std::{fs, time::Duration};
 
 use cairn_tests::{
-    Daemon, Setup, bins,
+    Daemon, Setup,
     daemon::{shown, stdout},
     plugin::{Deed, Plugin},
     until,
@@ -15,18 +14,18 @@ use nri::{
 };
 use serde_json::Value;
 
-const GUARD: &str = "[nri]\nrequest_timeout = \"500ms\"\n\
+pub(crate) const GUARD: &str = "[nri]\nrequest_timeout = \"500ms\"\n\
     tolerate_missing_annotation = \"cairn.test/tolerate\"\n\
     [nri.plugin.\"10-guard\"]\nrequired = true";
 
 /// What `cairn plugins --output json` says of a plugin; null where it says nothing.
-async fn info(daemon: &Daemon, id: &str) -> Value {
+pub(crate) async fn info(daemon: &Daemon, id: &str) -> Value {
     let found = daemon.plugins().await.into_iter().find(|p| p["id"] == id);
     found.unwrap_or_default()
 }
 
 /// Waits until a plugin is in a state.
-async fn until_state(daemon: &Daemon, id: &str, state: &str) -> Value {
+pub(crate) async fn until_state(daemon: &Daemon, id: &str, state: &str) -> Value {
     until(&format!("{id} is {state}"), || async {
         let info = info(daemon, id).await;
         (info["state"] == state).then_some(info)
@@ -255,7 +254,8 @@ async fn what_was_kept_for_a_must_run_plugin_ends_with_the_daemon() {
     assert!(again.list().is_empty());
 }
 
-const SLOW: &str = "[nri.plugin.\"10-slow\"]\non_timeout = \"skip\"\nrequest_timeout = \"300ms\"\n";
+pub(crate) const SLOW: &str =
+    "[nri.plugin.\"10-slow\"]\non_timeout = \"skip\"\nrequest_timeout = \"300ms\"\n";
 
 #[tokio::test]
 async fn a_late_answer_to_create_container_is_dropped_and_taken_back_by_stop_and_remove() {
@@ -366,115 +366,6 @@ async fn what_is_not_permitted_is_dropped_and_logged_where_so_configured() {
 }
 
 #[tokio::test]
-async fn a_launched_plugin_that_dies_is_started_again_and_told_what_there_is() {
-    let setup = Setup::default()
-        .plugin("10-phoenix", bins::peer("nri-logger"))
-        .toml("[nri.plugin.\"10-phoenix\"]\nrestart = \"on-failure\"");
-    let mut daemon = Daemon::with(setup).await;
-    let pod = daemon.cri().pod("p").await;
-    let first = until_state(&daemon, "10-phoenix", "active").await;
-    let pid = first["pid"].as_i64().expect("a pid");
-    daemon
-        .yard
-        .kill(i32::try_from(pid).expect("a pid"), 9)
-        .await;
-    let second = until("it is there again", || async {
-        let info = info(&daemon, "10-phoenix").await;
-        (info["state"] == "active" && info["pid"] != pid).then_some(info)
-    })
-    .await;
-    assert_eq!(second["kind"], "launched", "{second}");
-    assert!(second["calls"] == 0, "a new life: {second}");
-    pod.end().await;
-    assert_eq!(info(&daemon, "10-phoenix").await["calls"], 2);
-}
-
-#[tokio::test]
-async fn a_launched_plugin_that_fails_at_once_is_started_ever_later() {
-    let toml = "[nri.plugin.\"10-fails\"]\nrestart = \"on-failure\"";
-    let mut daemon = Daemon::new(Setup::default().toml(toml)).await;
-    let file = daemon.path("plugins/10-fails");
-    fs::write(&file, "#!/bin/sh\nexit 1\n").expect("a script");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    daemon.serve().await;
-    for after in ["1s", "2s", "4s"] {
-        until(&format!("it is to be started after {after}"), || async {
-            let line = format!("Restarting {{ after: {after} }}");
-            daemon.log().contains(&line).then_some(())
-        })
-        .await;
-    }
-    daemon.cri().pod("p").await.end().await;
-}
-
-#[tokio::test]
-async fn cairn_plugins_shows_at_a_glance_who_is_healthy_who_hangs_and_who_is_missing() {
-    let setup = Setup::default()
-        .toml(GUARD)
-        .toml(&format!("{SLOW}breaker = 0"))
-        .plugin("05-logger", bins::peer("nri-logger"));
-    let daemon = Daemon::with(setup).await;
-    let slow = [Event::StopContainer, Event::CreateContainer];
-    let slow = Plugin::subscribed(&daemon.nri_socket(), "10", "slow", &slow).await;
-    slow.does(Event::CreateContainer, Deed::Hang);
-    let cri = daemon.cri();
-    let mut config = cri.pod_config("p");
-    let annotation = ("cairn.test/tolerate".to_owned(), "true".to_owned());
-    config.annotations.extend([annotation]);
-    let pod = cri.try_pod(config).await.expect("it is annotated");
-    pod.create("c", &["true"]).await;
-    let output = daemon.cairn(&["plugins"]).await;
-    assert!(output.status.success(), "{}", shown(&output));
-    let table = stdout(&output);
-    let logger = info(&daemon, "05-logger").await;
-    let lines: Vec<Vec<&str>> = table
-        .lines()
-        .map(|l| l.split_whitespace().collect())
-        .collect();
-    let begins = |line: &[&str], words: &[&str]| line.starts_with(words);
-    assert!(
-        begins(
-            &lines[0],
-            &[
-                "PLUGIN", "STATE", "KIND", "PID", "PROTOCOL", "EVENTS", "CALLS"
-            ]
-        ),
-        "{table}"
-    );
-    let pid = logger["pid"].to_string();
-    assert!(begins(&lines[1], &["05-logger", "connected"]), "{table}");
-    assert!(
-        lines[1][3..8] == ["launched", pid.as_str(), "v1alpha1", "all", "3"],
-        "{table}"
-    );
-    assert!(begins(&lines[2], &["10-slow", "hung"]), "{table}");
-    assert!(table.contains("CreateContainer,StopContainer"), "{table}");
-    assert!(
-        table.contains("it gets no event until it answers"),
-        "{table}"
-    );
-    assert!(
-        table.contains("s ago: plugin 10-slow failed to handle CreateContainer request: timed out"),
-        "{table}"
-    );
-    let guard = lines.iter().find(|l| begins(l, &["10-guard", "MISSING"]));
-    assert!(guard.is_some_and(|l| l[3] == "required"), "{table}");
-    assert!(
-        table.contains("no pod and no container is created without it"),
-        "{table}"
-    );
-    let slow = info(&daemon, "10-slow").await;
-    assert!(slow["calls"] == 1 && slow["errors"] == 1, "{slow}");
-    assert!(slow["p99_ns"].as_u64() >= Some(300_000_000), "{slow}");
-    assert!(slow["last_error_age_ns"].as_u64() > Some(0), "{slow}");
-    let help = stdout(&daemon.cairn(&["plugins", "--help"]).await);
-    for word in ["--output", "json", "MISSING", "hung", "BACKLOG"] {
-        assert!(help.contains(word), "{word}: {help}");
-    }
-    pod.end().await;
-}
-
-#[tokio::test]
 async fn no_environment_value_reaches_a_log_an_error_or_a_table() {
     let toml = "[nri.plugin.\"30-limited\"]\nfields = \"Annotations\"";
     let daemon = Daemon::with(Setup::default().toml(toml)).await;
@@ -580,42 +471,4 @@ async fn a_plugin_joins_in_the_middle_of_a_ten_minutes_grace() {
     pod.end().await;
     stop.await.expect("no panic").expect("StopContainer");
     plugin.sees(Event::StopContainer, "p").await;
-}
-
-#[tokio::test]
-async fn launched_plugins_that_fail_are_listed_and_heard_and_hold_the_start_up_by_two_seconds_at_most()
- {
-    let dir = tempfile::tempdir().expect("a directory");
-    let program = |name: &str, script: &str| {
-        let file = dir.path().join(name);
-        fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("a file");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        file
-    };
-    let setup = Setup::default()
-        .toml("[nri]\nregistration_timeout = \"30s\"")
-        .plugin(
-            "10-broken",
-            program("broken", "echo no such file: my.conf >&2; exit 3"),
-        )
-        .plugin("20-mute", program("mute", "exec sleep 1000"));
-    let begun = std::time::Instant::now();
-    let daemon = Daemon::with(setup).await;
-    assert!(
-        begun.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        begun.elapsed()
-    );
-    let broken = until_state(&daemon, "10-broken", "gone").await;
-    assert_eq!(broken["kind"], "launched", "{broken}");
-    let why = broken["last_error"].as_str().unwrap_or_default();
-    assert!(why.contains("before it registered"), "{broken}");
-    let log = daemon.log();
-    let mut lines = log.lines();
-    let heard = lines.any(|l| l.contains("10-broken") && l.contains("no such file: my.conf"));
-    assert!(heard, "what it says is in the log");
-    assert!(
-        log.contains("20-mute") && log.contains("goes on without it"),
-        "{log}"
-    );
 }

@@ -7,10 +7,12 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use cairn_tests::{
-    Daemon, Setup, bins, cri,
+    Daemon, Setup, bins,
+    container::Container,
+    cri,
     cri::{ContainerState, PodSandboxState},
     plugin::Plugin,
-    pod::{Container, Cri, Pod, pod_namespaces},
+    pod::{Cri, Pod, pod_namespaces},
     until,
 };
 use nri::proto::Event;

@@ -92,7 +92,9 @@ async fn ten_pods_survive_a_killed_daemon_without_losing_a_line() {
 type Known = (String, i64, i64, Option<u32>);
 
 /// What must not change over a restart: state, times and pid.
-async fn statuses(all: &[(cairn_tests::pod::Pod, cairn_tests::pod::Container)]) -> Vec<Known> {
+async fn statuses(
+    all: &[(cairn_tests::pod::Pod, cairn_tests::container::Container)],
+) -> Vec<Known> {
     let mut known = Vec::new();
     for (_, container) in all {
         let status = container.status().await;

@@ -4,9 +4,10 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use cairn_tests::{
     Daemon,
+    container::Container,
     cri::{self, security_profile::ProfileType},
     image::Image,
-    pod::{Container, Pod, pod_security, security},
+    pod::{Pod, pod_security, security},
 };
 
 type Config = cri::ContainerConfig;

@@ -3,7 +3,7 @@
 
 use std::{process::Stdio, time::Instant};
 
-use cairn_tests::{Daemon, cri, look, pod::Container, until};
+use cairn_tests::{Daemon, container::Container, cri, look, until};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     process::Command,

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::faults::Fault;
+use crate::fault::Fault;
 
 pub(crate) const USAGE: &str = "\
 cairn-storm: CRI clients, faults, and books of what was acknowledged.

@@ -13,6 +13,8 @@
 mod args;
 mod cri;
 mod expect;
+mod handlers;
+mod journal;
 mod look;
 mod plugin;
 mod point;
@@ -36,7 +38,8 @@ use std::{
 
 use args::Args;
 use expect::Deviations;
-use plugin::{Journal, Wanted};
+use journal::Journal;
+use plugin::Wanted;
 use point::{Cost, Point};
 use report::{Counts, Subject};
 use restart::Restart;

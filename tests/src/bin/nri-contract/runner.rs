@@ -9,7 +9,7 @@ use std::{
 use crate::{
     cri,
     expect::Deviations,
-    plugin::Journal,
+    journal::Journal,
     point::Point,
     stage::{Run, Stage},
     verdict::{Checked, Miss},

@@ -17,7 +17,9 @@ use tonic::Status;
 
 use crate::{
     cri::{Common, Container, Cri, Pod, SLEEPER},
-    plugin::{Deed, Journal, PATIENCE, Plugin, Seen, Wanted},
+    handlers::Deed,
+    journal::{Journal, Seen},
+    plugin::{PATIENCE, Plugin, Wanted},
     restart::Restart,
     verdict::{Answer, Checked, Miss, miss, told},
 };

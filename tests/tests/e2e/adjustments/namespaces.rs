@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use cairn_tests::{plugin::Plugin, pod::Container};
+use cairn_tests::{container::Container, plugin::Plugin};
 use nri::adjust::Adjust;
 
 use super::stage::{Stage, of_linux, sleeper};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cairn_tests::{look, pod::Container};
+use cairn_tests::{container::Container, look};
 use nri::{
     adjust::Adjust,
     proto::{

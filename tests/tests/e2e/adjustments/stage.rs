@@ -7,11 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use cairn_tests::{
-    Daemon, cri,
-    plugin::Plugin,
-    pod::{Container, Pod},
-};
+use cairn_tests::{Daemon, container::Container, cri, plugin::Plugin, pod::Pod};
 use nri::proto::{ContainerAdjustment, LinuxContainerAdjustment, LinuxResources};
 use parking_lot::Mutex;
 

@@ -4,10 +4,11 @@ use std::fs;
 
 use cairn_tests::{
     Daemon, Setup,
+    container::Container,
     cri::{ContainerState, PodSandboxState},
     look,
     plugin::{Gate, Plugin, Seen},
-    pod::{Container, Cri, Pod},
+    pod::{Cri, Pod},
 };
 use nri::proto::Event;
 use tokio::task::JoinHandle;

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 
 use cairn_tests::{
     Daemon, Setup, bins,
+    container::Container,
     plugin::{Deed, Plugin},
-    pod::Container,
 };
 use nri::{
     Handlers,

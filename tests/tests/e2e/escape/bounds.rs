@@ -98,7 +98,7 @@ async fn with_volumes(
     name: &str,
     layer: Layer,
     volumes: &[&str],
-) -> Result<cairn_tests::pod::Container, tonic::Status> {
+) -> Result<cairn_tests::container::Container, tonic::Status> {
     let reference = format!("localhost/cairn-test/{name}:1");
     let declared: serde_json::Map<_, _> = volumes
         .iter()

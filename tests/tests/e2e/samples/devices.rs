@@ -1,6 +1,6 @@
 //! device-injector, launched: all that its annotations can ask for.
 
-use cairn_tests::{Daemon, pod::Container};
+use cairn_tests::{Daemon, container::Container};
 
 use super::{annotated, launching, refused, tells, write};
 

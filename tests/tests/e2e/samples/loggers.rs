@@ -4,7 +4,8 @@ use std::{fs, time::Duration};
 
 use cairn_tests::{
     Daemon, Setup, bins,
-    pod::{Container, Pod, host_network},
+    container::Container,
+    pod::{Pod, host_network},
     until,
 };
 use serde_json::Value;

@@ -1,9 +1,6 @@
 //! network-device-injector: interfaces of the yard, which is the pods' host, in pods and back.
 
-use cairn_tests::{
-    Daemon,
-    pod::{Container, host_network},
-};
+use cairn_tests::{Daemon, container::Container, pod::host_network};
 
 use super::{annotated, connect, launching, tells};
 

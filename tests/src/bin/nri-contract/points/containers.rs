@@ -11,8 +11,10 @@ use super::{
 };
 use crate::{
     cri::SLEEPER,
+    handlers::Deed,
+    journal::listed,
     look::{self, Kind},
-    plugin::{Deed, PATIENCE, Plugin, listed},
+    plugin::{PATIENCE, Plugin},
     point::{Point, points},
     stage::{Stage, eventually},
     verdict::{Answer, Checked, done, same, that},

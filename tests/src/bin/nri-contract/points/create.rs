@@ -9,8 +9,10 @@ use tonic::Code;
 
 use crate::{
     cri::{Container, Pod, SLEEPER},
+    handlers::Deed,
+    journal::listed,
     look,
-    plugin::{Deed, Plugin, listed},
+    plugin::Plugin,
     point::{Point, points},
     stage::{Hook, Stage, eventually},
     verdict::{Answer, Checked, same, that, told},

@@ -14,7 +14,9 @@ use tonic::{Code, Status};
 
 use crate::{
     cri::{Container, Pod, SLEEPER},
-    plugin::{Deed, PATIENCE, Plugin, listed},
+    handlers::Deed,
+    journal::listed,
+    plugin::{PATIENCE, Plugin},
     point::{Cost, Point, points},
     raw::Raw,
     stage::{Stage, eventually},

@@ -3,11 +3,11 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use nri::{
-    adjust::{Adjust, HookKind, SetResources},
+    adjust::{Adjust, HookKind},
     proto::*,
 };
 
-use super::create::{LIMIT, is_limited, pid_of};
+use super::create::pid_of;
 use crate::{
     cri::{Container, SLEEPER},
     look,
@@ -29,13 +29,6 @@ pub fn points() -> Vec<Point> {
         Fast "C-04.6/rlimits" "resource limits are set" rlimits;
         Fast "C-04.6/oom-score" "the OOM score adjustment is set" oom_score;
         Fast "C-04.6/oci-hooks" "OCI hooks run, with the container's state on their standard input" oci_hooks;
-        Fast "C-04.6/memory-limit" "the memory limit is in the cgroup" memory_limit;
-        Fast "C-04.6/memory-reservation" "the memory reservation is in the cgroup" memory_reservation;
-        Fast "C-04.6/cpu-shares" "CPU shares are in the cgroup" cpu_shares;
-        Fast "C-04.6/cpu-quota" "CPU quota and period are in the cgroup" cpu_quota;
-        Fast "C-04.6/cpuset" "the CPU set is in the cgroup" cpuset;
-        Fast "C-04.6/pids-limit" "the limit of processes is in the cgroup" pids_limit;
-        Fast "C-04.6/unified" "files of cgroup v2 are written" unified;
         Fast "C-04.6/sysctl" "a sysctl is set" sysctl;
         Fast "C-04.6/namespaces" "a namespace is made new, or is the host's where it is taken away" namespaces;
         Fast "C-04.6/seccomp-policy" "a seccomp policy denies what it says" seccomp_policy;
@@ -47,7 +40,7 @@ pub fn points() -> Vec<Point> {
 }
 
 /// A container that a plugin has adjusted, running.
-async fn adjusted(
+pub(super) async fn adjusted(
     s: &Stage,
     change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static,
 ) -> Checked<(Plugin, Container)> {
@@ -285,115 +278,6 @@ async fn oom_score(s: &Stage) -> Checked {
         a.oom_score_adj(777);
     };
     shows(s, change, "cat /proc/1/oom_score_adj", "777").await
-}
-
-async fn memory_limit(s: &Stage) -> Checked {
-    let change = |a: &mut ContainerAdjustment| {
-        a.memory_limit(LIMIT);
-    };
-    let (plugin, _) = adjusted(s, change).await?;
-    is_limited(&plugin, "p/c").await
-}
-
-/// A value in the cgroup of an adjusted container, as v1 and as v2 call and write it.
-async fn in_cgroup(
-    s: &Stage,
-    change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static,
-    controller: &str,
-    (v1, of_v1): (&str, &str),
-    (v2, of_v2): (&str, &str),
-) -> Checked {
-    let (plugin, _) = adjusted(s, change).await?;
-    let pid = pid_of(&plugin, "p/c").await?;
-    if let Some(seen) = look::of_cgroup(pid, controller, v1, "none") {
-        return same(v1, of_v1, seen.as_str());
-    }
-    match look::of_cgroup(pid, controller, "none", v2) {
-        Some(seen) => same(v2, of_v2, seen.as_str()),
-        None => skip(format!("the file {v1} or {v2} in cgroups of this host")),
-    }
-}
-
-async fn memory_reservation(s: &Stage) -> Checked {
-    let change = |a: &mut ContainerAdjustment| {
-        a.memory_reservation(LIMIT / 2);
-    };
-    let value = (LIMIT / 2).to_string();
-    in_cgroup(
-        s,
-        change,
-        "memory",
-        ("memory.soft_limit_in_bytes", &value),
-        ("memory.low", &value),
-    )
-    .await
-}
-
-async fn cpu_shares(s: &Stage) -> Checked {
-    let change = |a: &mut ContainerAdjustment| {
-        a.cpu_shares(2048);
-    };
-    // 1 + (2048 - 2) * 9999 / 262142
-    in_cgroup(
-        s,
-        change,
-        "cpu",
-        ("cpu.shares", "2048"),
-        ("cpu.weight", "79"),
-    )
-    .await
-}
-
-async fn cpu_quota(s: &Stage) -> Checked {
-    let change = |a: &mut ContainerAdjustment| {
-        a.cpu_quota(30_000).cpu_period(60_000);
-    };
-    in_cgroup(
-        s,
-        change,
-        "cpu",
-        ("cpu.cfs_quota_us", "30000"),
-        ("cpu.max", "30000 60000"),
-    )
-    .await
-}
-
-async fn cpuset(s: &Stage) -> Checked {
-    let change = |a: &mut ContainerAdjustment| {
-        a.cpuset_cpus("0");
-    };
-    in_cgroup(
-        s,
-        change,
-        "cpuset",
-        ("cpuset.cpus", "0"),
-        ("cpuset.cpus", "0"),
-    )
-    .await
-}
-
-async fn pids_limit(s: &Stage) -> Checked {
-    let change = |a: &mut ContainerAdjustment| {
-        a.pids_limit(77);
-    };
-    in_cgroup(s, change, "pids", ("pids.max", "77"), ("pids.max", "77")).await
-}
-
-async fn unified(s: &Stage) -> Checked {
-    if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        return skip("cgroup v2 on this host");
-    }
-    let change = |a: &mut ContainerAdjustment| {
-        a.add_unified("memory.high", "67108864");
-    };
-    in_cgroup(
-        s,
-        change,
-        "memory",
-        ("none", ""),
-        ("memory.high", "67108864"),
-    )
-    .await
 }
 
 async fn sysctl(s: &Stage) -> Checked {

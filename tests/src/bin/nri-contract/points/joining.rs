@@ -11,7 +11,8 @@ use tokio::sync::Semaphore;
 
 use crate::{
     cri::SLEEPER,
-    plugin::{Deed, Plugin},
+    handlers::Deed,
+    plugin::Plugin,
     point::{Point, points},
     stage::Stage,
     verdict::{Answer, Checked, miss, same, that},

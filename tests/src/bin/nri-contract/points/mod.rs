@@ -11,6 +11,7 @@ mod order;
 mod pods;
 mod policy;
 mod registration;
+mod resources;
 pub mod restarts;
 mod run;
 mod settings;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<Point> {
         create::points(),
         conflicts::points(),
         fields::points(),
+        resources::points(),
         validators::points(),
         containers::points(),
         updates::points(),

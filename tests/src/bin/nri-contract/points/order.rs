@@ -6,7 +6,8 @@ use nri::proto::Event;
 
 use crate::{
     cri::SLEEPER,
-    plugin::{PATIENCE, Plugin, listed},
+    journal::listed,
+    plugin::{PATIENCE, Plugin},
     point::{Point, points},
     stage::Stage,
     verdict::{Answer, Checked, miss, same, that},

@@ -7,8 +7,8 @@ use tonic::Code;
 
 use crate::{
     cri::Pod,
+    handlers::Deed,
     look,
-    plugin::Deed,
     point::{Point, points},
     stage::Stage,
     verdict::{Answer, Checked, same, skip, that},
@@ -141,6 +141,6 @@ async fn not_after_a_failed_one(s: &Stage) -> Checked {
     that(
         post == 0,
         "no PostUpdatePodSandbox",
-        crate::plugin::listed(&plugin.lines()),
+        crate::journal::listed(&plugin.lines()),
     )
 }

@@ -5,7 +5,8 @@ use nri::proto::{Event, FailurePolicy};
 use super::failures::{Class, EVENTS, SILENT, before, of, pair};
 use crate::{
     cri::SLEEPER,
-    plugin::{Deed, PATIENCE},
+    handlers::Deed,
+    plugin::PATIENCE,
     point::{Cost, Point, points},
     stage::Stage,
     verdict::{Answer, Checked, same, skip, that},

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use nri::{proto::Event, stub::Protocol};
 
 use crate::{
-    plugin::{Deed, PATIENCE, listed},
+    handlers::Deed,
+    journal::listed,
+    plugin::PATIENCE,
     point::{Point, points},
     raw::Raw,
     stage::{Stage, eventually},

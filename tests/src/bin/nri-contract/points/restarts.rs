@@ -7,7 +7,8 @@ use nri::proto::Event;
 use super::failures::{before, of};
 use crate::{
     cri::{Pod, SLEEPER},
-    plugin::{Plugin, Wanted, listed},
+    journal::listed,
+    plugin::{Plugin, Wanted},
     point::{Cost, Point, points},
     restart::{Restart, With},
     stage::{Stage, eventually, one_line_with},

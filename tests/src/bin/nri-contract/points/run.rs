@@ -8,8 +8,10 @@ use tonic::Code;
 
 use crate::{
     cri::{Pod, SLEEPER, namespace_options},
+    handlers::Deed,
+    journal::listed,
     look::{self, Kind},
-    plugin::{Deed, Plugin, listed},
+    plugin::Plugin,
     point::{Point, points},
     stage::{Stage, eventually, one_line_with},
     verdict::{Answer, Checked, done, miss, same, skip, that, told},

@@ -15,7 +15,9 @@ use super::{
 };
 use crate::{
     cri::{Container, SLEEPER},
-    plugin::{Deed, PATIENCE, Plugin, Wanted, listed},
+    handlers::Deed,
+    journal::listed,
+    plugin::{PATIENCE, Plugin, Wanted},
     point::{Point, points},
     restart::With,
     stage::{Stage, eventually},

@@ -64,7 +64,7 @@ async fn containers_were_told(s: &Stage) -> Checked {
     that(
         stop.is_some_and(|stop| stop.answered.is_some_and(|at| at <= hook.seen.at)),
         "StopContainer of p/c was answered before StopPodSandbox p",
-        crate::plugin::listed(&plugin.lines()),
+        crate::journal::listed(&plugin.lines()),
     )?;
     hook.passes("StopPodSandbox").await
 }
@@ -233,7 +233,7 @@ async fn stopped_first(s: &Stage) -> Checked {
     that(
         container.is_some() && container < stop && stop < remove,
         "StopContainer p/c, then StopPodSandbox p, then RemovePodSandbox p",
-        crate::plugin::listed(&lines),
+        crate::journal::listed(&lines),
     )
 }
 

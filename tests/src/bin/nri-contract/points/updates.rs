@@ -8,8 +8,10 @@ use nri::{
 
 use super::create::{LIMIT, is_limited, limit, memory_of, pid_of};
 use crate::{
+    handlers::Deed,
+    journal::listed,
     look,
-    plugin::{Deed, Plugin, listed},
+    plugin::Plugin,
     point::{Point, points},
     stage::{Stage, one_line_with},
     verdict::{Answer, Checked, same, that},

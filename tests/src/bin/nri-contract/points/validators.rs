@@ -7,7 +7,8 @@ use nri::{
 
 use crate::{
     cri::SLEEPER,
-    plugin::{Deed, Plugin},
+    handlers::Deed,
+    plugin::Plugin,
     point::{Point, points},
     stage::{Stage, one_line_with},
     verdict::{Answer, Checked, miss, same, that, told},

@@ -6,18 +6,14 @@
 //!                     └────────── drop: yard, cgroups, directory ──┘
 //! ```
 
-use std::{
-    collections::BTreeSet,
-    env, fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::{Output, Stdio},
-    time::{Duration, Instant},
-};
+mod ask;
+pub mod inventory;
+mod setup;
+
+use std::{env, fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use k8s_cri::v1 as cri;
 use tempfile::TempDir;
-use tokio::process::Command;
 
 use crate::{
     bins,
@@ -29,81 +25,14 @@ use crate::{
     yard::{Ended, Yard},
 };
 
+pub use ask::{shown, stdout};
+pub use setup::Setup;
+
 /// Names of everything that a test makes begin so; the last test looks for leftovers by it.
 pub const PREFIX: &str = "cairn-test-";
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-
-/// What a daemon is started with. The default has the built-in bridge and no plugin.
-#[derive(Clone, Debug, Default)]
-pub struct Setup {
-    /// More of `cairn.toml`: whole tables, such as `[nri]\nrequest_timeout = "500ms"`.
-    pub toml: String,
-    /// Plugins to launch: file name, program or script, configuration.
-    pub plugins: Vec<(String, PathBuf, Option<String>)>,
-    /// A CNI conflist; the CNI programs come from `hack/peers`.
-    pub cni: Option<String>,
-    /// Where the CNI programs lie, if not where `hack/peers` put them.
-    pub cni_programs: Option<PathBuf>,
-    /// Environment of the daemon, such as `CAIRN_FAULT`.
-    pub env: Vec<(String, String)>,
-    /// System calls that the daemon and all that it starts are refused, as `cairn-refuse` has it.
-    pub refused: Vec<String>,
-    /// The limits of open files that it starts with, soft and hard.
-    pub open_files: Option<(u64, u64)>,
-    /// Of the daemon's log; `debug` if nothing is said.
-    pub log_level: Option<&'static str>,
-    /// A rule that the daemon breaks (`serve --violate`). `CAIRN_TEST_VIOLATE` says it for all daemons of a run, whose
-    /// tests of that rule are then to fail.
-    pub violate: Option<String>,
-}
-
-impl Setup {
-    #[must_use]
-    pub fn toml(mut self, more: &str) -> Self {
-        self.toml.push_str(more);
-        self.toml.push('\n');
-        self
-    }
-    #[must_use]
-    pub fn plugin(mut self, file: &str, program: impl Into<PathBuf>) -> Self {
-        self.plugins.push((file.to_owned(), program.into(), None));
-        self
-    }
-    #[must_use]
-    pub fn plugin_with(mut self, file: &str, program: impl Into<PathBuf>, conf: &str) -> Self {
-        let plugin = (file.to_owned(), program.into(), Some(conf.to_owned()));
-        self.plugins.push(plugin);
-        self
-    }
-    #[must_use]
-    pub fn cni(mut self, conflist: &str) -> Self {
-        self.cni = Some(conflist.to_owned());
-        self
-    }
-    #[must_use]
-    pub fn refused(mut self, calls: &[&str]) -> Self {
-        self.refused
-            .extend(calls.iter().map(|call| (*call).to_owned()));
-        self
-    }
-    #[must_use]
-    pub fn open_files(mut self, soft: u64, hard: u64) -> Self {
-        self.open_files = Some((soft, hard));
-        self
-    }
-    #[must_use]
-    pub fn violate(mut self, rule: &str) -> Self {
-        self.violate = Some(rule.to_owned());
-        self
-    }
-    #[must_use]
-    pub fn env(mut self, name: &str, value: &str) -> Self {
-        self.env.push((name.to_owned(), value.to_owned()));
-        self
-    }
-}
 
 /// A running (or killed) daemon and its surroundings.
 pub struct Daemon {
@@ -351,191 +280,6 @@ impl Daemon {
         self.cri.clone().expect("the daemon serves")
     }
 
-    /// `cairn <args> --connect <this daemon>`.
-    pub async fn cairn(&self, args: &[&str]) -> Output {
-        Command::new(bins::cairn())
-            .args(args)
-            .arg("--connect")
-            .arg(format!("unix://{}", self.socket().display()))
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .expect("cairn runs")
-    }
-
-    /// What `cairn plugins --output json` lists.
-    ///
-    /// # Panics
-    /// If it fails, or says something else.
-    pub async fn plugins(&self) -> Vec<serde_json::Value> {
-        let output = self.cairn(&["plugins", "--output", "json"]).await;
-        assert!(output.status.success(), "{}", shown(&output));
-        let mut all: serde_json::Value =
-            serde_json::from_slice(&output.stdout).expect("it is JSON");
-        let plugins = all["plugins"].take();
-        serde_json::from_value(plugins).expect("a list")
-    }
-
-    /// `crictl -r <this daemon> <args>`.
-    pub async fn crictl(&self, args: &[&str]) -> Output {
-        let endpoint = format!("unix://{}", self.socket().display());
-        Command::new(bins::peer("crictl"))
-            // A configuration file of the machine must not be read.
-            .args(["--config", "/dev/null"])
-            .args([
-                "--runtime-endpoint",
-                &endpoint,
-                "--image-endpoint",
-                &endpoint,
-            ])
-            .args(args)
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .expect("crictl runs")
-    }
-
-    /// Imports an image by `cairn image import`; answers its id.
-    ///
-    /// # Panics
-    /// If the import fails.
-    pub async fn import(&self, image: &Image) -> String {
-        let file = self.path(&format!("image-{}.tar", self.yard.next()));
-        let blobs = image.write(&file);
-        let done = self.import_file(&file).await;
-        assert!(done.status.success(), "import: {}", shown(&done));
-        fs::remove_file(file).expect("the archive was ours");
-        blobs.id
-    }
-    /// `cairn image import FILE`, whatever comes of it.
-    pub async fn import_file(&self, file: &Path) -> Output {
-        self.cairn(&["image", "import", &file.display().to_string()])
-            .await
-    }
-
-    /// The end of the daemon's log.
-    pub fn log_tail(&self, lines: usize) -> String {
-        let log = self.log();
-        let all: Vec<&str> = log.lines().collect();
-        all[all.len().saturating_sub(lines)..].join("\n")
-    }
-    /// All that the daemon logged so far.
-    pub fn log(&self) -> String {
-        let bytes = fs::read(self.path("daemon.log")).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
-    /// All that exists because of this daemon now: compare two of these to see what was left.
-    /// Taken after a first pod came and went, so that what is made once is in both.
-    ///
-    /// # Panics
-    /// If the monitor of a removed container does not end.
-    pub async fn inventory(&self) -> BTreeSet<String> {
-        // It ends by itself and nobody waits for it; counted here, it would be missed later.
-        crate::until("the monitors of removed containers have ended", || async {
-            (!look::works_nowhere(self.yard.pid(), "cairn-monitor")).then_some(())
-        })
-        .await;
-        self.look_around().await
-    }
-
-    async fn look_around(&self) -> BTreeSet<String> {
-        let mut all = BTreeSet::new();
-        let mut add = |kind: &str, what: BTreeSet<String>| {
-            all.extend(what.into_iter().map(|w| format!("{kind} {w}")));
-        };
-        add("mount", look::mounts(self.yard.pid()));
-        add("process", look::processes(self.yard.pid()));
-        for dir in look::cgroup_dirs(&self.cgroup_parent) {
-            add(
-                &format!("cgroup {}", dir.display()),
-                look::tree(&dir)
-                    .into_iter()
-                    .filter(|p| Path::new(p).extension().is_none() && !p.contains('.'))
-                    .collect(),
-            );
-        }
-        for part in ["state", "root"] {
-            // As the yard sees it: there it may be a file system of its own.
-            let seen = look::tree(&self.yard.inside(self.path(part)));
-            add(
-                part,
-                seen.into_iter()
-                    .filter(|p| !p.starts_with("trace"))
-                    .collect(),
-            );
-        }
-        add(
-            "lease",
-            look::tree(&self.path("leases"))
-                .into_iter()
-                .filter(|p| !p.ends_with("last_reserved_ip.0") && !p.ends_with("lock"))
-                .collect(),
-        );
-        add(
-            "link",
-            self.lines(&["ip", "-o", "-br", "link"])
-                .await
-                .into_iter()
-                .map(|l| l.split_whitespace().next().unwrap_or_default().to_owned())
-                .collect(),
-        );
-        if bins::system("nft").is_some() {
-            // Without what its counters have counted.
-            let list = ["nft", "--stateless", "list", "ruleset"];
-            add("nft", self.lines(&list).await);
-        }
-        all
-    }
-
-    /// Waits until nothing is there that was not there before: a short clean-up in the background
-    /// is allowed, a leftover is not.
-    ///
-    /// # Panics
-    /// With what is left, or missing.
-    pub async fn leaves_only(&self, before: &BTreeSet<String>) {
-        let (left, missing) = self.changed_since(before, Duration::from_secs(10)).await;
-        assert!(
-            left.is_empty() && missing.is_empty(),
-            "left behind: {left:?}; missing: {missing:?}"
-        );
-    }
-
-    /// What is there that was not there before, and what is missing, once nothing is or `patience` has run out.
-    pub async fn changed_since(
-        &self,
-        before: &BTreeSet<String>,
-        patience: Duration,
-    ) -> (Vec<String>, Vec<String>) {
-        let deadline = Instant::now() + patience;
-        loop {
-            let now = self.look_around().await;
-            let left: Vec<_> = now.difference(before).cloned().collect();
-            // What was on its way out when `before` was taken may be gone now.
-            let missing = before
-                .difference(&now)
-                .filter(|m| !m.contains("images/trash"));
-            let missing: Vec<_> = missing.cloned().collect();
-            if (left.is_empty() && missing.is_empty()) || Instant::now() >= deadline {
-                return (left, missing);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    /// The output lines of a command in the yard.
-    pub async fn lines(&self, argv: &[&str]) -> BTreeSet<String> {
-        let (program, args) = argv.split_first().expect("a command");
-        let output = self.yard.command(program).args(args).output().await;
-        let output = output.expect("nsenter runs");
-        String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .map(|l| l.trim().to_owned())
-            .collect()
-    }
-
     /// Keeps the log of a failed test where people find it.
     fn keep_log(&self) {
         let to = bins::repository().join("target/test-logs");
@@ -574,19 +318,4 @@ impl Drop for Daemon {
             panic!("cgroups that cannot be removed: {left:?}");
         }
     }
-}
-
-/// A command's result in one piece, for messages.
-pub fn shown(output: &Output) -> String {
-    format!(
-        "{}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-/// Standard output as text.
-pub fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -1,0 +1,372 @@
+//! Each misdeed at each event, and before the plugin is active.
+
+use std::time::{Duration, Instant};
+
+use nri::{Adaptation, Outcome, PluginEvent, proto::*, stub::Stub};
+use prost::Message;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinHandle,
+};
+
+use crate::{
+    common::{self, Place, Record, container, pod, until, until_active},
+    raw::{DATA, Got, REQUEST, RESPONSE, RUNTIME, Raw, Request, Response, Status},
+};
+
+/// What a plugin does when its first event arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Misdeed {
+    Error,
+    Hang,
+    Close,
+    Garbage,
+    DataFrame,
+    HalfFrame,
+    HugeFrame,
+    HugeMessage,
+    Flood,
+    SecondRegistration,
+    UnknownStreamThenAnswer,
+    NeverReads,
+}
+
+impl Misdeed {
+    async fn commit(self, mut raw: Raw, event: Got) {
+        match self {
+            Self::Error => {
+                let status = Some(Status {
+                    code: 2,
+                    message: "it will not".into(),
+                });
+                let payload = Vec::new();
+                let response = Response { status, payload }.encode_to_vec();
+                raw.message(1, event.stream, RESPONSE, &response).await;
+            }
+            Self::Hang => while raw.read().await.is_some() {},
+            Self::Close => return,
+            Self::Garbage => raw.reply(event.stream, vec![0xff; 20]).await,
+            // For nobody, which means nothing; then what would be a fine answer as a response.
+            Self::DataFrame => {
+                raw.message(1, event.stream + 1000, DATA, b"").await;
+                let (status, payload) = (None, Vec::new());
+                let response = Response { status, payload }.encode_to_vec();
+                raw.message(1, event.stream, DATA, &response).await;
+            }
+            Self::HalfFrame => {
+                let _ = raw
+                    .stream
+                    .write_all(&[0, 0, 0, 1, 0, 0, 0, 100, 1, 2, 3])
+                    .await;
+            }
+            Self::HugeFrame => {
+                let _ = raw
+                    .stream
+                    .write_all(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff])
+                    .await;
+            }
+            Self::HugeMessage => {
+                // A ttrpc header that promises 2 GiB, in a frame of its own.
+                raw.frame(1, &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 1, RESPONSE, 0])
+                    .await;
+            }
+            Self::Flood => {
+                // Requests without end, and no answer is read.
+                let flood = async {
+                    loop {
+                        raw.request(RUNTIME, "UpdateContainers", vec![0; 2000])
+                            .await;
+                    }
+                };
+                let _ = tokio::time::timeout(Duration::from_secs(2), flood).await;
+                return;
+            }
+            Self::SecondRegistration => {
+                raw.register("77", "other").await;
+                assert_eq!(raw.status().await, Some(9));
+                raw.reply(event.stream, Vec::new()).await;
+            }
+            Self::UnknownStreamThenAnswer => {
+                raw.reply(event.stream + 1000, vec![1, 2, 3]).await;
+                raw.frame(9, b"for nobody").await;
+                raw.frame(1, b"").await;
+                raw.reply(event.stream, Vec::new()).await;
+            }
+            Self::NeverReads => {}
+        }
+        // Stay connected for as long as the runtime lets us; read nothing more.
+        let mut end = [0; 1];
+        if matches!(self, Self::Hang) {
+            return;
+        }
+        if self == Self::NeverReads {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            return;
+        }
+        while raw.stream.read(&mut end).await.is_ok_and(|n| n > 0) {}
+    }
+
+    /// The plugin is still there afterwards.
+    fn is_survived(self) -> bool {
+        matches!(
+            self,
+            Self::Error | Self::SecondRegistration | Self::UnknownStreamThenAnswer
+        )
+    }
+
+    fn expects(self, outcome: &Outcome) -> bool {
+        match self {
+            Self::Error => matches!(outcome, Outcome::Refused(_)),
+            Self::Hang | Self::HalfFrame | Self::NeverReads => *outcome == Outcome::TimedOut,
+            Self::Close | Self::HugeFrame => matches!(outcome, Outcome::Lost(_)),
+            Self::Garbage | Self::DataFrame => matches!(outcome, Outcome::Garbled(_)),
+            // Which of both is noticed first does not matter.
+            Self::HugeMessage | Self::Flood => {
+                matches!(outcome, Outcome::Lost(_) | Outcome::TimedOut)
+            }
+            Self::SecondRegistration | Self::UnknownStreamThenAnswer => {
+                *outcome == Outcome::Answered
+            }
+        }
+    }
+}
+
+async fn misbehaves(place: &Place, misdeed: Misdeed) -> JoinHandle<()> {
+    let mut raw = Raw::connect(place).await;
+    tokio::spawn(async move {
+        if let Some(event) = raw.first_event("10", "bad", 0x1fff).await {
+            misdeed.commit(raw, event).await;
+        }
+    })
+}
+
+/// Sends one event; gives what plugins said, and whether it went through.
+async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
+    let (p, c) = (pod("p"), container("c", "p"));
+    let none = LinuxResources::default;
+    let told = |r: Result<nri::Told, nri::Refused>| match r {
+        Ok(told) => (told.deliveries, true),
+        Err(refused) => (refused.deliveries, false),
+    };
+    match event {
+        Event::RunPodSandbox => match nri.run_pod_sandbox(p).await {
+            Ok(ran) => (ran.deliveries, true),
+            Err(refused) => (refused.deliveries, false),
+        },
+        Event::UpdatePodSandbox => told(nri.update_pod_sandbox(p, none(), none()).await),
+        Event::PostUpdatePodSandbox => told(Ok(nri.post_update_pod_sandbox(p).await)),
+        Event::StopPodSandbox => told(Ok(nri.stop_pod_sandbox(p).await)),
+        Event::RemovePodSandbox => told(Ok(nri.remove_pod_sandbox(p).await)),
+        Event::CreateContainer => {
+            let turn = nri.turn().await;
+            match nri.create_container(&turn, p, c).await {
+                Ok(created) => (created.deliveries, true),
+                Err(refused) => (refused.deliveries, false),
+            }
+        }
+        Event::PostCreateContainer => told(Ok(nri.post_create_container(p, c).await)),
+        Event::StartContainer => told(nri.start_container(p, c).await),
+        Event::PostStartContainer => told(Ok(nri.post_start_container(p, c).await)),
+        Event::UpdateContainer => {
+            let turn = nri.turn().await;
+            match nri.update_container(&turn, p, c, none()).await {
+                Ok(updated) => (updated.deliveries, true),
+                Err(refused) => (refused.deliveries, false),
+            }
+        }
+        Event::PostUpdateContainer => told(Ok(nri.post_update_container(p, c).await)),
+        Event::StopContainer => {
+            let turn = nri.turn().await;
+            (nri.stop_container(&turn, p, c).await.deliveries, true)
+        }
+        Event::RemoveContainer => told(Ok(nri.remove_container(p, c).await)),
+        _ => unreachable!("no test sends it"),
+    }
+}
+
+fn may_veto(event: Event) -> bool {
+    nri::policy::Class::of(event) == nri::policy::Class::Setup
+}
+
+/// One misdeed at each of the thirteen events.
+async fn at_every_event(misdeed: Misdeed) {
+    for (event, name) in nri::mask::EVENTS.into_iter().take(13) {
+        let place = Place::new();
+        let nri = place
+            .builder()
+            .request_timeout(Duration::from_millis(200) * common::patience())
+            .start()
+            .await
+            .unwrap();
+        let record = Record::default();
+        let good = Stub::builder(record.handlers())
+            .index("20")
+            .name("good")
+            .socket(place.socket());
+        let mut good = good;
+        let _good = good.start().await.unwrap();
+        let bad = misbehaves(&place, misdeed).await;
+        until_active(&nri, "10-bad").await;
+        until_active(&nri, "20-good").await;
+
+        let begun = Instant::now();
+        let (deliveries, passed) = send(&nri, event).await;
+        let case = format!("{misdeed:?} at {name}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(1) * common::patience(),
+            "{case} took {:?}",
+            begun.elapsed()
+        );
+        let outcome = &deliveries
+            .iter()
+            .find(|d| d.plugin.name == "bad")
+            .unwrap()
+            .outcome;
+        assert!(misdeed.expects(outcome), "{case}: {outcome:?}");
+        let vetoed = misdeed == Misdeed::Error && may_veto(event);
+        assert_eq!(passed, !vetoed, "{case}");
+        let told = record
+            .lines()
+            .iter()
+            .filter(|line| line.starts_with(name))
+            .count();
+        assert_eq!(told, usize::from(!vetoed), "{case}: the next plugin");
+        if misdeed.is_survived() {
+            assert_eq!(common::there(&nri).len(), 2, "{case}");
+        } else {
+            until(&format!("{case}: it is closed"), || {
+                common::there(&nri).len() == 1
+            })
+            .await;
+            assert!(
+                place
+                    .seen
+                    .saw("10-bad", |e| matches!(e, PluginEvent::Closed { .. }))
+            );
+        }
+        // Another pod's life is not touched.
+        nri.stop_pod_sandbox(pod("other")).await;
+        assert_eq!(
+            record.lines().last().unwrap(),
+            "StopPodSandbox other",
+            "{case}"
+        );
+        nri.shutdown("over").await;
+        bad.abort();
+        common::held(&case);
+    }
+}
+
+macro_rules! misdeeds {
+    ($($name:ident $misdeed:ident)*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            at_every_event(Misdeed::$misdeed).await;
+        })*
+    };
+}
+
+misdeeds! {
+    a_plugin_that_fails_at_each_event Error
+    a_plugin_that_hangs_at_each_event Hang
+    a_plugin_that_closes_at_each_event Close
+    a_plugin_that_answers_garbage_at_each_event Garbage
+    a_plugin_that_answers_in_a_data_frame_at_each_event DataFrame
+    a_plugin_that_sends_half_a_frame_at_each_event HalfFrame
+    a_plugin_that_promises_a_huge_frame_at_each_event HugeFrame
+    a_plugin_that_promises_a_huge_message_at_each_event HugeMessage
+    a_plugin_that_floods_at_each_event Flood
+    a_plugin_that_registers_again_at_each_event SecondRegistration
+    a_plugin_that_answers_calls_nobody_made_at_each_event UnknownStreamThenAnswer
+    a_plugin_that_never_reads_at_each_event NeverReads
+}
+
+const MISDEEDS: [Misdeed; 12] = [
+    Misdeed::Error,
+    Misdeed::Hang,
+    Misdeed::Close,
+    Misdeed::Garbage,
+    Misdeed::DataFrame,
+    Misdeed::HalfFrame,
+    Misdeed::HugeFrame,
+    Misdeed::HugeMessage,
+    Misdeed::Flood,
+    Misdeed::SecondRegistration,
+    Misdeed::UnknownStreamThenAnswer,
+    Misdeed::NeverReads,
+];
+
+/// None of them becomes active, and none holds the others up for longer than its timeouts.
+async fn before_it_is_active(method: &'static str) {
+    for misdeed in MISDEEDS {
+        let place = Place::new();
+        let nri = place
+            .builder()
+            .request_timeout(Duration::from_millis(200) * common::patience())
+            .sync_timeout(Duration::from_millis(200) * common::patience())
+            .start()
+            .await
+            .unwrap();
+        let record = Record::default();
+        let mut good = Stub::builder(record.handlers())
+            .index("20")
+            .name("good")
+            .socket(place.socket());
+        let _good = good.start().await.unwrap();
+        until_active(&nri, "20-good").await;
+        let mut raw = Raw::connect(&place).await;
+        let (begin, begun) = tokio::sync::oneshot::channel();
+        let bad = tokio::spawn(async move {
+            raw.register("10", "bad").await;
+            while let Some(got) = raw.read().await {
+                if got.kind != REQUEST {
+                    continue;
+                }
+                let request = Request::decode(got.payload.as_slice()).unwrap();
+                if request.method == method {
+                    begin.send(()).unwrap();
+                    return misdeed.commit(raw, got).await;
+                }
+                raw.reply(got.stream, Vec::new()).await;
+            }
+        });
+        let case = format!("{misdeed:?} at {method}");
+        begun
+            .await
+            .unwrap_or_else(|_| panic!("{case}: it is never asked"));
+        let begun = Instant::now();
+        nri.run_pod_sandbox(pod("p")).await.unwrap();
+        assert!(
+            begun.elapsed() < Duration::from_secs(1) * common::patience(),
+            "{case} took {:?}",
+            begun.elapsed()
+        );
+        assert_eq!(record.lines().last().unwrap(), "RunPodSandbox p", "{case}");
+        // Two of them do answer, whatever else they do.
+        let answers = misdeed.is_survived() && misdeed != Misdeed::Error;
+        until(&format!("{case}: it is rejected"), || {
+            let seen = place.seen.plugins.lock().unwrap();
+            let end = |e: &PluginEvent| {
+                matches!(e, PluginEvent::Rejected { .. } | PluginEvent::Closed { .. })
+            };
+            seen.iter().any(|(_, e)| end(e)) || answers
+        })
+        .await;
+        if !answers {
+            assert_eq!(common::there(&nri).len(), 1, "{case}");
+        }
+        nri.shutdown("over").await;
+        bad.abort();
+        common::held(&case);
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_misbehaves_at_configure_is_left_out() {
+    before_it_is_active("Configure").await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_misbehaves_at_synchronize_is_left_out() {
+    before_it_is_active("Synchronize").await;
+}

@@ -1,0 +1,132 @@
+//! What exists because of a daemon, to see what is left of it.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::Daemon;
+use crate::{bins, look};
+
+/// Whose a lease is that host-local had made but not written when it was killed: no call of any runtime takes it back.
+pub const NOBODY: &str = "nobody";
+
+impl Daemon {
+    /// All that exists because of this daemon now: compare two of these to see what was left.
+    /// Taken after a first pod came and went, so that what is made once is in both.
+    ///
+    /// # Panics
+    /// If the monitor of a removed container does not end.
+    pub async fn inventory(&self) -> BTreeSet<String> {
+        // It ends by itself and nobody waits for it; counted here, it would be missed later.
+        crate::until("the monitors of removed containers have ended", || async {
+            (!look::works_nowhere(self.yard.pid(), "cairn-monitor")).then_some(())
+        })
+        .await;
+        self.look_around().await
+    }
+
+    async fn look_around(&self) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        let mut add = |kind: &str, what: BTreeSet<String>| {
+            all.extend(what.into_iter().map(|w| format!("{kind} {w}")));
+        };
+        add("mount", look::mounts(self.yard.pid()));
+        add("process", look::processes(self.yard.pid()));
+        for dir in look::cgroup_dirs(&self.cgroup_parent) {
+            add(
+                &format!("cgroup {}", dir.display()),
+                look::tree(&dir)
+                    .into_iter()
+                    .filter(|p| Path::new(p).extension().is_none() && !p.contains('.'))
+                    .collect(),
+            );
+        }
+        for part in ["state", "root"] {
+            // As the yard sees it: there it may be a file system of its own.
+            let seen = look::tree(&self.yard.inside(self.path(part)));
+            add(
+                part,
+                seen.into_iter()
+                    .filter(|p| !p.starts_with("trace"))
+                    .collect(),
+            );
+        }
+        add("lease", self.leases());
+        add(
+            "link",
+            self.lines(&["ip", "-o", "-br", "link"])
+                .await
+                .into_iter()
+                .map(|l| l.split_whitespace().next().unwrap_or_default().to_owned())
+                .collect(),
+        );
+        if bins::system("nft").is_some() {
+            // Without what its counters have counted.
+            let list = ["nft", "--stateless", "list", "ruleset"];
+            add("nft", self.lines(&list).await);
+        }
+        all
+    }
+
+    /// What host-local has given away, and to which sandbox.
+    fn leases(&self) -> BTreeSet<String> {
+        let dir = self.path("leases");
+        let names = look::tree(&dir).into_iter();
+        let names = names.filter(|p| !p.ends_with("last_reserved_ip.0") && !p.ends_with("lock"));
+        let owned = |name: String| {
+            let lease = fs::read_to_string(dir.join(&name)).ok()?;
+            let owner = lease.lines().next().unwrap_or(NOBODY);
+            Some(format!("{name} of {owner}"))
+        };
+        names.filter_map(owned).collect()
+    }
+
+    /// Waits until nothing is there that was not there before: a short clean-up in the background
+    /// is allowed, a leftover is not.
+    ///
+    /// # Panics
+    /// With what is left, or missing.
+    pub async fn leaves_only(&self, before: &BTreeSet<String>) {
+        let (left, missing) = self.changed_since(before, Duration::from_secs(10)).await;
+        assert!(
+            left.is_empty() && missing.is_empty(),
+            "left behind: {left:?}; missing: {missing:?}"
+        );
+    }
+
+    /// What is there that was not there before, and what is missing, once nothing is or `patience` has run out.
+    pub async fn changed_since(
+        &self,
+        before: &BTreeSet<String>,
+        patience: Duration,
+    ) -> (Vec<String>, Vec<String>) {
+        let deadline = Instant::now() + patience;
+        loop {
+            let now = self.look_around().await;
+            let left: Vec<_> = now.difference(before).cloned().collect();
+            // What was on its way out when `before` was taken may be gone now.
+            let missing = before
+                .difference(&now)
+                .filter(|m| !m.contains("images/trash"));
+            let missing: Vec<_> = missing.cloned().collect();
+            if (left.is_empty() && missing.is_empty()) || Instant::now() >= deadline {
+                return (left, missing);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// The output lines of a command in the yard.
+    pub async fn lines(&self, argv: &[&str]) -> BTreeSet<String> {
+        let (program, args) = argv.split_first().expect("a command");
+        let output = self.yard.command(program).args(args).output().await;
+        let output = output.expect("nsenter runs");
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(|l| l.trim().to_owned())
+            .collect()
+    }
+}

@@ -1,0 +1,73 @@
+//! What a daemon is started with.
+
+use std::path::PathBuf;
+
+/// What a daemon is started with. The default has the built-in bridge and no plugin.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// More of `cairn.toml`: whole tables, such as `[nri]\nrequest_timeout = "500ms"`.
+    pub toml: String,
+    /// Plugins to launch: file name, program or script, configuration.
+    pub plugins: Vec<(String, PathBuf, Option<String>)>,
+    /// A CNI conflist; the CNI programs come from `hack/peers`.
+    pub cni: Option<String>,
+    /// Where the CNI programs lie, if not where `hack/peers` put them.
+    pub cni_programs: Option<PathBuf>,
+    /// Environment of the daemon, such as `CAIRN_FAULT`.
+    pub env: Vec<(String, String)>,
+    /// System calls that the daemon and all that it starts are refused, as `cairn-refuse` has it.
+    pub refused: Vec<String>,
+    /// The limits of open files that it starts with, soft and hard.
+    pub open_files: Option<(u64, u64)>,
+    /// Of the daemon's log; `debug` if nothing is said.
+    pub log_level: Option<&'static str>,
+    /// A rule that the daemon breaks (`serve --violate`). `CAIRN_TEST_VIOLATE` says it for all daemons of a run, whose
+    /// tests of that rule are then to fail.
+    pub violate: Option<String>,
+}
+
+impl Setup {
+    #[must_use]
+    pub fn toml(mut self, more: &str) -> Self {
+        self.toml.push_str(more);
+        self.toml.push('\n');
+        self
+    }
+    #[must_use]
+    pub fn plugin(mut self, file: &str, program: impl Into<PathBuf>) -> Self {
+        self.plugins.push((file.to_owned(), program.into(), None));
+        self
+    }
+    #[must_use]
+    pub fn plugin_with(mut self, file: &str, program: impl Into<PathBuf>, conf: &str) -> Self {
+        let plugin = (file.to_owned(), program.into(), Some(conf.to_owned()));
+        self.plugins.push(plugin);
+        self
+    }
+    #[must_use]
+    pub fn cni(mut self, conflist: &str) -> Self {
+        self.cni = Some(conflist.to_owned());
+        self
+    }
+    #[must_use]
+    pub fn refused(mut self, calls: &[&str]) -> Self {
+        self.refused
+            .extend(calls.iter().map(|call| (*call).to_owned()));
+        self
+    }
+    #[must_use]
+    pub fn open_files(mut self, soft: u64, hard: u64) -> Self {
+        self.open_files = Some((soft, hard));
+        self
+    }
+    #[must_use]
+    pub fn violate(mut self, rule: &str) -> Self {
+        self.violate = Some(rule.to_owned());
+        self
+    }
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
