@@ -45,7 +45,7 @@ const CONFLIST: &str = r#"{
 
 const CONFIG: &str = r#"
 [nri]
-request_timeout = "1s"
+request_timeout = "3s"
 [nri.plugin."50-logger"]
 restart = "on-failure"
 "#;

@@ -221,10 +221,12 @@ impl<'a> Keeper<'a> {
     async fn hit(&mut self, fault: Fault, prey: Prey) -> bool {
         let choice = self.rng.next();
         let deadline = Instant::now() + HUNT;
-        let found = loop {
+        let (seen, found) = loop {
+            // What is looked at now may be another program's when it is hit.
+            let now = Instant::now();
             let all = self.arena.prey(prey);
             if let Some(at) = choice.checked_rem(all.len() as u64) {
-                break all.into_iter().nth(usize::try_from(at).unwrap_or(0));
+                break (now, all.into_iter().nth(usize::try_from(at).unwrap_or(0)));
             }
             if Instant::now() > deadline {
                 return false;
@@ -240,7 +242,7 @@ impl<'a> Keeper<'a> {
                 | Fault::HoldCni
                 | Fault::HoldPlugin
         );
-        let token = self.weather.begin(cause(prey, &process, holds));
+        let token = self.weather.since_when(seen, cause(prey, &process, holds));
         let yard = &mut self.arena.daemon.yard;
         if !holds {
             yard.kill(process.pid, SIGKILL).await;
@@ -251,6 +253,8 @@ impl<'a> Keeper<'a> {
         let seconds = match prey {
             Prey::Monitor => (2, 20),
             Prey::Cni => (1, 4),
+            // Some of them for longer than a plugin has.
+            Prey::Plugin => (1, 10),
             _ => (1, 6),
         };
         let after = Duration::from_secs(5);

@@ -200,7 +200,11 @@ async fn leftovers(arena: &Arena, before: &BTreeSet<String>, report: &Report) {
         .await;
     // The faults kill CNI programs, also with the daemon.
     let unwritten = |item: &String| item.starts_with("lease ") && item.ends_with(NOBODY);
-    let left = left.into_iter().filter(|item| !unwritten(item)).collect();
+    let (nobodys, left): (Vec<_>, _) = left.into_iter().partition(unwritten);
+    report.fact(
+        "leases made and not written by a killed host-local",
+        nobodys.len().to_string(),
+    );
     for (word, items) in [("left over", left), ("missing", missing)] {
         if !items.is_empty() {
             let history = report.history();

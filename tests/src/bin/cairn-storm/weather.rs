@@ -67,10 +67,15 @@ impl Weather {
 
     /// From now on, until [`Weather::end`].
     pub(crate) fn begin(&self, cause: Cause) -> Token {
+        self.since_when(Instant::now(), cause)
+    }
+
+    /// A fault that may count from a moment on that has passed.
+    pub(crate) fn since_when(&self, from: Instant, cause: Cause) -> Token {
         let mut spells = self.spells();
         spells.push(Spell {
             cause,
-            from: Instant::now(),
+            from,
             until: None,
         });
         Token(spells.len() - 1)
