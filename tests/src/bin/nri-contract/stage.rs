@@ -94,6 +94,10 @@ impl Stage {
     pub fn was_hurried(&self) -> bool {
         *self.hurried.lock().unwrap_or_else(PoisonError::into_inner)
     }
+    /// What should have come in time did not: on a busy host that says nothing at the first attempt.
+    pub fn hurry(&self) {
+        *self.hurried.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
     /// A directory of the point's own on the host.
     pub fn directory(&self) -> Checked<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
