@@ -17,8 +17,11 @@ use nri::{
     Adaptation, Handlers, PluginSettings, policy::OnTimeout, proto::FailurePolicy, stub::Stub,
 };
 
-/// Long enough for a busy machine, short enough for a hundred of them.
-const LIMIT: Duration = Duration::from_millis(400);
+/// How long plugins have: who hangs uses it up, a hundred times; all else ends by itself.
+fn limit(misdeed: &str) -> Duration {
+    let seconds = if misdeed == "hang" { 1 } else { 10 };
+    Duration::from_secs(seconds) * common::patience()
+}
 
 /// How Go's stub says it: not at all, and in all four forms of its `FailurePolicy`.
 const POLICIES: [&str; 5] = ["none", "-", "f", "k", "fk"];
@@ -77,13 +80,13 @@ async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Cam
         Side::Ours(
             place
                 .builder()
-                .request_timeout(LIMIT)
+                .request_timeout(limit(misdeed))
                 .start()
                 .await
                 .unwrap(),
         )
     } else {
-        let limit = format!("{}ms", LIMIT.as_millis());
+        let limit = format!("{}ms", limit(misdeed).as_millis());
         let go = go_runtime(&place, &["-timeout", &limit])?;
         go.says("ready").await;
         Side::Go(go)
@@ -251,7 +254,7 @@ async fn our_stub_tells_the_go_runtime_its_policy() {
         wish(true, true),
     ] {
         let place = Place::new();
-        let Some(go) = go_runtime(&place, &["-timeout", "400ms"]) else {
+        let Some(go) = go_runtime(&place, &["-timeout", "1s"]) else {
             return;
         };
         go.says("ready").await;
@@ -266,7 +269,9 @@ async fn our_stub_tells_the_go_runtime_its_policy() {
             "{error}"
         );
         assert_eq!(side.send("RunPodSandbox", "good").await, "");
-        let ended = tokio::time::timeout(Duration::from_millis(500), stub.wait()).await;
+        // Who is kept hears nothing; of its end a plugin hears when it comes.
+        let patience = Duration::from_millis(if policy.keep_connected { 500 } else { 20_000 });
+        let ended = tokio::time::timeout(patience, stub.wait()).await;
         assert_eq!(ended.is_err(), policy.keep_connected, "{ended:?}");
     }
 }

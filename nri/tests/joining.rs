@@ -116,7 +116,7 @@ async fn a_plugin_that_hangs_in_synchronize_holds_operations_no_longer_than_the_
     let begun = Instant::now();
     nri.run_pod_sandbox(pod("p")).await.unwrap();
     assert!(
-        begun.elapsed() < Duration::from_secs(2),
+        begun.elapsed() < Duration::from_secs(10) * common::patience(),
         "{:?}",
         begun.elapsed()
     );
@@ -322,7 +322,7 @@ async fn a_plugin_that_reconnects_is_synchronised_again() {
     until("the socket is gone", || !place.socket().exists()).await;
     let nri = place.builder().start().await.unwrap();
     // It was told that the runtime stops, so it takes its time.
-    let deadline = Instant::now() + Duration::from_secs(8);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while record.lines().len() < 2 {
         assert!(Instant::now() < deadline, "it has not come back");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -355,11 +355,7 @@ async fn plugins_that_come_and_go_leave_no_task_and_no_descriptor() {
     }
     until("their tasks end", || metrics.num_alive_tasks() <= tasks).await;
     // Other tests of this process open descriptors too; a leak would be a hundred.
-    assert!(
-        descriptors() < open + 50,
-        "{} descriptors, before {open}",
-        descriptors()
-    );
+    until("their descriptors are closed", || descriptors() < open + 50).await;
 }
 
 /// Creates containers in parallel while plugins join; each container must be in a plugin's list or

@@ -22,6 +22,16 @@ fn hangs() -> Handlers {
         .stop_pod_sandbox(|_| async { std::future::pending().await })
 }
 
+/// From the next event on; who joins needs more.
+fn limit_requests(nri: &Adaptation, limit: Duration) -> Timeouts {
+    let timeouts = Timeouts {
+        request: limit,
+        ..nri.timeouts()
+    };
+    nri.set_timeouts(timeouts);
+    timeouts
+}
+
 async fn connect(place: &Place, index: &str, handlers: Handlers) -> Result<Stub, StubError> {
     let stub = Stub::builder(handlers).index(index).name("p");
     let mut stub = stub.socket(place.socket());
@@ -35,11 +45,7 @@ async fn time_outs_can_be_changed_while_the_runtime_runs() {
     let nri = builder.start().await.unwrap();
     let _stub = connect(&place, "10", hangs()).await.unwrap();
     until_active(&nri, "10-p").await;
-    let timeouts = Timeouts {
-        request: Duration::from_millis(50),
-        ..nri.timeouts()
-    };
-    nri.set_timeouts(timeouts);
+    let timeouts = limit_requests(&nri, Duration::from_millis(50));
     assert_eq!(nri.timeouts(), timeouts);
     let begun = Instant::now();
     let told = nri.run_pod_sandbox(pod("p")).await.unwrap();
@@ -278,11 +284,10 @@ async fn an_overdue_plugin_counts_as_active() {
         ..Default::default()
     };
     let plugins = [("10-p".parse().unwrap(), settings)].into();
-    let builder = place.builder().plugins(plugins);
-    let builder = builder.request_timeout(Duration::from_millis(50));
-    let nri = builder.start().await.unwrap();
+    let nri = place.builder().plugins(plugins).start().await.unwrap();
     let _stub = connect(&place, "10", hangs()).await.unwrap();
     until_active(&nri, "10-p").await;
+    limit_requests(&nri, Duration::from_millis(50));
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(nri.plugins()[0].state, nri::PluginState::Overdue);
     let text = nri.metrics("t");
@@ -301,9 +306,10 @@ async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
         })
     };
     let inner = said(Handlers::new().run_pod_sandbox(|_| async { Ok(()) }));
-    let builder = place.builder().request_timeout(Duration::from_millis(100));
+    let builder = place.builder();
     let builder = builder.in_process("05-inner".parse().unwrap(), inner);
     let nri = builder.start().await.unwrap();
+    let usual = nri.timeouts();
     let join = |handlers: Handlers| {
         let stub = Stub::builder(handlers).index("10").name("p");
         let mut stub = stub.socket(place.socket()).protocol(Protocol::V1Beta1);
@@ -311,7 +317,9 @@ async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
     };
     let late = join(said(hangs())).await;
     until_active(&nri, "10-p").await;
+    limit_requests(&nri, Duration::from_millis(100));
     nri.stop_pod_sandbox(pod("p")).await;
+    nri.set_timeouts(usual);
     let why = late.wait().await.to_string();
     assert!(
         why.contains("request-timeout: ") && why.contains("limit 100ms"),

@@ -188,7 +188,7 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             })
         }
         "late-answer" => usual().start_container(|_, _| async {
-            sleep(Duration::from_secs(2)).await;
+            sleep(Duration::from_secs(3)).await;
             Ok(())
         }),
         "lost-connection" => usual().start_container(|_, _| async {
@@ -204,7 +204,7 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
         "answer-after-shutdown" => usual().shutdown(move |_| {
             let runtime = connected(&connection);
             tokio::spawn(async move {
-                sleep(Duration::from_millis(30)).await;
+                sleep(Duration::from_millis(5)).await;
                 runtime.update_containers(Vec::new(), Vec::new()).await
             });
             async {}

@@ -7,6 +7,7 @@ use std::{
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -21,6 +22,9 @@ use tokio::{
 };
 
 use crate::tap::Tap;
+
+/// Held while a descriptor can be inherited.
+static LAUNCHING: Mutex<()> = Mutex::new(());
 
 /// Between SIGTERM and SIGKILL, and from the end of a connection to that of a launched plugin.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -56,8 +60,9 @@ impl Program {
         match &self.how {
             How::Awaited => Ok(None),
             How::Launched(command) => {
+                // Until ours is closed: nothing else that we start may inherit it.
+                let _alone = LAUNCHING.lock();
                 let socket = tap.connection()?;
-                // Inherited by this one child; we start one at a time and close it after.
                 fcntl_setfd(&socket, FdFlags::empty())?;
                 let (mut command, name) = self.command(command, output)?;
                 command

@@ -213,7 +213,7 @@ fn the_runtime_speaks_as_it_is_told() {
         assert!(run.text.contains(says), "{speaks} {plugin}: {}", run.text);
     }
     let run = bench.run(
-        "speaks = \"v0.12.5\"\nruntime.join_timeout = \"500ms\"",
+        "speaks = \"v0.12.5\"\nruntime.join_timeout = \"4s\"",
         &[],
         &broken("v1beta1"),
     );
@@ -253,7 +253,7 @@ fn a_plugin_comes_back_after_a_crash_a_restart_and_a_rollout() {
 #[test]
 fn a_plugin_that_does_not_come_back_fails_the_step_that_it_should_have_come_back_in() {
     let scenario = format!(
-        "runtime.join_timeout = \"500ms\"\n{CREATE}[[step]]\ndo = \"crash\"\n[[step]]\ndo = \"remove-pod\"\n"
+        "runtime.join_timeout = \"4s\"\n{CREATE}[[step]]\ndo = \"crash\"\n[[step]]\ndo = \"remove-pod\"\n"
     );
     let mut plugin = broken("stays-away");
     plugin.extend(["-socket-path".into(), "{socket}".into()]);

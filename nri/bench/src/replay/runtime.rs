@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     differ::differences,
-    script::{Answer, Call, UNIMPLEMENTED},
+    script::{Answer, Call, DEADLINE_EXCEEDED, UNIMPLEMENTED},
 };
 
 const PIECE: usize = 16 << 10;
@@ -124,6 +124,14 @@ impl Runtime {
         let Some(response) = answer.response() else {
             return Came::Garbage("the answer is none".to_owned());
         };
+        // A plugin's ttrpc may watch the time that it was given, and be first to say that it is over.
+        if response
+            .status
+            .as_ref()
+            .is_some_and(|s| s.code == DEADLINE_EXCEEDED)
+        {
+            return Came::TimedOut;
+        }
         if let Some(status) = response.status.filter(|status| status.code != 0) {
             return Came::Error(nri::record::Failure {
                 code: status.code,

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 /// UNIMPLEMENTED of gRPC.
 pub const UNIMPLEMENTED: i32 = 12;
+pub const DEADLINE_EXCEEDED: i32 = 4;
 const BETA: &str = "nri.pkg.api.v1beta1.";
 /// What an old plugin is told by StateChange.
 const STATE_CHANGE: &str = "StateChange";

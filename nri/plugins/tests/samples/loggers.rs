@@ -133,7 +133,11 @@ async fn a_launched_logger_takes_its_identity_and_its_configuration_from_the_run
         for folder in ["plugins", "conf.d"] {
             std::fs::create_dir(dir.join(folder)).expect("a folder");
         }
-        std::fs::copy(LOGGER, dir.join("plugins/30-logger")).expect("a copy");
+        // By a process of its own: what another test starts just now would inherit it open for writing, and a program
+        // that is open for writing is not started.
+        let mut copy = std::process::Command::new("cp");
+        let copied = copy.arg(LOGGER).arg(dir.join("plugins/30-logger")).status();
+        assert!(copied.expect("cp starts").success());
         let log = dir.join("log");
         let config = format!("logFile: {}\nevents: [pod]\naddEnv: X\n", log.display());
         std::fs::write(dir.join("conf.d/30-logger.conf"), config).expect("a file");
