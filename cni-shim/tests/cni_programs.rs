@@ -146,7 +146,7 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
         "a_plugin_that_hangs_is_killed_with_its_children",
         async |dir| {
             let config = Config {
-                add_timeout: Duration::from_millis(300),
+                add_timeout: Duration::from_secs(2),
                 ..config(&dir, &["10.77.0.0/24"])
             };
             let pids = dir.join("pids");
@@ -164,7 +164,7 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
             let start = Instant::now();
             let error = network.attach(attach).await.expect_err("fails").to_string();
             assert_eq!(error, "CNI plugin hang ADD: timed out and was killed");
-            assert!(start.elapsed() < Duration::from_secs(5));
+            assert!(start.elapsed() < Duration::from_secs(20));
             let pids = fs::read_to_string(pids).expect("it ran");
             support::eventually("both processes are gone", || {
                 let alive = |pid: &str| {

@@ -134,7 +134,13 @@ mod tests {
         let mut pid = String::new();
         let said = shell.stdout.as_mut().unwrap();
         BufReader::new(said).read_line(&mut pid).unwrap();
-        (shell, pid.trim().parse().unwrap())
+        let pid = pid.trim().parse().unwrap();
+        // While it becomes `sleep` it has no environment.
+        let sleeps = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
+        while !sleeps() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (shell, pid)
     }
 
     #[tokio::test]

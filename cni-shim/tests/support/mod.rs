@@ -158,8 +158,11 @@ pub fn write_list(config: &Config, list: &Value) {
 pub fn script(config: &Config, name: &str, body: &str) {
     fs::create_dir_all(&config.bin_dirs[0]).expect("makes");
     let path = config.bin_dirs[0].join(name);
-    fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("writes");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("sets");
+    let new = path.with_extension("new");
+    fs::write(&new, format!("#!/bin/sh\n{body}\n")).expect("writes");
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).expect("sets");
+    // Whole or not at all: a network may be looking for it.
+    fs::rename(new, path).expect("renames");
 }
 
 /// A sandbox's namespaces, and the request to attach it.

@@ -10,7 +10,9 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use cairn::image::Digest;
-use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
+};
 
 use crate::support::{Image, OCI_MANIFEST};
 
@@ -175,7 +177,8 @@ struct Port(OwnedFd);
 
 impl Port {
     fn take() -> Self {
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         sockopt::set_socket_reuseaddr(&socket, true).unwrap();
         bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         Self(socket)

@@ -96,7 +96,10 @@ impl Daemon {
             ipam["dataDir"] = self.path("leases").display().to_string().into();
         }
         let file = self.path("cni").join(format!("{name}.conflist"));
-        fs::write(file, conflist.to_string())
+        let new = file.with_extension("new");
+        fs::write(&new, conflist.to_string())?;
+        // Whole or not at all: a daemon may be looking for it.
+        fs::rename(new, file)
     }
 
     fn furnish(&self) -> std::io::Result<()> {

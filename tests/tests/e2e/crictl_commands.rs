@@ -123,10 +123,13 @@ async fn crictl_measures_watches_and_configures() {
     assert_eq!(of_pod, pod.id.as_str(), "{event}");
     events.kill().await.expect("crictl is killed");
 
-    let stats = json(
-        &daemon,
-        &["stats", "-s", "0", "-o", "json", "--id", &container.id],
-    )
+    // A layer that was never counted is answered without it after a moment.
+    let stats = until("its layer is counted", || async {
+        let asked = ["stats", "-s", "0", "-o", "json", "--id", &container.id];
+        let stats = json(&daemon, &asked).await;
+        let counted = !stats["stats"][0]["writableLayer"]["usedBytes"].is_null();
+        counted.then_some(stats)
+    })
     .await;
     let measured = &stats["stats"][0];
     assert_eq!(

@@ -76,9 +76,13 @@ async fn exec_does_not_wait_for_background_children() {
         .await
         .expect("ExecSync");
     assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"));
-    let left = container.exec(&["ps", "-o", "args"]).await;
-    let left = left.lines().filter(|line| *line == "sleep 1234").count();
-    assert_eq!(left, 1, "its child runs on");
+    // A shell that has not become it yet is called otherwise.
+    cairn_tests::until("its child runs on", || async {
+        let left = container.exec(&["ps", "-o", "args"]).await;
+        let left = left.lines().filter(|line| *line == "sleep 1234").count();
+        (left == 1).then_some(())
+    })
+    .await;
     pod.end().await;
 }
 

@@ -66,9 +66,9 @@ async fn recovery_removes_a_tree_deeper_than_a_stack() {
     let record = format!("root/containers/{}.json", container.id);
     std::fs::remove_file(daemon.path(&record)).expect("the record is there");
     daemon.serve().await;
+    let trash = cairn_tests::look::subdirs(&daemon.path("root/images/trash"));
     let volumes = cairn_tests::look::tree(&daemon.path("root/volumes"));
     assert!(volumes.is_empty(), "it was swept: {} left", volumes.len());
-    let trash = cairn_tests::look::subdirs(&daemon.path("root/images/trash"));
     assert!(!trash.is_empty(), "nobody waited for its removal");
     daemon.cri().pod_by_id(&pod.id, "deep").end().await;
     emptied_trash(&daemon).await;

@@ -14,7 +14,7 @@ use nri::{
 };
 use serde_json::Value;
 
-pub(crate) const GUARD: &str = "[nri]\nrequest_timeout = \"500ms\"\n\
+pub(crate) const GUARD: &str = "[nri]\nrequest_timeout = \"2s\"\n\
     tolerate_missing_annotation = \"cairn.test/tolerate\"\n\
     [nri.plugin.\"10-guard\"]\nrequired = true";
 
@@ -137,8 +137,8 @@ async fn touchy(daemon: &Daemon) -> nri::stub::Stub {
 #[tokio::test]
 async fn contract_g32_a_plugins_failure_at_teardown_is_told_when_all_is_torn_down_if_it_wants_that()
 {
-    let setup = Setup::default().toml("[nri]\nrequest_timeout = \"300ms\"");
-    let daemon = Daemon::with(setup).await;
+    let hasty = "[nri.plugin.\"10-touchy\"]\nrequest_timeout = \"1s\"";
+    let daemon = Daemon::with(Setup::default().toml(hasty)).await;
     let _touchy = touchy(&daemon).await;
     let other = Plugin::join(&daemon.nri_socket(), "20", "other").await;
     let shown = info(&daemon, "10-touchy").await;
@@ -188,7 +188,7 @@ async fn contract_g32_a_plugins_failure_at_teardown_is_told_when_all_is_torn_dow
     cri.pod("good").await.end().await;
 }
 
-const KEEPER: &str = "[nri.plugin.\"10-keeper\"]\nmust_run = true\nrequest_timeout = \"500ms\"";
+const KEEPER: &str = "[nri.plugin.\"10-keeper\"]\nmust_run = true\nrequest_timeout = \"2s\"";
 
 #[tokio::test]
 async fn what_a_must_run_plugin_missed_comes_after_its_synchronize_in_order_until_answered() {
@@ -255,7 +255,7 @@ async fn what_was_kept_for_a_must_run_plugin_ends_with_the_daemon() {
 }
 
 pub(crate) const SLOW: &str =
-    "[nri.plugin.\"10-slow\"]\non_timeout = \"skip\"\nrequest_timeout = \"300ms\"\n";
+    "[nri.plugin.\"10-slow\"]\non_timeout = \"skip\"\nrequest_timeout = \"1s\"\n";
 
 #[tokio::test]
 async fn a_late_answer_to_create_container_is_dropped_and_taken_back_by_stop_and_remove() {

@@ -209,6 +209,10 @@ async fn every_advertised_metric_has_a_sample_with_its_descriptors_labels() {
     });
     let container = pod.try_create(config).await.expect("CreateContainer");
     container.start().await.expect("StartContainer");
+    until("its layer is counted", || async {
+        stats(&cri, &container.id).await.ok()?.writable_layer
+    })
+    .await;
     let mut runtime = cri.client.runtime.clone();
     let answer = runtime
         .list_metric_descriptors(cri::ListMetricDescriptorsRequest {})

@@ -143,6 +143,13 @@ async fn a_launched_logger_takes_its_identity_and_its_configuration_from_the_run
         std::fs::write(dir.join("conf.d/30-logger.conf"), config).expect("a file");
     })
     .await;
+    // The runtime starts without one that takes its time.
+    let active = |world: &World| {
+        let plugins = world.nri.plugins();
+        let mut states = plugins.iter().map(|plugin| plugin.state);
+        states.any(|state| state == nri::PluginState::Active)
+    };
+    world.until("it has joined", active).await;
     let info = world.nri.plugins().remove(0);
     assert_eq!(info.id.to_string(), "30-logger");
     assert_eq!(info.events, nri::EventMask::POD);

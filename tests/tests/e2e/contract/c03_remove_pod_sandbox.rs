@@ -120,7 +120,8 @@ async fn contract_c03_remove_still_tells_who_the_pod_was() {
 
 #[tokio::test]
 async fn contract_c02_and_c03_an_error_or_a_hang_never_prevents_removal() {
-    let daemon = Daemon::with(Setup::default().toml("[nri]\nrequest_timeout = \"300ms\"")).await;
+    let hasty = "[nri.plugin.\"20-second\"]\nrequest_timeout = \"1s\"";
+    let daemon = Daemon::with(Setup::default().toml(hasty)).await;
     let first = Plugin::join(&daemon.nri_socket(), "10", "first").await;
     let second = Plugin::join(&daemon.nri_socket(), "20", "second").await;
     let last = Plugin::join(&daemon.nri_socket(), "30", "last").await;

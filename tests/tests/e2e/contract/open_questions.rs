@@ -54,7 +54,7 @@ async fn contract_o3_the_names_of_cdi_devices_are_told_at_create_container() {
 
 #[tokio::test]
 async fn contract_o5_a_plugin_that_timed_out_gets_no_stop_and_learns_by_its_next_list() {
-    let hasty = Setup::default().toml("[nri]\nrequest_timeout = \"400ms\"");
+    let hasty = Setup::default().toml("[nri]\nrequest_timeout = \"2s\"");
     let daemon = Daemon::with(hasty).await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "late").await;
     plugin.does(Event::RunPodSandbox, Deed::Hang);
