@@ -7,10 +7,7 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use crate::{
-    client::Client,
-    pod::{Cri, Pod},
-};
+use crate::{client::Client, client::Cri, pod::Pod};
 
 /// How many make or end pods at once.
 pub const CLIENTS: usize = 4;

@@ -1,7 +1,7 @@
 //! The CRI client: the crate `k8s-cri` over the daemon's Unix socket, with the types of
 //! `proto-cri` only for what that crate lacks.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use k8s_cri::v1::{
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
@@ -38,5 +38,24 @@ impl Client {
                 .max_decoding_message_size(MESSAGE_LIMIT),
             newer: proto_cri::v1::runtime_service_client::RuntimeServiceClient::new(channel),
         })
+    }
+}
+
+/// A client of one daemon, with what its requests have in common. Clones share the connection.
+#[derive(Clone, Debug)]
+pub struct Cri {
+    pub client: Client,
+    pub(crate) dir: Arc<Path>,
+    pub(crate) cgroup_parent: Arc<str>,
+}
+
+impl Cri {
+    /// Of a runtime that serves `client`; logs go below `dir`, cgroups below `cgroup_parent`.
+    pub fn new(client: Client, dir: &Path, cgroup_parent: &str) -> Self {
+        Self {
+            client,
+            dir: dir.into(),
+            cgroup_parent: cgroup_parent.into(),
+        }
     }
 }

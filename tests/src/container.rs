@@ -6,8 +6,8 @@ use k8s_cri::v1::{self as cri, ContainerState};
 use tonic::Status;
 
 use crate::{
+    client::Cri,
     criclog::{self, Record},
-    pod::Cri,
     until::until,
 };
 
@@ -194,5 +194,16 @@ impl Container {
         let info = status.info.get("info")?;
         let info: serde_json::Value = serde_json::from_str(info).ok()?;
         u32::try_from(info.get("pid")?.as_u64()?).ok()
+    }
+}
+
+impl Cri {
+    /// A container that is known by its id.
+    pub fn container_by_id(&self, id: &str, log: PathBuf) -> Container {
+        Container {
+            cri: self.clone(),
+            id: id.to_owned(),
+            log,
+        }
     }
 }

@@ -1,23 +1,11 @@
 //! Pods as a client sees them, and short ways to the CRI calls that every test makes.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs, path::Path};
 
 use k8s_cri::v1::{self as cri};
 use tonic::Status;
 
-use crate::{client::Client, container::Container, image::BUSYBOX, until::until};
-
-/// A client of one daemon, with what its requests have in common. Clones share the connection.
-#[derive(Clone, Debug)]
-pub struct Cri {
-    pub client: Client,
-    dir: Arc<Path>,
-    cgroup_parent: Arc<str>,
-}
+use crate::{client::Cri, container::Container, image::BUSYBOX, until::until};
 
 /// Puts a pod on the host's network.
 ///
@@ -50,15 +38,6 @@ pub fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSe
 }
 
 impl Cri {
-    /// Of a runtime that serves `client`; logs go below `dir`, cgroups below `cgroup_parent`.
-    pub fn new(client: Client, dir: &Path, cgroup_parent: &str) -> Self {
-        Self {
-            client,
-            dir: dir.into(),
-            cgroup_parent: cgroup_parent.into(),
-        }
-    }
-
     /// The configuration of a pod as a kubelet would send it.
     pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
         let uid = format!("uid-{name}");
@@ -191,15 +170,6 @@ impl Cri {
             cri: self.clone(),
             id: id.to_owned(),
             config: self.pod_config(name),
-        }
-    }
-
-    /// A container that is known by its id.
-    pub fn container_by_id(&self, id: &str, log: PathBuf) -> Container {
-        Container {
-            cri: self.clone(),
-            id: id.to_owned(),
-            log,
         }
     }
 }

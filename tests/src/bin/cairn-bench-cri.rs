@@ -17,9 +17,10 @@ use std::{
 use cairn_tests::{
     bench::{self, CLIENTS, HELPERS, HONOURS_SIGTERM, end, kib, pid, rss},
     client::Client,
+    client::Cri,
     container::Container,
     cri,
-    pod::{Cri, Pod, host_network, security},
+    pod::{Pod, host_network, security},
 };
 use tokio::task::JoinSet;
 

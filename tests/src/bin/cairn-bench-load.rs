@@ -19,9 +19,10 @@ use std::{
 
 use cairn_tests::{
     bench::{self, CLIENTS, HELPERS, HONOURS_SIGTERM, end, rss},
+    client::Cri,
     container::Container,
     cri,
-    pod::{Cri, Pod},
+    pod::Pod,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{net::TcpListener, task::JoinSet, time};

@@ -17,12 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cairn_tests::{
-    Daemon, Setup,
-    client::Client,
-    cri,
-    pod::{Cri, host_network},
-};
+use cairn_tests::{Daemon, Setup, client::Client, client::Cri, cri, pod::host_network};
 use nri::{Handlers, stub::Stub};
 
 const SERIES: [usize; 4] = [0, 1, 5, 10];

@@ -18,9 +18,9 @@ use tempfile::TempDir;
 use crate::{
     bins,
     client::Client,
+    client::Cri,
     image::{BUSYBOX, Image},
     look,
-    pod::Cri,
     until::poll_within,
     yard::{Ended, Yard},
 };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use cairn_tests::{
     Daemon,
+    client::Cri,
     cri::{self, ContainerEventType as Type, ContainerState, PodSandboxState},
-    pod::Cri,
     until,
     until::PATIENCE,
 };

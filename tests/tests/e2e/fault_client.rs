@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
-use cairn_tests::{Daemon, client::Client, cri, daemon::Setup, plugin::Plugin, pod::Cri, until};
+use cairn_tests::{Daemon, client::Client, client::Cri, cri, daemon::Setup, plugin::Plugin, until};
 use nri::proto::Event;
 use tonic::Code;
 

@@ -6,8 +6,10 @@ use std::{
 };
 
 use cairn_tests::{
-    Daemon, Setup, bins, cri,
-    pod::{Cri, host_network, security},
+    Daemon, Setup, bins,
+    client::Cri,
+    cri,
+    pod::{host_network, security},
 };
 
 const CONFLIST: &str = r#"{

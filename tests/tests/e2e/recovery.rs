@@ -8,11 +8,12 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use cairn_tests::{
     Daemon, Setup, bins,
+    client::Cri,
     container::Container,
     cri,
     cri::{ContainerState, PodSandboxState},
     plugin::Plugin,
-    pod::{Cri, Pod, pod_namespaces},
+    pod::{Pod, pod_namespaces},
     until,
 };
 use nri::proto::Event;

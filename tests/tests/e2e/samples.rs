@@ -4,10 +4,11 @@
 use std::{fs, path::PathBuf};
 
 use cairn_tests::{
-    Daemon, Setup, bins, cri,
+    Daemon, Setup, bins,
+    client::Cri,
+    cri,
     daemon::shown,
     image::{BUSYBOX, Image},
-    pod::Cri,
     until,
 };
 use serde_json::Value;

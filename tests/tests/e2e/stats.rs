@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use cairn_tests::{
     Daemon,
+    client::Cri,
     cri::{self, ContainerState},
-    pod::{Cri, host_network},
+    pod::host_network,
     until,
 };
 use tonic::Code;

@@ -11,10 +11,10 @@ use std::{
 
 use cairn_tests::{
     Daemon, Setup, bins,
+    client::Cri,
     daemon::shown,
     image::{BUSYBOX, Image},
     look,
-    pod::Cri,
     until::poll_within,
     yard::Yard,
 };

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cairn_tests::pod::Cri;
+use cairn_tests::client::Cri;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Code, Status};

@@ -7,9 +7,9 @@ use std::{
 };
 
 use cairn_tests::{
+    client::Cri,
     cri::{self, ContainerState},
     criclog,
-    pod::Cri,
 };
 use tonic::Code;
 

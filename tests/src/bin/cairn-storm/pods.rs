@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_tests::{
-    cri,
-    pod::{Cri, host_network},
-};
+use cairn_tests::{client::Cri, cri, pod::host_network};
 use tonic::Code;
 
 use crate::{

@@ -1,9 +1,11 @@
 //! C-01.13: addresses that plugins give to pods, where `network.nri` says so.
 
 use cairn_tests::{
-    Daemon, Setup, cri,
+    Daemon, Setup,
+    client::Cri,
+    cri,
     plugin::Plugin,
-    pod::{Cri, Pod, host_network},
+    pod::{Pod, host_network},
 };
 use nri::proto::Event;
 

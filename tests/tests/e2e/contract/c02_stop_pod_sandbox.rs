@@ -4,11 +4,12 @@ use std::fs;
 
 use cairn_tests::{
     Daemon, Setup,
+    client::Cri,
     container::Container,
     cri::{ContainerState, PodSandboxState},
     look,
     plugin::{Gate, Plugin, Seen},
-    pod::{Cri, Pod},
+    pod::Pod,
 };
 use nri::proto::Event;
 use tokio::task::JoinHandle;

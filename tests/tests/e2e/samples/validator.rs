@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cairn_tests::{Daemon, Setup, bins, cri, plugin::Plugin, pod::Cri, until};
+use cairn_tests::{Daemon, Setup, bins, client::Cri, cri, plugin::Plugin, until};
 use nri::{
     adjust::{Adjust, HookKind},
     proto::{ContainerAdjustment, Event, Hook, LinuxSeccomp},
