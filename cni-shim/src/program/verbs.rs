@@ -181,13 +181,19 @@ impl Target {
     fn read(environment: &impl Fn(&str) -> Option<String>) -> Result<Self, Fault> {
         let set = |name: &str| environment(name).unwrap_or_default();
         let (id, interface) = (set("CNI_CONTAINERID"), set("CNI_IFNAME"));
-        crate::network::check_id(&id)
-            .map_err(|_| Fault::environment(format!("CNI_CONTAINERID {:?} is none", short(&id))))?;
+        crate::network::check_id(&id).map_err(|_| {
+            Fault::environment(format!(
+                "CNI_CONTAINERID {:?} is not a valid id",
+                short(&id)
+            ))
+        })?;
         let fits = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | ':');
         let dots = matches!(interface.as_str(), "." | "..");
         if interface.is_empty() || interface.len() > 15 || dots || !interface.chars().all(fits) {
             let shown = short(&interface);
-            return Err(Fault::environment(format!("CNI_IFNAME {shown:?} is none")));
+            return Err(Fault::environment(format!(
+                "CNI_IFNAME {shown:?} is not an interface name"
+            )));
         }
         Ok(Self {
             key: key(&id, &interface),

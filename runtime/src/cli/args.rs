@@ -50,9 +50,9 @@ pub enum Command {
     Plugins(Plugins),
     /// Tell how a container came to be as it is: what CRI asked for, what each plugin changed, what came out.
     Explain(Explain),
-    /// List what is held since its record cannot be read: pods and containers that run on untouched.
+    /// List what is held: pods and containers whose records cannot be read; they run on untouched.
     Recover(Recover),
-    /// Stop and remove a pod or a container; by force also what is held, or cannot be undone.
+    /// Stop and remove pods or containers; with --force even if a step fails, or the record cannot be read.
     Rm(Rm),
     /// Print a completion script for a shell.
     Completion { shell: clap_complete::Shell },
@@ -214,9 +214,9 @@ pub enum ImageCommand {
     Pull(ImagePull),
     /// Remove images with all their names; tells which containers still use them.
     Rm(ImageRm),
-    /// Hold images against what was pulled: after a loss of power, or with a bad disk; exit 1 if one is damaged.
+    /// Compare images with what was pulled: after a power loss, or on a bad disk; exit 1 if one is damaged.
     Verify(ImageVerify),
-    /// Import an OCI layout tar ("-" reads standard input).
+    /// Import an image archive: an OCI layout tar, or what `docker save` wrote ("-" reads standard input).
     Import {
         file: PathBuf,
         /// A name for an image that the archive does not name.
@@ -347,14 +347,14 @@ pub struct ImagePull {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads all files of the images' layers from the disk, and holds type, mode, owner, size, link target, attributes and content of
-each against what was unpacked; and each image's configuration against the image's id. Containers run on meanwhile.
+Reads all files of the images' layers from the disk, and compares type, mode, owner, size, link target, attributes and content of
+each with what was unpacked; and each image's configuration with the image's id. Containers run on meanwhile.
 
 An image that is set aside is not there until it is pulled again (a kubelet does that by itself), which fetches the damaged
 layers only. A damaged layer that a container or an image volume has is left, and its users are named.
 
-Exit code 1: something is damaged, or was until now. Layers that nothing is known of to hold them against are told, and are no
-damage.")]
+Exit code 1: something is damaged, or was until now. Layers without an inventory cannot be verified: they are listed, and do
+not count as damaged.")]
 pub struct ImageVerify {
     /// Names or ids of images, or unique beginnings of ids; all images if none is given.
     #[arg(value_name = "IMAGE")]
@@ -452,7 +452,7 @@ pub struct Rm {
     /// Id of a pod or container, or unique prefix of it.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
-    /// Skip what cannot be undone; also remove what is held.
+    /// If a step of the removal fails, skip it and name it; also remove what is held.
     #[arg(short, long)]
     pub force: bool,
     #[command(flatten)]
@@ -482,7 +482,8 @@ With it, where it differs from the default:
   keep connected       a time-out does not close it (on_timeout = \"keep\")
 
 Latencies are over the last 256 calls. BACKLOG counts the Stop and Remove events that are kept for
-a plugin with must_run. JSON has the same and more, with durations in nanoseconds.")]
+a plugin with must_run. JSON has more, with durations in nanoseconds, and other words for STATE: active
+(connected), overdue (hung), absent (MISSING, missing), gone (closed).")]
 pub struct Plugins {
     /// For people, or for programs.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]

@@ -45,7 +45,9 @@ pub async fn channel(connect: &Connect) -> Result<Channel, String> {
         .map_err(|error| {
             let cause = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
-            format!("no daemon answers at {endpoint}: {cause}")
+            format!(
+                "no daemon answers at {endpoint}: {cause} (is it running, and are you root? --connect names another endpoint)"
+            )
         })
 }
 
@@ -132,7 +134,7 @@ pub async fn explain(arguments: args::Explain) -> Result<(), String> {
         .into_inner()
         .json;
     let explained: Explanation = serde_json::from_str(&json)
-        .map_err(|error| format!("the daemon sent an explanation that is none: {error}"))?;
+        .map_err(|error| format!("the daemon sent an explanation that cannot be read: {error}"))?;
     match arguments.output {
         Output::Table => {
             let (width, color) = terminal();
@@ -182,8 +184,9 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
                 .into_inner();
             while let Some(event) = events.next().await {
                 let line = event.map_err(|status| status.message().to_owned())?.json;
-                take(&line)
-                    .map_err(|error| format!("the daemon sent an event that is none: {error}"))?;
+                take(&line).map_err(|error| {
+                    format!("the daemon sent an event that cannot be read: {error}")
+                })?;
             }
         }
     }

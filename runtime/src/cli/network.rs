@@ -69,7 +69,7 @@ async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
 
 fn said(status: tonic::Status) -> String {
     match is_unserved(&status) {
-        true => "this runtime does not tell of its networks".to_owned(),
+        true => "this runtime cannot list networks: only cairn can".to_owned(),
         false => status.message().to_owned(),
     }
 }

@@ -66,7 +66,7 @@ async fn answer<T>(
     match tokio::time::timeout(PATIENCE, question).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) if is_unserved(&status) => {
-            Err(format!("{call}: this runtime does not tell"))
+            Err(format!("{call}: this runtime does not support it"))
         }
         Ok(Err(status)) => Err(format!("{call}: {}", status.message())),
         Err(_) => Err(format!("{call}: no answer in {} s", PATIENCE.as_secs())),

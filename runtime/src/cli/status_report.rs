@@ -134,7 +134,7 @@ fn unmet(answers: &Answers, kind: &str) -> Option<(String, String)> {
     match answers.conditions.iter().find(|c| c.r#type == kind) {
         Some(condition) if condition.status => None,
         Some(condition) => Some((condition.reason.clone(), condition.message.clone())),
-        None => Some((String::new(), format!("Status does not tell {kind}"))),
+        None => Some((String::new(), format!("Status has no condition {kind}"))),
     }
 }
 
@@ -197,24 +197,24 @@ fn plugin(plugin: &Plugin) -> Option<Finding> {
     let finding = match plugin.state.as_str() {
         "absent" if plugin.required => Finding::fails(
             "plugins",
-            format!("{id} is MISSING for {since}{last}"),
+            format!("{id} has been MISSING for {since}{last}"),
             format!(
                 "no pod and no container is created without it: start it, or take `required` off [nri.plugin.\"{id}\"] in cairn.toml"
             ),
         ),
         "absent" => Finding::limited(
             "plugins",
-            format!("{id} is missing for {since}{last}"),
+            format!("{id} has been missing for {since}{last}"),
             "Stop and Remove events are kept for it: start it",
         ),
         "overdue" if plugin.required => Finding::fails(
             "plugins",
-            format!("{id} hangs for {since}{last}"),
+            format!("{id} has not answered for {since}{last}"),
             "no pod and no container is created until it answers: restart it",
         ),
         "overdue" => Finding::limited(
             "plugins",
-            format!("{id} hangs for {since}{last}"),
+            format!("{id} has not answered for {since}{last}"),
             "it gets no event until it answers: restart it",
         ),
         "gone" => Finding::limited(
@@ -268,7 +268,7 @@ fn directory(directory: &Directory) -> Finding {
     };
     let remedy = match what {
         "state" => {
-            "free it, or make it larger: it holds sockets, namespaces and what hosts and resolv.conf of pods take"
+            "free it, or make it larger: it holds sockets, namespaces and the directories of monitors"
         }
         _ => {
             "remove images that nobody uses (`crictl rmi --prune`) and pods that ended, or make it larger"

@@ -74,15 +74,30 @@ ready
 #[test]
 fn a_missing_plugin_fails_where_it_is_required_and_limits_where_it_must_run() {
     for (state, required, is, says) in [
-        ("absent", true, State::Fails, "10-guard is MISSING for 3m"),
+        (
+            "absent",
+            true,
+            State::Fails,
+            "10-guard has been MISSING for 3m",
+        ),
         (
             "absent",
             false,
             State::Limited,
-            "10-guard is missing for 3m",
+            "10-guard has been missing for 3m",
         ),
-        ("overdue", true, State::Fails, "10-guard hangs for 3m"),
-        ("overdue", false, State::Limited, "10-guard hangs for 3m"),
+        (
+            "overdue",
+            true,
+            State::Fails,
+            "10-guard has not answered for 3m",
+        ),
+        (
+            "overdue",
+            false,
+            State::Limited,
+            "10-guard has not answered for 3m",
+        ),
         ("gone", false, State::Limited, "10-guard was closed 3m ago"),
         ("active", true, State::Ok, "connected: 10-guard"),
         ("joining", true, State::Ok, "none connected"),
@@ -169,7 +184,7 @@ fn pulls_are_told_with_what_is_announced() {
 #[test]
 fn what_cannot_be_asked_is_told_and_nobody_at_all_is_not_ready() {
     let answers = Answers {
-        plugins: Err("Plugins: this runtime does not tell".into()),
+        plugins: Err("Plugins: this runtime does not support it".into()),
         ..well()
     };
     assert_eq!(told(answers).0, State::Limited);

@@ -153,7 +153,10 @@ pub fn network_config(config: &Config) -> Result<cni_shim::Config> {
     let subnets = [&network.subnet, &network.subnet6]
         .into_iter()
         .filter(|text| !text.is_empty())
-        .map(|text| subnet(text).ok_or_else(|| Error::invalid(format!("subnet {text}: is none"))))
+        .map(|text| {
+            subnet(text)
+                .ok_or_else(|| Error::invalid(format!("network.subnet {text}: not a subnet")))
+        })
         .collect::<Result<_>>()?;
     Ok(cni_shim::Config {
         conf_dir: network.cni_conf_dir.clone(),

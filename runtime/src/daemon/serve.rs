@@ -1,4 +1,4 @@
-//! The daemon: lock, open, recover, bind, serve, drain.
+//! The daemon: lock, bind, open, recover, serve, drain. The sockets are bound first; nothing is accepted before recovery is done.
 //!
 //! Nothing is touched before the configuration was checked, and no RPC is served before
 //! recovery is done (CRI-812).
@@ -46,7 +46,7 @@ pub enum Error {
     Open(#[from] error::Error),
     #[error("listen on {path}: {cause}")]
     Listen { path: String, cause: io::Error },
-    #[error("listen on {path}: another program answers there")]
+    #[error("listen on {path}: another program answers there: end it, or set another `listen`")]
     Taken { path: String },
     #[error("{0}")]
     Host(String),

@@ -19,8 +19,8 @@ use super::turns;
 /// Options of an image store. `Options::new` gives the defaults.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `<root>/containers`: `<id>/rootfs` below it is made and removed here.
-    pub containers_dir: PathBuf,
+    /// `<root>/roots`: `<id>/rootfs` below it is made and removed here.
+    pub roots_dir: PathBuf,
     /// Where image volumes are mounted, if not below the store; may be on another file system, best
     /// one that a reboot clears.
     pub volumes_dir: Option<PathBuf>,
@@ -43,9 +43,9 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(containers_dir: PathBuf, unpack_helper: Vec<OsString>) -> Self {
+    pub fn new(roots_dir: PathBuf, unpack_helper: Vec<OsString>) -> Self {
         Self {
-            containers_dir,
+            roots_dir,
             volumes_dir: None,
             unpack_helper,
             registry_config_dir: None,

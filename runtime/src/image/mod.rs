@@ -98,7 +98,7 @@ impl Images {
         }));
         let options = &images.0.options;
         let volumes = images.0.volumes_dir();
-        mount::find_uses(&images.0.store, &options.containers_dir, &volumes)?;
+        mount::find_uses(&images.0.store, &options.roots_dir, &volumes)?;
         images.0.store.collect();
         for reference in &options.pinned {
             if let Some(image) = reference

@@ -1,13 +1,13 @@
 //! Views of images: a container's root, and read-only image volumes. Overlayfs both (CRI-450).
 //!
 //! ```text
-//! <containers>/<id>/rootfs/         one container's: use.json, upper/, work/
+//! <roots>/<id>/rootfs/              one container's: use.json, upper/, work/
 //! <volumes>/<pod>/<image>/          one pod's view of an image: use.json, merged/ (mounted)
 //! ```
 //!
-//! A container's root is only described here; it is mounted inside the container's own mount
-//! namespace by whoever makes the container, so that the host's sees nothing of it. An image volume
-//! is shared by a pod's containers and mounted in the host's.
+//! A container's root is described here, and mounted on the host only for the moment in which the
+//! container's own mount namespace is made (`pod/start_container.rs`). An image volume is shared by
+//! a pod's containers and stays mounted on the host.
 //!
 //! `use.json` names the layers before anything is mounted, so that a layer is kept while a view of
 //! it may exist, also over a restart of the daemon. The file is not flushed: a view does not outlive
@@ -128,7 +128,7 @@ impl Images {
             else {
                 continue;
             };
-            if parent.parent() == Some(&self.0.options.containers_dir) {
+            if parent.parent() == Some(&self.0.options.roots_dir) {
                 found.containers.insert(id);
             } else {
                 found.pods.insert(id);
@@ -254,7 +254,7 @@ impl Images {
         Ok(self
             .0
             .options
-            .containers_dir
+            .roots_dir
             .join(component(container_id)?)
             .join("rootfs"))
     }
@@ -309,7 +309,7 @@ impl Rootfs {
             .collect()
     }
 
-    /// Mounts it in this process's mount namespace; for tools and tests.
+    /// Mounts it in this process's mount namespace: for a start, until the container has its own.
     pub fn mount_at(&self, target: &Path, userns: Option<Userns>) -> Result<(), Error> {
         let upper = Some((&*self.upper, &*self.work));
         Overlay {

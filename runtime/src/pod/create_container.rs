@@ -85,7 +85,7 @@ impl CreateContainer {
             hooks: ContainerHooks::default(),
             cgroup: cgroup::leaf(&pod.cell.get().cgroup_parent, &request.id),
         };
-        Container::new(Cell::loaded(self.records.clone(), record))
+        Container::new(Cell::of(self.records.clone(), record))
     }
 
     /// # Errors

@@ -32,7 +32,7 @@ impl Dirs {
         self.state.join("containers")
     }
 
-    /// Where a container's root is mounted, in the mount namespace of the create helper.
+    /// Where a container's root is mounted on the host for the moment of its start.
     pub fn rootfs(&self, container: &str) -> PathBuf {
         self.container(container).join("rootfs")
     }

@@ -6,8 +6,8 @@
 //! ```
 //! Nothing of them is touched: processes, monitors, roots, networks, namespaces. They are listed NOTREADY and
 //! UNKNOWN, with whatever of the record can be made out; StopPodSandbox and its like are refused, since a kubelet
-//! stops what is not ready by itself. A container is held with its pod. Filled once, by recovery; only `discard.rs`
-//! takes something out.
+//! stops what is not ready by itself. A container is held with its pod. Filled once, by recovery; only
+//! `remove_by_id.rs` takes something out.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
 //! What is kept of a pod and of a container over a restart. Immutable facts and state in one
-//! record per object; the specs, larger and written once, lie beside it (`spec.rs`).
+//! record per object; the specs, larger and seldom written, lie beside it (`spec.rs`).
 
 use std::{collections::BTreeMap, path::PathBuf};
 

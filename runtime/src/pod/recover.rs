@@ -104,7 +104,7 @@ impl Recovery {
             if record.phase == PodPhase::Creating {
                 record.hooks.remove = Mark::Begun;
             }
-            recovered.push(Pod::new(Cell::loaded(self.pods.clone(), record)));
+            recovered.push(Pod::new(Cell::of(self.pods.clone(), record)));
         }
         let orphans = self.adopt(&recovered, containers);
         for (pod, _) in &recovered {
@@ -176,7 +176,7 @@ impl Recovery {
             }
             match pods.iter().find(|(pod, _)| pod.id == record.pod) {
                 Some((pod, _)) => {
-                    let cell = Cell::loaded(self.containers.clone(), record);
+                    let cell = Cell::of(self.containers.clone(), record);
                     pod.insert(Arc::new(Container::new(cell)));
                 }
                 None => orphans.push(record),
@@ -412,7 +412,7 @@ fn know_what_was_used(pod: &Pod) {
 
 fn log<E: std::fmt::Display>(pod: &Pod, step: &str, result: std::result::Result<(), E>) {
     if let Err(error) = result {
-        tracing::error!(pod = %pod.id, step, %error, "recovery");
+        tracing::error!(pod = %pod.id, step, %error, "a step of recovery failed");
     }
 }
 

@@ -182,7 +182,7 @@ impl RunPodSandbox {
         outcome: watch::Sender<Option<Result<()>>>,
         asker: spans::Context,
     ) {
-        let (pod, queue) = Pod::new(Cell::loaded(self.records.clone(), record));
+        let (pod, queue) = Pod::new(Cell::of(self.records.clone(), record));
         self.registry.publish(&pod);
         let subject = event_log::subject(&pod, None);
         let phases = asker.scope(self.phases(&pod, &plan));

@@ -56,7 +56,7 @@ impl Others {
             let plugins = wanted.askers.of_eviction(target).to_vec();
             let names: Vec<String> = plugins.iter().map(ToString::to_string).collect();
             if let Err(error) = self.evict(&names.join(", "), target, reason) {
-                tracing::warn!(container = %target, %error, "eviction");
+                tracing::warn!(container = %target, %error, "could not be evicted, as a plugin asked");
                 all.push(Failed {
                     plugins,
                     target: target.clone(),

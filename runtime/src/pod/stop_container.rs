@@ -98,12 +98,14 @@ impl StopContainer {
             let asked = tokio::time::timeout(UNANSWERED, monitor.kill(libc::SIGKILL, true)).await;
             match asked {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(container = %container.id, %error, "kill"),
+                Ok(Err(error)) => {
+                    tracing::warn!(container = %container.id, %error, "could not be killed")
+                }
                 // Its watcher learns of its end, and does the rest by the cgroup.
                 Err(_) => {
                     tracing::warn!(container = %container.id, "its monitor does not answer: killed, and the container with it");
                     if let Err(error) = launcher.end_monitor(&dir).await {
-                        tracing::warn!(container = %container.id, %error, "kill");
+                        tracing::warn!(container = %container.id, %error, "could not be killed");
                     }
                 }
             }
@@ -115,7 +117,7 @@ impl StopContainer {
                 let ending = exit.map_or(Ending::Lost, Ending::Exited);
                 pod.post_container(&container.id, ContainerWork::Exited(ending));
             }
-            Err(error) => tracing::warn!(container = %container.id, %error, "kill"),
+            Err(error) => tracing::warn!(container = %container.id, %error, "could not be killed"),
         }
     }
 }

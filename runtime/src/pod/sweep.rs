@@ -130,6 +130,8 @@ fn others(dir: &Path, owners: &HashSet<String>) -> Vec<String> {
 fn log<E: std::fmt::Display>(what: &str, id: &str, result: std::result::Result<(), E>) {
     match result {
         Ok(()) => tracing::warn!(id, "{what} without a record: removed"),
-        Err(error) => tracing::error!(id, %error, "{what} without a record"),
+        Err(error) => {
+            tracing::error!(id, %error, "{what} without a record: could not be removed; tried again at the next start")
+        }
     }
 }

@@ -31,7 +31,7 @@ pub fn mounts() -> Finding {
         Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => Finding::fails(
             "kernel",
             format!("Linux {release} has no mount_setattr"),
-            "cairn needs Linux 5.12 or later",
+            "cairn needs Linux 5.14 or later",
         ),
         Err(e) => Finding::fails(
             "kernel",

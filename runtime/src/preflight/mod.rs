@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Config ──► inspect ──► Report ──► cli/check_table.rs: a table, JSON
-//!                            └─► log (the daemon); its `user_namespaces` is what Status tells
+//!                            └─► log (the daemon); its `no_user_namespaces` is what Status tells
 //! ```
 //! Nothing here decides by a kernel's version. What is made to try something is made in a directory
 //! of its own on the file system in question, and removed.

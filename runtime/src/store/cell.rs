@@ -18,23 +18,13 @@ pub struct Cell<R> {
 }
 
 impl<R: Record> Cell<R> {
-    /// A record that is on disk already.
-    pub fn loaded(store: Store<R>, record: R) -> Self {
+    /// A record, on disk or not: the next [`change`](Self::change) writes it.
+    pub fn of(store: Store<R>, record: R) -> Self {
         Self {
             store,
             current: RwLock::new(Arc::new(record)),
             writing: tokio::sync::Mutex::new(()),
         }
-    }
-
-    /// Writes a new record.
-    ///
-    /// # Errors
-    /// When it cannot be written; nothing is left then.
-    pub async fn create(store: Store<R>, record: R) -> Result<Self, Error> {
-        let cell = Self::loaded(store, record);
-        cell.change(|_| {}).await?;
-        Ok(cell)
     }
 
     pub fn get(&self) -> Arc<R> {
@@ -138,9 +128,7 @@ mod tests {
     async fn a_change_is_on_disk_when_it_returns() {
         let dir = tempfile::tempdir().expect("tempdir");
         let store = Store::open(dir.path().join("stones"), Unsynced::default()).expect("open");
-        let cell = Cell::create(store.clone(), stone("a", 1))
-            .await
-            .expect("create");
+        let cell = Cell::of(store.clone(), stone("a", 1));
         cell.change(|s| s.weight = 7).await.expect("change");
         assert_eq!(store.load(false).expect("load").0, [stone("a", 7)]);
         cell.delete().await.expect("delete");
@@ -152,7 +140,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("stones");
         let store = Store::open(path.clone(), Unsynced::default()).expect("open");
-        let cell = Cell::create(store, stone("a", 1)).await.expect("create");
+        let cell = Cell::of(store, stone("a", 1));
         fs::remove_dir_all(&path).expect("remove");
         cell.change(|s| s.weight = 7)
             .await

@@ -5,10 +5,11 @@ use std::{fs, os::unix::net::UnixListener, path::Path, process::Output};
 
 use cairn_tests::{
     Daemon, Setup,
+    client::Cri,
     cri::{self, NamespaceMode},
     image::{BUSYBOX, Image},
     look,
-    pod::{Cri, Pod, pod_security, security},
+    pod::{Pod, pod_security, security},
 };
 use serde_json::Value;
 
@@ -201,7 +202,7 @@ async fn a_kernel_that_is_too_old_is_told_at_the_start_in_one_line() {
     assert_eq!(lines.len(), 1, "{log}");
     assert!(
         lines[0].starts_with("cairn: Linux ")
-            && lines[0].ends_with("cairn needs Linux 5.12 or later"),
+            && lines[0].ends_with("cairn needs Linux 5.14 or later"),
         "{log}"
     );
     assert!(!daemon.path("root").exists(), "nothing was touched");

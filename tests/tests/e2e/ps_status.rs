@@ -152,7 +152,10 @@ async fn status_names_what_is_not_ready_and_what_to_do_and_exits_1() {
     let plugin = finding(&status_now, "plugins");
     assert_eq!(plugin["state"], "fails");
     let found = plugin["found"].as_str().expect("text");
-    assert!(found.starts_with("10-guard is MISSING for "), "{plugin}");
+    assert!(
+        found.starts_with("10-guard has been MISSING for "),
+        "{plugin}"
+    );
     let text = daemon.cairn(&["status"]).await;
     assert_eq!(text.status.code(), Some(1));
     let text = stdout(&text);

@@ -122,7 +122,7 @@ impl Runtime {
 
     fn came(&self, service: &str, method: &str, answer: &Message) -> Came {
         let Some(response) = answer.response() else {
-            return Came::Garbage("the answer is none".to_owned());
+            return Came::Garbage("the answer cannot be decoded".to_owned());
         };
         // A plugin's ttrpc may watch the time that it was given, and be first to say that it is over.
         if response

@@ -150,7 +150,7 @@ impl Seen {
             return self.found(Rule::Garbage, what);
         };
         let Some(response) = message.response() else {
-            let what = format!("the answer to {} is none", call.method);
+            let what = format!("the answer to {} cannot be decoded", call.method);
             return self.found(Rule::Garbage, what);
         };
         if link.said_goodbye {
