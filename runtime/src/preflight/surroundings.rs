@@ -9,7 +9,10 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 
 use super::finding::Finding;
-use crate::{config::Config, store::Lock};
+use crate::{
+    config::{Config, NriNetwork},
+    store::Lock,
+};
 
 const HELPERS: [&str; 2] = ["cairn-monitor", "cairn-create"];
 /// Enough for some thousand containers.
@@ -58,11 +61,19 @@ pub fn open_files() -> Finding {
     )
 }
 
-pub fn network(config: &Config) -> [Finding; 2] {
-    [cni(config), bridge(config)]
+pub fn network(config: &Config) -> Vec<Finding> {
+    if config.network.nri == NriNetwork::Only {
+        let found = "network.nri is \"only\": pods get their addresses from NRI plugins";
+        return vec![Finding::ok("network", found)];
+    }
+    let mut findings = vec![cni(config)];
+    if !config.network.bridge.is_empty() {
+        findings.push(bridge(config));
+    }
+    findings
 }
 
-/// A configuration that is there is what pods get; else they get the built-in bridge.
+/// A configuration that is there is what pods get; else they get the built-in bridge, if there is one.
 fn cni(config: &Config) -> Finding {
     const WHAT: &str = "cni";
     let network = &config.network;
@@ -80,6 +91,13 @@ fn cni(config: &Config) -> Finding {
     let mut names: Vec<_> = names.filter(|name| is_one(name)).collect();
     names.sort();
     let Some(first) = names.first() else {
+        if network.bridge.is_empty() {
+            return Finding::limited(
+                WHAT,
+                format!("no configuration in {dir}, and network.bridge is \"\""),
+                "only pods on the host's network start: add a configuration, or name a bridge",
+            );
+        }
         return Finding::ok(
             WHAT,
             format!("no configuration in {dir}: pods get the built-in bridge"),

@@ -125,6 +125,8 @@ async fn without_the_bridge_a_pod_waits_for_a_network_and_status_says_that_there
     let missing = network().await;
     assert!(!missing.status);
     assert_eq!(missing.reason, "NetworkNotConfigured");
+    let log = daemon.log();
+    assert!(log.contains("and network.bridge is \"\"") && !log.contains("built-in bridge"));
     let config = cri.pod_config("early");
     let (pod, ()) = tokio::join!(cri.try_pod(config), async {
         // Shown while the pod waits: by then its name is taken, and it is not listed yet.
