@@ -45,7 +45,7 @@ pub struct PluginSettings {
 /// request_timeout = "5s"     # ms, s, m or h
 /// sync_timeout = "30s"
 /// on_timeout = "skip"        # or "close", "keep"; without: as the plugin says, else close
-/// breaker = 3                # with skip or keep: so many misses in a row close it; 0 never
+/// breaker = 3                # with skip or keep: this many misses in a row close it; 0 never
 /// fail_request = true        # no answer fails the operation; without: as the plugin says, else not
 /// events = "pod,CreateContainer"
 /// fields = "Annotations,Env,resources"

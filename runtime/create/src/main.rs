@@ -1,4 +1,5 @@
-//! Builds one container by libcontainer, and exits. The only program that knows libcontainer.
+//! Builds one container by libcontainer, at StartContainer (CRI's CreateContainer starts no process), and exits. The only
+//! program that knows libcontainer.
 //!
 //! Spawned by the monitor in the container's directory, with the descriptors that `cairn_monitor::report` lists. Init
 //! is made as our sibling, so the monitor is its parent from birth. One thread, always: libcontainer forks by raw

@@ -388,6 +388,7 @@ environment variables are in neither.
   cairn timeline --json > events; cairn timeline --from events --html all.html      elsewhere, without the daemon")]
 pub struct Timeline {
     /// Id, beginning of an id, or name of a pod or a container; without it all pods and the plugins.
+    #[arg(value_name = "POD|CONTAINER")]
     pub pod: Option<String>,
     /// Go on with events as they happen.
     #[arg(short, long)]

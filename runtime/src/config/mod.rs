@@ -1,8 +1,7 @@
 //! `cairn.toml`: every key, its default, and the check that turns a file plus flags into a
 //! [`Config`] before anything on the machine is touched.
 //!
-//! An error is one line that names the key (CRI has no say here; "Arguments →
-//! checked configuration → bind").
+//! An error is one line that names the key.
 
 mod checked;
 mod container;
