@@ -21,6 +21,7 @@ pub mod daemon;
 pub mod image;
 pub mod look;
 pub mod machine;
+pub mod output;
 pub mod plugin;
 pub mod pod;
 pub mod registry;

@@ -9,7 +9,7 @@ use std::{
 use tokio::process::Command;
 
 use super::Daemon;
-use crate::{bins, image::Image};
+use crate::{bins, image::Image, output::shown};
 
 impl Daemon {
     /// `cairn <args> --connect <this daemon>`.
@@ -87,19 +87,4 @@ impl Daemon {
         let bytes = fs::read(self.path("daemon.log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
-}
-
-/// A command's result in one piece, for messages.
-pub fn shown(output: &Output) -> String {
-    format!(
-        "{}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-/// Standard output as text.
-pub fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }

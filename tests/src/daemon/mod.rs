@@ -25,7 +25,6 @@ use crate::{
     yard::{Ended, Yard},
 };
 
-pub use ask::{shown, stdout};
 pub use setup::Setup;
 
 /// Names of everything that a test makes begin so; the last test looks for leftovers by it.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use cairn_tests::{
     Daemon, Setup, bins,
     cri::{self, ContainerState},
-    daemon::{shown, stdout},
     image::BUSYBOX,
+    output::{shown, stdout},
     until,
 };
 use proto_cri::v1 as newer;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use cairn_tests::{
     Daemon,
-    daemon::{shown, stdout},
     image::{Image, Layer},
+    output::{shown, stdout},
     registry::Registry,
     until,
 };

@@ -2,7 +2,7 @@
 
 use cairn_tests::{
     Daemon,
-    daemon::{shown, stdout},
+    output::{shown, stdout},
     plugin::{Deed, Plugin},
 };
 use nri::{

@@ -10,9 +10,9 @@ use std::{
 use cairn_tests::{
     Daemon, Setup,
     cri::ContainerState,
-    daemon::shown,
     image::{BUSYBOX, Image},
     look,
+    output::shown,
     pod::Pod,
 };
 

@@ -9,8 +9,8 @@ use cairn_tests::{
     Daemon,
     container::Container,
     cri::{ContainerState, ContainerStatus, PodSandboxState},
-    daemon::{shown, stdout},
     look,
+    output::{shown, stdout},
     pod::Pod,
     until,
 };

@@ -4,7 +4,8 @@ use std::{fs, path::Path};
 
 use cairn_tests::{
     Daemon, Setup, bins,
-    daemon::{PREFIX, shown, stdout},
+    daemon::PREFIX,
+    output::{shown, stdout},
 };
 use tempfile::TempDir;
 

@@ -359,7 +359,7 @@ async fn faults_while_an_image_is_unpacked_and_recorded() {
         assert!(
             done.status.success(),
             "{point}: a retry works: {}",
-            cairn_tests::daemon::shown(&done)
+            cairn_tests::output::shown(&done)
         );
         let pod = daemon.cri().pod("runs").await;
         let mut config = pod.cri.container_config("c", &["cat", "/n"]);

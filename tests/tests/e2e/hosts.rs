@@ -261,7 +261,7 @@ async fn where_the_roots_file_system_shifts_no_owners_status_and_the_pods_error_
 async fn check(daemon: &Daemon) -> (Output, Value) {
     let output = run_check(daemon, &["--output", "json"]).await;
     let report = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|e| panic!("{e}: {}", cairn_tests::daemon::shown(&output)));
+        .unwrap_or_else(|e| panic!("{e}: {}", cairn_tests::output::shown(&output)));
     (output, report)
 }
 
@@ -325,7 +325,7 @@ async fn check_tells_what_the_host_has_and_leaves_nothing() {
         .to_owned();
     assert!(nri.contains("served by cairn"), "{nri}");
     let table = run_check(&daemon, &[]).await;
-    let table = cairn_tests::daemon::stdout(&table);
+    let table = cairn_tests::output::stdout(&table);
     assert!(
         table.contains("kernel") && !table.contains('\u{1b}'),
         "{table}"

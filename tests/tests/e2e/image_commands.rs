@@ -8,8 +8,8 @@ use std::{
 
 use cairn_tests::{
     Daemon, bins,
-    daemon::{shown, stdout},
     image::{BUSYBOX, Image, Layer},
+    output::{shown, stdout},
     registry::{Registry, Reply, Request},
     until,
 };

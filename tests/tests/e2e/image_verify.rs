@@ -9,8 +9,8 @@ use std::{
 
 use cairn_tests::{
     Daemon,
-    daemon::{shown, stdout},
     image::{BUSYBOX, Image, Layer},
+    output::{shown, stdout},
     registry::Registry,
 };
 use serde_json::Value;

@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use cairn_tests::{
     Daemon, Setup, bins, cri,
-    daemon::shown,
     image::{Image, Layer},
+    output::shown,
 };
 use tar::EntryType;
 

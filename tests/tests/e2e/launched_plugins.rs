@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 use cairn_tests::{
     Daemon, Setup, bins,
-    daemon::{shown, stdout},
+    output::{shown, stdout},
     plugin::{Deed, Plugin},
     until,
 };

@@ -4,7 +4,7 @@ use std::fs;
 
 use cairn_tests::{
     Daemon, Setup, cri,
-    daemon::{shown, stdout},
+    output::{shown, stdout},
     pod::host_network,
 };
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use cairn_tests::{
     Daemon, Setup,
-    daemon::{shown, stdout},
+    output::{shown, stdout},
     plugin::{Deed, Plugin},
     until,
 };

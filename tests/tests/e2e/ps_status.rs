@@ -5,7 +5,7 @@ use std::fs;
 use cairn_tests::{
     Daemon, Setup,
     cri::PodSandboxState,
-    daemon::{shown, stdout},
+    output::{shown, stdout},
     plugin::Plugin,
 };
 use serde_json::Value;

@@ -7,8 +7,8 @@ use cairn_tests::{
     Daemon, Setup, bins,
     client::Cri,
     cri,
-    daemon::shown,
     image::{BUSYBOX, Image},
+    output::shown,
     until,
 };
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::fs;
 
 use cairn_tests::{
     Daemon,
-    daemon::{shown, stdout},
+    output::{shown, stdout},
     plugin::{Deed, Plugin},
 };
 use nri::{

@@ -12,9 +12,9 @@ use std::{
 use cairn_tests::{
     Daemon, Setup, bins,
     client::Cri,
-    daemon::shown,
     image::{BUSYBOX, Image},
     look,
+    output::shown,
     until::poll_within,
     yard::Yard,
 };

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use cairn_tests::{
     Daemon, Setup, cri,
-    daemon::stdout,
+    output::stdout,
     plugin::{Deed, Plugin},
 };
 use nri::proto::Event;

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use cairn_tests::{
     Daemon, Setup, cri,
-    daemon::shown,
     image::{Image, Layer},
     look,
+    output::shown,
     registry::{Registry, Reply},
     until,
 };
