@@ -10,7 +10,7 @@ use std::{
 };
 
 use proto_nri::Event;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     backlog::Kept,
@@ -180,7 +180,7 @@ async fn visit<S: Operation>(
         // Nobody waits longer for a plugin that joins, or is busy with another pod.
         None => return cancelled(shared, slot, step.request(), told),
     };
-    let mut lane = Held(lane, Instant::now());
+    let mut lane = Held { lane, busy: None };
     dispatch.passed(slot, true);
     let begun = Instant::now();
     let session = match slot.occupant() {
@@ -193,9 +193,10 @@ async fn visit<S: Operation>(
         None => Outcome::Absent,
         Some(session) if session.overdue.since().is_some() => Outcome::Skipped,
         Some(session) => {
-            lane.1 += shared.timeouts().request_of(&settings.policy);
+            let limit = shared.timeouts().request_of(&settings.policy);
+            lane.busy = Some((session.clone(), begun + limit));
             let called = call(shared, session, step.request(), deadline).await;
-            lane.1 = begun;
+            lane.busy = None;
             match called {
                 (outcome, None) => outcome,
                 (outcome, Some(reply)) => match step.take(&slot.id, &settings.policy, reply) {
@@ -214,20 +215,21 @@ async fn visit<S: Operation>(
 }
 
 /// A plugin's lane while it is called. The caller gave up half way: the plugin is still busy, and gets
-/// the next event when its time for this one is over.
-struct Held(Option<Lane>, Instant);
+/// the next event when it has answered, or its time for this one is over.
+struct Held {
+    lane: Option<Lane>,
+    busy: Option<(Arc<Session>, Instant)>,
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Self(lane, busy) = self;
-        let busy = *busy;
-        if busy > Instant::now()
+        if let Some((session, until)) = self.busy.take()
             && !violate::is("busy-plugin-gets-another")
-            && let Some(lane) = lane.take()
+            && let Some(lane) = self.lane.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             runtime.spawn(async move {
-                sleep_until(busy).await;
+                let _over = timeout_at(until, session.peer.settled()).await;
                 drop(lane);
             });
         }

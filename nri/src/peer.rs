@@ -58,6 +58,15 @@ impl Peer {
         }
     }
 
+    /// Waits until the plugin has nothing to answer, not even to a caller that has given up.
+    pub(crate) async fn settled(&self) {
+        match self {
+            Self::Remote { client, .. } => client.settled().await,
+            // What it did for a caller ends with the caller.
+            Self::InProcess(_) => {}
+        }
+    }
+
     /// Calls a method with messages for bytes.
     pub(crate) async fn ask<Q: Wire, A: Wire>(
         &self,

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, copy, sink},
-    sync::{Semaphore, oneshot},
+    sync::{Notify, Semaphore, oneshot},
     task::AbortHandle,
     time::{Instant, timeout_at},
 };
@@ -79,7 +79,7 @@ impl Client {
             timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),
             metadata: self.metadata(method),
         };
-        let body = timeout_at(deadline, self.ask(request)).await;
+        let body = timeout_at(deadline, self.ask(request, deadline)).await;
         let body = body.map_err(|_| CallError::TimedOut(limit))??;
         let answer = Response::decode(body.as_slice());
         let answer = answer.map_err(|e| CallError::BadReply(e.to_string()))?;
@@ -96,6 +96,17 @@ impl Client {
         }
     }
 
+    /// Waits until the peer owes no answer, not even one whose caller has given up.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let settled = self.waiting.settled.notified();
+            if !self.waiting.is_owed() {
+                return;
+            }
+            settled.await;
+        }
+    }
+
     fn metadata(&self, method: &str) -> Vec<Vec<u8>> {
         let pairs = self.metadata.as_ref().map(|metadata| metadata(method));
         let pairs = pairs.into_iter().flatten();
@@ -105,7 +116,7 @@ impl Client {
     }
 
     /// The body of the answer.
-    async fn ask(&self, request: Request) -> Result<Vec<u8>, CallError> {
+    async fn ask(&self, request: Request, deadline: Instant) -> Result<Vec<u8>, CallError> {
         let lost = |e: &dyn std::fmt::Display| CallError::Lost(e.to_string());
         let length = request.encoded_len();
         if length > MAX_MESSAGE {
@@ -119,6 +130,7 @@ impl Client {
         drop(request);
         let call = Call {
             id: AtomicU32::new(0),
+            deadline,
             waiting: &self.waiting,
         };
         let (tell, told) = oneshot::channel();
@@ -139,35 +151,58 @@ impl Client {
 struct Call<'a> {
     /// 0 until it is sent.
     id: AtomicU32,
+    deadline: Instant,
     waiting: &'a Waiting,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         let id = self.id.load(Ordering::Relaxed);
-        self.waiting.0.lock().calls.remove(&id);
+        self.waiting.leave(id, self.deadline);
     }
 }
 
 type Tell = oneshot::Sender<Result<Vec<u8>, CallError>>;
 
-/// The calls that wait for their answer.
+/// Who waits for an answer.
+enum Asker {
+    Caller(Tell),
+    /// Nobody any more; the peer may be at work on it until then.
+    GivenUp(Instant),
+}
+
+/// The calls that have no answer yet.
 #[derive(Default)]
-struct Waiting(Mutex<Calls>);
+struct Waiting {
+    calls: Mutex<Calls>,
+    /// None are left, where somebody waits for that.
+    settled: Notify,
+}
 
 #[derive(Default)]
 struct Calls {
     /// The id of the last one sent.
     last: Option<u32>,
-    calls: HashMap<u32, Tell>,
+    calls: HashMap<u32, Asker>,
     /// No answer comes any more.
     ended: bool,
+    /// Somebody waits until none are left.
+    awaited: bool,
+}
+
+impl Calls {
+    /// Those that were given up are owed for as long as their time is not over.
+    fn forget_late(&mut self) {
+        let now = Instant::now();
+        let late = |asker: &Asker| matches!(asker, Asker::GivenUp(until) if *until <= now);
+        self.calls.retain(|_, asker| !late(asker));
+    }
 }
 
 impl Waiting {
     /// Gives a call its id: odd, and higher than those before (NRI-132).
     fn add(&self, tell: Tell) -> io::Result<u32> {
-        let mut calls = self.0.lock();
+        let mut calls = self.calls.lock();
         let id = match calls.last {
             None => Some(1),
             Some(last) => last.checked_add(2),
@@ -175,23 +210,47 @@ impl Waiting {
         let id = id.ok_or_else(|| io::Error::other("every id of a call has been used"))?;
         calls.last = Some(id);
         if !calls.ended {
-            calls.calls.insert(id, tell);
+            calls.calls.insert(id, Asker::Caller(tell));
         }
         Ok(id)
     }
 
     /// Ignores what nobody waits for: an answer that is late, for one (NRI-134).
     fn tell(&self, id: u32, answer: Result<Vec<u8>, CallError>) {
-        let call = self.0.lock().calls.remove(&id);
-        if let Some(call) = call {
+        let mut calls = self.calls.lock();
+        let asker = calls.calls.remove(&id);
+        let settled = calls.calls.is_empty() && std::mem::take(&mut calls.awaited);
+        drop(calls);
+        if let Some(Asker::Caller(call)) = asker {
             let _nobody_waits_any_more = call.send(answer);
+        }
+        if settled {
+            self.settled.notify_waiters();
         }
     }
 
+    /// The caller does not wait any more: its time is over, or it has given up before.
+    fn leave(&self, id: u32, deadline: Instant) {
+        let mut calls = self.calls.lock();
+        if let Some(asker) = calls.calls.get_mut(&id) {
+            *asker = Asker::GivenUp(deadline);
+            calls.forget_late();
+        }
+    }
+
+    /// Whether an answer is owed; if so, `settled` will be told.
+    fn is_owed(&self) -> bool {
+        let mut calls = self.calls.lock();
+        calls.forget_late();
+        calls.awaited = !calls.calls.is_empty();
+        calls.awaited
+    }
+
     fn end(&self) {
-        let mut calls = self.0.lock();
+        let mut calls = self.calls.lock();
         calls.ended = true;
         calls.calls.clear();
+        self.settled.notify_waiters();
     }
 }
 
