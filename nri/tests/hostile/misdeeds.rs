@@ -117,9 +117,11 @@ impl Misdeed {
     /// Who ends by its time being over has little of it, and is not survived by its own patience.
     fn limits(self) -> BTreeMap<nri::PluginId, nri::PluginSettings> {
         match self {
-            Self::Hang | Self::HalfFrame | Self::NeverReads | Self::Flood | Self::HugeMessage => {
+            Self::Hang | Self::HalfFrame | Self::NeverReads | Self::HugeMessage => {
                 common::hasty("10-bad", Duration::from_millis(500))
             }
+            // What it sends in its time has to be read, too.
+            Self::Flood => common::hasty("10-bad", Duration::from_millis(200)),
             _ => BTreeMap::new(),
         }
     }
