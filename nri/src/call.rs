@@ -9,7 +9,7 @@ use std::{
 };
 
 use proto_nri::{Event, RemoveContainerRequest, StopContainerRequest};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{sync::oneshot, task::AbortHandle, time::Instant};
 
 use crate::{
     observe::PluginEvent,
@@ -106,7 +106,7 @@ async fn call_with_late_window<R: HookRequest>(
             }
         }
     };
-    tokio::spawn(task);
+    let mut while_waited_for = Abort(Some(tokio::spawn(task).abort_handle()));
     let lost = |e: oneshot::error::RecvError| Delivered {
         answer: Err(CallError::Lost(e.to_string())),
         as_state_change: false,
@@ -114,6 +114,8 @@ async fn call_with_late_window<R: HookRequest>(
     if let Ok(delivered) = tokio::time::timeout(limit, &mut rx).await {
         return delivered.unwrap_or_else(lost);
     }
+    // From here on it is not the caller's alone.
+    while_waited_for.0 = None;
     session.overdue.begin();
     if decided.swap(true, Ordering::SeqCst) {
         session.overdue.end();
@@ -122,6 +124,17 @@ async fn call_with_late_window<R: HookRequest>(
     Delivered {
         answer: Err(CallError::TimedOut(limit)),
         as_state_change: false,
+    }
+}
+
+/// A task that ends with the caller that it works for.
+struct Abort(Option<AbortHandle>);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.abort();
+        }
     }
 }
 

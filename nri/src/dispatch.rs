@@ -194,7 +194,9 @@ async fn visit<S: Operation>(
         Some(session) if session.overdue.since().is_some() => Outcome::Skipped,
         Some(session) => {
             let limit = shared.timeouts().request_of(&settings.policy);
-            lane.busy = Some((session.clone(), begun + limit));
+            let own = begun + limit;
+            let until = deadline.map_or(own, |deadline| deadline.min(own));
+            lane.busy = Some((session.clone(), until));
             let called = call(shared, session, step.request(), deadline).await;
             lane.busy = None;
             match called {

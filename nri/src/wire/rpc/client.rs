@@ -219,12 +219,15 @@ impl Waiting {
     fn tell(&self, id: u32, answer: Result<Vec<u8>, CallError>) {
         let mut calls = self.calls.lock();
         let asker = calls.calls.remove(&id);
-        let settled = calls.calls.is_empty() && std::mem::take(&mut calls.awaited);
+        self.tell_if_settled(&mut calls);
         drop(calls);
         if let Some(Asker::Caller(call)) = asker {
             let _nobody_waits_any_more = call.send(answer);
         }
-        if settled {
+    }
+
+    fn tell_if_settled(&self, calls: &mut Calls) {
+        if calls.calls.is_empty() && std::mem::take(&mut calls.awaited) {
             self.settled.notify_waiters();
         }
     }
@@ -235,13 +238,16 @@ impl Waiting {
         if let Some(asker) = calls.calls.get_mut(&id) {
             *asker = Asker::GivenUp(deadline);
             calls.forget_late();
+            self.tell_if_settled(&mut calls);
         }
     }
 
-    /// Whether an answer is owed; if so, `settled` will be told.
+    /// Whether an answer is owed; if so, `settled` is told of the last one that comes, or is not owed any more when a
+    /// later call is left. Whoever waits has a deadline of his own.
     fn is_owed(&self) -> bool {
         let mut calls = self.calls.lock();
         calls.forget_late();
+        self.tell_if_settled(&mut calls);
         calls.awaited = !calls.calls.is_empty();
         calls.awaited
     }
