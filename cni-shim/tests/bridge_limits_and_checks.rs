@@ -82,8 +82,8 @@ fn a_pod_gets_and_sends_no_more_than_its_annotations_allow_and_leaves_no_device(
             assert!(to_pod(&free, free_ip) < limited);
             assert!(from_pod(&free, "10.77.0.1") < limited);
             let (got, sent) = (to_pod(&slow, attached.ips[0]), from_pod(&slow, "10.77.0.1"));
-            assert!(got > limited && got < limited * 10, "{got:?}");
-            assert!(sent > limited && sent < limited * 10, "{sent:?}");
+            assert!(got > limited && got < limited * 5, "{got:?}");
+            assert!(sent > limited && sent < limited * 5, "{sent:?}");
 
             // The pod cannot lift it, and a check sees who did.
             let links = shell("ip -br link show type veth");

@@ -108,7 +108,7 @@ impl Misdeed {
             return;
         }
         if self == Self::NeverReads {
-            tokio::time::sleep(Duration::from_millis(1500)).await;
+            tokio::time::sleep(Duration::from_millis(1500) * common::patience()).await;
             return;
         }
         while raw.stream.read(&mut end).await.is_ok_and(|n| n > 0) {}

@@ -112,7 +112,7 @@ async fn cairn_plugins_shows_at_a_glance_who_is_healthy_who_hangs_and_who_is_mis
     );
     let slow = info(&daemon, "10-slow").await;
     assert!(slow["calls"] == 1 && slow["errors"] == 1, "{slow}");
-    assert!(slow["p99_ns"].as_u64() >= Some(300_000_000), "{slow}");
+    assert!(slow["p99_ns"].as_u64() >= Some(900_000_000), "{slow}");
     assert!(slow["last_error_age_ns"].as_u64() > Some(0), "{slow}");
     let help = stdout(&daemon.cairn(&["plugins", "--help"]).await);
     for word in ["--output", "json", "MISSING", "hung", "BACKLOG"] {

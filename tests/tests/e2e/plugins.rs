@@ -419,8 +419,7 @@ async fn hostile_names_and_indices_are_refused_and_silent_clients_block_nobody()
 
 #[tokio::test]
 async fn hostile_in_one_pod_delays_another_by_its_request_timeout_at_most() {
-    // Far less than what would be too long.
-    let daemon = Daemon::with(Setup::default().toml("[nri]\nrequest_timeout = \"5s\"")).await;
+    let daemon = Daemon::with(Setup::default().toml("[nri]\nrequest_timeout = \"10s\"")).await;
     let hostile = Plugin::subscribed(
         &daemon.nri_socket(),
         "10",
@@ -440,7 +439,7 @@ async fn hostile_in_one_pod_delays_another_by_its_request_timeout_at_most() {
     let start = Instant::now();
     other.run("c", &["true"]).await.exited().await;
     assert!(
-        start.elapsed() < Duration::from_secs(30),
+        start.elapsed() < Duration::from_secs(20),
         "{:?}",
         start.elapsed()
     );
