@@ -242,8 +242,8 @@ impl Waiting {
         }
     }
 
-    /// Whether an answer is owed; if so, `settled` is told of the last one that comes, or is not owed any more when a
-    /// later call is left. Whoever waits has a deadline of his own.
+    /// Whether an answer is owed; if so, `settled` is told when none is. That the time of one is over wakes nobody by
+    /// itself: whoever waits has a deadline.
     fn is_owed(&self) -> bool {
         let mut calls = self.calls.lock();
         calls.forget_late();
