@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use nri::{Outcome, PluginEvent, proto::*, stub::Stub};
+use nri::{Outcome, PluginEvent, proto::*};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
-    common::{self, Place, Record, pod, until, until_active},
+    common::{self, Place, Record, plugin, pod, until, until_active},
     raw::{DATA, REQUEST, RUNTIME, Raw, configured},
 };
 
@@ -29,10 +29,11 @@ async fn a_bad_identity_is_refused_with_a_reason_and_the_connection_closes() {
         assert_eq!(raw.status().await, Some(3), "{index}-{name}");
         assert!(raw.is_closed_by_peer().await, "{index}-{name}");
     }
-    let mut good = Stub::builder(Record::default().handlers())
-        .index("10")
-        .name("abcd-0123+EFGH_4567.ijkl")
-        .socket(place.socket());
+    let mut good = plugin(
+        &place,
+        "10-abcd-0123+EFGH_4567.ijkl",
+        Record::default().handlers(),
+    );
     let _stub = good.start().await.unwrap();
     until_active(&nri, "10-abcd-0123+EFGH_4567.ijkl").await;
 }
@@ -71,10 +72,7 @@ async fn our_stub_learns_why_it_was_refused() {
         .start()
         .await
         .unwrap();
-    let mut thief = Stub::builder(Record::default().handlers())
-        .index("10")
-        .name("mine")
-        .socket(place.socket());
+    let mut thief = plugin(&place, "10-mine", Record::default().handlers());
     let refused = thief.start().await.unwrap_err().to_string();
     assert!(
         refused.contains("10-mine is an in-process plugin of the runtime"),
@@ -185,10 +183,7 @@ async fn a_silent_client_holds_nobody_up() {
     let nri = builder.start().await.unwrap();
     let _silent = Raw::connect(&place).await;
     let begun = Instant::now();
-    let mut good = Stub::builder(Record::default().handlers())
-        .index("10")
-        .name("good")
-        .socket(place.socket());
+    let mut good = plugin(&place, "10-good", Record::default().handlers());
     let _stub = good.start().await.unwrap();
     until_active(&nri, "10-good").await;
     assert!(begun.elapsed() < limit / 2);
@@ -214,11 +209,7 @@ async fn a_flood_of_connections_is_bounded_and_over_with_the_registration_timeou
         seen.iter().filter(|(_, e)| away(e)).count() == 36
     })
     .await;
-    let good = Stub::builder(Record::default().handlers())
-        .index("10")
-        .name("good")
-        .socket(place.socket())
-        .reconnect(true);
+    let good = plugin(&place, "10-good", Record::default().handlers()).reconnect(true);
     let running = tokio::spawn(good.run());
     until_active(&nri, "10-good").await;
     running.abort();

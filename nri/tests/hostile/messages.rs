@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use nri::{Handlers, Outcome, PluginEvent, proto::*, stub::Stub};
+use nri::{Handlers, Outcome, PluginEvent, proto::*};
 use prost::Message;
 
 use crate::{
-    common::{self, Place, Record, container, pod, until, until_active},
+    common::{self, Place, Record, container, plugin, pod, until, until_active},
     raw::{REQUEST, RESPONSE, Raw, Request, Response, Status},
 };
 
@@ -20,10 +20,7 @@ async fn a_plugin_that_does_not_read_a_large_message_is_closed_and_blocks_nobody
         .await
         .unwrap();
     let record = Record::default();
-    let mut good = Stub::builder(record.handlers())
-        .index("20")
-        .name("good")
-        .socket(place.socket());
+    let mut good = plugin(&place, "20-good", record.handlers());
     let _good = good.start().await.unwrap();
     let mut raw = Raw::connect(&place).await;
     let deaf = tokio::spawn(async move {
@@ -56,11 +53,11 @@ async fn a_plugin_that_does_not_read_a_large_message_is_closed_and_blocks_nobody
 async fn a_container_too_big_for_a_message_is_refused_with_its_size() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
-    let mut stub =
-        Stub::builder(Handlers::new().create_container(|_, _| async { Ok((None, Vec::new())) }))
-            .index("10")
-            .name("a")
-            .socket(place.socket());
+    let mut stub = plugin(
+        &place,
+        "10-a",
+        Handlers::new().create_container(|_, _| async { Ok((None, Vec::new())) }),
+    );
     let _stub = stub.start().await.unwrap();
     until_active(&nri, "10-a").await;
     let mut big = container("c", "p");

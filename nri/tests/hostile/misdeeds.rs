@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nri::{Adaptation, Outcome, PluginEvent, proto::*, stub::Stub};
+use nri::{Adaptation, Outcome, PluginEvent, proto::*};
 use prost::Message;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    common::{self, Place, Record, container, pod, until, until_active},
+    common::{self, Place, Record, container, plugin, pod, until, until_active},
     raw::{DATA, Got, REQUEST, RESPONSE, RUNTIME, Raw, Request, Response, Status},
 };
 
@@ -219,10 +219,7 @@ async fn at_every_event(misdeed: Misdeed) {
             .await
             .unwrap();
         let record = Record::default();
-        let good = Stub::builder(record.handlers())
-            .index("20")
-            .name("good")
-            .socket(place.socket());
+        let good = plugin(&place, "20-good", record.handlers());
         let mut good = good;
         let _good = good.start().await.unwrap();
         let bad = misbehaves(&place, misdeed).await;
@@ -328,10 +325,7 @@ async fn before_it_is_active(method: &'static str) {
             .await
             .unwrap();
         let record = Record::default();
-        let mut good = Stub::builder(record.handlers())
-            .index("20")
-            .name("good")
-            .socket(place.socket());
+        let mut good = plugin(&place, "20-good", record.handlers());
         let _good = good.start().await.unwrap();
         until_active(&nri, "20-good").await;
         let mut raw = Raw::connect(&place).await;
