@@ -15,7 +15,6 @@ use crate::{
     owners::PluginId,
     plugin::Session,
     plugin_side::{builtin, handlers::Handlers},
-    roster::Occupant,
     settings::{PluginSettings, Settings, Timeouts},
     shared::Shared,
     source::Source,
@@ -473,10 +472,7 @@ fn begin_stop(shared: &Shared, reason: &str) -> Vec<Arc<Session>> {
         .roster
         .slots()
         .iter()
-        .filter_map(|slot| match slot.occupant() {
-            Occupant::Joining(session) | Occupant::Active(session) => Some(session),
-            Occupant::Gone => None,
-        })
+        .filter_map(|slot| slot.session())
         .collect();
     sessions.extend(shared.shadows());
     for session in &sessions {

@@ -67,7 +67,8 @@ pub(crate) async fn call<R: HookRequest>(
     }
 }
 
-fn failure_of(error: CallError) -> Outcome {
+/// What a call that failed is to the operation.
+pub(crate) fn failure_of(error: CallError) -> Outcome {
     match error {
         CallError::Status(status) => Outcome::Refused(status),
         CallError::TimedOut(_) => Outcome::TimedOut,

@@ -107,10 +107,7 @@ pub(crate) fn absent<R: HookRequest>(
 ) -> Result<(), Refused> {
     let named = shared.settings.plugins.iter();
     for (id, settings) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
-        if there(id) {
-            continue;
-        }
-        if !settings.policy.events.has(R::EVENT) {
+        if there(id) || !settings.policy.events.has(R::EVENT) {
             continue;
         }
         let who = (id, None);
@@ -126,8 +123,7 @@ fn delivery<R: HookRequest>(
     request: &R,
     plugin: &PluginId,
     outcome: Outcome,
-    took: Duration,
-    contents: AnswerContents,
+    (took, contents): (Duration, AnswerContents),
 ) -> Delivery {
     Delivery {
         event: R::EVENT,
@@ -152,19 +148,12 @@ async fn visit<S: Operation>(
     told: &mut Told,
 ) -> Flow {
     let event = S::Request::EVENT;
-    if let Occupant::Joining(session) | Occupant::Active(session) = slot.occupant()
+    if let Some(session) = slot.session()
         && !session.events().has(event)
     {
         dispatch.passed(slot, false);
         let outcome = Outcome::NotSubscribed;
-        let took = Duration::ZERO;
-        let skipped = delivery(
-            step.request(),
-            &slot.id,
-            outcome,
-            took,
-            AnswerContents::default(),
-        );
+        let skipped = delivery(step.request(), &slot.id, outcome, NOTHING);
         shared.observer.delivered(&skipped);
         told.deliveries.push(skipped);
         return Flow::Proceed;
@@ -177,16 +166,16 @@ async fn visit<S: Operation>(
     }
     let lane = match until(deadline, slot.take_place().wait()).await {
         Some(lane) => Some(lane),
-        // Nobody waits longer for a plugin that joins, or is busy with another pod.
-        None => return cancelled(shared, slot, step.request(), told),
+        // The operation's own time is over: nobody waits longer for a plugin that joins, or is busy with another pod.
+        None => {
+            let (who, outcome) = ((&slot.id, None), Outcome::Cancelled);
+            return conclude(shared, who, step.request(), outcome, NOTHING, true, told);
+        }
     };
     let mut lane = Held { lane, busy: None };
     dispatch.passed(slot, true);
     let begun = Instant::now();
-    let session = match slot.occupant() {
-        Occupant::Active(session) => Some(session),
-        Occupant::Joining(_) | Occupant::Gone => None,
-    };
+    let session = slot.active();
     let settings = shared.settings_of(&slot.id, session.as_deref());
     let mut contents = AnswerContents::default();
     let outcome = match &session {
@@ -245,25 +234,6 @@ async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) ->
     }
 }
 
-/// The operation's own time was over before it was this plugin's turn.
-fn cancelled<R: HookRequest>(
-    shared: &Arc<Shared>,
-    slot: &Arc<Slot>,
-    request: &R,
-    told: &mut Told,
-) -> Flow {
-    let who = (&slot.id, None);
-    conclude(
-        shared,
-        who,
-        request,
-        Outcome::Cancelled,
-        NOTHING,
-        true,
-        told,
-    )
-}
-
 /// Events that a joining plugin gets when it is ready, without anyone waiting for it.
 fn needs_no_answer(event: Event) -> bool {
     match Class::of(event) {
@@ -287,14 +257,7 @@ fn send_later<R: HookRequest>(
         shared.close(session, reason.to_owned());
         return;
     };
-    let waits = Outcome::Joining;
-    let waits = delivery(
-        &request,
-        &slot.id,
-        waits,
-        Duration::ZERO,
-        AnswerContents::default(),
-    );
+    let waits = delivery(&request, &slot.id, Outcome::Joining, NOTHING);
     shared.observer.delivered(&waits);
     told.deliveries.push(waits);
     let place = slot.take_place();
@@ -303,10 +266,7 @@ fn send_later<R: HookRequest>(
         let _queued = queued;
         let _lane = place.wait().await;
         let begun = Instant::now();
-        let session = match slot.occupant() {
-            Occupant::Active(session) => Some(session),
-            Occupant::Joining(_) | Occupant::Gone => None,
-        };
+        let session = slot.active();
         let outcome = match &session {
             Some(session) => call(&shared, session, &request, None).await.0,
             None => Outcome::Absent,
@@ -335,7 +295,7 @@ pub(crate) fn conclude<R: HookRequest>(
     (plugin, session): (&PluginId, Option<&Arc<Session>>),
     request: &R,
     outcome: Outcome,
-    (took, contents): (Duration, AnswerContents),
+    carried: (Duration, AnswerContents),
     exempt: bool,
     told: &mut Told,
 ) -> Flow {
@@ -348,7 +308,7 @@ pub(crate) fn conclude<R: HookRequest>(
         exempt,
     };
     let verdict = policy::decide(case, &outcome);
-    let delivery = delivery(request, plugin, outcome, took, contents);
+    let delivery = delivery(request, plugin, outcome, carried);
     settle(shared, session, request, delivery, verdict, told)
 }
 
@@ -368,15 +328,11 @@ fn settle<R: HookRequest>(
         }
         if let Some(close) = verdict.close {
             let what = verdict.log.clone().unwrap_or_default();
-            let token = match close {
-                CloseReason::RequestTimeout => "request-timeout",
-                CloseReason::ConnectionLost => "connection-lost",
-                CloseReason::ProtocolError => "protocol-error",
-            };
             let limit = shared.timeouts().request_of(&session.settings.policy);
-            let within = match close {
-                CloseReason::RequestTimeout => format!(" (limit {limit:?})"),
-                CloseReason::ConnectionLost | CloseReason::ProtocolError => String::new(),
+            let (token, within) = match close {
+                CloseReason::RequestTimeout => ("request-timeout", format!(" (limit {limit:?})")),
+                CloseReason::ConnectionLost => ("connection-lost", String::new()),
+                CloseReason::ProtocolError => ("protocol-error", String::new()),
             };
             shared.close(session, format!("{token}: {what}{within}"));
         }
@@ -416,7 +372,7 @@ fn redeliver_behind(shared: &Arc<Shared>, id: &PluginId) {
     let shared = shared.clone();
     tokio::spawn(async move {
         let _lane = slot.take_place().wait().await;
-        if let Occupant::Active(session) = slot.occupant()
+        if let Some(session) = slot.active()
             && session.overdue.since().is_none()
             && let Err(reason) = shared.redeliver(&session).await
         {

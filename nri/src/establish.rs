@@ -117,10 +117,7 @@ async fn introduce(
     origin: &Origin,
 ) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>), String> {
     let client = Client::new(mux.open(PLUGIN_SERVICE), shared.metadata.clone());
-    let fixed = match origin {
-        Origin::Launched { found, .. } => Some(found.id.clone()),
-        Origin::External { .. } => None,
-    };
+    let fixed = origin.name().id.cloned();
     let (service, registered) = RuntimeService::new(shared.clone(), fixed);
     let service = Arc::new(service);
     let serving = serve(
@@ -175,35 +172,36 @@ async fn configure(
         Origin::Launched { found, .. } => found.config.clone(),
         Origin::External { .. } => String::new(),
     };
-    let peer = Peer::Remote { client, version };
-    let (kind, pid) = (origin.kind(), origin.pid());
-    new_session(shared, id, kind, pid, version, peer, config).await
+    let link = Link {
+        kind: origin.kind(),
+        pid: origin.pid(),
+        version,
+        peer: Peer::Remote { client, version },
+    };
+    new_session(shared, id, link, config).await
 }
 
 /// Sends Configure and makes a session of the answer.
 async fn new_session(
     shared: &Arc<Shared>,
     id: PluginId,
-    kind: Kind,
-    pid: Option<u32>,
-    version: Version,
-    peer: Peer,
+    link: Link,
     config: String,
 ) -> Result<Arc<Session>, String> {
     let mut settings = shared.settings.plugin(&id);
     let millis = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
     let timeouts = shared.timeouts();
-    let request_timeout = timeouts.request_of(&settings.policy);
+    let limit = timeouts.request_of(&settings.policy);
     let request = ConfigureRequest {
         config,
         runtime_name: shared.runtime_name.clone(),
         runtime_version: shared.runtime_version.clone(),
         registration_timeout: millis(timeouts.registration),
-        request_timeout: millis(request_timeout),
+        request_timeout: millis(limit),
         nri_version: NRI_VERSION.to_owned(),
     };
-    let limit = request_timeout;
-    let reply: ConfigureResponse = peer
+    let reply: ConfigureResponse = link
+        .peer
         .ask("Configure", &request, limit)
         .await
         .map_err(|e| format!("configure {id}: {e}"))?;
@@ -211,7 +209,7 @@ async fn new_session(
         Ok(wanted) => wanted,
         Err(e) => {
             let reason = format!("configure-failed: {e}");
-            peer.shutdown(&reason, limit).await;
+            link.peer.shutdown(&reason, limit).await;
             return Err(format!("configure {id}: {e}"));
         }
     };
@@ -220,12 +218,6 @@ async fn new_session(
         false => wanted & settings.policy.events,
     };
     settings.policy = settings.policy.declared(reply.failure_policy.as_ref());
-    let link = Link {
-        kind,
-        pid,
-        version,
-        peer,
-    };
     let session = Session::new(id, link, (events, reply.events == 0), settings);
     let session = Arc::new(session);
     shared.tell(&session.name(), &PluginEvent::Configured { events });
@@ -238,16 +230,11 @@ pub(crate) async fn establish_in_process(
     id: PluginId,
     handlers: Handlers,
 ) -> Result<Arc<Session>, String> {
-    let peer = Peer::InProcess(Arc::new(PluginService::in_process(handlers)));
-    let version = Version::V1Beta1;
-    new_session(
-        shared,
-        id,
-        Kind::InProcess,
-        None,
-        version,
-        peer,
-        String::new(),
-    )
-    .await
+    let link = Link {
+        kind: Kind::InProcess,
+        pid: None,
+        version: Version::V1Beta1,
+        peer: Peer::InProcess(Arc::new(PluginService::in_process(handlers))),
+    };
+    new_session(shared, id, link, String::new()).await
 }

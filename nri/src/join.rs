@@ -16,6 +16,7 @@ use proto_nri::{ContainerUpdate, SynchronizeRequest, SynchronizeResponse};
 use tokio::time::{Instant, timeout};
 
 use crate::{
+    call::failure_of,
     chunks,
     establish::{Connected, Origin},
     observe::{Delivery, PluginEvent},
@@ -29,7 +30,7 @@ use crate::{
     violate,
     wire::{
         mux::MuxError,
-        rpc::{CallError, Code, ENVELOPE, MAX_MESSAGE, Status},
+        rpc::{ENVELOPE, MAX_MESSAGE},
         transport::Found,
         version::Version,
     },
@@ -65,7 +66,8 @@ pub(crate) async fn synchronize(
         let reply: Result<SynchronizeResponse, _> =
             session.peer.ask("Synchronize", &message, limit).await;
         done.took = asked.elapsed();
-        done.outcome = outcome_of(&reply);
+        let failed = reply.as_ref().err().cloned();
+        done.outcome = failed.map_or(Outcome::Answered, failure_of);
         done.updates = reply.as_ref().map_or(0, |reply| reply.update.len());
         shared.count("Synchronize", &done);
         let reply = reply.map_err(|e| format!("synchronize-failed: {e}"))?;
@@ -92,19 +94,6 @@ pub(crate) async fn synchronize(
 /// Whether this answers a part of the list as it must be answered (NRI-320).
 pub(crate) fn takes_parts(part: &SynchronizeRequest, reply: &SynchronizeResponse) -> bool {
     !part.more || (reply.more && reply.update.is_empty())
-}
-
-fn outcome_of<T>(answer: &Result<T, CallError>) -> Outcome {
-    match answer {
-        Ok(_) => Outcome::Answered,
-        Err(CallError::TimedOut(_)) => Outcome::TimedOut,
-        Err(CallError::Lost(why)) => Outcome::Lost(why.clone()),
-        Err(CallError::BadReply(why)) => Outcome::Garbled(why.clone()),
-        Err(CallError::Status(status)) => Outcome::Refused(status.clone()),
-        Err(e @ CallError::TooLong { .. }) => {
-            Outcome::Refused(Status::new(Code::ResourceExhausted, e.to_string()))
-        }
-    }
 }
 
 /// Takes a configured plugin through its cut, unless another thing ends it first.
@@ -205,14 +194,7 @@ pub(crate) type Ended = Option<(Arc<Session>, Found)>;
 /// A configured plugin to its end.
 pub(crate) async fn join_and_watch(shared: Arc<Shared>, connected: Connected) -> Ended {
     if let Err(reason) = join(&shared, &connected).await {
-        let session = &connected.session;
-        shared.tell(
-            &session.name(),
-            &PluginEvent::Rejected {
-                reason: reason.clone(),
-            },
-        );
-        shared.close(session, reason);
+        shared.reject(&connected.session, reason);
     }
     watch(shared, connected).await
 }

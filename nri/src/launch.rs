@@ -165,13 +165,7 @@ impl Shared {
                     }
                     ready.push(joining);
                 }
-                Err(reason) => {
-                    let rejected = PluginEvent::Rejected {
-                        reason: reason.clone(),
-                    };
-                    self.tell(&session.name(), &rejected);
-                    self.close(session, reason);
-                }
+                Err(reason) => self.reject(session, reason),
             }
         }
         let merged = merge.finish();

@@ -42,6 +42,12 @@ pub fn event_name(event: Event) -> &'static str {
     known.map_or_else(|| event.as_str_name(), |(_, name)| name)
 }
 
+/// The event of this RPC name.
+pub fn event_named(name: &str) -> Option<Event> {
+    let known = EVENTS.iter().find(|(_, known)| *known == name);
+    known.map(|(event, _)| *event)
+}
+
 /// A text that names no set of events or fields.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMask {

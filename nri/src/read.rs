@@ -28,6 +28,8 @@ use proto_nri::{
     Container, ContainerUpdate, LinuxNamespace, LinuxResources, Mount, PodSandbox, PosixRlimit,
 };
 
+use crate::validate::effective_annotation;
+
 /// Questions to a pod.
 pub trait ReadPod {
     /// `namespace/name`, as logs have it.
@@ -147,10 +149,7 @@ impl ReadPod for PodSandbox {
     }
 
     fn annotation_for(&self, key: &str, container: &str) -> Option<&str> {
-        let scopes = [&format!("/container.{container}"), "/pod", ""];
-        scopes
-            .iter()
-            .find_map(|scope| ReadPod::annotation(self, &format!("{key}{scope}")))
+        effective_annotation(self, key, container)
     }
 
     fn label(&self, key: &str) -> Option<&str> {

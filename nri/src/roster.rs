@@ -84,6 +84,22 @@ impl Slot {
         self.occupant.lock().clone()
     }
 
+    /// Who is there, called already or not.
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+        match self.occupant() {
+            Occupant::Joining(session) | Occupant::Active(session) => Some(session),
+            Occupant::Gone => None,
+        }
+    }
+
+    /// Who is called.
+    pub(crate) fn active(&self) -> Option<Arc<Session>> {
+        match self.occupant() {
+            Occupant::Active(session) => Some(session),
+            Occupant::Joining(_) | Occupant::Gone => None,
+        }
+    }
+
     fn occupy(&self, occupant: Occupant) {
         *self.occupant.lock() = occupant;
     }
@@ -183,7 +199,7 @@ impl Roster {
 
     /// The slot of an active plugin.
     pub(crate) fn slot_of(&self, session: &Arc<Session>) -> Option<Arc<Slot>> {
-        let here = |slot: &&Arc<Slot>| matches!(slot.occupant(), Occupant::Active(s) if Arc::ptr_eq(&s, session));
+        let here = |slot: &&Arc<Slot>| slot.active().is_some_and(|s| Arc::ptr_eq(&s, session));
         self.state.lock().slots.iter().find(here).cloned()
     }
 
@@ -244,9 +260,7 @@ impl Roster {
             finished.as_mut().enable();
             {
                 let state = self.state.lock();
-                let Occupant::Active(old) = slot.occupant() else {
-                    return None;
-                };
+                let old = slot.active()?;
                 let busy = state
                     .dispatches
                     .values()
@@ -444,9 +458,7 @@ impl Dispatch {
             }
         }
     }
-}
 
-impl Dispatch {
     /// The dispatch is done with a slot whose lane it still holds, or which it has only passed
     /// because nobody there is `subscribed`; that matters for what is being made.
     pub(crate) fn passed(&self, slot: &Slot, subscribed: bool) {

@@ -28,7 +28,7 @@ use crate::{
     roster::{Joining, Occupant, Roster, Slot},
     settings::{PluginSettings, Settings, Timeouts},
     source::{Snapshot, Source},
-    validate::effective_annotation,
+    validate::{effective_annotation, go_bool},
     violate,
     wire::{
         event::HookRequest,
@@ -140,6 +140,15 @@ impl Shared {
         }
     }
 
+    /// It failed before it was synchronised.
+    pub(crate) fn reject(&self, session: &Arc<Session>, reason: String) {
+        let rejected = PluginEvent::Rejected {
+            reason: reason.clone(),
+        };
+        self.tell(&session.name(), &rejected);
+        self.close(session, reason);
+    }
+
     /// A newer instance is called instead of this one, until either goes.
     pub(crate) fn shadow(&self, session: Arc<Session>) {
         session.set_shadowed(true);
@@ -181,8 +190,7 @@ impl Shared {
     pub(crate) fn seat_to_replace(&self, session: &Session) -> Option<Arc<Slot>> {
         let replaces = session.version == Version::V1Beta1 || self.settings.replace_same_name;
         let same = |slot: &Arc<Slot>| {
-            slot.id == session.id
-                && matches!(slot.occupant(), Occupant::Active(old) if old.kind != Kind::InProcess)
+            slot.id == session.id && slot.active().is_some_and(|old| old.kind != Kind::InProcess)
         };
         self.roster
             .slots()
@@ -257,11 +265,9 @@ impl Shared {
     pub(crate) fn tell_of(&self, plugin: &PluginId, event: &PluginEvent) {
         let slots = self.roster.slots();
         let slot = slots.iter().find(|slot| slot.id == *plugin);
-        match slot.map(|slot| slot.occupant()) {
-            Some(Occupant::Joining(session) | Occupant::Active(session)) => {
-                self.tell(&session.name(), event);
-            }
-            Some(Occupant::Gone) | None => {
+        match slot.and_then(|slot| slot.session()) {
+            Some(session) => self.tell(&session.name(), event),
+            None => {
                 let name = PluginName {
                     id: Some(plugin),
                     ..unknown(Kind::External)
@@ -309,8 +315,7 @@ impl Shared {
             return false;
         };
         let container = request.container().map_or("", |c| c.name.as_str());
-        let value = effective_annotation(pod, key, container);
-        matches!(value, Some("1" | "t" | "T" | "TRUE" | "true" | "True"))
+        effective_annotation(pod, key, container).and_then(go_bool) == Some(true)
     }
 
     pub(crate) fn is_in_process(&self, id: &PluginId) -> bool {
@@ -349,18 +354,16 @@ impl Shared {
     pub(crate) fn wish_failed(&self, plugin: &PluginId, what: &str) {
         tracing::warn!(%plugin, "{what}");
         let slots = self.roster.slots();
-        let sessions = slots.iter().filter(|slot| slot.id == *plugin);
-        for slot in sessions {
-            if let Occupant::Joining(session) | Occupant::Active(session) = slot.occupant() {
-                session.stats.blame(what);
-            }
+        let named = slots.iter().filter(|slot| slot.id == *plugin);
+        for session in named.filter_map(|slot| slot.session()) {
+            session.stats.blame(what);
         }
     }
 
     /// Tells the observer how many there are.
     pub(crate) fn tell_count(&self) {
         let slots = self.roster.slots();
-        let active = |slot: &&Arc<Slot>| matches!(slot.occupant(), Occupant::Active(_));
+        let active = |slot: &&Arc<Slot>| slot.active().is_some();
         self.observer.active(slots.iter().filter(active).count());
     }
 

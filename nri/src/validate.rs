@@ -124,6 +124,15 @@ pub fn effective_annotation<'a>(
         .map(String::as_str)
 }
 
+/// A boolean as Go writes it.
+pub fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
 /// The default validator and its configuration (6.1): the names of containerd's TOML, or those of
 /// the stand-alone plugin's YAML. By default everything passes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -333,12 +342,10 @@ impl DefaultValidator {
         if key.is_empty() {
             return Ok(false);
         }
-        match effective_annotation(pod, key, container) {
-            None => Ok(false),
-            Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Ok(true),
-            Some("0" | "f" | "F" | "FALSE" | "false" | "False") => Ok(false),
-            Some(other) => Err(format!("annotation {key}: {other:?} is not a boolean")),
-        }
+        let Some(text) = effective_annotation(pod, key, container) else {
+            return Ok(false);
+        };
+        go_bool(text).ok_or_else(|| format!("annotation {key}: {text:?} is not a boolean"))
     }
 }
 

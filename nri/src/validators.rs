@@ -110,10 +110,7 @@ async fn ask_validator(
 ) -> (Verdicts, Vec<Delivery>) {
     let _lane = slot.take_place().wait().await;
     let begun = Instant::now();
-    let session = match slot.occupant() {
-        Occupant::Active(session) => Some(session),
-        Occupant::Joining(_) | Occupant::Gone => None,
-    };
+    let session = slot.active();
     let (outcome, reply) = match &session {
         Some(session) if session.overdue.since().is_some() => (Outcome::Skipped, None),
         Some(session) => call(&shared, session, &*request, deadline).await,

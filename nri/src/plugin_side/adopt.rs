@@ -10,7 +10,7 @@ use proto_nri::*;
 use crate::plugin_side::{
     answer::{CreateAnswer, UpdateAnswer, stop_reply},
     context::Context,
-    handlers::{Handlers, Result},
+    handlers::{Handlers, Result, verdict},
     plugin::{Plugin, Unwritten},
 };
 
@@ -50,14 +50,6 @@ fn done<T: Default>(answer: Result<()>) -> Result<T> {
 fn adjusted(answer: Result<PodSandboxAdjustment>) -> Result<RunPodSandboxResponse> {
     answer.map(|adjust| RunPodSandboxResponse {
         adjust: Some(adjust),
-    })
-}
-
-fn verdict(answer: Result<()>) -> Result<ValidateContainerAdjustmentResponse> {
-    let rejected = answer.err().map(|e| e.to_string());
-    Ok(ValidateContainerAdjustmentResponse {
-        reject: rejected.is_some(),
-        reason: rejected.unwrap_or_default(),
     })
 }
 
@@ -130,7 +122,7 @@ fn with_containers<P: Plugin>(mut table: Handlers, plugin: &Arc<P>) -> Handlers 
             r: RemoveContainerRequest;
             r.pod.unwrap_or_default(), r.container.unwrap_or_default()
         ) => done;
-        validate_container_adjustment(r: ValidateContainerAdjustmentRequest; r) => verdict;
+        validate_container_adjustment(r: ValidateContainerAdjustmentRequest; r) => |answer| Ok(verdict(answer));
     }
     table
 }

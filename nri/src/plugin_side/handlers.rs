@@ -7,7 +7,7 @@ use proto_nri::*;
 
 use crate::{
     mask::EventMask,
-    plugin_side::context::Context,
+    plugin_side::{answer::stop_reply, context::Context},
     wire::event::{HookRequest, Wire},
 };
 
@@ -55,6 +55,15 @@ pub struct Handlers {
 impl fmt::Debug for Handlers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Handlers({})", self.events())
+    }
+}
+
+/// A validator's answer: an error rejects, with its text.
+pub(super) fn verdict(judged: Result<()>) -> ValidateContainerAdjustmentResponse {
+    let rejected = judged.err().map(|e| e.to_string());
+    ValidateContainerAdjustmentResponse {
+        reject: rejected.is_some(),
+        reason: rejected.unwrap_or_default(),
     }
 }
 
@@ -251,11 +260,7 @@ impl Handlers {
     {
         self.on(move |r: StopContainerRequest| {
             let done = handler(r.pod.unwrap_or_default(), r.container.unwrap_or_default());
-            async move {
-                Ok(StopContainerResponse {
-                    update: done.await?,
-                })
-            }
+            async move { done.await.map(stop_reply) }
         })
     }
 
@@ -267,13 +272,7 @@ impl Handlers {
     {
         self.on(move |request: ValidateContainerAdjustmentRequest| {
             let done = handler(request);
-            async move {
-                let verdict = done.await.err().map(|e| e.to_string());
-                Ok(ValidateContainerAdjustmentResponse {
-                    reject: verdict.is_some(),
-                    reason: verdict.unwrap_or_default(),
-                })
-            }
+            async move { Ok(verdict(done.await)) }
         })
     }
 

@@ -8,7 +8,7 @@ use proto_nri::*;
 use tokio::time::Instant;
 
 use crate::{
-    mask::EVENTS,
+    mask::event_named,
     plugin_side::{
         context::{self, Context},
         handlers::{Boxed, Handlers, Result},
@@ -66,7 +66,7 @@ impl PluginService {
         method: &str,
         payload: Vec<u8>,
         call: Call,
-    ) -> std::result::Result<Vec<u8>, Status> {
+    ) -> Result<Vec<u8>, Status> {
         // Boxed: an in-process plugin's is polled at the bottom of a runtime's own futures.
         let answer = Box::pin(self.answer_method(method, payload, call));
         context::until(call.deadline, answer).await
@@ -77,7 +77,7 @@ impl PluginService {
         method: &str,
         payload: Vec<u8>,
         call: Call,
-    ) -> std::result::Result<Vec<u8>, Status> {
+    ) -> Result<Vec<u8>, Status> {
         let cx = Context {
             deadline: call.deadline,
             info: self.runtime.known(),
@@ -100,32 +100,22 @@ impl PluginService {
             }
             "StateChange" => self.state_change(cx, decode(&payload)?).await,
             _ => {
-                let known = EVENTS.iter().find(|(_, name)| *name == method);
-                let (event, _) = known.ok_or_else(|| {
+                let event = event_named(method).ok_or_else(|| {
                     Status::new(Code::Unimplemented, format!("method {method} is not known"))
                 })?;
-                self.event(cx, *event, payload).await
+                self.event(cx, event, payload).await
             }
         }
     }
 
-    async fn event(
-        &self,
-        cx: Context,
-        event: Event,
-        payload: Vec<u8>,
-    ) -> std::result::Result<Vec<u8>, Status> {
+    async fn event(&self, cx: Context, event: Event, payload: Vec<u8>) -> Result<Vec<u8>, Status> {
         match self.handlers.events.get(&event) {
             Some(handler) => run(handler(cx, payload)).await,
             None => Ok(Vec::new()),
         }
     }
 
-    async fn configure(
-        &self,
-        cx: Context,
-        request: ConfigureRequest,
-    ) -> std::result::Result<Vec<u8>, Status> {
+    async fn configure(&self, cx: Context, request: ConfigureRequest) -> Result<Vec<u8>, Status> {
         let handled = self.handlers.events();
         let answer = match &self.handlers.configure {
             Some(handler) => run(handler(cx, request)).await?,
@@ -153,7 +143,7 @@ impl PluginService {
         &self,
         cx: Context,
         request: SynchronizeRequest,
-    ) -> std::result::Result<Vec<u8>, Status> {
+    ) -> Result<Vec<u8>, Status> {
         let more = request.more;
         let Some(Parts { pods, containers }) = self.put_together(request) else {
             let part = SynchronizeResponse {
@@ -183,11 +173,7 @@ impl PluginService {
     }
 
     /// An old runtime's way to tell of nine events; what it does not fit is no error (NRI-335).
-    async fn state_change(
-        &self,
-        cx: Context,
-        change: StateChangeEvent,
-    ) -> std::result::Result<Vec<u8>, Status> {
+    async fn state_change(&self, cx: Context, change: StateChangeEvent) -> Result<Vec<u8>, Status> {
         let event = change.event();
         if !has_state_change(event) {
             return Ok(Vec::new());
@@ -203,11 +189,11 @@ impl PluginService {
     }
 }
 
-fn decode<M: Wire>(payload: &[u8]) -> std::result::Result<M, Status> {
+fn decode<M: Wire>(payload: &[u8]) -> Result<M, Status> {
     M::from_wire(payload).map_err(|e| Status::new(Code::InvalidArgument, e))
 }
 
-async fn run<T>(handler: Boxed<Result<T>>) -> std::result::Result<T, Status> {
+async fn run<T>(handler: Boxed<Result<T>>) -> Result<T, Status> {
     without_panic(async {
         handler.await.map_err(|e| match e.downcast::<Status>() {
             Ok(status) => *status,

@@ -8,7 +8,10 @@ use prost::Message as _;
 pub use crate::wire::rpc::envelope::{Request, Response, Status};
 use crate::wire::{
     mux::{self, FrameReader, MAX_FRAME, MuxError, SHORT_FRAME},
-    rpc::envelope::{HEADER, REQUEST, RESPONSE},
+    rpc::{
+        Code,
+        envelope::{HEADER, REQUEST, RESPONSE},
+    },
 };
 
 /// The plugin's service: the runtime calls.
@@ -18,8 +21,6 @@ pub const TO_RUNTIME: u32 = mux::RUNTIME_SERVICE;
 
 /// Logical connections that are followed; NRI has two.
 const MOST_CONNECTIONS: usize = 16;
-/// UNIMPLEMENTED of gRPC.
-const UNIMPLEMENTED: i32 = 12;
 
 /// What is no frame or message of the protocol. Nothing after it can be told apart.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +64,7 @@ impl Response {
     pub fn is_unimplemented(&self) -> bool {
         self.status
             .as_ref()
-            .is_some_and(|s| s.code == UNIMPLEMENTED)
+            .is_some_and(|s| s.code == Code::Unimplemented as i32)
     }
 }
 
@@ -117,7 +118,7 @@ impl Message {
     /// The answer to this call of one who does not know the method.
     pub fn unimplemented(&self, why: &str) -> Self {
         let status = Some(Status {
-            code: UNIMPLEMENTED,
+            code: Code::Unimplemented as i32,
             message: why.to_owned(),
         });
         self.answer(&Response {

@@ -6,6 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::json;
+use crate::wire::version::Version;
 
 /// Which of a call's two messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,13 +27,6 @@ struct Codec {
     decode: fn(&[u8]) -> Result<Decoded, String>,
     encode: fn(&Value) -> Result<Vec<u8>, String>,
 }
-
-const SERVICES: [&str; 4] = [
-    "nri.pkg.api.v1alpha1.Plugin",
-    "nri.pkg.api.v1alpha1.Runtime",
-    "nri.pkg.api.v1beta1.Plugin",
-    "nri.pkg.api.v1beta1.Runtime",
-];
 
 macro_rules! methods {
     ($($method:ident: $request:ident => $answer:ident;)*) => {
@@ -103,10 +97,11 @@ pub fn decode(
     part: Part,
     bytes: &[u8],
 ) -> Option<Result<Decoded, String>> {
-    let codec = SERVICES
-        .contains(&service)
-        .then(|| codec(method, part))
-        .flatten()?;
+    let is_ours = |v: Version| [v.plugin_service(), v.runtime_service()].contains(&service);
+    let known = [Version::V1Alpha1, Version::V1Beta1]
+        .into_iter()
+        .any(is_ours);
+    let codec = known.then(|| codec(method, part)).flatten()?;
     Some((codec.decode)(bytes))
 }
 

@@ -7,7 +7,7 @@ use proto_nri::ShutdownRequest;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    mask::EVENTS,
+    mask::event_named,
     plugin_side::service::{Call, PluginService},
     wire::{
         event::{Wire, has_state_change},
@@ -62,6 +62,5 @@ impl Serve for PluginServer {
 
 /// The nine events that go as `StateChange` to an old plugin.
 fn is_plain(method: &str) -> bool {
-    let known = EVENTS.iter().find(|(_, name)| *name == method);
-    known.is_some_and(|(event, _)| has_state_change(*event))
+    event_named(method).is_some_and(has_state_change)
 }
