@@ -165,6 +165,12 @@ impl Finding {
             what: what.into(),
         }
     }
+
+    /// One for each thing that is wrong with an adjustment or with resources.
+    pub fn bad_adjustment(wrong: Vec<String>) -> impl Iterator<Item = Self> {
+        let wrong = wrong.into_iter();
+        wrong.map(|what| Self::new(Rule::BadAdjustment, what))
+    }
 }
 
 #[cfg(test)]

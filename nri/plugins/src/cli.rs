@@ -4,6 +4,8 @@
 
 use std::fmt::Write as _;
 
+use nri::validate::go_bool;
+
 /// One flag of a plugin.
 #[derive(Debug, Clone, Copy)]
 pub struct Flag {
@@ -139,15 +141,6 @@ impl Args {
     /// Whether a switch is on.
     pub fn is(&self, name: &str) -> bool {
         self.get(name).and_then(go_bool).unwrap_or(false)
-    }
-}
-
-/// A boolean as Go writes it.
-pub fn go_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
-        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
-        _ => None,
     }
 }
 

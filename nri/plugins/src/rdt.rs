@@ -7,10 +7,11 @@ use nri::{
     Context, CreateAnswer, Error, Plugin,
     adjust::Adjust,
     proto::{Container, ContainerAdjustment, PodSandbox},
+    validate::go_bool,
 };
 
 use crate::{
-    cli::{Args, Flag, Usage, go_bool},
+    cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Sample, display},
 };

@@ -8,6 +8,7 @@ use nri::{
     proto::{
         Container, ContainerUpdate, LinuxResources, PodSandbox, ValidateContainerAdjustmentRequest,
     },
+    read::ReadPod,
 };
 use serde::Deserialize;
 
@@ -77,10 +78,7 @@ impl Plugin for Template {
     }
 
     async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell(
-            "RunPodSandbox",
-            format_args!("{}/{}", pod.namespace, pod.name),
-        );
+        self.tell("RunPodSandbox", pod.full_name());
         Ok(())
     }
 
@@ -91,34 +89,22 @@ impl Plugin for Template {
         _overhead: LinuxResources,
         _resources: LinuxResources,
     ) -> Result<(), Error> {
-        self.tell(
-            "UpdatePodSandbox",
-            format_args!("{}/{}", pod.namespace, pod.name),
-        );
+        self.tell("UpdatePodSandbox", pod.full_name());
         Ok(())
     }
 
     async fn post_update_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell(
-            "PostUpdatePodSandbox",
-            format_args!("{}/{}", pod.namespace, pod.name),
-        );
+        self.tell("PostUpdatePodSandbox", pod.full_name());
         Ok(())
     }
 
     async fn stop_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell(
-            "StopPodSandbox",
-            format_args!("{}/{}", pod.namespace, pod.name),
-        );
+        self.tell("StopPodSandbox", pod.full_name());
         Ok(())
     }
 
     async fn remove_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell(
-            "RemovePodSandbox",
-            format_args!("{}/{}", pod.namespace, pod.name),
-        );
+        self.tell("RemovePodSandbox", pod.full_name());
         Ok(())
     }
 

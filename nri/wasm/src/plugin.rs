@@ -35,9 +35,7 @@ async fn ask(module: &Shared, function: &'static str, request: Vec<u8>) -> Resul
 
 async fn answer(
     module: &Shared,
-    call: impl FnOnce(&mut Module, Instant) -> std::result::Result<Vec<u8>, ModuleError>
-    + Send
-    + 'static,
+    call: impl FnOnce(&mut Module, Instant) -> Result<Vec<u8>, ModuleError> + Send + 'static,
 ) -> Result<Vec<u8>> {
     let (module, deadline) = (module.clone(), deadline());
     let answer = tokio::task::spawn_blocking(move || call(&mut module.lock(), deadline)).await?;

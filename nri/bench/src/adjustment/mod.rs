@@ -163,7 +163,7 @@ fn linux_wrong(linux: &LinuxContainerAdjustment, all: &mut Vec<String>) {
         all.push(format!("io_priority {}: must be from 0 to 7", io.priority));
     }
     if let Some(resources) = &linux.resources {
-        resources_wrong(resources, all);
+        all.extend(resources_wrong(resources));
     }
 }
 
@@ -183,7 +183,8 @@ fn device_wrong(device: &LinuxDevice, all: &mut Vec<String>) {
 }
 
 /// What is wrong with resources, of an adjustment or an update.
-pub fn resources_wrong(resources: &LinuxResources, all: &mut Vec<String>) {
+pub fn resources_wrong(resources: &LinuxResources) -> Vec<String> {
+    let mut all = Vec::new();
     if let Some(memory) = &resources.memory {
         let limits = [
             ("limit", &memory.limit),
@@ -223,6 +224,7 @@ pub fn resources_wrong(resources: &LinuxResources, all: &mut Vec<String>) {
             ));
         }
     }
+    all
 }
 
 /// `0-3,7`, as the kernel reads lists.

@@ -3,20 +3,17 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use nri::{
-    EventMask,
-    mask::{EVENTS, event_name},
+    Code, EventMask,
+    mask::event_named,
     merge::CreateMerge,
     policy::Class,
-    proto::{CreateContainerRequest, CreateContainerResponse, Event, LinuxResources},
+    proto::{CreateContainerRequest, CreateContainerResponse, LinuxResources},
 };
 use prost::Message as _;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{
-    runtime::Came,
-    script::{Call, UNIMPLEMENTED},
-};
+use super::{runtime::Came, script::Call};
 use crate::{
     adjustment,
     report::human::short,
@@ -76,21 +73,13 @@ impl Known {
                 }
                 if let Some(resources) = one.pointer("/linux/resources") {
                     let resources = LinuxResources::deserialize(resources).unwrap_or_default();
-                    let mut wrong = Vec::new();
-                    adjustment::resources_wrong(&resources, &mut wrong);
-                    let wrong = wrong.into_iter();
-                    findings.extend(wrong.map(|what| Finding::new(Rule::BadAdjustment, what)));
+                    let wrong = adjustment::resources_wrong(&resources);
+                    findings.extend(Finding::bad_adjustment(wrong));
                 }
             }
         }
         findings
     }
-}
-
-/// The event of a call; `None`: it is none.
-pub fn event(method: &str) -> Option<Event> {
-    let mut all = EVENTS.iter().map(|(event, _)| *event);
-    all.find(|event| event_name(*event) == method)
 }
 
 /// What an answer to Configure subscribes to.
@@ -120,12 +109,12 @@ pub fn of_answer(call: &Call, came: &Came, limit: Duration, known: &Known) -> Ve
         )],
         Came::Garbage(why) => vec![Finding::new(Rule::Garbage, format!("{method}: {why}"))],
         // Also by StateChange.
-        Came::Error(failure) if failure.code == UNIMPLEMENTED => {
+        Came::Error(failure) if failure.code == Code::Unimplemented as i32 => {
             let what = format!("{method} is answered with UNIMPLEMENTED");
             vec![Finding::new(Rule::UnhandledEvent, what)]
         }
         Came::Error(failure) => {
-            let class = event(method).map(Class::of);
+            let class = event_named(method).map(Class::of);
             let teardown = matches!(class, Some(Class::Teardown | Class::Notification));
             let what = format!("{method}: {}", failure.message);
             let finding = teardown.then(|| Finding::new(Rule::TeardownRefused, what));
@@ -138,10 +127,8 @@ fn of_adjustment(call: &Call, payload: &[u8]) -> Vec<Finding> {
     let Ok(answer) = CreateContainerResponse::decode(payload) else {
         return Vec::new();
     };
-    let wrong = answer.adjust.iter().flat_map(adjustment::wrong);
-    let mut findings: Vec<_> = wrong
-        .map(|what| Finding::new(Rule::BadAdjustment, what))
-        .collect();
+    let wrong = answer.adjust.as_ref().map(adjustment::wrong);
+    let mut findings: Vec<_> = Finding::bad_adjustment(wrong.unwrap_or_default()).collect();
     let request = CreateContainerRequest::deserialize(&call.message).unwrap_or_default();
     let id = nri::PluginId {
         index: "10".to_owned(),

@@ -15,7 +15,7 @@ mod script;
 
 use std::{path::PathBuf, time::Duration};
 
-use nri::PluginId;
+use nri::{Code, PluginId, mask::event_named};
 use tokio::{
     net::UnixListener,
     time::{Instant, sleep},
@@ -241,8 +241,7 @@ impl Replay {
             ..StepReport::default()
         };
         self.known.sees(call);
-        if judge::event(&call.method)
-            .is_some_and(|event| self.events.is_some_and(|e| !e.has(event)))
+        if event_named(&call.method).is_some_and(|event| self.events.is_some_and(|e| !e.has(event)))
         {
             step.outcome = Some(NOT_SUBSCRIBED);
             let nothing = serde_json::json!({});
@@ -272,7 +271,7 @@ impl Replay {
         if !(plain && self.old) {
             let came = runtime.call(&call.method, &call.message, limit).await;
             let unknown =
-                matches!(&came, Came::Error(failure) if failure.code == script::UNIMPLEMENTED);
+                matches!(&came, Came::Error(failure) if failure.code == Code::Unimplemented as i32);
             let beta = runtime
                 .registered
                 .as_ref()
@@ -283,7 +282,7 @@ impl Replay {
             self.old = true;
         }
         let mut message = call.message.clone();
-        if let (Some(fields), Some(event)) = (message.as_object_mut(), judge::event(&call.method)) {
+        if let (Some(fields), Some(event)) = (message.as_object_mut(), event_named(&call.method)) {
             fields.insert("event".to_owned(), (event as i32).into());
         }
         runtime.call("StateChange", &message, limit).await

@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use nri::record::{
-    Part, Values, decode, encode,
-    frames::{Message, Reader, Request, Response, Status, TO_PLUGIN, TO_RUNTIME},
-    json,
+use nri::{
+    Code,
+    record::{
+        Part, Values, decode, encode,
+        frames::{Message, Reader, Request, Response, Status, TO_PLUGIN, TO_RUNTIME},
+        json,
+    },
 };
 use serde_json::Value;
 use tokio::{
@@ -16,12 +19,10 @@ use tokio::{
 
 use super::{
     differ::differences,
-    script::{Answer, Call, DEADLINE_EXCEEDED, UNIMPLEMENTED},
+    script::{Answer, Call},
 };
 
 const PIECE: usize = 16 << 10;
-/// INVALID_ARGUMENT of gRPC.
-const INVALID_ARGUMENT: i32 = 3;
 
 /// What became of a call to the plugin.
 #[derive(Debug, Clone, PartialEq)]
@@ -128,7 +129,7 @@ impl Runtime {
         if response
             .status
             .as_ref()
-            .is_some_and(|s| s.code == DEADLINE_EXCEEDED)
+            .is_some_and(|s| s.code == Code::DeadlineExceeded as i32)
         {
             return Came::TimedOut;
         }
@@ -199,13 +200,16 @@ impl Runtime {
 
     fn answer(&mut self, request: &Request) -> Result<Vec<u8>, Status> {
         let (service, method) = (&request.service, request.method.as_str());
-        let status = |code, message: String| Status { code, message };
+        let status = |code: Code, message: String| Status {
+            code: code as i32,
+            message,
+        };
         let decoded = match decode(service, method, Part::Request, &request.payload) {
             Some(Ok(decoded)) => decoded.message,
-            Some(Err(why)) => return Err(status(INVALID_ARGUMENT, why)),
+            Some(Err(why)) => return Err(status(Code::InvalidArgument, why)),
             None => {
                 let why = format!("{service}/{method} is not served by this runtime");
-                return Err(status(UNIMPLEMENTED, why));
+                return Err(status(Code::Unimplemented, why));
             }
         };
         match method {
@@ -236,7 +240,7 @@ impl Runtime {
         match on_file.map(|call| call.answer) {
             Some(Answer::Message(answer)) => encode("UpdateContainers", Part::Answer, &answer)
                 .map_err(|message| Status {
-                    code: INVALID_ARGUMENT,
+                    code: Code::InvalidArgument as i32,
                     message,
                 }),
             Some(Answer::Error(failure)) => Err(Status {

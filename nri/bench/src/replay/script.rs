@@ -3,15 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use nri::{
+    Code,
     mask::event_name,
     proto::Event,
     record::{Failure, Line, Recording, Side, Values, What},
 };
 use serde_json::{Value, json};
 
-/// UNIMPLEMENTED of gRPC.
-pub const UNIMPLEMENTED: i32 = 12;
-pub const DEADLINE_EXCEEDED: i32 = 4;
 const BETA: &str = "nri.pkg.api.v1beta1.";
 /// What an old plugin is told by StateChange.
 const STATE_CHANGE: &str = "StateChange";
@@ -259,7 +257,7 @@ impl Reading {
                 // The answer to its own call was that there is no such call.
                 if let Some(Act::Call(last)) = self.script.acts.last()
                     && last.method == call.method
-                    && matches!(&last.answer, Answer::Error(f) if f.code == UNIMPLEMENTED)
+                    && matches!(&last.answer, Answer::Error(f) if f.code == Code::Unimplemented as i32)
                 {
                     self.script.acts.pop();
                     self.script.dedicated = true;

@@ -64,14 +64,14 @@ fn verdict(report: &Report, paint: Paint) -> String {
         }
         true => format!("{} {steps} steps", paint.as_(GREEN, "held:")),
         false if report.not_joined.is_some() => paint.as_(RED, "nothing was tried"),
-        false if report.replayed => format!(
-            "{} {failed} of {steps} steps, {findings} broken rules",
-            paint.as_(RED, "different:")
-        ),
-        false => format!(
-            "{} {failed} of {steps} steps, {findings} broken rules",
-            paint.as_(RED, "failed:")
-        ),
+        false => {
+            let what = match report.replayed {
+                true => "different:",
+                false => "failed:",
+            };
+            let what = paint.as_(RED, what);
+            format!("{what} {failed} of {steps} steps, {findings} broken rules")
+        }
     }
 }
 

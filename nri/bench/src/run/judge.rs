@@ -103,10 +103,8 @@ fn of_wish(wish: &Wish) -> Vec<Finding> {
         )),
     }
     if let WishKind::Update(resources) = &wish.kind {
-        let mut wrong = Vec::new();
-        adjustment::resources_wrong(resources, &mut wrong);
-        let wrong = wrong.into_iter();
-        findings.extend(wrong.map(|what| Finding::new(Rule::BadAdjustment, what)));
+        let wrong = adjustment::resources_wrong(resources);
+        findings.extend(Finding::bad_adjustment(wrong));
     }
     findings
 }

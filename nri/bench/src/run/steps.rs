@@ -12,7 +12,7 @@ use crate::{
     adjustment,
     changes::{self, changes},
     report::StepReport,
-    rules::{Finding, Rule},
+    rules::Finding,
     scenario::{Act, Expect, Step},
 };
 
@@ -134,8 +134,7 @@ impl Bench {
         if let Some(owners) = merged.owners.container(&merged.container.id) {
             report.changes = changes(owners, &before, &adjust);
         }
-        let wrong = adjustment::wrong(&merged.adjust).into_iter();
-        let wrong = wrong.map(|what| Finding::new(Rule::BadAdjustment, what));
+        let wrong = Finding::bad_adjustment(adjustment::wrong(&merged.adjust));
         self.file(wrong.collect(), report);
         if let Some(expected) = &expect.adjust {
             let missing = includes(expected, &adjust);
