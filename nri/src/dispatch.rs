@@ -21,8 +21,9 @@ use crate::{
     owners::PluginId,
     plugin::Session,
     policy::{self, Case, Class, CloseReason, Flow, Outcome, Verdict},
-    roster::{Dispatch, Lane, Occupant, Slot},
+    roster::Dispatch,
     shared::Shared,
+    slot::{Lane, Occupant, Slot},
     violate,
     wire::event::{HookRequest, container_id, pod_id},
 };

@@ -16,9 +16,10 @@ use crate::{
     shared::Shared,
     violate,
     wire::{
+        discover::Found,
         mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
+        process::Child,
         rpc::{Client, Serving, serve},
-        transport::{Child, Found},
         version::{NRI_VERSION, Version, runtime_services},
     },
 };

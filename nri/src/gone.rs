@@ -5,7 +5,10 @@ use std::{collections::VecDeque, sync::Arc};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::observe::{PluginInfo, PluginState, Stats};
+use crate::{
+    metrics::Stats,
+    observe::{PluginInfo, PluginState},
+};
 
 /// Plugins that have gone and are still listed.
 const MAX_GONE: usize = 16;

@@ -29,9 +29,9 @@ use crate::{
     source::Snapshot,
     violate,
     wire::{
+        discover::Found,
         mux::MuxError,
         rpc::{ENVELOPE, MAX_MESSAGE},
-        transport::Found,
         version::Version,
     },
 };

@@ -20,7 +20,11 @@ use crate::{
     settings::Restart,
     shared::{Shared, unknown},
     violate,
-    wire::transport::{self, Found, LeftOut, TransportError},
+    wire::{
+        discover::{self, Found, LeftOut},
+        process,
+        transport::TransportError,
+    },
 };
 
 /// Back-off of restarts.
@@ -67,7 +71,7 @@ impl Shared {
         let config_dir = self.settings.plugin_config_dir.as_deref();
         let trusted = self.settings.trusted_files_only;
         let wasm_host = self.settings.wasm_host.as_deref();
-        let (found, left_out) = transport::discover(dir, config_dir, wasm_host, trusted)?;
+        let (found, left_out) = discover::discover(dir, config_dir, wasm_host, trusted)?;
         if self.settings.strict_plugin_dir
             && let Some(LeftOut { file, why }) = left_out.first().cloned()
         {
@@ -124,7 +128,7 @@ impl Shared {
     fn launch(&self, found: Found) -> Option<(UnixStream, Origin)> {
         let mut name = unknown(Kind::Launched);
         name.id = Some(&found.id);
-        match transport::launch(&found) {
+        match process::launch(&found) {
             Ok((child, stream)) => {
                 name.pid = Some(child.pid);
                 if let Some(started) = self.settings.started {

@@ -12,7 +12,8 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     mask::EventMask,
-    observe::{Kind, PluginName, Stats},
+    metrics::Stats,
+    observe::{Kind, PluginName},
     owners::PluginId,
     peer::Peer,
     settings::PluginSettings,

@@ -14,122 +14,28 @@
 //! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
 //!   that were in when it began.
 //!
-//! Each slot in the list has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining
-//! plugin holds its own lane until it is synchronised; its events wait there in order.
+//! What is one plugin's place in the list stands in `slot.rs`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker},
+    sync::Arc,
 };
 
 use parking_lot::Mutex;
 use proto_nri::Event;
-use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
+use tokio::sync::Notify;
 
 use crate::{
-    owners::PluginId,
     plugin::Session,
+    slot::{Lane, Occupant, Slot},
     source::{Snapshot, Source},
     violate,
 };
-
-/// Events that may wait for a joining plugin without anyone waiting for them.
-const MAX_QUEUED: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {
     Pod(String),
     Container(String),
-}
-
-/// Occupant of a slot.
-#[derive(Clone)]
-pub(crate) enum Occupant {
-    /// Not synchronised yet; events wait in the lane.
-    Joining(Arc<Session>),
-    Active(Arc<Session>),
-    Gone,
-}
-
-/// A place in the order of plugins. It outlives an instance that is replaced (NRI-1070).
-pub(crate) struct Slot {
-    pub(crate) id: PluginId,
-    /// Order of joining; breaks ties between equal indices (NRI-402).
-    pub(crate) seq: u64,
-    lane: Arc<AsyncMutex<()>>,
-    queued: AtomicUsize,
-    occupant: Mutex<Occupant>,
-    /// The instance that is joining to take the slot over: should the present one go meanwhile, it is this one's.
-    heir: Mutex<Option<Arc<Session>>>,
-}
-
-/// The right to call the plugin on a slot.
-pub(crate) type Lane = OwnedMutexGuard<()>;
-
-/// A place in the queue for a lane, held from the moment it was taken.
-pub(crate) struct LanePlace(std::pin::Pin<Box<dyn Future<Output = Lane> + Send>>);
-
-impl LanePlace {
-    pub(crate) async fn wait(self) -> Lane {
-        self.0.await
-    }
-}
-
-impl Slot {
-    pub(crate) fn occupant(&self) -> Occupant {
-        self.occupant.lock().clone()
-    }
-
-    /// Who is there, called already or not.
-    pub(crate) fn session(&self) -> Option<Arc<Session>> {
-        match self.occupant() {
-            Occupant::Joining(session) | Occupant::Active(session) => Some(session),
-            Occupant::Gone => None,
-        }
-    }
-
-    /// Who is called.
-    pub(crate) fn active(&self) -> Option<Arc<Session>> {
-        match self.occupant() {
-            Occupant::Active(session) => Some(session),
-            Occupant::Joining(_) | Occupant::Gone => None,
-        }
-    }
-
-    fn occupy(&self, occupant: Occupant) {
-        *self.occupant.lock() = occupant;
-    }
-
-    /// Takes a place in the queue now; whoever takes one later is served later.
-    pub(crate) fn take_place(&self) -> LanePlace {
-        let mut place = Box::pin(tokio::task::coop::unconstrained(
-            self.lane.clone().lock_owned(),
-        ));
-        match place.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(lane) => LanePlace(Box::pin(std::future::ready(lane))),
-            Poll::Pending => LanePlace(place),
-        }
-    }
-
-    /// Counts an event that waits in the lane on its own. False: too many already.
-    pub(crate) fn queue(self: &Arc<Self>) -> Option<Queued> {
-        let before = self.queued.fetch_add(1, Ordering::SeqCst);
-        let queued = Queued(self.clone());
-        (before < MAX_QUEUED).then_some(queued)
-    }
-}
-
-/// One event that waits for a joining plugin.
-pub(crate) struct Queued(Arc<Slot>);
-
-impl Drop for Queued {
-    fn drop(&mut self) {
-        self.0.queued.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 struct DispatchState {
@@ -218,14 +124,7 @@ impl Roster {
         let snapshot = state.snapshot(&*self.source);
         let joining = sessions.iter().map(|session| {
             state.last_seq += 1;
-            let slot = Arc::new(Slot {
-                id: session.id.clone(),
-                seq: state.last_seq,
-                lane: Arc::default(),
-                queued: AtomicUsize::new(0),
-                occupant: Mutex::new(Occupant::Joining(session.clone())),
-                heir: Mutex::default(),
-            });
+            let slot = Arc::new(Slot::new(session, state.last_seq));
             let lane = slot.lane.clone().try_lock_owned().ok();
             let seq = match violate::is("equal-indices-newest-first") {
                 true => 0,

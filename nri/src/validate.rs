@@ -2,7 +2,8 @@
 //! of their verdicts, and the default validator.
 //!
 //! Pure: no I/O, no clock. The dispatcher calls the validators in parallel and hands the answers
-//! in; an error, a timeout and a lost connection are rejections too (NRI-602).
+//! in; an error, a timeout and a lost connection are rejections too (NRI-602). One file: most of it is one
+//! validator, and what that reads of annotations is read nowhere else.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -4,7 +4,8 @@ use prost::Message;
 use proto_nri::*;
 
 use super::{
-    connection::{FUZZED, Refusal, Request, Response, message},
+    connection::FUZZED,
+    peer::{Refusal, Request, Response, message},
     samples,
     script::Script,
     seed::{Seeds, frame},

@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-use super::answers::{FIRST_ALONE, FIRST_SECOND, FIRST_TWICE, SECOND_FIRST};
+use super::said::{FIRST_ALONE, FIRST_SECOND, FIRST_TWICE, SECOND_FIRST};
 use crate::wire::mux::header;
 
 /// One input that is checked in.

@@ -5,9 +5,9 @@ use prost::Message;
 use proto_nri::*;
 
 use super::{
-    answers::{FIRST_SECOND, SECOND_FIRST, TWO},
     connection_seeds::{configured, connection, registration},
     eyes::FAILS,
+    said::{FIRST_SECOND, SECOND_FIRST, TWO},
     samples,
     seed::{Seed, Seeds, frame},
 };

@@ -17,6 +17,7 @@ mod error;
 mod keyed;
 mod resources;
 mod run;
+mod sides;
 mod update;
 
 pub use create::{CreateMerge, MergedCreate};

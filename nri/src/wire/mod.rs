@@ -1,7 +1,9 @@
 //! From bytes to calls: sockets and processes, the multiplexer, ttrpc, names and versions.
 
+pub(crate) mod discover;
 pub(crate) mod event;
 pub(crate) mod mux;
+pub(crate) mod process;
 pub(crate) mod rpc;
 pub(crate) mod transport;
 pub(crate) mod version;

@@ -13,87 +13,50 @@
 //! receiver sees a stream of bytes with arbitrary cuts (NRI-111), so pieces are handed on as they
 //! arrive and nothing is allocated for a length that is only claimed.
 //!
-//! What a server answers is packed into few frames (`replies.rs`): a Go peer has a queue of 256.
+//! What a server answers is packed into few frames (`replies.rs`): a Go peer has a queue of 256. What reads and writes
+//! the socket is `trunk.rs`.
 //!
 //! Nobody waits for a slow logical connection: one whose queue exceeds its budget closes the trunk
 //! (NRI-108). Nobody waits for a peer that does not read: the writer task closes the trunk when
 //! nothing moved for the write timeout (NRI-115). The first error is the one that is reported.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     future::poll_fn,
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::UnixStream,
-    sync::{Notify, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 
-use self::{error::INBOUND_BUDGET, frame::HEADER, replies::Replies};
+#[cfg(any(test, feature = "record", feature = "fuzzing"))]
+pub(crate) use self::frame::{FrameReader, header};
 pub(crate) use self::{
     error::{MAX_FRAME, MuxError},
-    frame::{FrameReader, SHORT_FRAME, header},
+    frame::SHORT_FRAME,
+    trunk::{Watch, Watches},
+};
+use self::{
+    replies::Replies,
+    trunk::{READ_BUFFER, Trunk},
 };
 
 mod error;
 mod frame;
 mod replies;
-
-/// Bytes that may wait for the socket before writers are made to wait.
-const OUTBOUND_BUDGET: usize = 1 << 20;
-const READ_BUFFER: usize = 16 << 10;
+mod trunk;
 
 /// The plugin's service: the runtime calls, the plugin serves.
 pub(crate) const PLUGIN_SERVICE: u32 = 1;
 /// The runtime's service: the plugin calls, the runtime serves.
 pub(crate) const RUNTIME_SERVICE: u32 = 2;
-
-/// What arrived for one logical connection and was not read yet.
-#[derive(Debug, Default)]
-struct Inbound {
-    bytes: VecDeque<u8>,
-    reader: Option<Waker>,
-}
-
-/// What the socket has not taken yet, and who waits for room.
-#[derive(Debug, Default)]
-struct Outbound {
-    bytes: VecDeque<u8>,
-    writers: Vec<Waker>,
-    /// Of the connection on which we answer, if any.
-    replies: Option<Replies>,
-}
-
-/// Sees the bytes of a trunk as they come and go. Called in the way of every byte: it must not wait.
-pub(crate) trait Watch: std::fmt::Debug + Send + Sync {
-    fn came(&self, bytes: &[u8]);
-    /// Before they are sent, so that no answer to them is seen first.
-    fn goes(&self, bytes: &[u8]);
-    fn ended(&self, reason: &MuxError);
-}
-
-/// Makes one for each trunk.
-pub(crate) type Watches = Arc<dyn Fn() -> Box<dyn Watch> + Send + Sync>;
-
-#[derive(Debug)]
-struct Trunk {
-    socket: UnixStream,
-    watch: Option<Box<dyn Watch>>,
-    inbound: Mutex<BTreeMap<u32, Inbound>>,
-    outbound: Mutex<Outbound>,
-    more_to_write: Notify,
-    /// `Some` once closed, with the first reason.
-    closed: watch::Sender<Option<MuxError>>,
-    write_timeout: Duration,
-}
 
 /// One end of a trunk. Dropping it closes the trunk.
 #[derive(Debug)]
@@ -129,17 +92,8 @@ impl Mux {
         write_timeout: Duration,
         watch: Option<Box<dyn Watch>>,
     ) -> Self {
-        let trunk = Trunk {
-            socket,
-            watch,
-            inbound: Mutex::default(),
-            outbound: Mutex::default(),
-            more_to_write: Notify::new(),
-            closed: watch::Sender::new(None),
-            write_timeout,
-        };
         Self {
-            trunk: Arc::new(trunk),
+            trunk: Arc::new(Trunk::new(socket, write_timeout, watch)),
         }
     }
 
@@ -184,189 +138,6 @@ impl Mux {
 impl Drop for Mux {
     fn drop(&mut self) {
         self.trunk.close(MuxError::Closed);
-    }
-}
-
-impl Trunk {
-    fn close(&self, reason: MuxError) {
-        let first = self.closed.send_if_modified(|closed| {
-            let open = closed.is_none();
-            closed.get_or_insert_with(|| reason.clone());
-            open
-        });
-        if !first {
-            return;
-        }
-        if let Some(watch) = &self.watch {
-            watch.ended(&reason);
-        }
-        // The reader task ends by the end of file this causes; the peer learns of it too.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        self.more_to_write.notify_one();
-        for conn in self.inbound.lock().values_mut() {
-            conn.reader.take().into_iter().for_each(Waker::wake);
-        }
-        self.outbound.lock().writers.drain(..).for_each(Waker::wake);
-    }
-
-    fn reason(&self) -> Option<MuxError> {
-        self.closed.borrow().clone()
-    }
-
-    async fn read(self: Arc<Self>) {
-        let mut frames = FrameReader::default();
-        let mut buffer = vec![0; READ_BUFFER];
-        let reason = loop {
-            if let Err(e) = self.socket.readable().await {
-                break MuxError::Io(e.to_string());
-            }
-            match self.socket.try_read(&mut buffer) {
-                Ok(0) if frames.at_boundary() => break MuxError::Eof,
-                Ok(0) => break MuxError::Truncated,
-                Ok(n) => {
-                    if let Some(watch) = &self.watch {
-                        watch.came(&buffer[..n]);
-                    }
-                    if let Err(e) = frames.push(&buffer[..n], |id, piece| self.deliver(id, piece)) {
-                        break e;
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => break MuxError::Io(e.to_string()),
-            }
-        };
-        self.close(reason);
-    }
-
-    fn deliver(&self, id: u32, piece: &[u8]) -> Result<(), MuxError> {
-        let waker = {
-            let mut inbound = self.inbound.lock();
-            let Some(conn) = inbound.get_mut(&id) else {
-                return Ok(());
-            };
-            if conn.bytes.len() + piece.len() > INBOUND_BUDGET {
-                return Err(MuxError::Overflow(id));
-            }
-            conn.bytes.extend(piece);
-            conn.reader.take()
-        };
-        waker.into_iter().for_each(Waker::wake);
-        Ok(())
-    }
-
-    /// Writes what the socket did not take at once, and answers that were held.
-    async fn write(self: Arc<Self>) {
-        loop {
-            let due = self.outbound.lock().replies.as_ref().and_then(Replies::due);
-            tokio::select! {
-                () = self.more_to_write.notified() => {}
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    if let Err(e) = self.release() {
-                        return self.close(MuxError::Io(e.to_string()));
-                    }
-                }
-            }
-            loop {
-                if self.reason().is_some() {
-                    return;
-                }
-                if self.outbound.lock().bytes.is_empty() {
-                    break;
-                }
-                match tokio::time::timeout(self.write_timeout, self.socket.writable()).await {
-                    Err(_) => return self.close(MuxError::Stalled(self.write_timeout)),
-                    Ok(Err(e)) => return self.close(MuxError::Io(e.to_string())),
-                    Ok(Ok(())) => {}
-                }
-                if let Err(e) = self.drain() {
-                    return self.close(MuxError::Io(e.to_string()));
-                }
-            }
-        }
-    }
-
-    /// Sends an answer, or holds it. False: the writer must wait.
-    fn reply(&self, out: &mut Outbound, bytes: &[u8]) -> io::Result<bool> {
-        let Some(mut replies) = out.replies.take() else {
-            return Ok(false);
-        };
-        let id = replies.id;
-        let taken = replies.put(bytes, Instant::now(), |frame| self.send(out, id, frame));
-        if replies.due().is_some() {
-            self.more_to_write.notify_one();
-        }
-        out.replies = Some(replies);
-        taken
-    }
-
-    /// What goes out, to add to it: once there is room, and only while the trunk is open.
-    fn poll_turn(&self, cx: &Context<'_>) -> Poll<io::Result<MutexGuard<'_, Outbound>>> {
-        let mut out = self.outbound.lock();
-        if let Some(reason) = self.reason() {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, reason)));
-        }
-        if out.bytes.len() >= OUTBOUND_BUDGET {
-            out.writers.push(cx.waker().clone());
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(out))
-    }
-
-    /// Sends the answers whose time has come.
-    fn release(&self) -> io::Result<()> {
-        let mut out = self.outbound.lock();
-        let Some(mut replies) = out.replies.take() else {
-            return Ok(());
-        };
-        let id = replies.id;
-        let called = replies.release(Instant::now(), |frame| self.send(&mut out, id, frame));
-        out.replies = Some(replies);
-        if called? {
-            out.writers.drain(..).for_each(Waker::wake);
-        }
-        Ok(())
-    }
-
-    fn drain(&self) -> io::Result<()> {
-        let mut out = self.outbound.lock();
-        while !out.bytes.is_empty() {
-            match self.socket.try_write(out.bytes.as_slices().0) {
-                Ok(n) => drop(out.bytes.drain(..n)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) => return Err(e),
-            }
-        }
-        if out.bytes.is_empty() && out.bytes.capacity() > OUTBOUND_BUDGET {
-            out.bytes = VecDeque::new();
-        }
-        if out.bytes.len() < OUTBOUND_BUDGET {
-            out.writers.drain(..).for_each(Waker::wake);
-        }
-        Ok(())
-    }
-
-    /// Sends one frame, or as much of it as the socket takes and queues the rest.
-    fn send(&self, out: &mut Outbound, id: u32, payload: &[u8]) -> io::Result<()> {
-        let header = header(id, payload.len());
-        if let Some(watch) = &self.watch {
-            watch.goes(&header);
-            watch.goes(payload);
-        }
-        let mut sent = 0;
-        if out.bytes.is_empty() {
-            let parts = [io::IoSlice::new(&header), io::IoSlice::new(payload)];
-            match self.socket.try_write_vectored(&parts) {
-                Ok(n) => sent = n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => return Err(e),
-            }
-        }
-        out.bytes.extend(&header[sent.min(HEADER)..]);
-        out.bytes.extend(&payload[sent.saturating_sub(HEADER)..]);
-        if !out.bytes.is_empty() {
-            self.more_to_write.notify_one();
-        }
-        Ok(())
     }
 }
 

@@ -5,8 +5,8 @@ use std::{fmt, io, path::PathBuf, time::Duration};
 use crate::{
     owners::BadPluginId,
     wire::{
+        process::ENV_SOCKET,
         rpc::{CallError, Status, one_line},
-        transport::ENV_SOCKET,
     },
 };
 

@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use super::error::StubError;
 use crate::{
     owners::PluginId,
-    wire::transport::{ENV_INDEX, ENV_NAME, ENV_SOCKET},
+    wire::process::{ENV_INDEX, ENV_NAME, ENV_SOCKET},
 };
 
 /// The identity of this process, with what its author has set (NRI-900).

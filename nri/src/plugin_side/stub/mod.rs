@@ -63,8 +63,8 @@ use crate::{
     wire::{
         event::Wire,
         mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
+        process::ENV_SOCKET,
         rpc::{CallError, Client, Code, Serving, Status, serve},
-        transport::ENV_SOCKET,
         version::{NRI_VERSION, Version, plugin_services},
     },
 };

@@ -13,7 +13,7 @@ use std::{env, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{Stub, StubBuilder, StubError};
-use crate::wire::transport::ENV_SOCKET;
+use crate::wire::process::ENV_SOCKET;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);

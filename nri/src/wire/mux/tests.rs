@@ -1,5 +1,7 @@
 //! Frames by properties, and trunks that end in every way.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -1,0 +1,197 @@
+//! What an [`Adaptation`] is built from, and its start.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use crate::{
+    adaptation::{Adaptation, Handle},
+    launch::StartError,
+    observe::Observer,
+    owners::PluginId,
+    plugin_side::{builtin, handlers::Handlers},
+    settings::{PluginSettings, Settings},
+    shared::Shared,
+    source::Source,
+    validate::DefaultValidator,
+    wire::{mux::Watches, rpc::Metadata, transport},
+};
+
+/// Collects what [`Adaptation`] needs.
+#[derive(Default)]
+pub struct Builder {
+    runtime_name: String,
+    runtime_version: String,
+    settings: Settings,
+    source: Option<Arc<dyn Source>>,
+    observer: Option<Arc<dyn Observer>>,
+    in_process: Vec<(PluginId, Handlers)>,
+    metadata: Option<Metadata>,
+    watches: Option<Watches>,
+}
+
+impl Builder {
+    /// All settings at once; the methods below change single ones.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Socket for plugins to connect to.
+    pub fn socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.socket = Some(path.into());
+        self
+    }
+
+    /// No socket: launched and in-process plugins only (NRI-210).
+    pub fn no_external_plugins(mut self) -> Self {
+        self.settings.socket = None;
+        self
+    }
+
+    pub fn plugin_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.settings.plugin_dir = Some(dir.into());
+        self
+    }
+
+    pub fn plugin_config_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.settings.plugin_config_dir = Some(dir.into());
+        self
+    }
+
+    pub fn registration_timeout(mut self, limit: Duration) -> Self {
+        self.settings.timeouts.registration = limit;
+        self
+    }
+
+    pub fn request_timeout(mut self, limit: Duration) -> Self {
+        self.settings.timeouts.request = limit;
+        self
+    }
+
+    /// For one setup event at all plugins together; none by default, so that it may last the request
+    /// timeout for each.
+    pub fn operation_timeout(mut self, limit: Duration) -> Self {
+        self.settings.timeouts.operation = Some(limit);
+        self
+    }
+
+    pub fn sync_timeout(mut self, limit: Duration) -> Self {
+        self.settings.timeouts.sync = limit;
+        self
+    }
+
+    /// Settings of single plugins, by id.
+    pub fn plugins(mut self, plugins: BTreeMap<PluginId, PluginSettings>) -> Self {
+        self.settings.plugins = plugins;
+        self
+    }
+
+    /// For all parts of Synchronize together; three times as long as for one by default.
+    pub fn sync_total_timeout(mut self, limit: Duration) -> Self {
+        self.settings.timeouts.sync_total = Some(limit);
+        self
+    }
+
+    /// Whether the newer of two plugins with one id is called alone ([`Settings::replace_same_name`]).
+    pub fn replace_same_name(mut self, newer_alone: bool) -> Self {
+        self.settings.replace_same_name = newer_alone;
+        self
+    }
+
+    /// Experimental: whether answers to RunPodSandbox may give the pod addresses ([`Settings::pod_ips`]).
+    pub fn pod_ips(mut self, taken: bool) -> Self {
+        self.settings.pod_ips = taken;
+        self
+    }
+
+    /// The runtime. Mandatory (NRI-213).
+    pub fn source(mut self, source: Arc<dyn Source>) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// What each call to a plugin carries beside its request, such as the context of a trace. Called with the
+    /// method's name by the task that calls; keys in lower case.
+    pub fn call_metadata(
+        mut self,
+        metadata: impl Fn(&str) -> Vec<(String, String)> + Send + Sync + 'static,
+    ) -> Self {
+        self.metadata = Some(Arc::new(metadata));
+        self
+    }
+
+    /// Records what is said on every connection of a plugin.
+    #[cfg(feature = "record")]
+    pub fn record(mut self, recorder: crate::record::Recorder) -> Self {
+        self.watches = Some(Arc::new(move || Box::new(recorder.connection())));
+        self
+    }
+
+    /// Observer of every outcome.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// A plugin of this process: a [`Plugin`](crate::Plugin), or a table of handlers. Several are started in
+    /// the order of these calls.
+    pub fn in_process(mut self, id: PluginId, plugin: impl Into<Handlers>) -> Self {
+        self.in_process.push((id, plugin.into()));
+        self
+    }
+
+    /// The default validator as a plugin of this process, in front of all others (NRI-206). Does
+    /// nothing unless it is enabled.
+    pub fn default_validator(mut self, validator: DefaultValidator) -> Self {
+        if validator.enable {
+            self.in_process
+                .insert(0, builtin::default_validator(validator));
+        }
+        self
+    }
+
+    /// Starts: launches, configures and synchronises the pre-installed plugins, then listens.
+    ///
+    /// # Errors
+    ///
+    /// Someone else answers at the socket, something that is no socket is in its place, the plugin
+    /// directory cannot be read, or an in-process plugin fails. A launched plugin that fails is
+    /// reported and left out.
+    pub async fn start(self) -> Result<Adaptation, StartError> {
+        let source = self.source.ok_or(StartError::NoSource)?;
+        if self.runtime_name.is_empty() || self.runtime_version.is_empty() {
+            return Err(StartError::NoName);
+        }
+        let ids = self.in_process.iter().map(|(id, _)| id.clone());
+        let shared = Arc::new(Shared::new(
+            (self.runtime_name, self.runtime_version),
+            self.settings,
+            source,
+            (self.observer, self.metadata, self.watches),
+            ids.collect(),
+        ));
+        // Lets go of everything should a later step fail.
+        let handle = Arc::new(Handle(shared.clone()));
+        if let Some(path) = &shared.settings.socket {
+            transport::ensure_free(path).await?;
+        }
+        let in_process = shared.clone().start_in_process(self.in_process).await?;
+        let launched = shared.clone().launch_all().await?;
+        shared.clone().join_preinstalled(in_process, launched).await;
+        if let Some(path) = &shared.settings.socket {
+            let listener = transport::listen(path, shared.settings.socket_mode).await?;
+            tokio::spawn(shared.clone().accept(listener));
+        }
+        Ok(Adaptation { shared: handle })
+    }
+}
+
+impl Adaptation {
+    /// Begins with the names that plugins are told.
+    pub fn builder(name: impl Into<String>, version: impl Into<String>) -> Builder {
+        Builder {
+            runtime_name: name.into(),
+            runtime_version: version.into(),
+            ..Builder::default()
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The list of plugins: those that are there, those that should be, and the last that have gone.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    mask::EventMask,
+    observe::{Kind, PluginInfo, PluginState},
+    owners::PluginId,
+    plugin::Session,
+    shared::Shared,
+    slot::Occupant,
+};
+
+impl Shared {
+    /// Keeps what a plugin was, and why it was closed, for [`Shared::plugins`].
+    pub(crate) fn remember_gone(&self, session: &Session, reason: &str) {
+        let mut info = self.info_of(session, PluginState::Gone);
+        info.last_error = Some(reason.to_owned());
+        self.gone.remember(info, session.stats.clone());
+    }
+
+    /// As [`Shared::remember_gone`], of a launched plugin that never came to be one.
+    pub(crate) fn remember_failed(&self, id: &PluginId, pid: Option<u32>, reason: &str) {
+        let mut info = self.absent(id);
+        info.state = PluginState::Gone;
+        info.kind = Some(Kind::Launched);
+        info.pid = pid;
+        info.last_error = Some(reason.to_owned());
+        self.gone.remember(info, Arc::default());
+    }
+
+    /// See [`Metrics::render`](crate::metrics::Metrics::render).
+    pub(crate) fn metrics(&self, prefix: &str) -> String {
+        self.metrics.render(prefix, &self.plugins())
+    }
+
+    /// In call order, then those that should be there, then the last that have gone.
+    pub(crate) fn plugins(&self) -> Vec<PluginInfo> {
+        let slots = self.roster.slots();
+        let mut all: Vec<PluginInfo> = Vec::new();
+        for slot in &slots {
+            all.push(match slot.occupant() {
+                Occupant::Joining(session) => self.info_of(&session, PluginState::Joining),
+                Occupant::Active(session) => self.info_of(&session, PluginState::Active),
+                Occupant::Gone => continue,
+            });
+        }
+        for session in self.shadows() {
+            all.push(self.info_of(&session, PluginState::Shadowed));
+        }
+        let named = self.settings.plugins.iter();
+        for (id, _) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
+            if !slots.iter().any(|s| s.id == *id) {
+                all.push(self.absent(id));
+            }
+        }
+        self.gone.add_to(&mut all);
+        all
+    }
+
+    fn info_of(&self, session: &Session, state: PluginState) -> PluginInfo {
+        let mut info = self.absent(&session.id);
+        let overdue = session.overdue.since();
+        (info.state, info.since) = match overdue.filter(|_| state == PluginState::Active) {
+            Some(since) => (PluginState::Overdue, since.elapsed()),
+            None => (state, session.age()),
+        };
+        info.kind = Some(session.kind);
+        info.pid = session.pid;
+        info.version = Some(session.version);
+        info.old_style = session.is_old_style();
+        info.events = session.events();
+        info.on_timeout = session.settings.policy.on_timeout();
+        info.fail_request = session.settings.policy.fails_request();
+        session.stats.fill(&mut info);
+        info
+    }
+
+    fn absent(&self, id: &PluginId) -> PluginInfo {
+        let policy = self.settings.plugin(id).policy;
+        PluginInfo {
+            id: id.clone(),
+            state: PluginState::Absent,
+            since: self.started.elapsed(),
+            kind: None,
+            pid: None,
+            version: None,
+            old_style: false,
+            events: EventMask::NONE,
+            required: policy.required,
+            must_run: policy.must_run,
+            on_timeout: policy.on_timeout(),
+            fail_request: policy.fails_request(),
+            calls: 0,
+            errors: 0,
+            p50: Duration::ZERO,
+            p99: Duration::ZERO,
+            backlog: self.backlog.backlog(id),
+            last_error: None,
+            last_error_age: Duration::ZERO,
+        }
+    }
+}

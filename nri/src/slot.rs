@@ -1,0 +1,118 @@
+//! A plugin's place in the roster.
+//!
+//! Each slot has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining plugin holds its own
+//! lane until it is synchronised; its events wait there in order.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use crate::{owners::PluginId, plugin::Session};
+
+/// Events that may wait for a joining plugin without anyone waiting for them.
+const MAX_QUEUED: usize = 1024;
+
+/// Occupant of a slot.
+#[derive(Clone)]
+pub(crate) enum Occupant {
+    /// Not synchronised yet; events wait in the lane.
+    Joining(Arc<Session>),
+    Active(Arc<Session>),
+    Gone,
+}
+
+/// A place in the order of plugins. It outlives an instance that is replaced (NRI-1070).
+pub(crate) struct Slot {
+    pub(crate) id: PluginId,
+    /// Order of joining; breaks ties between equal indices (NRI-402).
+    pub(crate) seq: u64,
+    pub(crate) lane: Arc<AsyncMutex<()>>,
+    queued: AtomicUsize,
+    pub(crate) occupant: Mutex<Occupant>,
+    /// The instance that is joining to take the slot over: should the present one go meanwhile, it is this one's.
+    pub(crate) heir: Mutex<Option<Arc<Session>>>,
+}
+
+/// The right to call the plugin on a slot.
+pub(crate) type Lane = OwnedMutexGuard<()>;
+
+/// A place in the queue for a lane, held from the moment it was taken.
+pub(crate) struct LanePlace(std::pin::Pin<Box<dyn Future<Output = Lane> + Send>>);
+
+impl LanePlace {
+    pub(crate) async fn wait(self) -> Lane {
+        self.0.await
+    }
+}
+
+impl Slot {
+    /// Of a plugin that joins.
+    pub(crate) fn new(session: &Arc<Session>, seq: u64) -> Self {
+        Self {
+            id: session.id.clone(),
+            seq,
+            lane: Arc::default(),
+            queued: AtomicUsize::new(0),
+            occupant: Mutex::new(Occupant::Joining(session.clone())),
+            heir: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn occupant(&self) -> Occupant {
+        self.occupant.lock().clone()
+    }
+
+    /// Who is there, called already or not.
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+        match self.occupant() {
+            Occupant::Joining(session) | Occupant::Active(session) => Some(session),
+            Occupant::Gone => None,
+        }
+    }
+
+    /// Who is called.
+    pub(crate) fn active(&self) -> Option<Arc<Session>> {
+        match self.occupant() {
+            Occupant::Active(session) => Some(session),
+            Occupant::Joining(_) | Occupant::Gone => None,
+        }
+    }
+
+    pub(crate) fn occupy(&self, occupant: Occupant) {
+        *self.occupant.lock() = occupant;
+    }
+
+    /// Takes a place in the queue now; whoever takes one later is served later.
+    pub(crate) fn take_place(&self) -> LanePlace {
+        let mut place = Box::pin(tokio::task::coop::unconstrained(
+            self.lane.clone().lock_owned(),
+        ));
+        match place.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(lane) => LanePlace(Box::pin(std::future::ready(lane))),
+            Poll::Pending => LanePlace(place),
+        }
+    }
+
+    /// Counts an event that waits in the lane on its own. False: too many already.
+    pub(crate) fn queue(self: &Arc<Self>) -> Option<Queued> {
+        let before = self.queued.fetch_add(1, Ordering::SeqCst);
+        let queued = Queued(self.clone());
+        (before < MAX_QUEUED).then_some(queued)
+    }
+}
+
+/// One event that waits for a joining plugin.
+pub(crate) struct Queued(Arc<Slot>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.queued.fetch_sub(1, Ordering::SeqCst);
+    }
+}
