@@ -198,7 +198,7 @@ pub use settings::{
 };
 pub use source::{BoxFuture, Snapshot, Source};
 pub use wire::{
-    event::HookRequest,
+    event::{HookRequest, has_state_change},
     rpc::{CallError, Code, Status},
     transport::TransportError,
     version::{NRI_VERSION, Version, runtime_nri_version},

@@ -7,12 +7,14 @@
 use proto_nri::{
     Container, LinuxContainer, LinuxNamespace, LinuxPodSandbox, Mount, OptionalInt, PodSandbox,
 };
+use serde::Deserialize;
 
 use super::objects::add_missing;
 use crate::NRI_VERSION;
 
 /// As whom a fake runtime fills fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Flavor {
     /// What was said and no more.
     #[default]

@@ -30,7 +30,7 @@ use crate::{
     report::{Report, StepReport},
     rules::{Finding, Rule},
     scenario::Speaks,
-    tap::{Manner, Tap},
+    tap::{Manner, Tap, is_plain},
 };
 use judge::Known;
 use runtime::{Came, Runtime};
@@ -267,7 +267,7 @@ impl Replay {
 
     /// As a StateChange where the plugin, or the recorded runtime, knows nothing else.
     async fn ask(&mut self, runtime: &mut Runtime, call: &Call, limit: Duration) -> Came {
-        let plain = script::has_state_change(&call.method);
+        let plain = is_plain(&call.method);
         if !(plain && self.old) {
             let came = runtime.call(&call.method, &call.message, limit).await;
             let unknown =

@@ -10,6 +10,8 @@ use nri::{
 };
 use serde_json::{Value, json};
 
+use crate::tap::is_plain;
+
 const BETA: &str = "nri.pkg.api.v1beta1.";
 /// What an old plugin is told by StateChange.
 const STATE_CHANGE: &str = "StateChange";
@@ -265,7 +267,7 @@ impl Reading {
                 self.add(from, id, Act::Call(call));
             }
             (Side::Runtime, method) => {
-                self.script.dedicated |= has_state_change(method);
+                self.script.dedicated |= is_plain(method);
                 self.add(from, id, Act::Call(call));
             }
         }
@@ -275,11 +277,6 @@ impl Reading {
         self.open.insert((from, id), self.script.acts.len());
         self.script.acts.push(act);
     }
-}
-
-/// Events that old plugins take as StateChange.
-pub fn has_state_change(method: &str) -> bool {
-    crate::tap::PLAIN.contains(&method)
 }
 
 #[cfg(test)]

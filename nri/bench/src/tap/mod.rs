@@ -28,7 +28,7 @@ use tokio::{
 
 use crate::{rules::Finding, scenario::Speaks};
 
-pub use watch::{PLAIN, Seen};
+pub use watch::{Seen, is_plain};
 
 /// How long plugins that were let go may take to be gone.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -112,22 +112,23 @@ impl Tap {
 
     /// Ends every connection without a word, and takes no new ones until [`Self::listen`].
     pub fn cut(&mut self) {
-        if let Some(listening) = self.listening.take() {
-            listening.abort();
-            let _ = std::fs::remove_file(&self.socket);
-        }
+        self.close();
         *self.links.lock() = JoinSet::new();
     }
 
     /// Waits until the runtime has let every plugin go and the plugins had a moment to say what they should not.
     pub async fn drained(&mut self) {
+        self.close();
+        let mut links = std::mem::take(&mut *self.links.lock());
+        // One that does not read is cut off.
+        let _ = timeout(DRAIN, async { while links.join_next().await.is_some() {} }).await;
+    }
+
+    fn close(&mut self) {
         if let Some(listening) = self.listening.take() {
             listening.abort();
             let _ = std::fs::remove_file(&self.socket);
         }
-        let mut links = std::mem::take(&mut *self.links.lock());
-        // One that does not read is cut off.
-        let _ = timeout(DRAIN, async { while links.join_next().await.is_some() {} }).await;
     }
 
     pub fn slow_down(&self, by: Duration) {

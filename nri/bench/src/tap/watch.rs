@@ -3,6 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use nri::{
+    has_state_change,
+    mask::event_named,
     proto::{ConfigureRequest, ConfigureResponse},
     record::frames::{Message, Request, TO_PLUGIN, TO_RUNTIME},
 };
@@ -16,18 +18,10 @@ use crate::{
 };
 
 const V1BETA1: &str = "nri.pkg.api.v1beta1.";
-/// Calls that runtimes without dedicated calls send as StateChange.
-pub const PLAIN: [&str; 9] = [
-    "RunPodSandbox",
-    "PostUpdatePodSandbox",
-    "StopPodSandbox",
-    "RemovePodSandbox",
-    "PostCreateContainer",
-    "StartContainer",
-    "PostStartContainer",
-    "PostUpdateContainer",
-    "RemoveContainer",
-];
+/// Whether runtimes without dedicated calls send this one as StateChange.
+pub fn is_plain(method: &str) -> bool {
+    event_named(method).is_some_and(has_state_change)
+}
 
 /// What becomes of a message.
 #[derive(Debug, PartialEq, Eq)]
@@ -103,7 +97,7 @@ impl Seen {
         let Some(mut request) = message.request() else {
             return Fate::Pass(message);
         };
-        if manner.speaks == Speaks::StateChange && PLAIN.contains(&request.method.as_str()) {
+        if manner.speaks == Speaks::StateChange && is_plain(&request.method) {
             // The runtime side then takes the plugin for an old one, and asks it by StateChange.
             return Fate::Answer(message.unimplemented("nri-bench: spoken as an old runtime"));
         }
@@ -174,7 +168,7 @@ impl Seen {
             _ => {}
         }
         // A plugin without dedicated calls answers so until it is asked by StateChange.
-        let settles = PLAIN.contains(&call.method.as_str()) && self.state_changes == 0;
+        let settles = is_plain(&call.method) && self.state_changes == 0;
         if response.is_unimplemented() && !settles {
             let what = format!("{} is answered with UNIMPLEMENTED", call.method);
             self.found(Rule::UnhandledEvent, what);

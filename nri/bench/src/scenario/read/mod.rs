@@ -35,7 +35,7 @@ struct File {
     #[serde(default)]
     name: String,
     #[serde(default)]
-    flavor: FlavorName,
+    flavor: Flavor,
     #[serde(default)]
     speaks: Speaks,
     #[serde(default)]
@@ -55,15 +55,6 @@ struct File {
     container: BTreeMap<String, Value>,
     #[serde(default)]
     step: Vec<Spanned<StepTable>>,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum FlavorName {
-    #[default]
-    Plain,
-    Containerd,
-    CriO,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -265,11 +256,7 @@ impl Reader<'_> {
                 "" => name.to_owned(),
                 given => given.to_owned(),
             },
-            flavor: match file.flavor {
-                FlavorName::Plain => Flavor::Plain,
-                FlavorName::Containerd => Flavor::Containerd,
-                FlavorName::CriO => Flavor::CriO,
-            },
+            flavor: file.flavor,
             speaks: file.speaks,
             identity: (file.runtime.name, file.runtime.version),
             request_timeout: self.duration(file.runtime.request_timeout, Duration::from_secs(2))?,
