@@ -15,8 +15,9 @@
 //! A phase is left once in an object's life, so each event comes at most once. Nobody can
 //! subscribe before recovery is done: what it finds is told by List.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use super::{
@@ -91,7 +92,7 @@ impl Events {
     /// # Errors
     /// Exhausted when there are too many subscribers, Unavailable when the daemon is ending.
     pub fn subscribe(&self) -> Result<Subscription> {
-        let sender = self.lock();
+        let sender = self.0.lock();
         let Some(sender) = sender.as_ref() else {
             let text = "container events: the daemon is ending";
             return Err(Error::new(Kind::Unavailable, text));
@@ -116,7 +117,7 @@ impl Events {
 
     /// Makes an event, if anybody listens.
     fn send(&self, event: impl FnOnce() -> ContainerEvent) {
-        let sender = self.lock();
+        let sender = self.0.lock();
         if let Some(sender) = sender.as_ref().filter(|sender| sender.receiver_count() > 0) {
             // The last subscriber may have gone just now.
             let _ = sender.send(Arc::new(event()));
@@ -125,11 +126,7 @@ impl Events {
 
     /// Ends every subscription, once its owner has read what is queued.
     pub fn close(&self) {
-        *self.lock() = None;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<broadcast::Sender<Arc<ContainerEvent>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock() = None;
     }
 }
 

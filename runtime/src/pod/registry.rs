@@ -4,9 +4,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use super::{
@@ -51,12 +52,12 @@ pub enum Reservation {
 impl Registry {
     /// Recovery's: what it found and could not read.
     pub fn hold(&self, held: AllHeld) {
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(held);
+        *self.held.write() = Arc::new(held);
     }
 
     /// What is held, as it is now.
     pub fn held(&self) -> Arc<AllHeld> {
-        Arc::clone(&self.held.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.held.read())
     }
 
     /// It is gone; with it goes the hold.
@@ -70,13 +71,12 @@ impl Registry {
     }
 
     fn release(&self, take: impl FnOnce(&mut AllHeld)) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        take(Arc::make_mut(&mut held));
+        take(Arc::make_mut(&mut self.held.write()));
     }
 
     /// Takes the name for `id`, or says who has it (CRI-110, CRI-113).
     pub fn reserve(&self, name: &str, id: &str, starting: Starting) -> Reservation {
-        let mut inner = self.write();
+        let mut inner = self.inner.write();
         if let Some(taken) = inner.names.get(name) {
             let pod = inner.pods.get(&taken.id).filter(|pod| listed(pod));
             match (&taken.starting, pod) {
@@ -105,18 +105,18 @@ impl Registry {
 
     /// All pods, also those that are being made.
     pub fn all(&self) -> Vec<Arc<Pod>> {
-        self.read().pods.values().cloned().collect()
+        self.inner.read().pods.values().cloned().collect()
     }
 
     /// A pod by its whole id, also one that is being made.
     pub fn any(&self, id: &str) -> Option<Arc<Pod>> {
-        self.read().pods.get(id).cloned()
+        self.inner.read().pods.get(id).cloned()
     }
 
     /// Takes a pod in. It is visible from when its phase is no longer Creating.
     pub fn publish(&self, pod: &Arc<Pod>) {
         let name = pod.cell.get().name_key();
-        let mut inner = self.write();
+        let mut inner = self.inner.write();
         inner.names.entry(name).or_insert_with(|| Name {
             id: pod.id.clone(),
             starting: None,
@@ -127,7 +127,7 @@ impl Registry {
     /// Forgets a pod and gives its name back.
     pub fn forget(&self, record: &PodRecord) {
         let name = record.name_key();
-        let mut inner = self.write();
+        let mut inner = self.inner.write();
         inner.pods.remove(&record.id);
         if inner.names.get(&name).is_some_and(|n| n.id == record.id) {
             inner.names.remove(&name);
@@ -137,6 +137,7 @@ impl Registry {
     /// Visible pods, oldest first.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         let mut pods: Vec<_> = self
+            .inner
             .read()
             .pods
             .values()
@@ -150,7 +151,7 @@ impl Registry {
     /// Visible containers with their pods.
     pub fn containers(&self) -> Vec<(Arc<Pod>, Arc<Container>)> {
         let mut found = Vec::new();
-        for pod in self.read().pods.values() {
+        for pod in self.inner.read().pods.values() {
             for container in pod.containers() {
                 if visible(&container) || violate::is("create-listed-early") {
                     found.push((Arc::clone(pod), container));
@@ -179,7 +180,7 @@ impl Registry {
     }
 
     fn find_pod(&self, id: &str) -> Result<Arc<Pod>> {
-        let inner = self.read();
+        let inner = self.inner.read();
         if let Some(pod) = inner.pods.get(id).filter(|pod| listed(pod)) {
             return Ok(Arc::clone(pod));
         }
@@ -205,7 +206,7 @@ impl Registry {
     /// # Errors
     /// As [`Self::container`].
     pub fn find_container(&self, id: &str) -> Result<(Arc<Pod>, Arc<Container>)> {
-        let pods: Vec<_> = self.read().pods.values().cloned().collect();
+        let pods: Vec<_> = self.inner.read().pods.values().cloned().collect();
         for pod in &pods {
             if let Some(container) = pod.container(id).filter(|c| visible(c)) {
                 return Ok((Arc::clone(pod), container));
@@ -221,14 +222,6 @@ impl Registry {
             Some(held) => held.refusal("container"),
             None => Error::no_container(id),
         })
-    }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,9 @@
 //! Steps of a removal that cannot be carried out, and are left on request (`cairn rm --force`): a removal is never a
 //! wall, and what it left is named.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
 
 use super::error::Result;
 
@@ -37,8 +36,7 @@ impl Skips {
         match result {
             Err(error) if self.demanded() => {
                 tracing::warn!(object, %error, "skipped, since the removal is forced");
-                let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-                steps.push(format!("{object}: {}", error.text));
+                self.steps.lock().push(format!("{object}: {}", error.text));
                 Ok(())
             }
             other => other,
@@ -47,7 +45,7 @@ impl Skips {
 
     /// What was skipped so far.
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.steps.lock())
     }
 }
 

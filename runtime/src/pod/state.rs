@@ -4,11 +4,12 @@ use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, RwLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::{Mutex, RwLock};
 use prost13::Message as _;
 use tokio::sync::{mpsc, watch};
 
@@ -97,12 +98,13 @@ impl Pod {
     }
 
     pub fn container(&self, id: &str) -> Option<Arc<Container>> {
-        self.read_containers().get(id).cloned()
+        self.containers.read().get(id).cloned()
     }
 
     /// By `name_attempt`.
     pub fn container_named(&self, key: &str) -> Option<Arc<Container>> {
-        self.read_containers()
+        self.containers
+            .read()
             .values()
             .find(|container| container.cell.get().name_key() == key)
             .cloned()
@@ -110,27 +112,16 @@ impl Pod {
 
     /// All of them, also those still being created.
     pub fn containers(&self) -> Vec<Arc<Container>> {
-        self.read_containers().values().cloned().collect()
+        self.containers.read().values().cloned().collect()
     }
 
     pub fn insert(&self, container: Arc<Container>) {
-        self.containers
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(container.id.clone(), container);
+        let id = container.id.clone();
+        self.containers.write().insert(id, container);
     }
 
     pub fn forget(&self, id: &str) {
-        self.containers
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(id);
-    }
-
-    fn read_containers(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Container>>> {
-        self.containers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.containers.write().remove(id);
     }
 
     /// Puts a request into the pod's queue and waits for its end. Dropping the future abandons
@@ -202,31 +193,24 @@ impl Container {
     }
 
     pub fn monitor(&self) -> Option<Monitor> {
-        self.monitor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.monitor.lock().clone()
     }
 
     pub fn set_monitor(&self, monitor: Option<Monitor>) {
-        *self.monitor.lock().unwrap_or_else(PoisonError::into_inner) = monitor;
+        *self.monitor.lock() = monitor;
     }
 
     pub fn set_message(&self, message: &proto_nri::Container) {
-        let message = message.encode_to_vec().into();
-        *self.message.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+        *self.message.lock() = Some(message.encode_to_vec().into());
     }
 
     pub fn has_message(&self) -> bool {
-        self.message
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        self.message.lock().is_some()
     }
 
     /// See `message.rs: container` for the whole of it. `None` where its spec is not known.
     pub fn message(&self) -> Option<proto_nri::Container> {
-        let message = self.message.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = self.message.lock();
         // What we have encoded can be decoded.
         proto_nri::Container::decode(&**message.as_ref()?).ok()
     }

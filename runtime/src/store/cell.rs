@@ -1,6 +1,8 @@
 //! One object's record in memory and on disk.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use super::{
     blocking::blocking,
@@ -28,10 +30,7 @@ impl<R: Record> Cell<R> {
     }
 
     pub fn get(&self) -> Arc<R> {
-        match self.current.read() {
-            Ok(current) => Arc::clone(&current),
-            Err(poisoned) => Arc::clone(&poisoned.into_inner()),
-        }
+        Arc::clone(&self.current.read())
     }
 
     /// Changes the record on disk, then in memory.
@@ -45,7 +44,7 @@ impl<R: Record> Cell<R> {
         let record = Arc::new(record);
         let (store, written) = (self.store.clone(), Arc::clone(&record));
         blocking(move || store.save(&written)).await?;
-        self.set(&record);
+        *self.current.write() = Arc::clone(&record);
         drop(turn);
         Ok(record)
     }
@@ -60,7 +59,7 @@ impl<R: Record> Cell<R> {
         let mut record = R::clone(&self.get());
         edit(&mut record);
         let record = Arc::new(record);
-        self.set(&record);
+        *self.current.write() = Arc::clone(&record);
         let (store, written) = (self.store.clone(), Arc::clone(&record));
         let saved = blocking(move || store.save(&written)).await;
         drop(turn);
@@ -85,13 +84,6 @@ impl<R: Record> Cell<R> {
         let result = blocking(move || store.delete(&id)).await;
         drop(turn);
         result
-    }
-
-    fn set(&self, record: &Arc<R>) {
-        match self.current.write() {
-            Ok(mut current) => *current = Arc::clone(record),
-            Err(poisoned) => *poisoned.into_inner() = Arc::clone(record),
-        }
     }
 }
 
