@@ -1,8 +1,10 @@
 //! A configuration whose every value can be served.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use super::{
@@ -49,12 +51,7 @@ impl Config {
     /// # Errors
     /// The first key whose value cannot be served.
     pub fn check(file: File) -> Result<Self, Error> {
-        let refuse = |key, message: &str| {
-            Err(Error::Value {
-                key,
-                message: message.to_owned(),
-            })
-        };
+        let refuse = |key, message: &str| Err(Error::value(key, message));
         if file.version != 1 {
             return refuse("version", "unsupported version (supported: 1)");
         }
@@ -139,7 +136,7 @@ pub fn socket_path(key: &'static str, endpoint: &str) -> Result<PathBuf, Error> 
     } else {
         return Ok(path.into());
     };
-    Err(Error::Value { key, message })
+    Err(Error::value(key, message))
 }
 
 /// Metrics are for this machine: they name pods.
@@ -147,21 +144,20 @@ fn check_metrics(metrics: &Metrics) -> Result<Option<SocketAddr>, Error> {
     if metrics.listen.is_empty() {
         return Ok(None);
     }
-    let address: Option<SocketAddr> = metrics.listen.parse().ok();
-    match address {
-        Some(address) if address.ip().is_loopback() => Ok(Some(address)),
-        _ => Err(Error::Value {
-            key: "metrics.listen",
-            message: format!(
+    match metrics.listen.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(Some(address)),
+        _ => Err(Error::value(
+            "metrics.listen",
+            format!(
                 "\"{}\": must be a loopback address and port",
                 metrics.listen
             ),
-        }),
+        )),
     }
 }
 
 fn check_network(network: &Network) -> Result<(), Error> {
-    let refuse = |key, message: String| Err(Error::Value { key, message });
+    let refuse = |key, message: String| Err(Error::value(key, message));
     let name = &network.bridge;
     if name.len() > 15 || name.contains(['/', ' ']) {
         return refuse(
@@ -181,36 +177,27 @@ fn check_network(network: &Network) -> Result<(), Error> {
             format!("{} must be 0, or 1280 to 65535", network.mtu),
         );
     }
-    let subnet = network
-        .subnet
-        .split_once('/')
-        .and_then(|(addr, bits)| Some((addr.parse::<Ipv4Addr>().ok()?, bits.parse::<u8>().ok()?)));
-    match subnet {
-        Some((_, 8..=29)) => {}
-        _ => {
-            return refuse(
-                "network.subnet",
-                format!(
-                    "\"{}\": must be an IPv4 subnet of /8 to /29",
-                    network.subnet
-                ),
-            );
-        }
+    let Network {
+        subnet, subnet6, ..
+    } = network;
+    if !is_subnet::<Ipv4Addr>(subnet, 8..=29) {
+        return refuse(
+            "network.subnet",
+            format!("\"{subnet}\": must be an IPv4 subnet of /8 to /29"),
+        );
     }
-    if !network.subnet6.is_empty() {
-        let ok = network.subnet6.split_once('/').is_some_and(|(addr, bits)| {
-            addr.parse::<std::net::Ipv6Addr>().is_ok()
-                && bits.parse::<u8>().is_ok_and(|b| (48..=124).contains(&b))
-        });
-        if !ok {
-            return refuse(
-                "network.subnet6",
-                format!(
-                    "\"{}\": must be an IPv6 subnet of /48 to /124",
-                    network.subnet6
-                ),
-            );
-        }
+    if !subnet6.is_empty() && !is_subnet::<Ipv6Addr>(subnet6, 48..=124) {
+        return refuse(
+            "network.subnet6",
+            format!("\"{subnet6}\": must be an IPv6 subnet of /48 to /124"),
+        );
     }
     Ok(())
+}
+
+fn is_subnet<A: FromStr>(text: &str, prefixes: RangeInclusive<u8>) -> bool {
+    text.split_once('/').is_some_and(|(address, prefix)| {
+        let fits = |prefix| prefixes.contains(&prefix);
+        address.parse::<A>().is_ok() && prefix.parse().is_ok_and(fits)
+    })
 }

@@ -53,7 +53,7 @@ impl Default for Container {
 impl Container {
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.max_log_line < 256 {
-            return Err(refused(
+            return Err(Error::value(
                 "container.max_log_line",
                 "must be 256 bytes or more",
             ));
@@ -67,16 +67,10 @@ impl Container {
     /// The first that is none.
     pub fn rlimits(&self) -> Result<Vec<(String, u64, u64)>, Error> {
         let parsed = self.ulimits.iter().map(|text| {
-            ulimit(text).map_err(|why| refused("container.ulimits", &format!("\"{text}\": {why}")))
+            ulimit(text)
+                .map_err(|why| Error::value("container.ulimits", format!("\"{text}\": {why}")))
         });
         parsed.collect()
-    }
-}
-
-fn refused(key: &'static str, message: &str) -> Error {
-    Error::Value {
-        key,
-        message: message.to_owned(),
     }
 }
 

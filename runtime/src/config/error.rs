@@ -15,3 +15,10 @@ pub enum Error {
     #[error("{key}: {message}")]
     Value { key: &'static str, message: String },
 }
+
+impl Error {
+    pub(super) fn value(key: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self::Value { key, message }
+    }
+}

@@ -60,12 +60,7 @@ pub(super) fn check(
     handlers: &BTreeMap<String, Handler>,
     container: &Container,
 ) -> Result<(), Error> {
-    let refuse = |message: String| {
-        Err(Error::Value {
-            key: "handlers",
-            message,
-        })
-    };
+    let refuse = |message: String| Err(Error::value("handlers", message));
     for (name, handler) in handlers {
         if !is_label(name) {
             return refuse(format!(

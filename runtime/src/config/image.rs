@@ -53,7 +53,7 @@ impl Default for Image {
 
 impl Image {
     pub(super) fn check(&self) -> Result<(), Error> {
-        let refuse = |key, message: String| Err(Error::Value { key, message });
+        let refuse = |key, message: String| Err(Error::value(key, message));
         for (key, value, range) in [
             (
                 "image.max_parallel_layers",
@@ -103,18 +103,15 @@ impl Image {
             None => Ok(()),
         }
     }
-}
 
-impl Image {
     /// What [`Self::pinned`] names.
     ///
     /// # Errors
     /// The first that is no reference.
     pub fn pinned(&self) -> Result<Vec<Reference>, Error> {
         let parsed = self.pinned.iter().map(|text| {
-            text.parse().map_err(|why: BadReference| Error::Value {
-                key: "image.pinned",
-                message: format!("\"{text}\": {why}"),
+            text.parse().map_err(|why: BadReference| {
+                Error::value("image.pinned", format!("\"{text}\": {why}"))
             })
         });
         parsed.collect()

@@ -20,16 +20,10 @@ mod tracing;
 pub use checked::{Config, socket_path};
 pub use container::{Container, SeccompDefault};
 pub use error::Error;
-pub use file::{
-    Cgroup, CgroupDriver, File, Format, Level, Log, Metrics, Network, NriNetwork, Trace,
-};
-pub use handler::Handler;
-pub use image::Image;
+pub use file::{CgroupDriver, File, Format, Level, NriNetwork};
 pub use nri::Nri;
 pub use read::read;
-pub use stream::Stream;
 pub use text::{DEFAULT_TEXT, manual};
-pub use tracing::Tracing;
 
 #[cfg(test)]
 mod config_tests;

@@ -83,18 +83,15 @@ impl Nri {
     pub fn settings(&self) -> Result<Settings, Error> {
         let mut plugins = BTreeMap::new();
         for (name, plugin) in &self.plugin {
-            let id: PluginId = name.parse().map_err(|_| Error::Value {
-                key: "nri.plugin",
-                message: format!("\"{name}\": must be of the form \"10-name\""),
+            let id: PluginId = name.parse().map_err(|_| {
+                let message = format!("\"{name}\": must be of the form \"10-name\"");
+                Error::value("nri.plugin", message)
             })?;
             plugins.insert(id, plugin.clone().into());
         }
         self.default_validator
             .verify()
-            .map_err(|message| Error::Value {
-                key: "nri.default_validator",
-                message,
-            })?;
+            .map_err(|message| Error::value("nri.default_validator", message))?;
         let some = |limit: Duration| (!limit.is_zero()).then_some(limit);
         let annotation = &self.tolerate_missing_annotation;
         Ok(Settings {

@@ -62,7 +62,7 @@ impl Stream {
             } else {
                 format!("{} is not an absolute path", path.display())
             };
-            return Err(Error::Value { key, message });
+            return Err(Error::value(key, message));
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ pub struct Tracing {
 
 impl Tracing {
     pub(super) fn check(&self) -> Result<(), Error> {
-        let refuse = |key, message| Err(Error::Value { key, message });
+        let refuse = |key, message: String| Err(Error::value(key, message));
         if self.sampling_per_million > MILLION {
             return refuse(
                 "tracing.sampling_per_million",
