@@ -6,8 +6,10 @@ use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
 use cairn::{
     cli::{
-        args::{Check, Cli, Command, ConfigCommand, ImageCommand, NetworkCommand, Output, Serve},
-        check_table, client, image, network, ps, status,
+        args::{Check, Cli, Command, ConfigCommand, ImageCommand, NetworkCommand, Output},
+        check_table, client, image, network, ps,
+        serve_flags::Serve,
+        status,
     },
     config::{self, Config, Format},
     daemon::serve,
@@ -25,11 +27,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(serve) => report(run_daemon(serve)),
         Command::Config(command) => report(run_config(command)),
-        Command::Check(arguments) => match run_check(arguments) {
-            Ok(State::Ok | State::Limited) => ExitCode::SUCCESS,
-            Ok(State::Fails) => ExitCode::FAILURE,
-            Err(error) => report(Err(error)),
-        },
+        Command::Check(arguments) => verdict(run_check(arguments)),
         Command::Image(ImageCommand::Ls(arguments)) => report(client(image::ls(arguments))),
         Command::Image(ImageCommand::Rm(arguments)) => report(client(image::rm(arguments))),
         Command::Image(ImageCommand::Verify(arguments)) => {
@@ -49,11 +47,7 @@ fn main() -> ExitCode {
         }
         Command::Network(NetworkCommand::Gc(arguments)) => verdict(client(network::gc(arguments))),
         Command::Ps(arguments) => report(client(ps::ps(arguments))),
-        Command::Status(arguments) => match client(status::status(arguments)) {
-            Ok(State::Ok | State::Limited) => ExitCode::SUCCESS,
-            Ok(State::Fails) => ExitCode::FAILURE,
-            Err(error) => report(Err(error)),
-        },
+        Command::Status(arguments) => verdict(client(status::status(arguments))),
         Command::Timeline(arguments) => report(client(client::timeline(arguments))),
         Command::Plugins(arguments) => report(client(client::plugins(arguments))),
         Command::Explain(arguments) => report(client(client::explain(arguments))),
@@ -122,7 +116,8 @@ fn write_manual(dir: &std::path::Path) -> Result<(), String> {
         .map_err(|error| format!("write manual pages into {}: {error}", dir.display()))
 }
 
-fn run_check(arguments: Check) -> Result<State, String> {
+/// Whether pods run.
+fn run_check(arguments: Check) -> Result<bool, String> {
     let config = arguments.serve.over_file().and_then(Config::check);
     let config = config.map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|e| format!("find our own program: {e}"))?;
@@ -134,7 +129,7 @@ fn run_check(arguments: Check) -> Result<State, String> {
         }
         Output::Json => print!("{}", check_table::json(&report)),
     }
-    Ok(report.state())
+    Ok(report.state() != State::Fails)
 }
 
 fn run_daemon(mut serve: Serve) -> Result<(), String> {

@@ -1,13 +1,13 @@
-//! The command line. Flags of `serve` override keys of `cairn.toml` and nothing else.
+//! The command line; `serve_flags.rs` has the flags of `serve`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, File, Format, Level};
+use super::serve_flags::Serve;
 
 /// Where commands find the daemon unless told otherwise.
-pub const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
+const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
 
 /// Where crictl finds its runtime; ours too.
 const ENDPOINT: &str = "CONTAINER_RUNTIME_ENDPOINT";
@@ -69,101 +69,6 @@ pub enum Command {
     Sandbox,
 }
 
-/// Each flag overrides the key of the same meaning in the configuration file.
-#[derive(Debug, Default, Args)]
-pub struct Serve {
-    /// The configuration file; without it the defaults hold (`cairn config default`).
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Records, images and layers.
-    #[arg(long, value_name = "DIR")]
-    pub root: Option<PathBuf>,
-    /// Sockets, namespaces and monitors.
-    #[arg(long, value_name = "DIR")]
-    pub state: Option<PathBuf>,
-    /// The CRI endpoint, unix:///path.
-    #[arg(long, value_name = "ENDPOINT")]
-    pub listen: Option<String>,
-    /// The NRI socket.
-    #[arg(long, value_name = "PATH")]
-    pub nri_socket: Option<PathBuf>,
-    /// Where plugins to launch lie.
-    #[arg(long, value_name = "DIR")]
-    pub nri_plugin_dir: Option<PathBuf>,
-    /// Where their configurations lie.
-    #[arg(long, value_name = "DIR")]
-    pub nri_plugin_config_dir: Option<PathBuf>,
-    /// Write what plugins and we say to this file, as JSON lines; values of environment variables are left out.
-    #[arg(long, value_name = "FILE")]
-    pub nri_record: Option<PathBuf>,
-    /// Record values of environment variables as well.
-    #[arg(long, requires = "nri_record")]
-    pub nri_record_env: bool,
-    /// CNI configurations.
-    #[arg(long, value_name = "DIR")]
-    pub cni_conf_dir: Option<PathBuf>,
-    /// CNI programs.
-    #[arg(long, value_name = "DIR")]
-    pub cni_bin_dir: Option<PathBuf>,
-    /// Results of CNI programs.
-    #[arg(long, value_name = "DIR")]
-    pub cni_cache_dir: Option<PathBuf>,
-    /// hosts.toml files by registry.
-    #[arg(long, value_name = "DIR")]
-    pub registry_config_dir: Option<PathBuf>,
-    /// How much to log.
-    #[arg(long, value_name = "LEVEL")]
-    pub log_level: Option<Level>,
-    /// How log lines look.
-    #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<Format>,
-    /// For tests of test suites: break this rule of CONTRACT.md ("list" prints the names).
-    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "fault"))]
-    pub violate: Option<String>,
-}
-
-impl Serve {
-    /// The configuration file, if any, with these flags laid over it.
-    ///
-    /// # Errors
-    /// See [`config::read`].
-    pub fn over_file(self) -> Result<File, config::Error> {
-        let mut file = match &self.config {
-            Some(path) => config::read(path)?,
-            None => File::default(),
-        };
-        fn set<T>(target: &mut T, value: Option<T>) {
-            if let Some(value) = value {
-                *target = value;
-            }
-        }
-        set(&mut file.root, self.root);
-        set(&mut file.state, self.state);
-        set(&mut file.listen, self.listen);
-        set(&mut file.nri.socket, self.nri_socket);
-        set(&mut file.nri.plugin_dir, self.nri_plugin_dir);
-        set(&mut file.nri.plugin_config_dir, self.nri_plugin_config_dir);
-        set(&mut file.nri.record, self.nri_record);
-        set(
-            &mut file.nri.record_env,
-            self.nri_record_env.then_some(true),
-        );
-        set(&mut file.network.cni_conf_dir, self.cni_conf_dir);
-        set(&mut file.network.cni_cache_dir, self.cni_cache_dir);
-        set(
-            &mut file.network.cni_bin_dirs,
-            self.cni_bin_dir.map(|dir| vec![dir]),
-        );
-        set(
-            &mut file.image.registry_config_dir,
-            self.registry_config_dir,
-        );
-        set(&mut file.log.level, self.log_level);
-        set(&mut file.log.format, self.log_format);
-        Ok(file)
-    }
-}
-
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Print the commented default configuration.
@@ -182,6 +87,16 @@ pub struct Check {
     pub output: Output,
 }
 
+/// How a command prints what a daemon tells, and finds that.
+#[derive(Debug, Args)]
+pub struct Ask {
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
 /// How a command finds the daemon.
 #[derive(Debug, Args)]
 pub struct Connect {
@@ -194,13 +109,12 @@ pub struct Connect {
 impl Connect {
     /// What to connect to, and who says so.
     pub fn endpoint(&self) -> (&'static str, String) {
-        let ours = || ("--connect", DEFAULT_CONNECT.to_owned());
         match &self.connect {
             Some(given) => ("--connect", given.clone()),
             None => match std::env::var(ENDPOINT) {
                 Ok(set) if set.starts_with('/') => (ENDPOINT, format!("unix://{set}")),
                 Ok(set) if !set.is_empty() => (ENDPOINT, set),
-                _ => ours(),
+                _ => ("--connect", DEFAULT_CONNECT.to_owned()),
             },
         }
     }
@@ -242,11 +156,8 @@ pub enum NetworkCommand {
 NETWORK is the built-in bridge, or the name of a CNI configuration. (the node's): a pod on the host's network. A line that
 begins with (unknown) is of a pod that is gone: cairn network gc.")]
 pub struct NetworkLs {
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -261,11 +172,8 @@ pub struct NetworkCheck {
     /// Ids of pods, or unique beginnings of them; without any, all pods.
     #[arg(value_name = "POD")]
     pub pods: Vec<String>,
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -276,11 +184,8 @@ pub struct NetworkGc {
     /// Only tell what would go.
     #[arg(long)]
     pub dry_run: bool,
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -294,11 +199,8 @@ pub struct Ps {
     /// Also pods that are not ready, and containers that exited.
     #[arg(short, long)]
     pub all: bool,
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -309,20 +211,14 @@ fails    no pod can be made, or none that needs what the line is about: exit cod
 
 `cairn check` tells the same of the host, without a daemon.")]
 pub struct Status {
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
 pub struct ImageLs {
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -362,11 +258,8 @@ pub struct ImageVerify {
     /// Set aside what is damaged, so that the next pull fetches it.
     #[arg(long)]
     pub repair: bool,
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -420,11 +313,8 @@ pub struct Explain {
     /// Also the lines of the specification that no plugin changed.
     #[arg(long)]
     pub full: bool,
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -435,11 +325,8 @@ root, network. Such a pod is listed NOTREADY, such a container UNKNOWN, and requ
 To keep it:     install the cairn that wrote the record, or repair the file, and restart the daemon.
 To give it up:  cairn rm --force ID")]
 pub struct Recover {
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -486,9 +373,6 @@ Latencies are over the last 256 calls. BACKLOG counts the Stop and Remove events
 a plugin with must_run. JSON has more, with durations in nanoseconds, and other words for STATE: active
 (connected), overdue (hung), absent (MISSING, missing), gone (closed).")]
 pub struct Plugins {
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub output: Output,
     #[command(flatten)]
-    pub connect: Connect,
+    pub ask: Ask,
 }

@@ -18,7 +18,9 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{
     args::{self, Connect, Output, Plugins, Recover, Rm, Timeline},
-    explain_text, plugin_table, timeline, timeline_page, whole_file,
+    explain_text, plugin_table,
+    text::short_id,
+    timeline, timeline_page, whole_file,
 };
 use crate::{config::socket_path, explain::Explanation, trace};
 
@@ -49,6 +51,11 @@ pub async fn channel(connect: &Connect) -> Result<Channel, String> {
                 "no daemon answers at {endpoint}: {cause} (is it running, and are you root? --connect names another endpoint)"
             )
         })
+}
+
+/// What the daemon says of a call that failed.
+pub fn said(status: tonic::Status) -> String {
+    status.message().to_owned()
 }
 
 /// `cairn image import FILE`; `-` is standard input. Prints the images' tags and ids.
@@ -90,10 +97,10 @@ pub async fn import(from: &Connect, file: &Path, name: String) -> Result<(), Str
     let mut answers = client
         .import_image(ReceiverStream::new(receiver))
         .await
-        .map_err(|status| status.message().to_owned())?
+        .map_err(said)?
         .into_inner();
     while let Some(answer) = answers.next().await {
-        match answer.map_err(|status| status.message().to_owned())?.step {
+        match answer.map_err(said)?.step {
             Some(Step::Progress(line)) if std::io::stderr().is_terminal() => eprintln!("{line}"),
             Some(Step::Image(image)) => println!("{} {}", image.id, image.tags.join(" ")),
             _ => {}
@@ -124,18 +131,15 @@ pub fn terminal() -> (usize, bool) {
 /// # Errors
 /// One line for a person.
 pub async fn explain(arguments: args::Explain) -> Result<(), String> {
-    let mut client = connect(&arguments.connect).await?;
+    let mut client = connect(&arguments.ask.connect).await?;
     let request = ExplainRequest {
         container: arguments.container,
     };
     let answer = client.explain(request).await;
-    let json = answer
-        .map_err(|status| status.message().to_owned())?
-        .into_inner()
-        .json;
+    let json = answer.map_err(said)?.into_inner().json;
     let explained: Explanation = serde_json::from_str(&json)
         .map_err(|error| format!("the daemon sent an explanation that cannot be read: {error}"))?;
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => {
             let (width, color) = terminal();
             print!(
@@ -179,11 +183,9 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
         None => {
             let mut client = connect(&arguments.connect).await?;
             let answer = client.timeline(TimelineRequest { pod, follow }).await;
-            let mut events = answer
-                .map_err(|status| status.message().to_owned())?
-                .into_inner();
+            let mut events = answer.map_err(said)?.into_inner();
             while let Some(event) = events.next().await {
-                let line = event.map_err(|status| status.message().to_owned())?.json;
+                let line = event.map_err(said)?.json;
                 take(&line).map_err(|error| {
                     format!("the daemon sent an event that cannot be read: {error}")
                 })?;
@@ -240,13 +242,10 @@ fn timeline_from(
 /// # Errors
 /// One line for a person.
 pub async fn plugins(arguments: Plugins) -> Result<(), String> {
-    let mut client = connect(&arguments.connect).await?;
-    let answer = client
-        .plugins(PluginsRequest {})
-        .await
-        .map_err(|status| status.message().to_owned())?;
+    let mut client = connect(&arguments.ask.connect).await?;
+    let answer = client.plugins(PluginsRequest {}).await.map_err(said)?;
     let plugins = answer.into_inner().plugins;
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => print!("{}", plugin_table::table(&plugins, terminal().0)),
         Output::Json => print!("{}", plugin_table::json(&plugins)),
     }
@@ -258,13 +257,10 @@ pub async fn plugins(arguments: Plugins) -> Result<(), String> {
 /// # Errors
 /// One line for a person.
 pub async fn recover(arguments: Recover) -> Result<(), String> {
-    let mut client = connect(&arguments.connect).await?;
-    let answer = client
-        .held(HeldRequest {})
-        .await
-        .map_err(|status| status.message().to_owned())?;
+    let mut client = connect(&arguments.ask.connect).await?;
+    let answer = client.held(HeldRequest {}).await.map_err(said)?;
     let held = answer.into_inner().objects;
-    match arguments.output {
+    match arguments.ask.output {
         Output::Json => {
             let objects: Vec<_> = held.iter().map(held_json).collect();
             println!("{:#}", serde_json::json!({ "held": objects }));
@@ -276,7 +272,6 @@ pub async fn recover(arguments: Recover) -> Result<(), String> {
                 "KIND", "ID", "POD", "NAME"
             );
             for one in &held {
-                let short = |id: &str| id.chars().take(13).collect::<String>();
                 let HeldObject {
                     kind,
                     name,
@@ -284,7 +279,7 @@ pub async fn recover(arguments: Recover) -> Result<(), String> {
                     record,
                     ..
                 } = one;
-                let (id, pod) = (short(&one.id), short(&one.pod));
+                let (id, pod) = (short_id(&one.id), short_id(&one.pod));
                 println!("{kind:<9}  {id:<13}  {pod:<13}  {name:<20}  {record}: {reason}");
             }
         }
@@ -314,7 +309,7 @@ pub async fn rm(arguments: Rm) -> Result<(), String> {
         let answer = client
             .remove(RemoveRequest { id, force })
             .await
-            .map_err(|status| status.message().to_owned())?
+            .map_err(said)?
             .into_inner();
         println!("{}", answer.id);
         for step in answer.skipped {

@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 
 use super::{
     args::{ImageLs, ImagePull, ImageRm, ImageVerify, Output},
-    client::channel,
+    client::{channel, said},
     docker_auth, image_table,
     pull_progress::Shown,
     verify_table,
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// # Errors
 /// One line for a person.
 pub async fn ls(arguments: ImageLs) -> Result<(), String> {
-    let channel = channel(&arguments.connect).await?;
+    let channel = channel(&arguments.ask.connect).await?;
     let mut client =
         ImageServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
     let images = client
@@ -41,7 +41,7 @@ pub async fn ls(arguments: ImageLs) -> Result<(), String> {
         .into_inner()
         .images;
     let images = image_table::images(images, &containers(channel).await?);
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => print!("{}", image_table::table(&images)),
         Output::Json => print!("{}", image_table::json(&images)),
     }
@@ -89,7 +89,7 @@ pub async fn pull(
     let answer = answer.ok_or_else(|| {
         format!("pull {name}: interrupted: it is given up, unless another waits for the same")
     })?;
-    let answer = answer.map_err(|status| status.message().to_owned())?;
+    let answer = answer.map_err(said)?;
     println!("{} {name}", answer.into_inner().image_ref);
     Ok(())
 }
@@ -178,10 +178,7 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
                 ..Default::default()
             }),
         };
-        client
-            .remove_image(request)
-            .await
-            .map_err(|status| status.message().to_owned())?;
+        client.remove_image(request).await.map_err(said)?;
         println!("{} {}", found.id, found.repo_tags.join(" "));
         if !users.is_empty() {
             eprintln!(
@@ -198,11 +195,11 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
 /// # Errors
 /// One line for a person.
 pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
-    let said = |status: tonic::Status| match is_unserved(&status) {
+    let failed = |status: tonic::Status| match is_unserved(&status) {
         true => "this runtime does not verify images".to_owned(),
-        false => status.message().to_owned(),
+        false => said(status),
     };
-    let client = CairnClient::new(channel(&arguments.connect).await?);
+    let client = CairnClient::new(channel(&arguments.ask.connect).await?);
     let request = VerifyImagesRequest {
         images: arguments.images,
         repair: arguments.repair,
@@ -211,11 +208,11 @@ pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
     let mut answers = client
         .verify_images(request)
         .await
-        .map_err(said)?
+        .map_err(failed)?
         .into_inner();
     let mut shown = Shown::of("verify".to_owned());
     let mut images = Vec::new();
-    while let Some(answer) = answers.message().await.map_err(said)? {
+    while let Some(answer) = answers.message().await.map_err(failed)? {
         match answer.step {
             Some(Step::Progress(progress)) => shown.show(progress.bytes, progress.of_bytes),
             Some(Step::Image(image)) => images.push(image),
@@ -223,7 +220,7 @@ pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
         }
     }
     shown.end();
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => print!("{}", verify_table::table(&images)),
         Output::Json => print!("{}", verify_table::json(&images)),
     }

@@ -3,7 +3,7 @@
 use proto_cri::v1 as cri;
 use serde::Serialize;
 
-use super::text::{aligned, clean, short_id, size};
+use super::text::{clean, lines, short_id, size};
 
 const HEAD: [&str; 5] = ["IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED"];
 
@@ -79,11 +79,7 @@ pub fn table(images: &[Image]) -> String {
             ]
         }));
     }
-    let lines = aligned(&rows);
-    let lines = lines
-        .iter()
-        .map(|row| row.join("  ").trim_end().to_owned() + "\n");
-    lines.collect()
+    lines(&rows)
 }
 
 /// What it was pulled by, shortened, or nothing.

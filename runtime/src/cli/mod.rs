@@ -14,6 +14,7 @@ mod plugin_table;
 pub mod ps;
 mod ps_tree;
 mod pull_progress;
+pub mod serve_flags;
 pub mod status;
 mod status_report;
 pub mod text;

@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 
 use super::{
     args::{Connect, NetworkCheck, NetworkGc, NetworkLs, Output},
-    client::channel,
+    client::{channel, said},
     network_table,
 };
 use crate::cri::{MAX_MESSAGE, is_unserved};
@@ -17,10 +17,13 @@ use crate::cri::{MAX_MESSAGE, is_unserved};
 /// # Errors
 /// One line for a person.
 pub async fn ls(arguments: NetworkLs) -> Result<(), String> {
-    let mut client = connect(&arguments.connect).await?;
-    let answer = client.networks(NetworksRequest {}).await.map_err(said)?;
+    let mut client = connect(&arguments.ask.connect).await?;
+    let answer = client
+        .networks(NetworksRequest {})
+        .await
+        .map_err(unlisted)?;
     let networks = answer.into_inner().networks;
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => print!("{}", network_table::networks(&networks)),
         Output::Json => print!("{}", network_table::networks_json(&networks)),
     }
@@ -32,13 +35,13 @@ pub async fn ls(arguments: NetworkLs) -> Result<(), String> {
 /// # Errors
 /// One line for a person.
 pub async fn check(arguments: NetworkCheck) -> Result<bool, String> {
-    let mut client = connect(&arguments.connect).await?;
+    let mut client = connect(&arguments.ask.connect).await?;
     let request = CheckNetworksRequest {
         pods: arguments.pods,
     };
-    let answer = client.check_networks(request).await.map_err(said)?;
+    let answer = client.check_networks(request).await.map_err(unlisted)?;
     let checked = answer.into_inner().checked;
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => print!("{}", network_table::checked(&checked)),
         Output::Json => print!("{}", network_table::checked_json(&checked)),
     }
@@ -50,12 +53,12 @@ pub async fn check(arguments: NetworkCheck) -> Result<bool, String> {
 /// # Errors
 /// One line for a person.
 pub async fn gc(arguments: NetworkGc) -> Result<bool, String> {
-    let mut client = connect(&arguments.connect).await?;
+    let mut client = connect(&arguments.ask.connect).await?;
     let dry_run = arguments.dry_run;
     let request = CollectNetworksRequest { dry_run };
-    let answer = client.collect_networks(request).await.map_err(said)?;
+    let answer = client.collect_networks(request).await.map_err(unlisted)?;
     let collected = answer.into_inner().collected;
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => print!("{}", network_table::collected(&collected, dry_run)),
         Output::Json => print!("{}", network_table::collected_json(&collected, dry_run)),
     }
@@ -67,9 +70,9 @@ async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
     Ok(client.max_decoding_message_size(MAX_MESSAGE))
 }
 
-fn said(status: tonic::Status) -> String {
+fn unlisted(status: tonic::Status) -> String {
     match is_unserved(&status) {
         true => "this runtime cannot list networks: only cairn can".to_owned(),
-        false => status.message().to_owned(),
+        false => said(status),
     }
 }

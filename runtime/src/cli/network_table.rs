@@ -3,7 +3,7 @@
 use proto_cairn::v1::{CheckedNetwork, CollectedNetwork, HostPort, PodNetwork};
 use serde_json::json;
 
-use super::text::{aligned, clean, short_id};
+use super::text::{clean, lines, short_id};
 
 const HEAD: [&str; 7] = [
     "POD",
@@ -174,14 +174,6 @@ fn named(name: &str) -> String {
         "" => "(unknown)".to_owned(),
         name => clean(name),
     }
-}
-
-fn lines<const N: usize>(rows: &[[String; N]]) -> String {
-    let rows = aligned(rows);
-    let lines = rows
-        .iter()
-        .map(|row| row.join("  ").trim_end().to_owned() + "\n");
-    lines.collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use proto_cairn::v1::Plugin;
 use serde_json::json;
 
-use super::text::{age, clean, duration, fold};
+use super::text::{age, clean, duration, fold, line, widths};
 
 const HEAD: [&str; 11] = [
     "PLUGIN", "STATE", "KIND", "PID", "PROTOCOL", "EVENTS", "CALLS", "ERRORS", "P50", "P99",
@@ -24,12 +24,7 @@ pub fn table(plugins: &[Plugin], width: usize) -> String {
     }
     let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(plugins.iter().map(row));
-    let mut widths = [0; HEAD.len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
+    let widths = widths(&rows);
     let mut text = String::new();
     for (number, row) in rows.iter().enumerate() {
         let cells = row.iter().zip(widths).enumerate();
@@ -37,9 +32,7 @@ pub fn table(plugins: &[Plugin], width: usize) -> String {
             NUMBERS.. => format!("{cell:>width$}"),
             _ => format!("{cell:width$}"),
         });
-        let line: Vec<_> = cells.collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
+        text += &line(&cells.collect::<Vec<_>>());
         for note in number
             .checked_sub(1)
             .map_or(Vec::new(), |n| notes(&plugins[n]))
@@ -81,9 +74,7 @@ pub fn json(plugins: &[Plugin]) -> String {
             })
         })
         .collect();
-    // Values made of texts and numbers have a JSON form.
-    let text = serde_json::to_string_pretty(&json!({ "plugins": all })).unwrap_or_default();
-    format!("{text}\n")
+    format!("{:#}\n", json!({ "plugins": all }))
 }
 
 fn id(plugin: &Plugin) -> String {

@@ -22,7 +22,7 @@ const AT_ONCE: usize = 8;
 /// # Errors
 /// One line for a person.
 pub async fn ps(arguments: args::Ps) -> Result<(), String> {
-    let channel = channel(&arguments.connect).await?;
+    let channel = channel(&arguments.ask.connect).await?;
     let mut runtime = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     // Containers first: a pod that is made in between is not missed by its containers.
     let containers = runtime
@@ -50,7 +50,7 @@ pub async fn ps(arguments: args::Ps) -> Result<(), String> {
     if !arguments.all {
         pods.retain(ps_tree::Pod::is_active);
     }
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => {
             let color = terminal().1;
             print!(

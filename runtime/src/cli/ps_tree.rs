@@ -6,7 +6,7 @@ use proto_cri::v1 as cri;
 use serde::Serialize;
 
 use super::{
-    text::{age, aligned, clean, short_id},
+    text::{age, aligned, clean, line, short_id},
     words::Tint,
 };
 
@@ -178,8 +178,7 @@ pub fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String {
         if color && !tint.code().is_empty() {
             row[STATE] = format!("\x1b[{}m{}\x1b[0m", tint.code(), row[STATE]);
         }
-        text.push_str(row.join("  ").trim_end());
-        text.push('\n');
+        text += &line(&row);
     }
     text
 }

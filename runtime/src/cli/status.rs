@@ -16,26 +16,26 @@ use crate::{cri::is_unserved, preflight::State};
 /// A daemon that is well answers within milliseconds, also while the network is looked at.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// `cairn status`: prints a report, and answers what it comes to.
+/// `cairn status`: prints a report, and answers whether pods run.
 ///
 /// # Errors
 /// One line for a person, if no report could be made. That nobody answers is a report.
-pub async fn status(arguments: args::Status) -> Result<State, String> {
-    let (_, endpoint) = arguments.connect.endpoint();
+pub async fn status(arguments: args::Status) -> Result<bool, String> {
+    let (_, endpoint) = arguments.ask.connect.endpoint();
     let report = Report::new(endpoint, ask(&arguments).await);
-    match arguments.output {
+    match arguments.ask.output {
         Output::Table => {
             let (width, color) = terminal();
             print!("{}", report.table(width, color));
         }
         Output::Json => print!("{}", report.json()),
     }
-    Ok(report.state())
+    Ok(report.state() != State::Fails)
 }
 
 /// All at once; an error is that of the runtime itself.
 async fn ask(arguments: &args::Status) -> Result<Answers, String> {
-    let channel = channel(&arguments.connect).await?;
+    let channel = channel(&arguments.ask.connect).await?;
     let mut runtime = RuntimeServiceClient::new(channel.clone());
     let mut again = runtime.clone();
     let cairn = || CairnClient::new(channel.clone());

@@ -93,14 +93,20 @@ pub fn pad(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns - length))
 }
 
-/// Each cell as wide as the widest of its column.
-pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<[String; N]> {
+/// Of the widest cell of each column.
+pub fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
+    widths
+}
+
+/// Each cell as wide as the widest of its column.
+pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<[String; N]> {
+    let widths = widths(rows);
     let padded = rows.iter().map(|row| {
         std::array::from_fn(|column| {
             let width = widths[column];
@@ -108,6 +114,16 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<[String; N]> {
         })
     });
     padded.collect()
+}
+
+/// One row of what [`aligned`] made, with its newline.
+pub fn line(row: &[String]) -> String {
+    row.join("  ").trim_end().to_owned() + "\n"
+}
+
+/// A line for each row.
+pub fn lines<const N: usize>(rows: &[[String; N]]) -> String {
+    aligned(rows).iter().map(|row| line(row)).collect()
 }
 
 /// Breaks `text` at spaces into pieces of at most `width` columns; all but the first begin with

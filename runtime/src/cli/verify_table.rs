@@ -3,7 +3,7 @@
 use proto_cairn::v1::{ImageDamage, VerifiedImage};
 use serde_json::{Value, json};
 
-use super::text::{aligned, clean, short_id};
+use super::text::{aligned, clean, line, short_id};
 
 const HEAD: [&str; 5] = ["IMAGE", "ID", "LAYERS", "ENTRIES", "STATE"];
 
@@ -22,17 +22,16 @@ pub fn table(images: &[VerifiedImage]) -> String {
             state(image),
         ]
     }));
-    let lines = aligned(&rows);
-    let mut lines = lines.iter().map(|row| row.join("  ").trim_end().to_owned());
-    let mut out: Vec<String> = lines.by_ref().take(1).collect();
-    for (line, image) in lines.zip(images) {
-        out.push(line);
+    let rows = aligned(&rows);
+    let mut out = line(&rows[0]);
+    for (row, image) in rows[1..].iter().zip(images) {
+        out += &line(row);
         out.extend(image.damages.iter().map(damage));
         if image.more_damages > 0 {
-            out.push(format!("  and {} more", image.more_damages));
+            out += &format!("  and {} more\n", image.more_damages);
         }
     }
-    out.join("\n") + "\n"
+    out
 }
 
 fn state(image: &VerifiedImage) -> String {
@@ -48,11 +47,11 @@ fn state(image: &VerifiedImage) -> String {
 
 fn damage(damage: &ImageDamage) -> String {
     let place = match (damage.layer.as_str(), damage.path.as_str()) {
-        ("", _) => return format!("  {}", clean(&damage.problem)),
+        ("", _) => return format!("  {}\n", clean(&damage.problem)),
         (layer, "") => format!("layer {}", short_id(layer)),
         (layer, path) => format!("layer {}, /{path}", short_id(layer)),
     };
-    format!("  {}: {}", clean(&place), clean(&damage.problem))
+    format!("  {}: {}\n", clean(&place), clean(&damage.problem))
 }
 
 /// What to do, a line each, for standard error.

@@ -31,6 +31,7 @@ const NONE_FROM: usize = 1_100_000;
 /// What is left of one that is cut, in characters.
 const CUT: usize = 100;
 
+/// The page, whole.
 pub fn page(chart: &Chart) -> String {
     let policy = format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",

@@ -18,7 +18,9 @@ mod trace_file;
 
 use crate::trace::Event;
 
+pub use html::page;
 pub use model::Chart;
+pub use trace_file::trace_events;
 
 /// Most events of one page; the most telling are kept.
 const MOST: usize = 20_000;
@@ -37,16 +39,6 @@ fn chart_of<'a>(events: impl IntoIterator<Item = &'a Event>, most: usize) -> Cha
     let mut chart = rows::arrange(built, failures, MANY);
     chart.left_out = left_out;
     chart
-}
-
-/// The page, whole.
-pub fn page(chart: &Chart) -> String {
-    html::page(chart)
-}
-
-/// The lanes as trace events in JSON, which Perfetto and Chrome's tracing open.
-pub fn trace_events(chart: &Chart) -> String {
-    trace_file::trace_events(chart)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::model::Chart;
 
-/// One object with `traceEvents`, and a newline.
+/// One object with `traceEvents`, which Perfetto and Chrome's tracing open, and a newline.
 pub fn trace_events(chart: &Chart) -> String {
     let mut events = Vec::new();
     for (pid, group) in chart.groups.iter().enumerate() {
