@@ -1,8 +1,8 @@
-//! The clock: the one place that reads the time of day.
+//! The clock: the one place that reads the time of day; and how lengths of time are told.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 static LAST: AtomicI64 = AtomicI64::new(0);
@@ -24,6 +24,11 @@ pub fn now_ns() -> i64 {
             Err(seen) => last = seen,
         }
     }
+}
+
+/// A length of time as events, spans and messages have it.
+pub fn nanoseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod statistics;
 pub mod status;
 pub mod view;
 
+pub use answer::{Answer, Streamed, answer};
 pub use deadline::Deadlines;
 pub use service::{Cri, MAX_MESSAGE};
 pub use statistics::Statistics;

@@ -39,16 +39,9 @@ struct Snapshot {
 
 impl Snapshot {
     fn of(pod: &Arc<Pod>) -> Self {
-        let mut containers: Vec<_> = pod
-            .containers()
-            .iter()
-            .map(|container| container.cell.get())
-            .filter(|record| record.phase != ContainerPhase::Creating)
-            .collect();
-        containers.sort_by_key(|record| record.created_at);
         Self {
+            containers: pod.visible_containers(),
             pod: pod.cell.get(),
-            containers,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The service `cairn.v1`: what our own commands ask of a running daemon.
 
-use std::{path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc};
 
 use proto_cairn::v1::{
     CheckNetworksRequest, CheckNetworksResponse, CollectNetworksRequest, CollectNetworksResponse,
@@ -12,12 +12,14 @@ use proto_cairn::v1::{
     import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
-use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tokio_util::io::SyncIoBridge;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Status, Streaming};
 
 use super::{networks::Networks, tell_progress::tell_progress, verify_images};
 use crate::{
+    clock::nanoseconds,
+    cri::{Answer, Streamed, answer},
     explain,
     image::{Images, ImportFrom, Progress},
     pod::{
@@ -48,8 +50,6 @@ pub struct CairnService {
     pub networks: Arc<Networks>,
 }
 
-pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
 #[tonic::async_trait]
 impl Cairn for CairnService {
     type ImportImageStream = Streamed<ImportImageResponse>;
@@ -57,7 +57,7 @@ impl Cairn for CairnService {
     async fn import_image(
         &self,
         request: Request<Streaming<ImportImageRequest>>,
-    ) -> Result<Response<Self::ImportImageStream>, Status> {
+    ) -> Answer<Self::ImportImageStream> {
         let mut parts = request.into_inner();
         let name = match parts.message().await?.and_then(|message| message.part) {
             Some(Part::Start(start)) => start.name,
@@ -76,7 +76,7 @@ impl Cairn for CairnService {
                 let _ = answers.send(Err(error.into())).await;
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        answer(Box::pin(ReceiverStream::new(receiver)))
     }
 
     type VerifyImagesStream = Streamed<VerifyImagesResponse>;
@@ -84,19 +84,16 @@ impl Cairn for CairnService {
     async fn verify_images(
         &self,
         request: Request<VerifyImagesRequest>,
-    ) -> Result<Response<Self::VerifyImagesStream>, Status> {
+    ) -> Answer<Self::VerifyImagesStream> {
         let VerifyImagesRequest { images, repair } = request.into_inner();
         let (store, registry) = (self.images.clone(), Arc::clone(&self.registry));
         let answers = verify_images::start(store, registry, &images, repair)?;
-        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+        answer(Box::pin(ReceiverStream::new(answers)))
     }
 
     type TimelineStream = Streamed<TimelineEvent>;
 
-    async fn timeline(
-        &self,
-        request: Request<TimelineRequest>,
-    ) -> Result<Response<Self::TimelineStream>, Status> {
+    async fn timeline(&self, request: Request<TimelineRequest>) -> Answer<Self::TimelineStream> {
         let request = request.into_inner();
         let wanted = request.pod;
         let mut events = self.log.subscribe(Filter::new(&wanted), request.follow);
@@ -122,39 +119,30 @@ impl Cairn for CairnService {
                 let _ = lines.send(Err(error.into())).await;
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        answer(Box::pin(ReceiverStream::new(receiver)))
     }
 
-    async fn plugins(
-        &self,
-        _: Request<PluginsRequest>,
-    ) -> Result<Response<PluginsResponse>, Status> {
+    async fn plugins(&self, _: Request<PluginsRequest>) -> Answer<PluginsResponse> {
         let plugins = self.hooks.plugins();
-        Ok(Response::new(PluginsResponse {
+        answer(PluginsResponse {
             plugins: plugins.iter().map(plugin).collect(),
-        }))
+        })
     }
 
-    async fn explain(
-        &self,
-        request: Request<ExplainRequest>,
-    ) -> Result<Response<ExplainResponse>, Status> {
+    async fn explain(&self, request: Request<ExplainRequest>) -> Answer<ExplainResponse> {
         let wanted = request.into_inner().container;
         let explained = explain::gather(&self.registry, &self.specs, &self.log, &wanted).await?;
         let json = serde_json::to_string(&explained)
             .map_err(|error| Error::failed(format!("explain {wanted}: {error}")))?;
-        Ok(Response::new(ExplainResponse { json }))
+        answer(ExplainResponse { json })
     }
 
-    async fn held(&self, _: Request<HeldRequest>) -> Result<Response<HeldResponse>, Status> {
+    async fn held(&self, _: Request<HeldRequest>) -> Answer<HeldResponse> {
         let objects = held_objects(&self.registry.held());
-        Ok(Response::new(HeldResponse { objects }))
+        answer(HeldResponse { objects })
     }
 
-    async fn remove(
-        &self,
-        request: Request<RemoveRequest>,
-    ) -> Result<Response<RemoveResponse>, Status> {
+    async fn remove(&self, request: Request<RemoveRequest>) -> Answer<RemoveResponse> {
         let RemoveRequest { id, force } = request.into_inner();
         let remove = Arc::clone(&self.remove_by_id);
         // Detached: a client that goes away does not leave half a removal.
@@ -163,61 +151,55 @@ impl Cairn for CairnService {
             .await
             .map_err(|error| Error::failed(format!("remove: {error}")))?;
         let (id, skipped) = removed?;
-        Ok(Response::new(RemoveResponse { id, skipped }))
+        answer(RemoveResponse { id, skipped })
     }
 
-    async fn pulls(&self, _: Request<PullsRequest>) -> Result<Response<PullsResponse>, Status> {
+    async fn pulls(&self, _: Request<PullsRequest>) -> Answer<PullsResponse> {
         let pulls = self.images.pulls().into_iter().map(|pull| PullUnderWay {
             image: pull.reference,
             bytes: pull.progress.0,
             of_bytes: pull.progress.1,
             seconds: pull.seconds,
         });
-        Ok(Response::new(PullsResponse {
+        answer(PullsResponse {
             pulls: pulls.collect(),
-        }))
+        })
     }
 
-    async fn networks(
-        &self,
-        _: Request<NetworksRequest>,
-    ) -> Result<Response<NetworksResponse>, Status> {
+    async fn networks(&self, _: Request<NetworksRequest>) -> Answer<NetworksResponse> {
         let networks = self.networks.list().await?;
-        Ok(Response::new(NetworksResponse { networks }))
+        answer(NetworksResponse { networks })
     }
 
     async fn check_networks(
         &self,
         request: Request<CheckNetworksRequest>,
-    ) -> Result<Response<CheckNetworksResponse>, Status> {
+    ) -> Answer<CheckNetworksResponse> {
         let checked = self.networks.check(&request.into_inner().pods).await?;
-        Ok(Response::new(CheckNetworksResponse { checked }))
+        answer(CheckNetworksResponse { checked })
     }
 
     async fn collect_networks(
         &self,
         request: Request<CollectNetworksRequest>,
-    ) -> Result<Response<CollectNetworksResponse>, Status> {
+    ) -> Answer<CollectNetworksResponse> {
         let look = request.into_inner().dry_run;
         let networks = Arc::clone(&self.networks);
         // Detached: a client that goes away does not leave half of it.
         let collected = tokio::spawn(async move { networks.collect(look).await }).await;
         let collected =
             collected.map_err(|error| Error::failed(format!("collect networks: {error}")))?;
-        Ok(Response::new(CollectNetworksResponse { collected }))
+        answer(CollectNetworksResponse { collected })
     }
 
-    async fn directories(
-        &self,
-        _: Request<DirectoriesRequest>,
-    ) -> Result<Response<DirectoriesResponse>, Status> {
+    async fn directories(&self, _: Request<DirectoriesRequest>) -> Answer<DirectoriesResponse> {
         let Dirs { root, state } = self.dirs.clone();
         // A disk that hangs must not hold up a thread that serves.
         let look = move || vec![directory("root", root), directory("state", state)];
         let directories = tokio::task::spawn_blocking(look)
             .await
             .map_err(|error| Error::failed(format!("look at the directories: {error}")))?;
-        Ok(Response::new(DirectoriesResponse { directories }))
+        answer(DirectoriesResponse { directories })
     }
 }
 
@@ -263,7 +245,6 @@ fn held_objects(held: &AllHeld) -> Vec<HeldObject> {
 }
 
 fn plugin(info: &nri::PluginInfo) -> Plugin {
-    let nanoseconds = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     let state = match info.state {
         nri::PluginState::Joining => "joining",
         nri::PluginState::Active => "active",

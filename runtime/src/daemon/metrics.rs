@@ -2,7 +2,7 @@
 //!
 //! Bounded: so many connections at a time, each for so long.
 
-use std::{convert::Infallible, fmt::Write as _, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt::Write as _, sync::Arc, time::Duration};
 
 use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -99,14 +99,6 @@ fn family(text: &mut String, name: &str, label: &str, values: &[(&str, usize)]) 
     for (value, count) in values {
         let _ = writeln!(text, "{name}{{{label}=\"{value}\"}} {count}");
     }
-}
-
-/// Takes the port.
-///
-/// # Errors
-/// When it is taken.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
 }
 
 /// Serves until dropped.

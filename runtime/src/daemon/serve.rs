@@ -10,7 +10,7 @@ use proto_cri::v1::{
     image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
 };
 use sd_notify::NotifyState;
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tonic::transport::{Server, server::Router};
 use tower::layer::util::{Identity, Stack};
 
@@ -66,7 +66,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let listener = bind(config.socket())?;
     let metrics = match config.metrics() {
         Some(address) => Some(
-            metrics::bind(address)
+            TcpListener::bind(address)
                 .await
                 .map_err(|cause| Error::Listen {
                     path: address.to_string(),

@@ -164,21 +164,17 @@ fn refusal(registry: &Registry, layer: &Digest, in_the_way: &InTheWay) -> String
 
 /// `container pod/name (1a2b3c4d5e6f7)`, or `pod …`.
 fn user(registry: &Registry, id: &str) -> String {
-    let short: String = id.chars().take(13).collect();
-    for (pod, container) in registry.containers() {
-        if container.id == id {
-            let pod = pod.cell.get().config.metadata.clone().unwrap_or_default();
-            let record = container.cell.get();
-            let name = record.config.metadata.clone().unwrap_or_default().name;
-            return format!("container {}/{name} ({short})", pod.name);
-        }
+    let all = registry.containers();
+    if let Some((pod, container)) = all.iter().find(|(_, container)| container.id == id) {
+        let (pod, record) = (pod.cell.get().metadata(), container.cell.get());
+        return format!("container {}/{} ({id:.13})", pod.name, record.name());
     }
     match registry.any(id) {
         Some(pod) => {
-            let pod = pod.cell.get().config.metadata.clone().unwrap_or_default();
-            format!("pod {}/{} ({short})", pod.namespace, pod.name)
+            let pod = pod.cell.get().metadata();
+            format!("pod {}/{} ({id:.13})", pod.namespace, pod.name)
         }
-        None => format!("container {short}"),
+        None => format!("container {id:.13}"),
     }
 }
 

@@ -1,12 +1,13 @@
 //! A pass through a contract point (CONTRACT.md), as the event log and the caller have it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nri::{Refused, Told};
 use proto_nri::Event;
 
 use super::error::{Error, Kind, Result};
 use crate::{
+    clock::nanoseconds,
     trace::{EventLog, Subject, What},
     violate,
 };
@@ -83,8 +84,4 @@ impl<'a> Point<'a> {
 /// CONTRACT.md numbers the points as NRI numbers its events.
 fn contract_point(event: Event) -> String {
     format!("C-{:02}", event as i32)
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,10 @@ use super::{
     error::Result,
     state::{Container, Pod},
 };
-use crate::trace::{Action, EventLog, Subject, What};
+use crate::{
+    clock::nanoseconds,
+    trace::{Action, EventLog, Subject, What},
+};
 
 tokio::task_local! {
     /// The CRI call in whose course the task works.
@@ -27,7 +30,7 @@ pub async fn during<T>(
     log.record(
         subject,
         What::CallEnded {
-            took_ns: u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            took_ns: nanoseconds(begun.elapsed()),
             error: result.as_ref().err().map(|error| error.text.clone()),
         },
     );

@@ -1,8 +1,6 @@
 //! The pods as plugins reach them ([`nri::Source`]), and plugins as the event log sees them ([`nri::Observer`], the
 //! one way on which what a plugin did gets there).
 
-use std::time::Duration;
-
 use nri::{BoxFuture, Delivery, PluginEvent, PluginId, PluginName, Snapshot};
 use proto_nri::ContainerUpdate;
 
@@ -12,9 +10,12 @@ use super::{
     record::{ContainerPhase, Mark, PodPhase},
     side_effects::Others,
 };
-use crate::spans;
-use crate::trace::{self, EventLog, Life, Subject, What};
-use crate::violate;
+use crate::{
+    clock::nanoseconds,
+    spans,
+    trace::{self, EventLog, Life, Subject, What},
+    violate,
+};
 
 pub struct Plugins {
     pub describe: Describe,
@@ -112,12 +113,11 @@ fn traced(delivery: &Delivery) {
     });
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+fn small(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 fn answer(delivery: &Delivery) -> What {
-    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     What::Plugin {
         hook: nri::mask::event_name(delivery.event).to_owned(),
         plugin: delivery.plugin.to_string(),
@@ -129,6 +129,7 @@ fn answer(delivery: &Delivery) -> What {
         evictions: small(delivery.evictions),
     }
 }
+
 fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
     use nri::Outcome as From;
     use trace::Outcome as To;
@@ -151,7 +152,6 @@ fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
 
 /// `None` for what the log alone tells.
 fn life(event: &PluginEvent) -> Option<Life> {
-    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Some(match event {
         PluginEvent::Launched => Life::Launched,
         PluginEvent::Registered { version, .. } => Life::Registered {

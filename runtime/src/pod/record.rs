@@ -166,7 +166,7 @@ impl PodRecord {
 
     /// The host's user that root is mapped to, in a pod with a user namespace.
     pub fn user_namespace_root(&self) -> Option<u32> {
-        let map = crate::oci::namespaces::user_mapping(&self.namespace_options());
+        let map = user_mapping(&self.namespace_options());
         map.ok().flatten().map(|map| map.host_id)
     }
 
@@ -188,8 +188,7 @@ impl PodRecord {
 
     /// The host's user and group of a user namespace's root.
     pub fn mapped_root(&self) -> Option<(u32, u32)> {
-        let mapping = user_mapping(&self.namespace_options());
-        mapping.ok().flatten().map(|map| (map.host_id, map.host_id))
+        self.user_namespace_root().map(|root| (root, root))
     }
 
     /// The name that is unique among existing sandboxes (CRI-110).

@@ -115,6 +115,18 @@ impl Pod {
         self.containers.read().values().cloned().collect()
     }
 
+    /// Those that clients see, as they are now, oldest first.
+    pub fn visible_containers(&self) -> Vec<Arc<ContainerRecord>> {
+        let mut records: Vec<_> = self
+            .containers()
+            .iter()
+            .map(|container| container.cell.get())
+            .filter(|record| record.phase != ContainerPhase::Creating)
+            .collect();
+        records.sort_by_key(|record| record.created_at);
+        records
+    }
+
     pub fn insert(&self, container: Arc<Container>) {
         let id = container.id.clone();
         self.containers.write().insert(id, container);

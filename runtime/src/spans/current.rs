@@ -189,9 +189,7 @@ impl Open {
 
     fn began_before(&mut self, took: Duration) {
         if let (Some(span), Some(begun)) = (&mut self.span, self.begun.checked_sub(took)) {
-            span.start_ns -= u64::try_from(took.as_nanos())
-                .unwrap_or(0)
-                .min(span.start_ns);
+            span.start_ns = span.start_ns.saturating_sub(clock::nanoseconds(took));
             self.begun = begun;
         }
     }
@@ -230,7 +228,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(mut span) = self.span.take() {
-            let took = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(0);
+            let took = clock::nanoseconds(self.begun.elapsed());
             span.end_ns = span.start_ns.saturating_add(took);
             self.recorder.record(span);
         }

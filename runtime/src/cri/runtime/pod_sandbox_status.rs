@@ -11,7 +11,7 @@ use crate::{
     pod::{
         error::{Error, Result},
         held::HeldPod,
-        record::{ContainerPhase, PodPhase},
+        record::PodPhase,
         registry::Registry,
         state::Pod,
     },
@@ -35,13 +35,7 @@ pub fn pod_sandbox_status(
     if record.phase == PodPhase::Creating && !early {
         return Err(Error::no_sandbox(&request.pod_sandbox_id));
     }
-    let mut containers: Vec<_> = pod
-        .containers()
-        .into_iter()
-        .map(|container| container.cell.get())
-        .filter(|record| record.phase != ContainerPhase::Creating)
-        .collect();
-    containers.sort_by_key(|record| record.created_at);
+    let containers = pod.visible_containers();
     Ok(cri::PodSandboxStatusResponse {
         status: Some(view::pod_status(&record)),
         info: if request.verbose {
