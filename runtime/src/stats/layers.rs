@@ -8,7 +8,7 @@
 //! A list waits only for layers nobody has counted before, and for those no longer than `FIRST`.
 
 use super::reading::LayerUsage;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Layers {
             // Whether it ended in time or not: what is known by now is told.
             let _ = tokio::time::timeout(FIRST, wait).await;
         }
-        let known = self.lock();
+        let known = self.0.known.lock();
         let told = |id: &String| Some((id.clone(), known.get(id)?.usage.clone()?));
         ids.iter().filter_map(told).collect()
     }
@@ -86,7 +86,7 @@ impl Layers {
     /// Marks what is to be counted now, and forgets what nobody asks for.
     fn due(&self, ids: &[String]) -> Due {
         let now = Instant::now();
-        let mut known = self.lock();
+        let mut known = self.0.known.lock();
         known.retain(|_, one| one.counting || now.duration_since(one.asked) < KEPT);
         let mut due = Due::default();
         for id in ids {
@@ -119,7 +119,7 @@ impl Layers {
             let _turn = walks.acquire().await;
             let begun = Instant::now();
             let usage = count(id.clone()).await;
-            let mut known = self.lock();
+            let mut known = self.0.known.lock();
             match (usage, known.get_mut(&id)) {
                 (Some(usage), Some(one)) => {
                     one.usage = Some(usage);
@@ -129,10 +129,6 @@ impl Layers {
                 _ => drop(known.remove(&id)),
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.0.known.lock()
     }
 }
 
@@ -183,7 +179,7 @@ mod tests {
         // The old count is told while the new one is made.
         let told = layers.usage(&ids(&["a"]), walk.clone()).await;
         assert_eq!(told["a"].used_bytes, 1);
-        while layers.lock()["a"].counting {
+        while layers.0.known.lock()["a"].counting {
             tokio::task::yield_now().await;
         }
         let told = layers.usage(&ids(&["a"]), walk).await;
@@ -196,7 +192,7 @@ mod tests {
         let (layers, (_, walk)) = (Layers::default(), counter());
         let told = layers.usage(&ids(&["gone", "a"]), walk).await;
         assert_eq!(told.keys().collect::<Vec<_>>(), ["a"]);
-        assert!(!layers.lock().contains_key("gone"));
+        assert!(!layers.0.known.lock().contains_key("gone"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -240,6 +236,6 @@ mod tests {
         layers.usage(&ids(&["a"]), walk.clone()).await;
         tokio::time::advance(KEPT).await;
         layers.usage(&ids(&["b"]), walk).await;
-        assert!(!layers.lock().contains_key("a"));
+        assert!(!layers.0.known.lock().contains_key("a"));
     }
 }

@@ -62,10 +62,6 @@ struct Rated {
 }
 
 impl Sampler {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// The cgroup of the pod or container `id`, and the CPU time per second in ns that was used in it over the last
     /// period; `None` while that is unknown. Asking begins the sampling of that cgroup, which ends when the cgroup is
     /// gone, and keeps the sampling of all going. `None` for what has no cgroup.
@@ -224,7 +220,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_rate_comes_with_the_second_reading_and_goes_with_the_cgroup() {
         let dir = tempfile::tempdir().unwrap();
-        let (sampler, group) = (Sampler::new(), tree(dir.path()));
+        let (sampler, group) = (Sampler::default(), tree(dir.path()));
         let running = sampler.clone();
         let task = tokio::spawn(async move { running.run().await });
         assert_eq!(rate_of(&sampler, &group), None);
@@ -247,7 +243,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn sampling_ends_when_nobody_asks() {
         let dir = tempfile::tempdir().unwrap();
-        let (sampler, group) = (Sampler::new(), tree(dir.path()));
+        let (sampler, group) = (Sampler::default(), tree(dir.path()));
         let running = sampler.clone();
         let task = tokio::spawn(async move { running.run().await });
         assert_eq!(rate_of(&sampler, &group), None);

@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -147,13 +147,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn streams(&self) -> MutexGuard<'_, HashMap<u32, Entry>> {
-        self.streams.lock()
-    }
-
     /// Streams that are open now.
     pub fn count(&self) -> usize {
-        self.streams().len()
+        self.streams.lock().len()
     }
 
     pub fn open(self: &Arc<Self>, id: u32, frames: &mpsc::Sender<Frame>) -> (Input, Output) {
@@ -164,7 +160,7 @@ impl Shared {
             reset: reset.clone(),
             ended_here: false,
         };
-        self.streams().insert(id, entry);
+        self.streams.lock().insert(id, entry);
         let output = Output {
             id,
             frames: frames.clone(),
@@ -178,7 +174,7 @@ impl Shared {
     /// is there at all.
     pub async fn deliver(&self, id: u32, bytes: Bytes, hang_up: &HangUp) {
         self.touch();
-        let to = match self.streams().get(&id) {
+        let to = match self.streams.lock().get(&id) {
             Some(entry) => entry.to.clone(),
             None => None,
         };
@@ -204,7 +200,7 @@ impl Shared {
 
     /// The client writes no more to a stream.
     pub fn ended_there(&self, id: u32) {
-        let mut streams = self.streams();
+        let mut streams = self.streams.lock();
         if let Some(entry) = streams.get_mut(&id) {
             entry.to = None;
             if entry.ended_here {
@@ -214,7 +210,7 @@ impl Shared {
     }
 
     fn ended_here(&self, id: u32) {
-        let mut streams = self.streams();
+        let mut streams = self.streams.lock();
         if let Some(entry) = streams.get_mut(&id) {
             entry.ended_here = true;
             if entry.to.is_none() {
@@ -225,13 +221,13 @@ impl Shared {
 
     /// The client has reset a stream.
     pub fn was_reset(&self, id: u32) {
-        if let Some(entry) = self.streams().remove(&id) {
+        if let Some(entry) = self.streams.lock().remove(&id) {
             entry.reset.cancel();
         }
     }
 
     fn forget(&self, id: u32) {
-        self.streams().remove(&id);
+        self.streams.lock().remove(&id);
     }
 
     /// From the reader task, which must not wait for the client to read. One that asks for more
@@ -250,7 +246,7 @@ impl Shared {
     pub fn is_gone(&self) {
         self.gone.cancel();
         // Their readers see the end.
-        self.streams().clear();
+        self.streams.lock().clear();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{sync::Notify, time::Instant};
 
@@ -27,10 +27,6 @@ impl<T> Default for Tokens<T> {
 }
 
 impl<T> Tokens<T> {
-    fn held(&self) -> MutexGuard<'_, HashMap<String, (Instant, T)>> {
-        self.held.lock()
-    }
-
     /// A new token. `None` when too many are outstanding, or the kernel has no random bytes.
     pub fn add(&self, value: T) -> Option<String> {
         let mut bytes = [0; 18];
@@ -40,7 +36,7 @@ impl<T> Tokens<T> {
         }
         let token = URL_SAFE_NO_PAD.encode(bytes);
         let now = Instant::now();
-        let mut held = self.held();
+        let mut held = self.held.lock();
         held.retain(|_, (until, _)| *until > now);
         if held.len() >= OUTSTANDING {
             return None;
@@ -52,7 +48,7 @@ impl<T> Tokens<T> {
 
     /// What a token stands for, if it fits; it is used up then.
     pub fn take(&self, token: &str, fits: impl FnOnce(&T) -> bool) -> Option<T> {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         let (until, value) = held.get(token)?;
         if *until <= Instant::now() || !fits(value) {
             return None;
@@ -63,13 +59,13 @@ impl<T> Tokens<T> {
     /// Lets go of what was not used in time. Runs until dropped.
     pub async fn expire(&self) {
         loop {
-            let first = self.held().values().map(|(until, _)| *until).min();
+            let first = self.held.lock().values().map(|(until, _)| *until).min();
             match first {
                 None => self.added.notified().await,
                 Some(until) => {
                     tokio::time::sleep_until(until).await;
                     let now = Instant::now();
-                    self.held().retain(|_, (until, _)| *until > now);
+                    self.held.lock().retain(|_, (until, _)| *until > now);
                 }
             }
         }
@@ -101,7 +97,7 @@ mod tests {
         }
         assert_eq!(tokens.add(0), None);
         let _runs_for_ever = tokio::time::timeout(LIFETIME * 2, tokens.expire()).await;
-        assert!(tokens.held().is_empty());
+        assert!(tokens.held.lock().is_empty());
         assert!(tokens.add(0).is_some());
     }
 }
