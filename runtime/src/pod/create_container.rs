@@ -2,7 +2,6 @@
 //! is StartContainer's.
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -17,6 +16,7 @@ use super::{
     event_log::did,
     events::{EventKind, Events},
     hooks::{Adjusted, Hooks},
+    image_volumes::{self, ImageMounts},
     message::Describe,
     record::{
         ContainerHooks, ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Exit, Mark,
@@ -35,7 +35,7 @@ use crate::{
     image::{ImageRecord, Images, Rootfs},
     oci::{self, ApplyContext, ContainerSpec, HostFacts, ImageFacts, Inputs, SeccompKind},
     spans,
-    store::{Cell, Store, blocking, make_private},
+    store::{Cell, Store, blocking},
     trace::{Action, EventLog},
     violate,
 };
@@ -44,9 +44,6 @@ use crate::{
 const APPLY: &str = "apply the plugins' adjustment";
 /// A localhost profile longer than this is none (a moby-size profile has 15 kB).
 const PROFILE_MAX: u64 = 4 << 20;
-
-/// Images that are mounted, by container path: the tree to bind, and the image's id.
-type ImageMounts = BTreeMap<String, (PathBuf, String)>;
 
 pub struct CreateContainer {
     pub records: Store<ContainerRecord>,
@@ -131,7 +128,7 @@ impl CreateContainer {
         let rootfs = spans::step("prepare the root", rootfs).await;
         let rootfs = rootfs.step("root file system")?;
         fault::pass("container.create.spec").await?;
-        let mounted = self.image_mounts(pod, &request.config).await?;
+        let mounted = image_volumes::mount(&self.images, &self.dirs, pod, &request.config).await?;
         let built = self.build(pod, container, request, (&image, &rootfs), &mounted);
         let built = spans::step("build the spec", built).await?;
         for warning in &built.warnings {
@@ -191,8 +188,10 @@ impl CreateContainer {
         let text = |path: &'static str| self.images.rootfs_text(rootfs, path);
         let passwd = text("/etc/passwd").await.step("image")?;
         let group = text("/etc/group").await.step("image")?;
-        let volumes = self.volumes(pod, container, &facts, rootfs);
-        let volumes = volumes.await?;
+        let record = container.cell.get();
+        let paths = oci::image_volumes(&record.config, &facts, self.describe.policy(pod));
+        let dir = self.dirs.volumes(&container.id);
+        let volumes = image_volumes::fill(&self.images, paths, &dir, rootfs).await?;
         let trees = mounted.iter().map(|(at, (tree, _))| (at, tree));
         let image_mounts = trees.map(|(at, tree)| (at.clone(), tree.clone())).collect();
         let config = request.config.clone();
@@ -228,64 +227,6 @@ impl CreateContainer {
             .map_err(Error::from)
         })
         .await
-    }
-
-    /// CRI-129: a directory per VOLUME of the image, filled with what the image has there.
-    async fn volumes(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        image: &ImageFacts,
-        rootfs: &Rootfs,
-    ) -> Result<BTreeMap<String, PathBuf>> {
-        let mut prepared = BTreeMap::new();
-        let (id, record) = (&container.id, container.cell.get());
-        let paths = oci::image_volumes(&record.config, image, self.describe.policy(pod));
-        for (number, path) in paths.into_iter().enumerate() {
-            let what = format!("image VOLUME {path}");
-            let dir = self.dirs.volumes(id).join(number.to_string());
-            tokio::fs::create_dir_all(&dir).await.step(&what)?;
-            prepared.insert(path, dir);
-        }
-        let filled = self.images.fill_volumes(rootfs, &prepared).await;
-        filled.step("image")?;
-        Ok(prepared)
-    }
-
-    /// CRI-245: each image that is mounted.
-    async fn image_mounts(&self, pod: &Pod, config: &cri::ContainerConfig) -> Result<ImageMounts> {
-        let mut mounted = ImageMounts::new();
-        for mount in &config.mounts {
-            let Some(wanted) = mount.image.as_ref().map(|image| image.image.as_str()) else {
-                continue;
-            };
-            let failed = |cause: String| {
-                let text = format!(
-                    "ImageVolumeMountFailed: mount {}: {cause}",
-                    mount.container_path
-                );
-                Error::new(Kind::Verbatim, text)
-            };
-            let image = self
-                .images
-                .resolve(wanted)
-                .map_err(|error| failed(error.to_string()))?
-                .ok_or_else(|| failed(format!("image \"{wanted}\" is not present")))?;
-            let userns = pod
-                .user_namespace()
-                .map_err(|error| failed(error.to_string()))?;
-            let passes = pod.cell.get().user_namespace_root();
-            make_private(&self.dirs.image_volumes(&pod.id), passes)
-                .map_err(|error| failed(error.to_string()))?;
-            let tree = self
-                .images
-                .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns)
-                .await
-                .map_err(|error| failed(error.to_string()))?;
-            let id = image.id.to_string();
-            mounted.insert(mount.container_path.clone(), (tree.path, id));
-        }
-        Ok(mounted)
     }
 
     /// Completes the record, and notes that the hook begins.

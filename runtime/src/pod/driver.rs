@@ -25,66 +25,17 @@ use tokio::{
 
 use super::{
     admit::{self, Decision, PodWork, Verb},
-    container_exit::ContainerExit,
-    create_container::CreateContainer,
     error::{Error, Kind, Result},
     event_log,
     record::ContainerPhase,
-    remove_container::RemoveContainer,
-    remove_pod_sandbox::RemovePodSandbox,
     request::{ContainerWork, CreateContainerRequest, Message, Reply, Waiter},
-    start_container::StartContainer,
     state::{Container, Pod},
-    stop_container::StopContainer,
-    stop_pod_sandbox::StopPodSandbox,
-    update_container_resources::UpdateContainerResources,
-    update_pod_sandbox_resources::UpdatePodSandboxResources,
+    steps::Steps,
 };
-use crate::{
-    store::Unsynced,
-    trace::{EventLog, Subject},
-    violate,
-};
+use crate::{trace::Subject, violate};
 
 /// Requests held for a step to end; more are refused.
 const MAX_HELD: usize = 512;
-
-/// The steps that a driver can run; each has what it needs.
-pub struct Steps {
-    pub stop_pod_sandbox: StopPodSandbox,
-    pub remove_pod_sandbox: RemovePodSandbox,
-    pub update_pod_sandbox_resources: UpdatePodSandboxResources,
-    pub create_container: CreateContainer,
-    pub start_container: StartContainer,
-    pub stop_container: StopContainer,
-    pub update_container_resources: UpdateContainerResources,
-    pub remove_container: RemoveContainer,
-    pub container_exit: Arc<ContainerExit>,
-    pub log: EventLog,
-    pub unsynced: Unsynced,
-}
-
-impl Steps {
-    async fn container(
-        &self,
-        pod: &Arc<Pod>,
-        container: &Arc<Container>,
-        work: ContainerWork,
-    ) -> Result<()> {
-        match work {
-            ContainerWork::Start => self.start_container.run(pod, container).await,
-            ContainerWork::Stop { grace } => self.stop_container.run(pod, container, grace).await,
-            ContainerWork::Update(request) => {
-                let update = &self.update_container_resources;
-                update.run(pod, container, *request).await
-            }
-            ContainerWork::Remove => self.remove_container.run(pod, container).await,
-            ContainerWork::Exited(ending) => {
-                self.container_exit.exited(pod, container, ending).await
-            }
-        }
-    }
-}
 
 /// Which step a child task is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -170,14 +121,7 @@ impl Driver {
         }
         let id = &self.pod.id;
         for message in self.held.drain(..) {
-            match message {
-                Message::StopPod(reply) | Message::RemovePod(reply) => drop(reply.send(Ok(()))),
-                Message::Create(_, reply) => drop(reply.send(Err(Error::no_sandbox(id)))),
-                Message::UpdatePod(_, reply) => drop(reply.send(Err(Error::no_sandbox(id)))),
-                Message::Container {
-                    id, work, reply, ..
-                } => drop(reply.send(gone(&id, &work))),
-            }
+            message.without_pod(id);
         }
     }
 
@@ -191,14 +135,8 @@ impl Driver {
 
     fn on_message(&mut self, message: Message) {
         if self.held.len() >= MAX_HELD {
-            refuse(
-                message,
-                Error::new(
-                    Kind::Exhausted,
-                    format!("sandbox {}: {MAX_HELD} requests wait already", self.pod.id),
-                ),
-            );
-            return;
+            let text = format!("sandbox {}: {MAX_HELD} requests wait already", self.pod.id);
+            return message.refuse(Error::new(Kind::Exhausted, text));
         }
         match message {
             Message::Create(request, reply) => self.create(request, reply),
@@ -225,8 +163,7 @@ impl Driver {
             Message::UpdatePod(request, reply) => {
                 let decision = admit::update_pod(self.pod.cell.get().phase, self.work());
                 if decision == Decision::Wait {
-                    self.held.push_back(Message::UpdatePod(request, reply));
-                    return;
+                    return self.held.push_back(Message::UpdatePod(request, reply));
                 }
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
                 let step = Box::pin(async move {
@@ -244,9 +181,9 @@ impl Driver {
             Decision::Join => self.join(&key, Waiter::Plain(reply)),
             Decision::Deny(reason) => {
                 let text = format!("sandbox {}: {reason}", self.pod.id);
-                let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
+                reply.send(Err(Error::new(Kind::WrongState, text)));
             }
-            _ => drop(reply.send(Ok(()))),
+            _ => reply.send(Ok(())),
         }
     }
 
@@ -258,7 +195,7 @@ impl Driver {
         let decision = self.admits_creation();
         if let Decision::Deny(reason) = decision {
             let text = format!("sandbox {}: create container: {reason}", self.pod.id);
-            let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
+            reply.send(Err(Error::new(Kind::WrongState, text)));
             if violate::is("create-in-stopped-pod-told") {
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
                 tokio::spawn(
@@ -279,12 +216,8 @@ impl Driver {
             }
             result
         });
-        self.spawn(
-            Key::Create(id.clone()),
-            Some(Verb::Create),
-            Waiter::Id(id, reply),
-            step,
-        );
+        let key = Key::Create(id.clone());
+        self.spawn(key, Some(Verb::Create), Waiter::Id(id, reply), step);
     }
 
     fn admits_creation(&self) -> Decision {
@@ -304,24 +237,19 @@ impl Driver {
         let as_made = record.phase == ContainerPhase::Created
             && self.verb_of(&id).is_none()
             && matches!(self.admits_creation(), Decision::Run);
+        let (name, pod) = (request.name_key(), &self.pod.id);
+        let refusal = |why: String| {
+            let text = format!("container name \"{name}\" in sandbox {pod}: {why}");
+            Err(Error::new(Kind::Exists, text))
+        };
         if !request.made(&record.config) {
-            let text = format!(
-                "container name \"{}\" in sandbox {}: taken by container {id}",
-                request.name_key(),
-                self.pod.id
-            );
-            let _ = reply.send(Err(Error::new(Kind::Exists, text)));
+            reply.send(refusal(format!("taken by container {id}")));
         } else if self.running.contains_key(&Key::Create(id.clone())) {
             self.join(&Key::Create(id.clone()), Waiter::Id(id, reply));
         } else if as_made && !existing.is_known() {
-            let _ = reply.send(Ok(id));
+            reply.send(Ok(id));
         } else {
-            let text = format!(
-                "container name \"{}\" in sandbox {}: container {id} exists already",
-                request.name_key(),
-                self.pod.id
-            );
-            let _ = reply.send(Err(Error::new(Kind::Exists, text)));
+            reply.send(refusal(format!("container {id} exists already")));
         }
     }
 
@@ -335,8 +263,7 @@ impl Driver {
 
     fn container(&mut self, id: String, work: ContainerWork, reply: Reply<()>) {
         let Some(container) = self.pod.container(&id) else {
-            let _ = reply.send(gone(&id, &work));
-            return;
+            return reply.send(work.without_container(&id));
         };
         let decision = admit::container(
             self.pod.cell.get().phase,
@@ -373,10 +300,10 @@ impl Driver {
                 self.held.push_back(Message::Container { id, work, reply });
             }
             Decision::Wait => self.held.push_back(Message::Container { id, work, reply }),
-            Decision::Done => drop(reply.send(Ok(()))),
+            Decision::Done => reply.send(Ok(())),
             Decision::Deny(reason) => {
                 let text = format!("container {id}: {reason}");
-                let _ = reply.send(Err(Error::new(Kind::WrongState, text)));
+                reply.send(Err(Error::new(Kind::WrongState, text)));
             }
         }
     }
@@ -408,13 +335,8 @@ impl Driver {
         };
         let task = task.id();
         self.keys.insert(task, key.clone());
-        self.running.insert(
-            key,
-            Running {
-                verb,
-                waiters: vec![waiter],
-            },
-        );
+        let waiters = vec![waiter];
+        self.running.insert(key, Running { verb, waiters });
     }
 
     fn subject(&self, key: &Key) -> Subject {
@@ -463,24 +385,6 @@ fn call(key: &Key, verb: Option<Verb>) -> Option<&'static str> {
         (_, Some(Verb::Update)) => Some("UpdateContainerResources"),
         (_, Some(Verb::Remove)) => Some("RemoveContainer"),
         (_, Some(Verb::Exit) | None) => None,
-    }
-}
-
-/// A container that is not there: stopped and removed it is (CRI-132, 134), anything else fails.
-fn gone(id: &str, work: &ContainerWork) -> Result<()> {
-    match work {
-        ContainerWork::Stop { .. } | ContainerWork::Remove | ContainerWork::Exited(_) => Ok(()),
-        ContainerWork::Start | ContainerWork::Update(_) => Err(Error::no_container(id)),
-    }
-}
-
-fn refuse(message: Message, error: Error) {
-    match message {
-        Message::Create(_, reply) => drop(reply.send(Err(error))),
-        Message::Container { reply, .. }
-        | Message::StopPod(reply)
-        | Message::RemovePod(reply)
-        | Message::UpdatePod(_, reply) => drop(reply.send(Err(error))),
     }
 }
 

@@ -16,13 +16,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `state.rs` `request.rs` | a pod, a container: plain state and a queue; what may be put into the queue |
-//! | `<rpc>.rs` | what a CRI call does, named as in `cri/runtime/` |
+//! | `steps.rs` `<rpc>.rs` | all steps; what a CRI call does, named as in `cri/runtime/` |
 //! | `container_exit.rs` | what nobody calls for: a process has ended |
 //! | `hooks.rs` `side_effects.rs` | the contract points, the only caller of NRI dispatch; what plugins want of others |
 //! | `sandbox.rs` `processes.rs` | what a sandbox, and a process, has of this machine |
 //! | `registry.rs` | ids, names, prefixes, snapshots for List |
 //! | `events.rs` | changes of phase, told to subscribers |
-//! | `recover.rs` `sweep.rs` | what a restart makes of the records, and of what has none |
+//! | `recover.rs` `recover_container.rs` `sweep.rs` | what a restart makes of the records, and of what has none |
 //! | `held.rs` | what is there and cannot be served, since its record cannot be read |
 //! | `skips.rs` `remove_by_id.rs` | removal on demand, whatever fails; and of what has no record |
 
@@ -42,6 +42,7 @@ pub mod files;
 pub mod grace;
 pub mod held;
 pub mod hooks;
+mod image_volumes;
 pub mod message;
 pub mod pause;
 pub mod plugins;
@@ -49,12 +50,14 @@ pub mod processes;
 pub mod record;
 mod recording;
 pub mod recover;
+mod recover_container;
 pub mod registry;
 pub mod remove_by_id;
 pub mod remove_container;
 pub mod remove_pod_sandbox;
 pub mod request;
 pub mod resources;
+mod run_phase;
 pub mod run_pod_sandbox;
 pub mod sandbox;
 pub mod setters;
@@ -63,6 +66,7 @@ pub mod skips;
 pub mod spec;
 pub mod start_container;
 pub mod state;
+pub mod steps;
 pub mod stop_container;
 pub mod stop_pod_sandbox;
 pub mod sweep;

@@ -1,4 +1,5 @@
-//! What a restart makes of the records (CRI-805). Runs before any RPC is served.
+//! What a restart makes of the records (CRI-805): of pods here, of their containers in `recover_container.rs`. Runs before any
+//! RPC is served.
 //!
 //! | record | found | becomes |
 //! |---|---|---|
@@ -14,38 +15,34 @@
 //! | any, unreadable | anything | held as it is (`held.rs`) |
 //! | namespaces, roots, specs without record | | removed (`sweep.rs`) |
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc};
 
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
-    container_exit::watch,
-    driver::{Driver, Steps},
+    driver::Driver,
     error::Result,
     held::AllHeld,
     hooks::Hooks,
     message::Describe,
     plugins::Plugins,
     record::{ContainerPhase, ContainerRecord, Mark, PodPhase, PodRecord},
+    recover_container::{log, recover_container},
     registry::Registry,
     remove_by_id::RemoveById,
-    request::{ContainerWork, Message},
+    request::Message,
     run_pod_sandbox::RunPodSandbox,
     spec::SpecStore,
     state::{Container, Pod},
+    steps::Steps,
     sweep::Sweep,
 };
 use crate::{
-    clock,
     config::Config,
-    monitor::{Ending, Launched, Reattached},
     oci::annotations,
     store::{Cell, Store},
     violate,
 };
-
-/// A monitor that does not answer by then leaves its container UNKNOWN (CRI-805).
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// For the log.
 #[derive(Debug, Default)]
@@ -226,7 +223,7 @@ impl Recovery {
         let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(&self.steps));
         driver.start();
         for container in pod.containers() {
-            let result = self.container(&pod, &container, rebooted).await;
+            let result = recover_container(&self.steps, &pod, &container, rebooted).await;
             log(&pod, "recover a container", result);
         }
         let hooks = pod.cell.get().hooks.clone();
@@ -260,126 +257,6 @@ impl Recovery {
         }
     }
 
-    async fn container(
-        self: &Arc<Self>,
-        pod: &Arc<Pod>,
-        container: &Arc<Container>,
-        rebooted: bool,
-    ) -> Result<()> {
-        let exit = &self.steps.container_exit;
-        match container.cell.get().phase {
-            ContainerPhase::Creating => {
-                self.steps.create_container.undo(pod, container).await;
-                pod.forget(&container.id);
-                return Ok(());
-            }
-            ContainerPhase::Running | ContainerPhase::Unknown if rebooted => {
-                ended(pod, container, Ending::Lost).await?;
-            }
-            ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Unknown => {
-                self.reattach(pod, container, true).await?;
-            }
-            // The exit was recorded, plugins may not have been told.
-            ContainerPhase::Exited => {
-                exit.give_back(container).await;
-                match violate::is("restart-misses-an-exit") {
-                    true => container.set_exit_told(),
-                    false => exit.tell(pod, container).await,
-                }
-            }
-        }
-        if container.cell.get().hooks.remove == Mark::Begun {
-            pod.ask_container(&container.id, ContainerWork::Remove)
-                .await?;
-        }
-        Ok(())
-    }
-
-    async fn reattach(
-        self: &Arc<Self>,
-        pod: &Arc<Pod>,
-        container: &Arc<Container>,
-        first: bool,
-    ) -> Result<()> {
-        let exit = &self.steps.container_exit;
-        let processes = &exit.processes;
-        let created = container.cell.get().phase == ContainerPhase::Created;
-        let dir = processes.dirs.container(&container.id);
-        let found = processes.launcher.reattach(&container.id, &dir);
-        match tokio::time::timeout(ANSWER, found).await {
-            Ok(Ok(Reattached::Running(monitor))) => {
-                let (pid, start_time) = monitor.init();
-                container.set_monitor(Some(monitor.clone()));
-                let process = Some(processes.process(&Launched { pid, start_time }));
-                let was = container.cell.get();
-                // Most are on record as they are: a restart writes nothing for them.
-                if was.phase != ContainerPhase::Running || was.process != process {
-                    // It runs, whether or not a full disk takes that down: who does not watch it can never stop it.
-                    container
-                        .cell
-                        .note(|record| {
-                            record.phase = ContainerPhase::Running;
-                            if record.started_at == 0 {
-                                record.started_at = clock::now_ns();
-                            }
-                            record.process = process;
-                        })
-                        .await;
-                }
-                watch(pod, container, monitor);
-                Ok(())
-            }
-            Ok(Ok(Reattached::Exited(exit, monitor))) => {
-                container.set_monitor(monitor);
-                ended(pod, container, Ending::Exited(exit)).await
-            }
-            // Never started: whatever there was undoes itself.
-            Ok(Ok(Reattached::Lost)) if created => {
-                exit.give_back(container).await;
-                Ok(())
-            }
-            Ok(Ok(Reattached::Lost)) => ended(pod, container, Ending::Lost).await,
-            Ok(Err(_)) | Err(_) if !first => Ok(()),
-            Ok(Err(error)) => {
-                self.unknown(pod, container, &error.to_string()).await;
-                Ok(())
-            }
-            Err(_) => {
-                let why = "its monitor does not answer";
-                self.unknown(pod, container, why).await;
-                Ok(())
-            }
-        }
-    }
-
-    async fn unknown(self: &Arc<Self>, pod: &Arc<Pod>, container: &Arc<Container>, reason: &str) {
-        tracing::warn!(container = %container.id, reason, "UNKNOWN");
-        self.look_again(pod, container);
-        container
-            .cell
-            .note(|record| {
-                record.phase = ContainerPhase::Unknown;
-                record.exit.message = reason.to_owned();
-            })
-            .await;
-    }
-
-    /// Looks again for a monitor that did not answer, until it does or the container is gone.
-    fn look_again(self: &Arc<Self>, pod: &Arc<Pod>, container: &Arc<Container>) {
-        let (all, pod, container) = (Arc::clone(self), Arc::clone(pod), Arc::clone(container));
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(ANSWER).await;
-                let waits = container.cell.get().phase == ContainerPhase::Unknown;
-                if !waits || pod.container(&container.id).is_none() {
-                    return;
-                }
-                let result = Box::pin(all.reattach(&pod, &container, false)).await;
-                log(&pod, "look again for a monitor", result);
-            }
-        });
-    }
-
     /// A container whose pod's record is gone: force-removed (CRI-805).
     async fn remove_orphan(self: Arc<Self>, record: ContainerRecord) {
         let id = &record.id;
@@ -410,19 +287,8 @@ fn know_what_was_used(pod: &Pod) {
     containers.iter().filter(used).for_each(|c| c.set_known());
 }
 
-fn log<E: std::fmt::Display>(pod: &Pod, step: &str, result: std::result::Result<(), E>) {
-    if let Err(error) = result {
-        tracing::error!(pod = %pod.id, step, %error, "a step of recovery failed");
-    }
-}
-
 /// A pin that lost its mount is an empty file on the state directory's own file system.
 fn is_namespace(path: &Path) -> bool {
     const NSFS_MAGIC: i64 = 0x6e73_6673;
     rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == NSFS_MAGIC)
-}
-
-async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Result<()> {
-    pod.ask_container(&container.id, ContainerWork::Exited(ending))
-        .await
 }

@@ -28,9 +28,9 @@ impl<T> Reply<T> {
         (Self { answer, asker }, answered)
     }
 
-    /// The result comes back where nobody waits any more.
-    pub fn send(self, result: Result<T>) -> std::result::Result<(), Result<T>> {
-        self.answer.send(result)
+    pub fn send(self, result: Result<T>) {
+        // The caller may have gone away.
+        let _ = self.answer.send(result);
     }
 }
 
@@ -50,10 +50,9 @@ impl Waiter {
     }
 
     pub fn tell(self, result: &Result<()>) {
-        // The caller may have gone away.
         match self {
-            Self::Plain(reply) => drop(reply.send(result.clone())),
-            Self::Id(id, reply) => drop(reply.send(result.clone().map(|()| id))),
+            Self::Plain(reply) => reply.send(result.clone()),
+            Self::Id(id, reply) => reply.send(result.clone().map(|()| id)),
         }
     }
 }
@@ -68,6 +67,28 @@ pub enum Message {
     StopPod(Reply<()>),
     RemovePod(Reply<()>),
     UpdatePod(Box<cri::UpdatePodSandboxResourcesRequest>, Reply<()>),
+}
+
+impl Message {
+    /// It is not taken up.
+    pub fn refuse(self, error: Error) {
+        match self {
+            Self::Create(_, reply) => reply.send(Err(error)),
+            Self::Container { reply, .. }
+            | Self::StopPod(reply)
+            | Self::RemovePod(reply)
+            | Self::UpdatePod(_, reply) => reply.send(Err(error)),
+        }
+    }
+
+    /// Answers for a pod that is gone: stopped and removed it is (CRI-114, 115), anything else fails.
+    pub fn without_pod(self, id: &str) {
+        match self {
+            Self::StopPod(reply) | Self::RemovePod(reply) => reply.send(Ok(())),
+            Self::Container { id, work, reply } => reply.send(work.without_container(&id)),
+            other => other.refuse(Error::no_sandbox(id)),
+        }
+    }
 }
 
 /// What may be asked of one container.
@@ -92,6 +113,17 @@ impl ContainerWork {
             Self::Update(_) => Verb::Update,
             Self::Remove => Verb::Remove,
             Self::Exited(_) => Verb::Exit,
+        }
+    }
+
+    /// For a container that is not there: stopped and removed it is (CRI-132, 134), anything else fails.
+    ///
+    /// # Errors
+    /// NotFound.
+    pub fn without_container(&self, id: &str) -> Result<()> {
+        match self {
+            Self::Stop { .. } | Self::Remove | Self::Exited(_) => Ok(()),
+            Self::Start | Self::Update(_) => Err(Error::no_container(id)),
         }
     }
 }

@@ -16,7 +16,7 @@ use proto_cri::v1 as cri;
 use tokio::sync::watch;
 
 use super::{
-    driver::{Driver, Steps},
+    driver::Driver,
     error::{Error, Kind, Result},
     event_log::{self, did},
     events::{EventKind, Events},
@@ -25,50 +25,20 @@ use super::{
     pause::Pauses,
     record::{Mark, Namespaces, PodHooks, PodPhase, PodRecord, pod_name_key},
     registry::{Registry, Reservation, new_id},
+    run_phase::{PHASES, Phase},
     sandbox::Sandboxes,
     state::Pod,
+    steps::Steps,
 };
 use crate::{
     clock,
     config::NriNetwork,
-    fault,
     oci::{self, HostFacts, PidSharing, SandboxPlan},
     spans,
     store::{Cell, Store},
     trace::{Action, EventLog},
     violate,
 };
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// The name and the record are ours.
-    Record,
-    /// The pod's cgroup is there.
-    Cgroup,
-    /// Namespaces are pinned, `lo` is up, hostname, sysctls and files are set.
-    Namespaces,
-    /// Addresses are assigned.
-    Network,
-    /// The pause process runs, where the pod shares its PID namespace.
-    Pause,
-    /// It is on record that plugins will be asked.
-    HookBegun,
-    /// Every plugin agreed (NRI-1110 to NRI-1117).
-    Hook,
-    /// It is listed from now on.
-    Ready,
-}
-
-const PHASES: [Phase; 8] = [
-    Phase::Record,
-    Phase::Cgroup,
-    Phase::Namespaces,
-    Phase::Network,
-    Phase::Pause,
-    Phase::HookBegun,
-    Phase::Hook,
-    Phase::Ready,
-];
 
 pub struct RunPodSandbox {
     pub registry: Arc<Registry>,
@@ -321,45 +291,6 @@ impl RunPodSandbox {
             }
         }
         Ok(())
-    }
-}
-
-impl Phase {
-    /// Where a test makes the daemon fail before it.
-    async fn fault(self) -> std::result::Result<(), fault::Fired> {
-        match self {
-            Self::Record => fault::pass("pod.start.reserved").await,
-            Self::Cgroup => fault::pass("pod.start.cgroup").await,
-            Self::Namespaces => fault::pass("pod.start.netns").await,
-            Self::Network => fault::pass("pod.start.network").await,
-            Self::Pause => fault::pass("pod.start.pause").await,
-            Self::HookBegun => fault::pass("pod.start.hook").await,
-            Self::Hook => Ok(()),
-            Self::Ready => fault::pass("pod.start.ready").await,
-        }
-    }
-
-    /// Its span; of the others there is nothing to see, or there are those of plugins.
-    fn step(self, plan: &SandboxPlan) -> Option<&'static str> {
-        match self {
-            Self::Cgroup => Some("make the cgroup"),
-            Self::Namespaces => Some("make namespaces"),
-            Self::Network => Some("attach the network"),
-            Self::Pause if plan.pid == PidSharing::Pod => Some("start the pause process"),
-            Self::Pause | Self::Record | Self::HookBegun | Self::Hook | Self::Ready => None,
-        }
-    }
-
-    /// What is left where its undo failed.
-    fn leaves(self) -> &'static str {
-        match self {
-            Self::Record => "record",
-            Self::Cgroup => "cgroup",
-            Self::Namespaces => "namespaces",
-            Self::Network => "network",
-            Self::Pause => "pause",
-            Self::HookBegun | Self::Hook | Self::Ready => "hook",
-        }
     }
 }
 

@@ -1,0 +1,80 @@
+//! What a container has of images beside its root: a directory for each VOLUME of its own, and images that it mounts.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Display,
+    path::{Path, PathBuf},
+};
+
+use proto_cri::v1 as cri;
+
+use super::{
+    dirs::Dirs,
+    error::{AtStep as _, Error, Kind, Result},
+    state::Pod,
+};
+use crate::{
+    image::{Images, Rootfs},
+    store::make_private,
+};
+
+/// Images that are mounted, by container path: the tree to bind, and the image's id.
+pub type ImageMounts = BTreeMap<String, (PathBuf, String)>;
+
+/// CRI-129: a directory below `dir` for each of these paths, filled with what the image has there.
+///
+/// # Errors
+/// The path that cannot be made, or the image's that cannot be read.
+pub async fn fill(
+    images: &Images,
+    paths: impl IntoIterator<Item = String>,
+    dir: &Path,
+    rootfs: &Rootfs,
+) -> Result<BTreeMap<String, PathBuf>> {
+    let mut prepared = BTreeMap::new();
+    for (number, path) in paths.into_iter().enumerate() {
+        let what = format!("image VOLUME {path}");
+        let dir = dir.join(number.to_string());
+        tokio::fs::create_dir_all(&dir).await.step(&what)?;
+        prepared.insert(path, dir);
+    }
+    let filled = images.fill_volumes(rootfs, &prepared).await;
+    filled.step("image")?;
+    Ok(prepared)
+}
+
+/// CRI-245: each image that is mounted.
+///
+/// # Errors
+/// Names the mount, in kubelet's words.
+pub async fn mount(
+    images: &Images,
+    dirs: &Dirs,
+    pod: &Pod,
+    config: &cri::ContainerConfig,
+) -> Result<ImageMounts> {
+    let mut mounted = ImageMounts::new();
+    for mount in &config.mounts {
+        let Some(wanted) = mount.image.as_ref().map(|image| image.image.as_str()) else {
+            continue;
+        };
+        let path = &mount.container_path;
+        let failed = |cause: &dyn Display| {
+            let text = format!("ImageVolumeMountFailed: mount {path}: {cause}");
+            Error::new(Kind::Verbatim, text)
+        };
+        let image = images
+            .resolve(wanted)
+            .map_err(|error| failed(&error))?
+            .ok_or_else(|| failed(&format!("image \"{wanted}\" is not present")))?;
+        let userns = pod.user_namespace().map_err(|error| failed(&error))?;
+        let passes = pod.cell.get().user_namespace_root();
+        make_private(&dirs.image_volumes(&pod.id), passes).map_err(|error| failed(&error))?;
+        let tree = images
+            .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns)
+            .await
+            .map_err(|error| failed(&error))?;
+        mounted.insert(path.clone(), (tree.path, image.id.to_string()));
+    }
+    Ok(mounted)
+}
