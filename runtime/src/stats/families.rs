@@ -2,7 +2,7 @@
 //! how they are read out of a container's or pod's numbers. Pure.
 
 use super::reading::{Container, Pod, Reading};
-use crate::cgroup::{IoDevice, Psi};
+use crate::cgroup::{HugePages, IoDevice, Psi};
 use proto_cri::v1::MetricType;
 
 /// Labels that every metric begins with.
@@ -69,348 +69,120 @@ type C<'a, 'b> = &'a Container<'b>;
 /// Every metric that is advertised. A value that this kernel does not keep gives no sample where
 /// critest allows that (hugetlb, pressure, quota, reservation, ulimits, I/O), else the nearest
 /// number that is true.
+#[rustfmt::skip]
 pub static FAMILIES: &[Family] = &[
     // cpu
-    container!(
-        "cpu_usage_seconds_total",
-        Counter,
-        "CPU time used, in seconds.",
-        |c: C| c.stats.cpu.map(|cpu| cpu.usage_ns / NS)
-    ),
-    container!(
-        "cpu_user_seconds_total",
-        Counter,
-        "CPU time used in user mode, in seconds.",
-        |c: C| c.stats.cpu.map(|cpu| cpu.user_ns / NS)
-    ),
-    container!(
-        "cpu_system_seconds_total",
-        Counter,
-        "CPU time used in the kernel, in seconds.",
-        |c: C| c.stats.cpu.map(|cpu| cpu.system_ns / NS)
-    ),
-    container!(
-        "cpu_cfs_periods_total",
-        Counter,
-        "Periods of CPU bandwidth control that have passed.",
-        |c: C| c.stats.cpu.map(|cpu| cpu.periods)
-    ),
-    container!(
-        "cpu_cfs_throttled_periods_total",
-        Counter,
-        "Periods in which the container was throttled.",
-        |c: C| c.stats.cpu.map(|cpu| cpu.throttled_periods)
-    ),
-    container!(
-        "cpu_cfs_throttled_seconds_total",
-        Counter,
-        "Time for which it was throttled, in seconds.",
-        |c: C| c.stats.cpu.map(|cpu| cpu.throttled_ns / NS)
-    ),
+    container!("cpu_usage_seconds_total", Counter, "CPU time used, in seconds.",
+        |c: C| c.stats.cpu.map(|cpu| cpu.usage_ns / NS)),
+    container!("cpu_user_seconds_total", Counter, "CPU time used in user mode, in seconds.",
+        |c: C| c.stats.cpu.map(|cpu| cpu.user_ns / NS)),
+    container!("cpu_system_seconds_total", Counter, "CPU time used in the kernel, in seconds.",
+        |c: C| c.stats.cpu.map(|cpu| cpu.system_ns / NS)),
+    container!("cpu_cfs_periods_total", Counter, "Periods of CPU bandwidth control that have passed.",
+        |c: C| c.stats.cpu.map(|cpu| cpu.periods)),
+    container!("cpu_cfs_throttled_periods_total", Counter, "Periods in which the container was throttled.",
+        |c: C| c.stats.cpu.map(|cpu| cpu.throttled_periods)),
+    container!("cpu_cfs_throttled_seconds_total", Counter, "Time for which it was throttled, in seconds.",
+        |c: C| c.stats.cpu.map(|cpu| cpu.throttled_ns / NS)),
     // memory
-    container!("memory_cache", Gauge, "Page cache in bytes.", |c: C| c
-        .stats
-        .memory
-        .map(|m| m.file)),
-    container!("memory_rss", Gauge, "Anonymous memory in bytes.", |c: C| c
-        .stats
-        .memory
-        .map(|m| m.anon)),
-    container!(
-        "memory_kernel_usage",
-        Gauge,
-        "Memory of the kernel for it, in bytes.",
-        |c: C| c.stats.memory.map(|m| m.kernel)
-    ),
-    container!(
-        "memory_mapped_file",
-        Gauge,
-        "Mapped files in bytes.",
-        |c: C| c.stats.memory.map(|m| m.mapped_file)
-    ),
-    container!("memory_swap", Gauge, "Swap used, in bytes.", |c: C| c
-        .stats
-        .memory
-        .map(|_| c.stats.swap.map_or(0, |swap| swap.usage))),
-    container!(
-        "memory_failcnt",
-        Counter,
-        "How often the memory limit was hit.",
-        |c: C| c.stats.memory.map(|m| m.failcnt)
-    ),
-    container!(
-        "memory_usage_bytes",
-        Gauge,
-        "Memory used, with all of the cache, in bytes.",
-        |c: C| c.stats.memory.map(|m| m.usage)
-    ),
+    container!("memory_cache", Gauge, "Page cache in bytes.",
+        |c: C| c.stats.memory.map(|m| m.file)),
+    container!("memory_rss", Gauge, "Anonymous memory in bytes.",
+        |c: C| c.stats.memory.map(|m| m.anon)),
+    container!("memory_kernel_usage", Gauge, "Memory of the kernel for it, in bytes.",
+        |c: C| c.stats.memory.map(|m| m.kernel)),
+    container!("memory_mapped_file", Gauge, "Mapped files in bytes.",
+        |c: C| c.stats.memory.map(|m| m.mapped_file)),
+    container!("memory_swap", Gauge, "Swap used, in bytes.",
+        |c: C| c.stats.memory.map(|_| c.stats.swap.map_or(0, |swap| swap.usage))),
+    container!("memory_failcnt", Counter, "How often the memory limit was hit.",
+        |c: C| c.stats.memory.map(|m| m.failcnt)),
+    container!("memory_usage_bytes", Gauge, "Memory used, with all of the cache, in bytes.",
+        |c: C| c.stats.memory.map(|m| m.usage)),
     // Without a peak of the kernel's, what is used now is the most that is known to have been used.
-    container!(
-        "memory_max_usage_bytes",
-        Gauge,
-        "Most memory used so far, in bytes.",
-        |c: C| c.stats.memory.map(|m| m.max_usage.unwrap_or(m.usage))
-    ),
-    container!(
-        "memory_working_set_bytes",
-        Gauge,
-        "Memory used without inactive cache, in bytes.",
-        |c: C| c.stats.memory.map(|m| m.working_set())
-    ),
-    container!(
-        "memory_failures_total",
-        Counter,
-        "Page faults.",
-        ["failure_type", "scope"],
-        page_faults
-    ),
-    container!(
-        "oom_events_total",
-        Counter,
-        "Processes killed for want of memory.",
-        |c: C| c.stats.memory.map(|m| m.oom_kills)
-    ),
+    container!("memory_max_usage_bytes", Gauge, "Most memory used so far, in bytes.",
+        |c: C| c.stats.memory.map(|m| m.max_usage.unwrap_or(m.usage))),
+    container!("memory_working_set_bytes", Gauge, "Memory used without inactive cache, in bytes.",
+        |c: C| c.stats.memory.map(|m| m.working_set())),
+    container!("memory_failures_total", Counter, "Page faults.", ["failure_type", "scope"],
+        page_faults),
+    container!("oom_events_total", Counter, "Processes killed for want of memory.",
+        |c: C| c.stats.memory.map(|m| m.oom_kills)),
     // filesystem and block devices
-    container!(
-        "fs_inodes_free",
-        Gauge,
-        "Free inodes of the filesystem.",
-        ["device"],
-        |c| c.on_device(|f| f.inodes_free)
-    ),
-    container!(
-        "fs_inodes_total",
-        Gauge,
-        "Inodes of the filesystem.",
-        ["device"],
-        |c| c.on_device(|f| f.inodes)
-    ),
-    container!(
-        "fs_limit_bytes",
-        Gauge,
-        "Size of the filesystem in bytes.",
-        ["device"],
-        |c| c.on_device(|f| f.size_bytes)
-    ),
-    container!(
-        "fs_usage_bytes",
-        Gauge,
-        "What the writable layer takes, in bytes.",
-        ["device"],
-        |c| c.on_device(|_| c.layer.map_or(0, |layer| layer.used_bytes))
-    ),
-    container!(
-        "fs_reads_bytes_total",
-        Counter,
-        "Bytes read from devices.",
-        ["device"],
-        |c| per_device(c, |d| d.read_bytes)
-    ),
-    container!(
-        "fs_reads_total",
-        Counter,
-        "Reads from devices.",
-        ["device"],
-        |c| per_device(c, |d| d.reads)
-    ),
-    container!(
-        "fs_writes_bytes_total",
-        Counter,
-        "Bytes written to devices.",
-        ["device"],
-        |c| per_device(c, |d| d.write_bytes)
-    ),
-    container!(
-        "fs_writes_total",
-        Counter,
-        "Writes to devices.",
-        ["device"],
-        |c| per_device(c, |d| d.writes)
-    ),
-    container!(
-        "blkio_device_usage_total",
-        Counter,
-        "Bytes by device and operation.",
-        ["device", "major", "minor", "operation"],
-        by_operation
-    ),
+    container!("fs_inodes_free", Gauge, "Free inodes of the filesystem.", ["device"],
+        |c| c.on_device(|f| f.inodes_free)),
+    container!("fs_inodes_total", Gauge, "Inodes of the filesystem.", ["device"],
+        |c| c.on_device(|f| f.inodes)),
+    container!("fs_limit_bytes", Gauge, "Size of the filesystem in bytes.", ["device"],
+        |c| c.on_device(|f| f.size_bytes)),
+    container!("fs_usage_bytes", Gauge, "What the writable layer takes, in bytes.", ["device"],
+        |c| c.on_device(|_| c.layer.map_or(0, |layer| layer.used_bytes))),
+    container!("fs_reads_bytes_total", Counter, "Bytes read from devices.", ["device"],
+        |c| per_device(c, |d| d.read_bytes)),
+    container!("fs_reads_total", Counter, "Reads from devices.", ["device"],
+        |c| per_device(c, |d| d.reads)),
+    container!("fs_writes_bytes_total", Counter, "Bytes written to devices.", ["device"],
+        |c| per_device(c, |d| d.write_bytes)),
+    container!("fs_writes_total", Counter, "Writes to devices.", ["device"],
+        |c| per_device(c, |d| d.writes)),
+    container!("blkio_device_usage_total", Counter, "Bytes by device and operation.", ["device", "major", "minor", "operation"],
+        by_operation),
     // processes
-    container!("processes", Gauge, "Processes in the container.", |c: C| {
-        Some(c.processes.processes)
-    }),
-    container!(
-        "file_descriptors",
-        Gauge,
-        "Open file descriptors.",
-        |c: C| Some(c.processes.file_descriptors)
-    ),
-    container!("sockets", Gauge, "Open sockets.", |c: C| Some(
-        c.processes.sockets
-    )),
-    container!("threads", Gauge, "Threads in the container.", |c: C| Some(
-        c.stats
-            .pids
-            .map_or(c.processes.threads, |pids| pids.current)
-    )),
-    container!(
-        "threads_max",
-        Gauge,
-        "Most threads allowed; 0 without a limit.",
-        |c: C| Some(c.stats.pids.and_then(|pids| pids.limit).unwrap_or(0))
-    ),
-    container!(
-        "ulimits_soft",
-        Gauge,
-        "Soft limits of the first process.",
-        ["ulimit"],
-        |c| {
-            let name = vec!["max_open_files".to_owned()];
-            c.processes
-                .max_open_files
-                .map(|limit| (name, limit))
-                .into_iter()
-                .collect()
-        }
-    ),
+    container!("processes", Gauge, "Processes in the container.",
+        |c: C| Some(c.processes.processes)),
+    container!("file_descriptors", Gauge, "Open file descriptors.",
+        |c: C| Some(c.processes.file_descriptors)),
+    container!("sockets", Gauge, "Open sockets.",
+        |c: C| Some(c.processes.sockets)),
+    container!("threads", Gauge, "Threads in the container.",
+        |c: C| Some(c.stats.pids.map_or(c.processes.threads, |pids| pids.current))),
+    container!("threads_max", Gauge, "Most threads allowed; 0 without a limit.",
+        |c: C| Some(c.stats.pids.and_then(|pids| pids.limit).unwrap_or(0))),
+    container!("ulimits_soft", Gauge, "Soft limits of the first process.", ["ulimit"],
+        soft_limits),
     // what was asked for
-    container!(
-        "last_seen",
-        Gauge,
-        "When this was read, in seconds since the epoch.",
-        |c: C| Some(seconds(c.now_ns))
-    ),
-    container!(
-        "start_time_seconds",
-        Gauge,
-        "When it was started, in seconds since the epoch.",
-        |c: C| Some(seconds(c.started_ns))
-    ),
-    container!(
-        "spec_cpu_period",
-        Gauge,
-        "Period of CPU bandwidth control in microseconds.",
-        |c: C| Some(
-            c.asked(|r| r.cpu_period)
-                .or(c.stats.limits.cpu_period_us)
-                .unwrap_or(0)
-        )
-    ),
-    container!(
-        "spec_cpu_quota",
-        Gauge,
-        "CPU time allowed in a period, in microseconds.",
-        |c: C| c
-            .stats
-            .limits
-            .cpu_quota_us
-            .or_else(|| c.asked(|r| r.cpu_quota))
-    ),
-    container!(
-        "spec_cpu_shares",
-        Gauge,
-        "Shares of CPU time.",
-        |c: C| Some(
-            c.asked(|r| r.cpu_shares)
-                .or(c.stats.limits.cpu_shares)
-                .unwrap_or(0)
-        )
-    ),
-    container!(
-        "spec_memory_limit_bytes",
-        Gauge,
-        "Memory limit in bytes; 0 without one.",
-        |c: C| Some(c.stats.memory.and_then(|m| m.limit).unwrap_or(0))
-    ),
-    container!(
-        "spec_memory_reservation_limit_bytes",
-        Gauge,
-        "Memory reservation in bytes.",
-        |c: C| c.stats.limits.memory_reservation
-    ),
-    container!(
-        "spec_memory_swap_limit_bytes",
-        Gauge,
-        "Limit on memory and swap in bytes; 0 without one.",
-        |c: C| Some(swap_limit(c).unwrap_or(0))
-    ),
+    container!("last_seen", Gauge, "When this was read, in seconds since the epoch.",
+        |c: C| Some(seconds(c.now_ns))),
+    container!("start_time_seconds", Gauge, "When it was started, in seconds since the epoch.",
+        |c: C| Some(seconds(c.started_ns))),
+    container!("spec_cpu_period", Gauge, "Period of CPU bandwidth control in microseconds.",
+        |c: C| Some(c.asked(|r| r.cpu_period).or(c.stats.limits.cpu_period_us).unwrap_or(0))),
+    container!("spec_cpu_quota", Gauge, "CPU time allowed in a period, in microseconds.",
+        |c: C| c.stats.limits.cpu_quota_us.or_else(|| c.asked(|r| r.cpu_quota))),
+    container!("spec_cpu_shares", Gauge, "Shares of CPU time.",
+        |c: C| Some(c.asked(|r| r.cpu_shares).or(c.stats.limits.cpu_shares).unwrap_or(0))),
+    container!("spec_memory_limit_bytes", Gauge, "Memory limit in bytes; 0 without one.",
+        |c: C| Some(c.stats.memory.and_then(|m| m.limit).unwrap_or(0))),
+    container!("spec_memory_reservation_limit_bytes", Gauge, "Memory reservation in bytes.",
+        |c: C| c.stats.limits.memory_reservation),
+    container!("spec_memory_swap_limit_bytes", Gauge, "Limit on memory and swap in bytes; 0 without one.",
+        |c: C| Some(swap_limit(c).unwrap_or(0))),
     // huge pages
-    container!(
-        "hugetlb_usage_bytes",
-        Gauge,
-        "Huge pages used, in bytes.",
-        ["pagesize"],
-        |c| {
-            let pages = c.stats.hugepages.iter();
-            pages
-                .map(|p| (vec![p.page_size.clone()], p.usage))
-                .collect()
-        }
-    ),
-    container!(
-        "hugetlb_max_usage_bytes",
-        Gauge,
-        "Most huge pages used so far, in bytes.",
-        ["pagesize"],
-        |c| {
-            let pages = c.stats.hugepages.iter();
-            pages
-                .map(|p| (vec![p.page_size.clone()], p.max_usage.unwrap_or(p.usage)))
-                .collect()
-        }
-    ),
+    container!("hugetlb_usage_bytes", Gauge, "Huge pages used, in bytes.", ["pagesize"],
+        |c| per_page_size(c, |p| p.usage)),
+    container!("hugetlb_max_usage_bytes", Gauge, "Most huge pages used so far, in bytes.", ["pagesize"],
+        |c| per_page_size(c, |p| p.max_usage.unwrap_or(p.usage))),
     // pressure
-    container!(
-        "pressure_cpu_waiting_seconds_total",
-        Counter,
-        "Time some task waited for CPU, in seconds.",
-        |c: C| waiting(c.stats.psi.cpu)
-    ),
-    container!(
-        "pressure_cpu_stalled_seconds_total",
-        Counter,
-        "Time all tasks waited for CPU, in seconds.",
-        |c: C| stalled(c.stats.psi.cpu)
-    ),
-    container!(
-        "pressure_memory_waiting_seconds_total",
-        Counter,
-        "Time some task waited for memory, in seconds.",
-        |c: C| waiting(c.stats.psi.memory)
-    ),
-    container!(
-        "pressure_memory_stalled_seconds_total",
-        Counter,
-        "Time all tasks waited for memory, in seconds.",
-        |c: C| stalled(c.stats.psi.memory)
-    ),
-    container!(
-        "pressure_io_waiting_seconds_total",
-        Counter,
-        "Time some task waited for I/O, in seconds.",
-        |c: C| waiting(c.stats.psi.io)
-    ),
-    container!(
-        "pressure_io_stalled_seconds_total",
-        Counter,
-        "Time all tasks waited for I/O, in seconds.",
-        |c: C| stalled(c.stats.psi.io)
-    ),
+    container!("pressure_cpu_waiting_seconds_total", Counter, "Time some task waited for CPU, in seconds.",
+        |c: C| waiting(c.stats.psi.cpu)),
+    container!("pressure_cpu_stalled_seconds_total", Counter, "Time all tasks waited for CPU, in seconds.",
+        |c: C| stalled(c.stats.psi.cpu)),
+    container!("pressure_memory_waiting_seconds_total", Counter, "Time some task waited for memory, in seconds.",
+        |c: C| waiting(c.stats.psi.memory)),
+    container!("pressure_memory_stalled_seconds_total", Counter, "Time all tasks waited for memory, in seconds.",
+        |c: C| stalled(c.stats.psi.memory)),
+    container!("pressure_io_waiting_seconds_total", Counter, "Time some task waited for I/O, in seconds.",
+        |c: C| waiting(c.stats.psi.io)),
+    container!("pressure_io_stalled_seconds_total", Counter, "Time all tasks waited for I/O, in seconds.",
+        |c: C| stalled(c.stats.psi.io)),
     // network
     network!("receive_bytes", "Bytes received.", rx_bytes),
     network!("receive_packets", "Packets received.", rx_packets),
-    network!(
-        "receive_packets_dropped",
-        "Packets dropped on receipt.",
-        rx_dropped
-    ),
+    network!("receive_packets_dropped", "Packets dropped on receipt.", rx_dropped),
     network!("receive_errors", "Errors on receipt.", rx_errors),
     network!("transmit_bytes", "Bytes sent.", tx_bytes),
     network!("transmit_packets", "Packets sent.", tx_packets),
-    network!(
-        "transmit_packets_dropped",
-        "Packets dropped on sending.",
-        tx_dropped
-    ),
+    network!("transmit_packets_dropped", "Packets dropped on sending.", tx_dropped),
     network!("transmit_errors", "Errors on sending.", tx_errors),
 ];
 
@@ -453,6 +225,20 @@ fn by_operation(c: &Container<'_>) -> Vec<Reading> {
         ]
     };
     c.stats.io.iter().flat_map(of).collect()
+}
+
+fn soft_limits(c: &Container<'_>) -> Vec<Reading> {
+    let files = c.processes.max_open_files.into_iter();
+    files
+        .map(|limit| (vec!["max_open_files".to_owned()], limit))
+        .collect()
+}
+
+fn per_page_size(c: &Container<'_>, read: fn(&HugePages) -> u64) -> Vec<Reading> {
+    let sizes = c.stats.hugepages.iter();
+    sizes
+        .map(|p| (vec![p.page_size.clone()], read(p)))
+        .collect()
 }
 
 /// Memory and swap together, if both are limited.
