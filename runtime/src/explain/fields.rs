@@ -1,9 +1,10 @@
-//! Pure: where in an adjustment a field that a plugin owns has its value.
+//! Pure: what a plugin changed, field by field.
 
 use proto_nri::{ContainerAdjustment, Field, FieldOwners};
 use serde_json::Value;
 
 use super::explanation::{Change, Deed};
+use crate::pod::adjusted_fields::{Place, place};
 
 /// What this plugin changed: its entries in the table of owners, with values from the merged adjustment.
 pub fn changes(
@@ -74,8 +75,11 @@ fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) ->
     }
 }
 
-/// The value of a field; wrapped numbers and texts without their wrapper.
+/// The value of a field; wrapped numbers and texts without their wrapper. `None` for variables: their values are secrets.
 fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
+    if field == Field::Env {
+        return None;
+    }
     let found = match place(field)? {
         Place::Simple(path) => adjustment.pointer(path)?.clone(),
         Place::Map(path) => adjustment.pointer(path)?.get(key)?.clone(),
@@ -89,62 +93,6 @@ fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
         Some(inner) if found.as_object().is_some_and(|o| o.len() == 1) => Some(inner.clone()),
         _ => Some(found),
     }
-}
-
-enum Place {
-    Simple(&'static str),
-    /// By key.
-    Map(&'static str),
-    /// By the field that holds the key.
-    List(&'static str, &'static str),
-}
-
-/// `None` for what has no value to show.
-fn place(field: Field) -> Option<Place> {
-    use Place::{List, Map, Simple};
-    Some(match field {
-        // The values of variables are secrets.
-        Field::None | Field::Env => return None,
-        Field::Annotations => Map("/annotations"),
-        Field::Mounts => List("/mounts", "destination"),
-        Field::OciHooks => Simple("/hooks"),
-        Field::Devices => List("/linux/devices", "path"),
-        Field::CdiDevices => List("/cdi_devices", "name"),
-        Field::Args => Simple("/args"),
-        Field::MemLimit => Simple("/linux/resources/memory/limit"),
-        Field::MemReservation => Simple("/linux/resources/memory/reservation"),
-        Field::MemSwapLimit => Simple("/linux/resources/memory/swap"),
-        Field::MemKernelLimit => Simple("/linux/resources/memory/kernel"),
-        Field::MemTcpLimit => Simple("/linux/resources/memory/kernel_tcp"),
-        Field::MemSwappiness => Simple("/linux/resources/memory/swappiness"),
-        Field::MemDisableOomKiller => Simple("/linux/resources/memory/disable_oom_killer"),
-        Field::MemUseHierarchy => Simple("/linux/resources/memory/use_hierarchy"),
-        Field::CpuShares => Simple("/linux/resources/cpu/shares"),
-        Field::CpuQuota => Simple("/linux/resources/cpu/quota"),
-        Field::CpuPeriod => Simple("/linux/resources/cpu/period"),
-        Field::CpuRealtimeRuntime => Simple("/linux/resources/cpu/realtime_runtime"),
-        Field::CpuRealtimePeriod => Simple("/linux/resources/cpu/realtime_period"),
-        Field::CpuSetCpUs => Simple("/linux/resources/cpu/cpus"),
-        Field::CpuSetMems => Simple("/linux/resources/cpu/mems"),
-        Field::PidsLimit => Simple("/linux/resources/pids/limit"),
-        Field::HugepageLimits => List("/linux/resources/hugepage_limits", "page_size"),
-        Field::BlockioClass => Simple("/linux/resources/blockio_class"),
-        Field::RdtClass => Simple("/linux/resources/rdt_class"),
-        Field::CgroupsUnified => Map("/linux/resources/unified"),
-        Field::CgroupsPath => Simple("/linux/cgroups_path"),
-        Field::OomScoreAdj => Simple("/linux/oom_score_adj"),
-        Field::Rlimits => List("/rlimits", "type"),
-        Field::IoPriority => Simple("/linux/io_priority"),
-        Field::SeccompPolicy => Simple("/linux/seccomp_policy"),
-        Field::Namespace => List("/linux/namespaces", "type"),
-        Field::Sysctl => Map("/linux/sysctl"),
-        Field::LinuxNetDevices => Map("/linux/net_devices"),
-        Field::LinuxSched => Simple("/linux/scheduler"),
-        Field::RdtClosId => Simple("/linux/rdt/clos_id"),
-        Field::RdtSchemata => Simple("/linux/rdt/schemata"),
-        Field::RdtEnableMonitoring => Simple("/linux/rdt/enable_monitoring"),
-        Field::MemoryPolicy => Simple("/linux/memory_policy"),
-    })
 }
 
 /// What the event log names as set, such as `Env DEMO`: the field, its key, and no value.

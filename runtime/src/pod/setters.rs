@@ -1,53 +1,12 @@
 //! Who set what: the plugins behind a field of an adjustment that cannot be had, for the error that says so.
 
-use proto_nri::{ContainerAdjustment, Field, FieldOwners, OwningPlugins};
+use proto_nri::{ContainerAdjustment, FieldOwners, OwningPlugins};
 
-use super::error::{Error, Result};
+use super::{
+    adjusted_fields,
+    error::{Error, Result},
+};
 use crate::{oci::SpecError, store::blocking};
-
-/// Fields that have owners, by their path in an error.
-#[rustfmt::skip]
-const PLACES: [(&str, Field); 39] = [
-    ("annotations", Field::Annotations),
-    ("mounts", Field::Mounts),
-    ("hooks", Field::OciHooks),
-    ("env", Field::Env),
-    ("args", Field::Args),
-    ("rlimits", Field::Rlimits),
-    ("CDI_devices", Field::CdiDevices),
-    ("linux.devices", Field::Devices),
-    ("linux.cgroups_path", Field::CgroupsPath),
-    ("linux.oom_score_adj", Field::OomScoreAdj),
-    ("linux.io_priority", Field::IoPriority),
-    ("linux.scheduler", Field::LinuxSched),
-    ("linux.seccomp_policy", Field::SeccompPolicy),
-    ("linux.namespaces", Field::Namespace),
-    ("linux.sysctl", Field::Sysctl),
-    ("linux.net_devices", Field::LinuxNetDevices),
-    ("linux.memory_policy", Field::MemoryPolicy),
-    ("linux.rdt.clos_id", Field::RdtClosId),
-    ("linux.rdt.schemata", Field::RdtSchemata),
-    ("linux.rdt.enable_monitoring", Field::RdtEnableMonitoring),
-    ("linux.resources.memory.limit", Field::MemLimit),
-    ("linux.resources.memory.reservation", Field::MemReservation),
-    ("linux.resources.memory.swap", Field::MemSwapLimit),
-    ("linux.resources.memory.kernel", Field::MemKernelLimit),
-    ("linux.resources.memory.kernel_tcp", Field::MemTcpLimit),
-    ("linux.resources.memory.swappiness", Field::MemSwappiness),
-    ("linux.resources.memory.disable_oom_killer", Field::MemDisableOomKiller),
-    ("linux.resources.memory.use_hierarchy", Field::MemUseHierarchy),
-    ("linux.resources.cpu.shares", Field::CpuShares),
-    ("linux.resources.cpu.quota", Field::CpuQuota),
-    ("linux.resources.cpu.period", Field::CpuPeriod),
-    ("linux.resources.cpu.realtime_runtime", Field::CpuRealtimeRuntime),
-    ("linux.resources.cpu.realtime_period", Field::CpuRealtimePeriod),
-    ("linux.resources.cpu.cpus", Field::CpuSetCpUs),
-    ("linux.resources.cpu.mems", Field::CpuSetMems),
-    ("linux.resources.hugepage_limits", Field::HugepageLimits),
-    ("linux.resources.blockio_class", Field::BlockioClass),
-    ("linux.resources.rdt_class", Field::RdtClass),
-    ("linux.resources.unified", Field::CgroupsUnified),
-];
 
 /// An error about an adjustment of the container `id`, with the field's setters behind the field.
 pub fn named(error: SpecError, owners: &OwningPlugins, id: &str) -> SpecError {
@@ -74,14 +33,12 @@ pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
         Some((path, key)) => (path, key.strip_suffix(']')),
         None => (path, None),
     };
-    let within = |place: &str| {
-        let rest = path.strip_prefix(place);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    let Some((_, field)) = PLACES.iter().find(|(place, _)| within(place)) else {
+    // Errors write CDI with capitals.
+    let pointer = format!("/{}", path.replace('.', "/").to_ascii_lowercase());
+    let Some(field) = adjusted_fields::at(&pointer) else {
         return Vec::new();
     };
-    let number = *field as i32;
+    let number = field as i32;
     let keyed = owners.compound.get(&number);
     let keyed = keyed.into_iter().flat_map(|keys| &keys.owners);
     let keyed = keyed.filter(|(own, _)| key.is_none_or(|key| key == format!("{own:?}")));
@@ -163,7 +120,7 @@ impl AdjustedMounts {
 
 #[cfg(test)]
 mod tests {
-    use proto_nri::{CompoundFieldOwners, Mount};
+    use proto_nri::{CompoundFieldOwners, Field, Mount};
 
     use super::*;
 

@@ -1,0 +1,78 @@
+//! Pure: where in an adjustment each field that has owners lies.
+
+use proto_nri::Field;
+
+/// As JSON pointers into an adjustment.
+pub enum Place {
+    Simple(&'static str),
+    /// By key.
+    Map(&'static str),
+    /// By the field that holds the key.
+    List(&'static str, &'static str),
+}
+
+impl Place {
+    pub fn pointer(&self) -> &'static str {
+        match self {
+            Self::Simple(pointer) | Self::Map(pointer) | Self::List(pointer, _) => pointer,
+        }
+    }
+}
+
+/// The field that this pointer leads to, or into.
+pub fn at(pointer: &str) -> Option<Field> {
+    let within = |field: &Field| {
+        let rest = place(*field).and_then(|place| pointer.strip_prefix(place.pointer()));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let mut all = (1..).map_while(|number| Field::try_from(number).ok());
+    all.find(within)
+}
+
+/// `None` for what is no field.
+pub fn place(field: Field) -> Option<Place> {
+    use Place::{List, Map, Simple};
+    Some(match field {
+        Field::None => return None,
+        Field::Env => List("/env", "key"),
+        Field::Annotations => Map("/annotations"),
+        Field::Mounts => List("/mounts", "destination"),
+        Field::OciHooks => Simple("/hooks"),
+        Field::Devices => List("/linux/devices", "path"),
+        Field::CdiDevices => List("/cdi_devices", "name"),
+        Field::Args => Simple("/args"),
+        Field::MemLimit => Simple("/linux/resources/memory/limit"),
+        Field::MemReservation => Simple("/linux/resources/memory/reservation"),
+        Field::MemSwapLimit => Simple("/linux/resources/memory/swap"),
+        Field::MemKernelLimit => Simple("/linux/resources/memory/kernel"),
+        Field::MemTcpLimit => Simple("/linux/resources/memory/kernel_tcp"),
+        Field::MemSwappiness => Simple("/linux/resources/memory/swappiness"),
+        Field::MemDisableOomKiller => Simple("/linux/resources/memory/disable_oom_killer"),
+        Field::MemUseHierarchy => Simple("/linux/resources/memory/use_hierarchy"),
+        Field::CpuShares => Simple("/linux/resources/cpu/shares"),
+        Field::CpuQuota => Simple("/linux/resources/cpu/quota"),
+        Field::CpuPeriod => Simple("/linux/resources/cpu/period"),
+        Field::CpuRealtimeRuntime => Simple("/linux/resources/cpu/realtime_runtime"),
+        Field::CpuRealtimePeriod => Simple("/linux/resources/cpu/realtime_period"),
+        Field::CpuSetCpUs => Simple("/linux/resources/cpu/cpus"),
+        Field::CpuSetMems => Simple("/linux/resources/cpu/mems"),
+        Field::PidsLimit => Simple("/linux/resources/pids/limit"),
+        Field::HugepageLimits => List("/linux/resources/hugepage_limits", "page_size"),
+        Field::BlockioClass => Simple("/linux/resources/blockio_class"),
+        Field::RdtClass => Simple("/linux/resources/rdt_class"),
+        Field::CgroupsUnified => Map("/linux/resources/unified"),
+        Field::CgroupsPath => Simple("/linux/cgroups_path"),
+        Field::OomScoreAdj => Simple("/linux/oom_score_adj"),
+        Field::Rlimits => List("/rlimits", "type"),
+        Field::IoPriority => Simple("/linux/io_priority"),
+        Field::SeccompPolicy => Simple("/linux/seccomp_policy"),
+        Field::Namespace => List("/linux/namespaces", "type"),
+        Field::Sysctl => Map("/linux/sysctl"),
+        Field::LinuxNetDevices => Map("/linux/net_devices"),
+        Field::LinuxSched => Simple("/linux/scheduler"),
+        Field::RdtClosId => Simple("/linux/rdt/clos_id"),
+        Field::RdtSchemata => Simple("/linux/rdt/schemata"),
+        Field::RdtEnableMonitoring => Simple("/linux/rdt/enable_monitoring"),
+        Field::MemoryPolicy => Simple("/linux/memory_policy"),
+    })
+}
