@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use serde::{Deserialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::{
     container::Container, handler::Handler, image::Image, nri::Nri, stream::Stream,
@@ -96,7 +96,7 @@ pub struct Network {
 }
 
 /// What NRI plugins have to do with a pod's network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NriNetwork {
     /// Addresses in their answers are ignored.
@@ -105,17 +105,6 @@ pub enum NriNetwork {
     Add,
     /// There is no other network.
     Only,
-}
-
-impl NriNetwork {
-    /// As in the file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Add => "add",
-            Self::Only => "only",
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -1,7 +1,5 @@
-//! The daemon: lock, bind, open, recover, serve, drain. The sockets are bound first; nothing is accepted before recovery is done.
-//!
-//! Nothing is touched before the configuration was checked, and no RPC is served before
-//! recovery is done (CRI-812).
+//! The daemon: lock, bind, open, recover, serve, drain. Nothing is touched before the configuration was checked. The sockets
+//! are bound first, and nothing is accepted before recovery is done (CRI-812).
 
 use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 

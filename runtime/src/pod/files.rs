@@ -9,7 +9,7 @@ use std::{
 use proto_cri::v1 as cri;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::error::{AtStep as _, Result};
+use super::error::{AtStep as _, Error, Result};
 use crate::{remove::remove_tree_at, store::make_private};
 
 /// 64 MiB, as every runtime gives (CRI-202).
@@ -121,7 +121,6 @@ fn resolv_conf(dns: &cri::DnsConfig) -> String {
 /// # Errors
 /// Invalid, naming the field.
 pub fn check(config: &cri::PodSandboxConfig) -> Result<()> {
-    use super::error::Error;
     if config.hostname.len() > 64 {
         return Err(Error::invalid("hostname: longer than 64 bytes"));
     }

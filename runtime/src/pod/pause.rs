@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     dirs::remove_dir,
-    error::{AtStep as _, Error, Result},
+    error::{AtStep as _, Result},
     event_log::did,
     events::{EventKind, Events},
     message::Describe,
@@ -96,14 +96,11 @@ impl Pauses {
     /// # Errors
     /// When its monitor cannot be asked.
     pub async fn alive(self: &Arc<Self>, pod: &Arc<Pod>) -> Result<bool> {
-        let found = self.reattach(&pod.id).await?;
-        Ok(match found {
-            Reattached::Running(monitor) => {
-                self.watch(pod, monitor);
-                true
-            }
-            _ => false,
-        })
+        let Reattached::Running(monitor) = self.reattach(&pod.id).await? else {
+            return Ok(false);
+        };
+        self.watch(pod, monitor);
+        Ok(true)
     }
 
     async fn reattach(&self, pod: &str) -> Result<Reattached> {
@@ -162,6 +159,6 @@ impl Pauses {
         let cleaned = self.processes.launcher.cleanup(&dir).await;
         cleaned.step("pause")?;
         let removed = remove_dir(&dir).await;
-        removed.map_err(|error: Error| error.at("pause"))
+        removed.map_err(|error| error.at("pause"))
     }
 }

@@ -16,7 +16,7 @@ mod span;
 mod wire;
 
 pub use current::{Context, Open, Recorder, ended, here, step, step_of};
-pub use export::{Exporter, start};
+pub use export::start;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use parent::check as check_parent;
 pub use span::Value;

@@ -12,7 +12,7 @@ pub struct Sample {
     /// When it was read, in ns since the epoch; advances from sample to sample (CRI-153).
     pub at_ns: i64,
     pub stats: Stats,
-    /// CPU time per second in ns, from [`super::Sampler::rate`]; `None` while there is no rate yet.
+    /// CPU time per second in ns, from [`super::Sampler::watch`]; `None` while there is no rate yet.
     pub nano_cores: Option<u64>,
 }
 

@@ -48,6 +48,20 @@ pub struct Remote {
 }
 
 impl Remote {
+    /// Without any stream.
+    fn of(link: Link, status: Format) -> Self {
+        Self {
+            link,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            resize: None,
+            error: None,
+            status,
+            _late: None,
+        }
+    }
+
     /// Waits for the client to open what it asked for.
     ///
     /// # Errors
@@ -62,16 +76,7 @@ impl Remote {
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (link, mut opened) = spdy::serve(io, hang_up, MAX_STREAMS);
-        let mut remote = Self {
-            link,
-            stdin: None,
-            stdout: None,
-            stderr: None,
-            resize: None,
-            error: None,
-            status: protocol.status,
-            _late: None,
-        };
+        let mut remote = Self::of(link, protocol.status);
         let all = |remote: &Self| {
             remote.error.is_some()
                 && remote.stdin.is_some() == wanted.stdin
@@ -141,16 +146,7 @@ impl Remote {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (link, streams) = websocket::serve(socket, hang_up, format, channels::RESIZE + 1);
-        let mut remote = Self {
-            link,
-            stdin: None,
-            stdout: None,
-            stderr: None,
-            resize: None,
-            error: None,
-            status,
-            _late: None,
-        };
+        let mut remote = Self::of(link, status);
         for (channel, (input, output)) in (0..).zip(streams) {
             match channel {
                 channels::STDIN if wanted.stdin => remote.stdin = Some(input),

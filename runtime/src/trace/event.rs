@@ -72,9 +72,9 @@ pub enum What {
         #[serde(flatten)]
         outcome: Outcome,
         took_ns: u64,
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adjusted: bool,
-        /// Names of what it set, such as `mount /data` or `env DEMO`; never a value.
+        /// Names of what it set, such as `Mounts /data` or `Env DEMO`; never a value.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed: Vec<String>,
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -248,14 +248,6 @@ impl From<Action> for What {
     fn from(step: Action) -> Self {
         Self::Step { step }
     }
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks for this shape"
-)]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 #[expect(

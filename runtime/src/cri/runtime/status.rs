@@ -93,7 +93,7 @@ fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String
         "binDirs": facts.config.network.cni_bin_dirs,
         "bridge": facts.config.network.bridge,
         "subnet": facts.config.network.subnet,
-        "nri": facts.config.network.nri.as_str(),
+        "nri": facts.config.network.nri,
     });
     let pulls = facts.images.pulls().into_iter().map(|pull| {
         let (bytes, of) = pull.progress;
