@@ -8,6 +8,7 @@ use proto_cairn::v1::{
     RemoveRequest, TimelineRequest, cairn_client::CairnClient, import_image_request::Part,
     import_image_response::Step,
 };
+use proto_cri::v1::{self as cri, runtime_service_client::RuntimeServiceClient};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     net::UnixStream,
@@ -22,13 +23,31 @@ use super::{
     text::short_id,
     timeline, timeline_page, whole_file,
 };
-use crate::{config::socket_path, explain::Explanation, trace};
+use crate::{config::socket_path, cri::MAX_MESSAGE, explain::Explanation, trace};
 
 /// Bytes of an archive in one message.
 const PIECE: usize = 256 << 10;
 
-async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
-    channel(from).await.map(CairnClient::new)
+/// A client of `cairn.v1`.
+///
+/// # Errors
+/// One line for a person.
+pub async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
+    let client = CairnClient::new(channel(from).await?);
+    Ok(client.max_decoding_message_size(MAX_MESSAGE))
+}
+
+/// All containers, as CRI lists them.
+///
+/// # Errors
+/// One line for a person.
+pub async fn containers(channel: Channel) -> Result<Vec<cri::Container>, String> {
+    let mut client = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+    let list = client
+        .list_containers(cri::ListContainersRequest::default())
+        .await
+        .map_err(|status| format!("ListContainers: {}", status.message()))?;
+    Ok(list.into_inner().containers)
 }
 
 /// One connection, for any of the daemon's services.

@@ -5,15 +5,12 @@ use std::{convert::Infallible, fs, time::Duration};
 use proto_cairn::v1::{
     PullsRequest, VerifyImagesRequest, cairn_client::CairnClient, verify_images_response::Step,
 };
-use proto_cri::v1::{
-    self as cri, image_service_client::ImageServiceClient,
-    runtime_service_client::RuntimeServiceClient,
-};
+use proto_cri::v1::{self as cri, image_service_client::ImageServiceClient};
 use tonic::transport::Channel;
 
 use super::{
     args::{ImageLs, ImagePull, ImageRm, ImageVerify, Output},
-    client::{channel, said},
+    client::{channel, connect, containers, said},
     docker_auth, image_table,
     pull_progress::Shown,
     verify_table,
@@ -46,15 +43,6 @@ pub async fn ls(arguments: ImageLs) -> Result<(), String> {
         Output::Json => print!("{}", image_table::json(&images)),
     }
     Ok(())
-}
-
-async fn containers(channel: Channel) -> Result<Vec<cri::Container>, String> {
-    let mut client = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-    let list = client
-        .list_containers(cri::ListContainersRequest::default())
-        .await
-        .map_err(|status| format!("ListContainers: {}", status.message()))?;
-    Ok(list.into_inner().containers)
 }
 
 /// `cairn image pull IMAGE`, until it is there, or `interrupted`: then the daemon gives it up, unless
@@ -199,12 +187,11 @@ pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
         true => "this runtime does not verify images".to_owned(),
         false => said(status),
     };
-    let client = CairnClient::new(channel(&arguments.ask.connect).await?);
     let request = VerifyImagesRequest {
         images: arguments.images,
         repair: arguments.repair,
     };
-    let mut client = client.max_decoding_message_size(MAX_MESSAGE);
+    let mut client = connect(&arguments.ask.connect).await?;
     let mut answers = client
         .verify_images(request)
         .await

@@ -1,16 +1,13 @@
 //! `cairn network ls`, `check` and `gc`, by `cairn.v1`.
 
-use proto_cairn::v1::{
-    CheckNetworksRequest, CollectNetworksRequest, NetworksRequest, cairn_client::CairnClient,
-};
-use tonic::transport::Channel;
+use proto_cairn::v1::{CheckNetworksRequest, CollectNetworksRequest, NetworksRequest};
 
 use super::{
-    args::{Connect, NetworkCheck, NetworkGc, NetworkLs, Output},
-    client::{channel, said},
+    args::{NetworkCheck, NetworkGc, NetworkLs, Output},
+    client::{connect, said},
     network_table,
 };
-use crate::cri::{MAX_MESSAGE, is_unserved};
+use crate::cri::is_unserved;
 
 /// `cairn network ls`.
 ///
@@ -63,11 +60,6 @@ pub async fn gc(arguments: NetworkGc) -> Result<bool, String> {
         Output::Json => print!("{}", network_table::collected_json(&collected, dry_run)),
     }
     Ok(collected.iter().all(|one| one.problem.is_empty()))
-}
-
-async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
-    let client = CairnClient::new(channel(from).await?);
-    Ok(client.max_decoding_message_size(MAX_MESSAGE))
 }
 
 fn unlisted(status: tonic::Status) -> String {

@@ -6,7 +6,7 @@ use tonic::transport::Channel;
 
 use super::{
     args::{self, Output},
-    client::{channel, terminal},
+    client::{channel, containers, terminal},
     ps_tree::{self, Listed},
 };
 use crate::{
@@ -23,14 +23,9 @@ const AT_ONCE: usize = 8;
 /// One line for a person.
 pub async fn ps(arguments: args::Ps) -> Result<(), String> {
     let channel = channel(&arguments.ask.connect).await?;
-    let mut runtime = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     // Containers first: a pod that is made in between is not missed by its containers.
-    let containers = runtime
-        .list_containers(cri::ListContainersRequest::default())
-        .await
-        .map_err(|status| format!("ListContainers: {}", status.message()))?
-        .into_inner()
-        .containers;
+    let containers = containers(channel.clone()).await?;
+    let mut runtime = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     let pods = runtime
         .list_pod_sandbox(cri::ListPodSandboxRequest::default())
         .await
