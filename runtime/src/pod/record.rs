@@ -191,18 +191,14 @@ impl PodRecord {
         self.user_namespace_root().map(|root| (root, root))
     }
 
-    /// The name that is unique among existing sandboxes (CRI-110).
+    /// `name_namespace_uid_attempt`, the tuple that is unique among existing sandboxes (CRI-110).
     pub fn name_key(&self) -> String {
-        pod_name_key(&self.metadata())
+        let metadata = self.metadata();
+        format!(
+            "{}_{}_{}_{}",
+            metadata.name, metadata.namespace, metadata.uid, metadata.attempt
+        )
     }
-}
-
-/// `name_namespace_uid_attempt`, the tuple that is unique among existing sandboxes.
-pub fn pod_name_key(metadata: &cri::PodSandboxMetadata) -> String {
-    format!(
-        "{}_{}_{}_{}",
-        metadata.name, metadata.namespace, metadata.uid, metadata.attempt
-    )
 }
 
 /// Where a container is in its life. Only the pod's driver and the steps it runs change it.

@@ -23,7 +23,7 @@ use super::{
     files,
     hooks::Hooks,
     pause::Pauses,
-    record::{Mark, Namespaces, PodHooks, PodPhase, PodRecord, pod_name_key},
+    record::{Mark, Namespaces, PodHooks, PodPhase, PodRecord},
     registry::{Registry, Reservation, new_id},
     run_phase::{PHASES, Phase},
     sandbox::Sandboxes,
@@ -320,7 +320,7 @@ fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
     }
     let mut text = format!(
         "sandbox name \"{}\": taken by sandbox {}",
-        pod_name_key(&record.metadata()),
+        record.name_key(),
         pod.id
     );
     if let Some(step) = &record.failed_step {

@@ -51,8 +51,8 @@ impl Context {
 
     fn child(&self, name: &str) -> Option<Open> {
         let place = self.0.as_deref()?;
-        let span = Open::new(place.recorder.clone(), place.trace, Some(place.span), name);
-        span.map(|span| span.of_kind(Kind::Internal))
+        let hangs = (place.trace, Some(place.span));
+        Open::new(place.recorder.clone(), hangs, name, Kind::Internal)
     }
 }
 
@@ -130,7 +130,7 @@ impl Recorder {
             Some(parent) => (parent.sampled.then_some(parent.trace)?, Some(parent.span)),
             None => (self.by_chance()?, None),
         };
-        Open::new(self.clone(), trace, above, name).map(|span| span.of_kind(Kind::Server))
+        Open::new(self.clone(), (trace, above), name, Kind::Server)
     }
 
     fn by_chance(&self) -> Option<TraceId> {
@@ -161,7 +161,12 @@ pub struct Open {
 }
 
 impl Open {
-    fn new(recorder: Recorder, trace: TraceId, parent: Option<SpanId>, name: &str) -> Option<Self> {
+    fn new(
+        recorder: Recorder,
+        (trace, parent): (TraceId, Option<SpanId>),
+        name: &str,
+        kind: Kind,
+    ) -> Option<Self> {
         let start_ns = u64::try_from(clock::now_ns()).unwrap_or(0);
         Some(Self {
             recorder,
@@ -171,20 +176,13 @@ impl Open {
                 id: random()?,
                 parent,
                 name: clipped(name),
-                kind: Kind::Internal,
+                kind,
                 start_ns,
                 end_ns: start_ns,
                 attributes: Vec::new(),
                 error: Some("cut short: nobody waits for it any more".to_owned()),
             }),
         })
-    }
-
-    fn of_kind(mut self, kind: Kind) -> Self {
-        if let Some(span) = &mut self.span {
-            span.kind = kind;
-        }
-        self
     }
 
     fn began_before(&mut self, took: Duration) {
