@@ -1,8 +1,9 @@
 //! Pulls under way: of one reference with the same credentials there is one at a time.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::Weak;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ pub(super) struct Flights(pub(super) Mutex<HashMap<Key, Weak<Flight>>>);
 
 impl Flights {
     pub(super) fn under_way(&self) -> Vec<PullUnderWay> {
-        let flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let flights = self.0.lock();
         let flights = flights.iter().filter_map(|((reference, _), flight)| {
             let flight = flight.upgrade()?;
             Some((reference.clone(), flight))
@@ -38,7 +39,7 @@ impl Flights {
 
     /// Forgets pulls that are over, and with them the credentials they were asked with.
     pub(super) fn tidy(&self) {
-        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flights = self.0.lock();
         flights.retain(|_, flight| flight.strong_count() > 0);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Url};
 
@@ -17,11 +17,12 @@ const CLIENTS_MAX: usize = 32;
 /// HTTP clients by what makes them differ; each keeps its connections for the next pull.
 #[derive(Default)]
 pub struct Clients(Mutex<HashMap<(Tls, Duration, bool), Client>>);
+
 impl Clients {
     pub fn get(&self, endpoint: &Endpoint) -> Result<Client, String> {
         let local = super::hosts::is_loopback(&endpoint.host);
         let key = (endpoint.tls.clone(), endpoint.dial_timeout, local);
-        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.0.lock();
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
@@ -67,6 +68,8 @@ fn build(endpoint: &Endpoint, local: bool, system: bool) -> reqwest::Result<Clie
     }
     builder.build()
 }
+
+/// A host as one pull speaks to it.
 pub struct Host {
     pub endpoint: Endpoint,
     pub http: Client,
@@ -77,12 +80,14 @@ pub struct Host {
     /// https could not be spoken; plain http is.
     pub plain: AtomicBool,
 }
+
 /// Failure of one host, and whether to ask again.
 pub enum Trouble {
     /// Perhaps better in a moment: connection, 5xx, 429, stall.
     Transient(PullError),
     Final(PullError),
 }
+
 impl Host {
     pub fn url(&self, repository: &str, path: &str, registry: &str) -> Result<Url, Trouble> {
         let api = match self.plain.load(Ordering::Relaxed) {

@@ -13,11 +13,12 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -73,12 +74,12 @@ pub struct Budget {
 
 impl Budget {
     fn left(&self) -> (u64, u64) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.left.lock()
     }
 
     /// Takes what a layer, or several, came to; too much is an error.
     fn take(&self, bytes: u64, files: u64) -> Result<(), Error> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left.lock();
         let refuse = |what, max, key| Err(Error::TooLarge { what, max, key });
         let Some(bytes) = left.0.checked_sub(bytes) else {
             return refuse("bytes", self.bounds.bytes, "max_image_bytes");

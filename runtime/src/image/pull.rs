@@ -8,7 +8,7 @@
 //! Pulls of one reference with the same credentials are one: whoever comes later waits with the
 //! first. When the last of them is gone, so is the work.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use futures_util::TryStreamExt;
 use tokio::sync::watch;
@@ -57,12 +57,7 @@ impl Images {
 
     fn flight(&self, reference: Reference, auth: Auth, progress: &Progress) -> Arc<Flight> {
         let key = (reference.to_string(), auth.clone());
-        let mut flights = self
-            .0
-            .flights
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut flights = self.0.flights.0.lock();
         if let Some(flight) = flights.get(&key).and_then(Weak::upgrade)
             && flight.outcome.borrow().is_none()
         {

@@ -10,9 +10,9 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -37,6 +37,7 @@ const TOKEN_MAX: u64 = 256 << 10;
 /// Bytes of an error's text taken.
 const ERROR_MAX: u64 = 16 << 10;
 const CLIENT_ID: &str = "cairn";
+
 /// One repository, as one pull with its credentials sees it.
 pub struct Remote {
     repository: String,
@@ -48,6 +49,7 @@ pub struct Remote {
     /// Where long documents may lie while they come.
     spool_dir: PathBuf,
 }
+
 /// A request for a manifest by tag or digest.
 struct Ask<'a> {
     method: Method,
@@ -65,6 +67,7 @@ impl Ask<'_> {
         (endpoint.resolve || by_digest) && (endpoint.pull || self.method == Method::HEAD)
     }
 }
+
 impl Remote {
     pub fn new(
         clients: &Clients,
@@ -224,10 +227,7 @@ impl Remote {
                 }
                 _ => return self.check(host, path, response).await,
             };
-            *host
-                .authorization
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = authorization;
+            *host.authorization.lock() = authorization;
         }
     }
 
@@ -239,11 +239,7 @@ impl Remote {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<(Response, bool), Trouble> {
-        let authorization = host
-            .authorization
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let authorization = host.authorization.lock().clone();
         let mut url = host.url(&self.repository, path, &self.registry)?;
         let mut origin = url.origin();
         for _ in 0..REDIRECTS_MAX {

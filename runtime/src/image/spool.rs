@@ -6,7 +6,8 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::digest::{Digest, Hasher};
 
@@ -120,7 +121,7 @@ impl Document {
 /// Does what takes much memory for a moment. Blocks while others do. On a thread of its own: an
 /// allocator keeps some of what a thread gave back, and the threads of a pool would each keep it.
 pub fn one_at_a_time<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let _turn = LONG.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = LONG.lock();
     std::thread::scope(|scope| match scope.spawn(work).join() {
         Ok(done) => done,
         Err(panic) => std::panic::resume_unwind(panic),

@@ -16,7 +16,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::digest::Digest;
 use super::error::Error;
@@ -124,8 +126,7 @@ impl Store {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // The maps are valid between any two statements, so a panic elsewhere does not spoil them.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     pub fn get(&self, id: &Digest) -> Option<Arc<ImageRecord>> {
@@ -254,9 +255,7 @@ impl Store {
 
     fn writer_of(&self, id: &Digest) -> MutexGuard<'_, ()> {
         let stripe = usize::from(id.hex().as_bytes()[0] ^ id.hex().as_bytes()[1]) % WRITERS;
-        self.writers[stripe]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.writers[stripe].lock()
     }
 
     /// Brings the record's file to what memory says *now*. Several changes may end in one write, and
@@ -307,10 +306,7 @@ impl Store {
 
     /// The one lock of this layer: whoever holds it may unpack it.
     pub fn layer_lock(&self, chain_id: &Digest) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self
-            .layer_locks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.layer_locks.lock();
         if let Some(lock) = locks.get(chain_id).and_then(Weak::upgrade) {
             return lock;
         }

@@ -5,8 +5,9 @@
 //! slow, or an image that is, uses up its own share and nobody else's.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// How many turns there are at once.
@@ -56,7 +57,7 @@ impl Turns {
 
     /// A number for an image whose layers are to be fetched.
     pub fn image(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.next += 1;
         state.next
     }
@@ -65,7 +66,8 @@ impl Turns {
     pub async fn take(self: &Arc<Self>, host: &str, image: u64) -> Option<Turn> {
         let (tell, told) = oneshot::channel();
         let host = host.to_owned();
-        self.lock().waiting.push_back((Owner { host, image }, tell));
+        let owner = Owner { host, image };
+        self.state.lock().waiting.push_back((owner, tell));
         self.hand_on();
         told.await.ok()
     }
@@ -74,7 +76,7 @@ impl Turns {
     fn hand_on(self: &Arc<Self>) {
         loop {
             let (owner, tell) = {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 state.waiting.retain(|(_, tell)| !tell.is_closed());
                 let Some(at) = state.next(self.bounds) else {
                     return;
@@ -91,11 +93,6 @@ impl Turns {
             // Who went away meanwhile gives it back: the drop of a turn hands on by itself.
             let _ = tell.send(Turn { turns, owner });
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Counts are changed in one go, so a panic elsewhere does not spoil them.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,7 +119,7 @@ impl State {
 impl Drop for Turn {
     fn drop(&mut self) {
         {
-            let mut state = self.turns.lock();
+            let mut state = self.turns.state.lock();
             state.all -= 1;
             give_back(&mut state.hosts, &self.owner.host);
             give_back(&mut state.images, &self.owner.image);
@@ -202,7 +199,7 @@ mod tests {
         );
         drop(held);
         assert!(ask(&turns, "c", 3).is_some());
-        assert!(turns.lock().hosts.is_empty() && turns.lock().images.is_empty());
+        assert!(turns.state.lock().hosts.is_empty() && turns.state.lock().images.is_empty());
     }
 
     proptest! {
@@ -235,7 +232,7 @@ mod tests {
                         break;
                     }
                 }
-                let state = turns.lock();
+                let state = turns.state.lock();
                 prop_assert_eq!(state.all, held.len());
                 prop_assert!(state.all <= BOUNDS.all);
                 prop_assert!(state.hosts.values().all(|n| (1..=BOUNDS.host).contains(n)));
