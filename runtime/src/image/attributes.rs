@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 /// Owner, attributes, mode and times of one directory for another. Also gives a container's upper
@@ -13,15 +13,19 @@ pub fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
     rustix::fs::fchown(to, Some(uid), Some(gid))?;
     copy_xattrs(from, to)?;
     rustix::fs::fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+    rustix::fs::futimens(to, &times(&stat))
+}
+
+/// The times of a file, to be set for another.
+pub fn times(stat: &Stat) -> Timestamps {
     let time = |sec, nsec: u64| Timespec {
         tv_sec: sec,
         tv_nsec: nsec.try_into().unwrap_or(0),
     };
-    let times = Timestamps {
+    Timestamps {
         last_access: time(stat.st_atime, stat.st_atime_nsec),
         last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    };
-    rustix::fs::futimens(to, &times)
+    }
 }
 
 /// Attributes but overlayfs's own, whose meaning ends with the layer they stand in.

@@ -24,7 +24,9 @@ const PREFIX: &str = "sha256:";
 impl Digest {
     /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
-        Hasher::of(bytes)
+        let mut hasher = Hasher::default();
+        hasher.update(bytes);
+        hasher.finish()
     }
 
     /// The 64 hex digits, without `sha256:`.
@@ -50,7 +52,7 @@ impl Digest {
     pub fn chain(parent: Option<&Digest>, diff_id: &Digest) -> Digest {
         match parent {
             None => diff_id.clone(),
-            Some(parent) => Digest::of(format!("{parent} {diff_id}").as_bytes()),
+            Some(parent) => parent.with(diff_id.as_str()),
         }
     }
 }
@@ -108,10 +110,6 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     pub fn update(&mut self, bytes: &[u8]) {
         self.state.update(bytes);
         self.bytes += bytes.len() as u64;
@@ -131,12 +129,6 @@ impl Hasher {
         }
         Digest(text)
     }
-
-    fn of(bytes: &[u8]) -> Digest {
-        let mut hasher = Self::new();
-        hasher.update(bytes);
-        hasher.finish()
-    }
 }
 
 /// A reader that hashes what passes through it.
@@ -149,7 +141,7 @@ impl<R: Read> HashingReader<R> {
     pub fn new(inner: R) -> Self {
         Self {
             inner,
-            hasher: Hasher::new(),
+            hasher: Hasher::default(),
         }
     }
 }

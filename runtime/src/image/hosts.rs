@@ -101,11 +101,7 @@ fn directory(config: &Path, registry: &str) -> Option<PathBuf> {
 
 /// How a registry is spoken to without configuration.
 fn default_endpoint(registry: &str) -> Endpoint {
-    let host = if registry == "docker.io" {
-        "registry-1.docker.io"
-    } else {
-        registry
-    };
+    let host = api_host(registry);
     let (scheme, skip_verify, plain_fallback) = match loopback_port(registry) {
         None => ("https", false, false),
         Some(None | Some(443)) => ("https", true, false),
@@ -125,6 +121,14 @@ fn default_endpoint(registry: &str) -> Endpoint {
         },
         headers: Vec::new(),
         dial_timeout: DIAL_TIMEOUT,
+    }
+}
+
+/// The host of a registry's API: Docker's is not called as its images are.
+fn api_host(registry: &str) -> &str {
+    match registry {
+        "docker.io" => "registry-1.docker.io",
+        other => other,
     }
 }
 
@@ -195,11 +199,9 @@ fn at_url(mut endpoint: Endpoint, url: &str, keys: &Table) -> Result<Endpoint, S
             "{url:?} must be of the form <scheme>://<host>[/path]"
         ));
     }
-    let path = path.trim_matches('/');
-    let path = if path.is_empty() {
-        String::new()
-    } else {
-        format!("/{path}")
+    let path = match path.trim_matches('/') {
+        "" => String::new(),
+        path => format!("/{path}"),
     };
     let override_path = match keys.get("override_path") {
         None => false,
@@ -210,11 +212,7 @@ fn at_url(mut endpoint: Endpoint, url: &str, keys: &Table) -> Result<Endpoint, S
     } else {
         "/v2"
     };
-    let host = if host == "docker.io" {
-        "registry-1.docker.io"
-    } else {
-        host
-    };
+    let host = api_host(host);
     endpoint.api = format!("{scheme}://{host}{path}{version}");
     endpoint.host = host.to_owned();
     endpoint.plain_fallback = false;

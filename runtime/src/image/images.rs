@@ -93,6 +93,24 @@ impl Shared {
         let below = || self.store.root().join("volumes");
         self.options.volumes_dir.clone().unwrap_or_else(below)
     }
+
+    /// Pins an image that has come, if the configuration names it by one of these.
+    pub(super) async fn pin_if_configured(
+        &self,
+        names: &[Reference],
+        id: &Digest,
+    ) -> Result<(), Error> {
+        let pinned = &self.options.pinned;
+        match names.iter().any(|name| pinned.contains(name)) {
+            true => self.pin(id, true).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
+        let (store, id) = (self.store.clone(), id.clone());
+        blocking(move || store.pin(&id, pinned)).await
+    }
 }
 
 impl Images {
@@ -105,13 +123,7 @@ impl Images {
             return Ok(store.get(&id));
         }
         if let Ok(reference) = text.parse::<Reference>() {
-            let found = match reference.repo_tag() {
-                Some(tag) => store.by_tag(&tag),
-                None => store
-                    .list()
-                    .into_iter()
-                    .find(|image| image.answers_to(&reference)),
-            };
+            let found = store.named(&reference);
             if found.is_some() {
                 return Ok(found);
             }
@@ -152,8 +164,7 @@ impl Images {
 
     /// Sets or clears the mark that keeps others from collecting the image (CRI-178).
     pub async fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
-        let (store, id) = (self.0.store.clone(), id.clone());
-        blocking(move || store.pin(&id, pinned)).await
+        self.0.pin(id, pinned).await
     }
 
     /// Pulls under way, and how far they are (CRI-909).

@@ -120,14 +120,7 @@ pub async fn import(
             progress,
         )
         .await?;
-        if image
-            .names
-            .iter()
-            .any(|name| shared.options.pinned.contains(name))
-        {
-            let (store, id) = (shared.store.clone(), record.id.clone());
-            blocking(move || store.pin(&id, true)).await?;
-        }
+        shared.pin_if_configured(&image.names, &record.id).await?;
         imported.push(Imported {
             id: record.id.clone(),
             tags: names.repo_tags,
@@ -194,7 +187,7 @@ fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
 
 fn copy(from: &mut impl Read, to: &Path) -> io::Result<Digest> {
     let mut file = File::create_new(to)?;
-    let mut hasher = Hasher::new();
+    let mut hasher = Hasher::default();
     let mut buffer = vec![0; CHUNK];
     loop {
         match from.read(&mut buffer)? {

@@ -40,7 +40,7 @@ pub type Sums = HashMap<u64, u32>;
 pub fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result<Option<Digest>> {
     let mut writer = Writer {
         out: BufWriter::new(out),
-        hasher: Hasher::new(),
+        hasher: Hasher::default(),
     };
     writer.put(HEAD)?;
     writer.entry(b"", &Facts::look(root, c".", &facts::stat(root, c".")?)?)?;

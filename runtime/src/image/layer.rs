@@ -28,7 +28,7 @@ use super::attributes::copy_attributes;
 use super::digest::{Digest, Hasher};
 use super::error::{Error, blocking};
 use super::inventory::{self, Sums};
-use super::layer_record::{INVENTORY, LayerInfo};
+use super::layer_record::{INVENTORY, LayerInfo, SCHEMA};
 use super::manifest::Descriptor;
 use super::progress::Progress;
 use super::scratch::TempDir;
@@ -203,7 +203,7 @@ impl Unpacker {
         let Some(mut stdin) = stdin else {
             return Ok(None);
         };
-        let mut hasher = Hasher::new();
+        let mut hasher = Hasher::default();
         while let Some(chunk) = stream.next().await {
             let chunk = chunk?;
             hasher.update(&chunk);
@@ -304,7 +304,7 @@ impl Unpacked {
             .read(|bytes| serde_json::from_slice::<Report>(bytes));
         let report = report.map_err(|e| fail("report")(e.to_string()))?;
         let report = report.map_err(|e| fail("report")(e.to_string()))?;
-        let hidden = finish(&root, lowers, &report).map_err(|(step, e)| fail(step)(e))?;
+        let opaque = finish(&root, lowers, &report).map_err(|(step, e)| fail(step)(e))?;
         let sums = report.sums().map_err(fail("report"))?;
         drop(report);
         crate::fault::point("image.layer.flush").map_err(fail("fault"))?;
@@ -328,11 +328,15 @@ impl Unpacked {
             tracing::warn!(layer = %chain_id, "its tree is too large for an inventory: it cannot be verified");
         }
         crate::fault::point("image.layer.commit").map_err(fail("fault"))?;
-        let mut info = LayerInfo::new(chain_id.clone(), diff_id.clone());
-        info.inodes = self.summary.inodes;
-        info.disk_bytes = self.summary.disk_bytes;
-        info.opaque = hidden;
-        info.tree = tree;
+        let info = LayerInfo {
+            schema: SCHEMA,
+            chain_id: chain_id.clone(),
+            diff_id: diff_id.clone(),
+            disk_bytes: self.summary.disk_bytes,
+            inodes: self.summary.inodes,
+            opaque,
+            tree,
+        };
         store.commit_layer(&self.tmp, info)
     }
 

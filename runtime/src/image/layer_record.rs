@@ -28,20 +28,6 @@ pub struct LayerInfo {
     pub tree: Option<Digest>,
 }
 
-impl LayerInfo {
-    pub fn new(chain_id: Digest, diff_id: Digest) -> Self {
-        Self {
-            schema: SCHEMA,
-            chain_id,
-            diff_id,
-            disk_bytes: 0,
-            inodes: 0,
-            opaque: false,
-            tree: None,
-        }
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(super) struct Layer {
     pub dir: PathBuf,

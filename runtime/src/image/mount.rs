@@ -118,20 +118,14 @@ impl Images {
     pub fn in_use(&self) -> InUse {
         let mut found = InUse::default();
         for dir in self.0.store.uses() {
-            let Some(parent) = dir.parent() else {
-                continue;
-            };
-            let Some(id) = parent
-                .file_name()
-                .and_then(|n| n.to_str())
-                .map(str::to_owned)
-            else {
+            let Some(parent) = dir.parent() else { continue };
+            let Some(id) = parent.file_name().and_then(|n| n.to_str()) else {
                 continue;
             };
             if parent.parent() == Some(&self.0.options.roots_dir) {
-                found.containers.insert(id);
+                found.containers.insert(id.to_owned());
             } else {
-                found.pods.insert(id);
+                found.pods.insert(id.to_owned());
             }
         }
         found
@@ -251,12 +245,8 @@ impl Images {
     }
 
     fn rootfs_dir(&self, container_id: &str) -> Result<PathBuf, Error> {
-        Ok(self
-            .0
-            .options
-            .roots_dir
-            .join(component(container_id)?)
-            .join("rootfs"))
+        let own = self.0.options.roots_dir.join(component(container_id)?);
+        Ok(own.join("rootfs"))
     }
 
     fn volumes_dir(&self, pod_id: &str) -> Result<PathBuf, Error> {

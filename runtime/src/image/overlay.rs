@@ -81,7 +81,7 @@ impl Overlay<'_> {
             let lowers = self.open_lowers().map_err(at("open layers"))?;
             let upper = self.upper.map(|(upper, work)| {
                 let open = |path: &Path| io::Result::Ok((Some(path.to_owned()), open_path(path)?));
-                Ok([open(upper)?, open(work)?])
+                io::Result::Ok([open(upper)?, open(work)?])
             });
             let upper = upper.transpose().map_err(at("open the upper directory"))?;
             return self.detached(&lowers, upper.as_ref());
@@ -118,7 +118,7 @@ impl Overlay<'_> {
                 let fd = rustix::fs::openat(&above, name, flags, Mode::empty())?;
                 io::Result::Ok((None, fd))
             };
-            Ok([open(upper)?, open(work)?])
+            io::Result::Ok([open(upper)?, open(work)?])
         });
         let upper = upper.transpose().map_err(at("open the upper directory"))?;
         if api == Api::LowerdirPlus {
@@ -141,7 +141,7 @@ impl Overlay<'_> {
 
     fn detached(&self, lowers: &[OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Failed> {
         let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
-            .map_err(at_errno("open overlayfs"))?;
+            .map_err(at("open overlayfs"))?;
         let set = |key: &'static str, value: &str| {
             rustix::mount::fsconfig_set_string(fs.as_fd(), key, value)
                 .map_err(|e| at(key)(explain(&fs, e)))
@@ -171,7 +171,7 @@ impl Overlay<'_> {
             None => MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV,
         };
         rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-            .map_err(at_errno("mount"))
+            .map_err(at("mount"))
     }
 }
 
@@ -248,12 +248,11 @@ impl Failed {
     }
 }
 
-fn at(step: &'static str) -> impl FnOnce(io::Error) -> Failed {
-    move |cause| Failed { step, cause }
-}
-
-fn at_errno(step: &'static str) -> impl FnOnce(Errno) -> Failed {
-    move |e| at(step)(e.into())
+fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Failed {
+    move |cause| Failed {
+        step,
+        cause: cause.into(),
+    }
 }
 
 /// A layer's path, for people who read the mount table; its descriptor, where the path is too long

@@ -85,13 +85,6 @@ impl Images {
 }
 
 async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Progress) -> Outcome {
-    let known = |reference: &Reference| {
-        shared
-            .store
-            .list()
-            .into_iter()
-            .find(|image| image.answers_to(reference))
-    };
     let registry = &reference.registry;
     let endpoints = hosts::endpoints(shared.options.registry_config_dir.as_deref(), registry)?;
     let services = shared.options.token_services.get(registry);
@@ -115,7 +108,7 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
             digest: Some(digest.clone()),
             ..reference.clone()
         };
-        if let Some(image) = known(&by_digest) {
+        if let Some(image) = shared.store.named(&by_digest) {
             match rename(shared, &image, &names(reference, vec![digest])).await {
                 Ok(()) => return pin(shared, reference, image.id.clone()).await,
                 Err(Error::NoLayer(_) | Error::NoImage(_)) => {}
@@ -196,11 +189,8 @@ async fn rename(shared: &Shared, image: &Arc<ImageRecord>, names: &Names) -> Res
 }
 
 async fn pin(shared: &Shared, reference: &Reference, id: Digest) -> Outcome {
-    if shared.options.pinned.contains(reference) {
-        let store = shared.store.clone();
-        let pinned = id.clone();
-        blocking(move || store.pin(&pinned, true)).await?;
-    }
+    let names = std::slice::from_ref(reference);
+    shared.pin_if_configured(names, &id).await?;
     Ok(id)
 }
 
@@ -272,7 +262,7 @@ async fn config(
     blob: &Descriptor,
 ) -> Result<spool::Document, PullError> {
     let dir = shared.store.scratch.tmp();
-    let mut spool = Spool::new();
+    let mut spool = Spool::default();
     let mut chunks = source.open(blob).await?;
     while let Some(chunk) = chunks.try_next().await? {
         if spool.bytes() + chunk.len() as u64 > blob.size.unwrap_or(CONFIG_MAX).min(CONFIG_MAX) {

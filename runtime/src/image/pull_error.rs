@@ -1,6 +1,5 @@
 //! Errors of pulls.
 
-use super::digest::BadDigest;
 use super::error::Error;
 use super::hosts::BadHosts;
 use super::reference::BadReference;
@@ -40,11 +39,5 @@ impl PullError {
             self,
             PullError::Unavailable { .. } | PullError::Stalled { .. }
         )
-    }
-}
-
-impl From<BadDigest> for PullError {
-    fn from(e: BadDigest) -> Self {
-        PullError::Store(Error::Archive(e.to_string()))
     }
 }

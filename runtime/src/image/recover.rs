@@ -20,8 +20,7 @@ pub fn drop_stolen_tags(
         let owns = |tag: &String| tags.get(tag) == Some(&image.id);
         if !image.repo_tags.iter().all(owns) {
             let mut next = (**image).clone();
-            next.repo_tags
-                .retain(|tag| tags.get(tag) == Some(&image.id));
+            next.repo_tags.retain(owns);
             *image = Arc::new(next);
         }
     }
@@ -49,14 +48,12 @@ pub fn take_back(root: &Path) -> Result<(), Error> {
 pub fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> {
     let dir = root.join("layers");
     let failed = || Error::io("layers", "read", &dir);
+    let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse::<u64>().ok();
     let mut layers = HashMap::new();
     let mut last = 0;
     for entry in fs::read_dir(&dir).map_err(failed())? {
         let entry = entry.map_err(failed())?;
-        let number = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<u64>().ok());
+        let number = number(&entry);
         last = last.max(number.unwrap_or(0));
         let path = entry.path();
         let info = fs::read(path.join("layer.json"))
@@ -76,11 +73,7 @@ pub fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> 
     }
     for dir in ["tmp", "trash"] {
         for entry in fs::read_dir(root.join(dir)).map_err(failed())?.flatten() {
-            let number = entry
-                .file_name()
-                .to_str()
-                .and_then(|n| n.parse::<u64>().ok());
-            last = last.max(number.unwrap_or(0));
+            last = last.max(number(&entry).unwrap_or(0));
         }
     }
     Ok((layers, last))

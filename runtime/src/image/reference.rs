@@ -106,10 +106,8 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
     };
     let (registry, rest) = split_registry(rest);
     // A colon after the last slash can only be the tag's: the registry is cut off already.
-    let (path, tag) = match rest.split_once(':') {
-        None => (rest, None),
-        Some((path, tag)) => (path, Some(tag)),
-    };
+    let tagged = rest.split_once(':');
+    let (path, tag) = tagged.map_or((rest, None), |(path, tag)| (path, Some(tag)));
     check_path(path)?;
     if let Some(tag) = tag {
         check_tag(tag)?;

@@ -314,7 +314,7 @@ impl Remote {
         response: Response,
         max: u64,
     ) -> Result<(Document, Digest), Trouble> {
-        let mut spool = Spool::new();
+        let mut spool = Spool::default();
         let mut chunks = Paced::new(response, self.stall);
         loop {
             match chunks.next().await {
@@ -380,16 +380,16 @@ impl Remote {
                     .body(body)
             }
             credentials => {
+                let mut authorization = HeaderMap::new();
+                if let Credentials::Basic { user, password } = credentials {
+                    query.push(("account", user.clone()));
+                    let basic = secret(&auth::basic(user, password));
+                    let empty = HeaderValue::from_static("");
+                    authorization.insert(AUTHORIZATION, basic.unwrap_or(empty));
+                }
                 let mut url = url;
                 url.query_pairs_mut().extend_pairs(&query);
-                let mut request = host.http.get(url.clone());
-                if let Credentials::Basic { user, password } = credentials {
-                    url.query_pairs_mut().append_pair("account", user);
-                    let authorization = secret(&auth::basic(user, password));
-                    request = host.http.get(url);
-                    request = request.header(AUTHORIZATION, authorization.unwrap_or(empty()));
-                }
-                request
+                host.http.get(url).headers(authorization)
             }
         };
         let response = match tokio::time::timeout(self.stall, request.send()).await {
@@ -424,10 +424,6 @@ fn secret(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
-}
-
-fn empty() -> HeaderValue {
-    HeaderValue::from_static("")
 }
 
 pub fn backoff(tries: u32) -> Duration {

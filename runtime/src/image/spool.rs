@@ -18,6 +18,7 @@ const MEMORY_MAX: usize = 16 << 10;
 static LONG: Mutex<()> = Mutex::new(());
 
 /// A document that is coming.
+#[derive(Default)]
 pub struct Spool {
     head: Vec<u8>,
     /// All of it, from when it got too long for `head`.
@@ -37,14 +38,6 @@ enum Content {
 }
 
 impl Spool {
-    pub fn new() -> Self {
-        Self {
-            head: Vec::new(),
-            file: None,
-            hasher: Hasher::new(),
-        }
-    }
-
     /// Takes the next bytes; `dir` is where a file for them can be. Its page cache takes the few
     /// megabytes that a document may have.
     pub fn push(&mut self, bytes: &[u8], dir: &Path) -> io::Result<()> {
@@ -137,7 +130,7 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         for length in [0, 1, MEMORY_MAX - 1, MEMORY_MAX, MEMORY_MAX + 1, 1 << 20] {
             let bytes: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
-            let mut spool = Spool::new();
+            let mut spool = Spool::default();
             for chunk in bytes.chunks(1000) {
                 spool.push(chunk, tmp.path()).unwrap();
             }

@@ -26,6 +26,7 @@ use super::fsutil;
 use super::layer_record::{Layer, LayerInfo};
 use super::record::{self, ImageRecord, Names};
 use super::recover::{drop_stolen_tags, load_layers, load_records, take_back};
+use super::reference::Reference;
 use super::scratch::{Scratch, TempDir};
 use super::spool::{Document, one_at_a_time};
 use crate::replace;
@@ -140,6 +141,17 @@ impl Store {
             .get(tag)
             .and_then(|id| inner.images.get(id))
             .cloned()
+    }
+
+    /// The image that the reference names, by its digest if it has one.
+    pub fn named(&self, reference: &Reference) -> Option<Arc<ImageRecord>> {
+        match reference.repo_tag() {
+            Some(tag) => self.by_tag(&tag),
+            None => {
+                let mut all = self.list().into_iter();
+                all.find(|image| image.answers_to(reference))
+            }
+        }
     }
 
     /// All images, by id.
@@ -360,10 +372,7 @@ impl Store {
     /// Bytes and inodes of those of these layers that are here.
     pub fn usage_of(&self, layers: &[Digest]) -> (u64, u64) {
         let inner = self.lock();
-        let here = layers.iter().filter_map(|layer| inner.layers.get(layer));
-        here.fold((0, 0), |(bytes, inodes), layer| {
-            (bytes + layer.info.disk_bytes, inodes + layer.info.inodes)
-        })
+        total(layers.iter().filter_map(|layer| inner.layers.get(layer)))
     }
 
     /// Commits an unpacked layer: `tmp` holds `fs/`, whose files are on stable storage. The caller has
@@ -407,13 +416,7 @@ impl Store {
 
     /// Bytes and inodes of all layers, from memory.
     pub fn usage(&self) -> (u64, u64) {
-        let inner = self.lock();
-        inner
-            .layers
-            .values()
-            .fold((0, 0), |(bytes, inodes), layer| {
-                (bytes + layer.info.disk_bytes, inodes + layer.info.inodes)
-            })
+        total(self.lock().layers.values())
     }
 
     /// Removes those of `candidates` that nothing names any more.
@@ -445,6 +448,13 @@ impl Store {
     pub fn root(&self) -> &Path {
         &self.root
     }
+}
+
+/// Bytes and inodes.
+fn total<'a>(layers: impl Iterator<Item = &'a Layer>) -> (u64, u64) {
+    layers.fold((0, 0), |(bytes, inodes), layer| {
+        (bytes + layer.info.disk_bytes, inodes + layer.info.inodes)
+    })
 }
 
 /// Shows the config in a record's file to `look`, if there is such a file.

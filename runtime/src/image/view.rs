@@ -12,12 +12,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
-};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Uid};
 use rustix::io::Errno;
 
-use super::attributes::copy_attributes;
+use super::attributes::{copy_attributes, times};
 
 /// Symlinks followed in one look-up; the kernel's own limit.
 const LINKS_MAX: usize = 40;
@@ -70,7 +68,7 @@ impl View {
             }) if is(&stat, FileType::RegularFile) => (dir, at, name),
             Some(_) => return Err(io::Error::other("is not a regular file")),
         };
-        let file = File::from(open_file(dir[at].as_fd(), &name)?);
+        let file = open_file(dir[at].as_fd(), &name)?;
         let mut bytes = Vec::new();
         file.take(max + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > max {
@@ -353,7 +351,7 @@ fn copy_file(
     name: &CStr,
     budget: &mut CopyBudget,
 ) -> io::Result<()> {
-    let source = File::from(open_file(from, name)?);
+    let source = open_file(from, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let target = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
     let target = File::from(target);
@@ -386,17 +384,6 @@ pub(super) fn data_from(file: &File, at: u64, size: u64) -> io::Result<Option<(u
     Ok(Some((start, end.min(size))))
 }
 
-fn times(stat: &Stat) -> Timestamps {
-    let time = |sec, nsec: u64| Timespec {
-        tv_sec: sec,
-        tv_nsec: nsec.try_into().unwrap_or(0),
-    };
-    Timestamps {
-        last_access: time(stat.st_atime, stat.st_atime_nsec),
-        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    }
-}
-
 fn is(stat: &Stat, kind: FileType) -> bool {
     FileType::from_raw_mode(stat.st_mode) == kind
 }
@@ -420,9 +407,9 @@ fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Never waits for the writer of a fifo put there meanwhile.
-fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::openat(dir, name, flags, Mode::empty())
+    rustix::fs::openat(dir, name, flags, Mode::empty()).map(File::from)
 }
 
 #[cfg(test)]

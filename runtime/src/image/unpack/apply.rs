@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
@@ -19,18 +19,18 @@ use rustix::io::Errno;
 
 use super::limits::{Limits, REPORTED_MAX, SUMS_MAX};
 use super::metadata::{
-    PAGE, Result, copy_sparsely, failed, is_applied, is_dir, metadata, owner, times, tolerate,
+    PAGE, copy_sparsely, failed, is_applied, is_dir, metadata, owner, times, tolerate,
 };
 use super::path::{CleanPath, Meaning, meaning};
 use super::tarball::{Entry, Kind};
 use crate::remove::remove_tree;
 
+/// Symlinks followed while a parent directory is made; the kernel's own limit.
+const LINKS_MAX: u32 = 40;
+
 fn too_many() -> io::Error {
     io::Error::other("more files than are left (image.max_image_files, or the disk's inodes)")
 }
-
-/// Symlinks followed while a parent directory is made; the kernel's own limit.
-const LINKS_MAX: u32 = 40;
 
 /// Result of an unpack, and what is left for the daemon to do.
 #[derive(Debug, Default)]
@@ -201,14 +201,9 @@ impl Applier {
         }
         // No descriptor can be had of these: by name, in a directory nobody else changes.
         let here = self.here();
-        rustix::fs::chownat(
-            here,
-            name,
-            owner(entry).0,
-            owner(entry).1,
-            AtFlags::SYMLINK_NOFOLLOW,
-        )
-        .map_err(failed("set the owner"))?;
+        let (uid, gid) = owner(entry);
+        rustix::fs::chownat(here, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(failed("set the owner"))?;
         self.special_xattrs(entry, name)?;
         if entry.kind != Kind::Symlink {
             rustix::fs::chmodat(here, name, mode, AtFlags::empty())
@@ -382,18 +377,14 @@ impl Applier {
             }
             let mode = Mode::from_raw_mode(0o755);
             rustix::fs::mkdirat(&parent_fd, name, mode).map_err(failed("make a parent"))?;
-            self.set_root_owner(&parent_fd, name)?;
+            let (uid, gid) = (Some(Uid::ROOT), Some(Gid::ROOT));
+            rustix::fs::chownat(&parent_fd, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(failed("set the owner"))?;
             self.applied.inodes += 1;
             self.applied.disk_bytes += PAGE;
             self.applied.implied.insert(path);
         }
         Ok(())
-    }
-
-    fn set_root_owner(&self, parent: &OwnedFd, name: &[u8]) -> Result<()> {
-        let root = (Some(Uid::ROOT), Some(Gid::ROOT));
-        rustix::fs::chownat(parent, name, root.0, root.1, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(failed("set the owner"))
     }
 
     fn open_dir(&self, path: &CleanPath) -> Result<OwnedFd> {

@@ -70,16 +70,9 @@ fn drop_to(keep: CapabilitySet) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     rustix::thread::set_keep_capabilities(true)?;
     rustix::thread::set_thread_groups(&[])?;
-    rustix::thread::set_thread_res_gid(
-        Gid::from_raw(NOBODY),
-        Gid::from_raw(NOBODY),
-        Gid::from_raw(NOBODY),
-    )?;
-    rustix::thread::set_thread_res_uid(
-        Uid::from_raw(NOBODY),
-        Uid::from_raw(NOBODY),
-        Uid::from_raw(NOBODY),
-    )?;
+    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets {
         effective: keep,

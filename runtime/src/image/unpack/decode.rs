@@ -1,7 +1,9 @@
 //! Decompression by what the bytes are, not by what a registry calls them (CRI-403), with a bound
 //! on how much a small blob may become.
 
+use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
+use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
@@ -51,19 +53,22 @@ fn unsupported(what: &str) -> io::Error {
     )
 }
 
+/// A count that somebody else looks at.
+pub type Count = Rc<Cell<u64>>;
+
 /// Counts bytes that pass.
 pub struct Counted<R> {
     inner: R,
-    count: std::rc::Rc<std::cell::Cell<u64>>,
+    count: Count,
 }
 
 impl<R> Counted<R> {
-    pub fn new(inner: R) -> (Self, std::rc::Rc<std::cell::Cell<u64>>) {
-        let count = std::rc::Rc::default();
+    pub fn new(inner: R) -> (Self, Count) {
+        let count = Count::default();
         (
             Self {
                 inner,
-                count: std::rc::Rc::clone(&count),
+                count: count.clone(),
             },
             count,
         )
@@ -81,13 +86,13 @@ impl<R: Read> Read for Counted<R> {
 /// Fails when more comes out than `max`, or out of all proportion to what went in (CRI-444).
 pub struct Bounded<R> {
     inner: R,
-    went_in: std::rc::Rc<std::cell::Cell<u64>>,
+    went_in: Count,
     came_out: u64,
     max: u64,
 }
 
 impl<R> Bounded<R> {
-    pub fn new(inner: R, went_in: std::rc::Rc<std::cell::Cell<u64>>, max: u64) -> Self {
+    pub fn new(inner: R, went_in: Count, max: u64) -> Self {
         Self {
             inner,
             went_in,

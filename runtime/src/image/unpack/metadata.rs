@@ -1,7 +1,7 @@
 //! Metadata of an entry: owner, attributes, mode, times (CRI-443).
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Result, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 
 use rustix::fs::{FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
@@ -11,8 +11,6 @@ use super::super::sum::Sum;
 use super::tarball::Entry;
 
 pub const PAGE: u64 = 4096;
-
-pub type Result<T> = std::result::Result<T, io::Error>;
 
 pub fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
     move |e| {
