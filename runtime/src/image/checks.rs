@@ -11,7 +11,7 @@ use super::reference::Reference;
 use super::unpack::path::{CleanPath, Meaning, meaning};
 use super::unpack::tarball::Reader;
 use super::unpack::{self, decode};
-use super::{hosts, registry};
+use super::{hosts, registry, token};
 
 /// A manifest or an index, and the choice from it.
 pub fn manifest(data: &[u8]) {
@@ -145,7 +145,7 @@ pub fn asked(data: &[u8]) {
 
 /// A token service's answer, or a registry's error.
 pub fn answer(data: &[u8]) {
-    if let Some(token) = registry::token_of(data) {
+    if let Some(token) = token::token_of(data) {
         assert!(token.is_sensitive());
     }
     assert!(!registry::first_error(data).contains('\n'));
@@ -189,7 +189,7 @@ pub mod tests {
         assert_eq!(report.unwrap().sums().unwrap(), [(5, 7)].into());
         let header = String::from_utf8(seed("challenge", "good")).unwrap();
         assert!(matches!(challenge(&header), Some(Challenge::Bearer { .. })));
-        assert!(registry::token_of(&seed("registry_answer", "good")).is_some());
+        assert!(token::token_of(&seed("registry_answer", "good")).is_some());
         assert!(!registry::first_error(&seed("registry_answer", "error")).is_empty());
         let hosts = String::from_utf8(seed("hosts_toml", "good")).unwrap();
         assert!(hosts::parse(Path::new("/nowhere"), "r.example", &hosts).is_ok());

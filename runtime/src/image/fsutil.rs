@@ -1,4 +1,4 @@
-//! Room on a file system, the count of a tree, and durable removal.
+//! Room on a file system, the count of a tree, durable removal, and the parts of a file that are no holes.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, statat};
+use rustix::io::Errno;
 
 use crate::remove::children;
 use crate::replace::sync_parent;
@@ -70,6 +71,21 @@ pub fn remove_durably(path: &Path) -> io::Result<()> {
         Err(e) => Err(e),
         Ok(()) => sync_parent(path),
     }
+}
+
+/// The next part of a file that is no hole, from `at` on.
+pub fn data_from(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if at >= size {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Err(Errno::NXIO) => return Ok(None),
+        // A file system that knows no holes.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
+        start => start?,
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+    Ok(Some((start, end.min(size))))
 }
 
 #[cfg(test)]

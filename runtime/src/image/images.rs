@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,6 +170,19 @@ impl Images {
     /// Pulls under way, and how far they are (CRI-909).
     pub fn pulls(&self) -> Vec<PullUnderWay> {
         self.0.flights.under_way()
+    }
+
+    /// Moves a directory that is of no use any more out of sight and removes it in the background. One that cannot be moved
+    /// stays.
+    pub async fn discard(&self, dir: &Path) -> Result<(), Error> {
+        let (store, dir) = (self.0.store.clone(), dir.to_owned());
+        blocking(move || {
+            if dir.exists() {
+                store.scratch.discard(&dir);
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// From memory; layers are counted when they are unpacked.

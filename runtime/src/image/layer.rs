@@ -7,7 +7,6 @@
 //!
 //! Nothing counts before the rename. A dropped future kills the helper and removes `tmp/<n>`.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,14 +18,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, XattrFlags};
-use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::attributes::copy_attributes;
 use super::digest::{Digest, Hasher};
 use super::error::{Error, blocking};
+use super::finish::finish;
 use super::inventory::{self, Sums};
 use super::layer_record::{INVENTORY, LayerInfo, SCHEMA};
 use super::manifest::Descriptor;
@@ -35,9 +32,7 @@ use super::scratch::TempDir;
 use super::spool::Document;
 use super::store::Store;
 use super::turns::Turns;
-use super::unpack::path::CleanPath;
 use super::unpack::{REPORT_MAX, Report, Summary};
-use super::view::View;
 
 /// A helper's last words.
 const STDERR_MAX: u64 = 4096;
@@ -351,102 +346,4 @@ impl Unpacked {
         }
         Ok(written)
     }
-}
-
-/// Does what the report leaves to do upon `lowers`; whether the layer hides all of them. An error comes
-/// with the step.
-fn finish(
-    root: &OwnedFd,
-    lowers: &[PathBuf],
-    report: &Report,
-) -> Result<bool, (&'static str, String)> {
-    let at = |step: &'static str| move |e: String| (step, e);
-    let opaque = report.opaque().map_err(at("report"))?;
-    mark_opaque(root, &opaque).map_err(at("mark opaque directories"))?;
-    let whiteouts = report.whiteouts().map_err(at("report"))?;
-    drop_idle_whiteouts(root, lowers, &whiteouts, &opaque).map_err(at("whiteouts"))?;
-    let implied = report.implied().map_err(at("report"))?;
-    let lowers: Vec<OwnedFd> = lowers
-        .iter()
-        .map(|lower| Ok(File::open(lower)?.into()))
-        .collect::<std::io::Result<_>>()
-        .map_err(|e| at("open a lower layer")(e.to_string()))?;
-    inherit(root, &lowers, &implied).map_err(at("inherit attributes"))?;
-    Ok(opaque.iter().any(CleanPath::is_root))
-}
-
-fn open_dir(
-    root: &OwnedFd,
-    path: &CleanPath,
-    resolve: ResolveFlags,
-) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let resolve = resolve | ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, path.for_open(), flags, Mode::empty(), resolve)
-}
-
-/// A name that later became something else than a directory needs no mark.
-fn mark_opaque(root: &OwnedFd, dirs: &[CleanPath]) -> Result<(), String> {
-    for path in dirs {
-        match open_dir(root, path, ResolveFlags::empty()) {
-            Ok(dir) => {
-                let name = "trusted.overlay.opaque";
-                rustix::fs::fsetxattr(&dir, name, b"y", XattrFlags::empty())
-                    .map_err(|e| e.to_string())?;
-            }
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
-            Err(e) => return Err(e.to_string()),
-        }
-    }
-    Ok(())
-}
-
-/// Removes whiteouts that hide nothing. Overlayfs filters whiteouts only where directories are
-/// merged; elsewhere such a one would be listed as a name that nothing can be done with.
-fn drop_idle_whiteouts(
-    root: &OwnedFd,
-    lowers: &[PathBuf],
-    whiteouts: &[CleanPath],
-    opaque: &[CleanPath],
-) -> Result<(), String> {
-    if whiteouts.is_empty() {
-        return Ok(());
-    }
-    let below = View::open(lowers).map_err(|e| e.to_string())?;
-    let opaque: HashSet<_> = opaque.iter().collect();
-    for path in whiteouts {
-        let Some((dir, name)) = path.split() else {
-            continue;
-        };
-        let cut_off = opaque.contains(&CleanPath::default())
-            || dir.prefixes().any(|parent| opaque.contains(&parent));
-        if !cut_off && below.has(path.as_bytes()).map_err(|e| e.to_string())? {
-            continue;
-        }
-        if let Ok(dir) = open_dir(root, &dir, ResolveFlags::empty()) {
-            rustix::fs::unlinkat(&dir, name, AtFlags::empty()).map_err(|e| e.to_string())?;
-        }
-    }
-    Ok(())
-}
-
-/// Gives directories that the archive only implied the attributes of the topmost lower one.
-fn inherit(root: &OwnedFd, lowers: &[OwnedFd], implied: &[CleanPath]) -> Result<(), String> {
-    for path in implied {
-        let Ok(dir) = open_dir(root, path, ResolveFlags::empty()) else {
-            continue;
-        };
-        for lower in lowers {
-            match open_dir(lower, path, ResolveFlags::NO_SYMLINKS) {
-                Ok(source) => {
-                    copy_attributes(&source, &dir).map_err(|e| e.to_string())?;
-                    break;
-                }
-                Err(Errno::NOENT) => {}
-                // Hidden or replaced there: what lies deeper is not this directory's past.
-                Err(_) => break,
-            }
-        }
-    }
-    Ok(())
 }

@@ -4,22 +4,25 @@
 //!  pull ──► registry ─┐                        ┌─► layer ──► `cairn unpack` (own process)
 //!           import  ──┴─► manifest ─► ingest ──┤
 //!                                              └─► store: records, layers, who uses what
-//!                        container root, image volume ◄── mount ◄┘
+//!                        container root, image volume ◄─── uses ◄┘
 //! ```
 //!
 //! An image *is* its config: its id is the config's digest, and everything else (tags, digests)
 //! are names for it. `Images` is a cheap handle; all work it starts ends with the future that
 //! asked for it, but for a pull that several wait for, which ends with the last of them.
 
+mod archive;
 mod aside;
 mod attributes;
 mod auth;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod checks;
 mod compare;
+mod copy_up;
 mod digest;
 mod error;
 mod facts;
+mod finish;
 mod flights;
 mod fsutil;
 mod host;
@@ -31,7 +34,6 @@ mod inventory;
 mod layer;
 mod layer_record;
 mod manifest;
-mod mount;
 mod overlay;
 mod pace;
 mod progress;
@@ -41,19 +43,25 @@ mod record;
 mod recover;
 mod reference;
 mod registry;
+mod rootfs;
 mod scratch;
 mod spool;
 mod store;
+mod store_layers;
 mod sum;
+mod token;
 mod transfer;
 mod turns;
 pub mod unpack;
+mod uses;
 mod verify;
 mod view;
+mod volume;
 
 use std::path::Path;
 use std::sync::Arc;
 
+pub use archive::ImportFrom;
 pub use aside::InTheWay;
 pub use auth::Auth;
 pub use compare::Watch;
@@ -62,16 +70,18 @@ pub use error::Error;
 pub use flights::PullUnderWay;
 pub use fsutil::Usage;
 pub use images::{FsInfo, Images, Options};
-pub use import::{ImportFrom, Imported};
+pub use import::Imported;
 pub use layer::TreeBounds;
-pub use mount::{ImageMount, InUse, Rootfs, try_root_in};
 pub use overlay::Userns;
 pub use progress::Progress;
 pub use pull_error::PullError;
 pub use record::{ImageRecord, ImageUser, Named, RunConfig};
 pub use reference::{BadReference, Reference};
+pub use rootfs::{Rootfs, try_root_in};
 pub use turns::Bounds as TurnBounds;
+pub use uses::InUse;
 pub use verify::{Damage, Verified};
+pub use volume::ImageMount;
 
 use images::Shared;
 use layer::Unpacker;
@@ -98,7 +108,7 @@ impl Images {
         }));
         let options = &images.0.options;
         let volumes = images.0.volumes_dir();
-        mount::find_uses(&images.0.store, &options.roots_dir, &volumes)?;
+        uses::find_uses(&images.0.store, &options.roots_dir, &volumes)?;
         images.0.store.collect();
         for reference in &options.pinned {
             if let Some(image) = reference

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Method, Response, StatusCode};
 use serde::Deserialize;
 
 use super::auth::{self, Challenge, Credentials, Given};
@@ -32,18 +32,15 @@ const REDIRECTS_MAX: usize = 5;
 pub const TRIES: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// Bytes of a token service's answer taken.
-const TOKEN_MAX: u64 = 256 << 10;
 /// Bytes of an error's text taken.
 const ERROR_MAX: u64 = 16 << 10;
-const CLIENT_ID: &str = "cairn";
 
 /// One repository, as one pull with its credentials sees it.
 pub struct Remote {
-    repository: String,
+    pub(super) repository: String,
     pub(super) registry: String,
     pub(super) hosts: Vec<Host>,
-    given: Given,
+    pub(super) given: Given,
     /// A host that sends nothing for so long is given up.
     pub(super) stall: Duration,
     /// Where long documents may lie while they come.
@@ -278,7 +275,7 @@ impl Remote {
     }
 
     /// Turns a status into success or the kind of error it is (CRI-407).
-    async fn check(
+    pub(super) async fn check(
         &self,
         host: &Host,
         path: &str,
@@ -308,7 +305,7 @@ impl Remote {
     }
 
     /// The body of an answer, `max` bytes of it at most, and its digest.
-    async fn document(
+    pub(super) async fn document(
         &self,
         host: &Host,
         response: Response,
@@ -333,94 +330,13 @@ impl Remote {
             }
         }
     }
-
-    /// Asks the token service a challenge names.
-    async fn token(
-        &self,
-        host: &Host,
-        realm: &str,
-        service: Option<String>,
-        scope: Option<String>,
-    ) -> Result<HeaderValue, Trouble> {
-        let url: Url = realm
-            .parse()
-            .map_err(|_| Trouble::Final(host.error("bad token realm")))?;
-        let secret_sent = host.credentials != Credentials::Anonymous;
-        if secret_sent && url.scheme() != "https" && host.is_secure() {
-            return Err(Trouble::Final(
-                host.error("asks for credentials over an unencrypted connection"),
-            ));
-        }
-        if secret_sent && !self.given.may_go_to(&url) {
-            let to = url.host_str().unwrap_or_default();
-            let port = url.port().map(|port| format!(":{port}"));
-            let why = format!(
-                "wants its credentials sent to {to}{}, which image.token_services does not name for {}",
-                port.unwrap_or_default(),
-                self.registry
-            );
-            return Err(Trouble::Final(host.error(&why)));
-        }
-        let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.repository));
-        let mut query = vec![("scope", scope)];
-        query.extend(service.map(|service| ("service", service)));
-        let request = match &host.credentials {
-            Credentials::Refresh(token) => {
-                query.push(("grant_type", "refresh_token".into()));
-                query.push(("client_id", CLIENT_ID.into()));
-                query.push(("refresh_token", token.clone()));
-                let mut form =
-                    Url::parse("form:").map_err(|_| Trouble::Final(host.error("form")))?;
-                form.query_pairs_mut().extend_pairs(&query);
-                let body = form.query().unwrap_or_default().to_owned();
-                let kind = "application/x-www-form-urlencoded";
-                host.http
-                    .post(url)
-                    .header(reqwest::header::CONTENT_TYPE, kind)
-                    .body(body)
-            }
-            credentials => {
-                let mut authorization = HeaderMap::new();
-                if let Credentials::Basic { user, password } = credentials {
-                    query.push(("account", user.clone()));
-                    let basic = secret(&auth::basic(user, password));
-                    let empty = HeaderValue::from_static("");
-                    authorization.insert(AUTHORIZATION, basic.unwrap_or(empty));
-                }
-                let mut url = url;
-                url.query_pairs_mut().extend_pairs(&query);
-                host.http.get(url).headers(authorization)
-            }
-        };
-        let response = match tokio::time::timeout(self.stall, request.send()).await {
-            Err(_) => return Err(Trouble::Transient(host.stalled())),
-            Ok(Err(e)) => return Err(host.trouble(&e)),
-            Ok(Ok(response)) => self.check(host, "token", response).await?,
-        };
-        let (body, _) = self.document(host, response, TOKEN_MAX).await?;
-        let token = body.read(token_of).ok().flatten();
-        token.ok_or_else(|| Trouble::Final(host.error("the token service sent no token")))
-    }
-}
-
-/// `Authorization` by a token service's answer.
-pub fn token_of(answer: &[u8]) -> Option<HeaderValue> {
-    #[derive(Deserialize)]
-    struct Answer {
-        token: Option<String>,
-        access_token: Option<String>,
-    }
-    let answer: Answer = serde_json::from_slice(answer).ok()?;
-    let token = answer.token.or(answer.access_token)?;
-    let some = !token.is_empty();
-    some.then(|| secret(&format!("Bearer {token}"))).flatten()
 }
 
 fn accept() -> HeaderMap {
     HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(manifest::ACCEPT))])
 }
 
-fn secret(text: &str) -> Option<HeaderValue> {
+pub(super) fn secret(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)

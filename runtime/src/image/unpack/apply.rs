@@ -4,7 +4,7 @@
 //! resolved from the root's descriptor with `RESOLVE_IN_ROOT` as well, so that neither of the two
 //! walls has to hold alone. Lower layers are not to be seen here; what depends on them (attributes
 //! of directories the archive implies, opaque marks, which need a capability not held here) goes
-//! into the report.
+//! into the report. One file: each kind of entry goes by the same state, and changes it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
