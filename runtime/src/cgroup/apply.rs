@@ -3,8 +3,7 @@
 
 use super::error::{Error, Result};
 use super::group::Cgroup;
-use super::host::Mode;
-use super::host::Place;
+use super::host::{Mode, Place};
 use super::plan::{Change, Layout, View, plan};
 use super::{devices, group, io};
 use oci_spec::runtime::LinuxResources;
@@ -41,24 +40,12 @@ impl Cgroup {
         let changes = plan(self, resources)?;
         let mut undo: Vec<Change> = Vec::with_capacity(changes.len());
         for change in changes {
-            let former = self.write_one(&change).map_err(|error| match error {
-                Error::Write {
-                    cgroup,
-                    file,
-                    value,
-                    source,
-                    ..
-                } => Error::Write {
-                    cgroup,
-                    file,
-                    value,
-                    source,
-                    restore: self.put_back(&undo),
-                },
-                other => {
-                    self.put_back(&undo);
-                    other
+            let former = self.write_one(&change).map_err(|mut error| {
+                let failed = self.put_back(&undo);
+                if let Error::Write { restore, .. } = &mut error {
+                    *restore = failed;
                 }
+                error
             })?;
             undo.extend(former);
         }
@@ -85,22 +72,14 @@ impl Cgroup {
 
     fn file(&self, change: &Change) -> Result<PathBuf> {
         let dir = self.dir_of(&change.controller);
-        let dir = dir.ok_or_else(|| Error::NoController {
-            cgroup: self.path.to_string(),
-            setting: change.file.clone(),
-            controller: change.controller.clone(),
-        })?;
+        let dir = dir.ok_or_else(|| self.lacks_controller(change))?;
         Ok(dir.join(&change.file))
     }
 
     /// A file that is not there is a controller that was not handed down to this cgroup.
     fn refused(&self, change: &Change, source: std::io::Error) -> Error {
         if source.kind() == std::io::ErrorKind::NotFound {
-            return Error::NoController {
-                cgroup: self.path.to_string(),
-                setting: change.file.clone(),
-                controller: change.controller.clone(),
-            };
+            return self.lacks_controller(change);
         }
         Error::Write {
             cgroup: self.path.to_string(),
@@ -109,6 +88,10 @@ impl Cgroup {
             source,
             restore: None,
         }
+    }
+
+    fn lacks_controller(&self, change: &Change) -> Error {
+        Error::no_controller(self.path.as_str(), &change.file, &change.controller)
     }
 
     /// Hybrid: the unified tree's few controllers are handed down when a limit first needs one.

@@ -41,11 +41,8 @@ pub fn apply(group: &Cgroup, rules: &[LinuxDeviceCgroup]) -> Result<()> {
         return apply_v1(group, &rules);
     }
     let Some(dir) = group.unified_dir() else {
-        return Err(Error::NoController {
-            cgroup: group.path().to_string(),
-            setting: "device rules".to_owned(),
-            controller: "devices".to_owned(),
-        });
+        let path = group.path().as_str();
+        return Err(Error::no_controller(path, "device rules", "devices"));
     };
     if allows_all(&rules) {
         return Ok(());

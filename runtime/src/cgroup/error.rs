@@ -92,4 +92,19 @@ pub enum Error {
     },
 }
 
+impl Error {
+    pub(super) fn io(path: impl Into<PathBuf>, step: &'static str, source: std::io::Error) -> Self {
+        let path = path.into();
+        Self::Io { path, step, source }
+    }
+
+    pub(super) fn no_controller(cgroup: &str, setting: &str, controller: &str) -> Self {
+        Self::NoController {
+            cgroup: cgroup.to_owned(),
+            setting: setting.to_owned(),
+            controller: controller.to_owned(),
+        }
+    }
+}
+
 pub type Result<T> = std::result::Result<T, Error>;

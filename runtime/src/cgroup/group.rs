@@ -1,7 +1,7 @@
 //! One cgroup: its directories in all hierarchies, making them, and joining them.
 
 use super::error::{Error, Result};
-use super::host::{Host, Mode, Place, Unified};
+use super::host::{Hierarchy, Host, Mode, Place};
 use super::path::CgroupPath;
 use super::{io, unit};
 use std::io::ErrorKind;
@@ -33,7 +33,8 @@ pub struct JoinPaths {
 impl Host {
     /// The cgroup at `path`; nothing is touched.
     pub fn cgroup(&self, path: CgroupPath) -> Cgroup {
-        Cgroup::new(self.clone(), path)
+        let host = self.clone();
+        Cgroup { host, path }
     }
 
     /// The pod level cgroup: the kubelet's `cgroup_parent` itself, or, where the request names none,
@@ -63,10 +64,6 @@ impl Host {
 }
 
 impl Cgroup {
-    pub(super) fn new(host: Host, path: CgroupPath) -> Self {
-        Self { host, path }
-    }
-
     pub fn path(&self) -> &CgroupPath {
         &self.path
     }
@@ -77,7 +74,7 @@ impl Cgroup {
 
     /// The cgroup `name` inside this one.
     pub fn child(&self, name: &str) -> Result<Self> {
-        Ok(Self::new(self.host.clone(), self.path.child(name)?))
+        Ok(self.host.cgroup(self.path.child(name)?))
     }
 
     /// The directory in the unified tree, if there is one.
@@ -132,7 +129,7 @@ impl Cgroup {
     fn create_all(&self, made: &mut Vec<PathBuf>) -> Result<()> {
         for hierarchy in self.host.v1() {
             self.make_dirs(&hierarchy.mount, made)?;
-            if hierarchy.controllers.iter().any(|c| c == "cpuset") {
+            if hierarchy.has("cpuset") {
                 for file in ["cpuset.cpus", "cpuset.mems"] {
                     inherit_cpuset(&hierarchy.mount, &self.path, file)?;
                 }
@@ -175,11 +172,8 @@ fn make_dirs(mount: &Path, path: &CgroupPath, made: &mut Vec<PathBuf>) -> Result
             }
         }
     }
-    Err(Error::Io {
-        path: path.below(mount),
-        step: "make the directory",
-        source: last.unwrap_or_else(|| ErrorKind::NotFound.into()),
-    })
+    let source = last.unwrap_or_else(|| ErrorKind::NotFound.into());
+    Err(Error::io(path.below(mount), "make the directory", source))
 }
 
 fn make_below(mount: &Path, path: &CgroupPath, made: &mut Vec<PathBuf>) -> std::io::Result<()> {
@@ -212,11 +206,7 @@ fn inherit_cpuset(mount: &Path, path: &CgroupPath, file: &str) -> Result<String>
         Some(parent) => inherit_cpuset(mount, &parent, file)?,
         None => io::read_if_there(&mount.join(file))?.unwrap_or_default(),
     };
-    io::write(&own, &value).map_err(|source| Error::Io {
-        path: own,
-        step: "copy the parent's cpuset",
-        source,
-    })?;
+    io::write(&own, &value).map_err(|source| Error::io(own, "copy the parent's cpuset", source))?;
     Ok(value)
 }
 
@@ -225,7 +215,7 @@ fn inherit_cpuset(mount: &Path, path: &CgroupPath, file: &str) -> Result<String>
 ///
 /// # Errors
 /// If a directory on the way has processes of its own, nothing can be handed down through it.
-pub(super) fn delegate(unified: &Unified, path: &CgroupPath, wanted: &[String]) -> Result<()> {
+pub(super) fn delegate(unified: &Hierarchy, path: &CgroupPath, wanted: &[String]) -> Result<()> {
     let mut above: Vec<PathBuf> = std::iter::successors(path.parent(), CgroupPath::parent)
         .map(|p| p.below(&unified.mount))
         .collect();
@@ -247,11 +237,8 @@ pub(super) fn delegate(unified: &Unified, path: &CgroupPath, wanted: &[String]) 
         for one in &missing {
             match io::write(&control, one) {
                 Err(source) if source.raw_os_error() == Some(libc::EBUSY) => {
-                    return Err(Error::Io {
-                        path: control,
-                        step: "enable controllers (the cgroup has processes)",
-                        source,
-                    });
+                    let step = "enable controllers (the cgroup has processes)";
+                    return Err(Error::io(control, step, source));
                 }
                 _ => {}
             }

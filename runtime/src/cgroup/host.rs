@@ -18,18 +18,18 @@ pub enum Mode {
     V2,
 }
 
-/// A v1 hierarchy: one mount with one or more controllers, or a named one (`name=systemd`).
+/// A v1 hierarchy: one mount with one or more controllers, or a named one (`name=systemd`). Or the v2 tree, with the
+/// controllers that its root offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     pub controllers: Vec<String>,
     pub mount: PathBuf,
 }
 
-/// The v2 tree and the controllers its root offers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unified {
-    pub controllers: Vec<String>,
-    pub mount: PathBuf,
+impl Hierarchy {
+    pub fn has(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|c| c == controller)
+    }
 }
 
 /// In which kind of tree a controller lives, and where that tree is mounted.
@@ -51,7 +51,7 @@ pub struct Host {
 struct Trees {
     mode: Mode,
     v1: Vec<Hierarchy>,
-    unified: Option<Unified>,
+    unified: Option<Hierarchy>,
 }
 
 impl Host {
@@ -67,11 +67,8 @@ impl Host {
     /// mount point in it is taken relative to `root`.
     pub fn detect_at(root: &Path) -> Result<Self> {
         let table = root.join("proc/self/mountinfo");
-        let text = io::read(&table).map_err(|source| Error::Io {
-            path: table,
-            step: "read the mount table",
-            source,
-        })?;
+        let text =
+            io::read(&table).map_err(|source| Error::io(table, "read the mount table", source))?;
         let (v1, unified) = parse_mountinfo(&text);
         let v1: Vec<Hierarchy> = v1
             .into_iter()
@@ -82,9 +79,9 @@ impl Host {
             .collect();
         let unified = unified
             .map(|mount| reroot(root, &mount))
-            .map(|mount| -> Result<Unified> {
+            .map(|mount| -> Result<Hierarchy> {
                 let offered = io::read_if_there(&mount.join("cgroup.controllers"))?;
-                Ok(Unified {
+                Ok(Hierarchy {
                     controllers: words(&offered.unwrap_or_default()),
                     mount,
                 })
@@ -125,18 +122,17 @@ impl Host {
         &self.trees.v1
     }
 
-    pub fn unified(&self) -> Option<&Unified> {
+    pub fn unified(&self) -> Option<&Hierarchy> {
         self.trees.unified.as_ref()
     }
 
     /// Where `controller` lives; `None` if this host does not have it.
     pub fn place(&self, controller: &str) -> Option<Place<'_>> {
-        let has = |list: &[String]| list.iter().any(|c| c == controller);
-        let v1 = self.trees.v1.iter().find(|h| has(&h.controllers));
-        v1.map(|h| Place::V1(&h.mount)).or_else(|| {
-            let unified = self.trees.unified.as_ref()?;
-            has(&unified.controllers).then_some(Place::V2(&unified.mount))
-        })
+        let has = |tree: &&Hierarchy| tree.has(controller);
+        let v1 = self.v1().iter().find(has);
+        let v2 = || self.unified().filter(has);
+        v1.map(|tree| Place::V1(&tree.mount))
+            .or_else(|| v2().map(|tree| Place::V2(&tree.mount)))
     }
 
     pub fn has(&self, controller: &str) -> bool {
@@ -250,7 +246,7 @@ const MOUNT_OPTIONS: [&str; 9] = [
 ];
 
 /// The table writes space, tab, newline and backslash as `\` and three octal digits.
-fn unescape(text: &str) -> String {
+pub fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {

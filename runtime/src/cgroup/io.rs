@@ -33,11 +33,7 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>> {
     match read(path) {
         Ok(text) => Ok(Some(text.trim_end().to_owned())),
         Err(e) if is_gone(&e) => Ok(None),
-        Err(source) => Err(Error::Io {
-            path: path.to_owned(),
-            step: "read",
-            source,
-        }),
+        Err(source) => Err(Error::io(path, "read", source)),
     }
 }
 

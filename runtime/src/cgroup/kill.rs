@@ -46,10 +46,7 @@ impl Cgroup {
     /// The v1 directory that tells best who is in the cgroup.
     fn v1_dir(&self) -> Option<PathBuf> {
         let hierarchies = self.host.v1();
-        let with = |name: &str| {
-            let has = |list: &[String]| list.iter().any(|c| c == name);
-            hierarchies.iter().find(|h| has(&h.controllers))
-        };
+        let with = |name| hierarchies.iter().find(|h| h.has(name));
         let chosen = with("freezer").or_else(|| with("pids"));
         let chosen = chosen.or_else(|| hierarchies.first())?;
         Some(self.path.below(&chosen.mount))
@@ -92,11 +89,7 @@ impl Cgroup {
             Ok(()) => {}
             Err(e) if io::is_gone(&e) => return Ok(()),
             Err(source) => {
-                return Err(Error::Io {
-                    path: dir.join("cgroup.kill"),
-                    step: "kill",
-                    source,
-                });
+                return Err(Error::io(dir.join("cgroup.kill"), "kill", source));
             }
         }
         // A task frozen by v1 does not die before it is thawed.
@@ -108,14 +101,14 @@ impl Cgroup {
     async fn kill_each(&self, deadline: Instant) -> Result<()> {
         let round = deadline.min(Instant::now() + FREEZE_ROUND);
         self.freeze_v1(round).await;
-        let sent = self.signal_all(Signal::KILL);
+        let sent = self.kill_listed();
         self.thaw_v1();
         sent
     }
 
-    /// One signal to each process now in the cgroup. A pid may be reused between the listing and
+    /// SIGKILL to each process now in the cgroup. A pid may be reused between the listing and
     /// the kill, so a pidfd is opened first and used only if the pid is then still listed.
-    fn signal_all(&self, signal: Signal) -> Result<()> {
+    fn kill_listed(&self) -> Result<()> {
         let open = |pid: u32| -> Option<(u32, OwnedFd)> {
             let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
             Some((pid, pidfd_open(raw, PidfdFlags::empty()).ok()?))
@@ -126,7 +119,7 @@ impl Cgroup {
             let still: BTreeSet<u32> = self.procs()?.into_iter().collect();
             for (_, process) in held.iter().filter(|(pid, _)| still.contains(pid)) {
                 // ESRCH: it died meanwhile, which is what is wanted.
-                let _ = pidfd_send_signal(process, signal);
+                let _ = pidfd_send_signal(process, Signal::KILL);
             }
         }
         Ok(())
@@ -145,11 +138,8 @@ impl Cgroup {
             }
             None if self.host.has("freezer") => self.freeze_v1(deadline).await,
             None => {
-                return Err(Error::NoController {
-                    cgroup: self.path.to_string(),
-                    setting: "freeze".to_owned(),
-                    controller: "freezer".to_owned(),
-                });
+                let path = self.path.as_str();
+                return Err(Error::no_controller(path, "freeze", "freezer"));
             }
         };
         if frozen {
@@ -175,11 +165,7 @@ impl Cgroup {
     }
 
     fn write_state(&self, file: &Path, value: &str) -> Result<()> {
-        io::write(file, value).map_err(|source| Error::Io {
-            path: file.to_owned(),
-            step: "freeze or thaw",
-            source,
-        })
+        io::write(file, value).map_err(|source| Error::io(file, "freeze or thaw", source))
     }
 
     /// True when all is frozen. v1 announces nothing, and may need to be told again.
@@ -226,13 +212,7 @@ fn collect_pids(dir: &Path, depth: usize, into: &mut BTreeSet<u32>) -> Result<()
         Err(e) if io::is_gone(&e) => return Ok(()),
         // A threaded cgroup of the container's own does not list processes; its domain does.
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-        Err(source) => {
-            return Err(Error::Io {
-                path: file,
-                step: "list processes",
-                source,
-            });
-        }
+        Err(source) => return Err(Error::io(file, "list processes", source)),
     }
     if depth >= MAX_DEPTH {
         return Ok(());

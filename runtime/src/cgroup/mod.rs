@@ -19,6 +19,7 @@
 
 mod apply;
 mod bpf;
+mod bus;
 mod devices;
 mod error;
 mod group;
@@ -40,7 +41,7 @@ mod values;
 
 pub use error::{Error, Result};
 pub use group::{Cgroup, JoinPaths};
-pub use host::{Host, Mode};
+pub use host::{Host, Mode, unescape};
 pub use open_files::OpenFiles;
 pub use path::CgroupPath;
 pub use pressure_io::{IoDevice, PressureLine, Psi};

@@ -85,11 +85,7 @@ impl Plan<'_> {
     }
 
     pub(super) fn layout(&self, controller: &str, setting: &str) -> Result<Layout> {
-        let missing = || Error::NoController {
-            cgroup: self.view.name().to_owned(),
-            setting: setting.to_owned(),
-            controller: controller.to_owned(),
-        };
+        let missing = || Error::no_controller(self.view.name(), setting, controller);
         self.view.layout(controller).ok_or_else(missing)
     }
 

@@ -5,7 +5,7 @@
 
 use super::error::{Error, Result};
 use super::group::Cgroup;
-use super::host::Host;
+use super::host::{Hierarchy, Host};
 use super::kill::{Backoff, wait_unpopulated};
 use super::path::CgroupPath;
 use super::{group, io, unit};
@@ -33,13 +33,7 @@ impl Cgroup {
                 match remove_tree(&dir) {
                     Ok(()) => {}
                     Err(e) if retryable(&e) => busy.push(dir),
-                    Err(source) => {
-                        return Err(Error::Io {
-                            path: dir,
-                            step: "remove",
-                            source,
-                        });
-                    }
+                    Err(source) => return Err(Error::io(dir, "remove", source)),
                 }
             }
             if busy.is_empty() {
@@ -95,24 +89,20 @@ impl Cgroup {
 
     /// False: it is not ours, or somebody is in it.
     fn remove_made_parent(&self, parent: &CgroupPath) -> bool {
-        if let Some(unified) = self.host.unified() {
-            let dir = parent.below(&unified.mount);
-            // First: while it stands, nobody else's cgroup below it is hit.
-            let gone = match group::is_marked(&dir) {
+        let is_gone = |tree: &Hierarchy| {
+            let dir = parent.below(&tree.mount);
+            match group::is_marked(&dir) {
                 true => std::fs::remove_dir(&dir).is_ok(),
                 false => !dir.exists(),
-            };
-            if !gone {
-                return false;
             }
+        };
+        // First: while it stands, nobody else's cgroup below it is hit.
+        if self.host.unified().is_some_and(|tree| !is_gone(tree)) {
+            return false;
         }
         let mut gone = true;
         for hierarchy in self.host.v1() {
-            let dir = parent.below(&hierarchy.mount);
-            gone &= match group::is_marked(&dir) {
-                true => std::fs::remove_dir(&dir).is_ok(),
-                false => !dir.exists(),
-            };
+            gone &= is_gone(hierarchy);
         }
         gone
     }

@@ -108,11 +108,7 @@ impl Cgroup {
         let dir = scope.hold.below(&unified.mount);
         let moved = std::fs::create_dir(&dir)
             .and_then(|()| io::write(&dir.join("cgroup.procs"), &pid.to_string()));
-        moved.map_err(|source| Error::Io {
-            path: dir,
-            step: "move the process that keeps the scope",
-            source,
-        })
+        moved.map_err(|source| Error::io(dir, "move the process that keeps the scope", source))
     }
 
     fn shares(&self, resources: Option<&LinuxResources>) -> Result<Vec<(&'static str, u64)>> {
@@ -146,11 +142,7 @@ impl Cgroup {
         loop {
             match io::write(&dir.join("cgroup.kill"), "1") {
                 Err(source) if !io::is_gone(&source) => {
-                    return Err(Error::Io {
-                        path: dir,
-                        step: "end the scope",
-                        source,
-                    });
+                    return Err(Error::io(dir, "end the scope", source));
                 }
                 _ => {}
             }
@@ -158,13 +150,7 @@ impl Cgroup {
             match remove_tree(&dir) {
                 Ok(()) => break,
                 Err(error) if retryable(&error) && backoff.pause().await => {}
-                Err(source) => {
-                    return Err(Error::Io {
-                        path: dir,
-                        step: "remove the scope",
-                        source,
-                    });
-                }
+                Err(source) => return Err(Error::io(dir, "remove the scope", source)),
             }
         }
         // It notices an empty cgroup by itself, but not always one that is gone before it looked.

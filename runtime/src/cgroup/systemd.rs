@@ -1,31 +1,21 @@
-//! systemd's manager over D-Bus: transient scopes and slices (org.freedesktop.systemd1(5)).
+//! systemd's manager: transient scopes and slices (org.freedesktop.systemd1(5)).
 //!
 //! The connection is made when it is first needed and again after the bus went away; a call that was under way fails.
 
+use super::bus::{Link, is_named};
 use super::error::{Error, Result};
 use super::unit::Scope;
-use futures_util::StreamExt as _;
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex, RwLock, broadcast};
-use zbus::zvariant::DynamicType;
-use zbus::{Connection, Message, MessageStream, OwnedObjectPath, Variant, connection};
+use tokio::sync::{Mutex, RwLock};
+use zbus::{OwnedObjectPath, Variant};
 
-/// Longest that systemd may take for an answer, and then for a job.
-const ANSWER: Duration = Duration::from_secs(30);
 /// How long a systemd that is just being executed anew is waited for.
 const CONNECT: Duration = Duration::from_secs(5);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Ended jobs that nobody has looked at yet; more than systemd runs at a time.
-const JOBS: usize = 4096;
 /// A container that ignores SIGTERM is killed after this when the machine is shut down.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-
-const SYSTEMD: &str = "org.freedesktop.systemd1";
-const OBJECT: &str = "/org/freedesktop/systemd1";
-const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 
 /// The bus that the machine's systemd is on. Its own socket, `/run/systemd/private`, would need no bus daemon; but what
 /// comes from there has a sender that zbus takes for none.
@@ -45,13 +35,6 @@ struct Inner {
     link: Mutex<Option<Link>>,
     /// Written while a slice is looked at and stopped: nothing may be started in it meanwhile.
     slices: RwLock<()>,
-}
-
-#[derive(Debug, Clone)]
-struct Link {
-    connection: Connection,
-    /// Job and result of each job that ended.
-    jobs: broadcast::Sender<(OwnedObjectPath, String)>,
 }
 
 /// A unit of ours that systemd has.
@@ -268,7 +251,7 @@ impl Systemd {
     /// The connection that stands, or a new one.
     async fn link(&self) -> Result<Link> {
         let mut link = self.0.link.lock().await;
-        if let Some(link) = link.as_ref().filter(|link| !link.connection.is_closed()) {
+        if let Some(link) = link.as_ref().filter(|link| !link.is_closed()) {
             return Ok(link.clone());
         }
         let new = self.connect().await?;
@@ -295,94 +278,6 @@ impl Systemd {
     }
 }
 
-impl Link {
-    async fn open(bus: &Path) -> zbus::Result<Self> {
-        let stream = tokio::net::UnixStream::connect(bus)
-            .await
-            .and_then(tokio::net::UnixStream::into_std)
-            .map_err(|error| zbus::Error::InputOutput(Arc::new(error)))?;
-        let connection = connection::Builder::unix_stream(stream)
-            .method_timeout(ANSWER)
-            .build()
-            .await?;
-        let (jobs, _) = broadcast::channel(JOBS);
-        let link = Self { connection, jobs };
-        let rule = format!("type='signal',interface='{MANAGER}',member='JobRemoved'");
-        let daemon = "org.freedesktop.DBus";
-        link.connection
-            .call_method(
-                Some(daemon),
-                "/org/freedesktop/DBus",
-                Some(daemon),
-                "AddMatch",
-                &rule,
-            )
-            .await?;
-        // Before any call: no signal may be missed, and nobody else empties the queue.
-        tokio::spawn(hear(
-            MessageStream::from(&link.connection),
-            link.jobs.clone(),
-        ));
-        link.call("Subscribe", &()).await?;
-        Ok(link)
-    }
-
-    async fn call<B: Serialize + DynamicType>(
-        &self,
-        method: &str,
-        body: &B,
-    ) -> zbus::Result<Message> {
-        self.connection
-            .call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), method, body)
-            .await
-    }
-
-    /// A method that starts a job, and the job's end.
-    async fn job<B: Serialize + DynamicType>(&self, method: &str, body: &B) -> zbus::Result<()> {
-        let mut ended = self.jobs.subscribe();
-        let answer = self.call(method, body).await?;
-        let job: OwnedObjectPath = answer.body().deserialize()?;
-        let waited = tokio::time::timeout(ANSWER, async {
-            loop {
-                match ended.recv().await {
-                    Ok((one, result)) if one == job => return Ok(result),
-                    Ok(_) => {}
-                    Err(_) => return Err("the connection to systemd was lost"),
-                }
-            }
-        });
-        match waited.await {
-            Ok(Ok(result)) if result == "done" => Ok(()),
-            Ok(Ok(result)) => Err(zbus::Error::Failure(format!("its job ended as {result}"))),
-            Ok(Err(lost)) => Err(zbus::Error::Failure(lost.to_owned())),
-            Err(_) => Err(zbus::Error::Failure(format!(
-                "its job has not ended after {ANSWER:?}"
-            ))),
-        }
-    }
-}
-
-/// Tells of each job's end, until the connection ends.
-async fn hear(mut messages: MessageStream, jobs: broadcast::Sender<(OwnedObjectPath, String)>) {
-    while let Some(message) = messages.next().await {
-        let Ok(message) = message else { continue };
-        let header = message.header();
-        let named = |name: Option<&str>, wanted| name == Some(wanted);
-        if !named(header.member().map(|m| m.as_str()), "JobRemoved")
-            || !named(header.interface().map(|i| i.as_str()), MANAGER)
-        {
-            continue;
-        }
-        let body = message
-            .body()
-            .deserialize::<(u32, OwnedObjectPath, String, String)>();
-        if let Ok((_, job, _, result)) = body {
-            // Nobody waits for it.
-            let _ = jobs.send((job, result));
-        }
-    }
-}
-
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -393,10 +288,6 @@ fn unit_error(unit: &str, step: &'static str, cause: &dyn std::fmt::Display) -> 
         step,
         cause: cause.to_string().replace('\n', " "),
     }
-}
-
-fn is_named(error: &zbus::Error, wanted: &str) -> bool {
-    matches!(error, zbus::Error::MethodError(name, _, _) if name.as_str() == wanted)
 }
 
 fn gone_is_fine(result: zbus::Result<()>) -> zbus::Result<()> {

@@ -1,10 +1,13 @@
 //! A systemd that is none, at the other end of a real D-Bus connection.
 
 use super::*;
+use crate::cgroup::bus::{MANAGER, OBJECT};
 use crate::cgroup::unit;
+use futures_util::StreamExt as _;
 use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;
 use tokio::net::UnixListener;
+use zbus::{Connection, connection};
 
 /// What the fake does with the next unit that is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -165,7 +165,7 @@ fn propagation_of(mountinfo: &str, path: &Path) -> Propagation {
 /// Mount point and propagation of a mountinfo line: fields 5 and 7 up to the dash.
 fn parse_mount(line: &str) -> Option<(PathBuf, Propagation)> {
     let mut fields = line.split(' ');
-    let point = unescape(fields.nth(4)?);
+    let point = PathBuf::from(cgroup::unescape(fields.nth(4)?));
     let optional = fields.skip(1).take_while(|field| *field != "-");
     let mut propagation = Propagation::Private;
     for field in optional {
@@ -177,20 +177,6 @@ fn parse_mount(line: &str) -> Option<(PathBuf, Propagation)> {
         }
     }
     Some((point, propagation))
-}
-
-/// mountinfo writes blank, tab, newline and backslash as `\ooo`.
-fn unescape(field: &str) -> PathBuf {
-    let mut out = field.to_owned();
-    for (code, text) in [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ] {
-        out = out.replace(code, text);
-    }
-    out.into()
 }
 
 /// Whether init is systemd, and in our own PID namespace: it is told of processes by their pids.
