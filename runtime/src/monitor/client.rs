@@ -13,14 +13,13 @@ use std::time::Duration;
 use cairn_monitor::codec;
 use cairn_monitor::record::Exit;
 use cairn_monitor::wire::{self, Event, Phase, Request};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::MonitorError;
 use super::incoming::Incoming;
-use super::stream::{Pty, StreamIn, StreamOut, pipe_in, pipe_out};
 
 /// End of a container, as far as the daemon can know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,30 +64,6 @@ struct Waiting {
     answers: HashMap<u32, oneshot::Sender<Answer>>,
     exec_ends: HashMap<u32, oneshot::Sender<Event>>,
     closed: bool,
-}
-
-impl Shared {
-    /// A panic while this was held leaves plain maps behind: still usable.
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock()
-    }
-}
-
-/// Which streams an attach session wants.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AttachSpec {
-    pub stdin: bool,
-    pub stdout: bool,
-    pub stderr: bool,
-}
-
-/// A live copy of the container's output from now on, and its stdin. With a terminal, `stderr` is none.
-/// Call [`Monitor::detach`] at the end, so that `stdin_once` closes the container's stdin.
-pub struct AttachSession {
-    pub attach_id: u32,
-    pub stdin: Option<StreamIn>,
-    pub stdout: Option<StreamOut>,
-    pub stderr: Option<StreamOut>,
 }
 
 impl Monitor {
@@ -202,63 +177,6 @@ impl Monitor {
             .await
     }
 
-    /// Joins the container's streams (CRI-142, 255).
-    pub async fn attach(&self, spec: AttachSpec) -> Result<AttachSession, MonitorError> {
-        let AttachSpec {
-            stdin,
-            stdout,
-            stderr,
-        } = spec;
-        let step = "attach";
-        let (event, fds) = self
-            .ask(
-                step,
-                Request::Attach {
-                    stdin,
-                    stdout,
-                    stderr,
-                },
-                ANSWER,
-            )
-            .await?;
-        let Event::Attached { attach_id, streams } = event else {
-            return Err(self.unexpected(step, event));
-        };
-        if fds.len() < streams.count() {
-            let _detached = self.detach(attach_id).await;
-            return Err(self.no_descriptors(step));
-        }
-        let mut fds = fds.into_iter();
-        let mut session = AttachSession {
-            attach_id,
-            stdin: None,
-            stdout: None,
-            stderr: None,
-        };
-        let bad = |e| MonitorError::file(step, self.dir(), e);
-        if streams.stdin {
-            session.stdin = fds.next().map(pipe_in).transpose().map_err(bad)?;
-        }
-        if streams.stdout {
-            session.stdout = fds.next().map(pipe_out).transpose().map_err(bad)?;
-        }
-        if streams.stderr {
-            session.stderr = fds.next().map(pipe_out).transpose().map_err(bad)?;
-        }
-        if streams.master {
-            // Only to write to: the monitor alone reads a terminal.
-            let pty = fds.next().map(Pty::new).transpose().map_err(bad)?;
-            session.stdin = pty.map(|p| Box::new(p) as StreamIn);
-        }
-        Ok(session)
-    }
-
-    /// Ends an attach session.
-    pub async fn detach(&self, attach_id: u32) -> Result<(), MonitorError> {
-        self.done("detach", Request::Detach { attach_id }, ANSWER)
-            .await
-    }
-
     /// Waits for the end; at once if it is over.
     pub async fn wait(&self) -> Ending {
         let mut ending = self.inner.shared.ending.subscribe();
@@ -289,7 +207,8 @@ impl Monitor {
         }
     }
 
-    async fn done(
+    /// Asks for what has no other answer than that it is done.
+    pub(super) async fn done(
         &self,
         step: &'static str,
         request: Request,
@@ -299,6 +218,11 @@ impl Monitor {
             (Event::Done, _) => Ok(()),
             (event, _) => Err(self.unexpected(step, event)),
         }
+    }
+
+    pub(super) fn lost(&self, step: &'static str) -> MonitorError {
+        let id = self.inner.id.clone();
+        MonitorError::Lost { id, step }
     }
 
     pub(super) fn no_descriptors(&self, step: &'static str) -> MonitorError {
@@ -331,10 +255,6 @@ impl Monitor {
         limit: Duration,
         end: Option<oneshot::Sender<Event>>,
     ) -> Result<Answer, MonitorError> {
-        let lost = || MonitorError::Lost {
-            id: self.inner.id.clone(),
-            step,
-        };
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed).max(1);
         let frame = request.encode(id);
         if frame.len() > wire::MAX_FRAME {
@@ -351,9 +271,9 @@ impl Monitor {
         }
         let (tx, rx) = oneshot::channel();
         {
-            let mut waiting = self.inner.shared.waiting();
+            let mut waiting = self.inner.shared.waiting.lock();
             if waiting.closed {
-                return Err(lost());
+                return Err(self.lost(step));
             }
             waiting.answers.insert(id, tx);
             if let Some(end) = end {
@@ -368,7 +288,7 @@ impl Monitor {
         if let Ok(Some(answer)) = answer {
             return Ok(answer);
         }
-        let mut waiting = self.inner.shared.waiting();
+        let mut waiting = self.inner.shared.waiting.lock();
         waiting.answers.remove(&id);
         waiting.exec_ends.remove(&id);
         match answer {
@@ -377,7 +297,7 @@ impl Monitor {
                 step,
                 seconds: limit.as_secs(),
             }),
-            Ok(_) => Err(lost()),
+            Ok(_) => Err(self.lost(step)),
         }
     }
 }
@@ -412,12 +332,12 @@ async fn read_events(mut incoming: Incoming, shared: Arc<Shared>) {
                 shared.ending.send_replace(Some(Ending::Exited(exit)));
             }
             Event::ExecExited { .. } => {
-                if let Some(end) = shared.waiting().exec_ends.remove(&id) {
+                if let Some(end) = shared.waiting.lock().exec_ends.remove(&id) {
                     let _gone = end.send(event);
                 }
             }
             event => {
-                let mut waiting = shared.waiting();
+                let mut waiting = shared.waiting.lock();
                 if matches!(event, Event::Failed { .. }) {
                     waiting.exec_ends.remove(&id);
                 }
@@ -427,7 +347,7 @@ async fn read_events(mut incoming: Incoming, shared: Arc<Shared>) {
             }
         }
     }
-    let mut waiting = shared.waiting();
+    let mut waiting = shared.waiting.lock();
     waiting.closed = true;
     waiting.answers.clear();
     waiting.exec_ends.clear();

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{ANSWER, Monitor};
 use super::error::MonitorError;
-use super::stream::{Pty, StreamIn, StreamOut, pipe_in, pipe_out};
+use super::stream::{Pty, StreamIn, StreamOut, Taken};
 
 /// The process of a container's spec as it is handed to the monitor: the base of every exec (CRI-141). Callers set
 /// `argv`, and with a terminal `TERM` in `env`.
@@ -38,8 +38,6 @@ pub struct ExecSpec {
 
 /// A running exec. Dropping it leaves the process alone (its pipes close); `end` is the only way to its exit.
 pub struct ExecSession {
-    /// In the daemon's pid namespace.
-    pub pid: i32,
     pub stdin: Option<StreamIn>,
     pub stdout: Option<StreamOut>,
     /// None with a terminal.
@@ -87,10 +85,7 @@ impl ExecSession {
                 signal,
                 timed_out,
             }),
-            _ => Err(MonitorError::Lost {
-                id: self.monitor.id().to_owned(),
-                step: "exec",
-            }),
+            _ => Err(self.monitor.lost("exec")),
         }
     }
 
@@ -99,10 +94,7 @@ impl ExecSession {
         let request = Request::ExecKill {
             session: self.session,
         };
-        match self.monitor.ask("kill an exec", request, ANSWER).await? {
-            (Event::Done, _) => Ok(()),
-            (event, _) => Err(self.monitor.unexpected("kill an exec", event)),
-        }
+        self.monitor.done("kill an exec", request, ANSWER).await
     }
 }
 
@@ -122,16 +114,13 @@ impl Monitor {
         }));
         let (event, fds) = self.ask_with_end(step, request, ANSWER, Some(tx)).await?;
         let Event::ExecStarted {
-            session,
-            pid,
-            streams,
+            session, streams, ..
         } = event
         else {
             return Err(self.unexpected(step, event));
         };
         let monitor = self.clone();
         let mut started = ExecSession {
-            pid,
             stdin: None,
             stdout: None,
             stderr: None,
@@ -145,24 +134,16 @@ impl Monitor {
             let _killed = started.kill().await;
             return Err(self.no_descriptors(step));
         }
-        let bad = |e| MonitorError::file(step, self.dir(), e);
-        let mut fds = fds.into_iter();
-        if streams.stdin {
-            started.stdin = fds.next().map(pipe_in).transpose().map_err(bad)?;
-        }
-        if streams.stdout {
-            started.stdout = fds.next().map(pipe_out).transpose().map_err(bad)?;
-        }
-        if streams.stderr {
-            started.stderr = fds.next().map(pipe_out).transpose().map_err(bad)?;
-        }
-        if streams.master {
-            let pty = fds.next().map(Pty::new).transpose().map_err(bad)?;
+        let taken =
+            Taken::new(streams, fds).map_err(|e| MonitorError::file(step, self.dir(), e))?;
+        (started.stdin, started.stdout) = (taken.stdin, taken.stdout);
+        started.stderr = taken.stderr;
+        if let Some(pty) = taken.pty {
             if spec.stdin {
-                started.stdin = pty.clone().map(|p| Box::new(p) as StreamIn);
+                started.stdin = Some(Box::new(pty.clone()));
             }
-            started.stdout = pty.clone().map(|p| Box::new(p) as StreamOut);
-            started.pty = pty;
+            started.stdout = Some(Box::new(pty.clone()));
+            started.pty = Some(pty);
         }
         Ok(started)
     }
@@ -177,14 +158,7 @@ impl Monitor {
         // Detached: whoever leaves while the exec is being started has nothing to kill yet.
         let work = tokio::spawn(async move { monitor.collected(spec, &caller).await });
         let _caller = gone.drop_guard();
-        let work = async {
-            work.await.unwrap_or_else(|_| {
-                Err(MonitorError::Lost {
-                    id: self.id().to_owned(),
-                    step: "exec",
-                })
-            })
-        };
+        let work = async { work.await.unwrap_or_else(|_| Err(self.lost("exec"))) };
         let Some(timeout) = timeout else {
             return work.await;
         };
@@ -222,10 +196,7 @@ impl Monitor {
         };
         let Some(end) = end else {
             session.kill().await?;
-            return Err(MonitorError::Lost {
-                id: self.id().to_owned(),
-                step: "exec",
-            });
+            return Err(self.lost("exec"));
         };
         if end.timed_out {
             let millis = timeout.map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));

@@ -1,14 +1,9 @@
 //! Starts monitors, finds them again, cleans up after them.
-//!
-//! The helpers run from a read-only mount tree that is attached nowhere: a container with SYS_PTRACE in a shared pid
-//! namespace can open a helper's image through `/proc/<pid>/exe`, and cannot write to it there. The tree is made anew at
-//! every daemon start and handed to each monitor, so it lasts as long as whoever may need it; the mount options of
-//! `run_dir` do not matter to it, no crash leaves it behind, and nothing keeps the machine from unmounting all it has.
 
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,26 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_monitor::log_path;
-use cairn_monitor::mount_tree::{self, Attributes};
 use cairn_monitor::record::{
     CONFIG, CTL, CgroupDir, EXIT, Exit, JOIN, Join, LAUNCH, Launch, PID, Pid,
 };
 use cairn_monitor::report::PROGRAMS_FD;
 use cairn_monitor::wire::Phase;
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::MountFlags;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::client::{Ending, Monitor};
 use super::error::MonitorError;
+use super::helpers::{self, CREATE, MONITOR};
 use crate::{detached, inherited, replace};
 
 /// How long a killed monitor may take to be gone.
 const MONITOR_GONE: Duration = Duration::from_secs(5);
-const MONITOR: &str = "cairn-monitor";
-const CREATE: &str = "cairn-create";
 
 /// Directories of the launcher. Both paths absolute.
 #[derive(Debug, Clone)]
@@ -102,7 +93,7 @@ impl Launcher {
         let run_dir = config.run_dir.clone();
         let programs = blocking(move || {
             make_dir(&config.run_dir.join("seccomp"))?;
-            gather_programs(&config)
+            helpers::gather(&config.helpers_dir)
         });
         Ok(Launcher {
             programs: Arc::new(programs.await?),
@@ -140,7 +131,7 @@ impl Launcher {
             Err(error) => {
                 drop(monitor);
                 // It cleans up and ends, now that nobody is connected.
-                let _slow = tokio::time::timeout(std::time::Duration::from_secs(20), ended).await;
+                let _slow = tokio::time::timeout(Duration::from_secs(20), ended).await;
                 Err(error)
             }
         }
@@ -356,7 +347,6 @@ fn read_exit(dir: &Path) -> Result<Option<Exit>> {
 /// more connections: that is `WouldBlock`.
 fn connect_ctl(dir: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    use std::os::fd::AsRawFd;
     let fd = rustix::fs::open(
         dir,
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -377,49 +367,4 @@ fn recorded_monitor(dir: &Path) -> Option<rustix::process::Pid> {
         .split(|b| *b == 0)
         .any(|argument| argument == dir.as_os_str().as_encoded_bytes());
     rustix::process::Pid::from_raw(pid).filter(|_| of_dir)
-}
-
-/// The helpers themselves are bound, not their directory: a version that replaces one on disk is not seen in the tree.
-fn gather_programs(config: &LauncherConfig) -> Result<OwnedFd> {
-    let sources = [MONITOR, CREATE].map(|name| config.helpers_dir.join(name));
-    for source in &sources {
-        check_helper(source)?;
-    }
-    let frame = Path::new(detached::FREE);
-    let failed = |e| MonitorError::Helpers(format!("gather them in {}: {e}", frame.display()));
-    let programs = sources.iter().map(|source| {
-        let copied = mount_tree::copy(source, false);
-        copied.map_err(|e| MonitorError::file("bind the helper", source, e))
-    });
-    let programs = programs.collect::<Result<Vec<_>>>()?;
-    let gather = || -> io::Result<OwnedFd> {
-        let options = Some(c"mode=700,size=64k");
-        rustix::mount::mount("cairn", frame, "tmpfs", MountFlags::empty(), options)?;
-        for (name, program) in [MONITOR, CREATE].iter().zip(programs) {
-            File::create(frame.join(name))?;
-            mount_tree::attach(&program, &frame.join(name))?;
-        }
-        let tree = mount_tree::copy(frame, true)?;
-        let attributes = Attributes {
-            set: libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
-            clear: libc::MOUNT_ATTR_NOEXEC,
-            recursive: true,
-            ..Attributes::default()
-        };
-        mount_tree::set_attributes(&tree, &attributes)?;
-        Ok(tree)
-    };
-    detached::in_bare_namespace(gather).map_err(failed)
-}
-
-fn check_helper(path: &Path) -> Result<()> {
-    let wrong = |text: &str| MonitorError::Helpers(format!("{}: {text}", path.display()));
-    let meta = fs::metadata(path).map_err(|e| MonitorError::file("find the helper", path, e))?;
-    if !meta.is_file() || meta.permissions().mode() & 0o111 == 0 {
-        return Err(wrong("is not an executable file"));
-    }
-    if Permissions::mode(&meta.permissions()) & 0o022 != 0 {
-        return Err(wrong("is writable by users other than its owner"));
-    }
-    Ok(())
 }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use cairn_monitor::wire::Streams;
 use rustix::io::Errno;
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
@@ -24,7 +25,7 @@ pub struct Pty {
 
 impl Pty {
     /// Takes over a descriptor and makes it non-blocking.
-    pub(super) fn new(fd: OwnedFd) -> io::Result<Pty> {
+    fn new(fd: OwnedFd) -> io::Result<Pty> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         // Deprecated for descriptor types that can close or change under it; an OwnedFd in an Arc cannot.
         #[expect(deprecated)]
@@ -92,14 +93,44 @@ impl AsyncWrite for Pty {
     }
 }
 
+/// The descriptors that came with an answer.
+#[derive(Default)]
+pub(super) struct Taken {
+    pub stdin: Option<StreamIn>,
+    pub stdout: Option<StreamOut>,
+    pub stderr: Option<StreamOut>,
+    /// In place of all others.
+    pub pty: Option<Pty>,
+}
+
+impl Taken {
+    pub(super) fn new(streams: Streams, fds: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut fds = fds.into_iter();
+        let mut taken = Self::default();
+        if streams.stdin {
+            taken.stdin = fds.next().map(pipe_in).transpose()?;
+        }
+        if streams.stdout {
+            taken.stdout = fds.next().map(pipe_out).transpose()?;
+        }
+        if streams.stderr {
+            taken.stderr = fds.next().map(pipe_out).transpose()?;
+        }
+        if streams.master {
+            taken.pty = fds.next().map(Pty::new).transpose()?;
+        }
+        Ok(taken)
+    }
+}
+
 /// The read end of a pipe.
-pub(super) fn pipe_out(fd: OwnedFd) -> io::Result<StreamOut> {
+fn pipe_out(fd: OwnedFd) -> io::Result<StreamOut> {
     Ok(Box::new(tokio::net::unix::pipe::Receiver::from_owned_fd(
         fd,
     )?))
 }
 
 /// The write end of a pipe.
-pub(super) fn pipe_in(fd: OwnedFd) -> io::Result<StreamIn> {
+fn pipe_in(fd: OwnedFd) -> io::Result<StreamIn> {
     Ok(Box::new(tokio::net::unix::pipe::Sender::from_owned_fd(fd)?))
 }
