@@ -8,8 +8,9 @@ use proto_nri as nri;
 
 use super::{
     apply_nri_linux as linux, apply_nri_mounts as mounts, apply_nri_process as process,
-    base::{empty_linux, empty_process},
-    devices,
+    apply_nri_scheduling as scheduling, apply_nri_seccomp as seccomp,
+    base::{empty_linux, empty_process, linux_of},
+    cdi, devices,
     error::SpecError,
     facts::{CdiResolver, HostFacts, HostView, Policy},
     nri_limits,
@@ -37,19 +38,15 @@ pub fn apply_adjustment(
         return Ok(());
     }
     let mut new = spec.clone();
-    if new.process().is_none() {
-        new.set_process(Some(empty_process()));
-    }
-    let none = nri::LinuxContainerAdjustment::default();
-    let asked = adjust.linux.as_ref().unwrap_or(&none);
-
+    new.process_mut().get_or_insert_with(empty_process);
     process::annotations(&mut new, &adjust.annotations)?;
     process::env(&mut new, &adjust.env)?;
     process::args(&mut new, &adjust.args)?;
     process::hooks(&mut new, adjust.hooks.as_ref())?;
     process::hook_programs(adjust.hooks.as_ref(), context.view)?;
-    cdi_devices(&mut new, &adjust.cdi_devices, context)?;
-    if adjust.linux.is_some() {
+    let devices: Vec<String> = adjust.cdi_devices.iter().map(|d| d.name.clone()).collect();
+    cdi::inject(&mut new, &devices, context.cdi, "adjust.CDI_devices")?;
+    if let Some(asked) = &adjust.linux {
         linux_section(&mut new, asked, context)?;
     }
     mounts::apply(&mut new, &adjust.mounts, context.view)?;
@@ -64,9 +61,7 @@ fn linux_section(
     asked: &nri::LinuxContainerAdjustment,
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
-    if spec.linux().is_none() {
-        spec.set_linux(Some(empty_linux()));
-    }
+    spec.linux_mut().get_or_insert_with(empty_linux);
     linux::devices(spec, &asked.devices, context.view)?;
     linux::cgroups_path(spec, &asked.cgroups_path, context.policy.cgroup_driver)?;
     process::oom_score_adj(
@@ -75,41 +70,23 @@ fn linux_section(
         context.host,
         context.policy,
     )?;
-    process::io_priority(spec, asked.io_priority.as_ref())?;
-    process::scheduler(spec, asked.scheduler.as_ref())?;
-    linux::seccomp(spec, asked.seccomp_policy.as_ref())?;
+    scheduling::io_priority(spec, asked.io_priority.as_ref())?;
+    scheduling::scheduler(spec, asked.scheduler.as_ref())?;
+    seccomp::apply(spec, asked.seccomp_policy.as_ref())?;
     linux::namespaces(spec, &asked.namespaces)?;
     linux::sysctl(spec, &asked.sysctl)?;
     linux::net_devices(spec, &asked.net_devices)?;
-    linux::memory_policy(spec, asked.memory_policy.as_ref())?;
+    scheduling::memory_policy(spec, asked.memory_policy.as_ref())?;
     if let Some(resources) = &asked.resources {
         limits(spec, resources, context)?;
     }
     if asked.scheduler.is_some() {
-        process::check_realtime(spec, context.host)?;
+        scheduling::check_realtime(spec, context.host)?;
     }
     if let Some(rdt) = &asked.rdt {
         linux::rdt(spec, rdt, context.host)?;
     }
     Ok(())
-}
-
-fn cdi_devices(
-    spec: &mut Spec,
-    devices: &[nri::CdiDevice],
-    context: &ApplyContext<'_>,
-) -> Result<(), SpecError> {
-    if devices.is_empty() {
-        return Ok(());
-    }
-    let names: Vec<String> = devices.iter().map(|d| d.name.clone()).collect();
-    match context.cdi {
-        Some(resolver) => resolver.inject(&names, spec),
-        None => Err(SpecError::unsupported(
-            "adjust.CDI_devices",
-            format!("{} cannot be resolved: CDI is off", names.join(", ")),
-        )),
-    }
 }
 
 /// Limits, then the block I/O class, then the RDT class; absent means untouched, empty means removed.
@@ -119,7 +96,7 @@ fn limits(
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
     nri_limits::check(asked, context.host)?;
-    let linux = spec.linux_mut().get_or_insert_with(empty_linux);
+    let linux = linux_of(spec);
     let mut resources = linux.resources().clone().unwrap_or_default();
     merge(
         &mut resources,

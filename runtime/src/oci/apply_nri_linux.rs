@@ -1,28 +1,21 @@
-//! The rows of NRI section 7 that change the `linux` section of a spec.
+//! The rows of NRI section 7 that change the `linux` section of a spec, but for seccomp and what is said of time and
+//! memory (`apply_nri_seccomp`, `apply_nri_scheduling`).
 
 use std::collections::BTreeMap;
 
 use oci_spec::runtime::{
-    Linux, LinuxDevice, LinuxIntelRdt, LinuxMemoryPolicy, LinuxNamespace, LinuxNamespaceType,
-    LinuxNetDevice, LinuxSeccomp, LinuxSeccompArgBuilder, LinuxSeccompFilterFlag,
-    LinuxSeccompOperator, LinuxSyscall, MemoryPolicyFlagType, MemoryPolicyModeType, Spec,
+    Linux, LinuxDevice, LinuxIntelRdt, LinuxNamespace, LinuxNamespaceType, LinuxNetDevice, Spec,
 };
 use proto_nri as nri;
 
 use super::{
-    base::{clean_path, empty_linux, namespace},
-    devices::{kind_of, rule},
+    base::{clean_path, is_mapped, linux_of, marked, namespace},
+    devices::{kind_of, rule_for},
     error::SpecError,
     facts::{CgroupDriver, HostFacts, HostView},
-    nri_resources::kind_name,
     sandbox::check_sysctl,
-    seccomp,
 };
 use ::nri::owners::removal;
-
-fn linux(spec: &mut Spec) -> &mut Linux {
-    spec.linux_mut().get_or_insert_with(empty_linux)
-}
 
 /// Per entry: the device with that path goes, with the rule that was made for it; unless it is a
 /// removal, the new one comes, with a rule `rwm`. A fifo has none (NRI-704).
@@ -32,10 +25,7 @@ pub fn devices(
     view: &dyn HostView,
 ) -> Result<(), SpecError> {
     for entry in asked {
-        let (path, remove) = match removal(&entry.path) {
-            Some(path) => (path, true),
-            None => (entry.path.as_str(), false),
-        };
+        let (path, remove) = marked(&entry.path);
         let wrong = |cause: String| {
             Err(SpecError::invalid(
                 format!("adjust.linux.devices[{path:?}]"),
@@ -46,8 +36,8 @@ pub fn devices(
             return wrong("must be absolute".to_owned());
         }
         let path = clean_path(path);
-        take_device(linux(spec), &path);
         if remove {
+            take_device(linux_of(spec), &path);
             continue;
         }
         let letter = entry.r#type.as_str();
@@ -61,39 +51,23 @@ pub fn devices(
         if entry.major < 0 || entry.minor < 0 {
             return wrong("a device number is negative".to_owned());
         }
-        if is_mapped(linux(spec)) && !is_as_the_hosts(entry, &path, view) {
+        if is_mapped(linux_of(spec)) && !is_as_the_hosts(entry, &path, view) {
             return Err(SpecError::unsupported(
                 format!("adjust.linux.devices[{path:?}]"),
                 "in a user namespace a node is the host's own, with its mode and its owner",
             ));
         }
         let mut device = LinuxDevice::default();
-        device.set_path(path.clone().into());
+        device.set_path(path.into());
         device.set_typ(kind);
         device.set_major(entry.major);
         device.set_minor(entry.minor);
         device.set_file_mode(entry.file_mode.as_ref().map(|m| m.value & 0o7777));
         device.set_uid(entry.uid.as_ref().map(|id| id.value));
         device.set_gid(entry.gid.as_ref().map(|id| id.value));
-        let linux = linux(spec);
-        linux.devices_mut().get_or_insert_default().push(device);
-        if kind_name(kind) != "p" {
-            let resources = linux.resources_mut().get_or_insert_default();
-            resources.devices_mut().get_or_insert_default().push(rule(
-                true,
-                Some(kind),
-                Some(entry.major),
-                Some(entry.minor),
-                "rwm",
-            ));
-        }
+        put_device(linux_of(spec), device, "rwm");
     }
     Ok(())
-}
-
-fn is_mapped(linux: &Linux) -> bool {
-    let maps = linux.uid_mappings().as_ref();
-    maps.is_some_and(|maps| !maps.is_empty())
 }
 
 /// Whether mode and owner, as far as they are given, are those of the host's node.
@@ -111,9 +85,19 @@ fn is_as_the_hosts(asked: &nri::LinuxDevice, path: &str, view: &dyn HostView) ->
     })
 }
 
+/// Puts a device in, in the place of another at its path, with a rule that allows this much of it.
+pub fn put_device(linux: &mut Linux, device: LinuxDevice, access: &str) {
+    take_device(linux, &device.path().to_string_lossy());
+    if let Some(rule) = rule_for(&device, access) {
+        let resources = linux.resources_mut().get_or_insert_default();
+        resources.devices_mut().get_or_insert_default().push(rule);
+    }
+    linux.devices_mut().get_or_insert_default().push(device);
+}
+
 /// Takes the device at `path` out, and the last exact rule that allowed it: an earlier one of the
 /// same numbers belongs to the defaults.
-pub fn take_device(linux: &mut Linux, path: &str) {
+fn take_device(linux: &mut Linux, path: &str) {
     let Some(devices) = linux.devices_mut() else {
         return;
     };
@@ -157,92 +141,14 @@ pub fn cgroups_path(spec: &mut Spec, asked: &str, driver: CgroupDriver) -> Resul
             },
         ));
     }
-    linux(spec).set_cgroups_path(Some(asked.into()));
+    linux_of(spec).set_cgroups_path(Some(asked.into()));
     Ok(())
-}
-
-/// Replaces the filter as a whole, the default errno included (NRI-705).
-pub fn seccomp(spec: &mut Spec, asked: Option<&nri::LinuxSeccomp>) -> Result<(), SpecError> {
-    const FIELD: &str = "adjust.linux.seccomp_policy";
-    let Some(asked) = asked else {
-        return Ok(());
-    };
-    let wrong = |cause: String| SpecError::invalid(FIELD, cause);
-    let listener = [
-        (&asked.listener_path, "listener_path"),
-        (&asked.listener_metadata, "listener_metadata"),
-    ];
-    if let Some((_, name)) = listener.iter().find(|(text, _)| !text.is_empty()) {
-        return Err(SpecError::unsupported(
-            format!("{FIELD}.{name}"),
-            "a listener for system calls is not supported",
-        ));
-    }
-    let mut policy = LinuxSeccomp::default();
-    policy.set_default_action(constant(&asked.default_action, FIELD)?);
-    policy.set_default_errno_ret(asked.default_errno.as_ref().map(|e| e.value));
-    policy.set_architectures(list(&asked.architectures, FIELD)?);
-    policy.set_flags(list(&asked.flags, FIELD)?);
-    let waits = LinuxSeccompFilterFlag::SeccompFilterFlagWaitKillableRecv;
-    if policy.flags().iter().flatten().any(|flag| *flag == waits) {
-        return Err(SpecError::unsupported(
-            format!("{FIELD}.flags"),
-            format!("{waits} requires a listener"),
-        ));
-    }
-    let rules: Vec<LinuxSyscall> = asked
-        .syscalls
-        .iter()
-        .map(|s| syscall(s, FIELD))
-        .collect::<Result<_, _>>()?;
-    policy.set_syscalls(Some(rules).filter(|rules| !rules.is_empty()));
-    seccomp::check(&policy).map_err(wrong)?;
-    linux(spec).set_seccomp(Some(policy));
-    Ok(())
-}
-
-fn syscall(asked: &nri::LinuxSyscall, field: &str) -> Result<LinuxSyscall, SpecError> {
-    let mut args = Vec::new();
-    for arg in &asked.args {
-        let op: LinuxSeccompOperator = constant(&arg.op, field)?;
-        let mut builder = LinuxSeccompArgBuilder::default()
-            .index(arg.index as usize)
-            .value(arg.value)
-            .op(op);
-        if arg.value_two != 0 || op == LinuxSeccompOperator::ScmpCmpMaskedEq {
-            builder = builder.value_two(arg.value_two);
-        }
-        args.push(builder.build().expect("every field has a default"));
-    }
-    let mut rule = LinuxSyscall::default();
-    rule.set_names(asked.names.clone());
-    rule.set_action(constant(&asked.action, field)?);
-    rule.set_errno_ret(asked.errno_ret.as_ref().map(|e| e.value));
-    rule.set_args(Some(args).filter(|args| !args.is_empty()));
-    Ok(rule)
-}
-
-fn list<T: std::str::FromStr>(names: &[String], field: &str) -> Result<Option<Vec<T>>, SpecError> {
-    let list: Vec<T> = names
-        .iter()
-        .map(|name| constant(name, field))
-        .collect::<Result<_, _>>()?;
-    Ok(Some(list).filter(|list| !list.is_empty()))
-}
-
-/// A constant of OCI by its name, such as `SCMP_ACT_ERRNO`.
-fn constant<T: std::str::FromStr>(name: &str, field: &str) -> Result<T, SpecError> {
-    name.parse()
-        .map_err(|_| SpecError::invalid(field, format!("{name:?} is unknown")))
 }
 
 /// A marked type goes; another is added, or gets the new path.
 pub fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Result<(), SpecError> {
     for entry in asked {
-        let (name, remove) = match removal(&entry.r#type) {
-            Some(name) => (name, true),
-            None => (entry.r#type.as_str(), false),
-        };
+        let (name, remove) = marked(&entry.r#type);
         let field = format!("adjust.linux.namespaces[{name:?}]");
         let kind = LinuxNamespaceType::try_from(name)
             .map_err(|_| SpecError::invalid(field.clone(), "unknown type of namespace"))?;
@@ -253,7 +159,7 @@ pub fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Result<(), 
             ));
         }
         let path = Some(std::path::Path::new(&entry.path)).filter(|p| !p.as_os_str().is_empty());
-        let linux = linux(spec);
+        let linux = linux_of(spec);
         match kind {
             LinuxNamespaceType::Mount if remove => {
                 return Err(SpecError::unsupported(
@@ -309,7 +215,7 @@ pub fn sysctl(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<(), S
     }
     let host_network = !has_namespace(spec, LinuxNamespaceType::Network);
     let host_ipc = !has_namespace(spec, LinuxNamespaceType::Ipc);
-    let all = linux(spec).sysctl_mut().get_or_insert_default();
+    let all = linux_of(spec).sysctl_mut().get_or_insert_default();
     for key in asked.keys().filter_map(|key| removal(key)) {
         all.remove(key);
     }
@@ -331,7 +237,7 @@ pub fn net_devices(
         return Ok(());
     }
     let own_network = has_namespace(spec, LinuxNamespaceType::Network);
-    let all = linux(spec).net_devices_mut().get_or_insert_default();
+    let all = linux_of(spec).net_devices_mut().get_or_insert_default();
     for key in asked.keys().filter_map(|key| removal(key)) {
         all.remove(key);
     }
@@ -362,76 +268,9 @@ pub fn net_devices(
     Ok(())
 }
 
-/// Replaces the policy as a whole; `MPOL_DEFAULT` is kept as a mode of its own.
-pub fn memory_policy(
-    spec: &mut Spec,
-    asked: Option<&nri::LinuxMemoryPolicy>,
-) -> Result<(), SpecError> {
-    const FIELD: &str = "adjust.linux.memory_policy";
-    let Some(asked) = asked else {
-        return Ok(());
-    };
-    let unknown =
-        |what: &str, value: i32| SpecError::invalid(FIELD, format!("unknown {what} {value}"));
-    let mode: MemoryPolicyModeType = nri::MpolMode::try_from(asked.mode)
-        .ok()
-        .and_then(|mode| mode.as_str_name().parse().ok())
-        .ok_or_else(|| unknown("mode", asked.mode))?;
-    let mut flags: Vec<MemoryPolicyFlagType> = Vec::new();
-    for flag in &asked.flags {
-        let name = nri::MpolFlag::try_from(*flag).map_err(|_| unknown("flag", *flag))?;
-        flags.push(
-            name.as_str_name()
-                .parse()
-                .map_err(|_| unknown("flag", *flag))?,
-        );
-    }
-    let nodes = match asked.nodes.as_str() {
-        "" => None,
-        nodes => Some(super::resources::cpuset(nodes, "nodes").map_err(|_| {
-            SpecError::invalid(
-                FIELD,
-                format!("invalid list of nodes {nodes:?} (example: 0-1)"),
-            )
-        })?),
-    };
-    check_memory_policy(mode, nodes.as_deref(), &flags)
-        .map_err(|cause| SpecError::invalid(FIELD, cause))?;
-    let mut policy = LinuxMemoryPolicy::default();
-    policy.set_mode(mode);
-    policy.set_nodes(nodes);
-    policy.set_flags(Some(flags).filter(|list| !list.is_empty()));
-    linux(spec).set_memory_policy(Some(policy));
-    Ok(())
-}
-
-/// What set_mempolicy(2) would refuse once the container starts.
-fn check_memory_policy(
-    mode: MemoryPolicyModeType,
-    nodes: Option<&str>,
-    flags: &[MemoryPolicyFlagType],
-) -> Result<(), String> {
-    use MemoryPolicyFlagType::{MpolFNumaBalancing, MpolFRelativeNodes, MpolFStaticNodes};
-    use MemoryPolicyModeType::{MpolBind, MpolDefault, MpolLocal, MpolPreferred};
-    let bare = matches!(mode, MpolDefault | MpolLocal);
-    if bare && (nodes.is_some() || !flags.is_empty()) {
-        return Err(format!("{mode} takes neither nodes nor flags"));
-    }
-    if nodes.is_none() && !bare && (mode != MpolPreferred || !flags.is_empty()) {
-        return Err(format!("{mode} needs nodes"));
-    }
-    if flags.contains(&MpolFStaticNodes) && flags.contains(&MpolFRelativeNodes) {
-        return Err("nodes are static or relative, not both".to_owned());
-    }
-    if flags.contains(&MpolFNumaBalancing) && mode != MpolBind {
-        return Err("MPOL_F_NUMA_BALANCING requires MPOL_BIND".to_owned());
-    }
-    Ok(())
-}
-
 /// `remove` first, then each value that is present; an empty message does nothing (NRI-515).
 pub fn rdt(spec: &mut Spec, asked: &nri::LinuxRdt, host: &HostFacts) -> Result<(), SpecError> {
-    let linux = linux(spec);
+    let linux = linux_of(spec);
     if asked.remove {
         linux.set_intel_rdt(None);
     }

@@ -4,12 +4,11 @@ use oci_spec::runtime::{Mount, Spec};
 use proto_nri as nri;
 
 use super::{
-    base::{clean_path, empty_linux, mount},
+    base::{clean_path, linux_of, marked, mount},
     error::SpecError,
     facts::{HostView, Propagation},
     mounts::check_propagation,
 };
-use ::nri::owners::removal;
 
 /// Options that other runtimes know, and that the create helper would hand to the file system.
 const UNKNOWN: [&str; 3] = ["tmpcopyup", "idmap", "ridmap"];
@@ -34,10 +33,7 @@ pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Resu
     let mut list = spec.mounts().clone().unwrap_or_default();
     let mut strongest = Propagation::Private;
     for entry in asked {
-        let (path, remove) = match removal(&entry.destination) {
-            Some(path) => (path, true),
-            None => (entry.destination.as_str(), false),
-        };
+        let (path, remove) = marked(&entry.destination);
         if !path.starts_with('/') || path.contains('\0') {
             return Err(wrong(path, "the destination must be absolute"));
         }
@@ -64,10 +60,7 @@ pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Resu
             ));
         }
         check_source(path, entry, view)?;
-        let propagation = propagation(entry, view)?;
-        if strongest != Propagation::Shared && propagation != Propagation::Private {
-            strongest = propagation;
-        }
+        strongest = strongest.max(propagation(entry, view)?);
         let options: Vec<&str> = entry.options.iter().map(String::as_str).collect();
         list.push(mount(&destination, &entry.r#type, &entry.source, &options));
     }
@@ -153,7 +146,7 @@ fn propagation(entry: &nri::Mount, view: &dyn HostView) -> Result<Propagation, S
 
 /// In the form without `r`, which is the one that the create helper knows. Slave does not weaken shared.
 fn set_rootfs_propagation(spec: &mut Spec, needed: Propagation) {
-    let linux = spec.linux_mut().get_or_insert_with(empty_linux);
+    let linux = linux_of(spec);
     let word = match (needed, linux.rootfs_propagation().as_deref()) {
         (Propagation::Private, _) => return,
         (Propagation::Slave, Some("slave" | "rslave" | "shared" | "rshared")) => return,

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{
     Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, Mount,
-    Process, Root,
+    Process, Root, Spec,
 };
 
 use super::facts::IdMap;
+use ::nri::owners::removal;
 
 /// The version of the OCI runtime spec that ours are written to.
 pub const OCI_VERSION: &str = "1.2.0";
@@ -47,6 +48,22 @@ pub fn id_mappings(map: IdMap) -> Vec<LinuxIdMapping> {
         .build()
         .expect("every field has a default");
     vec![mapping]
+}
+
+/// The linux section of a spec; one in which nothing is set, where it had none.
+pub fn linux_of(spec: &mut Spec) -> &mut Linux {
+    spec.linux_mut().get_or_insert_with(empty_linux)
+}
+
+/// The process of a spec; one in which nothing is set, where it had none.
+pub fn process_of(spec: &mut Spec) -> &mut Process {
+    spec.process_mut().get_or_insert_with(empty_process)
+}
+
+/// Whether ids are mapped, which is whether the container is in a user namespace.
+pub fn is_mapped(linux: &Linux) -> bool {
+    let maps = linux.uid_mappings().as_ref();
+    maps.is_some_and(|maps| !maps.is_empty())
 }
 
 /// A section in which nothing is set; the crate's own default has masked paths and namespaces.
@@ -141,6 +158,11 @@ pub fn default_mounts(facts: DefaultMounts) -> Vec<Mount> {
             &["nosuid", "noexec", "nodev", "relatime", access],
         ),
     ]
+}
+
+/// The key of an adjustment's entry, and whether the entry removes what it names.
+pub fn marked(key: &str) -> (&str, bool) {
+    removal(key).map_or((key, false), |name| (name, true))
 }
 
 /// The path without doubled slashes, `.` and `..`, by its text alone. `..` at the root stays there.

@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use oci_spec::runtime::Spec;
 use proto_cri::v1::ContainerConfig;
 use serde::Deserialize;
 
-use super::error::SpecError;
+use super::{error::SpecError, facts::CdiResolver};
 
 /// Directories of CDI files; the later one wins (CRI-227).
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
@@ -286,20 +287,37 @@ pub fn cdi_names(config: &ContainerConfig) -> Result<Vec<String>, SpecError> {
     Ok(names)
 }
 
+/// Puts these devices into a spec. Without a resolver they are refused: `field` is where they were asked for.
+pub(super) fn inject(
+    spec: &mut Spec,
+    names: &[String],
+    resolver: Option<&dyn CdiResolver>,
+    field: &str,
+) -> Result<(), SpecError> {
+    match resolver {
+        _ if names.is_empty() => Ok(()),
+        Some(resolver) => resolver.inject(names, spec),
+        None => Err(SpecError::unsupported(
+            field,
+            format!("{} cannot be resolved: CDI is off", names.join(", ")),
+        )),
+    }
+}
+
 fn is_qualified(name: &str) -> bool {
     name.split_once('=')
         .is_some_and(|(kind, device)| is_kind(kind) && is_device(device))
 }
 
 fn is_kind(kind: &str) -> bool {
-    let word = |text: &str, more: &str| {
-        let inner = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
+    let word = |text: &str| {
+        let inner = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         text.starts_with(|c: char| c.is_ascii_alphabetic())
             && text.ends_with(|c: char| c.is_ascii_alphanumeric())
             && text.chars().all(inner)
     };
     kind.split_once('/')
-        .is_some_and(|(vendor, class)| word(vendor, "_-.") && word(class, "_-."))
+        .is_some_and(|(vendor, class)| word(vendor) && word(class))
 }
 
 fn is_device(name: &str) -> bool {

@@ -1,14 +1,14 @@
 //! The edits of CDI devices put into a spec, in the order that CDI prescribes.
 
-use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, LinuxIntelRdt, Mount, Process, Spec};
+use oci_spec::runtime::{LinuxDevice, LinuxIntelRdt, Mount, Process, Spec};
 use proto_nri as nri;
 
 use super::{
-    apply_nri_linux::{check_rdt, take_device},
+    apply_nri_linux::{check_rdt, put_device},
     apply_nri_process,
-    base::{clean_path, depth, empty_linux, empty_process, mount},
+    base::{clean_path, depth, linux_of, mount, process_of},
     cdi::{CdiHook, CdiMount, CdiRdt, CdiRegistry, DeviceNode, Edits, NetDevice},
-    devices::{kind_of, rule},
+    devices::kind_of,
     error::SpecError,
     facts::{CdiResolver, HostDevice, HostFacts, HostView},
     process::name_of,
@@ -41,7 +41,7 @@ impl CdiResolver for CdiInjector<'_> {
 impl CdiInjector<'_> {
     fn apply(&self, spec: &mut Spec, edits: &Edits) -> Result<(), SpecError> {
         for entry in &edits.env {
-            set_env(process(spec), entry)?;
+            set_env(process_of(spec), entry)?;
         }
         for node in &edits.device_nodes {
             self.device(spec, node)?;
@@ -58,7 +58,7 @@ impl CdiInjector<'_> {
         if let Some(rdt) = &edits.intel_rdt {
             set_rdt(spec, rdt, self.host)?;
         }
-        add_gids(process(spec), &edits.additional_gids);
+        add_gids(process_of(spec), &edits.additional_gids);
         Ok(())
     }
 
@@ -112,12 +112,11 @@ impl CdiInjector<'_> {
             number(asked.major, |d| d.major),
             number(asked.minor, |d| d.minor),
         );
-        let user = process(spec).user().clone();
+        let user = process_of(spec).user().clone();
         let owner = |given: Option<u32>, own: u32| given.or((own != 0).then_some(own));
-        let path = clean_path(&asked.path);
 
         let mut device = LinuxDevice::default();
-        device.set_path(path.clone().into());
+        device.set_path(clean_path(&asked.path).into());
         device.set_typ(kind);
         device.set_major(major);
         device.set_minor(minor);
@@ -129,26 +128,9 @@ impl CdiInjector<'_> {
         );
         device.set_uid(owner(asked.uid, user.uid()));
         device.set_gid(owner(asked.gid, user.gid()));
-        let linux = spec.linux_mut().get_or_insert_with(empty_linux);
-        take_device(linux, &path);
-        linux.devices_mut().get_or_insert_default().push(device);
-        if kind != LinuxDeviceType::P {
-            let resources = linux.resources_mut().get_or_insert_default();
-            let rules = resources.devices_mut().get_or_insert_default();
-            rules.push(rule(
-                true,
-                Some(kind),
-                Some(major),
-                Some(minor),
-                permissions,
-            ));
-        }
+        put_device(linux_of(spec), device, permissions);
         Ok(())
     }
-}
-
-fn process(spec: &mut Spec) -> &mut Process {
-    spec.process_mut().get_or_insert_with(empty_process)
 }
 
 /// Never shows the value.
@@ -236,9 +218,7 @@ fn set_rdt(spec: &mut Spec, asked: &CdiRdt, host: &HostFacts) -> Result<(), Spec
     rdt.set_enable_cmt(asked.enable_cmt.then_some(true));
     rdt.set_enable_mbm(asked.enable_mbm.then_some(true));
     rdt.set_enable_monitoring(asked.enable_monitoring.then_some(true));
-    spec.linux_mut()
-        .get_or_insert_with(empty_linux)
-        .set_intel_rdt(Some(rdt));
+    linux_of(spec).set_intel_rdt(Some(rdt));
     Ok(())
 }
 

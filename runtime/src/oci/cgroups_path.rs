@@ -1,13 +1,27 @@
 //! `linux.cgroupsPath` of a container: a path for cgroupfs, `slice:prefix:id` for systemd.
 
-use super::{base::clean_path, error::SpecError, facts::CgroupDriver};
+use super::{
+    base::clean_path,
+    error::SpecError,
+    facts::{CgroupDriver, Policy, SandboxFacts},
+};
 
 const FIELD: &str = "linux.cgroup_parent";
 /// Of our scopes with systemd: `<slice>:<prefix>:<id>`.
 const SCOPE_PREFIX: &str = "cairn";
 
-/// The `cgroupsPath` of the leaf `id` below `parent`, or below `default` where `parent` is empty.
-pub fn cgroups_path(
+/// The `cgroupsPath` of a pod's leaf `id`.
+pub fn of_pod(sandbox: &SandboxFacts, policy: &Policy, id: &str) -> Result<String, SpecError> {
+    cgroups_path(
+        policy.cgroup_driver,
+        &sandbox.cgroup_parent,
+        &policy.default_cgroup_parent,
+        id,
+    )
+}
+
+/// That of the leaf `id` below `parent`, or below `default` where `parent` is empty.
+fn cgroups_path(
     driver: CgroupDriver,
     parent: &str,
     default: &str,

@@ -6,7 +6,7 @@ use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, Spec};
 use proto_cri::v1::Device;
 
 use super::{
-    base::clean_path,
+    base::{clean_path, is_mapped},
     error::SpecError,
     facts::{HostDevice, HostView},
 };
@@ -47,6 +47,12 @@ pub fn rule(
     rule.set_minor(minor);
     rule.set_access(Some(access.to_owned()));
     rule
+}
+
+/// The rule that allows a node; a fifo needs none (NRI-704).
+pub fn rule_for(node: &LinuxDevice, access: &str) -> Option<LinuxDeviceCgroup> {
+    let (kind, major, minor) = (node.typ(), node.major(), node.minor());
+    (kind != LinuxDeviceType::P).then(|| rule(true, Some(kind), Some(major), Some(minor), access))
 }
 
 /// Deny all, then allow what every container has.
@@ -126,15 +132,7 @@ fn add(
             path.push(rest);
         }
         let node = node(device, path, owner)?;
-        if node.typ() != LinuxDeviceType::P {
-            devices.rules.push(rule(
-                true,
-                Some(node.typ()),
-                Some(device.major),
-                Some(device.minor),
-                access,
-            ));
-        }
+        devices.rules.extend(rule_for(&node, access));
         devices.nodes.retain(|n| n.path() != node.path());
         devices.nodes.push(node);
     }
@@ -195,10 +193,7 @@ pub fn check_places(spec: &Spec, view: &dyn HostView) -> Result<(), SpecError> {
     let Some(linux) = spec.linux() else {
         return Ok(());
     };
-    let mapped = linux
-        .uid_mappings()
-        .as_ref()
-        .is_some_and(|maps| !maps.is_empty());
+    let mapped = is_mapped(linux);
     for device in linux.devices().iter().flatten() {
         let path = device.path().to_string_lossy();
         let refuse =

@@ -83,10 +83,9 @@ impl SpecError {
     /// Kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid { .. } | Self::NoCommand => ErrorKind::Invalid,
+            Self::Invalid { .. } | Self::ImageVolume { .. } | Self::NoCommand => ErrorKind::Invalid,
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Unsupported { .. } | Self::RroUnsupported { .. } => ErrorKind::Unsupported,
-            Self::ImageVolume { .. } => ErrorKind::Invalid,
         }
     }
 }

@@ -147,8 +147,8 @@ pub struct HostFacts {
     pub devices: Vec<HostDevice>,
 }
 
-/// Propagation of a mount point.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Propagation of a mount point; the later is the stronger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Propagation {
     #[default]
     Private,

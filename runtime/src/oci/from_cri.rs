@@ -5,9 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use oci_spec::runtime::{
-    Linux, PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, Spec, User,
-};
+use oci_spec::runtime::{Linux, Process, Spec, User};
 use proto_cri::v1::{
     ContainerConfig, LinuxContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext,
     NamespaceOption, SupplementalGroupsPolicy,
@@ -17,14 +15,13 @@ use super::{
     annotations, apparmor,
     base::{OCI_VERSION, clean_path, empty_linux, empty_process, id_mappings, root},
     capabilities::{self, CapSets},
-    cdi::cdi_names,
-    cgroups_path::cgroups_path,
-    devices,
+    cdi, cgroups_path, devices,
     error::SpecError,
     facts::{HostFacts, HostView, ImageFacts, Policy, SandboxFacts, SeccompKind},
     mounts::{self, MountInputs},
     namespaces, process,
     resources::{resources_from_cri, resources_to_cri},
+    rlimits::rlimits,
     seccomp, selinux,
     signal::{StopSignal, stop_signal},
     user::{self, ResolvedUser, UserRequest},
@@ -63,7 +60,6 @@ pub struct ContainerSpec {
     pub log_path: Option<PathBuf>,
     pub stop_signal: StopSignal,
     pub user: ResolvedUser,
-    pub capabilities: CapSets,
     pub seccomp: SeccompKind,
     pub privileged: bool,
     /// For ContainerStatus, as the spec has them now.
@@ -158,7 +154,8 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         inputs.policy,
     )));
     spec.set_linux(Some(oci_linux));
-    inject_cdi(&mut spec, inputs)?;
+    let cdi_devices = cdi::cdi_names(inputs.config)?;
+    cdi::inject(&mut spec, &cdi_devices, inputs.view.cdi(), "CDI_devices")?;
     devices::check_places(&spec, inputs.view)?;
     Ok(ContainerSpec {
         resources: resources_to_cri(&spec),
@@ -166,26 +163,10 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         log_path: log_path(&inputs.sandbox.log_directory, &inputs.config.log_path)?,
         stop_signal,
         user,
-        capabilities,
         seccomp,
         privileged: context.privileged,
         warnings: warning.into_iter().collect(),
     })
-}
-
-/// Puts the CDI devices of the configuration in (CRI-227), or refuses them by name.
-fn inject_cdi(spec: &mut Spec, inputs: &Inputs<'_>) -> Result<(), SpecError> {
-    let names = cdi_names(inputs.config)?;
-    if names.is_empty() {
-        return Ok(());
-    }
-    match inputs.view.cdi() {
-        Some(resolver) => resolver.inject(&names, spec),
-        None => Err(SpecError::unsupported(
-            "CDI_devices",
-            format!("{} cannot be resolved: CDI is off", names.join(", ")),
-        )),
-    }
 }
 
 /// The seccomp profile that a container will get; the caller reads the file of a localhost one.
@@ -327,41 +308,6 @@ pub(super) fn oci_user(user: &ResolvedUser) -> User {
     oci
 }
 
-/// The policy's limits (CRI-235).
-pub(super) fn rlimits(policy: &Policy) -> Result<Vec<PosixRlimit>, SpecError> {
-    policy
-        .rlimits
-        .iter()
-        .map(|(name, soft, hard)| rlimit(name, *soft, *hard))
-        .collect()
-}
-
-/// One limit; `nofile` and `RLIMIT_NOFILE` are the same (NRI-708).
-pub(super) fn rlimit(name: &str, soft: u64, hard: u64) -> Result<PosixRlimit, SpecError> {
-    let upper = name.to_ascii_uppercase();
-    let full = if upper.starts_with("RLIMIT_") {
-        upper
-    } else {
-        format!("RLIMIT_{upper}")
-    };
-    let kind: PosixRlimitType = full
-        .parse()
-        .map_err(|_| SpecError::invalid("rlimits", format!("unknown limit {name:?}")))?;
-    if soft > hard {
-        return Err(SpecError::invalid(
-            "rlimits",
-            format!("{full}: soft limit {soft} is above the hard limit {hard}"),
-        ));
-    }
-    let limit = PosixRlimitBuilder::default()
-        .typ(kind)
-        .soft(soft)
-        .hard(hard)
-        .build()
-        .expect("every field has a default");
-    Ok(limit)
-}
-
 fn linux_section(
     inputs: &Inputs<'_>,
     linux: &LinuxContainerConfig,
@@ -389,15 +335,8 @@ fn linux_section(
     let mut section = empty_linux();
     section.set_resources(Some(resources));
     section.set_devices(Some(devices.nodes).filter(|list| !list.is_empty()));
-    section.set_cgroups_path(Some(
-        cgroups_path(
-            policy.cgroup_driver,
-            &sandbox.cgroup_parent,
-            &policy.default_cgroup_parent,
-            inputs.id,
-        )?
-        .into(),
-    ));
+    let cgroup = cgroups_path::of_pod(sandbox, policy, inputs.id)?;
+    section.set_cgroups_path(Some(cgroup.into()));
     section.set_namespaces(Some(namespaces::build(
         options,
         sandbox,

@@ -10,7 +10,7 @@ use super::{
     base::{DefaultMounts, clean_path, default_mounts, depth, id_mappings, mount},
     error::SpecError,
     facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts, Selinux},
-    namespaces::single,
+    namespaces::common_mapping,
 };
 
 /// The group that owns terminals in every distribution we know.
@@ -45,7 +45,7 @@ pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
     let mut propagation = Propagation::Private;
     for cri in inputs.mounts {
         let (mount, needs) = container_mount(cri, inputs)?;
-        propagation = stronger(propagation, needs);
+        propagation = propagation.max(needs);
         own.push(mount);
     }
     let mut list = default_mounts(DefaultMounts {
@@ -75,14 +75,6 @@ pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
 /// Parents first, otherwise as given.
 fn sort(list: &mut [Mount]) {
     list.sort_by_key(|m| depth(&m.destination().to_string_lossy()));
-}
-
-fn stronger(a: Propagation, b: Propagation) -> Propagation {
-    match (a, b) {
-        (Propagation::Shared, _) | (_, Propagation::Shared) => Propagation::Shared,
-        (Propagation::Slave, _) | (_, Propagation::Slave) => Propagation::Slave,
-        _ => Propagation::Private,
-    }
 }
 
 /// The pod's files (CRI-204). They follow the root's access; `/dev/shm` is always writable.
@@ -297,20 +289,14 @@ fn mapping(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<Option<IdMap>, Sp
             "id mappings require a pod with a user namespace",
         ));
     }
-    let uids = single(&cri.uid_mappings, &field)?;
-    if single(&cri.gid_mappings, &field)? != uids {
-        return Err(SpecError::unsupported(
-            field,
-            "uids and gids must have the same mapping",
-        ));
-    }
+    let map = common_mapping(&cri.uid_mappings, &cri.gid_mappings, &field)?;
     if let Some(why) = &inputs.host.no_user_namespaces {
         return Err(SpecError::unsupported(
             field,
             format!("idmapped mounts are not available on this host: {why}"),
         ));
     }
-    Ok(Some(uids))
+    Ok(Some(map))
 }
 
 fn set_mapping(mount: &mut Mount, map: IdMap) {

@@ -8,12 +8,12 @@ use proto_cri::v1::{IdMapping, NamespaceMode, NamespaceOption};
 use super::{
     base::namespace,
     error::SpecError,
-    facts::{CgroupMode, IdMap, SandboxFacts},
+    facts::{CgroupMode, IdMap, SandboxFacts, SandboxNamespaces},
 };
 
 const FIELD: &str = "linux.security_context.namespace_options";
 
-/// Namespaces of the container's processes.
+/// Whose PID namespace the container's processes are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidNamespace {
     /// The one of the pause process.
@@ -93,21 +93,23 @@ pub fn build(
             list.push(namespace(LinuxNamespaceType::Pid, Some(path)));
         }
     }
-    let shared = [
-        (LinuxNamespaceType::Network, &sandbox.namespaces.net),
-        (LinuxNamespaceType::Ipc, &sandbox.namespaces.ipc),
-        (LinuxNamespaceType::Uts, &sandbox.namespaces.uts),
-        (LinuxNamespaceType::User, &sandbox.namespaces.user),
-    ];
-    for (kind, path) in shared {
-        if let Some(path) = path {
-            list.push(namespace(kind, Some(path)));
-        }
-    }
+    list.extend(joined(&sandbox.namespaces));
     if cgroup == CgroupMode::V2 && !privileged {
         list.push(namespace(LinuxNamespaceType::Cgroup, None));
     }
     Ok(list)
+}
+
+/// The pod's namespaces that all its processes join; whose process ids they see is decided one by one.
+pub(super) fn joined(pod: &SandboxNamespaces) -> impl Iterator<Item = LinuxNamespace> {
+    [
+        (LinuxNamespaceType::Network, &pod.net),
+        (LinuxNamespaceType::Ipc, &pod.ipc),
+        (LinuxNamespaceType::Uts, &pod.uts),
+        (LinuxNamespaceType::User, &pod.user),
+    ]
+    .into_iter()
+    .filter_map(|(kind, path)| Some(namespace(kind, Some(path.as_deref()?))))
 }
 
 fn same_as_pod(value: i32, pod_uses_host: bool, field: &str) -> Result<(), SpecError> {
@@ -151,21 +153,28 @@ pub fn user_mapping(options: &NamespaceOption) -> Result<Option<IdMap>, SpecErro
         NamespaceMode::Container | NamespaceMode::Target => {
             Err(SpecError::invalid(field, "mode must be POD or NODE"))
         }
-        NamespaceMode::Pod => {
-            let uids = single(&user.uids, &field)?;
-            if single(&user.gids, &field)? != uids {
-                return Err(SpecError::unsupported(
-                    field,
-                    "uids and gids must have the same mapping",
-                ));
-            }
-            Ok(Some(uids))
-        }
+        NamespaceMode::Pod => common_mapping(&user.uids, &user.gids, &field).map(Some),
     }
 }
 
+/// The single mapping of uids and gids alike.
+pub(super) fn common_mapping(
+    uids: &[IdMapping],
+    gids: &[IdMapping],
+    field: &str,
+) -> Result<IdMap, SpecError> {
+    let map = single(uids, field)?;
+    if single(gids, field)? == map {
+        return Ok(map);
+    }
+    Err(SpecError::unsupported(
+        field,
+        "uids and gids must have the same mapping",
+    ))
+}
+
 /// The single mapping of a list; it must contain root and not run over the end of the ids.
-pub fn single(list: &[IdMapping], field: &str) -> Result<IdMap, SpecError> {
+fn single(list: &[IdMapping], field: &str) -> Result<IdMap, SpecError> {
     let [map] = list else {
         return Err(SpecError::invalid(
             field,

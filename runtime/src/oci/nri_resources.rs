@@ -11,10 +11,11 @@ use proto_cri::v1::LinuxContainerResources;
 use proto_nri as nri;
 
 use super::{
+    base::linux_of,
     devices::rule,
     error::SpecError,
     facts::{HostFacts, Policy},
-    resources::{check_unified, cpuset, current, put_hugepage},
+    resources::{check_swap, cpuset, current, given, put_hugepages, put_unified},
 };
 
 const FIELD: &str = "adjust.linux.resources";
@@ -55,12 +56,7 @@ pub fn apply_nri_update(
     }
     let mut resources = current(spec).cloned().unwrap_or_default();
     merge(&mut resources, update, host, policy, SwapRule::Follow)?;
-    if spec.linux().is_none() {
-        spec.set_linux(Some(super::base::empty_linux()));
-    }
-    if let Some(linux) = spec.linux_mut() {
-        linux.set_resources(Some(resources));
-    }
+    linux_of(spec).set_resources(Some(resources));
     Ok(())
 }
 
@@ -82,15 +78,10 @@ pub(super) fn merge(
         merge_memory(&mut memory, asked, host, swap)?;
         resources.set_memory(Some(memory).filter(|m| *m != LinuxMemory::default()));
     }
-    merge_hugepages(resources, &nri.hugepage_limits, host, policy)?;
-    if !nri.unified.is_empty() {
-        let mut unified = resources.unified().clone().unwrap_or_default();
-        for (key, value) in &nri.unified {
-            check_unified(key, value, host.cgroup, &format!("{FIELD}.unified"))?;
-            unified.insert(key.clone(), value.clone());
-        }
-        resources.set_unified(Some(unified));
-    }
+    let pages = nri.hugepage_limits.iter();
+    let pages = pages.map(|l| (l.page_size.as_str(), l.limit));
+    put_hugepages(resources, pages, host, policy, FIELD)?;
+    put_unified(resources, &nri.unified, host.cgroup, FIELD)?;
     match nri.pids.as_ref().map(|p| p.limit) {
         None => {}
         Some(limit) if limit < 0 => {
@@ -111,32 +102,21 @@ pub(super) fn merge(
 
 /// Zero means "not given" here as well: some plugins send the zeros of CRI back (NRI-1231).
 fn merge_cpu(cpu: &mut LinuxCpu, asked: &nri::LinuxCpu) -> Result<(), SpecError> {
-    if let Some(shares) = asked.shares.as_ref().map(|v| v.value).filter(|v| *v != 0) {
+    let number = |value: &Option<nri::OptionalUInt64>| value.as_ref().map(|v| v.value);
+    if let Some(shares) = number(&asked.shares).filter(|v| *v != 0) {
         cpu.set_shares(Some(shares));
     }
-    if let Some(period) = asked.period.as_ref().map(|v| v.value).filter(|v| *v != 0) {
+    if let Some(period) = number(&asked.period).filter(|v| *v != 0) {
         cpu.set_period(Some(period));
     }
-    if let Some(quota) = asked.quota.as_ref().map(|v| v.value).filter(|v| *v != 0) {
-        if quota < -1 {
-            return Err(wrong("cpu.quota", quota));
-        }
+    if let Some(quota) = limit_of(&asked.quota, "cpu.quota")? {
         cpu.set_quota(Some(quota));
     }
-    if let Some(runtime) = asked
-        .realtime_runtime
-        .as_ref()
-        .map(|v| v.value)
-        .filter(|v| *v != 0)
-    {
+    let runtime = asked.realtime_runtime.as_ref().map(|v| v.value);
+    if let Some(runtime) = runtime.filter(|v| *v != 0) {
         cpu.set_realtime_runtime(Some(runtime));
     }
-    if let Some(period) = asked
-        .realtime_period
-        .as_ref()
-        .map(|v| v.value)
-        .filter(|v| *v != 0)
-    {
+    if let Some(period) = number(&asked.realtime_period).filter(|v| *v != 0) {
         cpu.set_realtime_period(Some(period));
     }
     if !asked.cpus.is_empty() {
@@ -191,54 +171,12 @@ fn merge_memory(
     if let Some(hierarchy) = &asked.use_hierarchy {
         memory.set_use_hierarchy(Some(hierarchy.value));
     }
-    match (memory.limit(), memory.swap()) {
-        (Some(limit), Some(swap)) if swap != -1 && (limit == -1 || limit > swap) => {
-            Err(SpecError::invalid(
-                format!("{FIELD}.memory.swap"),
-                format!(
-                    "{swap} is below the memory limit {limit}, but counts memory and swap together"
-                ),
-            ))
-        }
-        _ => Ok(()),
-    }
+    check_swap(memory, FIELD, "memory.swap")
 }
 
 /// Present and not zero; -1 is unlimited.
 fn limit_of(value: &Option<nri::OptionalInt64>, field: &str) -> Result<Option<i64>, SpecError> {
-    match value.as_ref().map(|v| v.value) {
-        None | Some(0) => Ok(None),
-        Some(value) if value < -1 => Err(wrong(field, value)),
-        Some(value) => Ok(Some(value)),
-    }
-}
-
-fn merge_hugepages(
-    resources: &mut LinuxResources,
-    limits: &[nri::HugepageLimit],
-    host: &HostFacts,
-    policy: &Policy,
-) -> Result<(), SpecError> {
-    if limits.is_empty() || (!host.hugetlb && policy.tolerate_missing_hugetlb) {
-        return Ok(());
-    }
-    if !host.hugetlb {
-        return Err(SpecError::unsupported(
-            format!("{FIELD}.hugepage_limits"),
-            "this host has no hugetlb controller",
-        ));
-    }
-    let mut list = resources.hugepage_limits().clone().unwrap_or_default();
-    for limit in limits {
-        put_hugepage(
-            &mut list,
-            &limit.page_size,
-            limit.limit,
-            &format!("{FIELD}.hugepage_limits"),
-        )?;
-    }
-    resources.set_hugepage_limits(Some(list));
-    Ok(())
+    given(value.as_ref().map_or(0, |v| v.value), FIELD, field)
 }
 
 fn device_rule(asked: &nri::LinuxDeviceCgroup) -> Result<LinuxDeviceCgroup, SpecError> {
@@ -269,13 +207,6 @@ fn device_rule(asked: &nri::LinuxDeviceCgroup) -> Result<LinuxDeviceCgroup, Spec
         number(&asked.minor),
         &asked.access,
     ))
-}
-
-fn wrong(field: &str, value: i64) -> SpecError {
-    SpecError::invalid(
-        format!("{FIELD}.{field}"),
-        format!("{value} is out of range"),
-    )
 }
 
 /// A spec's limits as plugins see them; class names are not known from a spec (NRI-730).

@@ -8,13 +8,13 @@ use proto_cri::v1::LinuxSandboxSecurityContext;
 use super::{
     annotations, apparmor,
     base::{OCI_VERSION, empty_linux, empty_process, id_mappings, mount, namespace, root},
-    capabilities,
-    cgroups_path::cgroups_path,
-    devices,
+    capabilities, cgroups_path, devices,
     error::SpecError,
     facts::{HostFacts, HostView, Policy, SandboxFacts, SeccompKind},
-    from_cri::{oci_user, rlimits},
+    from_cri::oci_user,
+    namespaces::joined,
     process::oom_score_adj,
+    rlimits::rlimits,
     seccomp,
     user::{self, UserRequest},
 };
@@ -108,31 +108,13 @@ fn linux_section(sandbox: &SandboxFacts, policy: &Policy) -> Result<Linux, SpecE
         namespace(LinuxNamespaceType::Mount, None),
         namespace(LinuxNamespaceType::Pid, None),
     ];
-    for (kind, path) in [
-        (LinuxNamespaceType::Network, &sandbox.namespaces.net),
-        (LinuxNamespaceType::Ipc, &sandbox.namespaces.ipc),
-        (LinuxNamespaceType::Uts, &sandbox.namespaces.uts),
-        (LinuxNamespaceType::User, &sandbox.namespaces.user),
-    ] {
-        if let Some(path) = path {
-            namespaces.push(namespace(kind, Some(path)));
-        }
-    }
+    namespaces.extend(joined(&sandbox.namespaces));
     let mut linux = empty_linux();
     linux.set_resources(Some(resources));
     linux.set_namespaces(Some(namespaces));
     linux.set_uid_mappings(sandbox.user_mapping.map(id_mappings));
     linux.set_gid_mappings(sandbox.user_mapping.map(id_mappings));
-    linux.set_cgroups_path(Some(
-        cgroups_path(
-            policy.cgroup_driver,
-            &sandbox.cgroup_parent,
-            &policy.default_cgroup_parent,
-            &sandbox.id,
-        )?
-        .into(),
-    ));
-    linux.set_masked_paths(None);
-    linux.set_readonly_paths(None);
+    let cgroup = cgroups_path::of_pod(sandbox, policy, &sandbox.id)?;
+    linux.set_cgroups_path(Some(cgroup.into()));
     Ok(linux)
 }

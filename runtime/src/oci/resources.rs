@@ -69,13 +69,10 @@ pub fn resources_to_cri(spec: &Spec) -> LinuxContainerResources {
         return cri;
     };
     if let Some(cpu) = resources.cpu() {
-        cri.cpu_period = cpu
-            .period()
-            .map_or(0, |v| i64::try_from(v).unwrap_or(i64::MAX));
+        let number = |value: Option<u64>| i64::try_from(value.unwrap_or(0)).unwrap_or(i64::MAX);
+        cri.cpu_period = number(cpu.period());
         cri.cpu_quota = cpu.quota().unwrap_or(0);
-        cri.cpu_shares = cpu
-            .shares()
-            .map_or(0, |v| i64::try_from(v).unwrap_or(i64::MAX));
+        cri.cpu_shares = number(cpu.shares());
         cri.cpuset_cpus = cpu.cpus().clone().unwrap_or_default();
         cri.cpuset_mems = cpu.mems().clone().unwrap_or_default();
     }
@@ -110,8 +107,10 @@ fn merge(
     let mut memory = (*resources.memory()).unwrap_or_default();
     merge_memory(&mut memory, cri, host)?;
     resources.set_memory(Some(memory).filter(|m| *m != LinuxMemory::default()));
-    merge_hugepages(resources, &cri.hugepage_limits, host, policy)?;
-    merge_unified(resources, &cri.unified, host.cgroup)
+    let pages = cri.hugepage_limits.iter();
+    let pages = pages.map(|l| (l.page_size.as_str(), l.limit));
+    put_hugepages(resources, pages, host, policy, FIELD)?;
+    put_unified(resources, &cri.unified, host.cgroup, FIELD)
 }
 
 fn merge_cpu(cpu: &mut LinuxCpu, cri: &LinuxContainerResources) -> Result<(), SpecError> {
@@ -121,12 +120,8 @@ fn merge_cpu(cpu: &mut LinuxCpu, cri: &LinuxContainerResources) -> Result<(), Sp
     if let Some(shares) = positive(cri.cpu_shares, "cpu_shares")? {
         cpu.set_shares(Some(shares));
     }
-    match cri.cpu_quota {
-        0 => {}
-        quota if quota < -1 => return Err(wrong("cpu_quota", quota)),
-        quota => {
-            cpu.set_quota(Some(quota));
-        }
+    if let Some(quota) = given(cri.cpu_quota, FIELD, "cpu_quota")? {
+        cpu.set_quota(Some(quota));
     }
     if !cri.cpuset_cpus.is_empty() {
         cpu.set_cpus(Some(cpuset(
@@ -150,8 +145,9 @@ fn merge_memory(
     cri: &LinuxContainerResources,
     host: &HostFacts,
 ) -> Result<(), SpecError> {
-    let limit = at_least_minus_one(cri.memory_limit_in_bytes, "memory_limit_in_bytes")?;
-    let swap = at_least_minus_one(cri.memory_swap_limit_in_bytes, "memory_swap_limit_in_bytes")?;
+    const SWAP: &str = "memory_swap_limit_in_bytes";
+    let limit = given(cri.memory_limit_in_bytes, FIELD, "memory_limit_in_bytes")?;
+    let swap = given(cri.memory_swap_limit_in_bytes, FIELD, SWAP)?;
     let swap_followed = memory.swap().is_none() || memory.swap() == memory.limit();
     if let Some(limit) = limit {
         memory.set_limit(Some(limit));
@@ -162,10 +158,15 @@ fn merge_memory(
     if let Some(swap) = swap {
         memory.set_swap(Some(swap));
     }
+    check_swap(memory, FIELD, SWAP)
+}
+
+/// A swap limit counts memory, too: it is not below the memory limit. `parent` and `field` name it.
+pub(super) fn check_swap(memory: &LinuxMemory, parent: &str, field: &str) -> Result<(), SpecError> {
     match (memory.limit(), memory.swap()) {
         (Some(limit), Some(swap)) if swap != -1 && (limit == -1 || limit > swap) => {
             Err(SpecError::invalid(
-                format!("{FIELD}.memory_swap_limit_in_bytes"),
+                format!("{parent}.{field}"),
                 format!(
                     "{swap} is below the memory limit {limit}, but counts memory and swap together"
                 ),
@@ -175,39 +176,34 @@ fn merge_memory(
     }
 }
 
-fn merge_hugepages(
+/// Sets limits by page size. Without the controller they are refused, or passed over by the policy.
+pub(super) fn put_hugepages<'a>(
     resources: &mut LinuxResources,
-    limits: &[HugepageLimit],
+    limits: impl ExactSizeIterator<Item = (&'a str, u64)>,
     host: &HostFacts,
     policy: &Policy,
+    parent: &str,
 ) -> Result<(), SpecError> {
-    if limits.is_empty() {
+    if limits.len() == 0 || (!host.hugetlb && policy.tolerate_missing_hugetlb) {
         return Ok(());
     }
+    let field = format!("{parent}.hugepage_limits");
     if !host.hugetlb {
-        if policy.tolerate_missing_hugetlb {
-            return Ok(());
-        }
         return Err(SpecError::unsupported(
-            format!("{FIELD}.hugepage_limits"),
+            field,
             "this host has no hugetlb controller",
         ));
     }
     let mut list = resources.hugepage_limits().clone().unwrap_or_default();
-    for limit in limits {
-        put_hugepage(
-            &mut list,
-            &limit.page_size,
-            limit.limit,
-            &format!("{FIELD}.hugepage_limits"),
-        )?;
+    for (page_size, limit) in limits {
+        put_hugepage(&mut list, page_size, limit, &field)?;
     }
     resources.set_hugepage_limits(Some(list));
     Ok(())
 }
 
 /// Sets the limit of a page size, replacing an earlier one.
-pub(super) fn put_hugepage(
+fn put_hugepage(
     list: &mut Vec<LinuxHugepageLimit>,
     page_size: &str,
     limit: u64,
@@ -234,17 +230,19 @@ pub(super) fn put_hugepage(
     Ok(())
 }
 
-fn merge_unified(
+/// Sets what is given for single files of the cgroup.
+pub(super) fn put_unified(
     resources: &mut LinuxResources,
     unified: &BTreeMap<String, String>,
     mode: CgroupMode,
+    parent: &str,
 ) -> Result<(), SpecError> {
     if unified.is_empty() {
         return Ok(());
     }
     let mut all: HashMap<String, String> = resources.unified().clone().unwrap_or_default();
     for (key, value) in unified {
-        check_unified(key, value, mode, &format!("{FIELD}.unified"))?;
+        check_unified(key, value, mode, &format!("{parent}.unified"))?;
         all.insert(key.clone(), value.clone());
     }
     resources.set_unified(Some(all));
@@ -252,12 +250,7 @@ fn merge_unified(
 }
 
 /// A key is the name of one file of the container's cgroup: nothing that leads elsewhere.
-pub(super) fn check_unified(
-    key: &str,
-    value: &str,
-    mode: CgroupMode,
-    field: &str,
-) -> Result<(), SpecError> {
+fn check_unified(key: &str, value: &str, mode: CgroupMode, field: &str) -> Result<(), SpecError> {
     if mode != CgroupMode::V2 {
         return Err(SpecError::unsupported(
             field,
@@ -306,21 +299,22 @@ fn positive(value: i64, field: &str) -> Result<Option<u64>, SpecError> {
     match u64::try_from(value) {
         Ok(0) => Ok(None),
         Ok(value) => Ok(Some(value)),
-        Err(_) => Err(wrong(field, value)),
+        Err(_) => Err(out_of_range(value, FIELD, field)),
     }
 }
 
-fn at_least_minus_one(value: i64, field: &str) -> Result<Option<i64>, SpecError> {
+/// A limit that is given: not zero; -1 is unlimited. `parent` and `field` name it.
+pub(super) fn given(value: i64, parent: &str, field: &str) -> Result<Option<i64>, SpecError> {
     match value {
         0 => Ok(None),
-        value if value < -1 => Err(wrong(field, value)),
+        value if value < -1 => Err(out_of_range(value, parent, field)),
         value => Ok(Some(value)),
     }
 }
 
-fn wrong(field: &str, value: i64) -> SpecError {
+fn out_of_range(value: i64, parent: &str, field: &str) -> SpecError {
     SpecError::invalid(
-        format!("{FIELD}.{field}"),
+        format!("{parent}.{field}"),
         format!("{value} is out of range"),
     )
 }

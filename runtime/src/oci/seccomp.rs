@@ -1,7 +1,8 @@
 //! Which seccomp profile a process gets, and the profile as an OCI value (CRI-219).
 
 use oci_spec::runtime::{
-    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompOperator, LinuxSyscall,
+    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder,
+    LinuxSeccompOperator, LinuxSyscall,
 };
 use proto_cri::v1::{SecurityProfile, security_profile::ProfileType};
 
@@ -215,15 +216,25 @@ fn allow_with(
     value_two: Option<u64>,
     op: LinuxSeccompOperator,
 ) -> LinuxSyscall {
-    let mut builder = oci_spec::runtime::LinuxSeccompArgBuilder::default()
+    let arg = argument(index, value, value_two, op);
+    rule(names, LinuxSeccompAction::ScmpActAllow, None, Some(arg))
+}
+
+/// What a rule says of one argument of a call.
+pub(super) fn argument(
+    index: usize,
+    value: u64,
+    value_two: Option<u64>,
+    op: LinuxSeccompOperator,
+) -> LinuxSeccompArg {
+    let mut builder = LinuxSeccompArgBuilder::default()
         .index(index)
         .value(value)
         .op(op);
     if let Some(two) = value_two {
         builder = builder.value_two(two);
     }
-    let arg = builder.build().expect("every field has a default");
-    rule(names, LinuxSeccompAction::ScmpActAllow, None, Some(arg))
+    builder.build().expect("every field has a default")
 }
 
 fn rule(

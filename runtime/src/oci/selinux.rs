@@ -47,10 +47,8 @@ pub fn check(options: Option<&SeLinuxOption>, host: &HostFacts) -> Result<(), Sp
 fn is_level(text: &str) -> bool {
     let mut sides = text.splitn(2, '-');
     sides.all(|side| {
-        let (sensitivity, categories) = match side.split_once(':') {
-            Some((s, c)) => (s, Some(c)),
-            None => (side, None),
-        };
+        let parts = side.split_once(':');
+        let (sensitivity, categories) = parts.map_or((side, None), |(s, c)| (s, Some(c)));
         numbered(sensitivity, 's')
             && categories.is_none_or(|list| {
                 list.split(',').all(|item| {

@@ -9,7 +9,7 @@ use oci_spec::runtime::{
 use proto_nri as nri;
 
 use super::{
-    cgroups_path::cgroups_path,
+    cgroups_path,
     facts::{ImageFacts, Policy, SandboxFacts, SeccompKind},
     nri_resources::{cri_to_nri, kind_name, resources_to_nri},
 };
@@ -43,13 +43,7 @@ pub fn nri_pod(sandbox: &SandboxFacts, pause: Option<&Spec>, policy: &Policy) ->
 
 /// Cgroup of the pause process, existing or not; a parent that makes no path shows none.
 fn pod_cgroups_path(sandbox: &SandboxFacts, policy: &Policy) -> String {
-    cgroups_path(
-        policy.cgroup_driver,
-        &sandbox.cgroup_parent,
-        &policy.default_cgroup_parent,
-        &sandbox.id,
-    )
-    .unwrap_or_default()
+    cgroups_path::of_pod(sandbox, policy, &sandbox.id).unwrap_or_default()
 }
 
 /// Those that the pod has to itself, by their pinned paths; the host's are not listed.
@@ -63,9 +57,9 @@ fn pod_namespaces(sandbox: &SandboxFacts) -> Vec<nri::LinuxNamespace> {
     ]
     .into_iter()
     .filter_map(|(kind, path)| {
-        path.as_ref().map(|path| nri::LinuxNamespace {
+        Some(nri::LinuxNamespace {
             r#type: kind.to_owned(),
-            path: path.to_string_lossy().into_owned(),
+            path: text(path.as_ref()?),
         })
     })
     .collect()

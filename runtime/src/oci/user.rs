@@ -50,10 +50,8 @@ pub fn resolve(request: &UserRequest<'_>) -> Result<ResolvedUser, SpecError> {
             "needs run_as_user or run_as_username",
         ));
     }
-    let (image_who, image_group) = match request.image_user.split_once(':') {
-        Some((who, group)) => (who, group),
-        None => (request.image_user, ""),
-    };
+    let image_user_parts = request.image_user.split_once(':');
+    let (image_who, image_group) = image_user_parts.unwrap_or((request.image_user, ""));
     let mut image_group_counts = true;
     let (uid, entry) = match (request.run_as_user, by_name) {
         (Some(_), true) => {
