@@ -18,8 +18,8 @@ pub enum Mode {
     V2,
 }
 
-/// A v1 hierarchy: one mount with one or more controllers, or a named one (`name=systemd`). Or the v2 tree, with the
-/// controllers that its root offers.
+/// One mounted tree and its controllers: of v1, where a tree may have a name alone (`name=systemd`), or the unified one,
+/// with those that its root offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     pub controllers: Vec<String>,

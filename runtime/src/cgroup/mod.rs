@@ -7,11 +7,10 @@
 //! down the path (`cgroup.subtree_control`).
 //!
 //! ```text
-//!   absent --create--> empty --(monitor joins by JoinPaths)--> populated --kill_all--> empty --remove--> absent
+//!   absent --create--> empty --(a monitor joins it)--> populated --kill_all--> empty --remove--> absent
 //! ```
 //! Processes are never moved by pid: a write to `cgroup.procs` waits 7 to 20 ms for RCU. They are
-//! born in the unified tree (`CLONE_INTO_CGROUP`) and write `0` into each v1 `tasks` themselves;
-//! [`Cgroup::join_paths`] says where.
+//! born in the unified tree (`CLONE_INTO_CGROUP`) and write `0` into each v1 `tasks` themselves.
 //!
 //! Two drivers. With cgroupfs all of this is ours to make and remove. With systemd a pod's cgroup is a slice and a
 //! container's lies in a scope that systemd makes for us (`systemd`, `scope`; `unit` says where): below the scope

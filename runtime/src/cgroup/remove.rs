@@ -89,7 +89,7 @@ impl Cgroup {
 
     /// False: it is not ours, or somebody is in it.
     fn remove_made_parent(&self, parent: &CgroupPath) -> bool {
-        let is_gone = |tree: &Hierarchy| {
+        let remove_from = |tree: &Hierarchy| {
             let dir = parent.below(&tree.mount);
             match group::is_marked(&dir) {
                 true => std::fs::remove_dir(&dir).is_ok(),
@@ -97,12 +97,12 @@ impl Cgroup {
             }
         };
         // First: while it stands, nobody else's cgroup below it is hit.
-        if self.host.unified().is_some_and(|tree| !is_gone(tree)) {
+        if self.host.unified().is_some_and(|tree| !remove_from(tree)) {
             return false;
         }
         let mut gone = true;
         for hierarchy in self.host.v1() {
-            gone &= is_gone(hierarchy);
+            gone &= remove_from(hierarchy);
         }
         gone
     }

@@ -108,9 +108,7 @@ impl Monitor {
             tty: spec.tty,
             stdin: spec.stdin,
             window: spec.window,
-            timeout_ms: spec.timeout.map_or(0, |t| {
-                u64::try_from(t.as_millis()).unwrap_or(u64::MAX).max(1)
-            }),
+            timeout_ms: spec.timeout.map_or(0, |t| millis(t).max(1)),
         }));
         let (event, fds) = self.ask_with_end(step, request, ANSWER, Some(tx)).await?;
         let Event::ExecStarted {
@@ -164,11 +162,13 @@ impl Monitor {
         };
         match tokio::time::timeout(timeout + OVERTIME, work).await {
             Ok(result) => result,
-            Err(_) => Err(MonitorError::ExecTimedOut {
-                id: self.id().to_owned(),
-                millis: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(self.timed_out(millis(timeout))),
         }
+    }
+
+    fn timed_out(&self, millis: u64) -> MonitorError {
+        let id = self.id().to_owned();
+        MonitorError::ExecTimedOut { id, millis }
     }
 
     async fn collected(
@@ -199,11 +199,7 @@ impl Monitor {
             return Err(self.lost("exec"));
         };
         if end.timed_out {
-            let millis = timeout.map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
-            return Err(MonitorError::ExecTimedOut {
-                id: self.id().to_owned(),
-                millis,
-            });
+            return Err(self.timed_out(timeout.map_or(0, millis)));
         }
         fit(&mut out, &mut err);
         Ok(ExecOutput {
@@ -212,6 +208,10 @@ impl Monitor {
             code: end.code,
         })
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Waits for `end`; from then on `reading` has [`DRAIN`] left.
