@@ -21,30 +21,14 @@ impl Mac {
         };
         Self([0x0a, 0x58, a, b, c, d])
     }
-}
 
-impl Mac {
     /// The address that the kernel gives an interface of this hardware address (RFC 4291, appendix A).
     pub(crate) fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
-        Ipv6Addr::from([
-            0xfe,
-            0x80,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            a ^ 2,
-            b,
-            c,
-            0xff,
-            0xfe,
-            d,
-            e,
-            f,
-        ])
+        let word = |high, low| u16::from_be_bytes([high, low]);
+        let (one, two) = (word(a ^ 2, b), word(c, 0xff));
+        let (three, four) = (word(0xfe, d), word(e, f));
+        Ipv6Addr::new(0xfe80, 0, 0, 0, one, two, three, four)
     }
 }
 

@@ -101,15 +101,7 @@ impl Counters {
 
 /// Asks for a link by name; `None` when there is none.
 pub(crate) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkError> {
-    let request = Message::new(
-        RTM_GETLINK,
-        0,
-        format!("look up link {name}"),
-        &ifinfo(0, 0),
-        |a| {
-            a.put_str(IFLA_IFNAME, name);
-        },
-    );
+    let request = by_name(RTM_GETLINK, 0, format!("look up link {name}"), name);
     match socket.ask(&request) {
         Ok(replies) => Ok(links(&replies).next()),
         Err(error) if error.errno == Errno::NODEV => Ok(None),
@@ -119,7 +111,7 @@ pub(crate) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, Netl
 
 /// Every link of the socket's network namespace.
 pub(crate) fn list(socket: &mut Socket) -> Result<Vec<Link>, NetlinkError> {
-    let request = Message::new(RTM_GETLINK, NLM_F_DUMP, "list links", &ifinfo(0, 0), |_| {});
+    let request = Message::new(RTM_GETLINK, NLM_F_DUMP, "list links", &ifinfo(0, 0), |a| a);
     Ok(links(&socket.ask(&request)?).collect())
 }
 
@@ -130,7 +122,7 @@ pub(crate) fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, Ne
         NLM_F_DUMP,
         "list addresses",
         &[0u8; IFADDR],
-        |_| {},
+        |a| a,
     );
     let replies = socket.ask(&request)?;
     let of_link = replies.iter().filter(|reply| {
@@ -138,15 +130,18 @@ pub(crate) fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, Ne
     });
     let parse = |reply: &netlink::Reply| {
         let prefix = *reply.body.get(1)?;
-        let pick = |wanted| reply.attributes(IFADDR).find(|(kind, _)| *kind == wanted);
-        let (_, bytes) = pick(IFA_LOCAL).or_else(|| pick(IFA_ADDRESS))?;
+        let address = |kind| reply.attribute(IFADDR, kind);
+        let bytes = address(IFA_LOCAL).or_else(|| address(IFA_ADDRESS))?;
         Cidr::new(ip_from(bytes)?, prefix)
     };
     Ok(of_link.filter_map(parse).collect())
 }
 
 /// Makes a link of the kind that `fill` says, up.
-pub(crate) fn new_link(step: String, fill: impl FnOnce(&mut netlink::Attrs)) -> Message {
+pub(crate) fn new_link(
+    step: String,
+    fill: impl FnOnce(&mut netlink::Attrs) -> &mut netlink::Attrs,
+) -> Message {
     let flags = NLM_F_CREATE | NLM_F_EXCL;
     Message::new(RTM_NEWLINK, flags, step, &ifinfo(0, IFF_UP), fill)
 }
@@ -158,9 +153,7 @@ pub(crate) fn add_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
         if let Some(mtu) = mtu {
             a.put_u32(IFLA_MTU, mtu);
         }
-        a.nest(IFLA_LINKINFO, |info| {
-            info.put(IFLA_INFO_KIND, b"bridge");
-        });
+        a.nest(IFLA_LINKINFO, |info| info.put(IFLA_INFO_KIND, b"bridge"))
     })
 }
 
@@ -196,9 +189,10 @@ pub(crate) fn add_veth(pair: &VethPair<'_>) -> Message {
                     if let Some(mtu) = pair.mtu {
                         peer.put_u32(IFLA_MTU, mtu);
                     }
-                });
-            });
-        });
+                    peer
+                })
+            })
+        })
     })
 }
 
@@ -209,9 +203,9 @@ pub(crate) fn set_hairpin(port: &str) -> Message {
         a.put_str(IFLA_IFNAME, port).nest(IFLA_LINKINFO, |info| {
             info.put(IFLA_INFO_SLAVE_KIND, b"bridge");
             info.nest(IFLA_INFO_SLAVE_DATA, |data| {
-                data.put(IFLA_BRPORT_MODE, &[1]);
-            });
-        });
+                data.put(IFLA_BRPORT_MODE, &[1])
+            })
+        })
     })
 }
 
@@ -222,44 +216,25 @@ pub(crate) fn loopback_up() -> Message {
         0,
         "bring lo up",
         &ifinfo(LOOPBACK, IFF_UP),
-        |_| {},
+        |a| a,
     )
 }
 
 /// Brings a link up by name.
 pub(crate) fn set_up(name: &str) -> Message {
-    Message::new(
-        RTM_NEWLINK,
-        0,
-        format!("bring {name} up"),
-        &ifinfo(0, IFF_UP),
-        |a| {
-            a.put_str(IFLA_IFNAME, name);
-        },
-    )
+    by_name(RTM_NEWLINK, IFF_UP, format!("bring {name} up"), name)
 }
 
 /// Deletes a link by name; one that is gone already counts as deleted.
 pub(crate) fn delete(name: &str) -> Message {
-    Message::new(
-        RTM_DELLINK,
-        0,
-        format!("delete link {name}"),
-        &ifinfo(0, 0),
-        |a| {
-            a.put_str(IFLA_IFNAME, name);
-        },
-    )
-    .tolerate(Errno::NODEV)
+    by_name(RTM_DELLINK, 0, format!("delete link {name}"), name).tolerate(Errno::NODEV)
 }
 
 /// Whether an event says that the link `name` is gone. The same type with a bridge's family only says that a port left.
 pub(crate) fn is_gone(event: &netlink::Reply, name: &str) -> bool {
     event.kind == RTM_DELLINK
         && event.body.first() == Some(&AF_UNSPEC)
-        && event
-            .attributes(IFINFO)
-            .any(|(kind, value)| kind == IFLA_IFNAME && text(value) == name)
+        && event.attribute(IFINFO, IFLA_IFNAME).map(text).as_deref() == Some(name)
 }
 
 /// Gives a link an address. IPv6 skips duplicate detection: addresses here are handed out once.
@@ -285,8 +260,15 @@ pub(crate) fn add_address(index: u32, address: Cidr) -> Message {
             if !v4 {
                 a.put_u32(IFA_FLAGS, IFA_F_NODAD);
             }
+            a
         },
     )
+}
+
+/// About the link of this name, and with `flags` to set.
+fn by_name(kind: u16, flags: u32, step: String, name: &str) -> Message {
+    let fixed = ifinfo(0, flags);
+    Message::new(kind, 0, step, &fixed, |a| a.put_str(IFLA_IFNAME, name))
 }
 
 fn links(replies: &[netlink::Reply]) -> impl Iterator<Item = Link> {
@@ -316,9 +298,8 @@ fn links(replies: &[netlink::Reply]) -> impl Iterator<Item = Link> {
                     }
                     IFLA_STATS64 => link.counters = Counters::parse(value),
                     IFLA_LINKINFO => {
-                        let kind =
-                            netlink::attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
-                        link.kind = kind.map(|(_, value)| text(value)).unwrap_or_default();
+                        let kind = netlink::attribute(value, IFLA_INFO_KIND);
+                        link.kind = kind.map(text).unwrap_or_default();
                     }
                     _ => {}
                 }
@@ -337,9 +318,6 @@ fn ifinfo(index: u32, flags: u32) -> [u8; IFINFO] {
 }
 
 pub(crate) fn text(value: &[u8]) -> String {
-    let end = value
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(value.len());
-    String::from_utf8_lossy(&value[..end]).into_owned()
+    let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
 }

@@ -3,7 +3,7 @@
 //!
 //! Why no crate: the work per pod is six fixed messages, sent as **one** datagram per network namespace and answered
 //! synchronously by the kernel, and the nftables crates shell out or are GPL. What is here is the wire format and no
-//! policy: lengths, padding, acknowledgements.
+//! policy: lengths, padding, acknowledgements. One file, for a socket is nothing without its messages' numbers and flags.
 //!
 //! A socket belongs for ever to the network namespace of the thread that opened it.
 
@@ -73,7 +73,11 @@ impl Attrs {
         self.put(kind, &bytes)
     }
 
-    pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Attrs)) -> &mut Self {
+    pub(crate) fn nest(
+        &mut self,
+        kind: u16,
+        fill: impl FnOnce(&mut Attrs) -> &mut Attrs,
+    ) -> &mut Self {
         self.nest_after(kind, &[], fill)
     }
 
@@ -82,7 +86,7 @@ impl Attrs {
         &mut self,
         kind: u16,
         prefix: &[u8],
-        fill: impl FnOnce(&mut Attrs),
+        fill: impl FnOnce(&mut Attrs) -> &mut Attrs,
     ) -> &mut Self {
         let mut inner = Attrs(prefix.to_vec());
         fill(&mut inner);
@@ -111,7 +115,7 @@ impl Message {
         flags: u16,
         step: impl Into<String>,
         fixed: &[u8],
-        fill: impl FnOnce(&mut Attrs),
+        fill: impl FnOnce(&mut Attrs) -> &mut Attrs,
     ) -> Self {
         let mut attrs = Attrs(fixed.to_vec());
         attrs.pad();
@@ -159,7 +163,12 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// The attributes after a fixed structure of `fixed` bytes.
+    /// The first attribute of a kind, after a fixed structure of `fixed` bytes.
+    pub(crate) fn attribute(&self, fixed: usize, kind: u16) -> Option<&[u8]> {
+        attribute(self.body.get(fixed..)?, kind)
+    }
+
+    /// All attributes after such a structure.
     pub(crate) fn attributes(&self, fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
         attributes(self.body.get(fixed..).unwrap_or_default())
     }
@@ -170,8 +179,13 @@ impl Reply {
     }
 }
 
+/// The first attribute of a kind.
+pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
 /// Walks attributes; stops at the first that does not fit.
-pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
         let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?) & NLA_TYPE_MASK;
@@ -198,15 +212,11 @@ pub(crate) struct Socket {
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     pub(crate) fn open(family: Family) -> Result<Self, NetlinkError> {
-        Self::open_with_groups(family, 0)
+        Self::listen(family, 0)
     }
 
     /// Opens a socket that also hears of what others change: see [`Socket::next_events`].
     pub(crate) fn listen(family: Family, groups: u32) -> Result<Self, NetlinkError> {
-        Self::open_with_groups(family, groups)
-    }
-
-    fn open_with_groups(family: Family, groups: u32) -> Result<Self, NetlinkError> {
         let protocol = match family {
             Family::Route => None,
             Family::Netfilter => Some(netlink::NETFILTER),
@@ -334,7 +344,7 @@ impl Socket {
 
     /// The next datagram of events; call it when the socket is readable.
     pub(crate) fn next_events(&self) -> Result<Vec<Reply>, NetlinkError> {
-        let asked = Message::new(NLMSG_NOOP, 0, "listen for changes", &[], |_| {});
+        let asked = Message::new(NLMSG_NOOP, 0, "listen for changes", &[], |a| a);
         self.receive(&asked)
     }
 
@@ -408,9 +418,7 @@ mod tests {
     #[test]
     fn attributes_are_padded_and_nested_ones_keep_their_own_length() {
         let mut attrs = Attrs::default();
-        attrs.put(1, b"abc").nest(2, |inner| {
-            inner.put_str(3, "x");
-        });
+        attrs.put(1, b"abc").nest(2, |inner| inner.put_str(3, "x"));
         let seen: Vec<_> = attributes(&attrs.0).collect();
         assert_eq!(seen[0], (1, &b"abc"[..]));
         assert_eq!((seen[1].0, attrs.0.len()), (2, 8 + 12));

@@ -30,7 +30,7 @@ pub(crate) fn default_gateways(
     socket: &mut Socket,
     index: u32,
 ) -> Result<Vec<IpAddr>, NetlinkError> {
-    let request = Message::new(RTM_GETROUTE, NLM_F_DUMP, "list routes", &[0; RTMSG], |_| {});
+    let request = Message::new(RTM_GETROUTE, NLM_F_DUMP, "list routes", &[0; RTMSG], |a| a);
     let replies = socket.ask(&request)?;
     // The length of the destination's prefix, and the table.
     let default = replies.iter().filter(|reply| {
@@ -39,9 +39,8 @@ pub(crate) fn default_gateways(
             && reply.body.get(4) == Some(&RT_TABLE_MAIN)
     });
     let gateway = |reply: &Reply| {
-        let pick = |wanted| reply.attributes(RTMSG).find(|(kind, _)| *kind == wanted);
-        let (_, by) = pick(RTA_OIF)?;
-        let (_, gateway) = pick(RTA_GATEWAY)?;
+        let by = reply.attribute(RTMSG, RTA_OIF)?;
+        let gateway = reply.attribute(RTMSG, RTA_GATEWAY)?;
         (by == index.to_ne_bytes()).then(|| ip_from(gateway))?
     };
     Ok(default.filter_map(gateway).collect())
@@ -62,7 +61,7 @@ pub(crate) fn add_default_route(index: u32, gateway: IpAddr) -> Message {
         &fixed,
         |a| {
             a.put(RTA_GATEWAY, &ip_bytes(gateway))
-                .put_u32(RTA_OIF, index);
+                .put_u32(RTA_OIF, index)
         },
     )
 }
@@ -81,7 +80,7 @@ pub(crate) fn add_loopback6_route(index: u32) -> Message {
     Message::new(RTM_NEWROUTE, NLM_F_CREATE, step, &fixed, |a| {
         a.put(RTA_DST, &loopback.octets())
             .put_u32(RTA_OIF, index)
-            .put_u32(RTA_PRIORITY, AFTER_LOOPBACK);
+            .put_u32(RTA_PRIORITY, AFTER_LOOPBACK)
     })
     .tolerate(Errno::EXIST)
 }

@@ -87,7 +87,8 @@ pub(crate) fn shape(link: u32, name: &str, bucket: Bucket) -> Message {
             if rate32 == u32::MAX {
                 options.put(TCA_TBF_RATE64, &bucket.rate.to_ne_bytes());
             }
-        });
+            options
+        })
     })
 }
 
@@ -95,15 +96,14 @@ pub(crate) fn shape(link: u32, name: &str, bucket: Bucket) -> Message {
 pub(crate) fn add_ifb(name: &str) -> Message {
     let step = format!("create ifb device {name}");
     link::new_link(step, |a| {
-        a.put_str(IFLA_IFNAME, name).nest(IFLA_LINKINFO, |info| {
-            info.put(IFLA_INFO_KIND, b"ifb");
-        });
+        a.put_str(IFLA_IFNAME, name)
+            .nest(IFLA_LINKINFO, |info| info.put(IFLA_INFO_KIND, b"ifb"))
     })
 }
 
 /// Sends what a link receives through the device of index `through` first.
 pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
-    let ingress = qdisc(link, TC_H_INGRESS, INGRESS_HANDLE, "ingress", name, |_| {});
+    let ingress = qdisc(link, TC_H_INGRESS, INGRESS_HANDLE, "ingress", name, |a| a);
     let priority_and_protocol = 1 << 16 | u32::from(ETH_P_ALL.to_be());
     let fixed = tcmsg(link, 0, INGRESS_HANDLE, priority_and_protocol);
     // struct tc_u32_sel with one key that matches everything.
@@ -125,11 +125,11 @@ pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
                 actions.nest(1, |first| {
                     first.put_str(TCA_ACT_KIND, "mirred");
                     first.nest(TCA_ACT_OPTIONS, |parameters| {
-                        parameters.put(TCA_MIRRED_PARMS, &mirred);
-                    });
-                });
-            });
-        });
+                        parameters.put(TCA_MIRRED_PARMS, &mirred)
+                    })
+                })
+            })
+        })
     });
     [ingress, filter]
 }
@@ -137,15 +137,12 @@ pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
 /// The kinds of the queues of a link.
 pub(crate) fn queues(socket: &mut Socket, link: u32) -> Result<Vec<String>, NetlinkError> {
     let fixed = tcmsg(link, 0, 0, 0);
-    let request = Message::new(RTM_GETQDISC, NLM_F_DUMP, "list queues", &fixed, |_| {});
+    let request = Message::new(RTM_GETQDISC, NLM_F_DUMP, "list queues", &fixed, |a| a);
     let replies = socket.ask(&request)?;
     let of_link = replies.iter().filter(|reply| {
         reply.kind == RTM_NEWQDISC && reply.body.get(4..8) == Some(&link.to_ne_bytes()[..])
     });
-    let kind = |reply: &crate::netlink::Reply| {
-        let (_, kind) = reply.attributes(TCMSG).find(|(key, _)| *key == TCA_KIND)?;
-        Some(link::text(kind))
-    };
+    let kind = |reply: &crate::netlink::Reply| reply.attribute(TCMSG, TCA_KIND).map(link::text);
     Ok(of_link.filter_map(kind).collect())
 }
 
@@ -155,14 +152,14 @@ fn qdisc(
     handle: u32,
     kind: &str,
     name: &str,
-    fill: impl FnOnce(&mut crate::netlink::Attrs),
+    fill: impl FnOnce(&mut crate::netlink::Attrs) -> &mut crate::netlink::Attrs,
 ) -> Message {
     let fixed = tcmsg(link, handle, parent, 0);
     let step = format!("add {kind} queue to {name}");
     let flags = NLM_F_CREATE | NLM_F_REPLACE;
     Message::new(RTM_NEWQDISC, flags, step, &fixed, |a| {
         a.put_str(TCA_KIND, kind);
-        fill(a);
+        fill(a)
     })
 }
 

@@ -37,13 +37,13 @@ pub(crate) fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), Net
             a.nest(CTA_TUPLE_ORIG, |tuple| {
                 tuple.nest(CTA_TUPLE_PROTO, |proto| {
                     proto.put(CTA_PROTO_NUM, &[Protocol::Udp.number()]);
-                    proto.put(CTA_PROTO_DST_PORT, &port.host_port.to_be_bytes());
-                });
+                    proto.put(CTA_PROTO_DST_PORT, &port.host_port.to_be_bytes())
+                })
             });
             a.nest(CTA_FILTER, |filter| {
                 filter.put_u32(CTA_FILTER_ORIG_FLAGS, BY_PROTOCOL_AND_PORT);
-                filter.put_u32(CTA_FILTER_REPLY_FLAGS, 0);
-            });
+                filter.put_u32(CTA_FILTER_REPLY_FLAGS, 0)
+            })
         });
         match socket.run(&[request.tolerate(Errno::NOENT)]) {
             Err(error) if matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP) => {

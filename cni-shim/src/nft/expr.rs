@@ -115,15 +115,7 @@ impl Rule {
             .map(|byte| mask_byte(u32::from(prefix).saturating_sub(byte * 8)))
             .collect();
         self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, offset, length, R0)
-            .expression("bitwise", |a| {
-                a.put_be32(1, R0).put_be32(2, R0).put_be32(3, length);
-                a.nest(4, |mask_data| {
-                    mask_data.put(NFTA_DATA_VALUE, &mask);
-                });
-                a.nest(5, |xor| {
-                    xor.put(NFTA_DATA_VALUE, &vec![0u8; mask.len()]);
-                });
-            })
+            .mask(&mask)
             .compare(is, network)
     }
 
@@ -132,30 +124,20 @@ impl Rule {
         self.expression("fib", |a| {
             a.put_be32(1, R0)
                 .put_be32(2, NFT_FIB_RESULT_ADDRTYPE)
-                .put_be32(3, NFTA_FIB_F_DADDR);
+                .put_be32(3, NFTA_FIB_F_DADDR)
         })
         .compare(true, &RTN_LOCAL.to_ne_bytes())
     }
 
     /// Only packets of connections whose destination was rewritten.
     pub(crate) fn was_dnated(self) -> Self {
-        self.expression("ct", |a| {
-            a.put_be32(1, R0).put_be32(2, NFT_CT_STATUS);
-        })
-        .expression("bitwise", |a| {
-            a.put_be32(1, R0).put_be32(2, R0).put_be32(3, 4);
-            a.nest(4, |mask| {
-                mask.put(NFTA_DATA_VALUE, &IPS_DST_NAT.to_ne_bytes());
-            });
-            a.nest(5, |xor| {
-                xor.put(NFTA_DATA_VALUE, &[0u8; 4]);
-            });
-        })
-        .compare(false, &[0u8; 4])
+        self.expression("ct", |a| a.put_be32(1, R0).put_be32(2, NFT_CT_STATUS))
+            .mask(&IPS_DST_NAT.to_ne_bytes())
+            .compare(false, &[0u8; 4])
     }
 
     pub(crate) fn masquerade(self) -> Self {
-        self.expression("masq", |_| {})
+        self.expression("masq", |a| a)
     }
 
     pub(crate) fn drop_packet(self) -> Self {
@@ -215,18 +197,16 @@ impl Rule {
         rule.load_meta(NFT_META_L4PROTO, key)
             .load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key + 1)
             .expression("lookup", |a| {
-                a.put_str(1, map).put_be32(2, R0).put_be32(3, R0);
+                a.put_str(1, map).put_be32(2, R0).put_be32(3, R0)
             })
             .expression("nat", |a| {
                 a.put_be32(1, NFT_NAT_DNAT).put_be32(2, u32::from(family));
-                a.put_be32(3, R0).put_be32(5, R0 + words);
+                a.put_be32(3, R0).put_be32(5, R0 + words)
             })
     }
 
     fn load_meta(self, key: u32, register: u32) -> Self {
-        self.expression("meta", |a| {
-            a.put_be32(1, register).put_be32(2, key);
-        })
+        self.expression("meta", |a| a.put_be32(1, register).put_be32(2, key))
     }
 
     fn load_payload(self, base: u32, offset: u32, length: u32, register: u32) -> Self {
@@ -234,14 +214,24 @@ impl Rule {
             a.put_be32(1, register)
                 .put_be32(2, base)
                 .put_be32(3, offset)
-                .put_be32(4, length);
+                .put_be32(4, length)
+        })
+    }
+
+    /// Leaves of what was loaded the bits of a mask of its length.
+    fn mask(self, mask: &[u8]) -> Self {
+        self.expression("bitwise", |a| {
+            a.put_be32(1, R0).put_be32(2, R0);
+            a.put_be32(3, mask.len() as u32);
+            a.nest(4, |kept| kept.put(NFTA_DATA_VALUE, mask));
+            a.nest(5, |xor| xor.put(NFTA_DATA_VALUE, &vec![0u8; mask.len()]))
         })
     }
 
     fn look_up(self, is: bool, set: &str) -> Self {
         self.expression("lookup", |a| {
             a.put_str(1, set).put_be32(2, R0);
-            a.put_be32(5, if is { 0 } else { NFT_LOOKUP_F_INV });
+            a.put_be32(5, if is { 0 } else { NFT_LOOKUP_F_INV })
         })
     }
 
@@ -249,9 +239,7 @@ impl Rule {
         let operator = if equal { NFT_CMP_EQ } else { NFT_CMP_NEQ };
         self.expression("cmp", |a| {
             a.put_be32(1, R0).put_be32(2, operator);
-            a.nest(3, |data| {
-                data.put(NFTA_DATA_VALUE, value);
-            });
+            a.nest(3, |data| data.put(NFTA_DATA_VALUE, value))
         })
     }
 
@@ -263,16 +251,17 @@ impl Rule {
                     if let Some(chain) = chain {
                         verdict.put_str(NFTA_VERDICT_CHAIN, chain);
                     }
-                });
-            });
+                    verdict
+                })
+            })
         })
     }
 
-    fn expression(mut self, name: &str, fill: impl FnOnce(&mut Attrs)) -> Self {
+    fn expression(mut self, name: &str, fill: impl FnOnce(&mut Attrs) -> &mut Attrs) -> Self {
         self.0.nest(NFTA_LIST_ELEM, |element| {
             element
                 .put_str(NFTA_EXPR_NAME, name)
-                .nest(NFTA_EXPR_DATA, fill);
+                .nest(NFTA_EXPR_DATA, fill)
         });
         self
     }

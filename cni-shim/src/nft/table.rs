@@ -2,7 +2,7 @@
 
 use super::expr::Rule;
 use super::family::nfgenmsg;
-use crate::netlink::{Attrs, Message, NLM_F_APPEND, NLM_F_CREATE, Reply, attributes};
+use crate::netlink::{Attrs, Message, NLM_F_APPEND, NLM_F_CREATE, Reply, attribute};
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFNL_MSG_BATCH_BEGIN: u16 = 16;
@@ -52,7 +52,7 @@ impl Type {
 /// What any kernel with nftables answers.
 pub(crate) fn generation() -> Message {
     let kind = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_GETGEN;
-    Message::new(kind, 0, "see nftables".to_owned(), &nfgenmsg(0, 0), |_| {})
+    Message::new(kind, 0, "see nftables".to_owned(), &nfgenmsg(0, 0), |a| a)
 }
 
 /// Where a base chain is hooked in.
@@ -75,14 +75,12 @@ pub(crate) struct Element {
 impl Element {
     /// Whether the kernel's answer to [`Table::look_up_element`] shows this element.
     pub(crate) fn is_told_by(&self, reply: &Reply) -> bool {
-        let within = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted);
         let told = || {
-            let (_, list) = reply.attributes(4).find(|(kind, _)| *kind == 3)?;
-            let (_, entry) = within(list, 1)?;
+            let entry = attribute(reply.attribute(4, 3)?, 1)?;
             let Some(data) = &self.data else {
                 return Some(true);
             };
-            let (_, value) = within(within(entry, 2)?.1, 1)?;
+            let value = attribute(attribute(entry, 2)?, 1)?;
             Some(value == data)
         };
         told() == Some(true)
@@ -111,14 +109,14 @@ impl Table {
     pub(crate) fn remove(&self, family: u8) -> [Message; 2] {
         [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE].map(|kind| {
             self.message(family, kind, NLM_F_CREATE, "table", |a| {
-                a.put_str(1, &self.0);
+                a.put_str(1, &self.0)
             })
         })
     }
 
     pub(crate) fn look_up(&self, family: u8) -> Message {
         self.message(family, NFT_MSG_GETTABLE, 0, "look it up", |a| {
-            a.put_str(1, &self.0);
+            a.put_str(1, &self.0)
         })
     }
 
@@ -128,10 +126,11 @@ impl Table {
             if let Some(hook) = hook {
                 a.nest(4, |h| {
                     h.put_be32(1, hook.number)
-                        .put(2, &hook.priority.to_be_bytes());
+                        .put(2, &hook.priority.to_be_bytes())
                 });
                 a.put_str(7, hook.kind);
             }
+            a
         })
     }
 
@@ -139,7 +138,10 @@ impl Table {
         let flags = NLM_F_CREATE | NLM_F_APPEND;
         self.message(family, NFT_MSG_NEWRULE, flags, chain, |a| {
             a.put_str(1, &self.0).put_str(2, chain);
-            a.nest(4, |list| *list = rule.into_expressions());
+            a.nest(4, |list| {
+                *list = rule.into_expressions();
+                list
+            })
         })
     }
 
@@ -161,43 +163,34 @@ impl Table {
                 let (data_type, data_length) = Type::concatenated(data);
                 a.put_be32(6, data_type).put_be32(7, data_length);
             }
-            a.put_be32(10, id);
+            a.put_be32(10, id)
         })
     }
 
     pub(crate) fn element(&self, change: Change, element: &Element) -> Message {
-        let kind = match change {
-            Change::Add => NFT_MSG_NEWSETELEM,
-            Change::Remove => NFT_MSG_DELSETELEM,
+        let (kind, data) = match change {
+            Change::Add => (NFT_MSG_NEWSETELEM, element.data.as_deref()),
+            Change::Remove => (NFT_MSG_DELSETELEM, None),
         };
-        self.message(element.family, kind, NLM_F_CREATE, element.set, |a| {
-            a.put_str(1, &self.0).put_str(2, element.set);
-            a.nest(3, |list| {
-                list.nest(1, |entry| {
-                    entry.nest(1, |key| {
-                        key.put(1, &element.key);
-                    });
-                    if let (Change::Add, Some(bytes)) = (change, &element.data) {
-                        entry.nest(2, |data| {
-                            data.put(1, bytes);
-                        });
-                    }
-                });
-            });
-        })
+        self.about(element, kind, NLM_F_CREATE, data)
     }
 
     pub(crate) fn look_up_element(&self, element: &Element) -> Message {
-        let (family, kind) = (element.family, NFT_MSG_GETSETELEM);
-        self.message(family, kind, 0, element.set, |a| {
+        self.about(element, NFT_MSG_GETSETELEM, 0, None)
+    }
+
+    fn about(&self, element: &Element, kind: u16, flags: u16, data: Option<&[u8]>) -> Message {
+        self.message(element.family, kind, flags, element.set, |a| {
             a.put_str(1, &self.0).put_str(2, element.set);
             a.nest(3, |list| {
                 list.nest(1, |entry| {
-                    entry.nest(1, |key| {
-                        key.put(1, &element.key);
-                    });
-                });
-            });
+                    entry.nest(1, |key| key.put(1, &element.key));
+                    if let Some(bytes) = data {
+                        entry.nest(2, |data| data.put(1, bytes));
+                    }
+                    entry
+                })
+            })
         })
     }
 
@@ -206,7 +199,7 @@ impl Table {
         [NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END].map(|kind| {
             let fixed = nfgenmsg(0, NFNL_SUBSYS_NFTABLES);
             let step = format!("change nftables table {}", self.0);
-            Message::new(kind, 0, step, &fixed, |_| {})
+            Message::new(kind, 0, step, &fixed, |a| a)
         })
     }
 
@@ -216,7 +209,7 @@ impl Table {
         kind: u16,
         flags: u16,
         what: &str,
-        fill: impl FnOnce(&mut Attrs),
+        fill: impl FnOnce(&mut Attrs) -> &mut Attrs,
     ) -> Message {
         let verb = match kind {
             NFT_MSG_DELTABLE | NFT_MSG_DELSETELEM => "remove from",
