@@ -69,10 +69,9 @@ impl Attachments {
     pub(crate) fn choose(&self) -> Result<Choice, NotReady> {
         match self.cni.look() {
             Found::List { list, .. } => Ok(Choice::Cni(list)),
-            Found::Invalid(wrong) => Err(NotReady {
-                reason: "InvalidCniConfiguration",
-                message: wrong.join("; "),
-            }),
+            Found::Invalid(wrong) => {
+                Err(NotReady::new("InvalidCniConfiguration", wrong.join("; ")))
+            }
             Found::Nothing => self.bridge().map(|_| Choice::Bridge),
         }
     }
@@ -245,14 +244,9 @@ impl Attachments {
 }
 
 pub(crate) fn no_network(conf_dir: &Path) -> NotReady {
-    let message = format!(
-        "no CNI configuration in {} and no built-in bridge",
-        conf_dir.display()
-    );
-    NotReady {
-        reason: "NetworkNotConfigured",
-        message,
-    }
+    let dir = conf_dir.display();
+    let message = format!("no CNI configuration in {dir} and no built-in bridge");
+    NotReady::new("NetworkNotConfigured", message)
 }
 
 pub(crate) fn log_undo(sandbox: &str, error: &NetworkError) {

@@ -9,17 +9,17 @@ const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 /// Limits outside of 1k to 1P bits per second are refused, as by peers.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
 
-/// In bits per second, and bits; 0 is none.
+/// In bits per second, and bits; 0 is none. Some runtimes ask with keys in capitals: Go reads them either way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Limits {
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(alias = "IngressRate", skip_serializing_if = "is_zero")]
     pub(crate) ingress_rate: u64,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(alias = "IngressBurst", skip_serializing_if = "is_zero")]
     pub(crate) ingress_burst: u64,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(alias = "EgressRate", skip_serializing_if = "is_zero")]
     pub(crate) egress_rate: u64,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(alias = "EgressBurst", skip_serializing_if = "is_zero")]
     pub(crate) egress_burst: u64,
 }
 

@@ -18,13 +18,16 @@ pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> 
 
 /// Removes a file, and what was being written to take its place. One that is gone is fine.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    for path in [path.to_owned(), temporary(path)] {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+    gone(fs::remove_file(path))?;
+    gone(fs::remove_file(temporary(path)))
+}
+
+/// What comes of a removal, for whom it is fine if there was nothing.
+pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
-    Ok(())
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

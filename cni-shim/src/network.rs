@@ -11,15 +11,12 @@ use std::time::Duration;
 
 use crate::attachments::{Attachments, Choice, log_undo, no_network};
 use crate::bridge::{BridgeError, Wanted, unplug_name};
-use crate::cni::{Found, Tolerate};
+use crate::cni::{Found, NAME_MAX, Tolerate, is_name};
 use crate::error::NetworkError;
 use crate::namespaces::set_interface_sysctls;
 use crate::record::{Backend, Record};
 use crate::turns::Turns;
 use crate::types::{Attach, Attachment, Config, NotReady};
-
-/// Length of a sandbox id.
-const ID_MAX: usize = 128;
 
 /// How often it is looked again while a pod waits for a network.
 const READY_PAUSE: Duration = Duration::from_millis(200);
@@ -292,21 +289,15 @@ impl Network {
 fn not_ready(error: NetworkError) -> NotReady {
     match error {
         NetworkError::NotReady(why) | NetworkError::Bridge(BridgeError::NotReady(why)) => why,
-        other => NotReady {
-            reason: "NetworkSetupFailed",
-            message: other.to_string(),
-        },
+        other => NotReady::new("NetworkSetupFailed", other.to_string()),
     }
 }
 
 /// Ids become file names and plugin arguments.
 pub(crate) fn check_id(sandbox_id: &str) -> Result<(), NetworkError> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-    let starts_well = sandbox_id.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if starts_well && sandbox_id.len() <= ID_MAX && sandbox_id.bytes().all(plain) {
+    if is_name(sandbox_id) {
         return Ok(());
     }
-    Err(NetworkError::SandboxId(
-        sandbox_id.chars().take(ID_MAX).collect(),
-    ))
+    let shown = sandbox_id.chars().take(NAME_MAX).collect();
+    Err(NetworkError::SandboxId(shown))
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::Cidr;
 use crate::bandwidth::Limits;
-use crate::file::replace;
+use crate::file;
 use crate::types::{INTERFACE, PortMapping};
 
 const SCHEMA: u32 = 1;
@@ -172,19 +172,14 @@ impl Records {
     pub(crate) fn write(&self, record: &Record) -> Result<(), RecordError> {
         let path = self.path(&record.sandbox_id);
         let text = serde_json::to_vec(record).map_err(io::Error::from);
-        text.and_then(|text| replace(&path, &text, 0o600))
+        text.and_then(|text| file::replace(&path, &text, 0o600))
             .map_err(RecordError::at(format!("write {}", path.display())))
     }
 
     /// Removes a record; one that is gone already counts as removed.
     pub(crate) fn remove(&self, sandbox_id: &str) -> Result<(), RecordError> {
         let path = self.path(sandbox_id);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(RecordError::at(format!("remove {}", path.display()))(e))
-            }
-            _ => Ok(()),
-        }
+        file::remove(&path).map_err(RecordError::at(format!("remove {}", path.display())))
     }
 
     /// Where the record of a sandbox lies.

@@ -154,3 +154,9 @@ pub struct NotReady {
     pub reason: &'static str,
     pub message: String,
 }
+
+impl NotReady {
+    pub(crate) fn new(reason: &'static str, message: String) -> Self {
+        Self { reason, message }
+    }
+}

@@ -81,10 +81,8 @@ impl Bridge {
     /// Takes over the addresses and ports that `records` hold. Touches no link yet.
     /// Also sets aside the addresses that records name which cannot be read.
     pub(crate) fn new(config: BridgeConfig, loaded: &Loaded) -> Result<Self, BridgeError> {
-        validate(&config).map_err(|message| NotReady {
-            reason: "InvalidBridgeConfiguration",
-            message,
-        })?;
+        validate(&config)
+            .map_err(|message| NotReady::new("InvalidBridgeConfiguration", message))?;
         let mut state = State::open(&config)?;
         for address in loaded.unreadable.values().flat_map(|one| &one.addresses) {
             for pool in &mut state.pools {
@@ -201,15 +199,9 @@ impl Bridge {
             host.is_some_and(|host| held.addresses.iter().all(|address| v4(address.ip) != host))
         };
         warnings.extend(held.ports.iter().filter(family).map(|port| {
-            format!(
-                "host port {} is not published: pods have no address of that family",
-                port
-            )
+            format!("host port {port} is not published: pods have no address of that family")
         }));
-        Ok(Attachment {
-            warnings,
-            ..self.attachment(netns, held)
-        })
+        Ok(self.attachment(netns, held, warnings))
     }
 
     /// Undoes [`Bridge::connect`], as far as it came. Idempotent; the pod's namespace may be gone.
@@ -226,8 +218,8 @@ impl Bridge {
         self.state().release(sandbox_id, held);
     }
 
-    /// What a sandbox has, from its record.
-    pub(crate) fn attachment(&self, netns: &Path, held: &OnBridge) -> Attachment {
+    /// What a sandbox has.
+    fn attachment(&self, netns: &Path, held: &OnBridge, warnings: Vec<String>) -> Attachment {
         let state = self.state();
         let gateways: Vec<IpAddr> = state.pools.iter().map(|pool| pool.gateway().ip).collect();
         let ways_out = state.ways_out(held);
@@ -271,7 +263,7 @@ impl Bridge {
             gateways,
             network: self.config.name.clone(),
             result,
-            warnings: Vec::new(),
+            warnings,
         }
     }
 

@@ -56,11 +56,7 @@ impl State {
         match link::find(&mut self.route, name)? {
             Some(link) if link.kind != "bridge" => {
                 let message = format!("{name} exists and is not a bridge");
-                Err(NotReady {
-                    reason: "BridgeNameTaken",
-                    message,
-                }
-                .into())
+                Err(NotReady::new("BridgeNameTaken", message).into())
             }
             other => Ok(other),
         }
@@ -81,9 +77,9 @@ impl State {
                 // Another daemon of the same configuration may be faster; the look-up decides.
                 let create = link::add_bridge(name, mac, config.mtu).tolerate(Errno::EXIST);
                 self.route.run(&[create])?;
-                link::find(&mut self.route, name)?.ok_or_else(|| NotReady {
-                    reason: "BridgeVanished",
-                    message: format!("{name} was removed while being set up"),
+                link::find(&mut self.route, name)?.ok_or_else(|| {
+                    let message = format!("{name} was removed while being set up");
+                    NotReady::new("BridgeVanished", message)
                 })?
             }
         };
@@ -174,11 +170,7 @@ impl State {
             Some(other) => {
                 let message =
                     format!("bridge {name} has address {other}, which is not in the configuration");
-                Err(NotReady {
-                    reason: "BridgeInUse",
-                    message,
-                }
-                .into())
+                Err(NotReady::new("BridgeInUse", message).into())
             }
         }
     }

@@ -11,7 +11,7 @@ pub(crate) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1
 /// A configuration file larger than this is refused.
 pub(crate) const CONFIG_MAX: usize = 1 << 20;
 const PLUGINS_MAX: usize = 64;
-const NAME_MAX: usize = 128;
+pub(crate) const NAME_MAX: usize = 128;
 
 /// Keys that belong to the list and are set per call.
 const LIST_KEYS: [&str; 3] = ["cniVersion", "name", "capabilities"];
@@ -185,20 +185,17 @@ impl Plugin {
 
 /// The highest version that both sides know, of `cniVersion` and `cniVersions`.
 fn version(map: &Map<String, Value>) -> Result<Version, String> {
+    const NO_STRINGS: &str = "\"cniVersions\" must be a list of strings";
     let single = string(map, "cniVersion")?;
     let mut offered: Vec<&str> = single.into_iter().collect();
     match map.get("cniVersions") {
         None | Some(Value::Null) => {}
         Some(Value::Array(more)) => {
             for version in more {
-                offered.push(
-                    version
-                        .as_str()
-                        .ok_or("\"cniVersions\" must be a list of strings")?,
-                );
+                offered.push(version.as_str().ok_or(NO_STRINGS)?);
             }
         }
-        Some(_) => return Err("\"cniVersions\" must be a list of strings".into()),
+        Some(_) => return Err(NO_STRINGS.into()),
     }
     offered
         .iter()
@@ -215,15 +212,20 @@ fn version(map: &Map<String, Value>) -> Result<Version, String> {
 
 /// A network's name becomes a part of paths.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if starts_well && name.len() <= NAME_MAX && name.bytes().all(plain) {
+    if is_name(name) {
         return Ok(());
     }
     Err(format!(
         "invalid name {:?}: only letters, digits, '_', '.' and '-' are allowed",
         shorten(name)
     ))
+}
+
+/// Whether a text may be the name of a network, or a container's id.
+pub(crate) fn is_name(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    starts_well && text.len() <= NAME_MAX && text.bytes().all(plain)
 }
 
 fn string<'a>(map: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>, String> {
@@ -246,7 +248,7 @@ fn boolean(map: &Map<String, Value>, key: &str) -> Result<bool, String> {
 }
 
 /// Enough of a hostile text for an error line.
-fn shorten(text: &str) -> String {
+pub(crate) fn shorten(text: &str) -> String {
     text.chars().take(64).collect()
 }
 

@@ -17,13 +17,6 @@ impl Cni {
     /// Lets plugins drop what belongs to no attachment in `valid` (CRI-517). Attachments of other runtimes whose
     /// namespace is alive count as valid: sharing a cache must not cost them their addresses.
     pub(crate) async fn gc(&self, list: &ConfList, valid: &[Held]) -> Result<(), CniError> {
-        if !list.collects() {
-            return Ok(());
-        }
-        let mut attachments: Vec<Value> = valid
-            .iter()
-            .map(|held| json!({ "containerID": held.sandbox_id, "ifname": held.interface }))
-            .collect();
         let is_alive = |entry: &Entry| {
             let known = |held: &Held| {
                 held.sandbox_id == entry.container_id && held.interface == entry.if_name
@@ -33,11 +26,12 @@ impl Cni {
                 && is_namespace(Path::new(&entry.netns))
         };
         let others = self.cache.find(|_| true, is_alive);
-        attachments.extend(
-            others
-                .iter()
-                .map(|entry| json!({ "containerID": entry.container_id, "ifname": entry.if_name })),
-        );
+        let others = others.iter().map(|one| (&one.container_id, &one.if_name));
+        let ours = valid.iter().map(|one| (&one.sandbox_id, &one.interface));
+        let attachments: Vec<Value> = ours
+            .chain(others)
+            .map(|(id, interface)| json!({ "containerID": id, "ifname": interface }))
+            .collect();
         let mut extra = Map::new();
         extra.insert("cni.dev/valid-attachments".into(), json!(attachments));
         extra.insert("cni.dev/attachments".into(), json!(attachments));
@@ -45,7 +39,7 @@ impl Cni {
         let mut first = Ok(());
         for plugin in &list.plugins {
             let done = self
-                .call_list(Verb::Gc, list, plugin, extra.clone(), deadline)
+                .run(Verb::Gc, list, plugin, extra.clone(), &[], deadline)
                 .await;
             first = first.and(done.map(drop));
         }

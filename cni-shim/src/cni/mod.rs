@@ -35,12 +35,12 @@ use tokio::time::Instant;
 
 use crate::record::OnCni;
 use crate::types::{Attach, Attachment, Config, INTERFACE};
-use cache::Cache;
+use cache::{Cache, Entry};
 use confdir::ConfDir;
 pub(crate) use confdir::Found;
 pub(crate) use conflist::ConfList;
 use conflist::Plugin;
-pub(crate) use conflist::{VERSIONS, Version, check_name};
+pub(crate) use conflist::{NAME_MAX, VERSIONS, Version, check_name, is_name, shorten};
 pub use error::CniError;
 use invoke::{Call, Verb};
 pub(crate) use patience::Patience;
@@ -158,12 +158,12 @@ impl Cni {
         deadline: Instant,
     ) -> Result<(), CniError> {
         let target = Target::new(sandbox_id, netns, held)?;
-        let cached = self.cached_result(&target);
+        let added = self.cached(sandbox_id, held);
         let begun_here = self.begun.lock().remove(sandbox_id);
-        let added = self.cache.read(&held.network, sandbox_id, &held.interface);
         if !begun_here && added.is_none() {
             strays::end(sandbox_id).await;
         }
+        let cached = added.and_then(|entry| target.previous(entry));
         for plugin in target.list.plugins.iter().rev() {
             let done = self
                 .call(Verb::Del, &target, plugin, cached.as_ref(), deadline)
@@ -199,8 +199,9 @@ impl Cni {
         if target.list.disable_check {
             return Ok(Some("the CNI configuration says disableCheck"));
         }
-        let cached = self
-            .cached_result(&target)
+        let cached = self.cached(sandbox_id, held);
+        let cached = cached
+            .and_then(|entry| target.previous(entry))
             .ok_or_else(|| target.wrong("no cached result".into()))?;
         let deadline = Instant::now() + self.add_timeout;
         for plugin in &target.list.plugins {
@@ -212,21 +213,13 @@ impl Cni {
 
     /// What the result cache has of a sandbox; none while it is being added.
     pub(crate) fn addresses_of(&self, sandbox_id: &str, held: &OnCni) -> Vec<IpAddr> {
-        let entry = self.cache.read(&held.network, sandbox_id, &held.interface);
+        let entry = self.cached(sandbox_id, held);
         let found = entry.and_then(|entry| result::addresses(&entry.result, &held.interface).ok());
         found.map_or_else(Vec::new, |found| found.ips)
     }
 
-    fn cached_result(&self, target: &Target<'_>) -> Option<Value> {
-        if target.list.version < Version::V0_4_0 {
-            return None;
-        }
-        let entry = self.cache.read(
-            &target.held.network,
-            target.sandbox_id,
-            &target.held.interface,
-        )?;
-        Some(entry.result).filter(Value::is_object)
+    fn cached(&self, sandbox_id: &str, held: &OnCni) -> Option<Entry> {
+        self.cache.read(&held.network, sandbox_id, &held.interface)
     }
 
     /// One plugin for one sandbox.
@@ -250,39 +243,31 @@ impl Cni {
         if !runtime.is_empty() {
             extra.insert("runtimeConfig".into(), Value::Object(runtime));
         }
-        let call = Call {
-            verb,
-            kind: &plugin.kind,
-            bin_dirs: &self.bin_dirs,
-            started: self.started,
-            environment: &target.environment(),
-            input: input(&target.list, plugin, extra),
-            deadline,
-        };
-        call.run().await
+        let environment = target.environment();
+        self.run(verb, &target.list, plugin, extra, &environment, deadline)
+            .await
     }
 
-    /// One plugin for no sandbox in particular.
-    async fn call_list(
+    /// One plugin; without an environment, for no sandbox in particular.
+    async fn run(
         &self,
         verb: Verb,
         list: &ConfList,
         plugin: &Plugin,
         extra: Map<String, Value>,
+        environment: &[(&'static str, String)],
         deadline: Instant,
     ) -> Result<Vec<u8>, CniError> {
-        let input = input(list, plugin, extra);
-        Call {
+        let call = Call {
             verb,
             kind: &plugin.kind,
             bin_dirs: &self.bin_dirs,
             started: self.started,
-            environment: &[],
-            input,
+            environment,
+            input: input(list, plugin, extra),
             deadline,
-        }
-        .run()
-        .await
+        };
+        call.run().await
     }
 }
 

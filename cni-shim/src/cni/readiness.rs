@@ -87,8 +87,6 @@ fn not_ready(error: &CniError) -> NotReady {
         CniError::Plugin { code: LIMITED, .. } => "; pods that run may have limited connectivity",
         _ => "",
     };
-    NotReady {
-        reason: "NetworkPluginNotReady",
-        message: format!("Network plugin returns error: {error}{more}"),
-    }
+    let message = format!("Network plugin returns error: {error}{more}");
+    NotReady::new("NetworkPluginNotReady", message)
 }

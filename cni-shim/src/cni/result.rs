@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
-use super::conflist::Version;
+use super::conflist::{Version, shorten};
 use crate::addr::Cidr;
 
 /// An error in a plugin's own words.
@@ -37,10 +37,7 @@ pub(crate) fn parse_result(stdout: &[u8], version: Version) -> Result<Value, Str
         && !said.is_empty()
         && Version::known(said).is_none()
     {
-        return Err(format!(
-            "unsupported result version {:?}",
-            said.chars().take(64).collect::<String>()
-        ));
+        return Err(format!("unsupported result version {:?}", shorten(said)));
     }
     map.insert("cniVersion".into(), version.as_str().into());
     if version < Version::V1_0_0 {

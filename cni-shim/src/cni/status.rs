@@ -31,7 +31,7 @@ impl Cni {
         }
         let deadline = Instant::now() + TIMEOUT;
         for plugin in &list.plugins {
-            self.call_list(Verb::Status, list, plugin, Map::new(), deadline)
+            self.run(Verb::Status, list, plugin, Map::new(), &[], deadline)
                 .await?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::cache::Entry;
-use super::conflist::ConfList;
+use super::conflist::{ConfList, Version};
 use super::error::CniError;
 use super::{capability, result};
 use crate::namespaces::is_namespace;
@@ -96,6 +96,12 @@ impl<'a> Target<'a> {
             capability_args: Some(self.held.capability_args.clone()),
             result,
         }
+    }
+
+    /// The result that plugins are told, of what the cache has.
+    pub(crate) fn previous(&self, cached: Entry) -> Option<Value> {
+        let told = self.list.version >= Version::V0_4_0 && cached.result.is_object();
+        told.then_some(cached.result)
     }
 
     pub(crate) fn wrong(&self, reason: String) -> CniError {

@@ -20,8 +20,11 @@ pub enum NamespaceError {
 }
 
 impl NamespaceError {
-    pub(super) fn io(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    pub(super) fn io<E: Into<io::Error>>(step: impl Into<String>) -> impl FnOnce(E) -> Self {
         let step = step.into();
-        move |cause| Self::Io { step, cause }
+        move |cause| Self::Io {
+            step,
+            cause: cause.into(),
+        }
     }
 }

@@ -190,7 +190,7 @@ fn become_root() -> Result<(), NamespaceError> {
     set_thread_groups(&[])
         .and_then(|()| set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT))
         .and_then(|()| set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT))
-        .map_err(|e| NamespaceError::io("become root of the user namespace")(e.into()))
+        .map_err(NamespaceError::io("become root of the user namespace"))
 }
 
 fn read_line(from: &mut impl BufRead) -> io::Result<String> {

@@ -24,7 +24,7 @@ pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
 pub(super) fn prepare(spec: &PinSpec) -> Result<(), NamespaceError> {
     if let Some(hostname) = &spec.hostname {
         rustix::system::sethostname(hostname.as_bytes())
-            .map_err(|e| NamespaceError::io(format!("set hostname {hostname}"))(e.into()))?;
+            .map_err(NamespaceError::io(format!("set hostname {hostname}")))?;
     }
     if spec.net {
         Socket::open(Family::Route)?.run(&[link::loopback_up()])?;
@@ -44,9 +44,10 @@ pub(super) fn bind_all(
     dir: &Path,
 ) -> Result<(), NamespaceError> {
     for name in spec.wanted() {
-        rustix::mount::mount_bind(namespaces.join(name), dir.join(name)).map_err(|e| {
-            NamespaceError::io(format!("pin namespace {}", dir.join(name).display()))(e.into())
-        })?;
+        let file = dir.join(name);
+        rustix::mount::mount_bind(namespaces.join(name), &file).map_err(NamespaceError::io(
+            format!("pin namespace {}", file.display()),
+        ))?;
     }
     Ok(())
 }

@@ -27,6 +27,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 
+use crate::file::gone;
 pub use enter::{in_netns, interfaces, set_interface_sysctls};
 pub use error::NamespaceError;
 pub use helper::{HelperCommand, helper_main, user_namespace};
@@ -72,11 +73,7 @@ pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
         match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             Err(Errno::INVAL | Errno::NOENT) => break,
-            Err(e) => {
-                return Err(NamespaceError::io(format!("unmount {}", dir.display()))(
-                    e.into(),
-                ));
-            }
+            Err(e) => return Err(NamespaceError::io(format!("unmount {}", dir.display()))(e)),
         }
     }
     // By name, so that a wrong path cannot cost more than these.
@@ -85,14 +82,6 @@ pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
             .map_err(NamespaceError::io(format!("remove {}", file.display())))?;
     }
     gone(fs::remove_dir(dir)).map_err(NamespaceError::io(format!("remove {}", dir.display())))
-}
-
-/// Idempotent.
-fn gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 fn pin_by_thread(spec: &PinSpec, dir: &Path) -> Result<(), NamespaceError> {
@@ -114,10 +103,9 @@ fn make_empty(dir: &Path) -> io::Result<()> {
 /// Makes `dir` a private mount of its own, and in it an empty file per namespace as mount point.
 fn prepare_dir(dir: &Path, spec: &PinSpec) -> Result<(), NamespaceError> {
     let named = |step: &str| format!("{step} {}", dir.display());
-    rustix::mount::mount_bind(dir, dir)
-        .map_err(|e| NamespaceError::io(named("bind-mount"))(e.into()))?;
+    rustix::mount::mount_bind(dir, dir).map_err(NamespaceError::io(named("bind-mount")))?;
     rustix::mount::mount_change(dir, MountPropagationFlags::PRIVATE)
-        .map_err(|e| NamespaceError::io(named("make private"))(e.into()))?;
+        .map_err(NamespaceError::io(named("make private")))?;
     for name in spec.wanted() {
         let file = dir.join(name);
         OpenOptions::new()

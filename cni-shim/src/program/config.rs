@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::call::Verb;
 use super::fault::Fault;
 use crate::addr::Cidr;
 use crate::bandwidth::Limits;
 use crate::bridge::validate;
-use crate::cni::{Version, check_name};
+use crate::cni::{Version, check_name, shorten};
 use crate::types::{BridgeConfig, PortMapping};
 
 /// Not the daemon's: each has its own pool of addresses.
@@ -73,7 +73,7 @@ struct Keys {
 #[serde(rename_all = "camelCase", default)]
 struct RuntimeConfig {
     port_mappings: Vec<AskedPort>,
-    bandwidth: AskedLimits,
+    bandwidth: Limits,
 }
 
 /// As runtimes write it: an address may be empty, a protocol in capitals, and so may the keys (containerd's are, for Go
@@ -89,31 +89,6 @@ struct AskedPort {
     protocol: String,
     #[serde(rename = "hostIP", alias = "HostIP", default)]
     host_ip: String,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct AskedLimits {
-    #[serde(alias = "IngressRate")]
-    ingress_rate: u64,
-    #[serde(alias = "IngressBurst")]
-    ingress_burst: u64,
-    #[serde(alias = "EgressRate")]
-    egress_rate: u64,
-    #[serde(alias = "EgressBurst")]
-    egress_burst: u64,
-}
-
-impl AskedLimits {
-    fn limits(&self) -> Option<Limits> {
-        let limits = Limits {
-            ingress_rate: self.ingress_rate,
-            ingress_burst: self.ingress_burst,
-            egress_rate: self.egress_rate,
-            egress_burst: self.egress_burst,
-        };
-        limits.any()
-    }
 }
 
 #[derive(Deserialize)]
@@ -190,11 +165,8 @@ pub(super) fn read(input: &[u8], verb: Verb) -> Result<Config, Fault> {
         state_dir: keys.data_dir.join(name),
         data_dir: keys.data_dir,
         ports: ports.map(port).collect::<Result<_, _>>()?,
-        limits: keys.runtime_config.bandwidth.limits(),
-        dns: map
-            .get("dns")
-            .cloned()
-            .unwrap_or_else(|| Value::Object(Map::new())),
+        limits: keys.runtime_config.bandwidth.any(),
+        dns: map.get("dns").cloned().unwrap_or_else(|| json!({})),
         previous,
         valid: match verb {
             Verb::Gc => valid(map)?,
@@ -215,7 +187,7 @@ fn check_keys(map: &Map<String, Value>) -> Result<(), Fault> {
             "ipam: cairn-bridge hands out addresses itself: name \"subnets\" instead",
         )),
         Some(key) => {
-            let shown: String = key.chars().take(64).collect();
+            let shown = shorten(key);
             let ours = OURS.join(", ");
             Err(Fault::field(format!(
                 "unknown key {shown:?} (there are: {ours})"

@@ -13,7 +13,7 @@ use super::config::Config;
 use super::fault::Fault;
 use crate::attachments::Attachments;
 use crate::bridge::{Bridge, BridgeError, Wanted, unplug_name};
-use crate::cni::{Version, check_name, name_families, one_address};
+use crate::cni::{Version, check_name, name_families, one_address, shorten};
 use crate::file;
 use crate::namespaces::is_namespace;
 use crate::record::{Backend, OnBridge, Record};
@@ -184,13 +184,13 @@ impl Target {
         crate::network::check_id(&id).map_err(|_| {
             Fault::environment(format!(
                 "CNI_CONTAINERID {:?} is not a valid id",
-                short(&id)
+                shorten(&id)
             ))
         })?;
         let fits = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | ':');
         let dots = matches!(interface.as_str(), "." | "..");
         if interface.is_empty() || interface.len() > 15 || dots || !interface.chars().all(fits) {
-            let shown = short(&interface);
+            let shown = shorten(&interface);
             return Err(Fault::environment(format!(
                 "CNI_IFNAME {shown:?} is not an interface name"
             )));
@@ -274,10 +274,6 @@ impl Session {
 
 fn key(container_id: &str, interface: &str) -> String {
     format!("{container_id}@{interface}")
-}
-
-fn short(text: &str) -> String {
-    text.chars().take(64).collect()
 }
 
 fn make_private(dir: &Path) -> std::io::Result<()> {
