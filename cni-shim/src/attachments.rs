@@ -2,7 +2,7 @@
 //! a crash allows. Only this module writes records.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -133,8 +133,10 @@ impl Attachments {
         Ok(())
     }
 
-    pub(crate) fn record(&self, sandbox_id: &str) -> Option<Record> {
-        self.known.lock().get(sandbox_id).cloned()
+    /// A sandbox's network namespace, and what undoes its attachment.
+    pub(crate) fn held(&self, sandbox_id: &str) -> Option<(PathBuf, Backend)> {
+        let record = self.known.lock().get(sandbox_id).cloned();
+        record.map(|record| (record.netns, record.backend))
     }
 
     pub(crate) fn remember(&self, record: &Record) -> Result<(), NetworkError> {

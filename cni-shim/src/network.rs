@@ -82,7 +82,7 @@ impl Network {
         check_id(&attach.sandbox_id)?;
         let sandbox_id = attach.sandbox_id.clone();
         let _turn = self.turns.wait(&sandbox_id).await;
-        if self.attachments.record(&attach.sandbox_id).is_some() {
+        if self.attachments.held(&attach.sandbox_id).is_some() {
             return Err(NetworkError::AlreadyAttached(attach.sandbox_id));
         }
         let attachment = match self.choose_within(self.ready_timeout).await? {
@@ -125,20 +125,13 @@ impl Network {
     pub async fn abandon(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
-        let undone = match self.attachments.record(sandbox_id) {
-            Some(Record {
-                backend: Backend::Bridge(held),
-                ..
-            }) => {
+        let undone = match self.attachments.held(sandbox_id) {
+            Some((_, Backend::Bridge(held))) => {
                 let id = sandbox_id.to_owned();
                 self.blocking(move |all| all.abandon_on_bridge(&id, &held))
                     .await
             }
-            Some(Record {
-                backend: Backend::Cni(held),
-                netns,
-                ..
-            }) => {
+            Some((netns, Backend::Cni(held))) => {
                 self.attachments
                     .del_by_cni(sandbox_id, &netns, &held, Tolerate::Everything)
                     .await
@@ -178,20 +171,13 @@ impl Network {
                 reason: held.reason.clone(),
             });
         }
-        match self.attachments.record(sandbox_id) {
-            Some(Record {
-                backend: Backend::Bridge(held),
-                ..
-            }) => {
+        match self.attachments.held(sandbox_id) {
+            Some((_, Backend::Bridge(held))) => {
                 let sandbox_id = sandbox_id.to_owned();
                 self.blocking(move |all| all.detach_from_bridge(&sandbox_id, &held))
                     .await
             }
-            Some(Record {
-                backend: Backend::Cni(held),
-                netns,
-                ..
-            }) => {
+            Some((netns, Backend::Cni(held))) => {
                 self.attachments
                     .del_by_cni(sandbox_id, &netns, &held, Tolerate::Nothing)
                     .await?;
@@ -212,24 +198,16 @@ impl Network {
     pub async fn check(&self, sandbox_id: &str) -> Result<Option<&'static str>, NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
-        let (netns, held) = match self.attachments.record(sandbox_id) {
+        let (netns, held) = match self.attachments.held(sandbox_id) {
             None => return Err(NetworkError::NotAttached(sandbox_id.to_owned())),
-            Some(Record {
-                backend: Backend::Bridge(held),
-                netns,
-                ..
-            }) => {
+            Some((netns, Backend::Bridge(held))) => {
                 let differs = self.blocking(move |all| Ok(all.bridge()?.check(&netns, &held)?));
                 return match differs.await? {
                     lines if lines.is_empty() => Ok(None),
                     lines => Err(BridgeError::Differs(lines).into()),
                 };
             }
-            Some(Record {
-                backend: Backend::Cni(held),
-                netns,
-                ..
-            }) => (netns, held),
+            Some((netns, Backend::Cni(held))) => (netns, held),
         };
         let _shared = self.attachments.collecting.read().await;
         let _permit = self.attachments.permits.acquire().await;

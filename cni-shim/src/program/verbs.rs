@@ -64,7 +64,7 @@ fn add(config: &Config, target: &Target) -> Result<Value, Fault> {
     let index = bridge.status()?;
     applied::note(&config.state_dir, &config.bridge, index);
     session.forget_the_dead(bridge)?;
-    if session.all.record(&target.key).is_some() {
+    if session.all.held(&target.key).is_some() {
         return Err(Fault::config(format!(
             "{} is attached already: DEL comes before another ADD",
             target.key
@@ -122,11 +122,8 @@ fn del(config: &Config, key: &str) -> Result<(), Fault> {
 
 fn check(config: &Config, target: &Target) -> Result<(), Fault> {
     let session = Session::open(config)?;
-    let held = match session.all.record(&target.key) {
-        Some(Record {
-            backend: Backend::Bridge(held),
-            ..
-        }) => held,
+    let held = match session.all.held(&target.key) {
+        Some((_, Backend::Bridge(held))) => held,
         _ => return Err(Fault::unknown(format!("{} is not attached", target.key))),
     };
     let mut differs = Vec::new();
@@ -242,11 +239,7 @@ impl Session {
 
     /// Idempotent.
     fn take_away(&self, key: &str) -> Result<(), Fault> {
-        if let Some(Record {
-            backend: Backend::Bridge(held),
-            ..
-        }) = self.all.record(key)
-        {
+        if let Some((_, Backend::Bridge(held))) = self.all.held(key) {
             return Ok(self.all.detach_from_bridge(key, &held)?);
         }
         if self.all.unreadable.lock().contains_key(key) {
