@@ -27,10 +27,6 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn new() -> Writer {
-        Writer::default()
-    }
-
     pub fn finish(self) -> Vec<u8> {
         self.buf
     }
@@ -70,7 +66,11 @@ impl Writer {
         self
     }
 
-    pub fn list<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Self, &T)) -> &mut Self {
+    pub fn list<T>(
+        &mut self,
+        items: &[T],
+        mut each: impl for<'w> FnMut(&'w mut Self, &T) -> &'w mut Self,
+    ) -> &mut Self {
         self.u32(items.len() as u32);
         for item in items {
             each(self, item);
@@ -78,14 +78,14 @@ impl Writer {
         self
     }
 
-    pub fn option<T>(&mut self, v: Option<&T>, each: impl FnOnce(&mut Self, &T)) -> &mut Self {
+    pub fn option<T>(
+        &mut self,
+        v: Option<&T>,
+        each: impl for<'w> FnOnce(&'w mut Self, &T) -> &'w mut Self,
+    ) -> &mut Self {
         match v {
             None => self.u8(0),
-            Some(v) => {
-                self.u8(1);
-                each(self, v);
-                self
-            }
+            Some(v) => each(self.u8(1), v),
         }
     }
 }
@@ -160,19 +160,11 @@ impl<'a> Reader<'a> {
         if n > self.rest.len() {
             return Err(DecodeError("a list exceeds its message"));
         }
-        let mut out = Vec::new();
-        for _ in 0..n {
-            out.push(each(self)?);
-        }
-        Ok(out)
+        (0..n).map(|_| each(self)).collect()
     }
 
     pub fn option<T>(&mut self, each: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
-        if self.bool()? {
-            each(self).map(Some)
-        } else {
-            Ok(None)
-        }
+        self.bool()?.then(|| each(self)).transpose()
     }
 
     /// Ends the decoding. Bytes left over mean another version or damage.

@@ -20,7 +20,7 @@ pub struct Filter {
 
 impl Filter {
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::new();
+        let mut w = Writer::default();
         w.u16(VERSION)
             .u32(self.flags)
             .bytes(&self.profile)

@@ -62,29 +62,26 @@ impl std::fmt::Debug for Process {
 
 impl Process {
     pub fn encode(&self, w: &mut Writer) {
-        w.list(&self.argv, |w, a| {
-            w.bytes(a);
-        });
-        w.list(&self.env, |w, e| {
-            w.bytes(e);
-        });
-        w.bytes(&self.cwd).u32(self.uid).u32(self.gid);
-        w.list(&self.groups, |w, g| {
-            w.u32(*g);
-        });
-        w.u32(self.umask);
         let c = self.capabilities;
-        w.u64(c.bounding)
+        w.list(&self.argv, |w, a| w.bytes(a))
+            .list(&self.env, |w, e| w.bytes(e))
+            .bytes(&self.cwd)
+            .u32(self.uid)
+            .u32(self.gid)
+            .list(&self.groups, |w, g| w.u32(*g))
+            .u32(self.umask)
+            .u64(c.bounding)
             .u64(c.effective)
             .u64(c.permitted)
             .u64(c.inheritable)
-            .u64(c.ambient);
-        w.bool(self.no_new_privileges).bool(self.seccomp);
-        w.list(&self.limits, |w, l| l.encode(w));
-        w.i32(self.oom_score_adj);
-        w.option(self.apparmor.as_ref(), |w, p| {
-            w.bytes(p);
-        });
+            .u64(c.ambient)
+            .bool(self.no_new_privileges)
+            .bool(self.seccomp)
+            .list(&self.limits, |w, l| {
+                w.u32(l.resource).u64(l.soft).u64(l.hard)
+            })
+            .i32(self.oom_score_adj)
+            .option(self.apparmor.as_ref(), |w, p| w.bytes(p));
     }
 
     pub fn decode(r: &mut Reader<'_>) -> Result<Process, DecodeError> {
@@ -105,7 +102,13 @@ impl Process {
             },
             no_new_privileges: r.bool()?,
             seccomp: r.bool()?,
-            limits: r.list(Limit::decode)?,
+            limits: r.list(|r| {
+                Ok(Limit {
+                    resource: r.u32()?,
+                    soft: r.u64()?,
+                    hard: r.u64()?,
+                })
+            })?,
             oom_score_adj: r.i32()?,
             apparmor: r.option(Reader::bytes)?,
         })

@@ -40,13 +40,13 @@ pub struct Exit {
 }
 
 impl Exit {
-    pub fn encode(&self, w: &mut Writer) {
+    pub fn encode<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
         w.i32(self.code)
             .i32(self.signal)
             .u64(self.finished_at)
             .bool(self.oom_killed)
             .bool(self.started)
-            .u64(self.log_lost);
+            .u64(self.log_lost)
     }
 
     pub fn decode(r: &mut Reader<'_>) -> Result<Exit, DecodeError> {
@@ -168,17 +168,19 @@ pub struct Launch {
 
 impl Launch {
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::new();
+        let mut w = Writer::default();
         w.u16(VERSION)
             .bytes(self.id.as_bytes())
-            .bytes(self.create.as_bytes());
-        w.list(&self.cgroups, |w, c| {
-            w.bytes(c.controller.as_bytes()).bytes(c.path.as_bytes());
-        });
-        w.bool(self.tty).bool(self.stdin).bool(self.stdin_once);
-        put_text(&mut w, self.log_path.as_ref());
-        w.u32(self.max_log_line);
-        w.bytes(self.seccomp_cache.as_bytes());
+            .bytes(self.create.as_bytes())
+            .list(&self.cgroups, |w, c| {
+                w.bytes(c.controller.as_bytes()).bytes(c.path.as_bytes())
+            })
+            .bool(self.tty)
+            .bool(self.stdin)
+            .bool(self.stdin_once)
+            .option(self.log_path.as_ref(), |w, path| w.bytes(path.as_bytes()))
+            .u32(self.max_log_line)
+            .bytes(self.seccomp_cache.as_bytes());
         w.finish()
     }
 
@@ -206,12 +208,6 @@ impl Launch {
         r.end()?;
         Ok(launch)
     }
-}
-
-fn put_text(w: &mut Writer, text: Option<&String>) {
-    w.option(text, |w, t| {
-        w.bytes(t.as_bytes());
-    });
 }
 
 struct Fields<'a>(Vec<(&'a str, &'a str)>);

@@ -59,20 +59,16 @@ impl Scheduling {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::new();
-        w.u16(VERSION);
-        w.option(self.cpu.as_ref(), |w, c| {
-            w.u32(c.policy).u64(c.flags).i32(c.nice).u32(c.priority);
-            w.u64(c.runtime).u64(c.deadline).u64(c.period);
-        });
-        w.option(self.io.as_ref(), |w, io| {
-            w.u32(*io);
-        });
-        w.option(self.memory.as_ref(), |w, m| {
-            w.u32(m.mode).list(&m.nodes, |w, word| {
-                w.u64(*word);
+        let mut w = Writer::default();
+        w.u16(VERSION)
+            .option(self.cpu.as_ref(), |w, c| {
+                w.u32(c.policy).u64(c.flags).i32(c.nice).u32(c.priority);
+                w.u64(c.runtime).u64(c.deadline).u64(c.period)
+            })
+            .option(self.io.as_ref(), |w, io| w.u32(*io))
+            .option(self.memory.as_ref(), |w, m| {
+                w.u32(m.mode).list(&m.nodes, |w, word| w.u64(*word))
             });
-        });
         w.finish()
     }
 

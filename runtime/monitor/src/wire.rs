@@ -11,7 +11,7 @@
 //! [`VERSION`], and `tests/fixtures/v1.conversation` keeps a recorded version 1.
 
 use crate::codec::{DecodeError, Reader, VERSION, Writer};
-use crate::process::{Limit, Process};
+use crate::process::Process;
 use crate::record::Exit;
 
 /// The longest frame either side accepts, header included: argv plus environment of an exec.
@@ -120,39 +120,25 @@ impl Streams {
 /// Phase of the container. Only the monitor changes it: Empty → Creating → Created → Running → Exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    Empty,
-    Creating,
-    Created,
-    Running,
-    Exited,
+    Empty = 0,
+    Creating = 1,
+    Created = 2,
+    Running = 3,
+    Exited = 4,
 }
 
 impl Phase {
-    fn encode(self) -> u8 {
-        match self {
-            Phase::Empty => 0,
-            Phase::Creating => 1,
-            Phase::Created => 2,
-            Phase::Running => 3,
-            Phase::Exited => 4,
-        }
-    }
-
     fn decode(v: u8) -> Result<Phase> {
-        Ok(match v {
-            0 => Phase::Empty,
-            1 => Phase::Creating,
-            2 => Phase::Created,
-            3 => Phase::Running,
-            4 => Phase::Exited,
-            _ => return Err(DecodeError("unknown phase")),
-        })
+        use Phase::{Created, Creating, Empty, Exited, Running};
+        let mut all = [Empty, Creating, Created, Running, Exited].into_iter();
+        all.find(|phase| *phase as u8 == v)
+            .ok_or(DecodeError("unknown phase"))
     }
 }
 
 /// Wraps a payload into a frame.
 fn frame(id: u32, kind: u8, payload: Vec<u8>) -> Vec<u8> {
-    let mut w = Writer::new();
+    let mut w = Writer::default();
     w.u32((payload.len() + HEADER - 4) as u32).u32(id).u8(kind);
     let mut out = w.finish();
     out.extend_from_slice(&payload);
@@ -192,7 +178,7 @@ pub fn split(buf: &[u8]) -> Result<Option<Frame<'_>>> {
 
 impl Request {
     pub fn encode(&self, id: u32) -> Vec<u8> {
-        let mut w = Writer::new();
+        let mut w = Writer::default();
         let kind = match self {
             Request::Create => 1,
             Request::Start => 2,
@@ -265,11 +251,12 @@ impl Request {
 impl ExecRequest {
     fn encode(&self, w: &mut Writer) {
         self.process.encode(w);
-        w.bool(self.tty).bool(self.stdin);
-        w.option(self.window.as_ref(), |w, (columns, rows)| {
-            w.u16(*columns).u16(*rows);
-        });
-        w.u64(self.timeout_ms);
+        w.bool(self.tty)
+            .bool(self.stdin)
+            .option(self.window.as_ref(), |w, (columns, rows)| {
+                w.u16(*columns).u16(*rows)
+            })
+            .u64(self.timeout_ms);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<ExecRequest> {
@@ -285,7 +272,7 @@ impl ExecRequest {
 
 impl Event {
     pub fn encode(&self, id: u32) -> Vec<u8> {
-        let mut w = Writer::new();
+        let mut w = Writer::default();
         let kind = match self {
             Event::Hello {
                 version,
@@ -294,10 +281,8 @@ impl Event {
                 start_time,
                 exit,
             } => {
-                w.u16(*version)
-                    .u8(phase.encode())
-                    .i32(*pid)
-                    .u64(*start_time);
+                w.u16(*version).u8(*phase as u8);
+                w.i32(*pid).u64(*start_time);
                 w.option(exit.as_ref(), |w, e| e.encode(w));
                 1
             }
@@ -407,20 +392,6 @@ impl Streams {
             stdout: r.bool()?,
             stderr: r.bool()?,
             master: r.bool()?,
-        })
-    }
-}
-
-impl Limit {
-    pub(crate) fn encode(&self, w: &mut Writer) {
-        w.u32(self.resource).u64(self.soft).u64(self.hard);
-    }
-
-    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Limit> {
-        Ok(Limit {
-            resource: r.u32()?,
-            soft: r.u64()?,
-            hard: r.u64()?,
         })
     }
 }
