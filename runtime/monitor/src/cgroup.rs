@@ -4,8 +4,9 @@
 //! paths are computed from the launch file, never from `/proc/<init>/cgroup`: after a failed create there is no init.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -156,20 +157,13 @@ pub struct Session {
 impl Session {
     /// For CLONE_INTO_CGROUP.
     pub fn directory(&self) -> io::Result<Option<File>> {
-        if self.v2 {
-            File::open(&self.path).map(Some)
-        } else {
-            Ok(None)
-        }
+        self.v2.then(|| File::open(&self.path)).transpose()
     }
 
     /// The v1 file to join by.
     pub fn tasks(&self) -> io::Result<Option<File>> {
-        if self.v2 {
-            Ok(None)
-        } else {
-            open_write(&self.path.join("tasks")).map(Some)
-        }
+        let tasks = || open_write(&self.path.join("tasks"));
+        (!self.v2).then(tasks).transpose()
     }
 
     pub fn kill(&self) -> io::Result<()> {
@@ -194,30 +188,26 @@ impl Session {
 /// `cgroup.kill`, and wait. NotFound: the kernel or the directory has none.
 fn kill_v2(dir: &Path) -> io::Result<()> {
     write_file(&dir.join("cgroup.kill"), b"1")?;
-    let mut events = File::open(dir.join("cgroup.events"))?;
+    let events = File::open(dir.join("cgroup.events"))?;
     let deadline = Instant::now() + DYING;
     loop {
         let mut text = [0; 256];
-        let n = read_at_start(&mut events, &mut text)?;
+        let n = events.read_at(&mut text, 0)?;
         if String::from_utf8_lossy(&text[..n])
             .lines()
             .any(|l| l == "populated 0")
         {
             return Ok(());
         }
-        let Some(left) = deadline.checked_duration_since(Instant::now()) else {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "killed processes did not exit",
-            ));
-        };
+        let left = deadline
+            .checked_duration_since(Instant::now())
+            .ok_or_else(still_there)?;
         // The kernel says POLLPRI when `populated` changes.
-        let mut fds = [libc::pollfd {
-            fd: events.as_raw_fd(),
-            events: libc::POLLPRI,
-            revents: 0,
-        }];
-        sys::poll(&mut fds, left.as_millis().min(1000) as i32)?;
+        sys::poll_one(
+            events.as_fd(),
+            libc::POLLPRI,
+            left.as_millis().min(1000) as i32,
+        )?;
     }
 }
 
@@ -240,18 +230,28 @@ fn kill_by_hand(dir: &Path) -> io::Result<()> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "killed processes did not exit",
-            ));
+            return Err(still_there());
         }
         sys::poll(&mut [], pause)?;
         pause = (pause * 2).min(50);
     }
 }
 
+fn still_there() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "killed processes did not exit")
+}
+
 /// How deep sub-groups are followed: a container can nest its own.
 const DEPTH: u32 = 64;
+
+/// Those of a group that lies so deep.
+fn sub_groups(dir: &Path, depth: u32) -> impl Iterator<Item = PathBuf> {
+    let entries = (depth < DEPTH).then(|| fs::read_dir(dir).ok()).flatten();
+    let entries = entries.into_iter().flatten().flatten();
+    entries
+        .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+        .map(|e| e.path())
+}
 
 fn list_processes(dir: &Path, depth: u32, into: &mut Vec<i32>) {
     if let Ok(text) = fs::read_to_string(dir.join("cgroup.procs")) {
@@ -261,28 +261,14 @@ fn list_processes(dir: &Path, depth: u32, into: &mut Vec<i32>) {
                 .filter(|p| *p > 0),
         );
     }
-    if depth < DEPTH
-        && let Ok(entries) = fs::read_dir(dir)
-    {
-        for entry in entries
-            .flatten()
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-        {
-            list_processes(&entry.path(), depth + 1, into);
-        }
+    for below in sub_groups(dir, depth) {
+        list_processes(&below, depth + 1, into);
     }
 }
 
 fn remove_tree(dir: &Path, depth: u32) -> io::Result<()> {
-    if depth < DEPTH
-        && let Ok(entries) = fs::read_dir(dir)
-    {
-        for entry in entries
-            .flatten()
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-        {
-            remove_tree(&entry.path(), depth + 1)?;
-        }
+    for below in sub_groups(dir, depth) {
+        remove_tree(&below, depth + 1)?;
     }
     match fs::remove_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -299,10 +285,4 @@ fn open_write(path: &Path) -> io::Result<File> {
 
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(bytes)
-}
-
-fn read_at_start(file: &mut File, buf: &mut [u8]) -> io::Result<usize> {
-    use std::io::Seek;
-    file.rewind()?;
-    file.read(buf)
 }

@@ -1,7 +1,7 @@
 //! `cairn-create`: spawned once, tells what it did, gone. And start, by libcontainer's notify socket.
 
 use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -33,25 +33,20 @@ pub(crate) struct Creation {
     pub(crate) pid: Option<i32>,
 }
 
-/// Our ends of the container's streams.
-pub(crate) struct Streams {
-    /// The write end of its stdin pipe.
-    pub(crate) stdin: Option<OwnedFd>,
-}
-
 impl Creation {
-    /// Spawns the helper, which builds in a copy of `mounts`. The container's output is `output`'s from now on.
+    /// Spawns the helper, which builds in a copy of `mounts`. The container's output is `output`'s from now on; the write
+    /// end of its stdin, if it has a pipe there, is the caller's.
     pub(crate) fn spawn(
         launch: &Launch,
         cgroups: &Cgroups,
         output: &mut Output,
         mounts: OwnedFd,
-    ) -> io::Result<(Creation, Streams)> {
+    ) -> io::Result<(Creation, Option<OwnedFd>)> {
         let (report, their_report) = sys::seqpacket_pair()?;
         let (status, their_status) = sys::pipe()?;
         sys::set_nonblocking(report.as_fd())?;
         sys::set_nonblocking(status.as_fd())?;
-        let mut streams = Streams { stdin: None };
+        let mut our_stdin = None;
         let mut inherited = vec![
             (their_report, REPORT_FD),
             (their_status, STATUS_FD),
@@ -64,7 +59,7 @@ impl Creation {
             let stdin = if launch.stdin {
                 let (read, write) = sys::pipe()?;
                 sys::set_nonblocking(write.as_fd())?;
-                streams.stdin = Some(write);
+                our_stdin = Some(write);
                 read
             } else {
                 File::open("/dev/null")?.into()
@@ -88,7 +83,7 @@ impl Creation {
             born: None,
             pid: None,
         };
-        Ok((creation, streams))
+        Ok((creation, our_stdin))
     }
 
     pub(crate) fn report_fd(&self) -> Option<i32> {
@@ -113,7 +108,6 @@ impl Creation {
                     Some(Report::Failed(text)) => self.failed = Some(text),
                     _ => {}
                 },
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => self.report = None,
             }
@@ -130,7 +124,6 @@ impl Creation {
                 Ok(n) if self.said.len() < report::MAX => self.said.extend_from_slice(&buf[..n]),
                 // More than is ever said: a container of the same pid namespace writes to it.
                 Ok(_) => break,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(_) => break,
             }
@@ -221,10 +214,7 @@ fn spawn(
     let argv = [&[b"cairn-create".to_vec()], args].concat();
     let argv = ExecVector::new(&argv).map_err(nul)?;
     let env = ExecVector::new(&[]).map_err(nul)?;
-    let null = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
     // Out of the way of the numbers they get.
     let inherited = inherited
         .into_iter()

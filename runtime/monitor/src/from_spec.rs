@@ -20,12 +20,6 @@ pub fn process(spec: &Spec) -> Result<Process, String> {
         return Err("SELinux labels are not supported".to_owned());
     }
     let user = p.user();
-    let bytes = |list: &Option<Vec<String>>| -> Vec<Vec<u8>> {
-        list.iter()
-            .flatten()
-            .map(|s| s.clone().into_bytes())
-            .collect()
-    };
     let set = |caps: &Option<std::collections::HashSet<Capability>>| -> u64 {
         caps.iter()
             .flatten()
@@ -60,6 +54,12 @@ pub fn process(spec: &Spec) -> Result<Process, String> {
             .filter(|a| !a.is_empty())
             .map(String::into_bytes),
     })
+}
+
+/// Arguments, or an environment.
+pub fn bytes(list: &Option<Vec<String>>) -> Vec<Vec<u8>> {
+    let items = list.iter().flatten();
+    items.map(|item| item.clone().into_bytes()).collect()
 }
 
 fn limit(l: &PosixRlimit) -> Limit {

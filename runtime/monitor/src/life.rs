@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Instant;
 
 use cairn_monitor::log::Stream;
@@ -65,15 +65,11 @@ impl Server {
             (Some(pid), _) if !sys::is_child(pid) && self.strays.iter().all(|s| s.0 != pid) => {
                 Err(format!("take over init: {pid} is no child of the monitor"))
             }
-            (Some(pid), _) => match creation.take_terminal().and_then(|terminal| {
-                creation.schedule(pid)?;
-                Ok(terminal)
-            }) {
-                Ok(terminal) => self
-                    .adopt(pid, terminal)
-                    .map_err(|e| format!("take over init: {e}")),
-                Err(e) => Err(format!("take over init: {e}")),
-            },
+            (Some(pid), _) => creation
+                .take_terminal()
+                .and_then(|terminal| creation.schedule(pid).map(|()| terminal))
+                .and_then(|terminal| self.adopt(pid, terminal))
+                .map_err(|e| format!("take over init: {e}")),
             (None, Some(status)) => {
                 Err(creation.why(&format!("cairn-create ended with code {}", status.code)))
             }
@@ -187,10 +183,7 @@ impl Server {
                 self.delete()
             }
         };
-        match result {
-            Ok(()) => self.tell(asker, Event::Done, Vec::new()),
-            Err(text) => self.fail(asker, text),
-        }
+        self.answer(asker, result);
     }
 
     pub(crate) fn check_exec(&mut self, session: u32) {
@@ -217,7 +210,7 @@ impl Server {
         }
         let exec = &self.execs[at];
         if let (Some(Status { code, signal }), None) = (exec.exit, exec.status_fd()) {
-            let (announced, timed_out) = (exec.announced(), exec.timed_out());
+            let (announced, timed_out) = (exec.announced, exec.timed_out);
             self.leftovers
                 .extend(self.execs.remove(at).into_group().filter(|g| !g.remove()));
             if announced {
@@ -271,12 +264,7 @@ impl Server {
 /// Atomic: temporary file, fdatasync, rename.
 fn write_exit(exit: &Exit) -> io::Result<()> {
     const TEMPORARY: &str = "exit.tmp";
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(TEMPORARY)?;
+    let mut file = sys::create_private(Path::new(TEMPORARY))?;
     file.write_all(exit.to_text().as_bytes())?;
     file.sync_data()?;
     fs::rename(TEMPORARY, EXIT)

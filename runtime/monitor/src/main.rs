@@ -24,7 +24,7 @@ mod server;
 mod session;
 mod target;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -78,10 +78,7 @@ fn keep(dir: &Path) -> io::Result<()> {
     std::mem::forget(sys::dup_above(rustix::stdio::stdout(), PROGRAMS_FD)?);
     // Given away at `create`; none where it was not given (the helper will say so).
     let mounts = sys::dup_above(rustix::stdio::stderr(), 10)?;
-    let null = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

@@ -21,11 +21,16 @@ const PACE: usize = 64 << 10;
 /// Bytes read at once.
 const CHUNK: usize = 32 << 10;
 
-/// The log file. None: the container has no log.
+/// The container's log, if it has one.
 struct Log {
-    file: Option<File>,
     path: Option<String>,
     encoder: Encoder,
+    disk: Disk,
+}
+
+/// The file of a log. None: the container has no log.
+struct Disk {
+    file: Option<File>,
     /// The last write ended inside a record.
     torn: bool,
     lost: u64,
@@ -74,14 +79,14 @@ pub(crate) fn now() -> u64 {
 
 impl Output {
     pub(crate) fn new(log_path: Option<&str>, max_line: u32) -> io::Result<Output> {
-        let file = log_path.map(open_log).transpose()?;
-        let encoder = Encoder::new(max_line as usize);
         let log = Log {
-            file,
             path: log_path.map(str::to_owned),
-            encoder,
-            torn: false,
-            lost: 0,
+            encoder: Encoder::new(max_line as usize),
+            disk: Disk {
+                file: log_path.map(open_log).transpose()?,
+                torn: false,
+                lost: 0,
+            },
         };
         Ok(Output {
             log,
@@ -162,14 +167,7 @@ impl Output {
         let source = &mut self.sources[at];
         let n = match sys::read(source.fd.as_fd(), &mut self.chunk) {
             Ok(n) => n,
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) =>
-            {
-                return;
-            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
             Err(_) if source.tty && !dying => {
                 source.asleep = Some(Instant::now() + Duration::from_millis(100));
                 return;
@@ -208,7 +206,7 @@ impl Output {
             self.end(0);
         }
         self.chunk = Vec::new();
-        self.log.lost
+        self.log.disk.lost
     }
 
     /// Closes copies whose client is gone, or whose stream has ended and that have caught up.
@@ -250,8 +248,8 @@ impl Output {
             .path
             .as_deref()
             .ok_or_else(|| io::Error::other("the container has no log"))?;
-        self.log.file = Some(open_log(path)?);
-        self.log.torn = false;
+        self.log.disk.file = Some(open_log(path)?);
+        self.log.disk.torn = false;
         Ok(())
     }
 }
@@ -287,7 +285,6 @@ impl Copy {
         while written < bytes.len() {
             match sys::write(self.pipe.as_fd(), &bytes[written..]) {
                 Ok(n) => written += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
                     self.attach_id = DEAD;
@@ -316,54 +313,42 @@ fn open_log(path: &str) -> io::Result<File> {
 
 impl Log {
     fn write(&mut self, stream: Stream, data: &[u8]) {
-        let Log {
-            file,
-            encoder,
-            torn,
-            lost,
-            ..
-        } = self;
-        encoder.push(stream, data, now(), &mut |records| {
-            append(file, torn, lost, records)
-        });
+        let disk = &mut self.disk;
+        self.encoder
+            .push(stream, data, now(), &mut |records| disk.append(records));
     }
 
     fn finish(&mut self, stream: Stream) {
-        let Log {
-            file,
-            encoder,
-            torn,
-            lost,
-            ..
-        } = self;
-        encoder.finish(stream, now(), &mut |records| {
-            append(file, torn, lost, records)
-        });
+        let disk = &mut self.disk;
+        self.encoder
+            .finish(stream, now(), &mut |records| disk.append(records));
     }
 }
 
-/// One write(2) for whole records, unless the disk takes less; the rest then is lost and counted. A record that was
-/// torn so is ended by a newline before the next.
-fn append(file: &mut Option<File>, torn: &mut bool, lost: &mut u64, records: &[u8]) {
-    let Some(file) = file else { return };
-    if *torn {
-        if file.write_all(b"\n").is_err() {
-            *lost += records.len() as u64;
-            return;
-        }
-        *torn = false;
-    }
-    let mut rest = records;
-    while !rest.is_empty() {
-        match file.write(rest) {
-            Ok(n @ 1..) => {
-                *torn = rest[n - 1] != b'\n';
-                rest = &rest[n..];
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Ok(0) | Err(_) => {
-                *lost += rest.len() as u64;
+impl Disk {
+    /// One write(2) for whole records, unless the disk takes less; the rest then is lost and counted. A record that was
+    /// torn so is ended by a newline before the next.
+    fn append(&mut self, records: &[u8]) {
+        let Some(file) = &mut self.file else { return };
+        if self.torn {
+            if file.write_all(b"\n").is_err() {
+                self.lost += records.len() as u64;
                 return;
+            }
+            self.torn = false;
+        }
+        let mut rest = records;
+        while !rest.is_empty() {
+            match file.write(rest) {
+                Ok(n @ 1..) => {
+                    self.torn = rest[n - 1] != b'\n';
+                    rest = &rest[n..];
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => {
+                    self.lost += rest.len() as u64;
+                    return;
+                }
             }
         }
     }

@@ -61,7 +61,6 @@ impl Peer {
                 Ok(0) => return Err(Gone),
                 Ok(n) => self.input.extend_from_slice(&chunk[..n]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return Err(Gone),
             }
             if self.input.len() >= wire::MAX_FRAME {

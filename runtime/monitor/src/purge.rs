@@ -11,15 +11,16 @@ use cairn_monitor::report::{CONSOLE, STATE};
 pub(crate) fn purge(cgroups: &Cgroups) -> io::Result<()> {
     cgroups.kill_all()?;
     cgroups.remove_sessions()?;
-    match fs::remove_dir_all(STATE) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
+    gone(fs::remove_dir_all(STATE))?;
+    [CTL, CONSOLE]
+        .into_iter()
+        .try_for_each(|name| gone(fs::remove_file(name)))
+}
+
+/// What comes of a removal, for whom it is fine if there was nothing.
+pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
-    for name in [CTL, CONSOLE] {
-        match fs::remove_file(name) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-    }
-    Ok(())
 }

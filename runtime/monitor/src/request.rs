@@ -17,55 +17,41 @@ const ATTACHED: usize = 64;
 
 impl Server {
     pub(crate) fn request(&mut self, asker: Asker, request: Request) {
-        match request {
-            Request::Create => self.on_create(asker),
-            Request::Start => self.on_start(asker),
-            Request::Delete => self.on_delete(asker),
-            Request::Exec(exec) => self.on_exec(asker, *exec),
+        let done = match request {
+            Request::Create => return self.on_create(asker),
+            Request::Start => return self.on_start(asker),
+            Request::Delete => return self.on_delete(asker),
+            Request::Exec(exec) => return self.on_exec(asker, *exec),
             Request::Attach {
                 stdin,
                 stdout,
                 stderr,
-            } => {
-                let result = self.on_attach(asker.0, stdin, stdout, stderr);
-                match result {
-                    Ok((event, fds)) => self.tell(asker, event, fds),
-                    Err(text) => self.fail(asker, text),
-                }
-            }
-            other => match self.act(other) {
-                Ok(()) => self.tell(asker, Event::Done, Vec::new()),
-                Err(text) => self.fail(asker, text),
+            } => match self.on_attach(asker.0, stdin, stdout, stderr) {
+                Ok((event, fds)) => return self.tell(asker, event, fds),
+                Err(text) => Err(text),
             },
-        }
-    }
-
-    /// Requests that are done at once.
-    fn act(&mut self, request: Request) -> Result<(), String> {
-        match request {
             Request::Kill { signal, all } => self.kill(signal, all),
-            Request::ExecKill { session } => {
-                let exec = self.execs.iter().find(|e| e.session == session);
-                exec.ok_or("the exec has ended")?
-                    .kill()
-                    .map_err(|e| e.to_string())
-            }
-            Request::Resize { columns, rows } => {
-                let master = self.stdin.as_ref().filter(|_| self.launch.tty);
-                let master = master.ok_or("the container has no terminal")?;
-                sys::set_window(master.as_fd(), columns, rows).map_err(|e| e.to_string())
-            }
+            Request::ExecKill { session } => self.kill_exec(session),
+            Request::Resize { columns, rows } => self.resize(columns, rows),
             Request::Detach { attach_id } => {
                 self.detach(attach_id);
                 Ok(())
             }
             Request::ReopenLog => self.output.reopen().map_err(|e| e.to_string()),
-            Request::Create
-            | Request::Delete
-            | Request::Start
-            | Request::Exec(_)
-            | Request::Attach { .. } => Err("not an action".to_owned()),
-        }
+        };
+        self.answer(asker, done);
+    }
+
+    fn kill_exec(&self, session: u32) -> Result<(), String> {
+        let exec = self.execs.iter().find(|e| e.session == session);
+        let exec = exec.ok_or("the exec has ended")?;
+        exec.kill().map_err(|e| e.to_string())
+    }
+
+    fn resize(&self, columns: u16, rows: u16) -> Result<(), String> {
+        let master = self.stdin.as_ref().filter(|_| self.launch.tty);
+        let master = master.ok_or("the container has no terminal")?;
+        sys::set_window(master.as_fd(), columns, rows).map_err(|e| e.to_string())
     }
 
     fn on_create(&mut self, asker: Asker) {
@@ -76,9 +62,9 @@ impl Server {
             return self.fail(asker, "it was tried before, and failed");
         };
         match Creation::spawn(&self.launch, &self.cgroups, &mut self.output, mounts) {
-            Ok((creation, streams)) => {
+            Ok((creation, stdin)) => {
                 self.creation = Some(creation);
-                self.stdin = streams.stdin;
+                self.stdin = stdin;
                 self.waits_for_create = Some(asker);
                 self.phase = Phase::Creating;
             }

@@ -17,6 +17,7 @@ use cairn_monitor::wire::{Event, Phase};
 use crate::create::Creation;
 use crate::output::Output;
 use crate::peer::Peer;
+use crate::purge::{gone, purge};
 use crate::session::Exec;
 use crate::target::Target;
 
@@ -91,10 +92,7 @@ impl Server {
         // First: it fails most easily, and leaves nothing then.
         let output = Output::new(launch.log_path.as_deref(), launch.max_log_line)?;
         let signals = sys::child_signal_fd()?;
-        match fs::remove_file(CTL) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
+        gone(fs::remove_file(CTL))?;
         let listener = UnixListener::bind(CTL)?;
         listener.set_nonblocking(true)?;
         let mut server = Server {
@@ -137,7 +135,7 @@ impl Server {
             }
             if self.peers.is_empty() && !self.started && self.exit.is_none() {
                 // Also what the daemon asked for last and will not hear: it rolls back by the record it has.
-                return crate::purge::purge(&self.cgroups);
+                return purge(&self.cgroups);
             }
             let (mut fds, tokens) = self.interests();
             sys::poll(&mut fds, self.timeout())?;
@@ -199,7 +197,7 @@ impl Server {
     }
 
     fn timeout(&self) -> i32 {
-        let execs = self.execs.iter().filter_map(Exec::deadline);
+        let execs = self.execs.iter().filter_map(|e| e.deadline);
         let drain = self
             .ended
             .filter(|_| self.exit.is_none())
@@ -293,6 +291,13 @@ impl Server {
         };
         if found.send(request, &event, fds).is_err() {
             self.dismiss(peer);
+        }
+    }
+
+    pub(crate) fn answer(&mut self, asker: Asker, done: Result<(), String>) {
+        match done {
+            Ok(()) => self.tell(asker, Event::Done, Vec::new()),
+            Err(text) => self.fail(asker, text),
         }
     }
 

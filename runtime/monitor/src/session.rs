@@ -43,10 +43,12 @@ pub(crate) struct Exec {
     fds: Vec<OwnedFd>,
     /// The terminal's master comes through here, out of the container.
     console: Option<OwnedFd>,
-    deadline: Option<Instant>,
-    timed_out: bool,
+    /// When it is killed, with all it started.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) timed_out: bool,
     pub(crate) exit: Option<Status>,
-    announced: bool,
+    /// The client knows of it and waits for its end.
+    pub(crate) announced: bool,
 }
 
 /// The process that makes an exec.
@@ -170,11 +172,9 @@ impl Exec {
         let (err_read, err_write) = sys::pipe()?;
         for fd in [&in_read, &out_write, &err_write] {
             // So that the user can open /dev/stdout by name; root's otherwise.
-            let _still_roots = if uid != 0 {
-                sys::chown_fd(fd.as_fd(), uid)
-            } else {
-                Ok(())
-            };
+            if uid != 0 {
+                let _still_roots = sys::chown_fd(fd.as_fd(), uid);
+            }
         }
         self.streams = Streams {
             stdin,
@@ -193,23 +193,17 @@ impl Exec {
     fn tasks(&self, cgroups: &Cgroups) -> io::Result<Vec<File>> {
         let mut tasks = cgroups.tasks()?;
         // After its parent: the exec's own group lies below one of them.
-        tasks.extend(
-            self.group
-                .as_ref()
-                .map(|g| g.tasks())
-                .transpose()?
-                .flatten(),
-        );
+        if let Some(group) = &self.group {
+            tasks.extend(group.tasks()?);
+        }
         Ok(tasks)
     }
 
     fn fork(&mut self, tail: &Tail, target: &Target, ends: ChildEnds) -> io::Result<()> {
-        let directory = self
-            .group
-            .as_ref()
-            .map(|g| g.directory())
-            .transpose()?
-            .flatten();
+        let directory = match &self.group {
+            Some(group) => group.directory()?,
+            None => None,
+        };
         match sys::fork_into(directory.as_ref().map(|d| d.as_fd()))? {
             Fork::Child => join(tail, target, ends),
             Fork::Parent(pid) => self.joiner.pid = pid,
@@ -288,7 +282,6 @@ impl Exec {
                 Ok(0) => break,
                 Ok(n) if self.error.len() < MAX_ERROR => self.error.extend_from_slice(&buf[..n]),
                 Ok(_) => break,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // A process that has ended says no more, whoever else may hold the pipe for a moment.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.exit.is_none() => {
                     return Outcome::Pending;
@@ -311,19 +304,6 @@ impl Exec {
         }
         self.announced = true;
         Outcome::Started(self.streams, std::mem::take(&mut self.fds))
-    }
-
-    /// The client knows of it and waits for its end.
-    pub(crate) fn announced(&self) -> bool {
-        self.announced
-    }
-
-    pub(crate) fn timed_out(&self) -> bool {
-        self.timed_out
-    }
-
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
     }
 
     /// Kills it, with all it started, if its time is over.

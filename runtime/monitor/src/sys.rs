@@ -4,12 +4,15 @@
 mod raw;
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -23,8 +26,8 @@ use rustix::thread::{
 pub use raw::{
     Cpu, ExecVector, Fork, child_signal_fd, cloexec_from, close_all_but,
     close_all_but_sockets_and_pipes, default_signals, dup_to, execve, exit_now, fork_into,
-    fork_sibling, leave_terminal, load_filter, own_session_keyring, poll, set_io_priority,
-    set_memory_policy, set_scheduler, unshare_namespaces, wait_signal,
+    fork_sibling, leave_terminal, load_filter, own_session_keyring, poll, poll_one,
+    set_io_priority, set_memory_policy, set_scheduler, unshare_namespaces, wait_signal,
 };
 
 /// Exit status of a child.
@@ -131,11 +134,11 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 pub fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
-    Ok(rustix::io::read(fd, buf)?)
+    Ok(retry_on_intr(|| rustix::io::read(fd, &mut *buf))?)
 }
 
 pub fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> io::Result<usize> {
-    Ok(rustix::io::write(fd, buf)?)
+    Ok(retry_on_intr(|| rustix::io::write(fd, buf))?)
 }
 
 /// A duplicate that is at least `lowest`, close-on-exec.
@@ -256,10 +259,17 @@ pub fn limit(number: u32) -> io::Result<(u64, u64)> {
 pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     use std::io::{Seek, Write};
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let mut file = std::fs::File::from(rustix::fs::memfd_create(c"cairn", flags)?);
+    let mut file = File::from(rustix::fs::memfd_create(c"cairn", flags)?);
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file.into())
+}
+
+/// A file for us alone, empty.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)
 }
 
 pub fn umask(mask: u32) {

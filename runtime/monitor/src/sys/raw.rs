@@ -1,4 +1,5 @@
-//! System calls that no crate offers as safe functions. All `unsafe` of the monitor's library is here.
+//! System calls that no crate offers as safe functions. All `unsafe` of the monitor's library, but for one call in
+//! `mount_tree.rs`, is in this one file, to be judged as a whole.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -297,6 +298,17 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: i32) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
         other => other.map(drop),
     }
+}
+
+/// [`poll`] for one descriptor; answers what is to be had of it.
+pub fn poll_one(fd: BorrowedFd<'_>, events: i16, timeout: i32) -> io::Result<i16> {
+    let mut fds = [libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    }];
+    poll(&mut fds, timeout)?;
+    Ok(fds[0].revents)
 }
 
 /// ioprio_set(2) of this process.
