@@ -16,7 +16,8 @@ use oci_spec::runtime::{
 
 use crate::{
     cgroup_view::{CgroupView, cgroup_view},
-    mount_option::{attribute, attributes, propagation},
+    mount_option::propagation,
+    proc_view::{self, ProcView},
 };
 
 /// Set on a mount of the finished container.
@@ -25,26 +26,6 @@ pub(crate) struct Propagation {
     pub(crate) destination: PathBuf,
     /// MS_* flags.
     pub(crate) flags: u64,
-}
-
-/// The procfs of a PID namespace that is joined, with what lies below its mount: attached as one tree at the very end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ProcView {
-    pub(crate) destination: PathBuf,
-    /// MOUNT_ATTR_* bits.
-    pub(crate) attributes: u64,
-    /// Paths from here on are relative to `destination`.
-    pub(crate) binds: Vec<Bind>,
-    pub(crate) read_only: Vec<PathBuf>,
-    pub(crate) masked: Vec<PathBuf>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bind {
-    pub(crate) at: PathBuf,
-    pub(crate) source: PathBuf,
-    pub(crate) recursive: bool,
-    pub(crate) attributes: u64,
 }
 
 /// A bind whose source is mounted on the stage before, to be bound by libcontainer from there.
@@ -91,20 +72,6 @@ pub(crate) const STAGE: &str = "/sys/fs/cgroup";
 pub(crate) const ROOT: &str = "root";
 pub(crate) const DIRECTORY: &str = "dir";
 
-/// All that may be mounted inside a procfs: what lxcfs and its like stand in for. libcontainer has the same rule.
-const PROC_FILES: [&str; 10] = [
-    "cpuinfo",
-    "diskstats",
-    "meminfo",
-    "stat",
-    "swaps",
-    "uptime",
-    "loadavg",
-    "slabinfo",
-    "sys/kernel/ns_last_pid",
-    "sys/crypto/fips_enabled",
-];
-
 pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
     let root = spec
         .root()
@@ -141,7 +108,9 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         plan.mount(mount, cgroups, &mut kept)?;
     }
     plan.spec.set_mounts(Some(kept));
-    plan.cover_procs();
+    if let Some(linux) = plan.spec.linux_mut() {
+        proc_view::cover(&mut plan.procs, linux);
+    }
     if !host_mounts {
         let at = Path::new(STAGE).join(ROOT);
         plan.spec.set_root(plan.spec.root().clone().map(|mut root| {
@@ -279,82 +248,6 @@ impl Plan {
         }
     }
 
-    /// One that is joined has a view for each of its mounts, and one for each mount upon those.
-    fn proc_view(&mut self, mount: &Mount, options: &[String]) -> Result<bool, String> {
-        let destination = mount.destination();
-        let refuse = |why: &str| {
-            Err(format!(
-                "mount {}: {why} in a PID namespace that is joined",
-                destination.display()
-            ))
-        };
-        let unknown = options.iter().find(|o| attribute(o).is_none());
-        let unknown = unknown.map(|option| format!("option {option} is not supported"));
-        if mount.typ().as_deref() == Some("proc") {
-            if let Some(why) = unknown {
-                return refuse(&why);
-            }
-            self.procs.retain(|v| v.destination != *destination);
-            self.procs.push(ProcView {
-                destination: destination.clone(),
-                attributes: attributes(options),
-                binds: Vec::new(),
-                read_only: Vec::new(),
-                masked: Vec::new(),
-            });
-            return Ok(true);
-        }
-        let below = |v: &&mut ProcView| destination.starts_with(&v.destination);
-        let Some(view) = self.procs.iter_mut().find(below) else {
-            return Ok(false);
-        };
-        let at = destination
-            .strip_prefix(&view.destination)
-            .map(Path::to_owned);
-        let at = at.unwrap_or_default();
-        let recursive = options.iter().any(|o| o == "rbind");
-        if !PROC_FILES.iter().any(|file| Path::new(file) == at)
-            || !(recursive || options.iter().any(|o| o == "bind"))
-        {
-            return refuse("inside or over /proc, it is not supported");
-        }
-        if let Some(why) = unknown {
-            return refuse(&why);
-        }
-        view.binds.push(Bind {
-            at,
-            source: mount.source().clone().unwrap_or_default(),
-            recursive,
-            attributes: attributes(options),
-        });
-        Ok(true)
-    }
-
-    /// Masks and read-only paths that lie in a procfs are made with it.
-    fn cover_procs(&mut self) {
-        let Some(linux) = self.spec.linux_mut() else {
-            return;
-        };
-        let mut masked = linux.masked_paths().clone().unwrap_or_default();
-        let mut read_only = linux.readonly_paths().clone().unwrap_or_default();
-        for view in &mut self.procs {
-            let take = |paths: &mut Vec<String>| -> Vec<PathBuf> {
-                let below = |path: &String| {
-                    let below = Path::new(path).strip_prefix(&view.destination).ok()?;
-                    Some(below.to_owned()).filter(|p| !p.as_os_str().is_empty())
-                };
-                let taken = paths.iter().filter_map(below).collect();
-                paths.retain(|path| below(path).is_none());
-                taken
-            };
-            let (masks, reads) = (take(&mut masked), take(&mut read_only));
-            view.masked = masks;
-            view.read_only = reads;
-        }
-        linux.set_masked_paths(Some(masked));
-        linux.set_readonly_paths(Some(read_only));
-    }
-
     fn mount(
         &mut self,
         mut mount: Mount,
@@ -384,7 +277,7 @@ impl Plan {
             self.cgroup_view = cgroup_view(&destination, &options, cgroups);
             return Ok(());
         }
-        if self.join.is_some() && self.proc_view(&mount, &options)? {
+        if self.join.is_some() && proc_view::take(&mut self.procs, &mount, &options)? {
             return Ok(());
         }
         if mount.source().is_none() {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cairn_monitor::record::{CONFIG, HOOKS, LAUNCH, Launch};
+use cairn_monitor::record::{HOOKS, Launch};
 use libcontainer::container::{ContainerStatus, State};
 use libcontainer::hooks::run_hooks;
 use oci_spec::runtime::{Hook, Spec};
@@ -23,11 +23,7 @@ pub(crate) fn announce(spec: &Spec) -> Result<(), String> {
 }
 
 /// Runs the hooks of one point; the first failure ends them.
-pub(crate) fn run(point: &str, pid: i32) -> Result<(), String> {
-    let launch = fs::read(LAUNCH).map_err(|e| format!("read {LAUNCH}: {e}"))?;
-    let launch = Launch::decode(&launch).map_err(|e| e.to_string())?;
-    let config = fs::read(CONFIG).map_err(|e| format!("read {CONFIG}: {e}"))?;
-    let spec: Spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
+pub(crate) fn run(launch: &Launch, spec: &Spec, point: &str, pid: i32) -> Result<(), String> {
     let status = if point == "poststart" {
         ContainerStatus::Running
     } else {
@@ -37,7 +33,7 @@ pub(crate) fn run(point: &str, pid: i32) -> Result<(), String> {
     let bundle = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
     let mut state = State::new(&launch.id, status, pid, bundle);
     state.annotations = spec.annotations().clone();
-    run_hooks(hooks(&spec, point), Some(&state), None, None, None).map_err(|e| say::chain(&e))
+    run_hooks(hooks(spec, point), Some(&state), None, None, None).map_err(|e| say::chain(&e))
 }
 
 fn hooks<'a>(spec: &'a Spec, point: &str) -> Option<&'a Vec<Hook>> {

@@ -25,36 +25,22 @@ use crate::inherited;
 use crate::place::{self, Trees};
 use crate::start_hooks::StartHook;
 
+/// What libcontainer calls; it copies it.
 #[derive(Clone)]
-pub(crate) struct Init {
-    tail: Rc<Tail>,
-    scheduling: Rc<Scheduling>,
-    hooks: Rc<Vec<StartHook>>,
-    propagation: Rc<Vec<Propagation>>,
-    trees: Rc<Trees>,
+pub(crate) struct Init(pub(crate) Rc<Ready>);
+
+/// What init needs, read and opened before.
+pub(crate) struct Ready {
+    pub(crate) tail: Tail,
+    pub(crate) scheduling: Scheduling,
+    pub(crate) hooks: Vec<StartHook>,
+    pub(crate) propagation: Vec<Propagation>,
+    pub(crate) trees: Trees,
     /// Where the program is not ours to become, but that of a process in another PID namespace.
-    birth: Option<Rc<Birth>>,
+    pub(crate) birth: Option<Birth>,
 }
 
-impl Init {
-    pub(crate) fn new(
-        tail: Tail,
-        scheduling: Scheduling,
-        hooks: Vec<StartHook>,
-        propagation: Vec<Propagation>,
-        trees: Trees,
-        birth: Option<Birth>,
-    ) -> Init {
-        Init {
-            tail: Rc::new(tail),
-            scheduling: Rc::new(scheduling),
-            hooks: Rc::new(hooks),
-            propagation: Rc::new(propagation),
-            trees: Rc::new(trees),
-            birth: birth.map(Rc::new),
-        }
-    }
-
+impl Ready {
     /// The container's root is ours, with all that libcontainer mounts. Its image may have laid traps in the paths that
     /// are touched here: descriptors that lead out of it are closed before.
     fn prepare(&self) -> Result<(), String> {
@@ -65,13 +51,13 @@ impl Init {
         let trees = self.trees.iter().map(|(tree, _)| tree.as_raw_fd());
         close_what_leads_outside(&namespace.clone().chain(trees).collect::<Vec<_>>());
         let root = || sys::open_root().map_err(|e| format!("open the root: {e}"));
-        for (tree, at) in self.trees.iter() {
+        for (tree, at) in &self.trees {
             place::attach(root()?.as_fd(), tree, at)
                 .map_err(|e| format!("mount {}: {e}", at.display()))?;
         }
         close_what_leads_outside(&namespace.collect::<Vec<_>>());
         let root = root()?;
-        for p in self.propagation.iter() {
+        for p in &self.propagation {
             place::set_propagation(&p.destination, p.flags).map_err(|e| {
                 format!(
                     "set the propagation of mount {}: {e}",
@@ -150,7 +136,7 @@ fn executable(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<bool> {
 
 impl Executor for Init {
     fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
-        self.prepare().map_err(|text| {
+        self.0.prepare().map_err(|text| {
             tracing::error!("{text}");
             ExecutorValidationError::ArgValidationError(text)
         })
@@ -166,8 +152,11 @@ impl Executor for Init {
         // This helper ignores SIGPIPE (a hook need not read its stdin); the program must not inherit that.
         sys::default_signals();
         let _nobody_listens = sys::write(status, &[REACHED]);
-        let inside = self.birth.as_deref();
-        let hooked = self.hooks.iter().try_for_each(|hook| hook.run(inside));
+        let Ready {
+            tail, hooks, birth, ..
+        } = &*self.0;
+        let inside = birth.as_ref();
+        let hooked = hooks.iter().try_for_each(|hook| hook.run(inside));
         let error = match (hooked, inside) {
             (Ok(()), Some(birth)) => match birth.let_go() {
                 Ok(()) => sys::exit_now(0),
@@ -175,9 +164,9 @@ impl Executor for Init {
             },
             // SAFETY: only the status pipe is used from here on, and `exit_now` follows.
             #[allow(unsafe_code)]
-            (Ok(()), None) => match unsafe { self.tail.become_user(&mut [STATUS_FD]) } {
-                Ok(()) => self.tail.describe(&self.tail.execute()),
-                Err(e) => self.tail.describe(&e),
+            (Ok(()), None) => match unsafe { tail.become_user(&mut [STATUS_FD]) } {
+                Ok(()) => tail.describe(&tail.execute()),
+                Err(e) => tail.describe(&e),
             },
             (Err(text), _) => text,
         };

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -64,13 +64,7 @@ pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
 }
 
 fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
-    let mut fds = [libc::pollfd {
-        fd: pidfd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    }];
-    sys::poll(&mut fds, 0)?;
-    Ok(fds[0].revents != 0)
+    Ok(sys::poll_one(pidfd.as_fd(), libc::POLLIN, 0)? != 0)
 }
 
 /// A namespace that a plugin chose by its path.

@@ -18,20 +18,23 @@ mod adjust;
 mod birth;
 mod cgroup_view;
 mod hooks;
+mod idmap;
 mod inherited;
 mod init;
 mod join;
 mod mount_option;
 mod place;
+mod proc_view;
 mod profile;
 mod relay;
 mod say;
 mod start_hooks;
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::rc::Rc;
 
 use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::process::Process;
@@ -46,6 +49,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use crate::adjust::{DIRECTORY, STAGE};
 use crate::birth::Birth;
+use crate::init::{Init, Ready};
 use crate::place::Views;
 
 fn main() -> std::process::ExitCode {
@@ -67,7 +71,8 @@ fn main() -> std::process::ExitCode {
         let _only_raised = fs::write("/proc/self/oom_score_adj", "0");
         let point = args.next().unwrap_or_default();
         let pid = args.next().and_then(|p| p.parse().ok()).unwrap_or(0);
-        return match hooks::run(&point, pid) {
+        let done = given().and_then(|(launch, spec)| hooks::run(&launch, &spec, &point, pid));
+        return match done {
             Ok(()) => std::process::ExitCode::SUCCESS,
             Err(_) => std::process::ExitCode::FAILURE,
         };
@@ -81,11 +86,17 @@ fn main() -> std::process::ExitCode {
     sys::exit_now(0)
 }
 
-fn create() -> Result<i32, String> {
+/// What the daemon wrote for us.
+fn given() -> Result<(Launch, Spec), String> {
     let launch = fs::read(LAUNCH).map_err(|e| format!("read {LAUNCH}: {e}"))?;
     let launch = Launch::decode(&launch).map_err(|e| e.to_string())?;
     let config = fs::read(CONFIG).map_err(|e| format!("read {CONFIG}: {e}"))?;
-    let spec: Spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
+    let spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
+    Ok((launch, spec))
+}
+
+fn create() -> Result<i32, String> {
+    let (launch, spec) = given()?;
     let mut process = from_spec::process(&spec)?;
     let filter = compile_filter(&spec, &launch)?;
     let scheduling = save_scheduling(&spec)?;
@@ -131,11 +142,15 @@ fn create() -> Result<i32, String> {
         .transpose()?;
     let tail = Tail::new(process, filter.as_ref())?;
     write_bundle(&plan.spec)?;
-    build(
-        &launch,
-        &directory,
-        init::Init::new(tail, scheduling, hooks, plan.propagation, trees, birth),
-    )
+    let init = Init(Rc::new(Ready {
+        tail,
+        scheduling,
+        hooks,
+        propagation: plan.propagation,
+        trees,
+        birth,
+    }));
+    build(&launch, &directory, init)
 }
 
 /// Compiled once per profile; a copy lies in the container's directory for its execs.
@@ -194,22 +209,17 @@ fn write_bundle(spec: &Spec) -> Result<(), String> {
         .map_err(at)?;
     let bytes = serde_json::to_vec(spec).map_err(|e| format!("write the bundle: {e}"))?;
     let path = format!("{}/config.json", bundle());
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path);
-    file.and_then(|mut f: File| f.write_all(&bytes)).map_err(at)
+    sys::create_private(Path::new(&path))
+        .and_then(|mut file| file.write_all(&bytes))
+        .map_err(at)
 }
 
-fn build(launch: &Launch, directory: &Path, init: init::Init) -> Result<i32, String> {
-    let one_line = |e: &dyn std::error::Error| say::chain(e);
+fn build(launch: &Launch, directory: &Path, init: Init) -> Result<i32, String> {
     let mut builder = ContainerBuilder::new(launch.id.clone(), SyscallType::default())
         .with_root_path(directory.join(STATE))
-        .map_err(|e| one_line(&e))?
+        .map_err(|e| say::chain(&e))?
         .validate_id()
-        .map_err(|e| one_line(&e))?
+        .map_err(|e| say::chain(&e))?
         .with_executor(init);
     if launch.tty {
         builder = builder.with_console_socket(Some(directory.join(CONSOLE)));
@@ -226,7 +236,7 @@ fn build(launch: &Launch, directory: &Path, init: init::Init) -> Result<i32, Str
         .with_detach(true)
         .as_sibling(true)
         .build()
-        .map_err(|e| one_line(&e))?;
+        .map_err(|e| say::chain(&e))?;
     let pid = container.pid().ok_or("libcontainer reported no pid")?;
     Ok(pid.as_raw())
 }

@@ -15,14 +15,16 @@ use std::path::{Path, PathBuf};
 
 use cairn_monitor::mount_tree::{self, Attributes};
 use cairn_monitor::rooted;
-use cairn_monitor::sys::{self, Fork};
-use oci_spec::runtime::{LinuxIdMapping, Spec};
+use cairn_monitor::sys;
+use oci_spec::runtime::Spec;
 use rustix::fs::{OFlags, StatVfsMountFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::adjust::{DIRECTORY, Owners, ProcView, ROOT, STAGE, Staged};
+use crate::adjust::{DIRECTORY, ROOT, STAGE, Staged};
 use crate::cgroup_view::{CgroupView, Hierarchies};
+use crate::idmap;
+use crate::proc_view::ProcView;
 
 /// Sets how mounts at and below `destination` propagate.
 pub(crate) fn set_propagation(destination: &Path, flags: u64) -> io::Result<()> {
@@ -196,10 +198,7 @@ fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd>
             for (link, to) in links {
                 std::os::unix::fs::symlink(to, frame.join(link))?;
             }
-            let tree = mount_tree::copy(&frame, true)?;
-            unmount(&frame)?;
-            fs::remove_dir(&frame)?;
-            tree
+            take_off(&frame)?
         }
     };
     let attributes = Attributes {
@@ -256,9 +255,14 @@ fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<Own
             mount_tree::attach(&mount_tree::copy(Path::new("/dev/null"), false)?, &path)?;
         }
     }
-    let tree = mount_tree::copy(&frame, true)?;
-    unmount(&frame)?;
-    fs::remove_dir(&frame)?;
+    take_off(&frame)
+}
+
+/// All that is mounted at a place of the stage, as one tree; the place is gone.
+fn take_off(frame: &Path) -> io::Result<OwnedFd> {
+    let tree = mount_tree::copy(frame, true)?;
+    rustix::mount::unmount(frame, UnmountFlags::DETACH)?;
+    fs::remove_dir(frame)?;
     Ok(tree)
 }
 
@@ -272,7 +276,7 @@ pub(crate) fn attach(root: BorrowedFd<'_>, tree: &OwnedFd, destination: &Path) -
 fn open(staged: &Staged) -> Result<OwnedFd, String> {
     let source = &staged.source;
     let tree = match &staged.shifted {
-        Some(owners) => idmapped(source, staged.recursive, owners),
+        Some(owners) => idmap::copy(source, staged.recursive, owners),
         None => mount_tree::copy(source, staged.recursive)
             .map_err(|e| format!("bind {}: {e}", source.display())),
     };
@@ -291,67 +295,6 @@ fn settle(at: &Path, tree: &OwnedFd) -> Result<(), String> {
 
 fn is_directory(fd: &OwnedFd) -> bool {
     fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).is_ok_and(|m| m.is_dir())
-}
-
-/// A detached copy of a mount tree with shifted owners (CRI-225).
-fn idmapped(source: &Path, recursive: bool, owners: &Owners) -> Result<OwnedFd, String> {
-    let at = |step: &'static str| {
-        move |e: io::Error| format!("idmapped mount of {}: {step}: {e}", source.display())
-    };
-    let tree = mount_tree::copy(source, recursive).map_err(at("open"))?;
-    let namespace =
-        user_namespace(&owners.uids, &owners.gids).map_err(at("make a user namespace"))?;
-    let attributes = Attributes {
-        set: libc::MOUNT_ATTR_IDMAP,
-        userns: Some(namespace.as_fd()),
-        recursive,
-        ..Attributes::default()
-    };
-    mount_tree::set_attributes(&tree, &attributes).map_err(|e| {
-        let kind = filesystem(&tree);
-        format!(
-            "idmapped mount of {}: not supported by its filesystem ({kind}): {e}",
-            source.display()
-        )
-    })?;
-    Ok(tree)
-}
-
-/// A user namespace with these mappings; nobody lives in it.
-fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Result<File> {
-    let (ready_read, ready_write) = sys::pipe()?;
-    let (stay_read, stay_write) = sys::pipe()?;
-    let pid = match sys::fork_into(None)? {
-        Fork::Parent(pid) => pid,
-        Fork::Child => {
-            drop(stay_write);
-            if sys::unshare_namespaces(UnshareFlags::NEWUSER).is_ok() {
-                let _parent_gone = sys::write(ready_write.as_fd(), b"1");
-                let _until_it_is_closed = sys::read(stay_read.as_fd(), &mut [0]);
-            }
-            sys::exit_now(0)
-        }
-    };
-    drop(ready_write);
-    let result = match sys::read(ready_read.as_fd(), &mut [0]) {
-        Ok(1) => map(pid, uids, gids),
-        Ok(_) => Err(io::Error::other("unshare failed")),
-        Err(e) => Err(e),
-    };
-    drop(stay_write);
-    let _nothing_to_reap = sys::reap_child(pid);
-    result
-}
-
-fn map(pid: i32, uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Result<File> {
-    let text = |maps: &[LinuxIdMapping]| -> String {
-        maps.iter()
-            .map(|m| format!("{} {} {}\n", m.container_id(), m.host_id(), m.size()))
-            .collect()
-    };
-    fs::write(format!("/proc/{pid}/uid_map"), text(uids))?;
-    fs::write(format!("/proc/{pid}/gid_map"), text(gids))?;
-    File::open(format!("/proc/{pid}/ns/user"))
 }
 
 /// `HOME=...` of a user by the root's /etc/passwd, read without following anything out of the root.
@@ -384,20 +327,9 @@ fn read_in_root(rootfs: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn filesystem(fd: &OwnedFd) -> String {
-    match rustix::fs::fstatfs(fd) {
-        Ok(stat) => format!("type {:#x}", stat.f_type),
-        Err(_) => "unknown".to_owned(),
-    }
-}
-
 fn mount_tmpfs(source: &str, target: &Path, options: &CStr) -> io::Result<()> {
     let flags = MountFlags::empty();
     Ok(rustix::mount::mount(
         source, target, "tmpfs", flags, options,
     )?)
-}
-
-fn unmount(target: &Path) -> io::Result<()> {
-    Ok(rustix::mount::unmount(target, UnmountFlags::DETACH)?)
 }

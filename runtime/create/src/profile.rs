@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use cairn_monitor::filter::Filter;
@@ -58,13 +58,7 @@ fn save(filter: &Filter, cache: &Path, path: &Path) -> io::Result<()> {
         .mode(0o700)
         .create(cache)?;
     let temporary = cache.join(format!("{}.tmp", std::process::id()));
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(&filter.encode())?;
+    sys::create_private(&temporary)?.write_all(&filter.encode())?;
     fs::rename(&temporary, path)
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cairn_monitor::filter::Filter;
+use cairn_monitor::from_spec;
 use cairn_monitor::process::Process;
 use cairn_monitor::record::Launch;
 use cairn_monitor::sys::{self, Fork};
@@ -62,19 +63,13 @@ fn prepare(
     filter: Option<&Filter>,
 ) -> Result<StartHook, String> {
     let path = hook.path().display().to_string();
-    let bytes = |list: &Option<Vec<String>>| -> Vec<Vec<u8>> {
-        list.iter()
-            .flatten()
-            .map(|s| s.clone().into_bytes())
-            .collect()
-    };
-    let mut argv = bytes(hook.args());
+    let mut argv = from_spec::bytes(hook.args());
     if argv.is_empty() {
         argv.push(path.clone().into_bytes());
     }
     let process = Process {
         argv,
-        env: bytes(hook.env()),
+        env: from_spec::bytes(hook.env()),
         cwd: b"/".to_vec(),
         ..process.clone()
     };
@@ -118,22 +113,15 @@ impl StartHook {
                     .unwrap_or(child);
             }
         }
-        match wait(child, self.timeout).map_err(at)? {
-            Some(0) => Ok(()),
-            Some(127) => Err(format!(
-                "startContainer hook {}: cannot be executed",
-                self.path
-            )),
-            Some(code) => Err(format!(
-                "startContainer hook {}: exit code {code}",
-                self.path
-            )),
-            None => Err(format!("startContainer hook {}: timed out", self.path)),
-        }
+        let why = match wait(child, self.timeout).map_err(at)? {
+            Some(0) => return Ok(()),
+            Some(127) => "cannot be executed".to_owned(),
+            Some(code) => format!("exit code {code}"),
+            None => "timed out".to_owned(),
+        };
+        Err(format!("startContainer hook {}: {why}", self.path))
     }
-}
 
-impl StartHook {
     /// In a child: returns if there is nothing to execute.
     fn become_hook(&self, inside: Option<&Birth>, said: &OwnedFd) {
         let Some(birth) = inside else {
@@ -175,13 +163,8 @@ fn wait(child: i32, timeout: Option<Duration>) -> std::io::Result<Option<i32>> {
             }
             _ => -1,
         };
-        let mut fds = [libc::pollfd {
-            fd: ended.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        }];
-        sys::poll(&mut fds, left)?;
-        if in_time && deadline.is_some_and(|d| d <= Instant::now()) && fds[0].revents == 0 {
+        let has_ended = sys::poll_one(ended.as_fd(), libc::POLLIN, left)? != 0;
+        if in_time && deadline.is_some_and(|d| d <= Instant::now()) && !has_ended {
             in_time = false;
             sys::kill(child, libc::SIGKILL)?;
         }
