@@ -14,7 +14,19 @@ pub const CLIENTS: usize = 4;
 /// The main process of a container: it ends on SIGTERM, and at once.
 pub const HONOURS_SIGTERM: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
 /// What a runtime's processes for a container or pod are called, as far as the kernel keeps it.
-pub const HELPERS: [&str; 3] = ["cairn-monitor", "containerd-shim", "conmon"];
+const HELPERS: [&str; 3] = ["cairn-monitor", "containerd-shim", "conmon"];
+
+/// The socket that the runtime serves at, and the image, as the environment has them.
+pub fn given() -> Option<(PathBuf, String)> {
+    let socket = env::var("CRI").ok()?;
+    let image = env::var("IMAGE").ok()?;
+    Some((socket.trim_start_matches("unix://").into(), image))
+}
+
+/// Whether this is the command of a process that a runtime keeps for a container or pod.
+pub fn is_helper(command: &str) -> bool {
+    HELPERS.iter().any(|helper| command.starts_with(helper))
+}
 
 /// Logs and cgroups of its pods are named after the directory that the socket lies in.
 ///

@@ -32,47 +32,20 @@ impl Container {
     /// # Errors
     /// The daemon's.
     pub async fn start(&self) -> Result<(), Status> {
-        let request = cri::StartContainerRequest {
-            container_id: self.id.clone(),
-        };
-        self.cri
-            .client
-            .runtime
-            .clone()
-            .start_container(request)
-            .await
-            .map(drop)
+        self.cri.client.start_container(&self.id).await
     }
 
     /// # Errors
     /// The daemon's.
     pub async fn stop(&self, grace: Duration) -> Result<(), Status> {
-        let request = cri::StopContainerRequest {
-            container_id: self.id.clone(),
-            timeout: i64::try_from(grace.as_secs()).expect("a short grace"),
-        };
-        self.cri
-            .client
-            .runtime
-            .clone()
-            .stop_container(request)
-            .await
-            .map(drop)
+        let client = &self.cri.client;
+        client.stop_container(&self.id, grace.as_secs()).await
     }
 
     /// # Errors
     /// The daemon's.
     pub async fn remove(&self) -> Result<(), Status> {
-        let request = cri::RemoveContainerRequest {
-            container_id: self.id.clone(),
-        };
-        self.cri
-            .client
-            .runtime
-            .clone()
-            .remove_container(request)
-            .await
-            .map(drop)
+        self.cri.client.remove_container(&self.id).await
     }
 
     /// Asks for another memory limit, in bytes, by UpdateContainerResources.
@@ -80,33 +53,17 @@ impl Container {
     /// # Errors
     /// The daemon's.
     pub async fn limit_memory(&self, bytes: i64) -> Result<(), Status> {
-        let request = cri::UpdateContainerResourcesRequest {
-            container_id: self.id.clone(),
-            linux: Some(cri::LinuxContainerResources {
-                memory_limit_in_bytes: bytes,
-                ..Default::default()
-            }),
+        let linux = cri::LinuxContainerResources {
+            memory_limit_in_bytes: bytes,
             ..Default::default()
         };
-        let mut runtime = self.cri.client.runtime.clone();
-        runtime.update_container_resources(request).await.map(drop)
+        self.cri.client.update_container(&self.id, linux).await
     }
 
     /// # Errors
     /// The daemon's.
     pub async fn try_status(&self) -> Result<cri::ContainerStatusResponse, Status> {
-        let request = cri::ContainerStatusRequest {
-            container_id: self.id.clone(),
-            verbose: true,
-        };
-        Ok(self
-            .cri
-            .client
-            .runtime
-            .clone()
-            .container_status(request)
-            .await?
-            .into_inner())
+        self.cri.client.container_status(&self.id, true).await
     }
 
     /// # Panics
@@ -134,13 +91,7 @@ impl Container {
     /// # Errors
     /// The daemon's.
     pub async fn try_exec(&self, command: &[&str], timeout: i64) -> Result<Ran, Status> {
-        let request = cri::ExecSyncRequest {
-            container_id: self.id.clone(),
-            cmd: command.iter().map(|&s| s.to_owned()).collect(),
-            timeout,
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        let answer = runtime.exec_sync(request).await?.into_inner();
+        let answer = self.cri.client.exec(&self.id, command, timeout).await?;
         Ok(Ran {
             code: answer.exit_code,
             out: String::from_utf8_lossy(&answer.stdout).into_owned(),
@@ -167,14 +118,8 @@ impl Container {
 
     /// The records of its log so far.
     pub fn records(&self) -> Vec<Record> {
-        let mut bytes = fs::read(&self.log).unwrap_or_default();
-        // Another process is writing: what follows the last newline is not a record yet.
-        let whole = bytes
-            .iter()
-            .rposition(|b| *b == b'\n')
-            .map_or(0, |at| at + 1);
-        bytes.truncate(whole);
-        criclog::records(&bytes)
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        criclog::records(criclog::whole(&bytes))
     }
     /// The lines that it has written to standard output so far.
     pub fn lines(&self) -> Vec<String> {

@@ -12,6 +12,12 @@ pub struct Record {
     pub content: Vec<u8>,
 }
 
+/// As much of a log as is whole records, where another process is writing: what follows the last newline is not one yet.
+pub fn whole(log: &[u8]) -> &[u8] {
+    let end = log.iter().rposition(|b| *b == b'\n');
+    &log[..end.map_or(0, |at| at + 1)]
+}
+
 /// Splits a log into its records.
 ///
 /// # Panics

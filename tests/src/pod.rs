@@ -1,6 +1,6 @@
 //! Pods as a client sees them, and short ways to the CRI calls that every test makes.
 
-use std::{fs, path::Path};
+use std::{collections::HashMap, fs, path::Path};
 
 use k8s_cri::v1::{self as cri};
 use tonic::Status;
@@ -27,6 +27,22 @@ pub fn pod_security(config: &mut cri::PodSandboxConfig) -> &mut cri::LinuxSandbo
 pub fn pod_namespaces(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOption {
     let options = pod_security(config).namespace_options.as_mut();
     options.expect("set by pod_config")
+}
+
+/// Has a container run this image.
+///
+/// # Panics
+/// If the configuration is not one of [`Cri::container_config`].
+pub fn set_image(config: &mut cri::ContainerConfig, image: &str) {
+    let set = config.image.as_mut().expect("set by container_config");
+    image.clone_into(&mut set.image);
+}
+
+/// # Panics
+/// If the configuration is not one of [`Cri::container_config`].
+pub fn container_namespaces(config: &mut cri::ContainerConfig) -> &mut cri::NamespaceOption {
+    let options = security(config).namespace_options.as_mut();
+    options.expect("set by container_config")
 }
 
 /// # Panics
@@ -110,16 +126,7 @@ impl Cri {
     /// # Errors
     /// The daemon's.
     pub async fn try_pod(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
-        let request = cri::RunPodSandboxRequest {
-            config: Some(config.clone()),
-            runtime_handler: String::new(),
-        };
-        let mut runtime = self.client.runtime.clone();
-        let id = runtime
-            .run_pod_sandbox(request)
-            .await?
-            .into_inner()
-            .pod_sandbox_id;
+        let id = self.client.run_pod(config.clone()).await?;
         Ok(Pod {
             cri: self.clone(),
             id,
@@ -129,26 +136,14 @@ impl Cri {
 
     /// All pods that the daemon lists.
     pub async fn pods(&self) -> Vec<cri::PodSandbox> {
-        let list = cri::ListPodSandboxRequest::default();
-        let mut runtime = self.client.runtime.clone();
-        runtime
-            .list_pod_sandbox(list)
-            .await
-            .expect("ListPodSandbox")
-            .into_inner()
-            .items
+        let pods = self.client.pods(HashMap::new()).await;
+        pods.expect("ListPodSandbox")
     }
 
     /// All containers that the daemon lists.
     pub async fn containers(&self) -> Vec<cri::Container> {
-        let list = cri::ListContainersRequest::default();
-        let mut runtime = self.client.runtime.clone();
-        runtime
-            .list_containers(list)
-            .await
-            .expect("ListContainers")
-            .into_inner()
-            .containers
+        let containers = self.client.containers(HashMap::new()).await;
+        containers.expect("ListContainers")
     }
 
     /// The status of a pod.
@@ -156,12 +151,7 @@ impl Cri {
     /// # Errors
     /// The daemon's.
     pub async fn pod_status(&self, id: &str) -> Result<cri::PodSandboxStatusResponse, Status> {
-        let request = cri::PodSandboxStatusRequest {
-            pod_sandbox_id: id.to_owned(),
-            verbose: true,
-        };
-        let mut runtime = self.client.runtime.clone();
-        Ok(runtime.pod_sandbox_status(request).await?.into_inner())
+        self.client.pod_status(id, true).await
     }
 
     /// A pod that is known by its id, after a restart for instance.
@@ -202,22 +192,11 @@ impl Pod {
         if let Some(dir) = log.parent() {
             fs::create_dir_all(dir).expect("the log directory can be made, as a kubelet does");
         }
-        let request = cri::CreateContainerRequest {
-            pod_sandbox_id: self.id.clone(),
-            config: Some(config),
-            sandbox_config: Some(self.config.clone()),
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        let id = runtime
-            .create_container(request)
-            .await?
-            .into_inner()
-            .container_id;
-        Ok(Container {
-            cri: self.cri.clone(),
-            id,
-            log,
-        })
+        let client = &self.cri.client;
+        let id = client
+            .create_container(&self.id, config, &self.config)
+            .await?;
+        Ok(self.cri.container_by_id(&id, log))
     }
 
     /// Creates and starts a container.
@@ -297,31 +276,13 @@ impl Pod {
     /// # Errors
     /// The daemon's.
     pub async fn stop(&self) -> Result<(), Status> {
-        let request = cri::StopPodSandboxRequest {
-            pod_sandbox_id: self.id.clone(),
-        };
-        self.cri
-            .client
-            .runtime
-            .clone()
-            .stop_pod_sandbox(request)
-            .await
-            .map(drop)
+        self.cri.client.stop_pod(&self.id).await
     }
 
     /// # Errors
     /// The daemon's.
     pub async fn remove(&self) -> Result<(), Status> {
-        let request = cri::RemovePodSandboxRequest {
-            pod_sandbox_id: self.id.clone(),
-        };
-        self.cri
-            .client
-            .runtime
-            .clone()
-            .remove_pod_sandbox(request)
-            .await
-            .map(drop)
+        self.cri.client.remove_pod(&self.id).await
     }
 
     /// Stops and removes; the test fails if one of them does.

@@ -8,11 +8,12 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     os::fd::AsFd,
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{image::Blobs, yard::Yard};
@@ -101,11 +102,8 @@ impl Registry {
     }
 
     /// What it was asked so far.
-    ///
-    /// # Panics
-    /// If a thread of it panicked.
     pub fn asked(&self) -> Vec<Request> {
-        self.requests.lock().expect("never poisoned").clone()
+        self.requests.lock().clone()
     }
 
     /// How many requests were such.
@@ -118,7 +116,7 @@ impl Drop for Registry {
     fn drop(&mut self) {
         // Ends the wait for the next client.
         let _ = rustix::net::shutdown(self.listener.as_fd(), rustix::net::Shutdown::Both);
-        for stream in self.open.lock().expect("never poisoned").drain(..) {
+        for stream in self.open.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -183,15 +181,13 @@ fn connection(
     seen: &Mutex<Vec<Request>>,
     open: &Mutex<Vec<TcpStream>>,
 ) -> io::Result<()> {
-    open.lock()
-        .expect("never poisoned")
-        .push(stream.try_clone()?);
+    open.lock().push(stream.try_clone()?);
     let mut lines = BufReader::new(stream.try_clone()?);
     let Some(request) = read(&mut lines)? else {
         // No request: closing is the answer to it.
         return stream.shutdown(Shutdown::Both);
     };
-    seen.lock().expect("never poisoned").push(request.clone());
+    seen.lock().push(request.clone());
     let head = |status: u16, length: usize, more: &[String]| {
         let more: String = more.iter().map(|line| format!("{line}\r\n")).collect();
         format!(

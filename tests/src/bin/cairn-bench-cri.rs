@@ -7,6 +7,7 @@
 //! The others have a network and a container each, which sleeps. The pod that is measured is made, lives and goes, alone.
 
 use std::{
+    collections::HashMap,
     env, fs,
     io::Write as _,
     path::PathBuf,
@@ -15,12 +16,12 @@ use std::{
 };
 
 use cairn_tests::{
-    bench::{self, CLIENTS, HELPERS, HONOURS_SIGTERM, end, kib, pid, rss},
+    bench::{self, CLIENTS, HONOURS_SIGTERM, end, is_helper, kib, pid, rss},
     client::Client,
     client::Cri,
     container::Container,
     cri,
-    pod::{Pod, host_network, security},
+    pod::{Pod, container_namespaces, host_network, set_image},
 };
 use tokio::task::JoinSet;
 
@@ -67,14 +68,14 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let (Ok(socket), Ok(image)) = (env::var("CRI"), env::var("IMAGE")) else {
+    let Some((socket, image)) = bench::given() else {
         eprintln!("cairn-bench-cri: CRI and IMAGE are not set; `hack/bench` says how it is run");
         return ExitCode::from(2);
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.enable_all().build().expect("a tokio runtime");
     let mut bench = Bench {
-        socket: socket.trim_start_matches("unix://").into(),
+        socket,
         image,
         options,
         pods: 0,
@@ -235,10 +236,7 @@ impl Bench {
         let mut all = 0.0;
         for entry in fs::read_dir("/proc").expect("/proc is there").flatten() {
             let command = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            if HELPERS
-                .iter()
-                .any(|helper| command.trim().starts_with(helper))
-            {
+            if is_helper(&command) {
                 all += kib(entry.path(), "smaps_rollup", "Pss:").unwrap_or_default();
             }
         }
@@ -260,8 +258,8 @@ impl Bench {
             assert!(status.success(), "{command}: {status}");
             loop {
                 if let Ok(client) = Client::connect(&self.socket).await {
-                    let listed = client.runtime.clone().list_pod_sandbox(all_pods()).await;
-                    if listed.is_ok_and(|list| list.get_ref().items.len() >= self.pods) {
+                    let listed = client.pods(HashMap::new()).await;
+                    if listed.is_ok_and(|pods| pods.len() >= self.pods) {
                         break;
                     }
                 }
@@ -271,10 +269,6 @@ impl Bench {
         }
         self.tell_p50(row, times);
     }
-}
-
-fn all_pods() -> cri::ListPodSandboxRequest {
-    cri::ListPodSandboxRequest::default()
 }
 
 /// Before the clock runs: what is measured is the start.
@@ -328,16 +322,9 @@ const CALLS: [&str; 7] = [
 
 async fn create(cri: &Cri, pod: &Pod, network: Network, image: &str) -> Container {
     let mut config = cri.container_config("c", &["sh", "-c", HONOURS_SIGTERM]);
-    image.clone_into(
-        &mut config
-            .image
-            .as_mut()
-            .expect("set by container_config")
-            .image,
-    );
+    set_image(&mut config, image);
     if let Network::Host = network {
-        let options = security(&mut config).namespace_options.as_mut();
-        options.expect("set by container_config").network = cri::NamespaceMode::Node.into();
+        container_namespaces(&mut config).network = cri::NamespaceMode::Node.into();
     }
     pod.try_create(config).await.expect("CreateContainer")
 }

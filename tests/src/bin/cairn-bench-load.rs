@@ -9,21 +9,22 @@
 //! starts the runtimes, one at a time.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     env, fs,
     path::Path,
     process::ExitCode,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use cairn_tests::{
-    bench::{self, CLIENTS, HELPERS, HONOURS_SIGTERM, end, rss},
+    bench::{self, CLIENTS, HONOURS_SIGTERM, end, is_helper, rss},
     client::Cri,
     container::Container,
     cri,
-    pod::Pod,
+    pod::{Pod, set_image},
 };
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{net::TcpListener, task::JoinSet, time};
 
@@ -42,7 +43,7 @@ impl Times {
     ) -> Option<T> {
         let begun = Instant::now();
         let answer = call.await;
-        let mut all = self.0.lock().expect("nobody panics with it");
+        let mut all = self.0.lock();
         match answer {
             Ok(answer) => {
                 all.entry(kind).or_default().push(begun.elapsed());
@@ -63,7 +64,7 @@ impl Times {
             "{name:<12} {:<34} {:>7} {:>9} {:>9} {:>9}",
             "", "calls", "p50 ms", "p99 ms", "max ms"
         );
-        for (kind, times) in self.0.lock().expect("nobody panics with it").iter_mut() {
+        for (kind, times) in self.0.lock().iter_mut() {
             times.sort_unstable();
             let at = |share: usize| times[(times.len() - 1) * share / 100].as_secs_f64() * 1e3;
             println!(
@@ -112,17 +113,13 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let (Ok(socket), Ok(image)) = (env::var("CRI"), env::var("IMAGE")) else {
+    let Some((socket, image)) = bench::given() else {
         eprintln!("cairn-bench-load: CRI and IMAGE are not set; `hack/bench` says how it is run");
         return ExitCode::from(2);
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.enable_all().build().expect("a tokio runtime");
-    runtime.block_on(measure(
-        &options,
-        Path::new(socket.trim_start_matches("unix://")),
-        &image,
-    ));
+    runtime.block_on(measure(&options, &socket, &image));
     ExitCode::SUCCESS
 }
 
@@ -209,21 +206,12 @@ async fn measure(options: &Options, socket: &Path, image: &str) {
 /// Each second, as the PLEG does.
 async fn relists(cri: Cri, times: Times) {
     let mut every = time::interval(Duration::from_secs(1));
-    let mut runtime = cri.client.runtime.clone();
     loop {
         every.tick().await;
-        times
-            .take(
-                "ListPodSandbox",
-                runtime.list_pod_sandbox(cri::ListPodSandboxRequest::default()),
-            )
-            .await;
-        times
-            .take(
-                "ListContainers",
-                runtime.list_containers(cri::ListContainersRequest::default()),
-            )
-            .await;
+        let pods = cri.client.pods(HashMap::new());
+        times.take("ListPodSandbox", pods).await;
+        let containers = cri.client.containers(HashMap::new());
+        times.take("ListContainers", containers).await;
     }
 }
 
@@ -256,34 +244,22 @@ async fn statistics(cri: Cri, times: Times) {
 /// Every ten seconds of each container, for the rotation of logs; and of each pod.
 async fn statuses(cri: Cri, times: Times, pods: Vec<String>) {
     let mut every = time::interval(Duration::from_secs(10));
-    let mut runtime = cri.client.runtime.clone();
     loop {
         every.tick().await;
-        let listed = runtime
-            .list_containers(cri::ListContainersRequest::default())
-            .await;
-        for container in listed.expect("ListContainers").into_inner().containers {
-            let request = cri::ContainerStatusRequest {
-                container_id: container.id,
-                verbose: false,
-            };
+        for container in cri.containers().await {
             // One may have ended meanwhile.
             let begun = Instant::now();
-            if runtime.container_status(request).await.is_ok() {
-                let mut all = times.0.lock().expect("nobody panics with it");
+            let status = cri.client.container_status(&container.id, false);
+            if status.await.is_ok() {
+                let mut all = times.0.lock();
                 all.entry("ContainerStatus")
                     .or_default()
                     .push(begun.elapsed());
             }
         }
         for pod in &pods {
-            let request = cri::PodSandboxStatusRequest {
-                pod_sandbox_id: pod.clone(),
-                verbose: false,
-            };
-            times
-                .take("PodSandboxStatus", runtime.pod_sandbox_status(request))
-                .await;
+            let status = cri.client.pod_status(pod, false);
+            times.take("PodSandboxStatus", status).await;
         }
     }
 }
@@ -338,13 +314,7 @@ async fn made(cri: &Cri, name: &str, containers: usize, image: &str) -> (Pod, Ve
     let mut all = Vec::new();
     for n in 0..containers {
         let mut config = cri.container_config(&format!("c{n}"), &["sh", "-c", HONOURS_SIGTERM]);
-        image.clone_into(
-            &mut config
-                .image
-                .as_mut()
-                .expect("set by container_config")
-                .image,
-        );
+        set_image(&mut config, image);
         let container = pod.try_create(config).await.expect("CreateContainer");
         container.start().await.expect("StartContainer");
         all.push(container);
@@ -357,10 +327,7 @@ fn newest_helper() -> Option<Pid> {
     let processes = fs::read_dir("/proc").expect("/proc is there").flatten();
     let helpers = processes.filter_map(|entry| {
         let command = fs::read_to_string(entry.path().join("comm")).ok()?;
-        HELPERS
-            .iter()
-            .any(|helper| command.starts_with(helper))
-            .then_some(())?;
+        is_helper(&command).then_some(())?;
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
         let begun: u64 = stat
             .rsplit_once(')')?

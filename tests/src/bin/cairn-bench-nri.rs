@@ -17,7 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cairn_tests::{Daemon, Setup, client::Client, client::Cri, cri, pod::host_network};
+use cairn_tests::{
+    Daemon, Setup,
+    client::Client,
+    client::Cri,
+    cri,
+    pod::{container_namespaces, host_network},
+};
 use nri::{Handlers, stub::Stub};
 
 const SERIES: [usize; 4] = [0, 1, 5, 10];
@@ -175,10 +181,7 @@ async fn measure(options: &Options) {
             for n in 0..WARM + options.containers / ROUNDS {
                 made += 1;
                 let mut config = cri.container_config(&format!("c{made}"), &["true"]);
-                let linux = config.linux.get_or_insert_default();
-                let security = linux.security_context.get_or_insert_default();
-                let namespaces = security.namespace_options.get_or_insert_default();
-                namespaces.network = cri::NamespaceMode::Node.into();
+                container_namespaces(&mut config).network = cri::NamespaceMode::Node.into();
                 let begun = Instant::now();
                 let container = pod.try_create(config).await.expect("CreateContainer");
                 if n >= WARM {

@@ -173,12 +173,15 @@ impl Arena {
         output.status.success().then_some(()).ok_or_else(failed)
     }
 
+    fn goes_down(&mut self) {
+        self.line.send_replace(None);
+        let begun = || self.weather.begin(Cause::Daemon);
+        self.down.get_or_insert_with(begun);
+    }
+
     /// Ends the daemon by a signal and waits until it is gone.
     pub(crate) async fn take_down(&mut self, signal: i32) {
-        self.line.send_replace(None);
-        if self.down.is_none() {
-            self.down = Some(self.weather.begin(Cause::Daemon));
-        }
+        self.goes_down();
         self.daemon.yard.kill(self.daemon.pid(), signal).await;
         // One that is held hears it only then.
         self.daemon.yard.kill(self.daemon.pid(), SIGCONT).await;
@@ -231,8 +234,7 @@ impl Arena {
         let log = self.daemon.log_tail(30);
         let what = format!("the daemon ended by itself ({ended:?}); its log:\n{log}");
         self.report.violation(&what, &self.report.history());
-        self.line.send_replace(None);
-        self.down = Some(self.weather.begin(Cause::Daemon));
+        self.goes_down();
         self.bring_up().await
     }
 
@@ -242,10 +244,7 @@ impl Arena {
     /// As [`Arena::bring_up`].
     pub(crate) async fn reboot(&mut self) -> Result<(), String> {
         let token = self.weather.begin(Cause::Reboot);
-        self.line.send_replace(None);
-        if self.down.is_none() {
-            self.down = Some(self.weather.begin(Cause::Daemon));
-        }
+        self.goes_down();
         self.daemon.yard.end();
         let left = look::remove_cgroup(self.daemon.cgroup_parent());
         if !left.is_empty() {
@@ -274,7 +273,8 @@ impl Arena {
     pub(crate) fn memory(&self) -> String {
         look::status_field(&self.proc(), "VmRSS").unwrap_or_default()
     }
-    fn proc(&self) -> PathBuf {
+    /// Its directory in /proc.
+    pub(crate) fn proc(&self) -> PathBuf {
         let pid = self.daemon.pid();
         self.daemon.yard.inside(format!("/proc/{pid}"))
     }

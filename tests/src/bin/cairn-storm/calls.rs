@@ -17,52 +17,27 @@ use crate::{
     weather::{Cause, Weather},
 };
 
-/// The calls that clients make.
+/// The calls that clients make, by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Op {
-    RunPod,
-    StopPod,
-    RemovePod,
-    Create,
-    Start,
-    Stop,
-    Remove,
-    Exec,
-    Update,
-    Reopen,
-    ListPods,
+    RunPodSandbox,
+    StopPodSandbox,
+    RemovePodSandbox,
+    CreateContainer,
+    StartContainer,
+    StopContainer,
+    RemoveContainer,
+    ExecSync,
+    UpdateResources,
+    ReopenContainerLog,
+    ListPodSandbox,
     ListContainers,
-    PodStatus,
-    Status,
-    Stats,
-    Pull,
+    PodSandboxStatus,
+    ContainerStatus,
+    ListContainerStats,
+    PullImage,
     ImageStatus,
     RemoveImage,
-}
-
-impl Op {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::RunPod => "RunPodSandbox",
-            Self::StopPod => "StopPodSandbox",
-            Self::RemovePod => "RemovePodSandbox",
-            Self::Create => "CreateContainer",
-            Self::Start => "StartContainer",
-            Self::Stop => "StopContainer",
-            Self::Remove => "RemoveContainer",
-            Self::Exec => "ExecSync",
-            Self::Update => "UpdateResources",
-            Self::Reopen => "ReopenContainerLog",
-            Self::ListPods => "ListPodSandbox",
-            Self::ListContainers => "ListContainers",
-            Self::PodStatus => "PodSandboxStatus",
-            Self::Status => "ContainerStatus",
-            Self::Stats => "ListContainerStats",
-            Self::Pull => "PullImage",
-            Self::ImageStatus => "ImageStatus",
-            Self::RemoveImage => "RemoveImage",
-        }
-    }
 }
 
 /// What a call is about: who it is, since when, and what else its fate depends on.
@@ -161,8 +136,8 @@ impl Link {
             Err(_) => (End::Lost, Told::Lost, format!("no answer in {patience:?}")),
         };
         let millis = took.as_secs_f64() * 1000.0;
-        let line = format!("{} {words} ({millis:.1} ms)", op.name());
-        if end != End::Done || !matches!(op, Op::ListPods | Op::ListContainers) {
+        let line = format!("{op:?} {words} ({millis:.1} ms)");
+        if end != End::Done || !matches!(op, Op::ListPodSandbox | Op::ListContainers) {
             subject.history.note(&line);
         }
         self.report.call(op, &subject.name, end, took);
@@ -212,7 +187,7 @@ impl Link {
         // Of what is held nothing can be asked but `cairn rm --force`, and of its pod no end.
         let held = |c: &Cause| match c {
             Cause::Torn { id, pod } => {
-                ours(id) || ours(pod) && matches!(op, Op::StopPod | Op::RemovePod)
+                ours(id) || ours(pod) && matches!(op, Op::StopPodSandbox | Op::RemovePodSandbox)
             }
             _ => false,
         };
@@ -225,7 +200,11 @@ impl Link {
         }
         let lives = matches!(
             op,
-            Op::Create | Op::Start | Op::Exec | Op::Update | Op::Reopen
+            Op::CreateContainer
+                | Op::StartContainer
+                | Op::ExecSync
+                | Op::UpdateResources
+                | Op::ReopenContainerLog
         );
         let lost = |c: &Cause| match c {
             Cause::Reboot => true,
@@ -237,7 +216,7 @@ impl Link {
         }
         match op {
             // An earlier try failed, and so did its undo: the sandbox has the name until it is removed.
-            Op::RunPod if status.code() == Code::AlreadyExists => ever(&|c| {
+            Op::RunPodSandbox if status.code() == Code::AlreadyExists => ever(&|c| {
                 matches!(
                     c,
                     Cause::Create
@@ -248,19 +227,21 @@ impl Link {
                         | Cause::MonitorHeld(_)
                 )
             }),
-            Op::Start | Op::RunPod => during(&|c| {
+            Op::StartContainer | Op::RunPodSandbox => during(&|c| {
                 matches!(c, Cause::Create | Cause::Reboot)
-                    || matches!(c, Cause::Cni if op == Op::RunPod)
-                    || matches!(c, Cause::MonitorKilled(_) | Cause::MonitorHeld(_) if op == Op::RunPod)
+                    || matches!(c, Cause::Cni if op == Op::RunPodSandbox)
+                    || matches!(c, Cause::MonitorKilled(_) | Cause::MonitorHeld(_) if op == Op::RunPodSandbox)
             }),
-            Op::StopPod | Op::RemovePod | Op::Stop | Op::Remove => during(&|c| match c {
-                Cause::Cni => matches!(op, Op::StopPod | Op::RemovePod),
-                Cause::MonitorHeld(id) => ours(id),
-                _ => false,
-            }),
+            Op::StopPodSandbox | Op::RemovePodSandbox | Op::StopContainer | Op::RemoveContainer => {
+                during(&|c| match c {
+                    Cause::Cni => matches!(op, Op::StopPodSandbox | Op::RemovePodSandbox),
+                    Cause::MonitorHeld(id) => ours(id),
+                    _ => false,
+                })
+            }
             // A validator that cannot be asked rejects; a daemon that was held finds its calls timed out.
-            Op::Create => during(&|c| matches!(c, Cause::Plugin | Cause::Daemon)),
-            Op::Pull => during(&|c| *c == Cause::Unpack),
+            Op::CreateContainer => during(&|c| matches!(c, Cause::Plugin | Cause::Daemon)),
+            Op::PullImage => during(&|c| *c == Cause::Unpack),
             _ => false,
         }
     }

@@ -4,15 +4,18 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_tests::cri::{self, ContainerState, PodSandboxState};
+use cairn_tests::{
+    client::Cri,
+    cri::{self, ContainerState, PodSandboxState},
+    rng::Rng,
+};
 
 use crate::{
     book::{Container, Listed, Pod, Program, Stage, subject},
-    calls::{Link, Manner, Op, Subject, Told},
+    calls::{Link, Manner, Op, Subject},
     containers,
     images::{self, Image},
     pods::{self, LABEL},
-    rng::Rng,
 };
 
 const MOST_PODS: usize = 5;
@@ -228,13 +231,18 @@ impl Client {
     async fn stats(&self) {
         let request = cri::ListContainerStatsRequest::default();
         self.link
-            .call(Op::Stats, &self.lists, Manner::default(), async |cri| {
-                cri.client
-                    .runtime
-                    .clone()
-                    .list_container_stats(request)
-                    .await
-            })
+            .call(
+                Op::ListContainerStats,
+                &self.lists,
+                Manner::default(),
+                async |cri| {
+                    cri.client
+                        .runtime
+                        .clone()
+                        .list_container_stats(request)
+                        .await
+                },
+            )
             .await;
     }
 
@@ -306,21 +314,13 @@ impl Client {
     }
 
     async fn listed_pods(&self) -> Option<Listed<PodSandboxState>> {
-        let request = cri::ListPodSandboxRequest {
-            filter: Some(cri::PodSandboxFilter {
-                label_selector: [(LABEL.to_owned(), self.name.clone())].into(),
-                ..Default::default()
-            }),
-        };
-        let told = self
-            .link
-            .call(Op::ListPods, &self.lists, Manner::default(), async |cri| {
-                let mut runtime = cri.client.runtime;
-                Ok(runtime.list_pod_sandbox(request).await?.into_inner())
-            })
+        let own = [(LABEL.to_owned(), self.name.clone())].into();
+        let ask = async |cri: Cri| cri.client.pods(own).await;
+        let (link, manner) = (&self.link, Manner::default());
+        let told = link
+            .call(Op::ListPodSandbox, &self.lists, manner, ask)
             .await;
-        let items = told.done()?.items.into_iter();
-        let by_id = items.map(|pod| {
+        let by_id = told.done()?.into_iter().map(|pod| {
             let state = pod.state();
             (pod.id, (pod.metadata.unwrap_or_default().name, state))
         });
@@ -330,28 +330,13 @@ impl Client {
     }
 
     async fn listed_containers(&self) -> Option<Listed<ContainerState>> {
-        let request = cri::ListContainersRequest {
-            filter: Some(cri::ContainerFilter {
-                label_selector: [(LABEL.to_owned(), self.name.clone())].into(),
-                ..Default::default()
-            }),
-        };
-        let told = self
-            .link
-            .call(
-                Op::ListContainers,
-                &self.lists,
-                Manner::default(),
-                async |cri| {
-                    let mut runtime = cri.client.runtime;
-                    Ok(runtime.list_containers(request).await?.into_inner())
-                },
-            )
+        let own = [(LABEL.to_owned(), self.name.clone())].into();
+        let ask = async |cri: Cri| cri.client.containers(own).await;
+        let (link, manner) = (&self.link, Manner::default());
+        let told = link
+            .call(Op::ListContainers, &self.lists, manner, ask)
             .await;
-        let Told::Done(answer) = told else {
-            return None;
-        };
-        let by_id = answer.containers.into_iter().map(|container| {
+        let by_id = told.done()?.into_iter().map(|container| {
             let state = container.state();
             (
                 container.id,

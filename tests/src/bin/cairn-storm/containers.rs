@@ -10,6 +10,8 @@ use cairn_tests::{
     client::Cri,
     cri::{self, ContainerState},
     criclog,
+    pod::{security, set_image},
+    rng::Rng,
 };
 use tonic::Code;
 
@@ -17,7 +19,6 @@ use crate::{
     book::{Container, Pod, Program, Stage, subject},
     calls::{Link, Manner, Op, Told},
     pods::LABEL,
-    rng::Rng,
 };
 
 /// A container that is only in the books yet. `image`: one of the client's own, or busybox.
@@ -59,18 +60,10 @@ fn config(cri: &Cri, pod: &Pod, container: &Container) -> cri::ContainerConfig {
     let mut config = cri.container_config(&container.name, &["sh", "-c", &script]);
     let label = pod.config.labels.get(LABEL).cloned().unwrap_or_default();
     config.labels.insert(LABEL.to_owned(), label);
-    config.image.as_mut().expect("set").image = container.image.clone();
-    let of_pod = pod
-        .config
-        .linux
-        .as_ref()
-        .and_then(|l| l.security_context.as_ref());
-    let linux = config.linux.as_mut().expect("set by container_config");
-    let security = linux
-        .security_context
-        .as_mut()
-        .expect("set by container_config");
-    security.namespace_options = of_pod.and_then(|s| s.namespace_options.clone());
+    set_image(&mut config, &container.image);
+    let of_pod = pod.config.linux.as_ref();
+    let of_pod = of_pod.and_then(|l| l.security_context.as_ref());
+    security(&mut config).namespace_options = of_pod.and_then(|s| s.namespace_options.clone());
     config
 }
 
@@ -81,19 +74,14 @@ pub(crate) async fn create(link: &Link, pod: &Pod, container: &mut Container, ma
         // As a kubelet does.
         let _ = fs::create_dir_all(dir);
     }
-    let told = link
-        .call(Op::Create, &container.subject, manner, async |cri| {
-            let request = cri::CreateContainerRequest {
-                pod_sandbox_id: id,
-                config: Some(config(&cri, pod, container)),
-                sandbox_config: Some(pod.config.clone()),
-            };
-            let mut runtime = cri.client.runtime;
-            Ok(runtime.create_container(request).await?.into_inner())
-        })
-        .await;
-    if let Told::Done(answer) = told {
-        container.identify(link, &answer.container_id);
+    let ask = async |cri: Cri| {
+        let config = config(&cri, pod, container);
+        cri.client.create_container(&id, config, &pod.config).await
+    };
+    let subject = &container.subject;
+    let told = link.call(Op::CreateContainer, subject, manner, ask).await;
+    if let Told::Done(id) = told {
+        container.identify(link, &id);
         container.stage = Stage::Made;
     }
 }
@@ -110,14 +98,11 @@ pub(crate) async fn start(link: &Link, container: &mut Container, manner: Manner
         expected: again.then_some(Code::FailedPrecondition),
         ..manner
     };
-    let request = cri::StartContainerRequest { container_id: id };
-    let told = link
-        .call(Op::Start, &container.subject, manner, async |cri| {
-            cri.client.runtime.clone().start_container(request).await
-        })
-        .await;
+    let subject = &container.subject;
+    let ask = async |cri: Cri| cri.client.start_container(&id).await;
+    let told = link.call(Op::StartContainer, subject, manner, ask).await;
     match told {
-        Told::Done(_) => {
+        Told::Done(()) => {
             container.stage = Stage::Started;
             if let Some((_, told)) = &mut container.start {
                 *told = Some(Instant::now());
@@ -139,15 +124,9 @@ pub(crate) async fn stop(link: &Link, container: &mut Container, grace: u64, man
         longer: Duration::from_secs(grace),
         ..manner
     };
-    let request = cri::StopContainerRequest {
-        container_id: id,
-        timeout: i64::try_from(grace).unwrap_or(0),
-    };
-    let told = link
-        .call(Op::Stop, &container.subject, manner, async |cri| {
-            cri.client.runtime.clone().stop_container(request).await
-        })
-        .await;
+    let subject = &container.subject;
+    let ask = async |cri: Cri| cri.client.stop_container(&id, grace).await;
+    let told = link.call(Op::StopContainer, subject, manner, ask).await;
     if told.done().is_some() {
         container.stage = container.stage.max(Stage::Stopped);
     }
@@ -159,12 +138,9 @@ pub(crate) async fn remove(link: &Link, container: &mut Container, manner: Manne
         return false;
     };
     container.stage = Stage::Removing;
-    let request = cri::RemoveContainerRequest { container_id: id };
-    let told = link
-        .call(Op::Remove, &container.subject, manner, async |cri| {
-            cri.client.runtime.clone().remove_container(request).await
-        })
-        .await;
+    let subject = &container.subject;
+    let ask = async |cri: Cri| cri.client.remove_container(&id).await;
+    let told = link.call(Op::RemoveContainer, subject, manner, ask).await;
     told.done().is_some()
 }
 
@@ -175,16 +151,9 @@ pub(crate) async fn check(link: &Link, container: &mut Container) -> Option<Cont
         expected: Some(Code::NotFound),
         ..Default::default()
     };
-    let request = cri::ContainerStatusRequest {
-        container_id: id,
-        verbose: false,
-    };
-    let told = link
-        .call(Op::Status, &container.subject, manner, async |cri| {
-            let mut runtime = cri.client.runtime;
-            Ok(runtime.container_status(request).await?.into_inner())
-        })
-        .await;
+    let subject = &container.subject;
+    let ask = async |cri: Cri| cri.client.container_status(&id, false).await;
+    let told = link.call(Op::ContainerStatus, subject, manner, ask).await;
     let status = match &told {
         Told::Done(answer) => answer.status.as_ref(),
         _ if told.refused_as(Code::NotFound) => None,
@@ -208,18 +177,11 @@ pub(crate) async fn check(link: &Link, container: &mut Container) -> Option<Cont
 
 /// ExecSync whose answer must be exact.
 pub(crate) async fn exec(link: &Link, container: &Container, rng: &mut Rng) {
-    let Some(id) = container.id.clone() else {
-        return;
-    };
     let (code, token) = (rng.below(200), rng.next());
     let script = format!("echo {token}; echo {code} >&2; exit {code}");
-    let request = cri::ExecSyncRequest {
-        container_id: id,
-        cmd: ["sh", "-c", &script].map(str::to_owned).into(),
-        timeout: 50,
+    let Some(answer) = ask(link, container, &["sh", "-c", &script]).await else {
+        return;
     };
-    let told = ask(link, container, request).await;
-    let Told::Done(answer) = told else { return };
     let expected = (format!("{token}\n"), format!("{code}\n"), code);
     let said = (
         String::from_utf8_lossy(&answer.stdout).into_owned(),
@@ -236,31 +198,18 @@ pub(crate) async fn exec(link: &Link, container: &Container, rng: &mut Rng) {
 async fn ask(
     link: &Link,
     container: &Container,
-    request: cri::ExecSyncRequest,
-) -> Told<cri::ExecSyncResponse> {
-    link.call(
-        Op::Exec,
-        &container.subject,
-        Manner::default(),
-        async |cri| {
-            let mut runtime = cri.client.runtime;
-            Ok(runtime.exec_sync(request).await?.into_inner())
-        },
-    )
-    .await
+    command: &[&str],
+) -> Option<cri::ExecSyncResponse> {
+    let id = container.id.as_ref()?;
+    let (subject, manner) = (&container.subject, Manner::default());
+    let exec = async |cri: Cri| cri.client.exec(id, command, 50).await;
+    link.call(Op::ExecSync, subject, manner, exec).await.done()
 }
 
 /// Asks a counter how far it is: what it has written by then is acknowledged.
 pub(crate) async fn count(link: &Link, container: &mut Container) {
-    let Some(id) = container.id.clone() else {
-        return;
-    };
-    let request = cri::ExecSyncRequest {
-        container_id: id,
-        cmd: vec!["cat".to_owned(), format!("/dev/shm/{}", container.name)],
-        timeout: 50,
-    };
-    if let Told::Done(answer) = ask(link, container, request).await
+    let file = format!("/dev/shm/{}", container.name);
+    if let Some(answer) = ask(link, container, &["cat", &file]).await
         && let Ok(last) = String::from_utf8_lossy(&answer.stdout)
             .trim()
             .parse::<u64>()
@@ -274,24 +223,14 @@ pub(crate) async fn update(link: &Link, container: &Container, mebibytes: u64) {
     let Some(id) = container.id.clone() else {
         return;
     };
-    let request = cri::UpdateContainerResourcesRequest {
-        container_id: id,
-        linux: Some(cri::LinuxContainerResources {
-            memory_limit_in_bytes: i64::try_from(mebibytes << 20).unwrap_or(0),
-            ..Default::default()
-        }),
+    let linux = cri::LinuxContainerResources {
+        memory_limit_in_bytes: i64::try_from(mebibytes << 20).unwrap_or(0),
         ..Default::default()
     };
-    link.call(
-        Op::Update,
-        &container.subject,
-        Manner::default(),
-        async |cri| {
-            let mut runtime = cri.client.runtime;
-            runtime.update_container_resources(request).await
-        },
-    )
-    .await;
+    let (subject, manner) = (&container.subject, Manner::default());
+    let update = async |cri: Cri| cri.client.update_container(&id, linux).await;
+    link.call(Op::UpdateResources, subject, manner, update)
+        .await;
 }
 
 /// Puts the log aside, as a kubelet does that rotates it, and has it opened anew.
@@ -305,16 +244,13 @@ pub(crate) async fn rotate(link: &Link, container: &mut Container) {
     }
     container.rotations += 1;
     let request = cri::ReopenContainerLogRequest { container_id: id };
-    link.call(
-        Op::Reopen,
-        &container.subject,
-        Manner::default(),
-        async |cri| {
-            let mut runtime = cri.client.runtime;
-            runtime.reopen_container_log(request).await
-        },
-    )
-    .await;
+    let (subject, manner) = (&container.subject, Manner::default());
+    let reopen = async |cri: Cri| {
+        let mut runtime = cri.client.runtime;
+        runtime.reopen_container_log(request).await
+    };
+    link.call(Op::ReopenContainerLog, subject, manner, reopen)
+        .await;
 }
 
 fn aside(log: &Path, n: u32) -> PathBuf {
@@ -362,15 +298,11 @@ fn read_log(container: &Container, lost: bool) -> Result<u64, String> {
     }
     bytes.extend(fs::read(&container.log).unwrap_or_default());
     // Somebody may be writing; and a monitor that was killed may have been.
-    let whole = bytes
-        .iter()
-        .rposition(|b| *b == b'\n')
-        .map_or(0, |at| at + 1);
-    if whole < bytes.len() && container.ending.is_some() && !lost {
+    let whole = criclog::whole(&bytes);
+    if whole.len() < bytes.len() && container.ending.is_some() && !lost {
         return Err("it ends within a record".to_owned());
     }
-    bytes.truncate(whole);
-    let records = criclog::parse(&bytes)?;
+    let records = criclog::parse(whole)?;
     let lines = criclog::lines(&records, "stdout");
     for (n, line) in lines.iter().enumerate() {
         if *line != n.to_string() {

@@ -1,6 +1,8 @@
 //! The faults: what each is called, and how often it comes.
 
-use crate::{prey::Prey, rng::Rng};
+use cairn_tests::rng::Rng;
+
+use crate::prey::Prey;
 
 /// What can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ pub(crate) async fn pull(link: &Link, image: &mut Image, manner: Manner) {
         ..Default::default()
     };
     let told = link
-        .call(Op::Pull, &image.subject, manner, async |cri| {
+        .call(Op::PullImage, &image.subject, manner, async |cri| {
             cri.client.image.clone().pull_image(request).await
         })
         .await;

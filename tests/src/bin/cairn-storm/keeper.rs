@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cairn_tests::rng::Rng;
 use rustix::fs::FallocateFlags;
 
 use crate::{
@@ -16,7 +17,6 @@ use crate::{
     fault::Fault,
     prey::{Prey, Process},
     report::Report,
-    rng::Rng,
     weather::{Cause, Token, Weather},
 };
 
@@ -323,9 +323,8 @@ impl<'a> Keeper<'a> {
     /// Leaves the daemon next to no descriptors.
     async fn starve(&mut self) -> bool {
         let pid = self.arena.daemon.pid();
-        let proc = self.arena.daemon.yard.inside(format!("/proc/{pid}"));
-        let open = fs::read_dir(proc.join("fd")).map_or(0, Iterator::count) as u64;
-        let limits = fs::read_to_string(proc.join("limits")).unwrap_or_default();
+        let open = self.arena.descriptors() as u64;
+        let limits = fs::read_to_string(self.arena.proc().join("limits")).unwrap_or_default();
         let soft = limits
             .lines()
             .find_map(|line| line.strip_prefix("Max open files"))

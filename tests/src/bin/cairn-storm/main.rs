@@ -23,7 +23,6 @@ mod pods;
 mod prey;
 mod registry;
 mod report;
-mod rng;
 mod weather;
 
 use std::{
@@ -37,7 +36,7 @@ use std::{
 
 use arena::Arena;
 use args::{Args, Asked};
-use cairn_tests::{bins, daemon::inventory::NOBODY};
+use cairn_tests::{bins, daemon::inventory::NOBODY, rng::Rng};
 use calls::{Link, Manner};
 use client::Client;
 use keeper::Keeper;
@@ -148,7 +147,7 @@ async fn run(args: &Args) -> Result<usize, String> {
 /// A pod with a network and a port comes and goes: the first one makes the bridge and its rules. Also after the
 /// storm, which may have ended with a reboot, when no client wanted a network any more.
 async fn publish_once(link: &Link, seed: u64) {
-    let mut rng = rng::Rng::new(seed, "port");
+    let mut rng = Rng::new(seed, "port");
     let mut pod = pods::plan(link, "port", 0, 0, &mut rng).await;
     pods::publish(&mut pod, 19_999);
     pods::run(link, &mut pod, Manner::default()).await;

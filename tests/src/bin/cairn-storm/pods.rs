@@ -2,13 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_tests::{client::Cri, cri, pod::host_network};
+use cairn_tests::{
+    client::Cri,
+    cri,
+    pod::{host_network, pod_namespaces},
+    rng::Rng,
+};
 use tonic::Code;
 
 use crate::{
     book::{Pod, Stage, subject},
     calls::{Link, Manner, Op, Told},
-    rng::Rng,
 };
 
 /// By this label a client lists what is its own.
@@ -18,9 +22,7 @@ pub(crate) const LABEL: &str = "storm";
 fn config(cri: &Cri, name: &str, client: &str, port: i32, rng: &mut Rng) -> cri::PodSandboxConfig {
     let mut config = cri.pod_config(name);
     config.labels.insert(LABEL.to_owned(), client.to_owned());
-    let linux = config.linux.as_mut().expect("set by pod_config");
-    let security = linux.security_context.as_mut().expect("set by pod_config");
-    let options = security.namespace_options.as_mut().expect("set");
+    let options = pod_namespaces(&mut config);
     match rng.below(10) {
         0..=2 => options.pid = cri::NamespaceMode::Pod.into(),
         3 => options.pid = cri::NamespaceMode::Node.into(),
@@ -46,14 +48,18 @@ fn config(cri: &Cri, name: &str, client: &str, port: i32, rng: &mut Rng) -> cri:
         // The kubelet gives such a pod the host's name.
         config.hostname = String::new();
     } else if rng.chance(30) {
-        config.port_mappings.push(cri::PortMapping {
-            protocol: cri::Protocol::Tcp.into(),
-            container_port: 80,
-            host_port: port,
-            host_ip: String::new(),
-        });
+        config.port_mappings.push(published(port));
     }
     config
+}
+
+fn published(port: i32) -> cri::PortMapping {
+    cri::PortMapping {
+        protocol: cri::Protocol::Tcp.into(),
+        container_port: 80,
+        host_port: port,
+        host_ip: String::new(),
+    }
 }
 
 /// A pod that is only in the books yet.
@@ -81,43 +87,24 @@ pub(crate) async fn plan(link: &Link, client: &str, serial: u32, port: i32, rng:
 
 /// Has a host port, whatever was drawn for it: what the first of its kind makes on a host, stays there.
 pub(crate) fn publish(pod: &mut Pod, port: i32) {
-    let linux = pod.config.linux.as_mut().expect("set by pod_config");
-    let security = linux.security_context.as_mut().expect("set by pod_config");
-    let options = security.namespace_options.as_mut().expect("set");
-    options.network = cri::NamespaceMode::Pod.into();
-    pod.config.port_mappings = vec![cri::PortMapping {
-        protocol: cri::Protocol::Tcp.into(),
-        container_port: 80,
-        host_port: port,
-        host_ip: String::new(),
-    }];
+    pod_namespaces(&mut pod.config).network = cri::NamespaceMode::Pod.into();
+    pod.config.port_mappings = vec![published(port)];
 }
 
 /// RunPodSandbox, until it is known whether the pod is there.
 pub(crate) async fn run(link: &Link, pod: &mut Pod, manner: Manner) {
-    let request = cri::RunPodSandboxRequest {
-        config: Some(pod.config.clone()),
-        runtime_handler: String::new(),
-    };
+    let config = pod.config.clone();
     let told = link
-        .call(Op::RunPod, &pod.subject, manner, async |cri| {
-            let mut runtime = cri.client.runtime;
-            Ok(runtime.run_pod_sandbox(request).await?.into_inner())
+        .call(Op::RunPodSandbox, &pod.subject, manner, async |cri| {
+            cri.client.run_pod(config).await
         })
         .await;
-    if let Told::Done(answer) = told {
-        if pod
-            .id
-            .as_ref()
-            .is_some_and(|id| *id != answer.pod_sandbox_id)
-        {
-            let what = format!(
-                "it had the id {:?} and became {}",
-                pod.id, answer.pod_sandbox_id
-            );
+    if let Told::Done(id) = told {
+        if pod.id.as_ref().is_some_and(|before| *before != id) {
+            let what = format!("it had the id {:?} and became {id}", pod.id);
             link.violation(&pod.subject, &what);
         }
-        pod.identify(link, &answer.pod_sandbox_id);
+        pod.identify(link, &id);
         pod.stage = Stage::Made;
         pod.made = Some(Instant::now());
     }
@@ -138,10 +125,9 @@ pub(crate) async fn stop(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
     };
     pod.stage = pod.stage.max(Stage::Stopping);
     with_containers(pod, Stage::Stopping);
-    let request = cri::StopPodSandboxRequest { pod_sandbox_id: id };
     let told = link
-        .call(Op::StopPod, &pod.subject, manner, async |cri| {
-            cri.client.runtime.clone().stop_pod_sandbox(request).await
+        .call(Op::StopPodSandbox, &pod.subject, manner, async |cri| {
+            cri.client.stop_pod(&id).await
         })
         .await;
     let done = told.done().is_some();
@@ -159,10 +145,9 @@ pub(crate) async fn remove(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
     };
     pod.stage = Stage::Removing;
     with_containers(pod, Stage::Removing);
-    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id };
     let told = link
-        .call(Op::RemovePod, &pod.subject, manner, async |cri| {
-            cri.client.runtime.clone().remove_pod_sandbox(request).await
+        .call(Op::RemovePodSandbox, &pod.subject, manner, async |cri| {
+            cri.client.remove_pod(&id).await
         })
         .await;
     told.done().is_some()
@@ -179,11 +164,13 @@ pub(crate) async fn update(link: &Link, pod: &Pod, cpu_shares: i64) {
         }),
         ..Default::default()
     };
-    link.call(Op::Update, &pod.subject, Manner::default(), async |cri| {
-        let mut newer = cri.client.newer.clone();
+    let (subject, manner) = (&pod.subject, Manner::default());
+    let update = async |cri: Cri| {
+        let mut newer = cri.client.newer;
         newer.update_pod_sandbox_resources(request).await
-    })
-    .await;
+    };
+    link.call(Op::UpdateResources, subject, manner, update)
+        .await;
 }
 
 /// PodSandboxStatus of a pod that was made: it answers, legally.
@@ -194,7 +181,7 @@ pub(crate) async fn check(link: &Link, pod: &Pod) {
         ..Default::default()
     };
     let told = link
-        .call(Op::PodStatus, &pod.subject, manner, async |cri| {
+        .call(Op::PodSandboxStatus, &pod.subject, manner, async |cri| {
             cri.pod_status(&id).await
         })
         .await;

@@ -10,9 +10,10 @@ use std::{
     time::Duration,
 };
 
-use cairn_tests::image::{Image, Layer};
-
-use crate::rng::Rng;
+use cairn_tests::{
+    image::{Image, Layer},
+    rng::Rng,
+};
 
 /// Where it listens, in the yard.
 pub(crate) const ADDRESS: &str = "127.0.0.1:5077";

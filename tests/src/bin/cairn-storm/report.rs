@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::calls::Op;
 
@@ -86,10 +86,6 @@ impl Report {
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock()
-    }
-
     /// The history of a new object.
     pub(crate) fn history(&self) -> History {
         History {
@@ -105,7 +101,7 @@ impl Report {
 
     pub(crate) fn call(&self, op: Op, object: &str, end: End, took: Duration) {
         let at = self.age();
-        let mut books = self.books();
+        let mut books = self.books.lock();
         let calls = books.calls.entry(op).or_default();
         match end {
             End::Done => {
@@ -133,21 +129,21 @@ impl Report {
     }
 
     pub(crate) fn fault(&self, name: &'static str) {
-        *self.books().faults.entry(name).or_default() += 1;
+        *self.books.lock().faults.entry(name).or_default() += 1;
     }
     /// A fault that found nothing to hit.
     pub(crate) fn missed(&self, name: &'static str) {
-        *self.books().missed.entry(name).or_default() += 1;
+        *self.books.lock().missed.entry(name).or_default() += 1;
     }
     /// A figure for the end.
     pub(crate) fn fact(&self, name: &str, value: String) {
-        self.books().facts.insert(name.to_owned(), value);
+        self.books.lock().facts.insert(name.to_owned(), value);
     }
 
     /// What must not be. Told at once, with the history of what it happened to.
     pub(crate) fn violation(&self, what: &str, history: &History) {
         let number = {
-            let mut books = self.books();
+            let mut books = self.books.lock();
             books.violations.push(what.to_owned());
             books.violations.len()
         };
@@ -155,12 +151,12 @@ impl Report {
         print!("VIOLATION {number} at {at:.3}: {what}\n{}", history.shown());
     }
     pub(crate) fn violations(&self) -> usize {
-        self.books().violations.len()
+        self.books.lock().violations.len()
     }
 
     /// One line on how far it is.
     pub(crate) fn progress(&self) {
-        let books = self.books();
+        let books = self.books.lock();
         let sum = |of: fn(&Calls) -> u64| books.calls.values().map(of).sum::<u64>();
         println!(
             "{:6.0} s  {} calls ({} refused, {} lost), {} faults, {} violations",
@@ -175,7 +171,7 @@ impl Report {
 
     /// The tables of the end.
     pub(crate) fn summary(&self) {
-        let mut books = self.books();
+        let mut books = self.books.lock();
         println!("\ncall                    done  refused   lost    p50 ms    p99 ms    max ms");
         for (op, calls) in &mut books.calls {
             calls.times.sort_unstable();
@@ -185,7 +181,7 @@ impl Report {
             };
             println!(
                 "{:<20} {:>7}  {:>7} {:>6} {:>9.1} {:>9.1} {:>9.1}",
-                op.name(),
+                format!("{op:?}"),
                 calls.done,
                 calls.refused,
                 calls.lost,
@@ -210,7 +206,7 @@ impl Report {
             println!(
                 "{:>10.1} ms  {:<20} {}  at {:.1} s",
                 millis(&slow.took),
-                slow.op.name(),
+                format!("{:?}", slow.op),
                 slow.object,
                 slow.at.as_secs_f64()
             );

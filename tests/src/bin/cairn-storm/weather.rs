@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// What a fault can explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +52,6 @@ pub(crate) struct Weather {
 pub(crate) struct Token(usize);
 
 impl Weather {
-    fn spells(&self) -> MutexGuard<'_, Vec<Spell>> {
-        self.spells.lock()
-    }
-
     /// A client has learned this id.
     pub(crate) fn tell(&self, id: &str) {
         self.told.lock().insert(id.to_owned());
@@ -72,7 +68,7 @@ impl Weather {
 
     /// A fault that may count from a moment on that has passed.
     pub(crate) fn since_when(&self, from: Instant, cause: Cause) -> Token {
-        let mut spells = self.spells();
+        let mut spells = self.spells.lock();
         spells.push(Spell {
             cause,
             from,
@@ -83,7 +79,7 @@ impl Weather {
 
     /// What the fault touched may need `after` to be itself again.
     pub(crate) fn end(&self, token: Token, after: Duration) {
-        self.spells()[token.0].until = Some(Instant::now() + after);
+        self.spells.lock()[token.0].until = Some(Instant::now() + after);
     }
 
     /// Whether such a fault was at work at any time since `from`.
@@ -93,7 +89,7 @@ impl Weather {
 
     /// Whether such a fault was at work at any time from `from` until `to`.
     pub(crate) fn between(&self, from: Instant, to: Instant, is: impl Fn(&Cause) -> bool) -> bool {
-        self.spells().iter().any(|spell| {
+        self.spells.lock().iter().any(|spell| {
             spell.from <= to && spell.until.is_none_or(|until| until >= from) && is(&spell.cause)
         })
     }
@@ -101,7 +97,7 @@ impl Weather {
     /// What was at work in the last seconds, for who looks into a violation.
     pub(crate) fn lately(&self, seconds: u64) -> String {
         let from = Instant::now() - Duration::from_secs(seconds);
-        let spells = self.spells();
+        let spells = self.spells.lock();
         let there = spells
             .iter()
             .filter(|spell| spell.until.is_none_or(|until| until >= from));

@@ -1,11 +1,11 @@
-//! The one source of chance: a stream of numbers for each actor, all drawn from the seed.
+//! The one source of chance: streams of numbers that are drawn from a seed, the same on every machine.
 
 /// SplitMix64. The same seed and name give the same stream, whatever the others draw.
 #[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
-    pub(crate) fn new(seed: u64, name: &str) -> Self {
+    pub fn new(seed: u64, name: &str) -> Self {
         // FNV-1a of the name keeps the actors' streams apart.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -13,7 +13,13 @@ impl Rng {
         Self(seed ^ hash)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The stream of a seed alone.
+    pub fn of(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    #[expect(clippy::should_implement_trait, reason = "it has no end")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,25 +28,25 @@ impl Rng {
     }
 
     /// One of `0..n`; 0 where there is none.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
     /// From `low` up to and without `high`.
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low))
     }
     /// True in so many of a hundred.
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+    pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
-    pub(crate) fn index(&mut self, len: usize) -> usize {
+    pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).expect("below a length")
     }
-    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         let at = self.index(of.len());
         of.get(at)
     }
-    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut all = Vec::with_capacity(len + 8);
         while all.len() < len {
             all.extend_from_slice(&self.next().to_le_bytes());
