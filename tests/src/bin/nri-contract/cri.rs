@@ -8,6 +8,8 @@ use cairn_tests::{
 };
 use tonic::Status;
 
+use crate::verdict::{Answer, Checked};
+
 /// All pods of the suite are in this namespace.
 pub const NAMESPACE: &str = "nri-contract";
 /// The run that an object belongs to.
@@ -112,12 +114,8 @@ impl Cri {
     pub async fn run(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
         // As a kubelet does.
         let _ = fs::create_dir_all(&config.log_directory);
-        let request = cri::RunPodSandboxRequest {
-            config: Some(config.clone()),
-            runtime_handler: String::new(),
-        };
-        let answer = self.client.runtime.clone().run_pod_sandbox(request).await?;
-        Ok(self.pod(answer.into_inner().pod_sandbox_id, config))
+        let id = self.client.run_pod(config.clone()).await?;
+        Ok(self.pod(id, config))
     }
 
     /// A pod that is known by its id.
@@ -139,30 +137,12 @@ impl Cri {
 
     /// The pods of this point; of all points where `point` is empty.
     pub async fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
-        let request = cri::ListPodSandboxRequest {
-            filter: Some(cri::PodSandboxFilter {
-                label_selector: self.selector(),
-                ..Default::default()
-            }),
-        };
-        let mut runtime = self.client.runtime.clone();
-        Ok(runtime.list_pod_sandbox(request).await?.into_inner().items)
+        self.client.pods(self.selector()).await
     }
 
     /// The containers of this point.
     pub async fn containers(&self) -> Result<Vec<cri::Container>, Status> {
-        let request = cri::ListContainersRequest {
-            filter: Some(cri::ContainerFilter {
-                label_selector: self.selector(),
-                ..Default::default()
-            }),
-        };
-        let mut runtime = self.client.runtime.clone();
-        Ok(runtime
-            .list_containers(request)
-            .await?
-            .into_inner()
-            .containers)
+        self.client.containers(self.selector()).await
     }
 
     fn selector(&self) -> std::collections::HashMap<String, String> {
@@ -172,29 +152,8 @@ impl Cri {
     }
 
     pub async fn pod_status(&self, id: &str) -> Result<cri::PodSandboxStatus, Status> {
-        let request = cri::PodSandboxStatusRequest {
-            pod_sandbox_id: id.to_owned(),
-            verbose: false,
-        };
-        let mut runtime = self.client.runtime.clone();
-        let answer = runtime.pod_sandbox_status(request).await?.into_inner();
+        let answer = self.client.pod_status(id, false).await?;
         Ok(answer.status.unwrap_or_default())
-    }
-
-    pub async fn remove_pod(&self, id: &str) -> Result<(), Status> {
-        let request = cri::RemovePodSandboxRequest {
-            pod_sandbox_id: id.to_owned(),
-        };
-        let mut runtime = self.client.runtime.clone();
-        runtime.remove_pod_sandbox(request).await.map(drop)
-    }
-
-    pub async fn stop_pod(&self, id: &str) -> Result<(), Status> {
-        let request = cri::StopPodSandboxRequest {
-            pod_sandbox_id: id.to_owned(),
-        };
-        let mut runtime = self.client.runtime.clone();
-        runtime.stop_pod_sandbox(request).await.map(drop)
     }
 }
 
@@ -226,20 +185,12 @@ impl Pod {
         // A container shares what its pod shares, as a kubelet has it.
         let of_pod = self.config.linux.as_ref();
         let of_pod = of_pod.and_then(|l| l.security_context.as_ref()?.namespace_options.clone());
-        let security = config
-            .linux
-            .get_or_insert_default()
-            .security_context
-            .get_or_insert_default();
+        let linux = config.linux.get_or_insert_default();
+        let security = linux.security_context.get_or_insert_default();
         security.namespace_options = of_pod;
-        let request = cri::CreateContainerRequest {
-            pod_sandbox_id: self.id.clone(),
-            config: Some(config),
-            sandbox_config: Some(self.config.clone()),
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        let answer = runtime.create_container(request).await?.into_inner();
-        Ok(self.cri.container(&answer.container_id))
+        let client = &self.cri.client;
+        let id = client.create_container(&self.id, config, &self.config);
+        Ok(self.cri.container(&id.await?))
     }
 
     /// Created and started.
@@ -250,15 +201,20 @@ impl Pod {
     }
 
     pub async fn stop(&self) -> Result<(), Status> {
-        self.cri.stop_pod(&self.id).await
+        self.cri.client.stop_pod(&self.id).await
     }
     pub async fn remove(&self) -> Result<(), Status> {
-        self.cri.remove_pod(&self.id).await
+        self.cri.client.remove_pod(&self.id).await
     }
     /// Stopped and removed.
     pub async fn end(&self) -> Result<(), Status> {
         self.stop().await?;
         self.remove().await
+    }
+    /// As [`Pod::end`], which must succeed.
+    pub async fn ends(&self) -> Checked {
+        let ended = self.end().await;
+        ended.succeeds("StopPodSandbox, RemovePodSandbox")
     }
     pub async fn status(&self) -> Result<cri::PodSandboxStatus, Status> {
         self.cri.pod_status(&self.id).await
@@ -281,38 +237,20 @@ impl Pod {
 
 impl Container {
     pub async fn start(&self) -> Result<(), Status> {
-        let request = cri::StartContainerRequest {
-            container_id: self.id.clone(),
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        runtime.start_container(request).await.map(drop)
+        self.cri.client.start_container(&self.id).await
     }
 
     /// Without grace: the suite's containers have nothing to save.
     pub async fn stop(&self) -> Result<(), Status> {
-        let request = cri::StopContainerRequest {
-            container_id: self.id.clone(),
-            timeout: 0,
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        runtime.stop_container(request).await.map(drop)
+        self.cri.client.stop_container(&self.id, 0).await
     }
 
     pub async fn remove(&self) -> Result<(), Status> {
-        let request = cri::RemoveContainerRequest {
-            container_id: self.id.clone(),
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        runtime.remove_container(request).await.map(drop)
+        self.cri.client.remove_container(&self.id).await
     }
 
     pub async fn status(&self) -> Result<cri::ContainerStatus, Status> {
-        let request = cri::ContainerStatusRequest {
-            container_id: self.id.clone(),
-            verbose: false,
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        let answer = runtime.container_status(request).await?.into_inner();
+        let answer = self.cri.client.container_status(&self.id, false).await?;
         Ok(answer.status.unwrap_or_default())
     }
 
@@ -321,24 +259,13 @@ impl Container {
     }
 
     pub async fn update(&self, change: cri::LinuxContainerResources) -> Result<(), Status> {
-        let request = cri::UpdateContainerResourcesRequest {
-            container_id: self.id.clone(),
-            linux: Some(change),
-            ..Default::default()
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        runtime.update_container_resources(request).await.map(drop)
+        self.cri.client.update_container(&self.id, change).await
     }
 
     /// What a script in the container prints: standard output and error, and its exit code.
     pub async fn sh(&self, script: &str) -> Result<(String, i32), Status> {
-        let request = cri::ExecSyncRequest {
-            container_id: self.id.clone(),
-            cmd: ["sh", "-c", script].map(String::from).into(),
-            timeout: 10,
-        };
-        let mut runtime = self.cri.client.runtime.clone();
-        let answer = runtime.exec_sync(request).await?.into_inner();
+        let command = ["sh", "-c", script];
+        let answer = self.cri.client.exec(&self.id, &command, 10).await?;
         let said = [answer.stdout, answer.stderr].concat();
         let said = String::from_utf8_lossy(&said).trim().to_owned();
         Ok((said, answer.exit_code))
@@ -377,7 +304,10 @@ pub async fn clear(cri: &Cri) -> Result<(), String> {
             }
         }
         for pod in pods {
-            for done in [cri.stop_pod(&pod.id).await, cri.remove_pod(&pod.id).await] {
+            for done in [
+                cri.client.stop_pod(&pod.id).await,
+                cri.client.remove_pod(&pod.id).await,
+            ] {
                 if let Err(status) = done {
                     trouble = status.message().to_owned();
                 }

@@ -6,13 +6,14 @@ use std::{
     net::Shutdown,
     os::unix::net::UnixStream,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
 };
 
 use nri::{EventMask, Handlers, proto::*};
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use crate::journal::{Journal, Seen};
@@ -55,10 +56,6 @@ pub struct Shared {
     pub raw: UnixStream,
 }
 
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Counts a handler in, until it is dropped.
 struct Active<'a>(&'a Shared);
 
@@ -86,7 +83,7 @@ impl Shared {
         resources: Option<LinuxResources>,
     ) -> nri::Result<()> {
         let _active = Active::new(self);
-        if !pod.name.starts_with(&self.journal.prefix) {
+        if !self.owns(pod) {
             return Ok(());
         }
         let number = self.journal.note(Seen {
@@ -99,7 +96,7 @@ impl Shared {
             resources,
             answered: None,
         });
-        let deed = lock(&self.deeds).get(&(event as i32)).cloned();
+        let deed = self.deeds.lock().get(&(event as i32)).cloned();
         self.act(deed).await?;
         self.journal.answered(number);
         Ok(())
@@ -121,7 +118,7 @@ impl Shared {
         std::future::pending().await
     }
 
-    /// Whether a request is of a pod of this point.
+    /// Whether a pod is one of this point.
     fn owns(&self, pod: &PodSandbox) -> bool {
         pod.name.starts_with(&self.journal.prefix)
     }
@@ -133,7 +130,7 @@ pub fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
         let own = own.clone();
         async move {
             own.told.send_replace(Some((pods, containers)));
-            let deed = lock(&own.synchronises).clone();
+            let deed = own.synchronises.lock().clone();
             own.act(deed).await.map(|()| Vec::new())
         }
     });
@@ -195,7 +192,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
                 let pod = request.pod.unwrap_or_default();
                 own.pass(Event::RunPodSandbox, &pod, None, None).await?;
                 let ips = match own.owns(&pod) {
-                    true => lock(&own.addresses).clone(),
+                    true => own.addresses.lock().clone(),
                     false => Vec::new(),
                 };
                 let network = Some(PodSandboxNetwork { ips });
@@ -218,7 +215,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
                     None,
                 )
                 .await?;
-                let answer = lock(&own.creates).clone().filter(|_| own.owns(&pod));
+                let answer = own.creates.lock().clone().filter(|_| own.owns(&pod));
                 Ok(answer.map_or_else(Default::default, |answer| answer(&request)))
             }
         });
@@ -237,7 +234,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
                     resources,
                 )
                 .await?;
-                let answer = lock(&own.updates).clone().filter(|_| own.owns(&pod));
+                let answer = own.updates.lock().clone().filter(|_| own.owns(&pod));
                 Ok(UpdateContainerResponse {
                     update: answer.map_or_else(Vec::new, |answer| answer(&request)),
                     evict: Vec::new(),
@@ -253,7 +250,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
                 let pod = request.pod.clone().unwrap_or_default();
                 own.pass(Event::StopContainer, &pod, request.container.as_ref(), None)
                     .await?;
-                let answer = lock(&own.stops).clone().filter(|_| own.owns(&pod));
+                let answer = own.stops.lock().clone().filter(|_| own.owns(&pod));
                 Ok(StopContainerResponse {
                     update: answer.map_or_else(Vec::new, |answer| answer(&request)),
                 })
@@ -267,7 +264,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
             async move {
                 let pod = request.pod.clone().unwrap_or_default();
                 if own.owns(&pod) {
-                    lock(&own.judged).push(request.clone());
+                    own.judged.lock().push(request.clone());
                 }
                 own.pass(
                     Event::ValidateContainerAdjustment,
@@ -276,7 +273,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
                     None,
                 )
                 .await?;
-                let verdict = lock(&own.judges).clone().filter(|_| own.owns(&pod));
+                let verdict = own.judges.lock().clone().filter(|_| own.owns(&pod));
                 verdict.map_or(Ok(()), |verdict| verdict(&request).map_err(Into::into))
             }
         });

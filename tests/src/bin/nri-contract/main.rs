@@ -32,13 +32,14 @@ use std::{
     hash::{BuildHasher, RandomState},
     io::{IsTerminal, Write},
     process::ExitCode,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use args::Args;
 use expect::Deviations;
 use journal::Journal;
+use parking_lot::Mutex;
 use plugin::Wanted;
 use point::{Cost, Point};
 use report::{Counts, Subject};

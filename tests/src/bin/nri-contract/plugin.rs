@@ -6,7 +6,7 @@ use std::{
     os::unix::net::UnixStream,
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -18,12 +18,13 @@ use nri::{
     proto::*,
     stub::{Protocol, Stub},
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
-    handlers::{Deed, Shared, handlers, lock},
+    handlers::{Deed, Shared, handlers},
     journal::{Journal, Seen, listed},
-    verdict::{Checked, miss},
+    verdict::{Checked, miss, that},
 };
 
 /// How long a point waits for what must come.
@@ -184,20 +185,20 @@ impl Plugin {
 
     /// Makes it misbehave at an event of its point's pods.
     pub fn does(&self, event: Event, deed: Deed) {
-        lock(&self.shared.deeds).insert(event as i32, deed);
+        self.shared.deeds.lock().insert(event as i32, deed);
     }
     pub fn behaves(&self) {
-        lock(&self.shared.deeds).clear();
+        self.shared.deeds.lock().clear();
     }
     /// Answers every RunPodSandbox with these addresses of the pod.
     pub fn gives(&self, ips: &[&str]) {
-        *lock(&self.shared.addresses) = ips.iter().map(ToString::to_string).collect();
+        *self.shared.addresses.lock() = ips.iter().map(ToString::to_string).collect();
     }
     pub fn creates<F>(&self, answer: F)
     where
         F: Fn(&CreateContainerRequest) -> CreateContainerResponse + Send + Sync + 'static,
     {
-        *lock(&self.shared.creates) = Some(Arc::new(answer));
+        *self.shared.creates.lock() = Some(Arc::new(answer));
     }
     /// Answers every CreateContainer with this adjustment.
     pub fn adjusts(&self, change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static) {
@@ -214,24 +215,24 @@ impl Plugin {
     where
         F: Fn(&UpdateContainerRequest) -> Vec<ContainerUpdate> + Send + Sync + 'static,
     {
-        *lock(&self.shared.updates) = Some(Arc::new(answer));
+        *self.shared.updates.lock() = Some(Arc::new(answer));
     }
     pub fn stops<F>(&self, answer: F)
     where
         F: Fn(&StopContainerRequest) -> Vec<ContainerUpdate> + Send + Sync + 'static,
     {
-        *lock(&self.shared.stops) = Some(Arc::new(answer));
+        *self.shared.stops.lock() = Some(Arc::new(answer));
     }
     /// Judges as a validator.
     pub fn judges<F>(&self, verdict: F)
     where
         F: Fn(&ValidateContainerAdjustmentRequest) -> Result<(), String> + Send + Sync + 'static,
     {
-        *lock(&self.shared.judges) = Some(Arc::new(verdict));
+        *self.shared.judges.lock() = Some(Arc::new(verdict));
     }
     /// What it was asked as a validator.
     pub fn judged(&self) -> Vec<ValidateContainerAdjustmentRequest> {
-        lock(&self.shared.judged).clone()
+        self.shared.judged.lock().clone()
     }
 
     /// Its events so far.
@@ -245,6 +246,11 @@ impl Plugin {
         let seen = self.seen();
         let lines = seen.iter().map(|s| s.line(&self.shared.journal.prefix));
         lines.collect()
+    }
+    /// Its events so far must be these, and no others.
+    pub fn was_told(&self, expected: &[&str]) -> Checked {
+        let lines = self.lines();
+        that(lines == expected, expected.join(", "), listed(&lines))
     }
     /// How often it got an event of a pod or a container, by the end of its line.
     pub fn count(&self, event: Event, of: &str) -> usize {

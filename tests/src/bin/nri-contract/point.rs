@@ -2,6 +2,8 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
+use cairn_tests::rng::Rng;
+
 use crate::{stage::Stage, verdict::Checked};
 
 /// What a point costs; in this order they run.
@@ -75,19 +77,9 @@ pub fn matches(globs: &str, id: &str) -> bool {
 
 /// Draws an order from a seed.
 pub fn shuffle<T>(all: &mut [T], seed: u64) {
-    // splitmix64: the same on every machine.
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
+    let mut rng = Rng::of(seed);
     for n in (1..all.len()).rev() {
-        let bound = u64::try_from(n + 1).unwrap_or(u64::MAX);
-        let other = usize::try_from(next() % bound).unwrap_or(0);
-        all.swap(n, other);
+        all.swap(n, rng.index(n + 1));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Restarts of the runtime, by the command that `--restart-cmd` gives.
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{collections::HashMap, path::PathBuf, process::Stdio, time::Duration};
 
 use cairn_tests::{client::Client, until::poll_within};
 
@@ -83,12 +83,7 @@ impl Restart {
             let client = cri::connect(&self.endpoint).await.ok()?;
             cri::version(&client).await.ok()?;
             // Containerd answers Version before its CRI service is ready.
-            client
-                .runtime
-                .clone()
-                .list_pod_sandbox(cairn_tests::cri::ListPodSandboxRequest::default())
-                .await
-                .ok()?;
+            client.pods(HashMap::new()).await.ok()?;
             Some(client)
         };
         let answered = poll_within(Duration::from_secs(60), asked).await;

@@ -3,12 +3,13 @@
 use std::{
     future::Future,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use cairn_tests::{client::Client, cri};
 use nri::proto::{Event, FailurePolicy};
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
@@ -48,11 +49,7 @@ impl Run {
     /// The client side, for one point, or for the whole run.
     pub fn cri(&self, point: &str) -> Cri {
         Cri {
-            client: self
-                .client
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            client: self.client.lock().clone(),
             common: self.common.clone(),
             run: self.id.clone(),
             point: point.to_owned(),
@@ -60,7 +57,7 @@ impl Run {
     }
     /// After a restart of the runtime.
     pub fn connected(&self, client: Client) {
-        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
+        *self.client.lock() = client;
     }
 }
 
@@ -92,11 +89,11 @@ impl Stage {
     }
     /// Whether a look took longer than the hook could be held.
     pub fn was_hurried(&self) -> bool {
-        *self.hurried.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.hurried.lock()
     }
     /// What should have come in time did not: on a busy host that says nothing at the first attempt.
     pub fn hurry(&self) {
-        *self.hurried.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.hurried.lock() = true;
     }
     /// A directory of the point's own on the host.
     pub fn directory(&self) -> Checked<PathBuf> {
@@ -207,7 +204,7 @@ impl Stage {
                 };
             }
         };
-        *gate.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen.at);
+        *gate.begun.lock() = Some(seen.at);
         Ok(Hook { seen, gate, call })
     }
 
@@ -243,9 +240,9 @@ struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = self.begun.lock();
         if begun.is_some_and(|at| at.elapsed() >= self.limit) {
-            *self.hurried.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            *self.hurried.lock() = true;
         }
         self.semaphore.add_permits(1_000);
     }

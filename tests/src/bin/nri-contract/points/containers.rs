@@ -216,9 +216,7 @@ async fn end_after_beginning(s: &Stage) -> Checked {
 
 /// Exactly one StopContainer came of `p/c` by the time that its pod is gone.
 async fn once(plugin: &Plugin, pod: &crate::cri::Pod) -> Checked {
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     let count = plugin.count(Event::StopContainer, "p/c");
     that(

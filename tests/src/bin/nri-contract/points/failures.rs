@@ -312,9 +312,7 @@ async fn no_further_event(s: &Stage) -> Checked {
     pod.start("c", &SLEEPER)
         .await
         .succeeds("a container's start")?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     good.sees(Event::RemovePodSandbox, "p").await?;
     that(
         hostile.lines() == ["RunPodSandbox p"],
@@ -333,9 +331,7 @@ async fn comes_back(s: &Stage) -> Checked {
         "Synchronize lists the pod",
         format!("{} other pods", pods.len()),
     )?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     again.sees(Event::RemovePodSandbox, "p").await.map(drop)
 }
 

@@ -151,9 +151,7 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     let state = state.succeeds("ContainerStatus")?;
     same("its state", ContainerState::ContainerExited, state)?;
     let pod = s.cri().pod(pod.id, pod.config);
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     let stops = witness.last_life().events;
     let stops = stops.iter().filter(|line| **line == told[0]);
     same(

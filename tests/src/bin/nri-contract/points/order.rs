@@ -6,11 +6,10 @@ use nri::proto::Event;
 
 use crate::{
     cri::SLEEPER,
-    journal::listed,
     plugin::{PATIENCE, Plugin},
     point::{Point, points},
     stage::Stage,
-    verdict::{Answer, Checked, miss, same, that},
+    verdict::{Answer, Checked, miss, same},
 };
 
 pub fn points() -> Vec<Point> {
@@ -37,9 +36,7 @@ fn callees(s: &Stage, event: Event) -> Vec<String> {
 
 async fn called_in_order(s: &Stage, plugins: &[&Plugin]) -> Checked {
     let (pod, _) = s.sleeper("p").await?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     for plugin in plugins {
         plugin.sees(Event::RemovePodSandbox, "p").await?;
     }
@@ -117,9 +114,7 @@ async fn order_of_a_life(s: &Stage) -> Checked {
     updated.succeeds("UpdateContainerResources")?;
     container.stop().await.succeeds("StopContainer")?;
     container.remove().await.succeeds("RemoveContainer")?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     let expected = [
         "RunPodSandbox p",
@@ -134,8 +129,7 @@ async fn order_of_a_life(s: &Stage) -> Checked {
         "StopPodSandbox p",
         "RemovePodSandbox p",
     ];
-    let lines = plugin.lines();
-    that(lines == expected, expected.join(", "), listed(&lines))
+    plugin.was_told(&expected)
 }
 
 async fn answered_before_the_next(s: &Stage) -> Checked {
@@ -162,9 +156,7 @@ async fn new_ids(s: &Stage) -> Checked {
     let mut ids = BTreeSet::new();
     for _ in 0..3 {
         let pod = s.pod("p").await?;
-        pod.end()
-            .await
-            .succeeds("StopPodSandbox, RemovePodSandbox")?;
+        pod.ends().await?;
         ids.insert(pod.id);
     }
     same("ids of three sandboxes", 3, ids.len())

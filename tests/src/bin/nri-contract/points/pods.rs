@@ -8,6 +8,7 @@ use tonic::Code;
 use crate::{
     cri::Pod,
     handlers::Deed,
+    journal::listed,
     look,
     point::{Point, points},
     stage::Stage,
@@ -133,14 +134,12 @@ async fn not_after_a_failed_one(s: &Stage) -> Checked {
         .await?
         .fails("UpdatePodSandboxResources")?;
     // What comes after it shows that nothing more of the update comes.
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     let post = plugin.count(Event::PostUpdatePodSandbox, "p");
     that(
         post == 0,
         "no PostUpdatePodSandbox",
-        crate::journal::listed(&plugin.lines()),
+        listed(&plugin.lines()),
     )
 }

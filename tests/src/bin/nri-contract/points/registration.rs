@@ -57,9 +57,7 @@ const REGISTRATION: Duration = Duration::from_secs(10);
 async fn holds_nobody_up(s: &Stage, mut raw: Raw) -> Checked {
     let begun = Instant::now();
     let pod = s.pod("p").await?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     let took = begun.elapsed();
     that(
         took < Duration::from_secs(4),
@@ -90,7 +88,7 @@ async fn garbage(s: &Stage) -> Checked {
         .or_else(|e| miss("the NRI socket takes connections", e))?;
     let _ = raw.write_all(&[0xff; 300]);
     let pod = s.pod("p").await?;
-    pod.end().await.succeeds("StopPodSandbox, RemovePodSandbox")
+    pod.ends().await
 }
 
 async fn error_at_synchronize(s: &Stage) -> Checked {
@@ -114,7 +112,7 @@ async fn dies_at_synchronize(s: &Stage) -> Checked {
         .await;
     let pod = s.pod("p").await?;
     drop(bad);
-    pod.end().await.succeeds("StopPodSandbox, RemovePodSandbox")
+    pod.ends().await
 }
 
 async fn told_its_times(s: &Stage) -> Checked {
@@ -134,7 +132,7 @@ async fn life(s: &Stage) -> Checked {
     let (pod, container) = s.sleeper("p").await?;
     container.stop().await.succeeds("StopContainer")?;
     container.remove().await.succeeds("RemoveContainer")?;
-    pod.end().await.succeeds("StopPodSandbox, RemovePodSandbox")
+    pod.ends().await
 }
 
 const LIFE: [&str; 9] = [
@@ -153,11 +151,7 @@ async fn state_change(s: &Stage) -> Checked {
     let plugin = s.wanted("10", "old").state_change_only().join().await?;
     life(s).await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
-    that(
-        plugin.lines() == LIFE,
-        LIFE.join(", "),
-        listed(&plugin.lines()),
-    )
+    plugin.was_told(&LIFE)
 }
 
 /// A plugin of v1beta1, where the runtime knows it.
@@ -176,11 +170,7 @@ async fn v1beta1(s: &Stage) -> Checked {
     let plugin = beta(s).await?;
     life(s).await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
-    that(
-        plugin.lines() == LIFE,
-        LIFE.join(", "),
-        listed(&plugin.lines()),
-    )
+    plugin.was_told(&LIFE)
 }
 
 async fn reason_of_shutdown(s: &Stage) -> Checked {

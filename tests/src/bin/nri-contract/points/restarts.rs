@@ -105,9 +105,7 @@ async fn told_once(s: &Stage) -> Checked {
         cri: s.cri(),
         ..pod
     };
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     same(
         "events",
@@ -124,16 +122,10 @@ async fn older_pod(s: &Stage) -> Checked {
         cri: s.cri(),
         ..pod
     };
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     let expected = ["StopPodSandbox p", "RemovePodSandbox p"];
-    that(
-        plugin.lines() == expected,
-        expected.join(", "),
-        listed(&plugin.lines()),
-    )
+    plugin.was_told(&expected)
 }
 
 async fn exit_meanwhile(s: &Stage) -> Checked {
@@ -168,9 +160,7 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     same("its state", ContainerState::ContainerExited, status.state())?;
     same("its exit code", 3, status.exit_code)?;
     let pod = Pod { cri, ..pod };
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     // It joined after the runtime had told whoever was there: it was told, or need not be.
     let told = plugin.count(Event::StopContainer, "p/c");
@@ -227,8 +217,11 @@ async fn killed_in(s: &Stage, event: Event) -> Checked {
     after(s, event, &stand, &listed).await?;
     if event != Event::RunPodSandbox {
         let cri = s.cri();
-        cri.stop_pod(&id).await.succeeds("StopPodSandbox")?;
-        cri.remove_pod(&id).await.succeeds("RemovePodSandbox")?;
+        cri.client.stop_pod(&id).await.succeeds("StopPodSandbox")?;
+        cri.client
+            .remove_pod(&id)
+            .await
+            .succeeds("RemovePodSandbox")?;
     }
     let left = s.cri().pods().await.succeeds("ListPodSandbox")?;
     same("pods left", 0, left.len())?;

@@ -80,11 +80,7 @@ async fn unwritten_record(s: &Stage) -> Checked {
         ran.fails("RunPodSandbox")?;
         let pod = plugin.sees(Event::RemovePodSandbox, "p").await?.pod;
         let expected = ["RunPodSandbox p", "StopPodSandbox p", "RemovePodSandbox p"];
-        that(
-            plugin.lines() == expected,
-            expected.join(", "),
-            listed(&plugin.lines()),
-        )?;
+        plugin.was_told(&expected)?;
         let left = s.cri().pods().await.succeeds("ListPodSandbox")?;
         same("sandboxes listed", 0, left.len())?;
         eventually("nothing of the sandbox is left", || async {
@@ -143,9 +139,7 @@ async fn kept_in_order(s: &Stage) -> Checked {
         let other = s.plugin("20", "other").await?;
         let (pod, _) = s.sleeper("p").await?;
         drop(plugin);
-        pod.end()
-            .await
-            .succeeds("StopPodSandbox, RemovePodSandbox")?;
+        pod.ends().await?;
         other.sees(Event::RemovePodSandbox, "p").await?;
         let missed = [
             "StopContainer p/c",
@@ -240,9 +234,7 @@ async fn left_alone(s: &Stage) -> Checked {
     set(s, SKIP, |wanted| async move {
         let (plugin, other, _, gate) = late_at_creation(s, wanted).await?;
         other.sees(Event::PostStartContainer, "p/c").await?;
-        let lines = plugin.lines();
-        let expected = ["RunPodSandbox p", "CreateContainer p/c"];
-        that(lines == expected, expected.join(", "), listed(&lines))?;
+        plugin.was_told(&["RunPodSandbox p", "CreateContainer p/c"])?;
         drop(gate);
         plugin.sees(Event::RemoveContainer, "p/c").await?;
         s.pod("next").await?;
@@ -276,9 +268,7 @@ async fn breaker_never(s: &Stage) -> Checked {
         plugin.does(Event::CreateContainer, Deed::Hang);
         let container = pod.start("c", &SLEEPER).await;
         container.succeeds("CreateContainer, StartContainer")?;
-        pod.end()
-            .await
-            .succeeds("StopPodSandbox, RemovePodSandbox")?;
+        pod.ends().await?;
         let closed = plugin.is_closed(QUIET).await;
         that(!closed, "it is connected", "it is closed")
     })
@@ -301,16 +291,9 @@ async fn events(s: &Stage) -> Checked {
     set(s, "events = \"CreateContainer\"", |wanted| async move {
         let (plugin, other) = (wanted.join().await?, s.plugin("20", "other").await?);
         let (pod, _) = s.sleeper("p").await?;
-        pod.end()
-            .await
-            .succeeds("StopPodSandbox, RemovePodSandbox")?;
+        pod.ends().await?;
         other.sees(Event::RemovePodSandbox, "p").await?;
-        let lines = plugin.lines();
-        that(
-            lines == ["CreateContainer p/c"],
-            "CreateContainer p/c",
-            listed(&lines),
-        )
+        plugin.was_told(&["CreateContainer p/c"])
     })
     .await
 }

@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     cri::{Container, Pod, SLEEPER, namespace_options},
+    journal::listed,
     look::{self, Kind},
     plugin::Plugin,
     point::{Point, points},
@@ -64,7 +65,7 @@ async fn containers_were_told(s: &Stage) -> Checked {
     that(
         stop.is_some_and(|stop| stop.answered.is_some_and(|at| at <= hook.seen.at)),
         "StopContainer of p/c was answered before StopPodSandbox p",
-        crate::journal::listed(&plugin.lines()),
+        listed(&plugin.lines()),
     )?;
     hook.passes("StopPodSandbox").await
 }
@@ -233,7 +234,7 @@ async fn stopped_first(s: &Stage) -> Checked {
     that(
         container.is_some() && container < stop && stop < remove,
         "StopContainer p/c, then StopPodSandbox p, then RemovePodSandbox p",
-        crate::journal::listed(&lines),
+        listed(&lines),
     )
 }
 
@@ -254,9 +255,7 @@ async fn gone_paths(s: &Stage) -> Checked {
 async fn identity(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let pod = s.pod("p").await?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     let first = plugin.sees(Event::RunPodSandbox, "p").await?.pod;
     let last = plugin.sees(Event::RemovePodSandbox, "p").await?.pod;
     same("id", &first.id, &last.id)?;
@@ -275,12 +274,11 @@ async fn identity(s: &Stage) -> Checked {
 async fn unknown_id(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let pod = s.pod("p").await?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     for id in [pod.id.clone(), "f".repeat(64)] {
         let cri = s.cri();
-        cri.remove_pod(&id)
+        cri.client
+            .remove_pod(&id)
             .await
             .succeeds("RemovePodSandbox of an unknown id")?;
     }

@@ -179,9 +179,7 @@ async fn no_event(s: &Stage) -> Checked {
         return crate::verdict::miss("UpdateContainers succeeds", error);
     }
     is_limited(&plugin, "p/c").await?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     let made: usize = [Event::UpdateContainer, Event::PostUpdateContainer]
         .map(|event| plugin.count(event, "p/c"))
@@ -216,9 +214,7 @@ async fn not_after_a_failed_one(s: &Stage) -> Checked {
     plugin.does(Event::UpdateContainer, Deed::Error("not this one".into()));
     let updated = container.update(asked(300, 0)).await;
     updated.fails("UpdateContainerResources")?;
-    pod.end()
-        .await
-        .succeeds("StopPodSandbox, RemovePodSandbox")?;
+    pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     let post = plugin.count(Event::PostUpdateContainer, "p/c");
     that(post == 0, "no PostUpdateContainer", listed(&plugin.lines()))
