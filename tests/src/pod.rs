@@ -7,6 +7,14 @@ use tonic::Status;
 
 use crate::{client::Cri, container::Container, image::BUSYBOX, until::until};
 
+/// Namespaces as a kubelet asks for them by default.
+pub fn namespaces() -> cri::NamespaceOption {
+    cri::NamespaceOption {
+        pid: cri::NamespaceMode::Container.into(),
+        ..Default::default()
+    }
+}
+
 /// Puts a pod on the host's network.
 ///
 /// # Panics
@@ -72,10 +80,7 @@ impl Cri {
             linux: Some(cri::LinuxPodSandboxConfig {
                 cgroup_parent: self.cgroup_parent.to_string(),
                 security_context: Some(cri::LinuxSandboxSecurityContext {
-                    namespace_options: Some(cri::NamespaceOption {
-                        pid: cri::NamespaceMode::Container.into(),
-                        ..Default::default()
-                    }),
+                    namespace_options: Some(namespaces()),
                     ..Default::default()
                 }),
                 ..Default::default()
@@ -99,10 +104,7 @@ impl Cri {
             log_path: format!("{name}/0.log"),
             linux: Some(cri::LinuxContainerConfig {
                 security_context: Some(cri::LinuxContainerSecurityContext {
-                    namespace_options: Some(cri::NamespaceOption {
-                        pid: cri::NamespaceMode::Container.into(),
-                        ..Default::default()
-                    }),
+                    namespace_options: Some(namespaces()),
                     ..Default::default()
                 }),
                 ..Default::default()

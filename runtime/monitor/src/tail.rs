@@ -36,6 +36,10 @@ pub struct TailError {
     pub cause: io::Error,
 }
 
+fn at(step: &'static str) -> impl FnOnce(io::Error) -> TailError {
+    move |cause| TailError { step, cause }
+}
+
 /// Used when the environment has no PATH.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -95,7 +99,6 @@ impl Tail {
         unsafe {
             sys::close_all_but(keep);
         }
-        let at = |step| move |cause| TailError { step, cause };
         set_limits(p).map_err(at("set resource limits"))?;
         sys::umask(p.umask);
         own_stdio(p.uid);
@@ -136,10 +139,7 @@ impl Tail {
         let Some((program, flags)) = &self.filter else {
             return Ok(());
         };
-        sys::load_filter(program, *flags).map_err(|cause| TailError {
-            step: "load the seccomp filter",
-            cause,
-        })
+        sys::load_filter(program, *flags).map_err(at("load the seccomp filter"))
     }
 
     /// As execvp: a refusal is remembered, a missing file is not. After [`Tail::become_user`].
@@ -155,18 +155,10 @@ impl Tail {
             match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
                 Some(libc::EACCES) => worst = error,
-                _ => {
-                    return TailError {
-                        step: "execute",
-                        cause: error,
-                    };
-                }
+                _ => return at("execute")(error),
             }
         }
-        TailError {
-            step: "execute",
-            cause: worst,
-        }
+        at("execute")(worst)
     }
 
     /// One line for people; names the program only.

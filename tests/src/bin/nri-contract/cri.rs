@@ -5,6 +5,7 @@ use std::{fs, path::Path, sync::Arc, time::Duration};
 use cairn_tests::{
     client::Client,
     cri::{self, ContainerState},
+    pod::namespaces,
 };
 use tonic::Status;
 
@@ -157,14 +158,6 @@ impl Cri {
     }
 }
 
-/// Namespaces as a kubelet asks for them by default.
-fn namespaces() -> cri::NamespaceOption {
-    cri::NamespaceOption {
-        pid: cri::NamespaceMode::Container.into(),
-        ..Default::default()
-    }
-}
-
 /// The namespaces that a pod asks for.
 pub fn namespace_options(
     config: &mut cri::PodSandboxConfig,
@@ -191,6 +184,12 @@ impl Pod {
         let client = &self.cri.client;
         let id = client.create_container(&self.id, config, &self.config);
         Ok(self.cri.container(&id.await?))
+    }
+
+    /// A sleeper, which must be created.
+    pub async fn created(&self, name: &str) -> Checked<Container> {
+        let created = self.create(name, &SLEEPER).await;
+        created.succeeds("CreateContainer")
     }
 
     /// Created and started.

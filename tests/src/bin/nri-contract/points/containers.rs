@@ -45,10 +45,7 @@ pub fn points() -> Vec<Point> {
 async fn process_is_made(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let pod = s.pod("p").await?;
-    let container = pod
-        .create("c", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    let container = pod.created("c").await?;
     let call = async move { container.start().await };
     let hook = s.hold(&plugin, Event::StartContainer, "p/c", call).await?;
     let pid = pid_of(&plugin, "p/c").await?;
@@ -130,10 +127,7 @@ async fn cgroup_is_made(s: &Stage) -> Checked {
 
 async fn vetoed(s: &Stage, plugin: &Plugin) -> Checked<crate::cri::Container> {
     let pod = s.pod("p").await?;
-    let container = pod
-        .create("c", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    let container = pod.created("c").await?;
     plugin.does(Event::StartContainer, Deed::Error("not this one".into()));
     container.start().await.fails("StartContainer")?;
     Ok(container)
@@ -332,10 +326,7 @@ async fn still_there(s: &Stage) -> Checked {
 async fn stop_came_before(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let (pod, container) = s.sleeper("p").await?;
-    let never = pod
-        .create("never", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    let never = pod.created("never").await?;
     container.stop().await.succeeds("StopContainer")?;
     for container in [&container, &never] {
         container.remove().await.succeeds("RemoveContainer")?;

@@ -97,9 +97,7 @@ async fn later_sees_earlier(s: &Stage) -> Checked {
         adjust.memory_limit(64 << 20);
     });
     let pod = s.pod("p").await?;
-    pod.create("c", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    pod.created("c").await?;
     let seen = second.sees(Event::CreateContainer, "p/c").await?;
     let container = seen.container.unwrap_or_default();
     that(
@@ -197,9 +195,7 @@ async fn updates_of_others(s: &Stage) -> Checked {
             ..Default::default()
         },
     );
-    pod.create("new", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    pod.created("new").await?;
     is_limited(&plugin, "p/c").await
 }
 
@@ -217,9 +213,7 @@ async fn evictions(s: &Stage) -> Checked {
             ..Default::default()
         },
     );
-    pod.create("new", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    pod.created("new").await?;
     let status = other.exited(crate::plugin::PATIENCE).await;
     let state = status.succeeds("ContainerStatus")?.state();
     same(
@@ -240,10 +234,7 @@ async fn failed_update(s: &Stage) -> Checked {
             ..Default::default()
         },
     );
-    pod.create("new", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")
-        .map(drop)
+    pod.created("new").await.map(drop)
 }
 
 /// An adjustment that no host can carry out.
@@ -381,9 +372,7 @@ async fn listed_as_created(s: &Stage) -> Checked {
 async fn no_process(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let pod = s.pod("p").await?;
-    pod.create("c", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    pod.created("c").await?;
     for event in [Event::CreateContainer, Event::PostCreateContainer] {
         let seen = plugin.sees(event, "p/c").await?;
         let pid = seen.container.map_or(0, |container| container.pid);

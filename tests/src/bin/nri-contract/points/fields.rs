@@ -47,10 +47,7 @@ pub(super) async fn adjusted(
     let plugin = s.plugin("10", "a").await?;
     plugin.adjusts(change);
     let pod = s.pod("p").await?;
-    let created = pod
-        .create("c", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    let created = pod.created("c").await?;
     created.start().await.succeeds("StartContainer")?;
     Ok((plugin, created))
 }

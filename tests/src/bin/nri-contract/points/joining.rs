@@ -53,9 +53,7 @@ async fn listed(s: &Stage, plugin: &Plugin) -> Checked<(Vec<String>, Vec<String>
 
 async fn lists_what_is_there(s: &Stage) -> Checked {
     let (pod, _) = s.sleeper("p").await?;
-    pod.create("created", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    pod.created("created").await?;
     s.pod("q").await?;
     let late = s.plugin("10", "late").await?;
     let (pods, containers) = listed(s, &late).await?;
@@ -69,10 +67,7 @@ async fn lists_what_is_there(s: &Stage) -> Checked {
 
 async fn states(s: &Stage) -> Checked {
     let (pod, running) = s.sleeper("p").await?;
-    let created = pod
-        .create("created", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    let created = pod.created("created").await?;
     let late = s.plugin("10", "late").await?;
     let (_, containers) = late.synchronised().await?;
     for (id, state) in [

@@ -6,7 +6,7 @@ use nri::proto::Event;
 
 use super::{
     failures::{before, of},
-    restarts::{restart, started_with},
+    restarts::{restart, started_with, waiting},
 };
 use crate::{
     cri::SLEEPER,
@@ -116,17 +116,7 @@ async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> C
 
 async fn exit_meanwhile(s: &Stage) -> Checked {
     let witness = Witness::of(s).await?;
-    let dir = s.directory()?;
-    let pod = s.pod("p").await?;
-    let script = "while [ ! -e /share/end ]; do sleep 0.02; done; exit 3";
-    let mut config = pod.cri.container_config("c", &["sh", "-c", script]);
-    config.mounts = vec![cairn_tests::cri::Mount {
-        host_path: dir.display().to_string(),
-        container_path: "/share".into(),
-        ..Default::default()
-    }];
-    let container = pod.create_with(config).await.succeeds("CreateContainer")?;
-    container.start().await.succeeds("StartContainer")?;
+    let (dir, pod, container) = waiting(s).await?;
     // It ends as soon as nobody answers at the NRI socket.
     let nri = s.run.nri.clone();
     let ends = s.call(async move {

@@ -4,7 +4,6 @@ use nri::proto::{Event, FailurePolicy};
 
 use super::failures::{Class, EVENTS, SILENT, before, of, pair};
 use crate::{
-    cri::SLEEPER,
     handlers::Deed,
     plugin::PATIENCE,
     point::{Cost, Point, points},
@@ -112,9 +111,7 @@ async fn kept(s: &Stage) -> Checked {
     hostile.does(Event::RunPodSandbox, Deed::Hang);
     let pod = s.pod("p").await?;
     hostile.behaves();
-    pod.create("c", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    pod.created("c").await?;
     hostile.sees(Event::CreateContainer, "p/c").await.map(drop)
 }
 

@@ -1,12 +1,14 @@
 //! What holds over a restart of the runtime, killed without warning: G-13 to G-21, C-02.6, C-02.7, C-10.6; and G-30,
 //! which takes one to have a plugin required.
 
+use std::path::PathBuf;
+
 use cairn_tests::cri::ContainerState;
 use nri::proto::Event;
 
 use super::failures::{before, of};
 use crate::{
-    cri::{Pod, SLEEPER},
+    cri::{Container, Pod, SLEEPER},
     journal::listed,
     plugin::{Plugin, Wanted},
     point::{Cost, Point, points},
@@ -128,7 +130,8 @@ async fn older_pod(s: &Stage) -> Checked {
     plugin.was_told(&expected)
 }
 
-async fn exit_meanwhile(s: &Stage) -> Checked {
+/// A container that ends, with code 3, as soon as there is a file `end` in the point's directory.
+pub async fn waiting(s: &Stage) -> Checked<(PathBuf, Pod, Container)> {
     let dir = s.directory()?;
     let pod = s.pod("p").await?;
     let script = "while [ ! -e /share/end ]; do sleep 0.02; done; exit 3";
@@ -140,8 +143,13 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     }];
     let container = pod.create_with(config).await.succeeds("CreateContainer")?;
     container.start().await.succeeds("StartContainer")?;
+    Ok((dir, pod, container))
+}
+
+async fn exit_meanwhile(s: &Stage) -> Checked {
+    let (dir, pod, container) = waiting(s).await?;
     let command = command(s)?;
-    // It ends as soon as its file is there: after the kill, which the command begins with.
+    // Its file is there after the kill, which the command begins with.
     let end = format!(
         "(sleep 0.2; touch {}/end) & {}",
         dir.display(),
@@ -357,9 +365,7 @@ async fn required_for_containers(s: &Stage) -> Checked {
     requiring(s, |guard, name| async move {
         let guard = guard.join().await?;
         let pod = s.pod("p").await?;
-        pod.create("c", &SLEEPER)
-            .await
-            .succeeds("CreateContainer")?;
+        pod.created("c").await?;
         drop(guard);
         let refused = eventually("without it, no container is created", || async {
             match pod.create("d", &SLEEPER).await {

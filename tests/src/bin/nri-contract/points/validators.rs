@@ -39,9 +39,7 @@ async fn told_the_result(s: &Stage) -> Checked {
         adjust.add_env("SET", "by a").oom_score_adj(500);
     });
     let pod = s.pod("p").await?;
-    pod.create("c", &SLEEPER)
-        .await
-        .succeeds("CreateContainer")?;
+    pod.created("c").await?;
     let Some(asked) = validator.judged().pop() else {
         return miss("the validator is asked", "it is not");
     };
