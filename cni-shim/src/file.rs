@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Files that appear whole or not at all, and removals that find nothing.
 
 use std::fs;
 use std::io::{self, Write};

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::Cidr;
 use crate::bandwidth::Limits;
-use crate::file;
+use crate::file::{self, gone};
 use crate::types::{INTERFACE, PortMapping};
 
 const SCHEMA: u32 = 1;
@@ -179,7 +179,7 @@ impl Records {
     /// Removes a record; one that is gone already counts as removed.
     pub(crate) fn remove(&self, sandbox_id: &str) -> Result<(), RecordError> {
         let path = self.path(sandbox_id);
-        file::remove(&path).map_err(RecordError::at(format!("remove {}", path.display())))
+        gone(fs::remove_file(&path)).map_err(RecordError::at(format!("remove {}", path.display())))
     }
 
     /// Where the record of a sandbox lies.

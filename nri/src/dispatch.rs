@@ -21,9 +21,8 @@ use crate::{
     owners::PluginId,
     plugin::Session,
     policy::{self, Case, Class, CloseReason, Flow, Outcome, Verdict},
-    roster::Dispatch,
+    roster::{Dispatch, Lane, Occupant, Slot},
     shared::Shared,
-    slot::{Lane, Occupant, Slot},
     violate,
     wire::event::{HookRequest, container_id, pod_id},
 };

@@ -22,8 +22,8 @@ use crate::{
     violate,
     wire::{
         discover::{self, Found, LeftOut},
+        error::TransportError,
         process,
-        transport::TransportError,
     },
 };
 

@@ -128,6 +128,7 @@ struct FromGo;
 
 mod adaptation;
 pub mod adjust;
+pub mod annotation;
 mod backlog;
 mod builder;
 mod call;
@@ -161,7 +162,6 @@ mod register;
 mod roster;
 mod settings;
 mod shared;
-mod slot;
 mod source;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -198,8 +198,8 @@ pub use settings::{
 };
 pub use source::{BoxFuture, Snapshot, Source};
 pub use wire::{
-    event::{HookRequest, has_state_change},
+    error::TransportError,
+    event::{HookRequest, is_plain},
     rpc::{CallError, Code, Status},
-    transport::TransportError,
     version::{NRI_VERSION, Version, runtime_nri_version},
 };

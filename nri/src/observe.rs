@@ -82,7 +82,7 @@ pub enum PluginEvent {
     },
     /// An update or an eviction among those could not be had.
     WishFailed { container: String, why: String },
-    /// It was refused, or failed before it was synchronised.
+    /// It was refused, or failed before its events began.
     Rejected { reason: String },
     /// A newer instance of its index and name gets its events from now on.
     Shadowed,

@@ -7,8 +7,8 @@ use crate::{
     observe::{Kind, PluginInfo, PluginState},
     owners::PluginId,
     plugin::Session,
+    roster::Occupant,
     shared::Shared,
-    slot::Occupant,
 };
 
 impl Shared {

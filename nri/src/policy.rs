@@ -22,7 +22,7 @@
 //! of its ConfigureResponse), unless the runtime's settings say otherwise.
 //!
 //! Pure: no I/O, no clock. The dispatcher keeps the count of misses in a row and carries out what
-//! the verdict says. One file: the table, and all that it is read off by.
+//! the verdict says. One file: the table of outcomes, and the rules it is read by.
 
 use std::time::Duration;
 

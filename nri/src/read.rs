@@ -28,7 +28,7 @@ use proto_nri::{
     Container, ContainerUpdate, LinuxNamespace, LinuxResources, Mount, PodSandbox, PosixRlimit,
 };
 
-use crate::validate::effective_annotation;
+use crate::annotation::effective_annotation;
 
 /// Questions to a pod.
 pub trait ReadPod {

@@ -14,7 +14,9 @@
 //! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
 //!   that were in when it began.
 //!
-//! What is one plugin's place in the list stands in `slot.rs`.
+//! A plugin's place in the list is a [`Slot`].
+
+mod slot;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,10 +29,11 @@ use tokio::sync::Notify;
 
 use crate::{
     plugin::Session,
-    slot::{Lane, Occupant, Slot},
     source::{Snapshot, Source},
     violate,
 };
+
+pub(crate) use slot::{Lane, Occupant, Slot};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {

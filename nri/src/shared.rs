@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use crate::{
+    annotation::{effective_annotation, go_bool},
     backlog::{Backlog, Kept},
     gone::GonePlugins,
     metrics::Metrics,
@@ -24,11 +25,9 @@ use crate::{
     owners::PluginId,
     plugin::Session,
     policy::Class,
-    roster::{Joining, Roster},
+    roster::{Joining, Roster, Slot},
     settings::{PluginSettings, Settings, Timeouts},
-    slot::Slot,
     source::{Snapshot, Source},
-    validate::{effective_annotation, go_bool},
     violate,
     wire::{
         event::HookRequest,
@@ -140,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// It failed before it was synchronised.
+    /// It failed before its events began.
     pub(crate) fn reject(&self, session: &Arc<Session>, reason: String) {
         let rejected = PluginEvent::Rejected {
             reason: reason.clone(),

@@ -3,7 +3,7 @@
 //!
 //! Pure: no I/O, no clock. The dispatcher calls the validators in parallel and hands the answers
 //! in; an error, a timeout and a lost connection are rejections too (NRI-602). One file: most of it is one
-//! validator, and what that reads of annotations is read nowhere else.
+//! validator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -110,29 +110,6 @@ pub fn verdict(
 
 /// Pod annotation with more plugins that a container must not be created without (NRI-640).
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
-
-/// The annotation that holds for a container: `KEY/container.<name>`, else `KEY/pod`, else `KEY`,
-/// of its pod; the first there is, also if it is empty (NRI-642).
-pub fn effective_annotation<'a>(
-    pod: &'a PodSandbox,
-    key: &str,
-    container: &str,
-) -> Option<&'a str> {
-    let of = |key: String| pod.annotations.get(&key);
-    of(format!("{key}/container.{container}"))
-        .or_else(|| of(format!("{key}/pod")))
-        .or_else(|| of(key.to_owned()))
-        .map(String::as_str)
-}
-
-/// A boolean as Go writes it.
-pub fn go_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
-        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
-        _ => None,
-    }
-}
 
 /// The default validator and its configuration (6.1): the names of containerd's TOML, or those of
 /// the stand-alone plugin's YAML. By default everything passes.

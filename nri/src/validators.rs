@@ -16,8 +16,8 @@ use crate::{
     operation::{AnswerContents, Refused, Told},
     owners::PluginId,
     policy::{Flow, Outcome},
+    roster::{Occupant, Slot},
     shared::Shared,
-    slot::{Occupant, Slot},
     validate, violate,
     wire::rpc::one_line,
 };

@@ -136,6 +136,9 @@ impl Client {
     }
 
     /// The grace is in seconds.
+    ///
+    /// # Panics
+    /// If that is no grace.
     pub async fn stop_container(&self, id: &str, grace: u64) -> Result<(), Status> {
         let request = cri::StopContainerRequest {
             container_id: id.to_owned(),

@@ -1,4 +1,4 @@
-//! The one source of chance: streams of numbers that are drawn from a seed, the same on every machine.
+//! Streams of numbers drawn from a seed, the same on every machine.
 
 /// SplitMix64. The same seed and name give the same stream, whatever the others draw.
 #[derive(Clone, Debug)]

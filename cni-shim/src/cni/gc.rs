@@ -14,7 +14,7 @@ use crate::namespaces::is_namespace;
 use crate::record::{Held, OnCni};
 
 impl Cni {
-    /// Lets plugins drop what belongs to no attachment in `valid` (CRI-517). Attachments of other runtimes whose
+    /// Lets plugins of a list that collects drop what belongs to no attachment in `valid` (CRI-517). Attachments of other runtimes whose
     /// namespace is alive count as valid: sharing a cache must not cost them their addresses.
     pub(crate) async fn gc(&self, list: &ConfList, valid: &[Held]) -> Result<(), CniError> {
         let is_alive = |entry: &Entry| {

@@ -172,14 +172,20 @@ impl Table {
             Change::Add => (NFT_MSG_NEWSETELEM, element.data.as_deref()),
             Change::Remove => (NFT_MSG_DELSETELEM, None),
         };
-        self.about(element, kind, NLM_F_CREATE, data)
+        self.element_message(element, kind, NLM_F_CREATE, data)
     }
 
     pub(crate) fn look_up_element(&self, element: &Element) -> Message {
-        self.about(element, NFT_MSG_GETSETELEM, 0, None)
+        self.element_message(element, NFT_MSG_GETSETELEM, 0, None)
     }
 
-    fn about(&self, element: &Element, kind: u16, flags: u16, data: Option<&[u8]>) -> Message {
+    fn element_message(
+        &self,
+        element: &Element,
+        kind: u16,
+        flags: u16,
+        data: Option<&[u8]>,
+    ) -> Message {
         self.message(element.family, kind, flags, element.set, |a| {
             a.put_str(1, &self.0).put_str(2, element.set);
             a.nest(3, |list| {

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use nri::validate::go_bool;
+use nri::annotation::go_bool;
 
 /// One flag of a plugin.
 #[derive(Debug, Clone, Copy)]

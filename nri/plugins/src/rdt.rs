@@ -6,8 +6,8 @@
 use nri::{
     Context, CreateAnswer, Error, Plugin,
     adjust::Adjust,
+    annotation::go_bool,
     proto::{Container, ContainerAdjustment, PodSandbox},
-    validate::go_bool,
 };
 
 use crate::{

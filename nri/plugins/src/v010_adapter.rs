@@ -243,34 +243,30 @@ async fn invoke(program: &str, input: &[u8]) -> Result<Answer, String> {
 }
 
 fn spec(pod: &PodSandbox, container: Option<&Container>) -> Spec {
-    let (has, namespaces, cgroups_path, annotations) = match container {
+    let empty = LinuxResources::default();
+    let by_type = |namespaces: &[LinuxNamespace]| {
+        let each = namespaces.iter();
+        each.map(|n| (n.r#type.clone(), n.path.clone())).collect()
+    };
+    match container {
         Some(container) => {
             let linux = container.linux.clone().unwrap_or_default();
-            let annotations = container.annotations.clone();
-            (
-                linux.resources,
-                linux.namespaces,
-                linux.cgroups_path,
-                annotations,
-            )
+            Spec {
+                resources: resources(linux.resources.as_ref().unwrap_or(&empty)),
+                namespaces: by_type(&linux.namespaces),
+                cgroups_path: linux.cgroups_path,
+                annotations: container.annotations.clone(),
+            }
         }
         None => {
             let linux = pod.linux.clone().unwrap_or_default();
-            let annotations = pod.annotations.clone();
-            (
-                linux.resources,
-                linux.namespaces,
-                linux.cgroups_path,
-                annotations,
-            )
+            Spec {
+                resources: resources(linux.resources.as_ref().unwrap_or(&empty)),
+                namespaces: by_type(&linux.namespaces),
+                cgroups_path: linux.cgroups_path,
+                annotations: pod.annotations.clone(),
+            }
         }
-    };
-    let namespaces = namespaces.into_iter();
-    Spec {
-        resources: resources(&has.unwrap_or_default()),
-        namespaces: namespaces.map(|n| (n.r#type, n.path)).collect(),
-        cgroups_path,
-        annotations,
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::objects::add_missing;
 use crate::NRI_VERSION;
 
-/// As whom a fake runtime fills fields.
+/// As whom a fake runtime fills fields. Its words stand in scenarios of nri-bench.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flavor {

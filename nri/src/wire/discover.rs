@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::transport::TransportError;
+use super::error::TransportError;
 use crate::owners::PluginId;
 
 /// A plugin file in the plugin directory.

@@ -6,6 +6,8 @@
 use prost::Message;
 use proto_nri::*;
 
+use crate::mask::event_named;
+
 /// A message of the wire. Its encoding is ours to choose: the crate that does it shows in no signature.
 pub trait Wire: Default + Clone + Send + Sync + 'static {
     fn to_wire(&self) -> Vec<u8>;
@@ -98,6 +100,11 @@ pub fn has_state_change(event: Event) -> bool {
             | Event::PostUpdateContainer
             | Event::RemoveContainer
     )
+}
+
+/// As [`has_state_change`], by the name of the method.
+pub fn is_plain(method: &str) -> bool {
+    event_named(method).is_some_and(has_state_change)
 }
 
 /// The id of the pod of a request, or nothing.

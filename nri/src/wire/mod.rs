@@ -1,6 +1,7 @@
-//! From bytes to calls: sockets and processes, the multiplexer, ttrpc, names and versions.
+//! From bytes to calls: sockets, plugin files and their processes, the multiplexer, ttrpc, names and versions.
 
 pub(crate) mod discover;
+pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod mux;
 pub(crate) mod process;

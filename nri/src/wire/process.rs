@@ -26,7 +26,7 @@ use tokio::{
     net::{UnixStream, unix::pipe},
 };
 
-use super::{discover::Found, rpc::one_line, transport::TransportError};
+use super::{discover::Found, error::TransportError, rpc::one_line};
 use crate::owners::PluginId;
 
 /// The variables a launched plugin is started with; it gets no others (NRI-120).

@@ -1,38 +1,14 @@
-//! The runtime's socket: listening without taking another runtime's. And why a socket, the plugin directory or a
-//! process cannot be had.
+//! The runtime's socket: listening without taking another runtime's.
 
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::owners::PluginId;
-
-/// Error of a socket, a directory or a process.
-#[derive(Debug, thiserror::Error)]
-pub enum TransportError {
-    #[error("NRI socket {0}: in use by another runtime")]
-    InUse(PathBuf),
-    #[error("NRI socket {0}: exists and is not a socket")]
-    NotASocket(PathBuf),
-    #[error("NRI socket {path}: {step}: {cause}")]
-    Socket {
-        path: PathBuf,
-        step: &'static str,
-        cause: io::Error,
-    },
-    #[error("NRI plugin directory {path}: {cause}")]
-    PluginDir { path: PathBuf, cause: io::Error },
-    #[error("plugin {plugin}: {step}: {cause}")]
-    Launch {
-        plugin: PluginId,
-        step: &'static str,
-        cause: io::Error,
-    },
-}
+use super::error::TransportError;
 
 /// A listening socket; its file goes with it (NRI-102).
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Pure. What libcontainer does wrongly or not at all is taken out here: the tail of the process and its scheduling
 //! (`init.rs`), cgroups (joined already), mount propagation (set after its mounts), the cgroup mount, a PID namespace that is
-//! joined, with its procfs (`join.rs`, `birth.rs`). Sources of binds are replaced by places on a stage, where `place.rs`
+//! joined, with its procfs (`proc_view.rs`, `birth.rs`). Sources of binds are replaced by places on a stage, where `place.rs`
 //! puts them, with shifted owners if need be: the host's file systems cannot be seen from where libcontainer works.
 //! What neither can do is refused by name.
 

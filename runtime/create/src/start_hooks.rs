@@ -63,13 +63,13 @@ fn prepare(
     filter: Option<&Filter>,
 ) -> Result<StartHook, String> {
     let path = hook.path().display().to_string();
-    let mut argv = from_spec::bytes(hook.args());
+    let mut argv = from_spec::words(hook.args());
     if argv.is_empty() {
         argv.push(path.clone().into_bytes());
     }
     let process = Process {
         argv,
-        env: from_spec::bytes(hook.env()),
+        env: from_spec::words(hook.env()),
         cwd: b"/".to_vec(),
         ..process.clone()
     };

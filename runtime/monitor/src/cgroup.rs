@@ -244,7 +244,7 @@ fn still_there() -> io::Error {
 /// How deep sub-groups are followed: a container can nest its own.
 const DEPTH: u32 = 64;
 
-/// Those of a group that lies so deep.
+/// The sub-groups of a group at this depth; none beyond [`DEPTH`].
 fn sub_groups(dir: &Path, depth: u32) -> impl Iterator<Item = PathBuf> {
     let entries = (depth < DEPTH).then(|| fs::read_dir(dir).ok()).flatten();
     let entries = entries.into_iter().flatten().flatten();

@@ -36,8 +36,8 @@ pub fn process(spec: &Spec) -> Result<Process, String> {
             ambient: set(c.ambient()),
         });
     Ok(Process {
-        argv: bytes(p.args()),
-        env: bytes(p.env()),
+        argv: words(p.args()),
+        env: words(p.env()),
         cwd: p.cwd().as_os_str().as_encoded_bytes().to_vec(),
         uid: user.uid(),
         gid: user.gid(),
@@ -57,7 +57,7 @@ pub fn process(spec: &Spec) -> Result<Process, String> {
 }
 
 /// Arguments, or an environment.
-pub fn bytes(list: &Option<Vec<String>>) -> Vec<Vec<u8>> {
+pub fn words(list: &Option<Vec<String>>) -> Vec<Vec<u8>> {
     let items = list.iter().flatten();
     items.map(|item| item.clone().into_bytes()).collect()
 }

@@ -28,7 +28,7 @@ impl Server {
                 stderr,
             } => match self.on_attach(asker.0, stdin, stdout, stderr) {
                 Ok((event, fds)) => return self.tell(asker, event, fds),
-                Err(text) => Err(text),
+                Err(text) => return self.fail(asker, text),
             },
             Request::Kill { signal, all } => self.kill(signal, all),
             Request::ExecKill { session } => self.kill_exec(session),

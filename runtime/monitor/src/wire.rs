@@ -99,7 +99,7 @@ pub enum Event {
     Exited(Exit),
 }
 
-/// Which descriptors came along, in this order. With a terminal only `master`.
+/// Which descriptors came along, in this order. With a terminal an exec has only `master`, an attach `stdout` too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Streams {
     pub stdin: bool,

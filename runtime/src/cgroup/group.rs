@@ -95,7 +95,7 @@ impl Cgroup {
         v1.chain(self.unified_dir()).collect()
     }
 
-    /// Where a process enters. A monitor is told the directories instead (`pod/processes.rs`).
+    /// Where a process enters: for tests. A monitor is told the directories instead (`pod/processes.rs`).
     pub fn join_paths(&self) -> JoinPaths {
         let v1 = self.host.v1().iter();
         JoinPaths {

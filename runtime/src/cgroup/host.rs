@@ -209,7 +209,7 @@ fn parse_mountinfo(text: &str) -> (Vec<Hierarchy>, Option<PathBuf>) {
 fn parse_line(line: &str) -> Option<CgroupMount> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(3);
-    let (root, mount) = (unescape(left.next()?), unescape(left.next()?));
+    let (root, mount) = (unescape_mount(left.next()?), unescape_mount(left.next()?));
     let mut right = right.split(' ');
     let kind = right.next()?;
     let options = right.nth(1)?;
@@ -246,7 +246,7 @@ const MOUNT_OPTIONS: [&str; 9] = [
 ];
 
 /// The table writes space, tab, newline and backslash as `\` and three octal digits.
-pub fn unescape(text: &str) -> String {
+pub fn unescape_mount(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {

@@ -40,7 +40,7 @@ mod values;
 
 pub use error::{Error, Result};
 pub use group::{Cgroup, JoinPaths};
-pub use host::{Host, Mode, unescape};
+pub use host::{Host, Mode, unescape_mount};
 pub use open_files::OpenFiles;
 pub use path::CgroupPath;
 pub use pressure_io::{IoDevice, PressureLine, Psi};

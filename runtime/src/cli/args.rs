@@ -87,7 +87,7 @@ pub struct Check {
     pub output: Output,
 }
 
-/// How a command prints what a daemon tells, and finds that.
+/// How a command finds the daemon, and prints what it tells.
 #[derive(Debug, Args)]
 pub struct Ask {
     /// For people, or for programs.

@@ -1,4 +1,5 @@
-//! The commands that speak to a running daemon over `cairn.v1`.
+//! The commands that speak to a running daemon over `cairn.v1`, and what others share with them: connections, the list of
+//! containers.
 
 use std::{io::IsTerminal as _, path::Path};
 

@@ -116,7 +116,7 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<[String; N]> {
     padded.collect()
 }
 
-/// One row of what [`aligned`] made, with its newline.
+/// The cells of one row, two blanks between, with its newline.
 pub fn line(row: &[String]) -> String {
     row.join("  ").trim_end().to_owned() + "\n"
 }

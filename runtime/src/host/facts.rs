@@ -165,7 +165,7 @@ fn propagation_of(mountinfo: &str, path: &Path) -> Propagation {
 /// Mount point and propagation of a mountinfo line: fields 5 and 7 up to the dash.
 fn parse_mount(line: &str) -> Option<(PathBuf, Propagation)> {
     let mut fields = line.split(' ');
-    let point = PathBuf::from(cgroup::unescape(fields.nth(4)?));
+    let point = PathBuf::from(cgroup::unescape_mount(fields.nth(4)?));
     let optional = fields.skip(1).take_while(|field| *field != "-");
     let mut propagation = Propagation::Private;
     for field in optional {

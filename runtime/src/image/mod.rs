@@ -4,7 +4,7 @@
 //!  pull ──► registry ─┐                        ┌─► layer ──► `cairn unpack` (own process)
 //!           import  ──┴─► manifest ─► ingest ──┤
 //!                                              └─► store: records, layers, who uses what
-//!                        container root, image volume ◄─── uses ◄┘
+//!                   container root, image volume ◄─ rootfs, volume ◄┘
 //! ```
 //!
 //! An image *is* its config: its id is the config's digest, and everything else (tags, digests)

@@ -53,6 +53,7 @@ pub(super) struct Inner {
 
 pub struct Store {
     root: PathBuf,
+    /// Valid between any two statements: a panic while it is held spoils nothing.
     inner: Mutex<Inner>,
     writers: [Mutex<()>; WRITERS],
     /// One unpacks a layer, others wait for it.

@@ -20,6 +20,7 @@ pub struct Bounds {
 
 pub struct Turns {
     bounds: Bounds,
+    /// Counts change in one go: a panic while it is held spoils nothing.
     state: Mutex<State>,
 }
 

@@ -201,4 +201,4 @@ pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<File> {
 
 #[cfg(test)]
 #[path = "view_tests.rs"]
-pub mod tests;
+pub(super) mod tests;

@@ -53,6 +53,7 @@ impl Drop for Inner {
 type Answer = (Event, Vec<OwnedFd>);
 
 struct Shared {
+    /// Plain maps: a panic while it is held spoils nothing.
     waiting: Mutex<Waiting>,
     ending: watch::Sender<Option<Ending>>,
     init: watch::Sender<(i32, u64)>,

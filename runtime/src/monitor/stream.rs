@@ -99,7 +99,7 @@ pub(super) struct Taken {
     pub stdin: Option<StreamIn>,
     pub stdout: Option<StreamOut>,
     pub stderr: Option<StreamOut>,
-    /// In place of all others.
+    /// A terminal's master: of an exec in place of all others, of an attach beside stdout.
     pub pty: Option<Pty>,
 }
 

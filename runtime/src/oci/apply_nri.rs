@@ -9,7 +9,7 @@ use proto_nri as nri;
 use super::{
     apply_nri_linux as linux, apply_nri_mounts as mounts, apply_nri_process as process,
     apply_nri_scheduling as scheduling, apply_nri_seccomp as seccomp,
-    base::{empty_linux, empty_process, linux_of},
+    base::{linux_of, process_of},
     cdi, devices,
     error::SpecError,
     facts::{CdiResolver, HostFacts, HostView, Policy},
@@ -38,7 +38,7 @@ pub fn apply_adjustment(
         return Ok(());
     }
     let mut new = spec.clone();
-    new.process_mut().get_or_insert_with(empty_process);
+    process_of(&mut new);
     process::annotations(&mut new, &adjust.annotations)?;
     process::env(&mut new, &adjust.env)?;
     process::args(&mut new, &adjust.args)?;
@@ -61,7 +61,7 @@ fn linux_section(
     asked: &nri::LinuxContainerAdjustment,
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
-    spec.linux_mut().get_or_insert_with(empty_linux);
+    linux_of(spec);
     linux::devices(spec, &asked.devices, context.view)?;
     linux::cgroups_path(spec, &asked.cgroups_path, context.policy.cgroup_driver)?;
     process::oom_score_adj(

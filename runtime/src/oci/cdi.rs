@@ -1,6 +1,6 @@
 //! CDI, the Container Device Interface (CRI-227): vendors' files say what a device named
-//! `vendor/class=name` adds to a container. Here: names, files as texts, and who wins; the edits
-//! themselves are in `cdi_apply`.
+//! `vendor/class=name` adds to a container. Here: names, files as texts, who wins, and the refusal where
+//! CDI is off; the edits themselves are in `cdi_apply`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -299,7 +299,7 @@ fn positive(value: i64, field: &str) -> Result<Option<u64>, SpecError> {
     match u64::try_from(value) {
         Ok(0) => Ok(None),
         Ok(value) => Ok(Some(value)),
-        Err(_) => Err(out_of_range(value, FIELD, field)),
+        Err(_) => Err(bad_limit(FIELD, field, value)),
     }
 }
 
@@ -307,12 +307,12 @@ fn positive(value: i64, field: &str) -> Result<Option<u64>, SpecError> {
 pub(super) fn given(value: i64, parent: &str, field: &str) -> Result<Option<i64>, SpecError> {
     match value {
         0 => Ok(None),
-        value if value < -1 => Err(out_of_range(value, parent, field)),
+        value if value < -1 => Err(bad_limit(parent, field, value)),
         value => Ok(Some(value)),
     }
 }
 
-fn out_of_range(value: i64, parent: &str, field: &str) -> SpecError {
+fn bad_limit(parent: &str, field: &str, value: i64) -> SpecError {
     SpecError::invalid(
         format!("{parent}.{field}"),
         format!("{value} is out of range"),

@@ -188,8 +188,8 @@ impl Driver {
     }
 
     fn create(&mut self, request: Box<CreateContainerRequest>, reply: Reply<String>) {
-        let key = request.name_key();
-        if let Some(existing) = self.pod.container_named(&key) {
+        let name = request.name_key();
+        if let Some(existing) = self.pod.container_named(&name) {
             return self.create_again(&existing, &request, reply);
         }
         let decision = self.admits_creation();

@@ -1,5 +1,6 @@
 //! The contract points (CONTRACT.md): every place where NRI plugins are called, and the only
-//! file that calls the dispatch of crate `nri`, whole so that it can be read beside the contract. A hook is named as its event.
+//! file that calls the dispatch of crate `nri`, whole so that it can be read beside the contract. A hook is named as its
+//! event.
 //!
 //! Nothing is applied here. What plugins want is returned: for the object itself, and for other containers as
 //! [`SideEffects`]. Events whose answers carry updates hold the NRI turn until the caller has applied them, and

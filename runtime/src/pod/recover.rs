@@ -27,7 +27,7 @@ use super::{
     message::Describe,
     plugins::Plugins,
     record::{ContainerPhase, ContainerRecord, Mark, PodPhase, PodRecord},
-    recover_container::{log, recover_container},
+    recover_container::{log_failure, recover_container},
     registry::Registry,
     remove_by_id::RemoveById,
     request::Message,
@@ -208,7 +208,7 @@ impl Recovery {
                         record.hooks.remove = Mark::Done;
                     })
                     .await;
-                log(&pod, "record the failed undo", failed.map(drop));
+                log_failure(&pod, "record the failed undo", failed.map(drop));
             } else {
                 self.registry.forget(&pod.cell.get());
                 return;
@@ -224,14 +224,14 @@ impl Recovery {
         driver.start();
         for container in pod.containers() {
             let result = recover_container(&self.steps, &pod, &container, rebooted).await;
-            log(&pod, "recover a container", result);
+            log_failure(&pod, "recover a container", result);
         }
         let hooks = pod.cell.get().hooks.clone();
         if hooks.remove == Mark::Begun {
             let removed = pod.ask(Message::RemovePod).await;
-            log(&pod, "resume its removal", removed);
+            log_failure(&pod, "resume its removal", removed);
         } else if hooks.stop == Mark::Begun && !violate::is("restart-forgets-the-stop") {
-            log(&pod, "resume its stop", pod.ask(Message::StopPod).await);
+            log_failure(&pod, "resume its stop", pod.ask(Message::StopPod).await);
         }
     }
 

@@ -139,7 +139,7 @@ fn look_again(steps: &Arc<Steps>, pod: &Arc<Pod>, container: &Arc<Container>) {
                 return;
             }
             let result = Box::pin(reattach(&steps, &pod, &container, false)).await;
-            log(&pod, "look again for a monitor", result);
+            log_failure(&pod, "look again for a monitor", result);
         }
     });
 }
@@ -150,7 +150,11 @@ async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Re
 }
 
 /// A step that failed: recovery goes on.
-pub fn log<E: std::fmt::Display>(pod: &Pod, step: &str, result: std::result::Result<(), E>) {
+pub fn log_failure<E: std::fmt::Display>(
+    pod: &Pod,
+    step: &str,
+    result: std::result::Result<(), E>,
+) {
     if let Err(error) = result {
         tracing::error!(pod = %pod.id, step, %error, "a step of recovery failed");
     }

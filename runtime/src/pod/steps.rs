@@ -34,6 +34,8 @@ pub struct Steps {
 }
 
 impl Steps {
+    /// Runs the step that this work is.
+    ///
     /// # Errors
     /// The step's own.
     pub async fn container(

@@ -15,7 +15,7 @@ mod script;
 
 use std::{path::PathBuf, time::Duration};
 
-use nri::{Code, PluginId, mask::event_named};
+use nri::{Code, PluginId, is_plain, mask::event_named};
 use tokio::{
     net::UnixListener,
     time::{Instant, sleep},
@@ -30,9 +30,10 @@ use crate::{
     report::{Report, StepReport},
     rules::{Finding, Rule},
     scenario::Speaks,
-    tap::{Manner, Tap, is_plain},
+    tap::{Manner, Tap},
 };
 use judge::Known;
+
 use runtime::{Came, Runtime};
 
 /// How long the plugin may take to register.

@@ -3,14 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use nri::{
-    Code,
+    Code, is_plain,
     mask::event_name,
     proto::Event,
     record::{Failure, Line, Recording, Side, Values, What},
 };
 use serde_json::{Value, json};
-
-use crate::tap::is_plain;
 
 const BETA: &str = "nri.pkg.api.v1beta1.";
 /// What an old plugin is told by StateChange.

@@ -28,7 +28,7 @@ use tokio::{
 
 use crate::{rules::Finding, scenario::Speaks};
 
-pub use watch::{Seen, is_plain};
+pub use watch::Seen;
 
 /// How long plugins that were let go may take to be gone.
 const DRAIN: Duration = Duration::from_secs(5);

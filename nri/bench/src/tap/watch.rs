@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use nri::{
-    has_state_change,
-    mask::event_named,
+    is_plain,
     proto::{ConfigureRequest, ConfigureResponse},
     record::frames::{Message, Request, TO_PLUGIN, TO_RUNTIME},
 };
@@ -18,10 +17,6 @@ use crate::{
 };
 
 const V1BETA1: &str = "nri.pkg.api.v1beta1.";
-/// Whether runtimes without dedicated calls send this one as StateChange.
-pub fn is_plain(method: &str) -> bool {
-    event_named(method).is_some_and(has_state_change)
-}
 
 /// What becomes of a message.
 #[derive(Debug, PartialEq, Eq)]

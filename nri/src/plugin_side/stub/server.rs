@@ -7,10 +7,9 @@ use proto_nri::ShutdownRequest;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    mask::event_named,
     plugin_side::service::{Call, PluginService},
     wire::{
-        event::{Wire, has_state_change},
+        event::{Wire, is_plain},
         rpc::{Code, Incoming, Serve, Status},
         version::Version,
     },
@@ -58,9 +57,4 @@ impl Serve for PluginServer {
         }
         answer
     }
-}
-
-/// The nine events that go as `StateChange` to an old plugin.
-fn is_plain(method: &str) -> bool {
-    event_named(method).is_some_and(has_state_change)
 }

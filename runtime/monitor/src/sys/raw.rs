@@ -1,5 +1,5 @@
-//! System calls that no crate offers as safe functions. All `unsafe` of the monitor's library, but for one call in
-//! `mount_tree.rs`, is in this one file, to be judged as a whole.
+//! System calls that no crate offers as safe functions. All `unsafe` of the monitor's library, but for a call in
+//! `mount_tree.rs` and one in `tail.rs`, is in this one file, to be judged as a whole.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};

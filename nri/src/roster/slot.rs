@@ -1,4 +1,4 @@
-//! A plugin's place in the roster.
+//! A plugin's place in the roster, which alone changes who is on it, under its mutex.
 //!
 //! Each slot has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining plugin holds its own
 //! lane until it is synchronised; its events wait there in order.
@@ -33,11 +33,11 @@ pub(crate) struct Slot {
     pub(crate) id: PluginId,
     /// Order of joining; breaks ties between equal indices (NRI-402).
     pub(crate) seq: u64,
-    pub(crate) lane: Arc<AsyncMutex<()>>,
+    pub(super) lane: Arc<AsyncMutex<()>>,
     queued: AtomicUsize,
-    pub(crate) occupant: Mutex<Occupant>,
+    pub(super) occupant: Mutex<Occupant>,
     /// The instance that is joining to take the slot over: should the present one go meanwhile, it is this one's.
-    pub(crate) heir: Mutex<Option<Arc<Session>>>,
+    pub(super) heir: Mutex<Option<Arc<Session>>>,
 }
 
 /// The right to call the plugin on a slot.
@@ -54,7 +54,7 @@ impl LanePlace {
 
 impl Slot {
     /// Of a plugin that joins.
-    pub(crate) fn new(session: &Arc<Session>, seq: u64) -> Self {
+    pub(super) fn new(session: &Arc<Session>, seq: u64) -> Self {
         Self {
             id: session.id.clone(),
             seq,
@@ -85,7 +85,7 @@ impl Slot {
         }
     }
 
-    pub(crate) fn occupy(&self, occupant: Occupant) {
+    pub(super) fn occupy(&self, occupant: Occupant) {
         *self.occupant.lock() = occupant;
     }
 

@@ -1,0 +1,28 @@
+//! Why a socket, the plugin directory or a plugin's process cannot be had.
+
+use std::{io, path::PathBuf};
+
+use crate::owners::PluginId;
+
+/// Error of a socket, a directory or a process.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    #[error("NRI socket {0}: in use by another runtime")]
+    InUse(PathBuf),
+    #[error("NRI socket {0}: exists and is not a socket")]
+    NotASocket(PathBuf),
+    #[error("NRI socket {path}: {step}: {cause}")]
+    Socket {
+        path: PathBuf,
+        step: &'static str,
+        cause: io::Error,
+    },
+    #[error("NRI plugin directory {path}: {cause}")]
+    PluginDir { path: PathBuf, cause: io::Error },
+    #[error("plugin {plugin}: {step}: {cause}")]
+    Launch {
+        plugin: PluginId,
+        step: &'static str,
+        cause: io::Error,
+    },
+}
