@@ -57,10 +57,8 @@ pub(crate) struct Plan {
     /// The PID namespace to join, and how it shall be seen.
     pub(crate) join: Option<PathBuf>,
     pub(crate) procs: Vec<ProcView>,
-    /// Only with `join`: libcontainer's init would look for the kernel's settings, and for its own AppArmor attributes, at
-    /// a `/proc` that is not there yet.
+    /// Only with `join`: libcontainer's init would look for the kernel's settings at a `/proc` that is not there yet.
     pub(crate) sysctls: Vec<(String, String)>,
-    pub(crate) apparmor: Option<String>,
     /// Stay in the host's mount namespace, with libcontainer's slower way through cgroups and all of the host's mounts: OCI
     /// hooks run there, a shared mount must reach it, or a bind takes the host's cgroup hierarchies along.
     pub(crate) host_mounts: bool,
@@ -84,7 +82,7 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     }
     let host_mounts = needs_host_mounts(&spec);
     strip_process(&mut spec)?;
-    strip_linux(&mut spec, cgroups)?;
+    let label = strip_linux(&mut spec, cgroups)?;
     strip_names(&mut spec);
     let join = take_pid_namespace(&mut spec);
     let mut plan = Plan {
@@ -96,7 +94,6 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         join,
         procs: Vec::new(),
         sysctls: Vec::new(),
-        apparmor: None,
         host_mounts,
     };
     if plan.join.is_some() {
@@ -106,6 +103,9 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     let mut kept = Vec::with_capacity(mounts.len());
     for mount in mounts {
         plan.mount(mount, cgroups, &mut kept)?;
+    }
+    if let Some(label) = label {
+        kept.iter_mut().for_each(|mount| set_label(mount, &label));
     }
     plan.spec.set_mounts(Some(kept));
     if let Some(linux) = plan.spec.linux_mut() {
@@ -143,6 +143,16 @@ fn needs_host_mounts(spec: &Spec) -> bool {
     hooks || reaching
 }
 
+/// On file systems that are made for this container alone. libcontainer would set it on all but procfs and sysfs, and the
+/// kernel refuses that for an mqueue, which is there before it is mounted.
+fn set_label(mount: &mut Mount, label: &str) {
+    if matches!(mount.typ().as_deref(), Some("tmpfs" | "devpts")) {
+        let mut options = options(mount).to_vec();
+        options.push(format!("context={label}"));
+        mount.set_options(Some(options));
+    }
+}
+
 fn options(mount: &Mount) -> &[String] {
     mount.options().as_deref().unwrap_or_default()
 }
@@ -152,7 +162,7 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
     let process = spec.process().as_ref().ok_or("the spec has no process")?;
     let text = |s: &str| vec![s.to_owned()];
     let user = UserBuilder::default().uid(0u32).gid(0u32).build();
-    let mut builder = ProcessBuilder::default()
+    let builder = ProcessBuilder::default()
         .terminal(process.terminal().unwrap_or(false))
         .user(user.map_err(|e| e.to_string())?)
         // Never executed. HOME, so that libcontainer does not ask the container's name services for it.
@@ -160,9 +170,6 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
         .env(vec!["PATH=/bin".to_owned(), "HOME=/".to_owned()])
         .cwd("/")
         .oom_score_adj(process.oom_score_adj().unwrap_or(0));
-    if let Some(profile) = process.apparmor_profile().clone().filter(|p| !p.is_empty()) {
-        builder = builder.apparmor_profile(profile);
-    }
     let mut stripped = builder.build().map_err(|e| e.to_string())?;
     stripped.set_capabilities(None);
     stripped.set_no_new_privileges(None);
@@ -171,17 +178,12 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
     Ok(())
 }
 
-fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<(), String> {
+/// Answers the mounts' SELinux label.
+fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<Option<String>, String> {
     let Some(linux) = spec.linux_mut() else {
         return Err("the spec has no linux section".to_owned());
     };
-    if linux
-        .mount_label()
-        .as_deref()
-        .is_some_and(|l| !l.is_empty())
-    {
-        return Err("SELinux mount labels are not supported".to_owned());
-    }
+    let label = linux.mount_label().clone().filter(|l| !l.is_empty());
     linux.set_mount_label(None);
     linux.set_seccomp(None);
     linux.set_resources(None);
@@ -203,7 +205,7 @@ fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<(), String> {
         Some(p) => Some(p.to_owned()),
     };
     linux.set_rootfs_propagation(propagation);
-    Ok(())
+    Ok(label)
 }
 
 /// The container's path below its hierarchies' mount points.
@@ -241,10 +243,6 @@ impl Plan {
             self.sysctls
                 .extend(linux.sysctl().clone().unwrap_or_default());
             linux.set_sysctl(None);
-        }
-        if let Some(process) = self.spec.process_mut() {
-            self.apparmor = process.apparmor_profile().clone();
-            process.set_apparmor_profile(None);
         }
     }
 

@@ -6,24 +6,19 @@
 //! its limits and then clones init into the namespace; both are children of the monitor. Init waits for a byte.
 
 use std::cell::OnceCell;
-use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use cairn_monitor::report::{Report, STATUS_FD};
 use cairn_monitor::sys::{self, Fork};
 use cairn_monitor::tail::Tail;
-use rustix::fs::{OFlags, ResolveFlags};
 
-use crate::{inherited, say};
+use crate::{host_proc::HostProc, inherited, say};
 
 pub(crate) struct Birth {
     namespace: File,
-    /// Where the host has it: what is written there of a process that has no `/proc` yet.
-    host_proc: File,
     sysctls: Vec<(String, String)>,
-    apparmor: Option<String>,
     tty: bool,
     born: OnceCell<Born>,
 }
@@ -41,20 +36,13 @@ const INSIDE: u8 = b'i';
 const ERROR: u8 = b'e';
 
 impl Birth {
-    pub(crate) fn new(
-        namespace: File,
-        sysctls: Vec<(String, String)>,
-        apparmor: Option<String>,
-        tty: bool,
-    ) -> Result<Birth, String> {
-        Ok(Birth {
+    pub(crate) fn new(namespace: File, sysctls: Vec<(String, String)>, tty: bool) -> Birth {
+        Birth {
             namespace,
-            host_proc: File::open("/proc").map_err(|e| format!("open /proc: {e}"))?,
             sysctls,
-            apparmor,
             tty,
             born: OnceCell::new(),
-        })
+        }
     }
 
     /// What must stay open until [`Birth::give`].
@@ -67,29 +55,13 @@ impl Birth {
     }
 
     /// What libcontainer would have written. While the host's procfs is open, and thus before anything else.
-    pub(crate) fn write_settings(&self) -> Result<(), String> {
+    pub(crate) fn write_settings(&self, proc: &HostProc) -> Result<(), String> {
         for (name, value) in &self.sysctls {
             let path = format!("sys/{}", name.replace('.', "/"));
-            self.write(&path, value)
+            proc.write(&path, value.as_bytes())
                 .map_err(|e| format!("set sysctl {name}: {e}"))?;
         }
-        if let Some(profile) = &self.apparmor {
-            let exec = format!("exec {profile}");
-            self.write("thread-self/attr/apparmor/exec", &exec)
-                .map_err(|e| format!("set the AppArmor profile {profile}: {e}"))?;
-        }
         Ok(())
-    }
-
-    fn write(&self, path: &str, value: &str) -> io::Result<()> {
-        let path = CString::new(path)?;
-        let file = sys::open_at(
-            self.host_proc.as_fd(),
-            &path,
-            OFlags::WRONLY,
-            ResolveFlags::empty(),
-        )?;
-        File::from(file).write_all(value.as_bytes())
     }
 
     /// Init is born, and waits.

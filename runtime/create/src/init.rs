@@ -21,6 +21,7 @@ use rustix::fs::OFlags;
 
 use crate::adjust::Propagation;
 use crate::birth::Birth;
+use crate::host_proc::HostProc;
 use crate::inherited;
 use crate::place::{self, Trees};
 use crate::start_hooks::StartHook;
@@ -38,6 +39,7 @@ pub(crate) struct Ready {
     pub(crate) trees: Trees,
     /// Where the program is not ours to become, but that of a process in another PID namespace.
     pub(crate) birth: Option<Birth>,
+    pub(crate) proc: HostProc,
 }
 
 impl Ready {
@@ -45,7 +47,10 @@ impl Ready {
     /// are touched here: descriptors that lead out of it are closed before.
     fn prepare(&self) -> Result<(), String> {
         if let Some(birth) = &self.birth {
-            birth.write_settings()?;
+            birth.write_settings(&self.proc)?;
+        }
+        if let Some(label) = &self.tail.process().label {
+            self.proc.label(label)?;
         }
         let namespace = self.birth.iter().map(|b| b.keep());
         let trees = self.trees.iter().map(|(tree, _)| tree.as_raw_fd());

@@ -18,6 +18,7 @@ mod adjust;
 mod birth;
 mod cgroup_view;
 mod hooks;
+mod host_proc;
 mod idmap;
 mod inherited;
 mod init;
@@ -49,6 +50,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use crate::adjust::{DIRECTORY, STAGE};
 use crate::birth::Birth;
+use crate::host_proc::HostProc;
 use crate::init::{Init, Ready};
 use crate::place::Views;
 
@@ -137,9 +139,7 @@ fn create() -> Result<i32, String> {
         (trees, Path::new(STAGE).join(DIRECTORY))
     };
     drop(mounts);
-    let birth = namespace
-        .map(|namespace| Birth::new(namespace, plan.sysctls, plan.apparmor, launch.tty))
-        .transpose()?;
+    let birth = namespace.map(|namespace| Birth::new(namespace, plan.sysctls, launch.tty));
     let tail = Tail::new(process, filter.as_ref())?;
     write_bundle(&plan.spec)?;
     let init = Init(Rc::new(Ready {
@@ -149,6 +149,7 @@ fn create() -> Result<i32, String> {
         propagation: plan.propagation,
         trees,
         birth,
+        proc: HostProc::open()?,
     }));
     build(&launch, &directory, init)
 }

@@ -9,16 +9,13 @@ use oci_spec::runtime::{
     Scheduler, Spec,
 };
 
-use crate::process::{Capabilities, Limit, Process};
+use crate::process::{Capabilities, Label, Limit, Process};
 use crate::scheduling::{Memory, Scheduling};
 use crate::sys::Cpu;
 
 /// Fails, in one line, on what cannot be carried over.
 pub fn process(spec: &Spec) -> Result<Process, String> {
     let p = spec.process().as_ref().ok_or("the spec has no process")?;
-    if p.selinux_label().as_deref().is_some_and(|l| !l.is_empty()) {
-        return Err("SELinux labels are not supported".to_owned());
-    }
     let user = p.user();
     let set = |caps: &Option<std::collections::HashSet<Capability>>| -> u64 {
         caps.iter()
@@ -48,11 +45,7 @@ pub fn process(spec: &Spec) -> Result<Process, String> {
         seccomp: spec.linux().as_ref().is_some_and(|l| l.seccomp().is_some()),
         limits: p.rlimits().iter().flatten().map(limit).collect(),
         oom_score_adj: p.oom_score_adj().unwrap_or(0),
-        apparmor: p
-            .apparmor_profile()
-            .clone()
-            .filter(|a| !a.is_empty())
-            .map(String::into_bytes),
+        label: label(p),
     })
 }
 
@@ -60,6 +53,16 @@ pub fn process(spec: &Spec) -> Result<Process, String> {
 pub fn words(list: &Option<Vec<String>>) -> Vec<Vec<u8>> {
     let items = list.iter().flatten();
     items.map(|item| item.clone().into_bytes()).collect()
+}
+
+/// A spec with both is for two hosts: the profile is this one's then, as it is checked when the spec is built.
+fn label(p: &oci_spec::runtime::Process) -> Option<Label> {
+    let bytes = |text: &Option<String>| {
+        let text = text.as_ref().filter(|text| !text.is_empty())?;
+        Some(text.clone().into_bytes())
+    };
+    let profile = bytes(p.apparmor_profile()).map(Label::AppArmor);
+    profile.or_else(|| bytes(p.selinux_label()).map(Label::Selinux))
 }
 
 fn limit(l: &PosixRlimit) -> Limit {

@@ -95,9 +95,10 @@ fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), String> {
         process.oom_score_adj.to_string(),
     )
     .map_err(at("set oom_score_adj"))?;
-    if let Some(profile) = &process.apparmor {
-        let exec = [b"exec ", profile.as_slice()].concat();
-        fs::write("/proc/self/attr/apparmor/exec", exec).map_err(at("set the AppArmor profile"))?;
+    if let Some(label) = &process.label {
+        let (file, text) = label.for_exec();
+        fs::write(format!("/proc/self/{file}"), text)
+            .map_err(|e| format!("set the {label}: {e}"))?;
     }
     tail::raise_limits(process).map_err(at("raise resource limits"))?;
     sys::own_session_keyring().map_err(at("make a session keyring"))?;

@@ -24,8 +24,41 @@ pub struct Process {
     pub limits: Vec<Limit>,
     /// Always set: what is not set would be inherited from the monitor.
     pub oom_score_adj: i32,
-    /// AppArmor profile for the next execve.
-    pub apparmor: Option<Vec<u8>>,
+    /// Set for the next execve.
+    pub label: Option<Label>,
+}
+
+/// How the kernel's security module shall know a program. Of AppArmor and SELinux a kernel has one at most.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Label {
+    /// A profile's name.
+    AppArmor(Vec<u8>),
+    /// A context: `user:role:type:level`.
+    Selinux(Vec<u8>),
+}
+
+impl Label {
+    /// What is written for the next execve, and where below a task's directory in /proc.
+    #[must_use]
+    pub fn for_exec(&self) -> (&'static str, Vec<u8>) {
+        match self {
+            Label::AppArmor(profile) => {
+                let text = [b"exec ", profile.as_slice()].concat();
+                ("attr/apparmor/exec", text)
+            }
+            Label::Selinux(context) => ("attr/exec", context.clone()),
+        }
+    }
+}
+
+impl std::fmt::Display for Label {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (what, name) = match self {
+            Label::AppArmor(profile) => ("AppArmor profile", profile),
+            Label::Selinux(context) => ("SELinux label", context),
+        };
+        write!(f, "{what} {}", String::from_utf8_lossy(name))
+    }
 }
 
 /// The five sets as bit masks (bit n = capability n). What the caller does not hold itself is left out.
@@ -80,8 +113,13 @@ impl Process {
             .list(&self.limits, |w, l| {
                 w.u32(l.resource).u64(l.soft).u64(l.hard)
             })
-            .i32(self.oom_score_adj)
-            .option(self.apparmor.as_ref(), |w, p| w.bytes(p));
+            .i32(self.oom_score_adj);
+        match &self.label {
+            None => w.u8(0),
+            Some(Label::AppArmor(profile)) => w.u8(1).bytes(profile),
+            // Never to a monitor of before there were labels: its container has none.
+            Some(Label::Selinux(context)) => w.u8(2).bytes(context),
+        };
     }
 
     pub fn decode(r: &mut Reader<'_>) -> Result<Process, DecodeError> {
@@ -110,7 +148,12 @@ impl Process {
                 })
             })?,
             oom_score_adj: r.i32()?,
-            apparmor: r.option(Reader::bytes)?,
+            label: match r.u8()? {
+                0 => None,
+                1 => Some(Label::AppArmor(r.bytes()?)),
+                2 => Some(Label::Selinux(r.bytes()?)),
+                _ => return Err(DecodeError("invalid label")),
+            },
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use cairn_monitor::codec::VERSION;
 use cairn_monitor::filter::Filter;
-use cairn_monitor::process::{Capabilities, Limit, Process};
+use cairn_monitor::process::{Capabilities, Label, Limit, Process};
 use cairn_monitor::record::{CgroupDir, Exit, Launch, Pid};
 use cairn_monitor::report::Report;
 use cairn_monitor::wire::{Event, ExecRequest, Phase, Request, Streams, split};
@@ -33,7 +33,7 @@ fn exec() -> ExecRequest {
                 hard: u64::MAX,
             }],
             oom_score_adj: -998,
-            apparmor: Some(b"profile".to_vec()),
+            label: Some(Label::AppArmor(b"profile".to_vec())),
         },
         tty: true,
         stdin: true,

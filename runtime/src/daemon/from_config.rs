@@ -10,7 +10,7 @@ use crate::{
     host::facts as host,
     image,
     monitor::Launcher,
-    oci::{CgroupDriver, HostFacts, Policies, Policy, SeccompKind, Selinux},
+    oci::{CgroupDriver, HostFacts, Policies, Policy, SeccompKind},
     pod::error::{AtStep as _, Error, Result},
     trace::{self, EventLog},
 };
@@ -64,16 +64,16 @@ fn policy(
 
 /// What of this host keeps containers from what they may ask for.
 pub fn warn_of(host: &HostFacts) {
-    match host.selinux {
-        Selinux::Absent => {}
-        Selinux::Permissive => tracing::warn!(
-            "SELinux is permissive: labels that pods ask for are checked, and not set"
-        ),
-        Selinux::Enforcing => tracing::warn!(
-            "SELinux is enforcing, and cairn sets no labels: containers that ask for selinux_options, or for \
-             selinux_relabel of a mount as a kubelet does for volumes, are refused; setenforce 0 and a restart \
-             of cairn let them run"
-        ),
+    if let Some(selinux) = &host.selinux
+        && let Err(why) = &selinux.contexts
+    {
+        let refused = if selinux.enforcing {
+            "; those that ask for selinux_options, or for selinux_relabel of a mount as a kubelet does for volumes, \
+             are refused"
+        } else {
+            ""
+        };
+        tracing::warn!("SELinux: containers run without labels{refused}: {why}");
     }
     if let Some(apparmor) = host.apparmor.as_ref().filter(|a| !a.problem.is_empty()) {
         tracing::warn!(

@@ -162,6 +162,9 @@ impl Parts {
         let host = host::facts(&cgroups, found.no_user_namespaces, &root.join("apparmor"))
             .step("read the host's facts")?;
         warn_of(&host);
+        if let Some(selinux) = &host.selinux {
+            pause_root::label(&pause_root, selinux)?;
+        }
         Ok(Self {
             specs,
             processes: Arc::new(Processes {

@@ -7,6 +7,8 @@ use std::{
 };
 
 use crate::{
+    host::selinux::relabel,
+    oci::SelinuxFacts,
     pod::error::{AtStep as _, Error, Result},
     store,
 };
@@ -44,6 +46,14 @@ pub fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
         .and_then(|_| fs::rename(&tmp, &to))
         .step("pause root")?;
     Ok(root)
+}
+
+/// All pods read it: its label has none of their categories.
+pub fn label(root: &Path, selinux: &SelinuxFacts) -> Result<()> {
+    match &selinux.contexts {
+        Ok(contexts) => relabel(root, &contexts.file).step("label the pause root"),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Whether this program, an ELF file of 64 bits as all of ours, wants a dynamic linker.

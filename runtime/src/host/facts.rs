@@ -8,10 +8,10 @@ use std::{
 
 use rustix::fs::{major, minor};
 
-use super::apparmor;
+use super::{apparmor, selinux};
 use crate::{
     cgroup, detached,
-    oci::{BindSource, CgroupMode, HostDevice, HostFacts, HostView, Propagation, Selinux},
+    oci::{BindSource, CgroupMode, HostDevice, HostFacts, HostView, Propagation},
 };
 
 /// Nodes below one directory that are listed at most.
@@ -48,7 +48,7 @@ pub fn facts(
         realtime: cgroups.schedules_realtime(),
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         apparmor: apparmor::facts(apparmor_dir),
-        selinux: selinux(),
+        selinux: selinux::facts(),
         recursive_readonly: detached::probe().is_ok(),
         no_user_namespaces,
         oom_score_adj: fs::read_to_string("/proc/self/oom_score_adj")?
@@ -58,14 +58,6 @@ pub fn facts(
         devices: nodes_below(Path::new("/dev")),
         resctrl: Path::new("/sys/fs/resctrl/schemata").exists(),
     })
-}
-
-fn selinux() -> Selinux {
-    match fs::read_to_string("/sys/fs/selinux/enforce") {
-        Ok(text) if text.trim() == "0" => Selinux::Permissive,
-        Ok(_) => Selinux::Enforcing,
-        Err(_) => Selinux::Absent,
-    }
 }
 
 fn own_capabilities(status: &str) -> u64 {
@@ -143,6 +135,10 @@ impl HostView for View {
 
     fn has_apparmor_profile(&self, name: &str) -> bool {
         apparmor::is_loaded(name)
+    }
+
+    fn knows_selinux_label(&self, label: &str) -> bool {
+        selinux::is_known(label)
     }
 }
 

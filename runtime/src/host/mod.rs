@@ -3,3 +3,4 @@
 pub mod apparmor;
 pub mod cdi;
 pub mod facts;
+pub mod selinux;

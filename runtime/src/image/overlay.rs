@@ -42,6 +42,8 @@ pub struct Overlay<'a> {
     /// Upper and work directory; none for a read-only view.
     pub upper: Option<(&'a Path, &'a Path)>,
     pub userns: Option<Userns>,
+    /// SELinux label of all that is seen in it.
+    pub label: Option<&'a str>,
 }
 
 /// How the kernel is told the layers.
@@ -124,7 +126,8 @@ impl Overlay<'_> {
         if api == Api::LowerdirPlus {
             return self.detached(lowers, upper.as_ref());
         }
-        mount_with_options(lowers, upper.as_ref(), free).map_err(at("mount overlayfs"))?;
+        mount_with_options(lowers, upper.as_ref(), self.label, free)
+            .map_err(at("mount overlayfs"))?;
         mount_tree::copy(free, false).map_err(at("detach"))
     }
 
@@ -159,6 +162,9 @@ impl Overlay<'_> {
             set(key, &name(path.as_deref(), fd))?;
         }
         set("index", "off")?;
+        if let Some(label) = self.label {
+            set("context", label)?;
+        }
         if self.upper.is_some() {
             // Without it every unmount flushes the whole file system below (tens of milliseconds and
             // more), for a tree that is thrown away.
@@ -187,13 +193,22 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Changes the thread's working directory.
-fn mount_with_options(lowers: &[OwnedFd], upper: Option<&Upper>, target: &Path) -> io::Result<()> {
+fn mount_with_options(
+    lowers: &[OwnedFd],
+    upper: Option<&Upper>,
+    label: Option<&str>,
+    target: &Path,
+) -> io::Result<()> {
     rustix::process::chdir(DESCRIPTORS)?;
     let names: Vec<_> = lowers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let mut options = format!("index=off,lowerdir={}", names.join(":"));
     if let Some([(_, upper), (_, work)]) = upper {
         let (upper, work) = (upper.as_raw_fd(), work.as_raw_fd());
         options += &format!(",upperdir={upper},workdir={work},volatile");
+    }
+    if let Some(label) = label {
+        // In quotes: a level has commas.
+        options += &format!(",context=\"{label}\"");
     }
     if options.len() >= OPTIONS_MAX {
         return Err(io::Error::other("too many layers for this kernel"));

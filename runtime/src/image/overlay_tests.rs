@@ -33,6 +33,7 @@ fn owner_in_the_view(api: Api, layers: u32, userns: Option<Userns>) -> u32 {
         lowers: (0..layers).map(layer).collect(),
         upper: Some((&upper, &work)),
         userns,
+        label: None,
     };
     let mut owner = 0;
     // The second finds the mark that the first, volatile, left in its work directory.
@@ -122,6 +123,7 @@ fn a_failed_mount_says_why_in_the_kernels_words_or_where_these_are() {
         // Where nothing can be written to.
         upper: Some((Path::new("/proc/sys/kernel"), Path::new("/proc/sys/vm"))),
         userns: None,
+        label: None,
     };
     for api in apis() {
         let Err(failed) = overlay.mount_by(api, tmp.path()) else {

@@ -143,6 +143,7 @@ pub fn try_root_in(dir: &Path, userns: Option<Userns>) -> Result<(), Error> {
         lowers: vec![lower],
         upper: Some((&upper, &work)),
         userns,
+        label: None,
     };
     overlay.try_at(&view)
 }
@@ -158,12 +159,19 @@ impl Rootfs {
     }
 
     /// Mounts it in this process's mount namespace: for a start, until the container has its own.
-    pub fn mount_at(&self, target: &Path, userns: Option<Userns>) -> Result<(), Error> {
+    /// `label`: the SELinux label of all its files.
+    pub fn mount_at(
+        &self,
+        target: &Path,
+        userns: Option<Userns>,
+        label: Option<&str>,
+    ) -> Result<(), Error> {
         let upper = Some((&*self.upper, &*self.work));
         Overlay {
             lowers: self.lower.clone(),
             upper,
             userns,
+            label,
         }
         .mount_at(target)
     }

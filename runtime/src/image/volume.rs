@@ -33,6 +33,7 @@ impl Images {
         image: &ImageRecord,
         sub_path: &str,
         userns: Option<Userns>,
+        label: Option<String>,
     ) -> Result<ImageMount, Error> {
         let dir = self.volumes_dir(pod_id)?.join(image.id.hex());
         let store = self.0.store.clone();
@@ -44,7 +45,7 @@ impl Images {
             let merged = dir.join("merged");
             if !is_mounted(&merged) {
                 release(&store, &dir)?;
-                let made = make_volume(&store, &dir, id, &layers, userns);
+                let made = make_volume(&store, &dir, id, &layers, (userns, label.as_deref()));
                 if made.is_err() {
                     let _ = release(&store, &dir);
                 }
@@ -88,7 +89,7 @@ fn make_volume(
     dir: &Path,
     image: Digest,
     layers: &[Digest],
-    userns: Option<Userns>,
+    (userns, label): (Option<Userns>, Option<&str>),
 ) -> Result<(), Error> {
     let merged = dir.join("merged");
     begin_use(store, dir, image, layers)?;
@@ -100,6 +101,7 @@ fn make_volume(
         lowers,
         upper: None,
         userns,
+        label,
     }
     .mount_at(&merged)
 }

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use oci_spec::runtime::Spec;
-use proto_cri::v1::{LinuxContainerResources, NamespaceOption, PodSandboxMetadata, SeLinuxOption};
+use proto_cri::v1::{LinuxContainerResources, NamespaceOption, PodSandboxMetadata};
+use serde::{Deserialize, Serialize};
 
 use super::error::SpecError;
 
@@ -59,7 +60,8 @@ pub struct SandboxFacts {
     /// The single mapping of ids of a pod with a user namespace, for uids and gids alike.
     pub user_mapping: Option<IdMap>,
     pub privileged: bool,
-    pub selinux: Option<SeLinuxOption>,
+    /// `None` where no labels are set.
+    pub selinux: Option<SelinuxLabels>,
     /// Informational (CRI-234).
     pub overhead: Option<LinuxContainerResources>,
     pub resources: Option<LinuxContainerResources>,
@@ -97,13 +99,26 @@ pub struct AppArmorFacts {
 }
 
 /// SELinux, as the host had it when the daemon started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Selinux {
-    #[default]
-    Absent,
-    /// Denies nothing: a label that is not set harms nobody.
-    Permissive,
-    Enforcing,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelinuxFacts {
+    /// Permissive denies nothing: a label that is not set harms nobody.
+    pub enforcing: bool,
+    /// What the policy has for containers, or why there is nothing.
+    pub contexts: Result<SelinuxContexts, String>,
+}
+
+/// Labels of a policy, `user:role:type:level`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelinuxContexts {
+    pub process: String,
+    pub file: String,
+}
+
+/// What a pod's or a container's processes and files are to SELinux, `user:role:type:level`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelinuxLabels {
+    pub process: String,
+    pub file: String,
 }
 
 /// A device node of the host.
@@ -134,7 +149,8 @@ pub struct HostFacts {
     pub seccomp: bool,
     /// `None` where AppArmor is not enabled.
     pub apparmor: Option<AppArmorFacts>,
-    pub selinux: Selinux,
+    /// `None` where SELinux is not enabled.
+    pub selinux: Option<SelinuxFacts>,
     /// `mount_setattr` with `AT_RECURSIVE` (Linux 5.12).
     pub recursive_readonly: bool,
     /// Reason why pods cannot have a user namespace here; `None` where they can, with roots and volumes whose owners are shifted.
@@ -185,6 +201,11 @@ pub trait HostView {
 
     /// Whether the kernel has an AppArmor profile of this name.
     fn has_apparmor_profile(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// Whether the kernel's SELinux policy has this label.
+    fn knows_selinux_label(&self, _label: &str) -> bool {
         false
     }
 

@@ -62,6 +62,8 @@ pub struct ContainerSpec {
     pub user: ResolvedUser,
     pub seccomp: SeccompKind,
     pub privileged: bool,
+    /// Trees on the host that get the container's SELinux label before it starts.
+    pub relabel: Vec<PathBuf>,
     /// For ContainerStatus, as the spec has them now.
     pub resources: LinuxContainerResources,
     /// For the log: what was read leniently.
@@ -100,12 +102,11 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
             "the pod is not privileged",
         ));
     }
-    selinux::check(
-        context
-            .selinux_options
-            .as_ref()
-            .or(inputs.sandbox.selinux.as_ref()),
+    let labels = selinux::container(
+        context.selinux_options.as_ref(),
+        inputs.sandbox.selinux.as_ref(),
         inputs.host,
+        inputs.view,
     )?;
     let (stop_signal, warning) = stop_signal(inputs.config.stop_signal, &inputs.image.stop_signal);
     let user = resolve_user(context, inputs)?;
@@ -120,6 +121,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         sandbox: inputs.sandbox,
         host: inputs.host,
         view: inputs.view,
+        labelled: labels.is_some(),
         privileged: context.privileged,
         readonly_rootfs: context.readonly_rootfs,
         volumes: inputs.volumes,
@@ -134,18 +136,19 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         inputs.host,
     )?);
     oci_linux.set_rootfs_propagation(mounts.rootfs_propagation.map(str::to_owned));
+    oci_linux.set_mount_label(labels.as_ref().map(|labels| labels.file.clone()));
 
     let mut spec = Spec::default();
     spec.set_version(OCI_VERSION.to_owned());
     spec.set_hostname(None);
     spec.set_root(Some(root(inputs.rootfs, context.readonly_rootfs)));
-    spec.set_process(Some(process_section(
-        inputs,
-        linux,
-        context,
-        &user,
-        capabilities,
-    )?));
+    let mut process = process_section(inputs, linux, context, &user, capabilities)?;
+    process.set_selinux_label(
+        labels
+            .filter(|_| selinux::confines(context, inputs.sandbox))
+            .map(|labels| labels.process),
+    );
+    spec.set_process(Some(process));
     spec.set_mounts(Some(mounts.list));
     spec.set_annotations(Some(annotations::container(
         inputs.sandbox,
@@ -165,6 +168,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         user,
         seccomp,
         privileged: context.privileged,
+        relabel: mounts.relabel,
         warnings: warning.into_iter().collect(),
     })
 }

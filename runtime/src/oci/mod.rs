@@ -58,7 +58,7 @@ pub use error::{ErrorKind, SpecError};
 pub use facts::{
     AppArmorFacts, BindSource, CdiResolver, CgroupDriver, CgroupMode, HostDevice, HostFacts,
     HostView, IdMap, ImageFacts, Policies, Policy, Propagation, SandboxFacts, SandboxFiles,
-    SandboxNamespaces, SeccompKind, Selinux,
+    SandboxNamespaces, SeccompKind, SelinuxContexts, SelinuxFacts, SelinuxLabels,
 };
 pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
 pub use nri_resources::{BlockIoClasses, apply_nri_update, cri_to_nri, resources_to_nri};

@@ -9,7 +9,7 @@ use proto_cri::v1::{Mount as CriMount, MountPropagation};
 use super::{
     base::{DefaultMounts, clean_path, default_mounts, depth, id_mappings, mount},
     error::SpecError,
-    facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts, Selinux},
+    facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts},
     namespaces::common_mapping,
 };
 
@@ -22,6 +22,8 @@ pub struct MountInputs<'a> {
     pub sandbox: &'a SandboxFacts,
     pub host: &'a HostFacts,
     pub view: &'a dyn HostView,
+    /// Files of the container get labels.
+    pub labelled: bool,
     pub privileged: bool,
     pub readonly_rootfs: bool,
     /// Container path of an image's `VOLUME` → the host directory prepared for it (CRI-129).
@@ -36,6 +38,8 @@ pub struct Mounts {
     pub list: Vec<Mount>,
     /// `slave` or `shared` where some mount needs it: the create helper knows the form without `r`.
     pub rootfs_propagation: Option<&'static str>,
+    /// Trees that get the container's SELinux label (CRI-244).
+    pub relabel: Vec<PathBuf>,
 }
 
 /// Builds the list. A mount of the container replaces a default or injected one at its destination;
@@ -43,9 +47,13 @@ pub struct Mounts {
 pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
     let mut own = Vec::new();
     let mut propagation = Propagation::Private;
+    let mut relabel: Vec<PathBuf> = inputs.volumes.values().cloned().collect();
     for cri in inputs.mounts {
         let (mount, needs) = container_mount(cri, inputs)?;
         propagation = propagation.max(needs);
+        if cri.selinux_relabel && cri.image.is_none() {
+            relabel.extend(mount.source().clone());
+        }
         own.push(mount);
     }
     let mut list = default_mounts(DefaultMounts {
@@ -69,6 +77,7 @@ pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
             Propagation::Slave => Some("slave"),
             Propagation::Shared => Some("shared"),
         },
+        relabel,
     })
 }
 
@@ -135,10 +144,13 @@ fn container_mount(
     if destination == "/" {
         return wrong("the root itself cannot be mounted over");
     }
-    if cri.selinux_relabel && inputs.host.selinux == Selinux::Enforcing {
+    let enforcing = inputs.host.selinux.as_ref().filter(|s| s.enforcing);
+    if let (true, false, Some(selinux)) = (cri.selinux_relabel, inputs.labelled, enforcing) {
+        let why = selinux.contexts.as_ref().err();
+        let why = why.map_or("the pod was made without labels", String::as_str);
         return Err(SpecError::unsupported(
             format!("mount {destination}"),
-            "selinux_relabel: SELinux is enforcing on this host, and cairn sets no labels",
+            format!("selinux_relabel: SELinux is enforcing, and no label can be set: {why}"),
         ));
     }
     let (source, propagation) = match &cri.image {

@@ -15,7 +15,7 @@ use super::{
     namespaces::joined,
     process::oom_score_adj,
     rlimits::rlimits,
-    seccomp,
+    seccomp, selinux,
     user::{self, UserRequest},
 };
 
@@ -68,9 +68,16 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
         host,
         inputs.view,
     )?);
+    let labels = sandbox.selinux.as_ref();
+    process.set_selinux_label(
+        labels
+            .filter(|_| selinux::confines_pod(sandbox))
+            .map(|labels| labels.process.clone()),
+    );
     process.set_oom_score_adj(Some(oom_score_adj(PAUSE_OOM_SCORE_ADJ, host, policy)?));
 
     let mut linux = linux_section(sandbox, policy)?;
+    linux.set_mount_label(labels.map(|labels| labels.file.clone()));
     linux.set_seccomp(seccomp::filter(
         inputs.seccomp,
         inputs.seccomp_profile,

@@ -90,7 +90,9 @@ pub fn plan(
             "needs run_as_user",
         ));
     }
-    selinux::check(context.selinux_options.as_ref(), host)?;
+    if let Some(options) = &context.selinux_options {
+        selinux::check(options)?;
+    }
     let asked = linux.map(|l| &l.sysctls);
     Ok(SandboxPlan {
         hostname: hostname(&config.hostname, host_network)?,

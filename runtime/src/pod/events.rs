@@ -167,6 +167,7 @@ mod tests {
             overhead: None,
             resources: None,
             boot_id: String::new(),
+            selinux: None,
         };
         ContainerEvent {
             kind: EventKind::Started,

@@ -2,6 +2,7 @@
 //! (CRI-202, CRI-203). They live under `<state>/pods/<id>` and go with the sandbox.
 
 use std::{
+    ffi::{CString, NulError},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -13,7 +14,7 @@ use super::error::{AtStep as _, Error, Result};
 use crate::{remove::remove_tree_at, store::make_private};
 
 /// 64 MiB, as every runtime gives (CRI-202).
-const SHM_OPTIONS: &std::ffi::CStr = c"mode=1777,size=65536k";
+const SHM_OPTIONS: &str = "mode=1777,size=65536k";
 /// Containers write to the files: they have a tmpfs of their own, of this many bytes and inodes at least. The state directory
 /// is everybody's.
 const FILES_SIZE: usize = 1 << 20;
@@ -40,7 +41,8 @@ impl Files {
         }
     }
 
-    /// Makes them; on failure the caller removes them with [`Self::remove`]. `passes`: the root of the pod's user namespace.
+    /// Makes them; on failure the caller removes them with [`Self::remove`]. `passes`: the root of the pod's user namespace;
+    /// `label`: the files' SELinux label.
     ///
     /// # Errors
     /// The file that could not be made.
@@ -50,6 +52,7 @@ impl Files {
         dns: Option<&cri::DnsConfig>,
         own_shm: bool,
         passes: Option<u32>,
+        label: Option<&str>,
     ) -> Result<()> {
         let hosts = read_or_empty(Path::new("/etc/hosts")).step("/etc/hosts")?;
         let resolv = match dns {
@@ -60,7 +63,7 @@ impl Files {
         make_private(&self.dir, None).step(&what)?;
         let size = FILES_SIZE.max(4 * (hosts.len() + resolv.len()));
         let options = format!("mode=700,size={size},nr_inodes={FILES_INODES}");
-        let options = std::ffi::CString::new(options).step(&what)?;
+        let options = labelled(options, label).step(&what)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("pod", &self.dir, "tmpfs", flags, Some(options.as_c_str()))
             .step(&format!("mount a tmpfs on {what}"))?;
@@ -73,7 +76,8 @@ impl Files {
         write(&self.resolv_conf, &resolv)?;
         if own_shm {
             fs::create_dir_all(&self.shm).step("shm")?;
-            mount("shm", &self.shm, "tmpfs", flags, Some(SHM_OPTIONS)).step("mount shm")?;
+            let options = labelled(SHM_OPTIONS.to_owned(), label).step("shm")?;
+            mount("shm", &self.shm, "tmpfs", flags, Some(options.as_c_str())).step("mount shm")?;
         }
         Ok(())
     }
@@ -91,6 +95,14 @@ impl Files {
         }
         remove_tree_at(&self.dir).step(&format!("remove {}", self.dir.display()))
     }
+}
+
+/// In quotes: a level has commas.
+fn labelled(mut options: String, label: Option<&str>) -> Result<CString, NulError> {
+    if let Some(label) = label {
+        options += &format!(",context=\"{label}\"");
+    }
+    CString::new(options)
 }
 
 fn read_or_empty(path: &Path) -> io::Result<Vec<u8>> {

@@ -70,8 +70,15 @@ pub async fn mount(
         let userns = pod.user_namespace().map_err(|error| failed(&error))?;
         let passes = pod.cell.get().user_namespace_root();
         make_private(&dirs.image_volumes(&pod.id), passes).map_err(|error| failed(&error))?;
+        // The pod's, as its containers share the view.
+        let label = pod
+            .cell
+            .get()
+            .selinux
+            .as_ref()
+            .map(|labels| labels.file.clone());
         let tree = images
-            .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns)
+            .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns, label)
             .await
             .map_err(|error| failed(&error))?;
         mounted.insert(path.clone(), (tree.path, image.id.to_string()));

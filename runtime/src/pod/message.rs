@@ -84,7 +84,7 @@ impl Describe {
             host_network: record.host_network(),
             log_directory: record.config.log_directory.clone(),
             privileged: context.privileged,
-            selinux: context.selinux_options,
+            selinux: record.selinux.clone(),
             overhead: record.overhead.clone(),
             resources: record.resources.clone(),
             ips: record.ips(),

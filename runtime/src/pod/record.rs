@@ -7,7 +7,11 @@ use proto_cri::v1 as cri;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::{cgroup, oci::namespaces::user_mapping, store::Record};
+use crate::{
+    cgroup,
+    oci::{SelinuxLabels, namespaces::user_mapping},
+    store::Record,
+};
 
 /// Where a pod is in its life. Only the pod's driver and the steps it runs change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +138,9 @@ pub struct PodRecord {
     #[serde(default)]
     pub resources: Option<cri::LinuxContainerResources>,
     pub boot_id: String,
+    /// `None` where no SELinux labels are set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selinux: Option<SelinuxLabels>,
 }
 
 impl Record for PodRecord {

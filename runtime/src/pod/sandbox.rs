@@ -70,6 +70,7 @@ impl Sandboxes {
                 record.config.dns_config.as_ref(),
                 !plan.host_ipc,
                 record.user_namespace_root(),
+                record.selinux.as_ref().map(|labels| labels.file.as_str()),
             )?;
             namespaces::pin(&pin_spec(&plan), &pins, &helper).step("namespaces")
         })

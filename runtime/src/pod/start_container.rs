@@ -109,7 +109,7 @@ impl StartContainer {
             .step("cgroup")?;
 
         fault::pass("container.start.launch").await?;
-        spans::step("mount the root", self.mount_root(pod, container)).await?;
+        spans::step("mount the root", self.mount_root(pod, container, &specs)).await?;
         let launched = processes.launcher.launch(LaunchSpec {
             id: container.id.clone(),
             dir: processes.dirs.container(&container.id),
@@ -139,7 +139,7 @@ impl StartContainer {
     }
 
     /// For the moment in which its own mount namespace is made.
-    async fn mount_root(&self, pod: &Pod, container: &Container) -> Result<()> {
+    async fn mount_root(&self, pod: &Pod, container: &Container, specs: &Specs) -> Result<()> {
         let rootfs = self
             .images
             .find_rootfs(&container.id)
@@ -149,11 +149,13 @@ impl StartContainer {
         let own = self.processes.dirs.container(&container.id);
         let passes = pod.cell.get().user_namespace_root();
         let userns = pod.user_namespace().step("user namespace")?;
+        let linux = specs.spec.linux().as_ref();
+        let label = linux.and_then(|linux| linux.mount_label().clone());
         blocking(move || {
             make_private(&own, passes).map_err(|error| error.to_string())?;
             std::fs::create_dir_all(&at).map_err(|error| error.to_string())?;
             rootfs
-                .mount_at(&at, userns)
+                .mount_at(&at, userns, label.as_deref())
                 .map_err(|error| error.to_string())
         })
         .await

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use super::finding::Finding;
 use crate::{
     cgroup::{Host, Mode},
-    detached,
+    detached, host,
 };
 
 /// Controllers, and what pods lose without them.
@@ -126,11 +126,22 @@ fn apparmor() -> Finding {
 }
 
 fn selinux() -> Finding {
-    let mode = fs::read_to_string("/sys/fs/selinux/enforce");
-    let found = match mode.as_deref().map(str::trim) {
-        Ok("1") => "enforcing",
-        Ok(_) => "permissive",
-        Err(_) => "not enabled on this host",
+    const WHAT: &str = "selinux";
+    let Some(selinux) = host::selinux::facts() else {
+        return Finding::ok(WHAT, "not enabled on this host");
     };
-    Finding::ok("selinux", found)
+    let mode = if selinux.enforcing {
+        "enforcing"
+    } else {
+        "permissive"
+    };
+    match selinux.contexts {
+        Ok(contexts) => Finding::ok(WHAT, format!("{mode}: {}", contexts.process)),
+        Err(why) if selinux.enforcing => Finding::limited(
+            WHAT,
+            format!("enforcing, but no label can be set: {why}"),
+            "containers that ask for labels are refused, a kubelet's volumes among them",
+        ),
+        Err(why) => Finding::ok(WHAT, format!("permissive, without labels: {why}")),
+    }
 }

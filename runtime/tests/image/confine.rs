@@ -189,11 +189,11 @@ async fn in_a_user_namespace_lower_trees_are_shifted_and_the_upper_one_is_its_ro
     assert_eq!(fs::metadata(&rootfs.upper).unwrap().uid(), 100_000);
     let merged = f.path("merged");
     fs::create_dir(&merged).unwrap();
-    rootfs.mount_at(&merged, Some(userns.fd())).unwrap();
+    rootfs.mount_at(&merged, Some(userns.fd()), None).unwrap();
     let _mounted = Mounted(merged.clone());
     let volume = f
         .images
-        .mount_image_volume("pod", &record, "", Some(userns.fd()))
+        .mount_image_volume("pod", &record, "", Some(userns.fd()), None)
         .await
         .unwrap()
         .path;

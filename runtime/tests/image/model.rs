@@ -163,7 +163,7 @@ async fn check(stack: &[Vec<Step>]) {
     let rootfs = f.images.prepare_rootfs("c", &record, None).await.unwrap();
     let merged = f.path("merged");
     fs::create_dir(&merged).unwrap();
-    rootfs.mount_at(&merged, None).unwrap();
+    rootfs.mount_at(&merged, None, None).unwrap();
     let _mounted = Mounted(merged.clone());
     let mut shown = Tree::new();
     walk(&merged, &merged, &mut shown);

@@ -255,9 +255,12 @@ async fn every_future_may_move_between_threads() {
         .unwrap();
     send(f.images.release_rootfs("c")).await.unwrap();
     assert!(
-        send(f.images.mount_image_volume("p", &record, "absent", None))
-            .await
-            .is_err()
+        send(
+            f.images
+                .mount_image_volume("p", &record, "absent", None, None)
+        )
+        .await
+        .is_err()
     );
     send(f.images.release_image_volumes("p")).await.unwrap();
     send(f.images.pin(&record.id, true)).await.unwrap();

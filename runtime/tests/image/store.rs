@@ -276,7 +276,7 @@ async fn a_mounted_root_shows_the_merged_image_and_takes_writes_of_its_own() {
     let rootfs = f.images.prepare_rootfs("c1", &record, None).await.unwrap();
     let merged = f.path("merged");
     fs::create_dir(&merged).unwrap();
-    rootfs.mount_at(&merged, None).unwrap();
+    rootfs.mount_at(&merged, None, None).unwrap();
     let mounted = Mounted(merged.clone());
     assert_eq!(fs::read_to_string(merged.join("data/new")).unwrap(), "new");
     assert_eq!(fs::read_to_string(merged.join("data/old")).unwrap(), "old");
@@ -298,7 +298,7 @@ async fn a_mounted_root_shows_the_merged_image_and_takes_writes_of_its_own() {
     assert!(passwd.starts_with("root:"));
     assert_eq!(f.images.rootfs_text(&rootfs, "/gone").await.unwrap(), None);
     drop(mounted);
-    rootfs.mount_at(&merged, None).unwrap();
+    rootfs.mount_at(&merged, None, None).unwrap();
     let mounted = Mounted(merged.clone());
     assert!(
         merged.join("data/mine").exists(),
@@ -325,7 +325,7 @@ async fn a_hundred_and_fifty_layers_mount() {
     let rootfs = f.images.prepare_rootfs("c1", &record, None).await.unwrap();
     let merged = f.path("merged");
     fs::create_dir(&merged).unwrap();
-    rootfs.mount_at(&merged, None).unwrap();
+    rootfs.mount_at(&merged, None, None).unwrap();
     let _mounted = Mounted(merged.clone());
     assert_eq!(fs::read_dir(&merged).unwrap().count(), 150);
 }
@@ -341,7 +341,7 @@ async fn an_image_volume_is_one_read_only_view_per_pod_with_sub_paths_kept_insid
     let record = f.images.list().pop().unwrap();
     let mount = async |sub| {
         f.images
-            .mount_image_volume("pod1", &record, sub, None)
+            .mount_image_volume("pod1", &record, sub, None, None)
             .await
     };
     let whole = mount("").await.unwrap().path;

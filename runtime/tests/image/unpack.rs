@@ -146,7 +146,7 @@ async fn an_opaque_root_hides_all_lower_layers() {
     assert_eq!(rootfs.lower.len(), 1);
     let merged = f.path("merged");
     fs::create_dir(&merged).unwrap();
-    rootfs.mount_at(&merged, None).unwrap();
+    rootfs.mount_at(&merged, None, None).unwrap();
     let _mounted = Mounted(merged.clone());
     let names: Vec<_> = fs::read_dir(&merged)
         .unwrap()

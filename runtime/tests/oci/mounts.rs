@@ -337,14 +337,23 @@ fn terminals_are_of_the_group_5_where_that_has_an_id() {
 }
 
 #[test]
-fn selinux_labels_are_refused_only_where_they_are_enforced() {
+fn a_label_that_cannot_be_set_is_refused_only_where_it_is_enforced() {
     let mut f = with(Mount {
         selinux_relabel: true,
         ..mount("/private/x", "/x")
     });
     assert_eq!(all(&f).len(), all(&Fixture::default()).len() + 1);
-    f.host.selinux = cairn::oci::Selinux::Permissive;
-    assert!(f.build().is_ok());
-    f.host.selinux = cairn::oci::Selinux::Enforcing;
-    assert!(f.refusal().contains("selinux_relabel"));
+    let mut selinux = |enforcing| {
+        f.host.selinux = Some(cairn::oci::SelinuxFacts {
+            enforcing,
+            contexts: Err("there is no policy for containers".to_owned()),
+        });
+        f.build()
+    };
+    assert!(selinux(false).is_ok());
+    let refused = selinux(true).expect_err("refused").to_string();
+    assert!(
+        refused.contains("selinux_relabel") && refused.contains("no policy"),
+        "{refused}"
+    );
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     config::{Config, NriNetwork},
     image::Images,
-    oci::{CgroupDriver, HostFacts, Policies, Selinux},
+    oci::{CgroupDriver, HostFacts, Policies},
     pod::hooks::Hooks,
 };
 
@@ -81,11 +81,12 @@ fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String
             "defaultProfile": apparmor.default_profile,
             "problem": apparmor.problem,
         })),
-        "selinux": match facts.host.selinux {
-            Selinux::Absent => "absent",
-            Selinux::Permissive => "permissive: labels are not set",
-            Selinux::Enforcing => "enforcing: labels are refused",
-        },
+        "selinux": facts.host.selinux.as_ref().map(|selinux| json!({
+            "enforcing": selinux.enforcing,
+            "process": selinux.contexts.as_ref().ok().map(|contexts| &contexts.process),
+            "file": selinux.contexts.as_ref().ok().map(|contexts| &contexts.file),
+            "problem": selinux.contexts.as_ref().err(),
+        })),
         "nriSocket": facts.config.nri.socket,
     });
     let cni = json!({
