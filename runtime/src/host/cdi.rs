@@ -70,6 +70,10 @@ impl HostView for WithCdi<'_> {
         self.cdi.view.has_apparmor_profile(name)
     }
 
+    fn knows_selinux_label(&self, label: &str) -> bool {
+        self.cdi.view.knows_selinux_label(label)
+    }
+
     fn in_rootfs(&self, container_path: &str) -> String {
         self.cdi.view.in_rootfs(container_path)
     }
