@@ -52,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) spec: Spec,
     pub(crate) rootfs: PathBuf,
     pub(crate) propagation: Vec<Propagation>,
+    /// Where the container has message queues, and their SELinux label.
+    pub(crate) queues: Option<(PathBuf, String)>,
     pub(crate) stage: Vec<Staged>,
     pub(crate) cgroup_view: Option<CgroupView>,
     /// The PID namespace to join, and how it shall be seen.
@@ -89,6 +91,7 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         spec,
         rootfs: root,
         propagation: Vec::new(),
+        queues: None,
         stage: Vec::new(),
         cgroup_view: None,
         join,
@@ -106,6 +109,8 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     }
     if let Some(label) = label {
         kept.iter_mut().for_each(|mount| set_label(mount, &label));
+        let queues = kept.iter().find(|m| m.typ().as_deref() == Some("mqueue"));
+        plan.queues = queues.map(|mount| (mount.destination().clone(), label));
     }
     plan.spec.set_mounts(Some(kept));
     if let Some(linux) = plan.spec.linux_mut() {
@@ -144,9 +149,10 @@ fn needs_host_mounts(spec: &Spec) -> bool {
 }
 
 /// On file systems that are made for this container alone. libcontainer would set it on all but procfs and sysfs, and the
-/// kernel refuses that for an mqueue, which is there before it is mounted.
+/// kernel refuses that for an mqueue, which is there before it is mounted: its root is labelled afterwards.
 fn set_label(mount: &mut Mount, label: &str) {
-    if matches!(mount.typ().as_deref(), Some("tmpfs" | "devpts")) {
+    let labelled = options(mount).iter().any(|o| o.starts_with("context="));
+    if matches!(mount.typ().as_deref(), Some("tmpfs" | "devpts")) && !labelled {
         let mut options = options(mount).to_vec();
         options.push(format!("context={label}"));
         mount.set_options(Some(options));

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use cairn_monitor::report::{REACHED, STATUS_FD};
@@ -40,6 +42,8 @@ pub(crate) struct Ready {
     /// Where the program is not ours to become, but that of a process in another PID namespace.
     pub(crate) birth: Option<Birth>,
     pub(crate) proc: HostProc,
+    /// Where message queues are mounted, and their SELinux label.
+    pub(crate) queues: Option<(PathBuf, String)>,
 }
 
 impl Ready {
@@ -69,6 +73,10 @@ impl Ready {
                     p.destination.display()
                 )
             })?;
+        }
+        if let Some((at, label)) = &self.queues {
+            label_queues(root.as_fd(), at, label)
+                .map_err(|e| format!("label mount {}: {e}", at.display()))?;
         }
         let process = self.tail.process();
         // As the peers do. On a read-only root it fails, and entering it will say why.
@@ -131,6 +139,22 @@ fn is_missing(e: &io::Error) -> bool {
         e.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
     )
+}
+
+/// Unless something else was mounted over them.
+fn label_queues(root: BorrowedFd<'_>, at: &Path, label: &str) -> io::Result<()> {
+    const MQUEUE_MAGIC: u64 = 0x1980_0202;
+    let dir = rooted::open(
+        root,
+        at.as_os_str().as_bytes(),
+        OFlags::RDONLY | OFlags::DIRECTORY,
+    )?;
+    if u64::try_from(rustix::fs::fstatfs(&dir)?.f_type) != Ok(MQUEUE_MAGIC) {
+        return Ok(());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::fsetxattr(&dir, "security.selinux", label.as_bytes(), flags)?;
+    Ok(())
 }
 
 fn executable(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<bool> {

@@ -108,7 +108,7 @@ fn create() -> Result<i32, String> {
         .map_err(|e| format!("join the container's cgroups: {e}"))?;
     sys::set_groups(&[]).map_err(|e| format!("drop our groups: {e}"))?;
     // Here, where it counts against the quota of the host's root: that of a mapped user is 200 keys.
-    sys::own_session_keyring().map_err(|e| format!("make a session keyring: {e}"))?;
+    tail::own_session_keyring(&process).map_err(|e| format!("make a session keyring: {e}"))?;
     tail::raise_limits(&process).map_err(|e| format!("raise resource limits: {e}"))?;
     if !launch.tty {
         give_stdio(&spec, &process);
@@ -150,6 +150,7 @@ fn create() -> Result<i32, String> {
         trees,
         birth,
         proc: HostProc::open()?,
+        queues: plan.queues,
     }));
     build(&launch, &directory, init)
 }

@@ -121,8 +121,9 @@ fn unrestricted(root: &Path) -> io::Result<OwnedFd> {
     const RESTRICTIONS: u64 =
         libc::MOUNT_ATTR_NOEXEC | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     let tree = mount_tree::copy(root, true)?;
-    let of_root = rustix::fs::fstatvfs(&tree)?;
-    if of_root.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+    let restrictions =
+        StatVfsMountFlags::NOEXEC | StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV;
+    if rustix::fs::fstatvfs(&tree)?.f_flag.intersects(restrictions) {
         let attributes = Attributes {
             clear: RESTRICTIONS,
             ..Attributes::default()

@@ -101,7 +101,7 @@ fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), String> {
             .map_err(|e| format!("set the {label}: {e}"))?;
     }
     tail::raise_limits(process).map_err(at("raise resource limits"))?;
-    sys::own_session_keyring().map_err(at("make a session keyring"))?;
+    tail::own_session_keyring(process).map_err(at("make a session keyring"))?;
     if let Some(stdio) = &ends.stdio {
         for (fd, number) in stdio.iter().zip(0..) {
             sys::dup_to(fd.as_raw_fd(), number).map_err(at("set stdio"))?;

@@ -9,13 +9,14 @@
 //! No path of the container is touched while a descriptor that could lead out of it is open (CVE-2024-21626).
 
 use std::ffi::CString;
+use std::fs;
 use std::io;
 use std::os::fd::RawFd;
 
 use rustix::stdio::{stderr, stdin, stdout};
 
 use crate::filter::Filter;
-use crate::process::Process;
+use crate::process::{Label, Process};
 use crate::rooted;
 use crate::sys::{self, ExecVector};
 
@@ -182,6 +183,19 @@ impl Tail {
             step => format!("{step}: {}", error.cause),
         }
     }
+}
+
+/// While `/proc` is the host's. SELinux denies a confined process the keyring of an unconfined one: it is made with the
+/// process's label.
+pub fn own_session_keyring(p: &Process) -> io::Result<()> {
+    let Some(Label::Selinux(context)) = &p.label else {
+        return sys::own_session_keyring();
+    };
+    const NEW_KEYS: &str = "/proc/thread-self/attr/keycreate";
+    fs::write(NEW_KEYS, context)?;
+    sys::own_session_keyring()?;
+    // As none: a write of no bytes is no write.
+    fs::write(NEW_KEYS, "\n")
 }
 
 /// Hard limits above the present ones need a privilege that a user namespace takes away: raise them while it is there.

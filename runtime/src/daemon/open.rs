@@ -159,12 +159,12 @@ impl Parts {
         );
         let specs = SpecStore::open(root.join("specs"), unsynced.clone())?;
         let found = looking.await.step("look at the host")?;
-        let host = host::facts(&cgroups, found.no_user_namespaces, &root.join("apparmor"))
+        let mut host = host::facts(&cgroups, found.no_user_namespaces, &root.join("apparmor"))
             .step("read the host's facts")?;
-        warn_of(&host);
-        if let Some(selinux) = &host.selinux {
+        if let Some(selinux) = &mut host.selinux {
             pause_root::label(&pause_root, selinux)?;
         }
+        warn_of(&host);
         Ok(Self {
             specs,
             processes: Arc::new(Processes {

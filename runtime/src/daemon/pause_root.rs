@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    host::selinux::relabel,
+    host::relabel::relabel,
     oci::SelinuxFacts,
     pod::error::{AtStep as _, Error, Result},
     store,
@@ -48,11 +48,19 @@ pub fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// All pods read it: its label has none of their categories.
-pub fn label(root: &Path, selinux: &SelinuxFacts) -> Result<()> {
-    match &selinux.contexts {
-        Ok(contexts) => relabel(root, &contexts.file).step("label the pause root"),
-        Err(_) => Ok(()),
+/// All pods read it: its label has none of their categories. Where it cannot have one, and this is not enforced, pods run
+/// without labels.
+pub fn label(root: &Path, selinux: &mut SelinuxFacts) -> Result<()> {
+    let Ok(contexts) = &selinux.contexts else {
+        return Ok(());
+    };
+    let labelled = fs::canonicalize(root).and_then(|root| relabel(&root, &contexts.file));
+    match labelled {
+        Err(error) if !selinux.enforcing => {
+            selinux.contexts = Err(format!("label {}: {error}", root.display()));
+            Ok(())
+        }
+        other => other.step("label the pause root"),
     }
 }
 

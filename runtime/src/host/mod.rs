@@ -3,4 +3,5 @@
 pub mod apparmor;
 pub mod cdi;
 pub mod facts;
+pub mod relabel;
 pub mod selinux;

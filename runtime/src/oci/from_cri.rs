@@ -143,11 +143,9 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     spec.set_hostname(None);
     spec.set_root(Some(root(inputs.rootfs, context.readonly_rootfs)));
     let mut process = process_section(inputs, linux, context, &user, capabilities)?;
-    process.set_selinux_label(
-        labels
-            .filter(|_| selinux::confines(context, inputs.sandbox))
-            .map(|labels| labels.process),
-    );
+    if selinux::confines(context, inputs.sandbox)? {
+        process.set_selinux_label(labels.map(|labels| labels.process));
+    }
     spec.set_process(Some(process));
     spec.set_mounts(Some(mounts.list));
     spec.set_annotations(Some(annotations::container(

@@ -38,7 +38,7 @@ pub struct Mounts {
     pub list: Vec<Mount>,
     /// `slave` or `shared` where some mount needs it: the create helper knows the form without `r`.
     pub rootfs_propagation: Option<&'static str>,
-    /// Trees that get the container's SELinux label (CRI-244).
+    /// Sources that get the container's SELinux label (CRI-244).
     pub relabel: Vec<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ pub struct Mounts {
 pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
     let mut own = Vec::new();
     let mut propagation = Propagation::Private;
-    let mut relabel: Vec<PathBuf> = inputs.volumes.values().cloned().collect();
+    let mut relabel = Vec::new();
     for cri in inputs.mounts {
         let (mount, needs) = container_mount(cri, inputs)?;
         propagation = propagation.max(needs);

@@ -69,11 +69,9 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
         inputs.view,
     )?);
     let labels = sandbox.selinux.as_ref();
-    process.set_selinux_label(
-        labels
-            .filter(|_| selinux::confines_pod(sandbox))
-            .map(|labels| labels.process.clone()),
-    );
+    if selinux::confines_pause(context) {
+        process.set_selinux_label(labels.map(|labels| labels.process.clone()));
+    }
     process.set_oom_score_adj(Some(oom_score_adj(PAUSE_OOM_SCORE_ADJ, host, policy)?));
 
     let mut linux = linux_section(sandbox, policy)?;

@@ -5,18 +5,24 @@
 
 use std::collections::BTreeSet;
 
-use proto_cri::v1::{LinuxContainerSecurityContext, NamespaceMode, SeLinuxOption};
+use proto_cri::v1::{
+    LinuxContainerSecurityContext, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
+    SeLinuxOption,
+};
 
 use super::{
     error::SpecError,
     facts::{HostFacts, HostView, SandboxFacts, SelinuxContexts, SelinuxLabels},
+    namespaces::{self, PidNamespace},
 };
 
 const FIELD: &str = "linux.security_context.selinux_options";
 /// Categories that a policy has, `c0` to `c1023`.
 const CATEGORIES: u64 = 1024;
+/// What a mount takes of a label.
+const LABEL_MAX: usize = 255;
 
-/// A pod's, or `None` where no labels are set. `taken`: levels of other pods.
+/// A pod's, or `None` where no labels are set. `taken`: levels that are not to be chosen.
 ///
 /// # Errors
 /// For options that are invalid, or that this host cannot serve.
@@ -41,27 +47,54 @@ pub fn container(
     host: &HostFacts,
     view: &dyn HostView,
 ) -> Result<Option<SelinuxLabels>, SpecError> {
-    if options.is_none() {
+    let Some(options) = said(options) else {
         return Ok(pod.cloned());
-    }
-    // None in a pod of a version that set no labels.
+    };
     let level = || pod.and_then(|pod| level_of(&pod.file)).unwrap_or_default();
-    labels(options, || level().to_owned(), host, view)
+    let own = labels(Some(options), || level().to_owned(), host, view)?;
+    let enforcing = host.selinux.as_ref().is_some_and(|s| s.enforcing);
+    match (pod, own) {
+        // It would share its files with every pod, and could read none of its own pod's.
+        (None, Some(_)) if enforcing => Err(SpecError::unsupported(
+            FIELD,
+            "SELinux is enforcing, and the pod was made without labels",
+        )),
+        (None, _) => Ok(None),
+        (Some(_), own) => Ok(own),
+    }
 }
 
-/// Whether a container's processes get their label. What shares the host's processes or its IPC, or is privileged, is not
-/// confined; on its own container's word it is.
-#[must_use]
-pub fn confines(context: &LinuxContainerSecurityContext, sandbox: &SandboxFacts) -> bool {
-    !context.privileged && (context.selinux_options.is_some() || confines_pod(sandbox))
+/// A kubelet sends empty options where a pod's author wrote `{}`.
+fn said(options: Option<&SeLinuxOption>) -> Option<&SeLinuxOption> {
+    options.filter(|options| **options != SeLinuxOption::default())
 }
 
-/// The same of the pod, for its pause process.
+/// Whether a container's processes get their label. What is privileged is not confined; what shares the host's processes or
+/// its IPC only if labels are asked for.
+///
+/// # Errors
+/// For namespaces that the container cannot have.
+pub fn confines(
+    context: &LinuxContainerSecurityContext,
+    sandbox: &SandboxFacts,
+) -> Result<bool, SpecError> {
+    let none = NamespaceOption::default();
+    let options = context.namespace_options.as_ref().unwrap_or(&none);
+    let of_host = namespaces::pid(options, sandbox)? == PidNamespace::Host
+        || sandbox.namespace_options.ipc() == NamespaceMode::Node;
+    let asked = said(context.selinux_options.as_ref()).is_some();
+    Ok(!context.privileged && (asked || !of_host))
+}
+
+/// The same of the pod, for its pause process. A kubelet calls a pod privileged for one container of it, and the others are
+/// confined none the less.
 #[must_use]
-pub fn confines_pod(sandbox: &SandboxFacts) -> bool {
-    let options = &sandbox.namespace_options;
-    let of_host = |mode: NamespaceMode| mode == NamespaceMode::Node;
-    !sandbox.privileged && !of_host(options.pid()) && !of_host(options.ipc())
+pub fn confines_pause(context: &LinuxSandboxSecurityContext) -> bool {
+    let none = NamespaceOption::default();
+    let options = context.namespace_options.as_ref().unwrap_or(&none);
+    let of_host = [options.pid(), options.ipc()].contains(&NamespaceMode::Node);
+    let asked = said(context.selinux_options.as_ref()).is_some();
+    !context.privileged && (asked || !of_host)
 }
 
 fn labels(
@@ -85,6 +118,12 @@ fn labels(
         Err(_) => return Ok(None),
     };
     let made = made(contexts, options, level);
+    if made.process.len().max(made.file.len()) > LABEL_MAX {
+        return Err(SpecError::invalid(
+            FIELD,
+            format!("a label must not be longer than {LABEL_MAX} bytes"),
+        ));
+    }
     let unknown = [&made.process, &made.file]
         .into_iter()
         .find(|label| !view.knows_selinux_label(label));
@@ -147,8 +186,24 @@ fn free_level(id: &str, taken: &BTreeSet<String>) -> String {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     });
     let level = |n: u64| pair(n.wrapping_add(first) % PAIRS);
+    let taken: BTreeSet<_> = taken.iter().map(|level| in_order(level)).collect();
     let free = (0..PAIRS).map(level).find(|level| !taken.contains(level));
     free.unwrap_or_else(|| level(0))
+}
+
+/// A level of two categories with the smaller first, as the kernel says it.
+fn in_order(level: &str) -> String {
+    let number = |category: &str| category.strip_prefix('c')?.parse::<u64>().ok();
+    let parts = level.split_once(':').and_then(|(sensitivity, pair)| {
+        let (one, other) = pair.split_once(',')?;
+        Some((sensitivity, number(one)?, number(other)?))
+    });
+    parts.map_or_else(
+        || level.to_owned(),
+        |(sensitivity, one, other)| {
+            format!("{sensitivity}:c{},c{}", one.min(other), one.max(other))
+        },
+    )
 }
 
 /// The nth of all pairs of categories, the smaller first.
@@ -206,173 +261,5 @@ fn numbered(text: &str, letter: char) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::oci::facts::{BindSource, HostDevice, SelinuxFacts};
-
-    #[test]
-    fn levels_have_a_sensitivity_and_perhaps_categories() {
-        for level in [
-            "s0",
-            "s0-s15",
-            "s0:c1",
-            "s0:c1,c2",
-            "s0:c0.c1023",
-            "s0-s0:c0.c1023",
-            "s0:c4,c5-s1:c6",
-        ] {
-            assert!(is_level(level), "{level}");
-        }
-        for level in [
-            "",
-            "0",
-            "s",
-            "s0:",
-            "s0:1",
-            "s0:c1.c2.c3",
-            "c1",
-            "s0 ",
-            "s0-",
-        ] {
-            assert!(!is_level(level), "{level}");
-        }
-    }
-
-    struct Policy(&'static [&'static str]);
-
-    impl HostView for Policy {
-        fn bind_source(&self, _: &str) -> Option<BindSource> {
-            None
-        }
-        fn devices(&self, _: &str) -> Vec<HostDevice> {
-            Vec::new()
-        }
-        fn knows_selinux_label(&self, label: &str) -> bool {
-            let kind = label.split(':').nth(2).unwrap_or_default();
-            self.0.contains(&kind)
-        }
-    }
-
-    const KNOWN: Policy = Policy(&["container_t", "container_file_t", "spc_t"]);
-
-    fn host(enforcing: bool, contexts: Result<(&str, &str), &str>) -> HostFacts {
-        HostFacts {
-            selinux: Some(SelinuxFacts {
-                enforcing,
-                contexts: contexts
-                    .map(|(process, file)| SelinuxContexts {
-                        process: process.to_owned(),
-                        file: file.to_owned(),
-                    })
-                    .map_err(str::to_owned),
-            }),
-            ..HostFacts::default()
-        }
-    }
-
-    fn fedora(enforcing: bool) -> HostFacts {
-        let process = "system_u:system_r:container_t:s0";
-        host(
-            enforcing,
-            Ok((process, "system_u:object_r:container_file_t:s0")),
-        )
-    }
-
-    fn options(r#type: &str, level: &str) -> SeLinuxOption {
-        SeLinuxOption {
-            r#type: r#type.to_owned(),
-            level: level.to_owned(),
-            ..SeLinuxOption::default()
-        }
-    }
-
-    fn pod_on(
-        host: &HostFacts,
-        options: Option<&SeLinuxOption>,
-    ) -> Result<Option<SelinuxLabels>, SpecError> {
-        pod(options, "a", &BTreeSet::new(), host, &KNOWN)
-    }
-
-    #[test]
-    fn each_pod_has_categories_of_its_own_and_its_containers_have_them_too() {
-        let host = fedora(true);
-        let mut taken = BTreeSet::new();
-        for id in 0..2000 {
-            let labels = pod(None, &id.to_string(), &taken, &host, &KNOWN);
-            let labels = labels.expect("valid").expect("labels");
-            let level = level_of(&labels.process).expect("a level").to_owned();
-            assert!(is_level(&level) && level.contains(','), "{level}");
-            assert_eq!(level_of(&labels.file), Some(&*level));
-            assert_eq!(
-                container(None, Some(&labels), &host, &KNOWN).unwrap(),
-                Some(labels)
-            );
-            assert!(taken.insert(level));
-        }
-        assert_eq!(pair(0), "s0:c0,c1");
-        assert_eq!(pair(1022), "s0:c0,c1023");
-        assert_eq!(pair(1023), "s0:c1,c2");
-        assert_eq!(
-            pair(CATEGORIES * (CATEGORIES - 1) / 2 - 1),
-            "s0:c1022,c1023"
-        );
-    }
-
-    #[test]
-    fn options_replace_parts_of_the_processes_label_and_the_level_of_both() {
-        let host = fedora(true);
-        let asked = options("spc_t", "s0:c1,c2");
-        let labels = pod_on(&host, Some(&asked)).expect("valid").expect("labels");
-        assert_eq!(labels.process, "system_u:system_r:spc_t:s0:c1,c2");
-        assert_eq!(labels.file, "system_u:object_r:container_file_t:s0:c1,c2");
-        // Without a level of its own a container has its pod's.
-        let own = container(
-            Some(&options("container_t", "")),
-            Some(&labels),
-            &host,
-            &KNOWN,
-        );
-        let own = own.expect("valid").expect("labels");
-        assert_eq!(own.process, "system_u:system_r:container_t:s0:c1,c2");
-        assert_eq!(own.file, labels.file);
-    }
-
-    #[test]
-    fn a_policy_without_levels_gets_none() {
-        let host = host(true, Ok(("u:r:container_t", "u:r:container_file_t")));
-        let labels = pod_on(&host, None).expect("valid").expect("labels");
-        assert_eq!(labels.process, "u:r:container_t");
-    }
-
-    #[test]
-    fn invalid_options_are_an_error_on_every_host() {
-        let hosts = [
-            HostFacts::default(),
-            fedora(false),
-            fedora(true),
-            host(true, Err("none")),
-        ];
-        for host in &hosts {
-            assert!(pod_on(host, Some(&options("", "nonsense"))).is_err());
-            assert!(pod_on(host, Some(&options("a b", ""))).is_err());
-            assert!(container(Some(&options("a:b", "")), None, host, &KNOWN).is_err());
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_set_is_refused_only_where_it_is_enforced() {
-        let (unknown, known) = (options("httpd_t", ""), options("container_t", ""));
-        assert_eq!(pod_on(&HostFacts::default(), Some(&unknown)), Ok(None));
-        assert_eq!(pod_on(&fedora(false), Some(&unknown)), Ok(None));
-        let refused = pod_on(&fedora(true), Some(&unknown)).expect_err("refused");
-        assert!(refused.to_string().contains("httpd_t"), "{refused}");
-        let lacking = |enforcing| host(enforcing, Err("install container-selinux"));
-        assert_eq!(pod_on(&lacking(false), Some(&known)), Ok(None));
-        assert_eq!(pod_on(&lacking(true), None), Ok(None));
-        let refused = pod_on(&lacking(true), Some(&known)).expect_err("refused");
-        assert!(
-            refused.to_string().contains("install container-selinux"),
-            "{refused}"
-        );
-    }
-}
+#[path = "selinux_tests.rs"]
+mod tests;

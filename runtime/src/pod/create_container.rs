@@ -22,7 +22,7 @@ use super::{
         ContainerHooks, ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Exit, Mark,
     },
     request::CreateContainerRequest,
-    setters,
+    selinux, setters,
     spec::{SpecStore, Specs},
     state::{Container, Pod},
 };
@@ -31,7 +31,6 @@ use crate::{
     host::{
         cdi::{HostCdi, WithCdi},
         facts::View,
-        selinux,
     },
     image::{ImageRecord, Images, Rootfs},
     oci::{self, ApplyContext, ContainerSpec, HostFacts, ImageFacts, Inputs, SeccompKind},
@@ -135,7 +134,7 @@ impl CreateContainer {
         for warning in &built.warnings {
             tracing::warn!(container = %container.id, %warning, "spec");
         }
-        relabel(&built).await?;
+        selinux::relabel_trees(&self.dirs, &container.id, &built).await?;
         fault::pass("container.create.hook").await?;
         self.complete(container, &image, &built, &mounted).await?;
         let specs = self.adjust(pod, container, Specs::new(built.spec)).await?;
@@ -382,22 +381,6 @@ fn target_pid(pod: &Pod, config: &cri::ContainerConfig) -> Result<Option<PathBuf
             options.target_id
         ))),
     }
-}
-
-/// Trees on the host that the container is to read, CRI-244.
-async fn relabel(built: &ContainerSpec) -> Result<()> {
-    let linux = built.spec.linux().as_ref();
-    let Some(label) = linux.and_then(|linux| linux.mount_label().clone()) else {
-        return Ok(());
-    };
-    let trees = built.relabel.clone();
-    blocking(move || {
-        for tree in trees {
-            selinux::relabel(&tree, &label).step(&format!("relabel {}", tree.display()))?;
-        }
-        Ok(())
-    })
-    .await
 }
 
 fn image_facts(image: &ImageRecord, config: &cri::ContainerConfig) -> ImageFacts {

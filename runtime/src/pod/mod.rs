@@ -61,6 +61,7 @@ pub mod resources;
 mod run_phase;
 pub mod run_pod_sandbox;
 pub mod sandbox;
+mod selinux;
 pub mod setters;
 pub mod side_effects;
 pub mod skips;

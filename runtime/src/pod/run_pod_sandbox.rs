@@ -27,14 +27,14 @@ use super::{
     registry::{Registry, Reservation, new_id},
     run_phase::{PHASES, Phase},
     sandbox::Sandboxes,
+    selinux,
     state::Pod,
     steps::Steps,
 };
 use crate::{
     clock,
     config::NriNetwork,
-    host::facts::View,
-    oci::{self, HostFacts, PidSharing, SandboxPlan, SelinuxLabels},
+    oci::{self, HostFacts, PidSharing, SandboxPlan},
     spans,
     store::{Cell, Store},
     trace::{Action, EventLog},
@@ -117,7 +117,7 @@ impl RunPodSandbox {
         files::check(&config).map_err(|error| error.at("RunPodSandbox"))?;
         let plan = oci::plan(&config, &self.host, policy)?;
         let id = new_id()?;
-        let selinux = self.labels(&config, &id)?;
+        let selinux = selinux::of_new_pod(&config, &id, &self.registry, &self.host)?;
         let processes = &self.sandboxes.processes;
         let linux = config.linux.as_ref();
         let parent = linux.map_or("", |linux| linux.cgroup_parent.as_str());
@@ -145,26 +145,6 @@ impl RunPodSandbox {
             config,
         };
         Ok((record, plan))
-    }
-
-    /// With a level that no other pod has, on record or being made.
-    fn labels(&self, config: &cri::PodSandboxConfig, id: &str) -> Result<Option<SelinuxLabels>> {
-        if self.host.selinux.is_none() {
-            return Ok(None);
-        }
-        let context = config
-            .linux
-            .as_ref()
-            .and_then(|l| l.security_context.as_ref());
-        let options = context.and_then(|context| context.selinux_options.as_ref());
-        let pods = self.registry.all();
-        let taken = pods.iter().filter_map(|pod| {
-            let record = pod.cell.get();
-            let labels = record.selinux.as_ref()?;
-            oci::selinux::level_of(&labels.file).map(str::to_owned)
-        });
-        let taken = taken.collect();
-        Ok(oci::selinux::pod(options, id, &taken, &self.host, &View)?)
     }
 
     /// The whole way, to the driver that goes on.

@@ -136,7 +136,7 @@ fn selinux() -> Finding {
         "permissive"
     };
     match selinux.contexts {
-        Ok(contexts) => Finding::ok(WHAT, format!("{mode}: {}", contexts.process)),
+        Ok(contexts) => Finding::ok(WHAT, format!("{mode}: containers are {}", contexts.process)),
         Err(why) if selinux.enforcing => Finding::limited(
             WHAT,
             format!("enforcing, but no label can be set: {why}"),

@@ -1,0 +1,74 @@
+//! SELinux labels in the steps of a pod and its containers: chosen for a new pod, and put on what a container is to read.
+
+use std::fs;
+
+use proto_cri::v1 as cri;
+
+use super::{
+    dirs::Dirs,
+    error::{AtStep as _, Result},
+    registry::Registry,
+};
+use crate::{
+    host::{
+        facts::View,
+        relabel::{relabel, relabel_volume},
+    },
+    oci::{self, ContainerSpec, HostFacts, SelinuxLabels},
+    store::blocking,
+};
+
+/// With a level that no pod on record has.
+///
+/// # Errors
+/// For options that are invalid, or that this host cannot serve.
+pub fn of_new_pod(
+    config: &cri::PodSandboxConfig,
+    id: &str,
+    registry: &Registry,
+    host: &HostFacts,
+) -> Result<Option<SelinuxLabels>> {
+    if host.selinux.is_none() {
+        return Ok(None);
+    }
+    let linux = config.linux.as_ref();
+    let context = linux.and_then(|linux| linux.security_context.as_ref());
+    let options = context.and_then(|context| context.selinux_options.as_ref());
+    let pods = registry.all();
+    let taken = pods.iter().filter_map(|pod| {
+        let record = pod.cell.get();
+        let labels = record.selinux.as_ref()?;
+        oci::selinux::level_of(&labels.file).map(str::to_owned)
+    });
+    Ok(oci::selinux::pod(
+        options,
+        id,
+        &taken.collect(),
+        host,
+        &View,
+    )?)
+}
+
+/// Trees on the host that the container is to read: what CRI says (CRI-244), and what its image has as VOLUME.
+///
+/// # Errors
+/// Names the tree.
+pub async fn relabel_trees(dirs: &Dirs, id: &str, built: &ContainerSpec) -> Result<()> {
+    let linux = built.spec.linux().as_ref();
+    let Some(label) = linux.and_then(|linux| linux.mount_label().clone()) else {
+        return Ok(());
+    };
+    let (volumes, dirs, trees) = (dirs.volumes(id), dirs.clone(), built.relabel.clone());
+    blocking(move || {
+        if volumes.exists() {
+            let relabelled = fs::canonicalize(&volumes).and_then(|dir| relabel(&dir, &label));
+            relabelled.step("relabel the image's volumes")?;
+        }
+        for tree in trees {
+            relabel_volume(&tree, &label, [&dirs.root, &dirs.state])
+                .step(&format!("relabel {}", tree.display()))?;
+        }
+        Ok(())
+    })
+    .await
+}
