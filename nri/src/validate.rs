@@ -17,6 +17,7 @@ use proto_nri::{
 };
 
 use crate::{
+    annotation::{effective_annotation, go_bool},
     mask::FieldMask,
     merge::{MergedCreate, clean_path},
     owners::{ContainerOwners, Owner, Owners, PluginId, removal},

@@ -87,7 +87,7 @@ hooks! {
 
 /// True for the nine events that an old plugin takes as `StateChange` (NRI-330). Their replies are
 /// empty and their requests are `{pod=1, container=2}`.
-pub fn has_state_change(event: Event) -> bool {
+pub(crate) fn has_state_change(event: Event) -> bool {
     matches!(
         event,
         Event::RunPodSandbox
