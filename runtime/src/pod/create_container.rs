@@ -360,13 +360,11 @@ fn read_profile(path: &Path) -> Result<String> {
 
 /// CRI-200, TARGET: a running container of the same sandbox.
 fn target_pid(pod: &Pod, config: &cri::ContainerConfig) -> Result<Option<PathBuf>> {
-    let Some(options) = config
-        .linux
-        .as_ref()
-        .and_then(|linux| linux.security_context.as_ref())
-        .and_then(|context| context.namespace_options.as_ref())
-        .filter(|options| options.pid() == cri::NamespaceMode::Target)
-    else {
+    let linux = config.linux.as_ref();
+    let context = linux.and_then(|linux| linux.security_context.as_ref());
+    let options = context.and_then(|context| context.namespace_options.as_ref());
+    let of_target = |options: &&cri::NamespaceOption| options.pid() == cri::NamespaceMode::Target;
+    let Some(options) = options.filter(of_target) else {
         return Ok(None);
     };
     let target = pod

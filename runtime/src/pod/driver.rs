@@ -2,7 +2,8 @@
 //!
 //! The driver alone admits work on its pod (`admit.rs`) and never awaits a long step: a step
 //! (plugin, network, monitor, mount, grace period) is a child task whose end comes back here.
-//! Requests that must wait are held, in order, and admitted again whenever a step ends.
+//! Requests that must wait are held, in order, and admitted again whenever a step ends. One file: all of it changes the
+//! same three lists.
 //!
 //! ```text
 //!            queue                    admit::…                 JoinSet
