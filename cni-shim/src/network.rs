@@ -1,4 +1,5 @@
-//! The network of all sandboxes: which backend a sandbox gets, and the order of effect and record.
+//! The face to the network of all sandboxes: attach, detach, check. Which backend a sandbox gets, and each effect in its
+//! order with the record, is in `attachments.rs`.
 //!
 //! ```text
 //!   (none) ──attach──► recorded ──effects──► attached ──detach──► effects undone ──► (none)

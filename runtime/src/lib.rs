@@ -1,5 +1,6 @@
 //! cairn: a small CRI runtime with NRI built in. ARCHITECTURE.md is the map.
 
+pub mod blocking;
 pub mod cgroup;
 pub mod cli;
 pub mod clock;

@@ -6,8 +6,8 @@
 //!   addresses,                       links, routes,     links, host    addresses,
 //!   host ports                       host ports         ports          host ports
 //! ```
-//! Nothing is forked and one rtnetlink socket serves all pods. [`crate::Network`] owns the order above; this module
-//! owns the links and the pools. All functions block for about a millisecond: not for an async thread.
+//! Nothing is forked and one rtnetlink socket serves all pods. `attachments.rs` owns the order above; this module owns
+//! the links and the pools. All functions block for about a millisecond: not for an async thread.
 
 mod check;
 mod error;

@@ -1,4 +1,5 @@
-//! Which sandbox holds which host port. Pure; filled from the records at start.
+//! The book of host ports: which sandbox holds which. Pure; filled from the records at start. In nftables they are
+//! `nft/mod.rs: Firewall`'s.
 
 use super::error::BridgeError;
 use crate::types::PortMapping;

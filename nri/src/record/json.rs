@@ -43,11 +43,12 @@ fn tidy_below(value: &mut Value, of_map: bool) {
     }
 }
 
-fn is_default(value: &Value) -> bool {
+/// Whether it is the default of its kind, which a message does not have to say.
+pub fn is_default(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(b) => !b,
-        Value::Number(n) => n.as_i64() == Some(0),
+        Value::Number(n) => n.as_f64() == Some(0.0),
         Value::String(s) => s.is_empty(),
         Value::Array(a) => a.is_empty(),
         // An empty map: a message has all its fields until they are left out.

@@ -11,7 +11,7 @@ use super::plan::{Change, plan};
 use super::remove::{remove_tree, retryable};
 use super::unit::{self, Scope};
 use super::{group, io};
-use crate::store::blocking;
+use crate::blocking::blocking;
 use oci_spec::runtime::LinuxResources;
 use tokio::time::Instant;
 

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use proto_cri::v1 as cri;
 
 use crate::{
+    blocking::blocking,
     cgroup::{Detail, Stats},
     clock,
     image::Images,
@@ -21,7 +22,6 @@ use crate::{
         state::Pod,
     },
     stats::{self, Interface, LayerUsage, Layers, Sample, Sampler, convert, machine, metrics},
-    store::blocking,
 };
 
 type LayersById = HashMap<String, LayerUsage>;

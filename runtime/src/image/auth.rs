@@ -98,7 +98,7 @@ fn is_address(host: &str) -> bool {
 }
 
 /// Name and port of `host[:port]`.
-pub fn split_port(host: &str) -> (&str, Option<u16>) {
+fn split_port(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => match port.parse() {
             Ok(port) => (name, Some(port)),

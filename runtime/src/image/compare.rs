@@ -12,7 +12,7 @@ use rustix::fs::Dir;
 use rustix::io::Errno;
 
 use super::digest::Digest;
-use super::facts::{self, Facts};
+use super::entry_facts::{self as facts, Facts};
 use super::inventory::{self, Line, Reader, below};
 use super::layer_record::INVENTORY;
 use super::progress::Progress;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::digest::Digest;
 use super::error::{Error, blocking};
 use super::flights::{Flights, PullUnderWay};
-use super::host::Clients;
 use super::layer::{TreeBounds, Unpacker};
 use super::record::ImageRecord;
 use super::reference::Reference;
+use super::registry_host::Clients;
 use super::store::Store;
 use super::turns;
 

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::Dir;
 
 use super::digest::{Digest, Hasher, HashingReader};
-use super::facts::{self, Facts};
+use super::entry_facts::{self as facts, Facts};
 use super::sum;
 
 const HEAD: &[u8] = b"cairn tree 1\n";

@@ -235,7 +235,7 @@ pub fn parse_config(json: &str) -> Result<(RunConfig, Vec<Digest>), BadRecord> {
 }
 
 /// The chain ids of these layers, lowest first.
-pub fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
+fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
     let mut chain = Vec::<Digest>::with_capacity(diff_ids.len());
     for diff_id in diff_ids {
         chain.push(Digest::chain(chain.last(), diff_id));

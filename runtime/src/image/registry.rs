@@ -20,11 +20,11 @@ use serde::Deserialize;
 use super::auth::{self, Challenge, Credentials, Given};
 use super::digest::Digest;
 use super::error::Error;
-use super::host::{Clients, Host, Trouble, redirected};
 use super::hosts::Endpoint;
 use super::manifest::{self, MANIFEST_MAX};
 use super::pace::{Paced, Stalled};
 use super::pull_error::PullError;
+use super::registry_host::{Clients, Host, Trouble, redirected};
 use super::spool::{Document, Spool};
 
 const REDIRECTS_MAX: usize = 5;

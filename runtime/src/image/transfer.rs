@@ -9,12 +9,12 @@ use reqwest::header::{HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, StatusCode};
 
 use super::digest::Digest;
-use super::host::{Host, Trouble};
 use super::ingest::{Opened, Source};
 use super::manifest::Descriptor;
 use super::pace::{Paced, Stalled};
 use super::pull_error::PullError;
 use super::registry::{Remote, TRIES, backoff};
+use super::registry_host::{Host, Trouble};
 
 struct Body {
     chunks: Paced,

@@ -75,7 +75,7 @@ impl CapMask {
     pub const KNOWN: Self = Self((1 << NAMES.len()) - 1);
 
     /// Default capabilities of a container (CRI-217).
-    pub fn default_set() -> Self {
+    fn default_set() -> Self {
         Self(
             DEFAULT
                 .iter()

@@ -19,7 +19,7 @@ use super::{
 const FIELD: &str = "linux.security_context.seccomp";
 
 /// A localhost profile longer than this is refused.
-pub const MAX_PROFILE: usize = 1024 * 1024;
+const MAX_PROFILE: usize = 1024 * 1024;
 
 /// Chooses the profile: the field, else the old string, else what the policy says for absent ones.
 /// A privileged container has none, whatever it asks for.

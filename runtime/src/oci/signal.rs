@@ -86,7 +86,7 @@ pub fn stop_signal(requested: i32, image: &str) -> (StopSignal, Option<String>) 
 }
 
 /// The kernel's number of a CRI signal; `None` for `RuntimeDefault`.
-pub fn number_of(signal: Signal) -> Option<i32> {
+fn number_of(signal: Signal) -> Option<i32> {
     // The generated name is stable: `SIGNAL_SIGRTMINPLUS3`.
     let name = signal.as_str_name();
     by_name(name.strip_prefix("SIGNAL_").unwrap_or(name))
@@ -103,7 +103,7 @@ pub fn parse(text: &str) -> Option<StopSignal> {
 }
 
 /// The CRI signal with this kernel number. 32 and 33 belong to the C library: `None`.
-pub fn from_number(number: i32) -> Option<StopSignal> {
+fn from_number(number: i32) -> Option<StopSignal> {
     (1..=65)
         .filter_map(|value| Signal::try_from(value).ok())
         // Aliases share a number; the canonical name wins.

@@ -145,8 +145,8 @@ fn remove(step: Option<Verb>) -> Decision {
     }
 }
 
-/// An exit overtakes a grace period and an update; it waits for a start that has not yet said
-/// what became of the process, and for a removal to take it along.
+/// An exit overtakes a grace period, an update and a removal, which waits for it; it waits for a start that has not yet
+/// said what became of the process.
 fn exited(phase: ContainerPhase, step: Option<Verb>) -> Decision {
     match (phase, step) {
         (ContainerPhase::Exited, _) => Done,
@@ -201,6 +201,12 @@ mod tests {
             ask(ContainerPhase::Running, Some(Verb::Stop), Verb::Remove),
             CutShort
         );
+    }
+
+    #[test]
+    fn an_exit_does_not_wait_for_the_removal_that_waits_for_it() {
+        let removed = ask(ContainerPhase::Running, Some(Verb::Remove), Verb::Exit);
+        assert_eq!(removed, Run);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! A container's process has ended: the one way from the kernel's news to plugins (C-10).
 //!
 //! ```text
-//!  monitor ─► watch ─► the pod's queue ─► exited:  record ─► event ─► give back ─► tell: hook StopContainer ─► exit_told
+//!  monitor ─► watch ─► the pod's queue ─► exited:  record ─► event ─► give back ─► send_stop_hook ─► exit_told
 //! ```
-//! A stop, a removal and a failed start meet it at `tell`: whoever comes first sends the hook, once in a
-//! container's life; the others wait for `exit_told`.
+//! A removal, a failed start and recovery meet it at `send_stop_hook`: whoever comes first sends the hook, once in a
+//! container's life. A stop waits for `exit_told`. A creation that is undone had no process, and sends the hook itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -107,14 +107,14 @@ impl ContainerExit {
         }
         match violate::is("exit-told-late") && !container.grace.is_set() {
             true => container.set_exit_told(),
-            false => self.tell(pod, container).await,
+            false => self.send_stop_hook(pod, container).await,
         }
         written?;
         Ok(())
     }
 
     /// C-10, once in a container's life.
-    pub async fn tell(&self, pod: &Pod, container: &Container) {
+    pub async fn send_stop_hook(&self, pod: &Pod, container: &Container) {
         let again = violate::is("exit-told-twice");
         if container.cell.get().hooks.stop != Mark::Done || again {
             self.stop_container_hook(pod, container).await;

@@ -27,6 +27,7 @@ use super::{
     state::{Container, Pod},
 };
 use crate::{
+    blocking::blocking,
     cgroup, clock, fault,
     host::{
         cdi::{HostCdi, WithCdi},
@@ -35,7 +36,7 @@ use crate::{
     image::{ImageRecord, Images, Rootfs},
     oci::{self, ApplyContext, ContainerSpec, HostFacts, ImageFacts, Inputs, SeccompKind},
     spans,
-    store::{Cell, Store, blocking},
+    store::{Cell, Store},
     trace::{Action, EventLog},
     violate,
 };

@@ -6,7 +6,7 @@ use super::{
     error::{AtStep as _, Result},
     files::Files,
 };
-use crate::{remove::remove_tree_at, store::blocking};
+use crate::{blocking::blocking, remove::remove_tree_at};
 
 /// The two directories of the configuration, which this daemon has for itself.
 #[derive(Debug, Clone)]

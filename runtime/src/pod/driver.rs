@@ -2,13 +2,13 @@
 //!
 //! The driver alone admits work on its pod (`admit.rs`) and never awaits a long step: a step
 //! (plugin, network, monitor, mount, grace period) is a child task whose end comes back here.
-//! Requests that must wait are held, in order, and admitted again whenever a step ends. One file: all of it changes the
+//! Requests that must wait do so in order, and are admitted again whenever a step ends. One file: all of it changes the
 //! same three lists.
 //!
 //! ```text
 //!            queue                    admit::…                 JoinSet
 //!  callers ────────► on_message ─────────────► Run ─► spawn ───────────► on_end ─┐
-//!                        ▲                      Wait ─► held                     │
+//!                        ▲                      Wait ─► waiting                  │
 //!                        └──────────────────────────────────────◄── admit again ─┘
 //! ```
 
@@ -35,8 +35,8 @@ use super::{
 };
 use crate::{trace::Subject, violate};
 
-/// Requests held for a step to end; more are refused.
-const MAX_HELD: usize = 512;
+/// Requests that may wait for a step to end; more are refused.
+const MAX_WAITING: usize = 512;
 
 /// Which step a child task is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ pub struct Driver {
     tasks: JoinSet<Result<()>>,
     keys: HashMap<task::Id, Key>,
     running: HashMap<Key, Running>,
-    held: VecDeque<Message>,
+    waiting: VecDeque<Message>,
 }
 
 impl Driver {
@@ -83,7 +83,7 @@ impl Driver {
             tasks: JoinSet::new(),
             keys: HashMap::new(),
             running: HashMap::new(),
-            held: VecDeque::new(),
+            waiting: VecDeque::new(),
         }
     }
 
@@ -106,7 +106,7 @@ impl Driver {
                         self.farewell();
                         return;
                     }
-                    for message in std::mem::take(&mut self.held) {
+                    for message in std::mem::take(&mut self.waiting) {
                         self.on_message(message);
                     }
                 }
@@ -118,10 +118,10 @@ impl Driver {
     fn farewell(&mut self) {
         self.queue.close();
         while let Ok(message) = self.queue.try_recv() {
-            self.held.push_back(message);
+            self.waiting.push_back(message);
         }
         let id = &self.pod.id;
-        for message in self.held.drain(..) {
+        for message in self.waiting.drain(..) {
             message.without_pod(id);
         }
     }
@@ -135,8 +135,11 @@ impl Driver {
     }
 
     fn on_message(&mut self, message: Message) {
-        if self.held.len() >= MAX_HELD {
-            let text = format!("sandbox {}: {MAX_HELD} requests wait already", self.pod.id);
+        if self.waiting.len() >= MAX_WAITING {
+            let text = format!(
+                "sandbox {}: {MAX_WAITING} requests wait already",
+                self.pod.id
+            );
             return message.refuse(Error::new(Kind::Exhausted, text));
         }
         match message {
@@ -164,7 +167,7 @@ impl Driver {
             Message::UpdatePod(request, reply) => {
                 let decision = admit::update_pod(self.pod.cell.get().phase, self.work());
                 if decision == Decision::Wait {
-                    return self.held.push_back(Message::UpdatePod(request, reply));
+                    return self.waiting.push_back(Message::UpdatePod(request, reply));
                 }
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
                 let step = Box::pin(async move {
@@ -298,9 +301,12 @@ impl Driver {
             }
             Decision::CutShort => {
                 container.grace.shorten(Duration::ZERO);
-                self.held.push_back(Message::Container { id, work, reply });
+                self.waiting
+                    .push_back(Message::Container { id, work, reply });
             }
-            Decision::Wait => self.held.push_back(Message::Container { id, work, reply }),
+            Decision::Wait => self
+                .waiting
+                .push_back(Message::Container { id, work, reply }),
             Decision::Done => reply.send(Ok(())),
             Decision::Deny(reason) => {
                 let text = format!("container {id}: {reason}");

@@ -6,30 +6,10 @@ use proto_cri::v1 as cri;
 
 use super::{
     error::{AtStep as _, Error, Kind, Result},
-    record::ContainerPhase,
     spec::SpecStore,
     state::Container,
 };
-use crate::monitor::{ExecSpec, Monitor, MonitorError, process_of};
-
-/// The monitor of a container that is RUNNING.
-///
-/// # Errors
-/// WrongState for any other container.
-pub fn running_monitor(container: &Container) -> Result<Monitor> {
-    let phase = container.cell.get().phase;
-    match (phase, container.monitor()) {
-        (ContainerPhase::Running, Some(monitor)) => Ok(monitor),
-        (ContainerPhase::Running, None) => Err(Error::new(
-            Kind::Unavailable,
-            format!("container {}: its monitor does not answer", container.id),
-        )),
-        _ => Err(Error::new(
-            Kind::WrongState,
-            format!("container {}: is not running", container.id),
-        )),
-    }
-}
+use crate::monitor::{ExecSpec, MonitorError, process_of};
 
 /// CRI-139, CRI-140.
 ///
@@ -42,7 +22,7 @@ pub async fn exec_sync(
     argv: Vec<String>,
     timeout: Option<Duration>,
 ) -> Result<cri::ExecSyncResponse> {
-    let monitor = running_monitor(container)?;
+    let monitor = container.running_monitor()?;
     let specs = specs.read(&container.id).await?;
     let mut process = process_of(&specs.spec).step("exec")?;
     process.argv = argv.into_iter().map(String::into_bytes).collect();

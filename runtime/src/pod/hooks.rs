@@ -2,7 +2,7 @@
 //! file that calls the dispatch of crate `nri`, whole so that it can be read beside the contract. A hook is named as its
 //! event.
 //!
-//! Nothing is applied here. What plugins want is returned: for the object itself, and for other containers as
+//! Nothing is applied here; [`Hooks::carry_out`] tells what could not be. What plugins want is returned: for the object itself, and for other containers as
 //! [`SideEffects`]. Events whose answers carry updates hold the NRI turn until the caller has applied them, and
 //! nothing else is awaited in it (ARCHITECTURE.md, "Who waits for whom" 3).
 
@@ -17,7 +17,6 @@ use proto_cri::v1 as cri;
 use proto_nri::Event;
 
 use super::{
-    broken,
     contract_point::Point,
     error::{Error, Result},
     event_log,
@@ -27,6 +26,7 @@ use super::{
     side_effects::{Failed, Others, SideEffects},
     spec::Specs,
     state::{Container, Pod},
+    violated,
 };
 use crate::{
     config, oci,
@@ -166,11 +166,11 @@ impl Hooks {
             return Ok(Vec::new());
         };
         let point = self.reach(pod, None, Event::RunPodSandbox);
-        let message = broken::run(self.describe.pod(pod));
+        let message = violated::run(self.describe.pod(pod));
         match adaptation.run_pod_sandbox(message).await {
             Ok(ran) => {
                 point.passed(None);
-                Ok(broken::addresses(ran.ips))
+                Ok(violated::addresses(ran.ips))
             }
             Err(refused) => point.refused(refused),
         }
@@ -222,7 +222,7 @@ impl Hooks {
             return Ok(());
         };
         let point = self.reach(pod, None, Event::RemovePodSandbox);
-        let message = broken::remove(self.describe.pod(pod));
+        let message = violated::remove(self.describe.pod(pod));
         point.told(&adaptation.remove_pod_sandbox(message).await)
     }
 
@@ -289,10 +289,10 @@ impl Hooks {
         let adjusted = created.deliveries.iter().any(|delivery| delivery.adjusted);
         Ok(Answer {
             own: adjusted.then(|| Adjusted {
-                adjustment: broken::adjustment(merged.adjust),
+                adjustment: violated::adjustment(merged.adjust),
                 owners: proto_nri::OwningPlugins::from(&merged.owners),
             }),
-            others: broken::others_at_create(SideEffects {
+            others: violated::others_at_create(SideEffects {
                 updates: merged.update,
                 evictions: merged.evict,
                 askers: merged.askers,
@@ -321,7 +321,7 @@ impl Hooks {
         let point = self.reach(pod, Some(container), Event::StartContainer);
         let (sandbox, mut message) = (self.describe.pod(pod), message::container(container));
         message.pid = pid;
-        let message = broken::start(message);
+        let message = violated::start(message);
         point.end(adaptation.start_container(sandbox, message).await)
     }
 

@@ -16,7 +16,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `state.rs` `request.rs` | a pod, a container: plain state and a queue; what may be put into the queue |
-//! | `steps.rs` `<rpc>.rs` | all steps; what a CRI call does, named as in `cri/runtime/` |
+//! | `steps.rs` `<rpc>.rs` | all steps of a pod that is there; what a CRI call does, named as in `cri/runtime/` |
 //! | `container_exit.rs` | what nobody calls for: a process has ended |
 //! | `hooks.rs` `side_effects.rs` | the contract points, the only caller of NRI dispatch; what plugins want of others |
 //! | `sandbox.rs` `processes.rs` | what a sandbox, and a process, has of this machine |
@@ -24,12 +24,12 @@
 //! | `events.rs` | changes of phase, told to subscribers |
 //! | `recover.rs` `recover_container.rs` `sweep.rs` | what a restart makes of the records, and of what has none |
 //! | `held.rs` | what is there and cannot be served, since its record cannot be read |
+//! | `violated.rs` | rules of the contract as `--violate` breaks them, for tests |
 //! | `skips.rs` `remove_by_id.rs` | removal on demand, whatever fails; and of what has no record |
 
 pub mod adjusted_cgroup;
 pub mod adjusted_fields;
 pub mod admit;
-mod broken;
 pub mod container_exit;
 mod contract_point;
 pub mod create_container;
@@ -74,3 +74,4 @@ pub mod stop_pod_sandbox;
 pub mod sweep;
 pub mod update_container_resources;
 pub mod update_pod_sandbox_resources;
+mod violated;

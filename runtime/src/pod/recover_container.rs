@@ -48,7 +48,7 @@ pub async fn recover_container(
             exit.give_back(container).await;
             match violate::is("restart-misses-an-exit") {
                 true => container.set_exit_told(),
-                false => exit.tell(pod, container).await,
+                false => exit.send_stop_hook(pod, container).await,
             }
         }
     }

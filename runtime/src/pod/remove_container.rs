@@ -50,7 +50,7 @@ impl RemoveContainer {
             skips.pass("processes", self.stop.kill(pod, container).await)?;
         }
         // A container that never ran, or whose exit was not told: Stop comes before Remove.
-        self.exit.tell(pod, container).await;
+        self.exit.send_stop_hook(pod, container).await;
         let mut told = Ok(());
         let late = violate::is("remove-container-late");
         if container.cell.get().hooks.remove != Mark::Done && !late {

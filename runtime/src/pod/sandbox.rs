@@ -13,7 +13,7 @@ use super::{
     processes::{CGROUP_GONE, Processes},
     record::{Json, Namespaces, PodNetwork, PodRecord},
 };
-use crate::{config::NriNetwork, image::Images, oci::SandboxPlan, store::blocking};
+use crate::{blocking::blocking, config::NriNetwork, image::Images, oci::SandboxPlan};
 
 pub struct Sandboxes {
     pub dirs: Dirs,

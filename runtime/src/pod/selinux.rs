@@ -10,15 +10,15 @@ use super::{
     registry::Registry,
 };
 use crate::{
+    blocking::blocking,
     host::{
         facts::View,
         relabel::{relabel, relabel_volume},
     },
     oci::{self, ContainerSpec, HostFacts, SelinuxLabels},
-    store::blocking,
 };
 
-/// With a level that no pod on record has.
+/// With a level that no pod on record has: chosen by [`oci::selinux::pod`].
 ///
 /// # Errors
 /// For options that are invalid, or that this host cannot serve.

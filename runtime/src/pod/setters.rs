@@ -6,7 +6,7 @@ use super::{
     adjusted_fields,
     error::{Error, Result},
 };
-use crate::{oci::SpecError, store::blocking};
+use crate::{blocking::blocking, oci::SpecError};
 
 /// An error about an adjustment of the container `id`, with the field's setters behind the field.
 pub fn named(error: SpecError, owners: &OwningPlugins, id: &str) -> SpecError {

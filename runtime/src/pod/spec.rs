@@ -7,7 +7,10 @@ use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
 use super::error::{AtStep as _, Error, Result};
-use crate::store::{self, Unsynced, blocking};
+use crate::{
+    blocking::blocking,
+    store::{self, Unsynced},
+};
 
 const SCHEMA: u32 = 1;
 

@@ -22,11 +22,12 @@ use super::{
     state::{Container, Pod},
 };
 use crate::{
+    blocking::blocking,
     clock, fault,
     image::Images,
     monitor::{LaunchSpec, Monitor},
     spans,
-    store::{blocking, make_private},
+    store::make_private,
     trace::{Action, EventLog},
     violate,
 };
@@ -197,7 +198,7 @@ impl StartContainer {
         );
         match violate::is("start-veto-without-stop") {
             true => container.set_exit_told(),
-            false => self.exit.tell(pod, container).await,
+            false => self.exit.send_stop_hook(pod, container).await,
         }
     }
 }

@@ -208,6 +208,24 @@ impl Container {
         self.monitor.lock().clone()
     }
 
+    /// The monitor of a container that is RUNNING.
+    ///
+    /// # Errors
+    /// WrongState for any other container.
+    pub fn running_monitor(&self) -> Result<Monitor> {
+        match (self.cell.get().phase, self.monitor()) {
+            (ContainerPhase::Running, Some(monitor)) => Ok(monitor),
+            (ContainerPhase::Running, None) => Err(Error::new(
+                Kind::Unavailable,
+                format!("container {}: its monitor does not answer", self.id),
+            )),
+            _ => Err(Error::new(
+                Kind::WrongState,
+                format!("container {}: is not running", self.id),
+            )),
+        }
+    }
+
     pub fn set_monitor(&self, monitor: Option<Monitor>) {
         *self.monitor.lock() = monitor;
     }

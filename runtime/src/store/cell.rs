@@ -5,10 +5,10 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::{
-    blocking::blocking,
     error::Error,
     record::{Record, Store},
 };
+use crate::blocking::blocking;
 
 /// One object's record: memory and disk change together, in the order of the calls.
 ///

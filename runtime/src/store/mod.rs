@@ -1,6 +1,5 @@
 //! What is kept on disk of pods and containers, and how it gets there.
 
-mod blocking;
 mod cell;
 mod dirs;
 mod error;
@@ -8,7 +7,6 @@ mod lock;
 mod record;
 mod unsynced;
 
-pub use blocking::blocking;
 pub use cell::Cell;
 pub use dirs::{make_dir, make_passage, make_private};
 pub use error::Error;

@@ -14,7 +14,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::{blocking::blocking, error::Error};
+use super::error::Error;
+use crate::blocking::blocking;
 use crate::replace;
 
 /// What was written and may not be on disk yet. Clones are handles to the same.

@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use crate::{
+    blocking::blocking,
     pod::{record::PodPhase, state::Pod},
-    store::blocking,
 };
 
 const CONNECT: Duration = Duration::from_secs(30);

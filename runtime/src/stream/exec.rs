@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     monitor::{ExecSession, ExecSpec, Process},
-    pod::{exec_sync::running_monitor, state::Container},
+    pod::state::Container,
 };
 
 /// What a process whose client is gone has left.
@@ -41,7 +41,9 @@ async fn start(
     process: Process,
     wanted: Wanted,
 ) -> Result<ExecSession, String> {
-    let monitor = running_monitor(container).map_err(|error| error.to_string())?;
+    let monitor = container
+        .running_monitor()
+        .map_err(|error| error.to_string())?;
     let spec = ExecSpec {
         process,
         tty: wanted.tty,

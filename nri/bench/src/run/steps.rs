@@ -3,6 +3,7 @@
 use nri::{
     Created, Updated,
     proto::{Container, ContainerEviction, ContainerUpdate, PodSandbox},
+    record::json::is_default,
     testing::{Failed, container, differences, includes, pod},
 };
 use serde_json::Value;
@@ -293,20 +294,9 @@ fn set(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let set = fields.iter().map(|(key, value)| (key.clone(), set(value)));
-            set.filter(|(_, value)| !is_unset(value)).collect()
+            set.filter(|(_, value)| !is_default(value)).collect()
         }
         Value::Array(list) => list.iter().map(set).collect(),
         other => other.clone(),
-    }
-}
-
-fn is_unset(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(b) => !b,
-        Value::Number(n) => n.as_f64() == Some(0.0),
-        Value::String(s) => s.is_empty(),
-        Value::Array(a) => a.is_empty(),
-        Value::Object(o) => o.is_empty(),
     }
 }

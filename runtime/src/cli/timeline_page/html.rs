@@ -87,7 +87,7 @@ pub fn escape(text: &str) -> String {
 }
 
 /// JSON as it stands in a script element: nothing in it can end the element or begin a comment.
-pub fn json_in_script(value: &Value) -> String {
+fn json_in_script(value: &Value) -> String {
     // These stand in JSON only within strings, where each may be written so.
     let mut out = String::new();
     for c in value.to_string().chars() {

@@ -6,7 +6,6 @@ use super::exec::{check, url};
 use crate::{
     pod::{
         error::{Error, Result},
-        exec_sync::running_monitor,
         registry::Registry,
     },
     stream::{Job, Streams, Wanted},
@@ -27,7 +26,7 @@ pub fn attach(
     };
     check("attach", &request.container_id, wanted)?;
     let (_, container) = pods.container(&request.container_id)?;
-    running_monitor(&container)?;
+    container.running_monitor()?;
     let config = &container.cell.get().config;
     let refuse = |why: &str| {
         let text = format!("container {}: attach: {why}", container.id);

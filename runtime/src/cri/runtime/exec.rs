@@ -6,7 +6,6 @@ use crate::{
     monitor::process_of,
     pod::{
         error::{AtStep as _, Error, Kind, Result},
-        exec_sync::running_monitor,
         registry::Registry,
         spec::SpecStore,
     },
@@ -35,7 +34,7 @@ pub async fn exec(
             container.id
         )));
     }
-    running_monitor(&container)?;
+    container.running_monitor()?;
     let specs = specs.read(&container.id).await?;
     let mut process = Box::new(process_of(&specs.spec).step("exec")?);
     process.argv = request.cmd.into_iter().map(String::into_bytes).collect();

@@ -4,7 +4,6 @@ use proto_cri::v1 as cri;
 
 use crate::pod::{
     error::{AtStep as _, Result},
-    exec_sync::running_monitor,
     registry::Registry,
 };
 
@@ -13,7 +12,7 @@ pub async fn reopen_container_log(
     request: cri::ReopenContainerLogRequest,
 ) -> Result<cri::ReopenContainerLogResponse> {
     let (_, container) = pods.container(&request.container_id)?;
-    let monitor = running_monitor(&container)?;
+    let monitor = container.running_monitor()?;
     monitor
         .reopen_log()
         .await
