@@ -109,7 +109,10 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     }
     if let Some(label) = label {
         kept.iter_mut().for_each(|mount| set_label(mount, &label));
-        let queues = kept.iter().find(|m| m.typ().as_deref() == Some("mqueue"));
+        // Without an IPC namespace they are the host's.
+        let own = has_namespace(&plan.spec, Ns::Ipc);
+        let queues = |m: &&Mount| own && m.typ().as_deref() == Some("mqueue");
+        let queues = kept.iter().find(queues);
         plan.queues = queues.map(|mount| (mount.destination().clone(), label));
     }
     plan.spec.set_mounts(Some(kept));
@@ -234,6 +237,11 @@ fn strip_names(spec: &mut Spec) {
         spec.set_hostname(None);
         spec.set_domainname(None);
     }
+}
+
+fn has_namespace(spec: &Spec, kind: Ns) -> bool {
+    let namespaces = spec.linux().as_ref().and_then(|l| l.namespaces().as_ref());
+    namespaces.is_some_and(|list| list.iter().any(|n| n.typ() == kind))
 }
 
 fn take_pid_namespace(spec: &mut Spec) -> Option<PathBuf> {

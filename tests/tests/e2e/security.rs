@@ -451,6 +451,11 @@ async fn a_container_can_not_write_to_the_daemons_programs() {
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let container = started(&pod, "c", |c| {
         security(c).namespace_options = Some(shared);
+        // Where there is one it refuses first.
+        security(c).apparmor = Some(cri::SecurityProfile {
+            profile_type: cri::security_profile::ProfileType::Unconfined.into(),
+            ..Default::default()
+        });
         security(c).capabilities = Some(cri::Capability {
             add_capabilities: vec!["SYS_PTRACE".into()],
             ..Default::default()
