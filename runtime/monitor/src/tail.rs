@@ -192,9 +192,10 @@ pub fn own_session_keyring(p: &Process) -> io::Result<()> {
         return sys::own_session_keyring();
     };
     const NEW_KEYS: &str = "/proc/thread-self/attr/keycreate";
-    fs::write(NEW_KEYS, context)?;
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("set keycreate: {e}"));
+    fs::write(NEW_KEYS, context).map_err(named)?;
     sys::own_session_keyring()?;
-    // As none: a write of no bytes is no write.
+    // Clears it: an empty write would not reach the kernel.
     fs::write(NEW_KEYS, "\n")
 }
 

@@ -1,10 +1,11 @@
 //! SELinux labels of trees that containers read and write, perhaps at this moment (CRI-244).
 //!
 //! Containers and images choose how deep and how wide a tree is, so nothing here recurses, holds a descriptor per level or a
-//! directory's whole list: of each directory above the one that is read, it is known how long its path is and where its
-//! reading goes on. No symlink is followed; mounts are entered, as the container sees them too.
+//! directory's whole list: of each directory above the one that is read, it is known how long its path is, what is left of
+//! one reading, and where the next goes on. No symlink is followed; mounts are entered, as the container sees them too.
 
 use std::{
+    collections::HashSet,
     ffi::{CStr, OsStr},
     fs, io,
     mem::MaybeUninit,
@@ -13,6 +14,7 @@ use std::{
         unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     },
     path::Path,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -26,9 +28,11 @@ use rustix::{
 const ATTRIBUTE: &str = "security.selinux";
 /// A path that the kernel opens, without its NUL.
 const PATH_MAX: usize = 4095;
+/// A kubelet gives a creation up after two minutes. What has its label then is passed quickly by the next one.
+const LIMIT: Duration = Duration::from_secs(100);
 
 /// What the host itself needs labelled as it is: a pod that got one of these would take the host with it.
-const OF_THE_HOST: [&str; 40] = [
+const OF_THE_HOST: [&str; 35] = [
     "/",
     "/bin",
     "/etc",
@@ -41,16 +45,11 @@ const OF_THE_HOST: [&str; 40] = [
     "/etc/ssh",
     "/etc/ssl",
     "/etc/systemd",
-    "/home",
     "/lib",
     "/lib64",
-    "/media",
-    "/mnt",
-    "/opt",
     "/root",
     "/run",
     "/sbin",
-    "/srv",
     "/tmp",
     "/usr",
     "/usr/bin",
@@ -69,6 +68,16 @@ const OF_THE_HOST: [&str; 40] = [
     "/var/log",
     "/var/spool",
     "/var/tmp",
+];
+/// These by their names alone: a disk may be mounted there for volumes, which a kubelet binds elsewhere.
+const HOST_BY_NAME: [&str; 7] = [
+    "/home",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/srv",
+    "/var/home",
+    "/var/opt",
 ];
 /// These, and all below them.
 const WHOLLY_OF_THE_HOST: [&str; 4] = ["/boot", "/dev", "/proc", "/sys"];
@@ -101,6 +110,7 @@ fn is_of_the_host(volume: &Path) -> io::Result<bool> {
     Ok(WHOLLY_OF_THE_HOST
         .iter()
         .any(|path| volume.starts_with(path))
+        || HOST_BY_NAME.iter().any(|path| volume == Path::new(path))
         || listed.any(|path| known(Path::new(path)).is_ok_and(|listed| listed == this)))
 }
 
@@ -126,7 +136,7 @@ pub fn relabel(tree: &Path, label: &str) -> io::Result<()> {
     })?;
     if too_deep > 0 {
         let tree = tree.display();
-        tracing::warn!(%tree, "{too_deep} files keep their SELinux labels: their paths are longer than {PATH_MAX} bytes");
+        tracing::warn!(%tree, "{too_deep} directories have contents that keep their SELinux labels: the paths are longer than {PATH_MAX} bytes");
     }
     Ok(())
 }
@@ -135,77 +145,103 @@ pub fn relabel(tree: &Path, label: &str) -> io::Result<()> {
 struct Level {
     /// Of its path.
     length: usize,
-    /// Where its reading goes on.
-    next: u64,
+    /// Where its reading goes on; `None` at its end.
+    next: Option<u64>,
+    /// Directories of what was read last, which are still to be entered.
+    todo: Vec<Vec<u8>>,
 }
 
-/// Answers how many are out of reach.
+/// A walk that containers can see, and rename in: it enters no directory twice, and it has an end.
+struct Walk<'a> {
+    top: &'a OwnedFd,
+    label: &'a str,
+    entered: HashSet<(u64, u64)>,
+    until: Instant,
+    /// Directories whose content is out of reach.
+    too_deep: u64,
+}
+
+/// Answers how many directories' content is out of reach.
 fn relabel_below(top: &OwnedFd, label: &str) -> Result<u64, (Vec<u8>, Errno)> {
-    let mut too_deep = 0;
+    let mut walk = Walk {
+        top,
+        label,
+        entered: HashSet::new(),
+        until: Instant::now() + LIMIT,
+        too_deep: 0,
+    };
+    let level = |length| Level {
+        length,
+        next: Some(0),
+        todo: Vec::new(),
+    };
     let mut path = b".".to_vec();
-    let mut levels = vec![Level { length: 1, next: 0 }];
-    while let Some(level) = levels.last_mut() {
-        path.truncate(level.length);
-        let found = relabel_on(top, &path, level, label, &mut too_deep);
-        match found {
-            Ok(Some(name)) => {
-                path.push(b'/');
-                path.extend(name);
-                levels.push(Level {
-                    length: path.len(),
-                    next: 0,
-                });
+    let mut levels = vec![level(1)];
+    while let Some(last) = levels.last_mut() {
+        path.truncate(last.length);
+        if let Some(name) = last.todo.pop() {
+            path.push(b'/');
+            path.extend(name);
+            match path.len() > PATH_MAX {
+                true => walk.too_deep += 1,
+                false => levels.push(level(path.len())),
             }
-            Ok(None) => {
-                levels.pop();
-            }
-            Err(error) if is_gone(error) => {
-                levels.pop();
-            }
+            continue;
+        }
+        let Some(from) = last.next else {
+            levels.pop();
+            continue;
+        };
+        match walk.read(&path, from) {
+            Ok((todo, next)) => (last.todo, last.next) = (todo, next),
+            Err(error) if is_gone(error) => last.next = None,
             Err(error) => return Err((path, error)),
         }
     }
-    Ok(too_deep)
+    Ok(walk.too_deep)
 }
 
-/// Labels what a directory has from where its reading goes on, to its end or to the next directory in it.
-fn relabel_on(
-    top: &OwnedFd,
-    path: &[u8],
-    level: &mut Level,
-    label: &str,
-    too_deep: &mut u64,
-) -> rustix::io::Result<Option<Vec<u8>>> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = openat2(top, path, flags, Mode::empty(), resolve)?;
-    if level.next > 0 {
-        seek(&dir, SeekFrom::Start(level.next))?;
+impl Walk<'_> {
+    /// Labels what one reading of a directory brings; answers the directories among it, and where it goes on.
+    fn read(&mut self, path: &[u8], from: u64) -> rustix::io::Result<(Vec<Vec<u8>>, Option<u64>)> {
+        if Instant::now() > self.until {
+            return Err(Errno::TIMEDOUT);
+        }
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat2(self.top, path, flags, Mode::empty(), resolve)?;
+        let stat = fstat(&dir)?;
+        let mut todo = Vec::new();
+        if from == 0 && !self.entered.insert((stat.st_dev, stat.st_ino)) {
+            return Ok((todo, None));
+        }
+        // What a file system says of a position, it may not take back.
+        if from > 0 && seek(&dir, SeekFrom::Start(from)).is_err() {
+            return Ok((todo, None));
+        }
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut entries = RawDir::new(&dir, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let next = entry.next_entry_cookie();
+            let name = entry.file_name();
+            if !matches!(name.to_bytes(), b"." | b"..") {
+                match set_named(&dir, name, self.label) {
+                    Ok(()) if is_dir(&dir, name, entry.file_type()) => {
+                        todo.push(name.to_bytes().to_vec());
+                    }
+                    // Of a file system without labels, which is mounted there, nothing has one.
+                    Ok(()) | Err(Errno::OPNOTSUPP) => {}
+                    Err(error) if is_gone(error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if entries.is_buffer_empty() {
+                return Ok((todo, Some(next)));
+            }
+        }
+        Ok((todo, None))
     }
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(&dir, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        match set_named(&dir, name, label) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(error) if is_gone(error) => continue,
-            Err(error) => return Err(error),
-        }
-        if !is_dir(&dir, name, entry.file_type()) {
-            continue;
-        }
-        if path.len() + 1 + name.to_bytes().len() > PATH_MAX {
-            *too_deep += 1;
-            continue;
-        }
-        level.next = entry.next_entry_cookie();
-        return Ok(Some(name.to_bytes().to_vec()));
-    }
-    Ok(None)
 }
 
 /// Not every file system says it with the name.
@@ -357,29 +393,40 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_needs_is_not_relabelled_by_whatever_name() {
-        let tmp = tempfile::tempdir().unwrap();
-        let (root, state) = (tmp.path().join("root"), tmp.path().join("state"));
-        let volume = state.join("containers/a");
-        fs::create_dir_all(&root).unwrap();
-        fs::create_dir_all(&volume).unwrap();
+    fn what_the_host_needs_is_known_by_whatever_name() {
         let usr_bin = fs::canonicalize("/bin").unwrap();
-        for (path, whose) in [
-            (Path::new("/"), "host"),
-            (Path::new("/etc"), "host"),
-            (&*usr_bin, "host"),
-            (Path::new("/var/lib"), "host"),
-            (Path::new("/proc/sys"), "host"),
-            (tmp.path(), "runtime"),
-            (&*root, "runtime"),
-            (&*volume, "runtime"),
+        for path in [
+            Path::new("/"),
+            Path::new("/etc"),
+            &usr_bin,
+            Path::new("/var/lib"),
         ] {
+            assert!(is_of_the_host(path).unwrap(), "{}", path.display());
+        }
+        assert!(is_of_the_host(Path::new("/proc/sys")).unwrap());
+        assert!(is_of_the_host(Path::new("/srv")).unwrap());
+        let tmp = tempfile::tempdir().unwrap();
+        assert!(!is_of_the_host(tmp.path()).unwrap(), "a volume is not");
+    }
+
+    #[test]
+    fn the_runtimes_directories_keep_their_labels_and_a_volume_beside_them_does_not() {
+        let tmp = tempfile::tempdir().unwrap();
+        let tmp = fs::canonicalize(tmp.path()).unwrap();
+        let (root, state) = (tmp.join("root"), tmp.join("state"));
+        let (inside, volume) = (state.join("containers/a"), tmp.join("volume"));
+        for dir in [&root, &inside, &volume] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        for path in [&tmp, &root, &inside] {
             let refused = relabel_volume(path, "x", [&root, &state]);
-            let refused = refused.expect_err(whose).to_string();
-            assert!(
-                refused.contains("must keep") && refused.contains(whose),
-                "{refused}"
-            );
+            let refused = refused.expect_err("the runtime's").to_string();
+            assert!(refused.contains("must keep"), "{refused}");
+        }
+        if is_root() {
+            relabel_volume(&volume, "system_u:object_r:a_t:s0", [&root, &state]).unwrap();
+            let label = label_of(&volume);
+            assert_eq!(label.as_deref(), Some("system_u:object_r:a_t:s0"));
         }
     }
 }

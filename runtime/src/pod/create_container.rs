@@ -135,7 +135,7 @@ impl CreateContainer {
         for warning in &built.warnings {
             tracing::warn!(container = %container.id, %warning, "spec");
         }
-        selinux::relabel_trees(&self.dirs, &container.id, &built).await?;
+        selinux::relabel_trees(&self.dirs, &container.id, &built, &self.host).await?;
         fault::pass("container.create.hook").await?;
         self.complete(container, &image, &built, &mounted).await?;
         let specs = self.adjust(pod, container, Specs::new(built.spec)).await?;

@@ -1,6 +1,6 @@
 //! SELinux labels in the steps of a pod and its containers: chosen for a new pod, and put on what a container is to read.
 
-use std::fs;
+use std::{fs, iter};
 
 use proto_cri::v1 as cri;
 
@@ -52,21 +52,34 @@ pub fn of_new_pod(
 /// Trees on the host that the container is to read: what CRI says (CRI-244), and what its image has as VOLUME.
 ///
 /// # Errors
-/// Names the tree.
-pub async fn relabel_trees(dirs: &Dirs, id: &str, built: &ContainerSpec) -> Result<()> {
+/// Names the tree; where nothing is enforced it is only logged.
+pub async fn relabel_trees(
+    dirs: &Dirs,
+    id: &str,
+    built: &ContainerSpec,
+    host: &HostFacts,
+) -> Result<()> {
     let linux = built.spec.linux().as_ref();
     let Some(label) = linux.and_then(|linux| linux.mount_label().clone()) else {
         return Ok(());
     };
+    let enforcing = host.selinux.as_ref().is_some_and(|s| s.enforcing);
     let (volumes, dirs, trees) = (dirs.volumes(id), dirs.clone(), built.relabel.clone());
     blocking(move || {
-        if volumes.exists() {
-            let relabelled = fs::canonicalize(&volumes).and_then(|dir| relabel(&dir, &label));
-            relabelled.step("relabel the image's volumes")?;
-        }
-        for tree in trees {
-            relabel_volume(&tree, &label, [&dirs.root, &dirs.state])
-                .step(&format!("relabel {}", tree.display()))?;
+        let own = match volumes.exists() {
+            true => fs::canonicalize(&volumes).and_then(|dir| relabel(&dir, &label)),
+            false => Ok(()),
+        };
+        let own = own.step("relabel the image's volumes");
+        let others = trees.iter().map(|tree| {
+            let relabelled = relabel_volume(tree, &label, [&dirs.root, &dirs.state]);
+            relabelled.step(&format!("relabel {}", tree.display()))
+        });
+        for result in iter::once(own).chain(others) {
+            match result {
+                Err(error) if !enforcing => tracing::warn!("SELinux: {error}"),
+                other => other?,
+            }
         }
         Ok(())
     })
