@@ -97,7 +97,7 @@ fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), String> {
     .map_err(at("set oom_score_adj"))?;
     if let Some(label) = &process.label {
         let (file, text) = label.for_exec();
-        fs::write(format!("/proc/self/{file}"), text)
+        tail::write_to_proc(&format!("/proc/self/{file}"), &text)
             .map_err(|e| format!("set the {label}: {e}"))?;
     }
     tail::raise_limits(process).map_err(at("raise resource limits"))?;

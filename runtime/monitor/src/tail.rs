@@ -9,8 +9,8 @@
 //! No path of the container is touched while a descriptor that could lead out of it is open (CVE-2024-21626).
 
 use std::ffi::CString;
-use std::fs;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
 use std::os::fd::RawFd;
 
 use rustix::stdio::{stderr, stdin, stdout};
@@ -193,10 +193,16 @@ pub fn own_session_keyring(p: &Process) -> io::Result<()> {
     };
     const NEW_KEYS: &str = "/proc/thread-self/attr/keycreate";
     let named = |e: io::Error| io::Error::new(e.kind(), format!("set keycreate: {e}"));
-    fs::write(NEW_KEYS, context).map_err(named)?;
+    write_to_proc(NEW_KEYS, context).map_err(named)?;
     sys::own_session_keyring()?;
     // Clears it: an empty write would not reach the kernel.
-    fs::write(NEW_KEYS, "\n")
+    write_to_proc(NEW_KEYS, b"\n")
+}
+
+/// Not as `fs::write` does it: to open a file that may be created, SELinux must allow new files in /proc.
+pub fn write_to_proc(path: &str, value: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    file.write_all(value)
 }
 
 /// Hard limits above the present ones need a privilege that a user namespace takes away: raise them while it is there.

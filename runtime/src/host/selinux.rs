@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, OpenOptions},
-    io::Write as _,
+    io::{self, Write as _},
     path::Path,
 };
 
@@ -14,29 +14,43 @@ const CONTEXT: &str = "/sys/fs/selinux/context";
 /// Which of the policies below is loaded.
 const CONFIG: &str = "/etc/selinux/config";
 
-/// `None` where the kernel has no SELinux, or it is off.
+/// `None` where the kernel has no SELinux, or it is off. What may not be read is there, and denies it to us.
 pub fn facts() -> Option<SelinuxFacts> {
-    let enforce = fs::read_to_string(ENFORCE).ok()?;
-    Some(SelinuxFacts {
-        enforcing: enforce.trim() != "0",
-        contexts: contexts(Path::new(CONFIG)).and_then(known),
-    })
+    facts_of(fs::read_to_string(ENFORCE), Path::new(CONFIG))
+}
+
+fn facts_of(enforce: io::Result<String>, config: &Path) -> Option<SelinuxFacts> {
+    match enforce {
+        Ok(enforce) => Some(SelinuxFacts {
+            enforcing: enforce.trim() != "0",
+            contexts: contexts(config).and_then(known),
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some(SelinuxFacts {
+            enforcing: true,
+            contexts: Err(format!("read {ENFORCE}: {error}")),
+        }),
+    }
 }
 
 /// Whether the loaded policy has a label.
 pub fn is_known(label: &str) -> bool {
-    let file = OpenOptions::new().write(true).open(CONTEXT);
-    file.and_then(|mut file| file.write_all(label.as_bytes()))
-        .is_ok()
+    look_up(label).is_ok()
+}
+
+fn look_up(label: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(CONTEXT)?;
+    file.write_all(label.as_bytes())
 }
 
 fn known(contexts: SelinuxContexts) -> Result<SelinuxContexts, String> {
     for label in [&contexts.process, &contexts.file] {
-        if !is_known(label) {
-            return Err(format!(
-                "the loaded policy does not have {label}: install container-selinux"
-            ));
-        }
+        look_up(label).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => {
+                format!("the loaded policy does not have {label}: install container-selinux")
+            }
+            _ => format!("look up {label} in {CONTEXT}: {error}"),
+        })?;
     }
     Ok(contexts)
 }
@@ -72,6 +86,18 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_not_be_read_is_no_reason_to_run_pods_unconfined() {
+        let facts = |enforce| facts_of(enforce, Path::new("/nonesuch"));
+        assert_eq!(facts(Err(io::ErrorKind::NotFound.into())), None);
+        let denied = facts(Err(io::ErrorKind::PermissionDenied.into())).unwrap();
+        assert!(denied.enforcing);
+        let why = denied.contexts.expect_err("denied");
+        assert!(why.starts_with("read /sys/fs/selinux/enforce: "), "{why}");
+        assert!(!facts(Ok("0".to_owned())).unwrap().enforcing);
+        assert!(facts(Ok("1\n".to_owned())).unwrap().enforcing);
+    }
 
     #[test]
     fn the_policys_labels_for_containers_are_read() {

@@ -111,7 +111,8 @@ fn labels(
     };
     let contexts = match &selinux.contexts {
         Ok(contexts) => contexts,
-        Err(why) if selinux.enforcing && *options != none => {
+        // Nobody who enforces it means pods to run unconfined.
+        Err(why) if selinux.enforcing => {
             let why = format!("SELinux is enforcing, and no label can be set: {why}");
             return Err(SpecError::unsupported(FIELD, why));
         }

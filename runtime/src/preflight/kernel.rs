@@ -137,10 +137,10 @@ fn selinux() -> Finding {
     };
     match selinux.contexts {
         Ok(contexts) => Finding::ok(WHAT, format!("{mode}: containers are {}", contexts.process)),
-        Err(why) if selinux.enforcing => Finding::limited(
+        Err(why) if selinux.enforcing => Finding::fails(
             WHAT,
             format!("enforcing, but no label can be set: {why}"),
-            "containers that ask for labels are refused, a kubelet's volumes among them",
+            "pods are refused, not run unconfined",
         ),
         Err(why) => Finding::ok(WHAT, format!("permissive, without labels: {why}")),
     }
