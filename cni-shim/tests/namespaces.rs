@@ -97,6 +97,10 @@ fn a_user_namespace_owns_the_others_and_its_pod_is_attached_as_any() {
             ));
             let words: Vec<&str> = seen.split_whitespace().collect();
             assert_eq!(words, ["0", "1000000", "65536", "pod", "9000", "renamed"]);
+            let queues = shell(&format!(
+                "nsenter --user={user} --ipc={ipc} unshare --mount sh -c 'mount -t mqueue queues /tmp && stat -c %u:%g /tmp'"
+            ));
+            assert_eq!(queues.trim(), "0:0", "message queues are its root's");
 
             let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
             let (_plain, mut attach) = sandbox(&dir, "plain");

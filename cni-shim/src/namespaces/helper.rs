@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   daemon                                  helper (`cairn sandbox`)
-//!   spec as one line of JSON  ───────────►  unshare(user, net, ipc, uts)
+//!   spec as one line of JSON  ───────────►  unshare(user)
 //!   write uid_map, gid_map    ◄──"made"───
-//!   "mapped"                  ───────────►  become its root; hostname, lo, sysctls
+//!   "mapped"                  ───────────►  become its root; unshare(net, ipc, uts); hostname, lo, sysctls
 //!   bind-mount /proc/<pid>/ns ◄──"ready"──
 //!   close stdin, reap         ───────────►  exit
 //! ```
@@ -17,6 +17,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use rustix::thread::UnshareFlags;
 
 use super::error::NamespaceError;
 use super::make;
@@ -169,12 +171,15 @@ fn helper_steps(input: &mut impl BufRead, output: &mut impl Write) -> Result<(),
     let spec: PinSpec = serde_json::from_str(&line)
         .map_err(|e| NamespaceError::Invalid(format!("unreadable request: {e}")))?;
     spec.validate()?;
-    make::unshare(spec.flags()).map_err(NamespaceError::io("unshare"))?;
+    let unshare = |flags| make::unshare(flags).map_err(NamespaceError::io("unshare"));
+    unshare(UnshareFlags::NEWUSER)?;
     tell("made")?;
     if read_line(input).map_err(NamespaceError::io("wait for the mappings"))? != "mapped" {
         return Err(NamespaceError::Helper("the daemon gave up".into()));
     }
     become_root()?;
+    // By its root: message queues belong to whoever makes their namespace.
+    unshare(spec.flags())?;
     make::prepare(&spec)?;
     tell("ready")?;
     // The namespaces must live until the daemon has pinned them: it says so by closing the pipe.

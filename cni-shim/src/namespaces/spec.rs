@@ -78,12 +78,12 @@ impl PinSpec {
         self.userns.as_ref().map_or(Ok(()), Mappings::validate)
     }
 
+    /// All but the user namespace, which is to own the others.
     pub(super) fn flags(&self) -> UnshareFlags {
         let mut flags = UnshareFlags::empty();
         flags.set(UnshareFlags::NEWNET, self.net);
         flags.set(UnshareFlags::NEWIPC, self.ipc);
         flags.set(UnshareFlags::NEWUTS, self.uts);
-        flags.set(UnshareFlags::NEWUSER, self.userns.is_some());
         flags
     }
 

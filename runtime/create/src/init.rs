@@ -75,7 +75,7 @@ impl Ready {
             })?;
         }
         if let Some((at, label)) = &self.queues {
-            // Few programs have queues; in a user namespace their root may be somebody else's.
+            // Few programs have queues, and not every policy lets them be labelled.
             let _denied_to_who_uses_them = label_queues(root.as_fd(), at, label);
         }
         let process = self.tail.process();
