@@ -747,7 +747,8 @@ def evicted_for(resource, *signals, free, take, used, **more):
     """A pod that takes too much of a resource: the kubelet evicts it by its threshold, and not the one beside it. (Static pods
     are critical: no kubelet evicts them.) `take(name, n)` is a script that takes
     n bytes; `used` are those that a pod's figures show."""
-    before = free()
+    # A kubelet that was just started has none yet.
+    before = until(60, "the node's figures", free)
     # For what others on the machine do meanwhile.
     margin = min(1 << 30, before // 4)
     wait = "until [ -e /shared/%s ]; do sleep 0.2; done"
