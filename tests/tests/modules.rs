@@ -1,5 +1,5 @@
 //! Imports point down, module by module: within each package, what the modules name of each other has
-//! no circle.
+//! no circle, and the daemon's rooms stand on the floors that ARCHITECTURE.md draws.
 //!
 //! An arrow is a path in a `use` or anywhere in code, also in a macro's arguments, that leads from one
 //! file's module into another's, a child or a parent included; code of tests draws none.
@@ -304,6 +304,103 @@ fn imports_of_modules_point_down_only() {
         panic!(
             "a circle of imports: one of these must point the other way\n{}",
             lines.join("\n")
+        );
+    }
+}
+
+/// The daemon's rooms by ARCHITECTURE.md's picture: each with the number of its floor.
+fn floors(picture: &str) -> BTreeMap<String, u8> {
+    let mut floors = BTreeMap::new();
+    let mut floor = None;
+    for line in picture.lines() {
+        if let Some(rest) = line.strip_prefix(" floor ") {
+            let number = rest.split(' ').next().and_then(|n| n.parse().ok());
+            floor = Some(number.unwrap_or_else(|| panic!("a floor has a number: {line}")));
+        }
+        let Some((_, rooms)) = line.split_once("runtime/src: ") else {
+            continue;
+        };
+        // What they are stands behind them, apart.
+        let rooms = rooms.split("  ").next().unwrap_or_default();
+        for room in rooms.split_whitespace() {
+            let floor = floor.expect("a room stands on a floor");
+            let twice = floors.insert(room.to_owned(), floor);
+            assert!(twice.is_none(), "{room} stands on two floors");
+        }
+    }
+    floors
+}
+
+/// The arrows of package `name` that lead from one of its rooms up to another, or to or from a room that is on no floor.
+fn upward(arrows: &Arrows, name: &str, floors: &BTreeMap<String, u8>) -> Vec<String> {
+    let room = |module: &str| {
+        let mut names = module.split("::");
+        (names.next() == Some(name)).then(|| names.next().unwrap_or_default().to_owned())
+    };
+    let mut wrong = Vec::new();
+    for ((from, to), place) in arrows {
+        let (Some(a), Some(b)) = (room(from), room(to)) else {
+            continue;
+        };
+        // What lies in the root is no room's.
+        let told = a.is_empty() || b.is_empty() || a == b;
+        if !told && !(floors.contains_key(&b) && floors.get(&a) >= floors.get(&b)) {
+            wrong.push(format!(
+                "  {from} (floor {:?}) -> {to} (floor {:?}) by {place}",
+                floors.get(&a),
+                floors.get(&b)
+            ));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn rooms_stand_on_the_floors_of_the_picture() {
+    let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("it is there");
+    let picture = text
+        .split_once("## Floors")
+        .and_then(|(_, rest)| rest.split("```").nth(1))
+        .expect("ARCHITECTURE.md draws the floors");
+    let floors = floors(picture);
+    let read = Crate::read(&repository().join("runtime/src/lib.rs"));
+    let rooms: BTreeSet<&String> = read.modules.iter().filter_map(|m| m.first()).collect();
+    let drawn: BTreeSet<&String> = floors.keys().collect();
+    assert_eq!(
+        rooms, drawn,
+        "the rooms of runtime/src, and those on the floors"
+    );
+    let wrong = upward(&read.arrows("cairn"), "cairn", &floors);
+    assert!(
+        wrong.is_empty(),
+        "imports that point up: one of the two is on the wrong floor, or the import is\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn an_import_that_points_up_is_found_with_its_line() {
+    let floors = floors(
+        " floor 2   runtime/src: pod cri   the edge\n floor 1   runtime/src: tool\n           runtime/src: base",
+    );
+    assert_eq!(floors.len(), 4);
+    let upward = |from: &str, to: &str| {
+        let arrow = (format!("x::{from}"), format!("x::{to}"));
+        upward(&Arrows::from([(arrow, "a.rs:7".to_owned())]), "x", &floors)
+    };
+    for (from, to) in [
+        ("pod::a", "tool::b"),
+        ("pod", "cri"),
+        ("base", "tool"),
+        ("pod::a", "pod::b"),
+    ] {
+        assert_eq!(upward(from, to), [""; 0], "{from} -> {to}");
+    }
+    for (from, to) in [("tool::b", "pod::a"), ("pod", "nowhere"), ("base", "cri")] {
+        let found = upward(from, to);
+        assert!(
+            found.len() == 1 && found[0].ends_with("by a.rs:7"),
+            "{from} -> {to}: {found:?}"
         );
     }
 }

@@ -179,36 +179,50 @@ fn the_wire_crates_have_no_logic() {
     }
 }
 
+/// ARCHITECTURE.md's table of packages: each with those that it may depend on; none where that is anything.
+fn packages() -> BTreeMap<String, Option<Vec<String>>> {
+    let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("it is there");
+    let (_, rows) = text
+        .split_once("| package | directory | may use of ours |\n|---|---|---|\n")
+        .expect("ARCHITECTURE.md has its table of packages");
+    let mut packages = BTreeMap::new();
+    for row in rows.lines().take_while(|line| line.starts_with('|')) {
+        let [_, names, _, below, _] = row.split('|').collect::<Vec<_>>()[..] else {
+            panic!("a row of three cells: {row}");
+        };
+        // What stands in parentheses is for readers.
+        let names = names.split('(').next().unwrap_or_default();
+        let words = |cell: &str| cell.split(',').map(|name| name.trim().to_owned()).collect();
+        let below = match below.trim() {
+            "nothing" => Some(Vec::new()),
+            anything if anything.starts_with("anything") => None,
+            some => Some(words(some)),
+        };
+        for name in words(names) {
+            packages.insert(name, below.clone());
+        }
+    }
+    packages
+}
+
 #[test]
 fn imports_point_down_only() {
-    let floors: [(&str, &[&str]); 11] = [
-        ("proto-cri", &[]),
-        ("proto-nri", &[]),
-        ("proto-cairn", &[]),
-        ("nri", &["proto-nri"]),
-        ("cni-shim", &[]),
-        ("cairn-monitor", &[]),
-        ("cairn-create", &["cairn-monitor"]),
-        ("nri-plugins", &["nri", "proto-nri"]),
-        ("nri-bench", &["nri"]),
-        ("nri-wasm", &["nri", "proto-nri"]),
-        (
-            "cairn",
-            &[
-                "proto-cri",
-                "proto-nri",
-                "proto-cairn",
-                "nri",
-                "cni-shim",
-                "cairn-monitor",
-            ],
-        ),
-    ];
-    let ours: BTreeSet<&str> = floors.iter().map(|(name, _)| *name).collect();
-    for (package, below) in floors {
-        for dependency in direct(package).intersection(&ours) {
+    let packages = packages();
+    let members = list(metadata(), "workspace_members").iter();
+    let names = names();
+    let members: BTreeSet<&str> = members
+        .filter_map(|id| names.get(id.as_str()?).copied())
+        .collect();
+    let listed: BTreeSet<&str> = packages.keys().map(String::as_str).collect();
+    assert_eq!(
+        members, listed,
+        "the workspace, and ARCHITECTURE.md's table of it"
+    );
+    for (package, below) in &packages {
+        let Some(below) = below else { continue };
+        for dependency in direct(package).intersection(&listed) {
             assert!(
-                below.contains(dependency),
+                below.iter().any(|name| name == dependency),
                 "{package} must not depend on {dependency}"
             );
         }
