@@ -133,15 +133,10 @@ pub trait Adjust: Sized {
         self
     }
 
+    /// Hooks of several plugins never conflict.
     fn add_hook(&mut self, kind: HookKind, hook: Hook) -> &mut Self {
         kind.of(self.adjustment().hooks.get_or_insert_default())
             .push(hook);
-        self
-    }
-
-    /// Adds all of them; hooks of several plugins never conflict.
-    fn add_hooks(&mut self, hooks: Hooks) -> &mut Self {
-        extend_hooks(self.adjustment().hooks.get_or_insert_default(), hooks);
         self
     }
 
