@@ -45,32 +45,13 @@ pub struct Adaptation {
     pub(crate) shared: Arc<Handle>,
 }
 
-macro_rules! pod_events {
-    ($($(#[$doc:meta])* $name:ident($request:ident);)*) => {
+/// Events that nobody can refuse.
+macro_rules! tell {
+    ($($(#[$doc:meta])* $name:ident($($field:ident: $arg:ty),*) by $request:ident;)*) => {
         $($(#[$doc])*
-        pub async fn $name(&self, pod: PodSandbox) -> Told {
-            never_refused(self.told($request { pod: Some(pod) }).await)
+        pub async fn $name(&self, $($field: $arg),*) -> Told {
+            never_refused(self.told($request { $($field: Some($field)),* }).await)
         })*
-    };
-}
-
-macro_rules! container_events {
-    ($($(#[$doc:meta])* $name:ident($request:ident) $kind:ident;)*) => {
-        $(container_events!(@one $kind $(#[$doc])* $name $request);)*
-    };
-    (@one setup $(#[$doc:meta])* $name:ident $request:ident) => {
-        $(#[$doc])*
-        pub async fn $name(&self, pod: PodSandbox, container: Container) -> Result<Told, Refused> {
-            let (pod, container) = (Some(pod), Some(container));
-            self.told($request { pod, container }).await
-        }
-    };
-    (@one tell $(#[$doc:meta])* $name:ident $request:ident) => {
-        $(#[$doc])*
-        pub async fn $name(&self, pod: PodSandbox, container: Container) -> Told {
-            let (pod, container) = (Some(pod), Some(container));
-            never_refused(self.told($request { pod, container }).await)
-        }
     };
 }
 
@@ -125,26 +106,31 @@ impl Adaptation {
         })
     }
 
-    pod_events! {
+    tell! {
         /// The pod's resources have changed.
-        post_update_pod_sandbox(PostUpdatePodSandboxRequest);
+        post_update_pod_sandbox(pod: PodSandbox) by PostUpdatePodSandboxRequest;
         /// All containers are stopped, nothing is torn down yet (NRI-1130…1134).
-        stop_pod_sandbox(StopPodSandboxRequest);
+        stop_pod_sandbox(pod: PodSandbox) by StopPodSandboxRequest;
         /// The pod is about to leave the list (NRI-1140…1143).
-        remove_pod_sandbox(RemovePodSandboxRequest);
+        remove_pod_sandbox(pod: PodSandbox) by RemovePodSandboxRequest;
+        /// The container is in the runtime's list.
+        post_create_container(pod: PodSandbox, container: Container) by PostCreateContainerRequest;
+        /// The container's process runs.
+        post_start_container(pod: PodSandbox, container: Container) by PostStartContainerRequest;
+        /// The container's resources have changed.
+        post_update_container(pod: PodSandbox, container: Container) by PostUpdateContainerRequest;
+        /// The container is about to be removed.
+        remove_container(pod: PodSandbox, container: Container) by RemoveContainerRequest;
     }
 
-    container_events! {
-        /// The container is in the runtime's list.
-        post_create_container(PostCreateContainerRequest) tell;
-        /// The container's process is there but for its exec.
-        start_container(StartContainerRequest) setup;
-        /// The container's process runs.
-        post_start_container(PostStartContainerRequest) tell;
-        /// The container's resources have changed.
-        post_update_container(PostUpdateContainerRequest) tell;
-        /// The container is about to be removed.
-        remove_container(RemoveContainerRequest) tell;
+    /// The container's process is there but for its exec.
+    pub async fn start_container(
+        &self,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<Told, Refused> {
+        let (pod, container) = (Some(pod), Some(container));
+        self.told(StartContainerRequest { pod, container }).await
     }
 
     /// The pod's resources are about to change.

@@ -15,16 +15,16 @@
 //! always conflicts. Pure: no I/O, no clock.
 
 use proto_nri::{
-    CdiDevice, ContainerAdjustment, Hook, Hooks, KeyValue, LinuxDevice, LinuxIoPriority,
-    LinuxMemoryPolicy, LinuxNamespace, LinuxNetDevice, LinuxRdt, LinuxScheduler, LinuxSeccomp,
-    Mount, OptionalBool, OptionalInt, OptionalRepeatedString, OptionalString, PosixRlimit,
+    CdiDevice, ContainerAdjustment, Hook, Hooks, KeyValue, LinuxContainerAdjustment, LinuxDevice,
+    LinuxIoPriority, LinuxMemoryPolicy, LinuxNamespace, LinuxNetDevice, LinuxRdt, LinuxScheduler,
+    LinuxSeccomp, Mount, OptionalBool, OptionalInt, OptionalRepeatedString, OptionalString,
+    PosixRlimit,
 };
 
 pub use self::{
     resources::{SetResources, update},
     strip::Strip,
 };
-use resources::linux;
 
 mod resources;
 mod strip;
@@ -60,95 +60,36 @@ impl HookKind {
 }
 
 /// Says what is to be different about a container being created.
-pub trait Adjust {
-    fn add_annotation(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self;
-    fn remove_annotation(&mut self, key: impl AsRef<str>) -> &mut Self;
-    /// Overrides what an earlier plugin set.
-    fn set_annotation(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self;
+pub trait Adjust: Sized {
+    /// What is adjusted.
+    fn adjustment(&mut self) -> &mut ContainerAdjustment;
 
-    fn add_mount(&mut self, mount: Mount) -> &mut Self;
-    /// `destination`: inside the container.
-    fn remove_mount(&mut self, destination: impl AsRef<str>) -> &mut Self;
-    /// Overrides what an earlier plugin mounted there.
-    fn set_mount(&mut self, mount: Mount) -> &mut Self;
-
-    fn add_env(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self;
-    fn remove_env(&mut self, name: impl AsRef<str>) -> &mut Self;
-    /// Overrides what an earlier plugin set.
-    fn set_env(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self;
-
-    /// Replaces the whole command line, unless another plugin did.
-    fn add_args<S: Into<String>>(&mut self, args: impl IntoIterator<Item = S>) -> &mut Self;
-    /// Replaces the whole command line, also if another plugin did.
-    fn set_args<S: Into<String>>(&mut self, args: impl IntoIterator<Item = S>) -> &mut Self;
-
-    fn add_hook(&mut self, kind: HookKind, hook: Hook) -> &mut Self;
-    /// Adds all of them; hooks of several plugins never conflict.
-    fn add_hooks(&mut self, hooks: Hooks) -> &mut Self;
-
-    fn add_device(&mut self, device: LinuxDevice) -> &mut Self;
-    /// `path`: inside the container.
-    fn remove_device(&mut self, path: impl AsRef<str>) -> &mut Self;
-    /// Overrides what an earlier plugin put there.
-    fn set_device(&mut self, device: LinuxDevice) -> &mut Self;
-
-    /// `name` is fully qualified: `vendor.com/class=device`.
-    fn add_cdi_device(&mut self, name: impl Into<String>) -> &mut Self;
-    /// `kind` as in `RLIMIT_NOFILE`.
-    fn add_rlimit(&mut self, kind: impl Into<String>, hard: u64, soft: u64) -> &mut Self;
-
-    /// `kind`: network, pid, mount, ipc, uts, user, cgroup or time; an empty `path` makes a new one.
-    fn add_namespace(&mut self, kind: impl Into<String>, path: impl Into<String>) -> &mut Self;
-    /// The container shares the host's.
-    fn remove_namespace(&mut self, kind: impl AsRef<str>) -> &mut Self;
-
-    fn add_sysctl(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self;
-    fn remove_sysctl(&mut self, key: impl AsRef<str>) -> &mut Self;
-    /// Overrides what an earlier plugin set.
-    fn set_sysctl(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self;
-
-    /// Moves the host's interface `host` in under `name`; empty: it keeps its name.
-    fn add_net_device(&mut self, host: impl Into<String>, name: impl Into<String>) -> &mut Self;
-    fn remove_net_device(&mut self, host: impl AsRef<str>) -> &mut Self;
-    /// Overrides what an earlier plugin said of `host`.
-    fn set_net_device(&mut self, host: impl Into<String>, name: impl Into<String>) -> &mut Self;
-
-    fn cgroups_path(&mut self, path: impl Into<String>) -> &mut Self;
-    /// −1000…1000.
-    fn oom_score_adj(&mut self, score: i64) -> &mut Self;
-    fn io_priority(&mut self, priority: LinuxIoPriority) -> &mut Self;
-    fn seccomp_policy(&mut self, policy: LinuxSeccomp) -> &mut Self;
-    fn scheduler(&mut self, scheduler: LinuxScheduler) -> &mut Self;
-    fn memory_policy(&mut self, policy: LinuxMemoryPolicy) -> &mut Self;
-
-    fn rdt_clos_id(&mut self, id: impl Into<String>) -> &mut Self;
-    fn rdt_schemata<S: Into<String>>(&mut self, lines: impl IntoIterator<Item = S>) -> &mut Self;
-    fn rdt_enable_monitoring(&mut self, enable: bool) -> &mut Self;
-    /// Takes the container out of RDT; beside a value: overrides earlier plugins.
-    fn remove_rdt(&mut self) -> &mut Self;
-}
-
-impl Adjust for ContainerAdjustment {
     fn add_annotation(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self {
-        self.annotations.insert(key.into(), value.into());
+        self.adjustment()
+            .annotations
+            .insert(key.into(), value.into());
         self
     }
 
     fn remove_annotation(&mut self, key: impl AsRef<str>) -> &mut Self {
-        self.annotations.insert(marked(key), String::new());
+        self.adjustment()
+            .annotations
+            .insert(marked(key), String::new());
         self
     }
 
+    /// Overrides what an earlier plugin set.
     fn set_annotation(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self {
         let key = key.into();
         self.remove_annotation(&key).add_annotation(key, value)
     }
 
     fn add_mount(&mut self, mount: Mount) -> &mut Self {
-        self.mounts.push(mount);
+        self.adjustment().mounts.push(mount);
         self
     }
 
+    /// `destination`: inside the container.
     fn remove_mount(&mut self, destination: impl AsRef<str>) -> &mut Self {
         self.add_mount(Mount {
             destination: marked(destination),
@@ -156,12 +97,13 @@ impl Adjust for ContainerAdjustment {
         })
     }
 
+    /// Overrides what an earlier plugin mounted there.
     fn set_mount(&mut self, mount: Mount) -> &mut Self {
         self.remove_mount(&mount.destination).add_mount(mount)
     }
 
     fn add_env(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
-        self.env.push(KeyValue {
+        self.adjustment().env.push(KeyValue {
             key: name.into(),
             value: value.into(),
         });
@@ -172,29 +114,29 @@ impl Adjust for ContainerAdjustment {
         self.add_env(marked(name), "")
     }
 
+    /// Overrides what an earlier plugin set.
     fn set_env(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
         let name = name.into();
         self.remove_env(&name).add_env(name, value)
     }
 
+    /// Replaces the whole command line, unless another plugin did.
     fn add_args<S: Into<String>>(&mut self, args: impl IntoIterator<Item = S>) -> &mut Self {
-        self.args = args.into_iter().map(Into::into).collect();
+        self.adjustment().args = args.into_iter().map(Into::into).collect();
         self
     }
 
+    /// Replaces the whole command line, also if another plugin did.
     fn set_args<S: Into<String>>(&mut self, args: impl IntoIterator<Item = S>) -> &mut Self {
         let args = args.into_iter().map(Into::into);
-        self.args = std::iter::once(String::new()).chain(args).collect();
+        self.adjustment().args = std::iter::once(String::new()).chain(args).collect();
         self
     }
 
+    /// Hooks of several plugins never conflict.
     fn add_hook(&mut self, kind: HookKind, hook: Hook) -> &mut Self {
-        kind.of(self.hooks.get_or_insert_default()).push(hook);
-        self
-    }
-
-    fn add_hooks(&mut self, hooks: Hooks) -> &mut Self {
-        extend_hooks(self.hooks.get_or_insert_default(), hooks);
+        kind.of(self.adjustment().hooks.get_or_insert_default())
+            .push(hook);
         self
     }
 
@@ -203,6 +145,7 @@ impl Adjust for ContainerAdjustment {
         self
     }
 
+    /// `path`: inside the container.
     fn remove_device(&mut self, path: impl AsRef<str>) -> &mut Self {
         self.add_device(LinuxDevice {
             path: marked(path),
@@ -210,17 +153,22 @@ impl Adjust for ContainerAdjustment {
         })
     }
 
+    /// Overrides what an earlier plugin put there.
     fn set_device(&mut self, device: LinuxDevice) -> &mut Self {
         self.remove_device(&device.path).add_device(device)
     }
 
+    /// `name` is fully qualified: `vendor.com/class=device`.
     fn add_cdi_device(&mut self, name: impl Into<String>) -> &mut Self {
-        self.cdi_devices.push(CdiDevice { name: name.into() });
+        self.adjustment()
+            .cdi_devices
+            .push(CdiDevice { name: name.into() });
         self
     }
 
+    /// `kind` as in `RLIMIT_NOFILE`.
     fn add_rlimit(&mut self, kind: impl Into<String>, hard: u64, soft: u64) -> &mut Self {
-        self.rlimits.push(PosixRlimit {
+        self.adjustment().rlimits.push(PosixRlimit {
             r#type: kind.into(),
             hard,
             soft,
@@ -228,6 +176,7 @@ impl Adjust for ContainerAdjustment {
         self
     }
 
+    /// `kind`: network, pid, mount, ipc, uts, user, cgroup or time; an empty `path` makes a new one.
     fn add_namespace(&mut self, kind: impl Into<String>, path: impl Into<String>) -> &mut Self {
         linux(self).namespaces.push(LinuxNamespace {
             r#type: kind.into(),
@@ -236,6 +185,7 @@ impl Adjust for ContainerAdjustment {
         self
     }
 
+    /// The container shares the host's.
     fn remove_namespace(&mut self, kind: impl AsRef<str>) -> &mut Self {
         self.add_namespace(marked(kind), "")
     }
@@ -249,11 +199,13 @@ impl Adjust for ContainerAdjustment {
         self.add_sysctl(marked(key), "")
     }
 
+    /// Overrides what an earlier plugin set.
     fn set_sysctl(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self {
         let key = key.into();
         self.remove_sysctl(&key).add_sysctl(key, value)
     }
 
+    /// Moves the host's interface `host` in under `name`; empty: it keeps its name.
     fn add_net_device(&mut self, host: impl Into<String>, name: impl Into<String>) -> &mut Self {
         let device = LinuxNetDevice { name: name.into() };
         linux(self).net_devices.insert(host.into(), device);
@@ -264,6 +216,7 @@ impl Adjust for ContainerAdjustment {
         self.add_net_device(marked(host), "")
     }
 
+    /// Overrides what an earlier plugin said of `host`.
     fn set_net_device(&mut self, host: impl Into<String>, name: impl Into<String>) -> &mut Self {
         let host = host.into();
         self.remove_net_device(&host).add_net_device(host, name)
@@ -274,6 +227,7 @@ impl Adjust for ContainerAdjustment {
         self
     }
 
+    /// −1000…1000.
     fn oom_score_adj(&mut self, score: i64) -> &mut Self {
         linux(self).oom_score_adj = Some(OptionalInt { value: score });
         self
@@ -316,14 +270,26 @@ impl Adjust for ContainerAdjustment {
         self
     }
 
+    /// Takes the container out of RDT; beside a value: overrides earlier plugins.
     fn remove_rdt(&mut self) -> &mut Self {
         rdt(self).remove = true;
         self
     }
 }
 
-fn rdt(adjust: &mut ContainerAdjustment) -> &mut LinuxRdt {
-    linux(adjust).rdt.get_or_insert_default()
+impl Adjust for ContainerAdjustment {
+    fn adjustment(&mut self) -> &mut ContainerAdjustment {
+        self
+    }
+}
+
+/// The part for Linux, made if it is not there.
+fn linux(of: &mut impl Adjust) -> &mut LinuxContainerAdjustment {
+    of.adjustment().linux.get_or_insert_default()
+}
+
+fn rdt(of: &mut impl Adjust) -> &mut LinuxRdt {
+    linux(of).rdt.get_or_insert_default()
 }
 
 /// Appends the hooks of every kind.

@@ -16,7 +16,7 @@ use crate::{
     backlog::Kept,
     call::call,
     mask::event_name,
-    observe::{Delivery, PluginEvent, describe},
+    observe::{Delivery, PluginEvent},
     operation::{AnswerContents, Operation, Refused, Told},
     owners::PluginId,
     plugin::Session,
@@ -340,7 +340,9 @@ fn settle<R: HookRequest>(
     if let Some(line) = &verdict.log {
         tracing::warn!(pod = delivery.pod, container = delivery.container, "{line}");
     } else {
-        tracing::debug!("{}", describe(&delivery));
+        let event = event_name(delivery.event);
+        let (plugin, outcome, took) = (&delivery.plugin, &delivery.outcome, delivery.took);
+        tracing::debug!("{event} at {plugin}: {outcome:?} after {took:?}");
     }
     if verdict.journal
         && let Some(kept) = Kept::of(request)

@@ -34,29 +34,12 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    fn kind(&self) -> Kind {
-        match self {
-            Self::External { .. } => Kind::External,
-            Self::Launched { .. } => Kind::Launched,
-        }
-    }
-
-    fn pid(&self) -> Option<u32> {
-        match self {
-            Self::External { pid } => *pid,
-            Self::Launched { child, .. } => Some(child.pid),
-        }
-    }
-
     fn name(&self) -> PluginName<'_> {
-        PluginName {
-            id: match self {
-                Self::External { .. } => None,
-                Self::Launched { found, .. } => Some(&found.id),
-            },
-            kind: self.kind(),
-            pid: self.pid(),
-        }
+        let (id, kind, pid) = match self {
+            Self::External { pid } => (None, Kind::External, *pid),
+            Self::Launched { found, child } => (Some(&found.id), Kind::Launched, Some(child.pid)),
+        };
+        PluginName { id, kind, pid }
     }
 }
 
@@ -174,8 +157,8 @@ async fn configure(
         Origin::External { .. } => String::new(),
     };
     let link = Link {
-        kind: origin.kind(),
-        pid: origin.pid(),
+        kind: name.kind,
+        pid: name.pid,
         version,
         peer: Peer::Remote { client, version },
     };

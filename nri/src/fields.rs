@@ -38,58 +38,35 @@ pub(crate) fn visit(
     visitor.field(Field::RdtClass, rdt_class, &mut below.rdt_class);
 }
 
+/// Visits all fields of a part: each has a number.
+macro_rules! visit_part {
+    ($visitor:ident: $part:ident over $below:ident, $Part:ident { $($field:ident: $Number:ident,)* }) => {
+        let $Part { $($field),* } = $part;
+        $($visitor.field(Field::$Number, $field, &mut $below.$field);)*
+    };
+}
+
 fn visit_memory(memory: &mut LinuxMemory, below: &mut LinuxMemory, visitor: &mut impl Visitor) {
-    let LinuxMemory {
-        limit,
-        reservation,
-        swap,
-        kernel,
-        kernel_tcp,
-        swappiness,
-        disable_oom_killer,
-        use_hierarchy,
-    } = memory;
-    visitor.field(Field::MemLimit, limit, &mut below.limit);
-    visitor.field(Field::MemReservation, reservation, &mut below.reservation);
-    visitor.field(Field::MemSwapLimit, swap, &mut below.swap);
-    visitor.field(Field::MemKernelLimit, kernel, &mut below.kernel);
-    visitor.field(Field::MemTcpLimit, kernel_tcp, &mut below.kernel_tcp);
-    visitor.field(Field::MemSwappiness, swappiness, &mut below.swappiness);
-    visitor.field(
-        Field::MemDisableOomKiller,
-        disable_oom_killer,
-        &mut below.disable_oom_killer,
-    );
-    visitor.field(
-        Field::MemUseHierarchy,
-        use_hierarchy,
-        &mut below.use_hierarchy,
-    );
+    visit_part! { visitor: memory over below, LinuxMemory {
+        limit: MemLimit,
+        reservation: MemReservation,
+        swap: MemSwapLimit,
+        kernel: MemKernelLimit,
+        kernel_tcp: MemTcpLimit,
+        swappiness: MemSwappiness,
+        disable_oom_killer: MemDisableOomKiller,
+        use_hierarchy: MemUseHierarchy,
+    } }
 }
 
 fn visit_cpu(cpu: &mut LinuxCpu, below: &mut LinuxCpu, visitor: &mut impl Visitor) {
-    let LinuxCpu {
-        shares,
-        quota,
-        period,
-        realtime_runtime,
-        realtime_period,
-        cpus,
-        mems,
-    } = cpu;
-    visitor.field(Field::CpuShares, shares, &mut below.shares);
-    visitor.field(Field::CpuQuota, quota, &mut below.quota);
-    visitor.field(Field::CpuPeriod, period, &mut below.period);
-    visitor.field(
-        Field::CpuRealtimeRuntime,
-        realtime_runtime,
-        &mut below.realtime_runtime,
-    );
-    visitor.field(
-        Field::CpuRealtimePeriod,
-        realtime_period,
-        &mut below.realtime_period,
-    );
-    visitor.field(Field::CpuSetCpUs, cpus, &mut below.cpus);
-    visitor.field(Field::CpuSetMems, mems, &mut below.mems);
+    visit_part! { visitor: cpu over below, LinuxCpu {
+        shares: CpuShares,
+        quota: CpuQuota,
+        period: CpuPeriod,
+        realtime_runtime: CpuRealtimeRuntime,
+        realtime_period: CpuRealtimePeriod,
+        cpus: CpuSetCpUs,
+        mems: CpuSetMems,
+    } }
 }

@@ -10,8 +10,8 @@ use tokio::{
 
 use crate::{
     establish::{self, Connected, Origin},
-    join,
-    merge::SyncMerge,
+    join::{self, Ended},
+    merge::StopMerge,
     observe::{Kind, PluginEvent},
     owners::PluginId,
     plugin::Session,
@@ -120,9 +120,8 @@ impl Shared {
 
     /// A launched plugin that was not there at the start, to its end.
     async fn live(self: Arc<Self>, connected: Connected) {
-        if let Some((session, found)) = join::join_and_watch(self.clone(), connected).await {
-            self.restart(&session, found);
-        }
+        let ended = join::join_and_watch(self.clone(), connected).await;
+        self.restart(ended);
     }
 
     fn launch(&self, found: Found) -> Option<(UnixStream, Origin)> {
@@ -158,7 +157,7 @@ impl Shared {
         sessions.extend(launched.iter().map(|c| c.session.clone()));
         self.roster.adopt();
         let (joining, snapshot) = self.roster.join(&sessions);
-        let mut merge = SyncMerge::new();
+        let mut merge = StopMerge::new();
         let mut ready: Vec<Joining> = Vec::new();
         for (session, joining) in sessions.iter().zip(joining) {
             match join::synchronize(&self, session, snapshot.clone()).await {
@@ -189,13 +188,15 @@ impl Shared {
     }
 
     async fn watch_launched(self: Arc<Self>, connected: Connected) {
-        if let Some((session, found)) = join::watch(self.clone(), connected).await {
-            self.restart(&session, found);
-        }
+        let ended = join::watch(self.clone(), connected).await;
+        self.restart(ended);
     }
 
     /// Starts a launched plugin again if it is to be.
-    fn restart(self: Arc<Self>, session: &Session, found: Found) {
+    fn restart(self: Arc<Self>, ended: Ended) {
+        let Some((session, found)) = ended else {
+            return;
+        };
         let settled = session.was_dismissed() || violate::is("ended-plugin-not-restarted");
         if settled || session.settings.restart == Restart::No || *self.stopping.borrow() {
             return;

@@ -103,23 +103,9 @@ impl EventMask {
         self.0
     }
 
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub fn has(self, event: Event) -> bool {
-        let bit = Self::of(event).0;
-        bit != 0 && self.0 & bit == bit
-    }
-
     /// This set and one more event.
     pub fn with(self, event: Event) -> Self {
         self | Self::of(event)
-    }
-
-    /// This set without one event.
-    pub fn without(self, event: Event) -> Self {
-        self - Self::of(event)
     }
 
     /// The known events of the set, in order of their numbers.
@@ -153,18 +139,6 @@ impl EventMask {
     }
 }
 
-impl FromStr for EventMask {
-    type Err = BadMask;
-
-    /// Takes names of events and the groups `all`, `pod`, `podsandbox` and `container`, comma
-    /// separated, in any case, blanks around them allowed (NRI-400).
-    fn from_str(s: &str) -> Result<Self, BadMask> {
-        s.split(',').try_fold(Self::NONE, |mask, name| {
-            Ok(mask | Self::parse_one(name.trim())?)
-        })
-    }
-}
-
 impl fmt::Display for EventMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names: Vec<String> = self.iter().map(|e| event_name(e).to_owned()).collect();
@@ -173,27 +147,6 @@ impl fmt::Display for EventMask {
             names.push(format!("unknown({unknown:#x})"));
         }
         f.write_str(&names.join(","))
-    }
-}
-
-impl BitOr for EventMask {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl BitAnd for EventMask {
-    type Output = Self;
-    fn bitand(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-}
-
-impl Sub for EventMask {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
     }
 }
 
@@ -233,21 +186,12 @@ impl FieldMask {
         Self((1u64 << field as u32) & Self::ALL.0)
     }
 
-    pub fn has(self, field: Field) -> bool {
-        let bit = Self::of(field).0;
-        bit != 0 && self.0 & bit == bit
-    }
-
     pub fn may_evict(self) -> bool {
         self.0 & EVICT_BIT != 0
     }
 
     pub fn may_give_ips(self) -> bool {
         self.0 & POD_IPS_BIT != 0
-    }
-
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
     }
 
     /// The fields of the set, in order of their numbers; the two rights are not among them.
@@ -277,18 +221,6 @@ impl FieldMask {
     }
 }
 
-impl FromStr for FieldMask {
-    type Err = BadMask;
-
-    /// Takes field names of appendix B, `Evict`, `PodIps`, and the groups `all`, `resources`, `memory`,
-    /// `cpu` and `rdt`, comma separated, in any case.
-    fn from_str(s: &str) -> Result<Self, BadMask> {
-        s.split(',').try_fold(Self::NONE, |mask, name| {
-            Ok(mask | Self::parse_one(name.trim())?)
-        })
-    }
-}
-
 impl fmt::Display for FieldMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names: Vec<&str> = self.iter().map(|field| field.as_str_name()).collect();
@@ -302,23 +234,58 @@ impl fmt::Display for FieldMask {
     }
 }
 
-impl BitOr for FieldMask {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
+/// What both sets have in common.
+macro_rules! sets {
+    ($($(#[$doc:meta])* $Mask:ident of $Item:ident;)*) => {
+        $(impl $Mask {
+            pub fn is_empty(self) -> bool {
+                self.0 == 0
+            }
+
+            pub fn has(self, one: $Item) -> bool {
+                !(Self::of(one) & self).is_empty()
+            }
+        }
+
+        impl FromStr for $Mask {
+            type Err = BadMask;
+
+            $(#[$doc])*
+            fn from_str(s: &str) -> Result<Self, BadMask> {
+                s.split(',').try_fold(Self::NONE, |mask, name| {
+                    Ok(mask | Self::parse_one(name.trim())?)
+                })
+            }
+        }
+
+        impl BitOr for $Mask {
+            type Output = Self;
+            fn bitor(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+        }
+
+        impl BitAnd for $Mask {
+            type Output = Self;
+            fn bitand(self, other: Self) -> Self {
+                Self(self.0 & other.0)
+            }
+        }
+
+        impl Sub for $Mask {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                Self(self.0 & !other.0)
+            }
+        })*
+    };
 }
 
-impl Sub for FieldMask {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-}
-
-impl FromIterator<Field> for FieldMask {
-    fn from_iter<I: IntoIterator<Item = Field>>(fields: I) -> Self {
-        let masks = fields.into_iter().map(Self::of);
-        masks.fold(Self::NONE, BitOr::bitor)
-    }
+sets! {
+    /// Takes names of events and the groups `all`, `pod`, `podsandbox` and `container`, comma
+    /// separated, in any case, blanks around them allowed (NRI-400).
+    EventMask of Event;
+    /// Takes field names of appendix B, `Evict`, `PodIps`, and the groups `all`, `resources`, `memory`,
+    /// `cpu` and `rdt`, comma separated, in any case.
+    FieldMask of Field;
 }

@@ -222,7 +222,6 @@ fn error_label(outcome: &Outcome) -> Option<&'static str> {
         Outcome::Cancelled => "canceled",
         Outcome::Lost(_) => "unavailable",
         Outcome::Refused(status) => status.name(),
-        Outcome::Panicked(_) => "unknown",
         Outcome::Garbled(_) => "internal",
         Outcome::Conflict(_) | Outcome::Denied(_) => "other",
         Outcome::Skipped | Outcome::NotSubscribed | Outcome::Joining | Outcome::Absent => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proto_nri::Event;
 
 use crate::{
-    mask::{EventMask, event_name},
+    mask::EventMask,
     owners::PluginId,
     policy::{OnTimeout, Outcome},
     wire::version::Version,
@@ -213,15 +213,4 @@ pub struct PluginInfo {
     pub last_error: Option<String>,
     /// How long ago that was; zero where there was none.
     pub last_error_age: Duration,
-}
-
-/// One line for the log about a delivery that went wrong.
-pub(crate) fn describe(delivery: &Delivery) -> String {
-    format!(
-        "{} at {}: {:?} after {:?}",
-        event_name(delivery.event),
-        delivery.plugin,
-        delivery.outcome,
-        delivery.took
-    )
 }

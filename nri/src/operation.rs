@@ -279,7 +279,7 @@ impl Operation for Stop {
             updates: reply.update.len(),
             ..AnswerContents::default()
         };
-        for conflict in self.merge.apply(plugin, reply) {
+        for conflict in self.merge.apply(plugin, reply.update) {
             tracing::warn!(%plugin, %conflict, "update in the answer to StopContainer skipped");
         }
         Ok(contents)

@@ -132,10 +132,8 @@ impl fmt::Display for Owner {
             Self::Set(id) => write!(f, "{id}"),
             Self::Cleared(id) => write!(f, "-{id}"),
             Self::Shared(ids) => {
-                for (n, id) in ids.iter().enumerate() {
-                    write!(f, "{}{id}", if n == 0 { "" } else { "," })?;
-                }
-                Ok(())
+                let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+                f.write_str(&ids.join(","))
             }
         }
     }

@@ -4,8 +4,8 @@
 //!  outcome ×               setup          teardown       notification    validation
 //!  Answered                proceed        proceed        proceed         proceed
 //!  NotSubscribed           proceed        proceed        proceed         proceed
-//!  Refused, Panicked,      ABORT          proceed, log   proceed, log    ABORT
-//!    Conflict, Denied
+//!  Refused, Conflict,      ABORT          proceed, log   proceed, log    ABORT
+//!    Denied
 //!  TimedOut                proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close or count
 //!  Lost, Garbled           proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close
 //!  Skipped                 proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + count
@@ -85,8 +85,6 @@ pub enum Outcome {
     Lost(String),
     /// The reply does not parse.
     Garbled(String),
-    /// An in-process plugin panicked.
-    Panicked(String),
     /// The answer conflicts with an earlier one or breaks a rule of merging.
     Conflict(String),
     /// The answer touches a field this plugin may not.
@@ -327,7 +325,6 @@ fn trouble(plugin: &PluginId, event: Event, outcome: &Outcome) -> Option<String>
         Outcome::Garbled(why) => {
             format!("plugin {plugin} failed to handle {event} request: malformed reply: {why}")
         }
-        Outcome::Panicked(why) => format!("plugin {plugin} panicked at {event}: {why}"),
         Outcome::Conflict(why) | Outcome::Denied(why) => {
             format!("invalid answer of plugin {plugin} to {event}: {why}")
         }
@@ -349,11 +346,9 @@ fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Answered | Outcome::NotSubscribed => false,
         Outcome::Refused(_) if veto_ignored(case.event) => false,
-        Outcome::Refused(_)
-        | Outcome::Panicked(_)
-        | Outcome::Conflict(_)
-        | Outcome::Denied(_)
-        | Outcome::Cancelled => matches!(class, Class::Setup | Class::Validation),
+        Outcome::Refused(_) | Outcome::Conflict(_) | Outcome::Denied(_) | Outcome::Cancelled => {
+            matches!(class, Class::Setup | Class::Validation)
+        }
         Outcome::Joining | Outcome::Absent => missed(),
         Outcome::TimedOut | Outcome::Lost(_) if failure_is_fatal(class, outcome) => true,
         Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Skipped => {
@@ -416,7 +411,6 @@ fn unacknowledged(outcome: &Outcome) -> bool {
         | Outcome::Cancelled => true,
         Outcome::Answered
         | Outcome::Refused(_)
-        | Outcome::Panicked(_)
         | Outcome::Conflict(_)
         | Outcome::Denied(_)
         | Outcome::NotSubscribed => false,

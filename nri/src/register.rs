@@ -42,8 +42,7 @@ pub(crate) struct RuntimeService {
     /// Who a launched plugin is; what it says about itself does not count.
     fixed: Option<PluginId>,
     registering: Mutex<Option<oneshot::Sender<Answer>>>,
-    registered: OnceLock<Version>,
-    who: OnceLock<PluginId>,
+    registered: OnceLock<Registration>,
     /// Set once the plugin is synchronised: whether it is in the shadow of a newer instance.
     open: OnceLock<Arc<AtomicBool>>,
 }
@@ -59,7 +58,6 @@ impl RuntimeService {
             fixed,
             registering: Mutex::new(Some(tx)),
             registered: OnceLock::new(),
-            who: OnceLock::new(),
             open: OnceLock::new(),
         };
         (service, rx)
@@ -78,8 +76,7 @@ impl RuntimeService {
         };
         let answer = self.judge(version, payload);
         if let Ok(registration) = &answer {
-            let _ = self.registered.set(version);
-            let _ = self.who.set(registration.id.clone());
+            let _ = self.registered.set(registration.clone());
         }
         let reply = answer.clone().map(|_| Vec::new());
         // Nobody there: the connection is being closed, and the reply will not matter.
@@ -114,11 +111,9 @@ impl RuntimeService {
     }
 
     pub(crate) async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
-        let who = self
-            .who
-            .get()
-            .filter(|_| self.registered.get() == Some(&version));
-        let (Some(who), Some(shadowed)) = (who, self.open.get()) else {
+        let registered = self.registered.get().filter(|r| r.version == version);
+        let (Some(Registration { id: who, .. }), Some(shadowed)) = (registered, self.open.get())
+        else {
             let text = "the plugin is not synchronised, or registered for another version";
             return Err(Status::new(Code::FailedPrecondition, text));
         };
@@ -189,7 +184,7 @@ impl Shared {
 #[async_trait::async_trait]
 impl Serve for RuntimeService {
     async fn answer(&self, call: Incoming) -> Result<Vec<u8>, Status> {
-        let version = Version::of_runtime_service(call.service);
+        let version = Version::of_service(call.service);
         match call.method {
             "RegisterPlugin" => self.register(version, &call.payload),
             _ => self.update(version, &call.payload).await,

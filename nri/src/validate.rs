@@ -71,11 +71,9 @@ impl std::error::Error for Rejected {}
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, (validator, reason)) in self.by.iter().enumerate() {
-            let and = if n == 0 { "" } else { "; " };
-            write!(f, "{and}validator {validator} rejected it: {reason}")?;
-        }
-        Ok(())
+        let by = self.by.iter();
+        let by = by.map(|(id, reason)| format!("validator {id} rejected it: {reason}"));
+        f.write_str(&by.collect::<Vec<_>>().join("; "))
     }
 }
 
@@ -178,23 +176,22 @@ impl DefaultValidator {
         let owners = Owners::try_from(&wire).map_err(|e| format!("owners: {e}"))?;
         let owners = owners.container(container.map_or("", |c| c.id.as_str()));
         if let Some(owners) = owners {
-            self.check_hooks(owners)?;
+            let hooks = owners.owner(Field::OciHooks);
+            refuse(self.reject_oci_hook_adjustment, hooks, "OCI hooks")?;
             self.check_seccomp(request, owners)?;
-            let on = self.reject_namespace_adjustment;
-            check_keys(on, owners, Field::Namespace, "namespaces")?;
+            let namespaces = keyed(owners, Field::Namespace);
+            refuse(self.reject_namespace_adjustment, namespaces, "namespaces")?;
         }
         self.check_required(request)?;
         let Some(owners) = owners else {
             return Ok(());
         };
-        let on = self.reject_sysctl_adjustment;
-        check_keys(on, owners, Field::Sysctl, "sysctls")?;
-        if let (true, Some(owner)) = (self.reject_args_adjustment, owners.owner(Field::Args)) {
-            let plugins = names(owner.plugins());
-            return Err(format!("plugin(s) {plugins} may not adjust the command"));
-        }
-        let on = self.reject_device_adjustment;
-        check_keys(on, owners, Field::Devices, "devices")?;
+        let sysctls = keyed(owners, Field::Sysctl);
+        refuse(self.reject_sysctl_adjustment, sysctls, "sysctls")?;
+        let command = owners.owner(Field::Args);
+        refuse(self.reject_args_adjustment, command, "the command")?;
+        let devices = keyed(owners, Field::Devices);
+        refuse(self.reject_device_adjustment, devices, "devices")?;
         self.check_mounts(request, owners)?;
         self.check_owners(owners)
     }
@@ -231,26 +228,16 @@ impl DefaultValidator {
             let fields: FieldMask = fields.parse().map_err(|e| format!("allowed_owners: {e}"))?;
             let may = |p: &PluginId| allowed.iter().any(|a| *a == p.name || *a == p.to_string());
             for field in fields.iter() {
-                let simple = owners.owner(field).into_iter().flat_map(Owner::plugins);
-                let keyed = owners.keys(field).flat_map(|(_, owner)| owner.plugins());
-                let others: Vec<_> = simple.chain(keyed).filter(|plugin| !may(plugin)).collect();
+                let all = owners.owner(field).into_iter().chain(keyed(owners, field));
+                let plugins = all.flat_map(Owner::plugins);
+                let others = names(plugins.filter(|plugin| !may(plugin)));
                 if !others.is_empty() {
-                    let (plugins, field) = (names(others), field.as_str_name());
-                    return Err(format!("plugin(s) {plugins} may not adjust {field}"));
+                    let field = field.as_str_name();
+                    return Err(format!("plugin(s) {others} may not adjust {field}"));
                 }
             }
         }
         Ok(())
-    }
-
-    fn check_hooks(&self, owners: &ContainerOwners) -> Result<(), String> {
-        match owners.owner(Field::OciHooks) {
-            Some(owner) if self.reject_oci_hook_adjustment => Err(format!(
-                "plugin(s) {} may not adjust OCI hooks",
-                names(owner.plugins())
-            )),
-            _ => Ok(()),
-        }
     }
 
     /// Which switch holds depends on the profile the container had before (NRI-631).
@@ -259,9 +246,6 @@ impl DefaultValidator {
         request: &ValidateContainerAdjustmentRequest,
         owners: &ContainerOwners,
     ) -> Result<(), String> {
-        let Some(owner) = owners.owner(Field::SeccompPolicy) else {
-            return Ok(());
-        };
         let linux = request.container.as_ref().and_then(|c| c.linux.as_ref());
         let profile = linux.and_then(|l| l.seccomp_profile.as_ref());
         let (rejects, kind) = match profile.map(|p| p.profile_type()) {
@@ -274,13 +258,8 @@ impl DefaultValidator {
             ),
             Some(ProfileType::Localhost) => (self.reject_custom_seccomp_adjustment, "custom"),
         };
-        match rejects {
-            true => Err(format!(
-                "plugin(s) {} may not adjust the {kind} seccomp policy",
-                names(owner.plugins())
-            )),
-            false => Ok(()),
-        }
+        let owner = owners.owner(Field::SeccompPolicy);
+        refuse(rejects, owner, &format!("the {kind} seccomp policy"))
     }
 
     /// NRI-640, NRI-641.
@@ -328,19 +307,21 @@ impl DefaultValidator {
     }
 }
 
+fn keyed(owners: &ContainerOwners, field: Field) -> impl Iterator<Item = &Owner> {
+    owners.keys(field).map(|(_, owner)| owner)
+}
+
 /// Removals count: `-P` is owned by P (NRI-632).
-fn check_keys(
+fn refuse<'a>(
     rejects: bool,
-    owners: &ContainerOwners,
-    field: Field,
+    owners: impl IntoIterator<Item = &'a Owner>,
     what: &str,
 ) -> Result<(), String> {
-    let plugins: BTreeSet<&PluginId> = owners.keys(field).flat_map(|(_, o)| o.plugins()).collect();
-    if !rejects || plugins.is_empty() {
-        return Ok(());
+    let plugins = names(owners.into_iter().flat_map(Owner::plugins));
+    match rejects && !plugins.is_empty() {
+        true => Err(format!("plugin(s) {plugins} may not adjust {what}")),
+        false => Ok(()),
     }
-    let plugins = names(plugins);
-    Err(format!("plugin(s) {plugins} may not adjust {what}"))
 }
 
 fn names<'a>(plugins: impl IntoIterator<Item = &'a PluginId>) -> String {

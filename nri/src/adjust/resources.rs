@@ -1,80 +1,53 @@
 //! What a plugin can say of resources, in an adjustment and in an update.
 
 use proto_nri::{
-    ContainerAdjustment, ContainerUpdate, HugepageLimit, LinuxContainerAdjustment, LinuxCpu,
-    LinuxMemory, LinuxPids, LinuxResources, OptionalBool, OptionalInt64, OptionalString,
-    OptionalUInt64,
+    ContainerAdjustment, ContainerUpdate, HugepageLimit, LinuxCpu, LinuxMemory, LinuxPids,
+    LinuxResources, OptionalBool, OptionalInt64, OptionalString, OptionalUInt64,
 };
+
+/// What sets one number or switch, in the wrapper that the wire has around it.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($value:ident: $kind:ty) sets $part:ident.$field:ident: $wrapper:ident;)*) => {
+        $($(#[$doc])*
+        fn $name(&mut self, $value: $kind) -> &mut Self {
+            $part(self).$field = Some($wrapper { value: $value });
+            self
+        })*
+    };
+}
 
 /// Sets resources of a container being created or of an existing one.
 pub trait SetResources: Sized {
     /// The resources, made if they are not there.
     fn resources(&mut self) -> &mut LinuxResources;
 
-    /// Bytes; −1 is unlimited.
-    fn memory_limit(&mut self, bytes: i64) -> &mut Self {
-        memory(self).limit = Some(OptionalInt64 { value: bytes });
-        self
-    }
-    /// Bytes; the soft limit.
-    fn memory_reservation(&mut self, bytes: i64) -> &mut Self {
-        memory(self).reservation = Some(OptionalInt64 { value: bytes });
-        self
-    }
-    /// Bytes of memory and swap together.
-    fn memory_swap(&mut self, bytes: i64) -> &mut Self {
-        memory(self).swap = Some(OptionalInt64 { value: bytes });
-        self
-    }
-    /// Bytes.
-    fn memory_kernel(&mut self, bytes: i64) -> &mut Self {
-        memory(self).kernel = Some(OptionalInt64 { value: bytes });
-        self
-    }
-    /// Bytes.
-    fn memory_kernel_tcp(&mut self, bytes: i64) -> &mut Self {
-        memory(self).kernel_tcp = Some(OptionalInt64 { value: bytes });
-        self
-    }
-    /// 0…100.
-    fn memory_swappiness(&mut self, swappiness: u64) -> &mut Self {
-        memory(self).swappiness = Some(OptionalUInt64 { value: swappiness });
-        self
-    }
-    fn memory_disable_oom_killer(&mut self, disable: bool) -> &mut Self {
-        memory(self).disable_oom_killer = Some(OptionalBool { value: disable });
-        self
-    }
-    fn memory_use_hierarchy(&mut self, on: bool) -> &mut Self {
-        memory(self).use_hierarchy = Some(OptionalBool { value: on });
-        self
+    setters! {
+        /// Bytes; −1 is unlimited.
+        memory_limit(bytes: i64) sets memory.limit: OptionalInt64;
+        /// Bytes; the soft limit.
+        memory_reservation(bytes: i64) sets memory.reservation: OptionalInt64;
+        /// Bytes of memory and swap together.
+        memory_swap(bytes: i64) sets memory.swap: OptionalInt64;
+        /// Bytes.
+        memory_kernel(bytes: i64) sets memory.kernel: OptionalInt64;
+        /// Bytes.
+        memory_kernel_tcp(bytes: i64) sets memory.kernel_tcp: OptionalInt64;
+        /// 0…100.
+        memory_swappiness(swappiness: u64) sets memory.swappiness: OptionalUInt64;
+        memory_disable_oom_killer(disable: bool) sets memory.disable_oom_killer: OptionalBool;
+        memory_use_hierarchy(on: bool) sets memory.use_hierarchy: OptionalBool;
+        /// The relative weight of cgroup v1: 2…262144.
+        cpu_shares(shares: u64) sets cpu.shares: OptionalUInt64;
+        /// Microseconds in each period; −1 is unlimited.
+        cpu_quota(micros: i64) sets cpu.quota: OptionalInt64;
+        /// Microseconds.
+        cpu_period(micros: u64) sets cpu.period: OptionalUInt64;
+        /// Microseconds.
+        cpu_realtime_runtime(micros: i64) sets cpu.realtime_runtime: OptionalInt64;
+        /// Microseconds.
+        cpu_realtime_period(micros: u64) sets cpu.realtime_period: OptionalUInt64;
     }
 
-    /// The relative weight of cgroup v1: 2…262144.
-    fn cpu_shares(&mut self, shares: u64) -> &mut Self {
-        cpu(self).shares = Some(OptionalUInt64 { value: shares });
-        self
-    }
-    /// Microseconds in each period; −1 is unlimited.
-    fn cpu_quota(&mut self, micros: i64) -> &mut Self {
-        cpu(self).quota = Some(OptionalInt64 { value: micros });
-        self
-    }
-    /// Microseconds.
-    fn cpu_period(&mut self, micros: u64) -> &mut Self {
-        cpu(self).period = Some(OptionalUInt64 { value: micros });
-        self
-    }
-    /// Microseconds.
-    fn cpu_realtime_runtime(&mut self, micros: i64) -> &mut Self {
-        cpu(self).realtime_runtime = Some(OptionalInt64 { value: micros });
-        self
-    }
-    /// Microseconds.
-    fn cpu_realtime_period(&mut self, micros: u64) -> &mut Self {
-        cpu(self).realtime_period = Some(OptionalUInt64 { value: micros });
-        self
-    }
     /// A list such as `0-3,8`.
     fn cpuset_cpus(&mut self, cpus: impl Into<String>) -> &mut Self {
         cpu(self).cpus = cpus.into();
@@ -126,7 +99,8 @@ impl SetResources for LinuxResources {
 
 impl SetResources for ContainerAdjustment {
     fn resources(&mut self) -> &mut LinuxResources {
-        linux(self).resources.get_or_insert_default()
+        let linux = self.linux.get_or_insert_default();
+        linux.resources.get_or_insert_default()
     }
 }
 
@@ -145,11 +119,6 @@ pub fn update(container: impl Into<String>, ignore_failure: bool) -> ContainerUp
         ignore_failure,
         ..ContainerUpdate::default()
     }
-}
-
-/// The part for Linux, made if it is not there.
-pub(super) fn linux(adjust: &mut ContainerAdjustment) -> &mut LinuxContainerAdjustment {
-    adjust.linux.get_or_insert_default()
 }
 
 fn memory(of: &mut impl SetResources) -> &mut LinuxMemory {

@@ -17,8 +17,7 @@ use crate::{
     join::takes_parts,
     mask::EventMask,
     merge::{
-        CreateMerge, MergedCreate, MergedStop, MergedUpdate, RunMerge, StopMerge, SyncMerge,
-        UpdateMerge,
+        CreateMerge, MergedCreate, MergedStop, MergedUpdate, RunMerge, StopMerge, UpdateMerge,
     },
     operation::{Operation, Run, Stop, permitted_updates},
     policy::{OnDenied, Outcome},
@@ -220,7 +219,7 @@ pub(super) fn synchronize(data: &[u8]) {
         ],
     };
     let parts = chunks::chunks(all, room).messages;
-    let mut merge = SyncMerge::new();
+    let mut merge = StopMerge::new();
     for (n, s) in said.iter().enumerate() {
         // As a plugin that answers the same to every part.
         if !parts.iter().all(|part| takes_parts(part, &s.answer)) {

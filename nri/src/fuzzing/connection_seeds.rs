@@ -5,12 +5,15 @@ use proto_nri::*;
 
 use super::{
     connection::FUZZED,
-    peer::{Refusal, Request, Response, message},
+    peer::message,
     samples,
     script::Script,
     seed::{Seeds, frame},
 };
-use crate::wire::mux::{MAX_FRAME, PLUGIN_SERVICE, RUNTIME_SERVICE, header};
+use crate::wire::{
+    mux::{MAX_FRAME, PLUGIN_SERVICE, RUNTIME_SERVICE, header},
+    rpc::envelope::{Request, Response, Status},
+};
 
 pub(super) fn registration(name: &str, index: &str) -> Vec<u8> {
     RegisterPluginRequest {
@@ -71,68 +74,69 @@ pub(super) fn connection(seeds: &mut Seeds) {
     add("a-whole-life", answers(joined(0, 0)));
     add("a-whole-life-required", answers(joined(16 | 32, 0)));
     add("a-whole-life-permitted-little", answers(joined(4, 0)));
-    add(
-        "only-create-and-denied",
-        joined(15, 8).answer(&create).stay(),
-    );
-    add("silent", Script::new(0).stay());
     add("gone", Script::new(0));
     add(
         "registers-and-goes",
         Script::new(0).call(REGISTER, &registration("a", "10")),
     );
     add(
+        "half-a-message",
+        joined(0, 0).server_frame(&message(9, 1, b"xyz")[..12]),
+    );
+    add(
+        "half-a-frame",
+        joined(0, 0).trunk(&frame(RUNTIME_SERVICE, b"abc")[..9]),
+    );
+    add("garbage", Script::new(0).trunk(&[0xa5; 64]));
+    let mut stays = |name: &str, script: Script| add(name, script.stay());
+    stays("only-create-and-denied", joined(15, 8).answer(&create));
+    stays("silent", Script::new(0));
+    stays(
         "registers-badly",
-        Script::new(0)
-            .call(REGISTER, &registration("a b", "1"))
-            .stay(),
+        Script::new(0).call(REGISTER, &registration("a b", "1")),
     );
-    add(
+    stays(
         "registers-twice",
-        joined(0, 0).call(REGISTER, &registration("b", "11")).stay(),
+        joined(0, 0).call(REGISTER, &registration("b", "11")),
     );
-    add(
+    stays(
         "registers-as-beta",
         Script::new(0)
             .call(REGISTER_BETA, &registration("fuzzed", "20"))
             .answer(&[])
-            .answer(&[])
-            .stay(),
+            .answer(&[]),
     );
-    add(
+    stays(
         "configures-badly",
         Script::new(0)
             .call(REGISTER, &registration("a", "10"))
-            .answer(&configured(i32::MIN).encode_to_vec())
-            .stay(),
+            .answer(&configured(i32::MIN).encode_to_vec()),
     );
-    add(
+    stays(
         "unknown-calls",
         Script::new(0)
             .call(INVENTED, b"x")
             .call(NO_SERVICE, b"y")
-            .call(12, b"")
-            .stay(),
+            .call(12, b""),
     );
     let unsolicited = UpdateContainersRequest {
         update: samples::updates(),
         evict: samples::evictions(),
     };
     let unsolicited = unsolicited.encode_to_vec();
-    add(
+    stays(
         "updates-before-it-registers",
-        Script::new(0).call(UPDATE_CONTAINERS, &unsolicited).stay(),
+        Script::new(0).call(UPDATE_CONTAINERS, &unsolicited),
     );
-    add(
+    stays(
         "updates-of-its-own",
         joined(0, 0)
             .step(3, &[])
             .call(UPDATE_CONTAINERS, &unsolicited)
-            .step(4, &[])
-            .stay(),
+            .step(4, &[]),
     );
-    add("answers-nothing", joined(0, 0).stay());
-    add(
+    stays("answers-nothing", joined(0, 0));
+    stays(
         "answers-late",
         joined(64, 0)
             .step(3, &[])
@@ -140,128 +144,92 @@ pub(super) fn connection(seeds: &mut Seeds) {
             .step(4, &[])
             .step(3, &[])
             .pause(9000)
-            .step(4, &create)
-            .stay(),
+            .step(4, &create),
     );
-    add(
-        "vetoes",
-        joined(0, 0).error(2, b"no pod today").answer(&[]).stay(),
-    );
-    add(
+    stays("vetoes", joined(0, 0).error(2, b"no pod today").answer(&[]));
+    stays(
         "knows-only-state-changes",
-        joined(0, 1).error(12, b"unknown").answer(&[]).stay(),
+        joined(0, 1).error(12, b"unknown").answer(&[]),
     );
-    add(
+    stays(
         "is-late-by-its-own-word",
-        joined(0, 1).error(4, b"deadline").stay(),
+        joined(0, 1).error(4, b"deadline"),
     );
-    add("answers-garbage", joined(0, 0).answer(&[255; 9]).stay());
-    add(
-        "a-broken-envelope",
-        joined(0, 0).envelope(&[0x0a, 0x7f, 1]).stay(),
-    );
-    add(
+    stays("answers-garbage", joined(0, 0).answer(&[255; 9]));
+    stays("a-broken-envelope", joined(0, 0).envelope(&[0x0a, 0x7f, 1]));
+    stays(
         "bad-utf8",
-        joined(0, 0)
-            .envelope(&[0x0a, 4, 0x12, 2, 0xc3, 0x28])
-            .stay(),
+        joined(0, 0).envelope(&[0x0a, 4, 0x12, 2, 0xc3, 0x28]),
     );
-    hostile_messages(&mut add);
+    hostile_messages(&mut stays);
 }
 
 /// Messages and frames that no peer should send.
-fn hostile_messages(add: &mut impl FnMut(&str, Script)) {
+fn hostile_messages(stays: &mut impl FnMut(&str, Script)) {
     let refusal = Response {
-        status: Some(Refusal {
+        status: Some(Status {
             code: -1,
             message: "x".repeat(1500),
         }),
         payload: Vec::new(),
     };
-    add(
+    stays(
         "a-long-refusal",
-        joined(0, 0).envelope(&refusal.encode_to_vec()).stay(),
+        joined(0, 0).envelope(&refusal.encode_to_vec()),
     );
     let reply = Response::default().encode_to_vec();
     let stray = |kind| message(99, kind, &reply);
-    add(
-        "a-stray-answer",
-        joined(0, 0).client_frame(&stray(2)).stay(),
-    );
-    add(
+    stays("a-stray-answer", joined(0, 0).client_frame(&stray(2)));
+    stays(
         "data-without-a-stream",
-        joined(0, 0)
-            .client_frame(&stray(3))
-            .server_frame(&stray(3))
-            .stay(),
+        joined(0, 0).client_frame(&stray(3)).server_frame(&stray(3)),
     );
-    add(
+    stays(
         "an-unknown-type",
         joined(0, 0)
             .client_frame(&stray(77))
-            .server_frame(&stray(77))
-            .stay(),
+            .server_frame(&stray(77)),
     );
-    add(
+    stays(
         "an-answer-to-the-server",
-        joined(0, 0).server_frame(&stray(2)).stay(),
+        joined(0, 0).server_frame(&stray(2)),
     );
-    add(
+    stays(
         "a-request-to-the-client",
-        joined(0, 0).client_frame(&stray(1)).stay(),
+        joined(0, 0).client_frame(&stray(1)),
     );
     let even = Request {
         service: "nri.pkg.api.v1alpha1.Runtime".into(),
         method: "UpdateContainers".into(),
-        payload: Vec::new(),
         timeout_nano: -1,
+        ..Request::default()
     };
-    add(
+    stays(
         "even-ids",
         joined(0, 0)
             .server_frame(&message(2, 1, &even.encode_to_vec()))
-            .server_frame(&message(0, 1, &[]))
-            .stay(),
+            .server_frame(&message(0, 1, &[])),
     );
-    add(
-        "half-a-message",
-        joined(0, 0).server_frame(&message(9, 1, b"xyz")[..12]),
-    );
-    add(
+    stays(
         "a-message-too-long",
-        joined(0, 0)
-            .server_frame(&[[0, 64, 0, 1], [0, 0, 0, 9]].concat())
-            .stay(),
+        joined(0, 0).server_frame(&[[0, 64, 0, 1], [0, 0, 0, 9]].concat()),
     );
-    add(
+    stays(
         "an-answer-too-long",
         joined(0, 0)
             .step(3, &[])
-            .client_frame(&[&[255, 255, 255, 255, 0, 0, 0, 5, 2, 0][..], &[7; 100]].concat())
-            .stay(),
+            .client_frame(&[&[255, 255, 255, 255, 0, 0, 0, 5, 2, 0][..], &[7; 100]].concat()),
     );
-    add(
+    stays(
         "a-frame-too-long",
-        joined(0, 0)
-            .trunk(&header(PLUGIN_SERVICE, MAX_FRAME + 1))
-            .stay(),
+        joined(0, 0).trunk(&header(PLUGIN_SERVICE, MAX_FRAME + 1)),
     );
-    add(
-        "half-a-frame",
-        joined(0, 0).trunk(&frame(RUNTIME_SERVICE, b"abc")[..9]),
-    );
-    add(
+    stays(
         "unknown-connections",
-        joined(0, 0)
-            .trunk(&frame(3, b"abc"))
-            .trunk(&frame(0, b""))
-            .stay(),
+        joined(0, 0).trunk(&frame(3, b"abc")).trunk(&frame(0, b"")),
     );
-    add(
+    stays(
         "a-flood",
-        joined(0, 0)
-            .flood(&message(1, 1, &even.encode_to_vec()))
-            .stay(),
+        joined(0, 0).flood(&message(1, 1, &even.encode_to_vec())),
     );
-    add("garbage", Script::new(0).trunk(&[0xa5; 64]));
 }

@@ -11,53 +11,16 @@ use tokio::{
 use super::script::{FLOOD, Step};
 use crate::wire::{
     mux::{PLUGIN_SERVICE, RUNTIME_SERVICE, header},
+    rpc::envelope::{self, HEADER, REQUEST, RESPONSE, Request, Response, Status},
     version::Version,
 };
 
 /// The longest first frame of a message (NRI-110).
 const FIRST_FRAME: usize = 4096;
-const TTRPC_HEADER: usize = 10;
-const REQUEST: u8 = 1;
-const RESPONSE: u8 = 2;
-
-/// The envelope of a request, with numbers of the specification (1.4).
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Request {
-    #[prost(string, tag = "1")]
-    pub(super) service: String,
-    #[prost(string, tag = "2")]
-    pub(super) method: String,
-    #[prost(bytes = "vec", tag = "3")]
-    pub(super) payload: Vec<u8>,
-    #[prost(int64, tag = "4")]
-    pub(super) timeout_nano: i64,
-}
-
-/// The envelope of an answer.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Response {
-    #[prost(message, optional, tag = "1")]
-    pub(super) status: Option<Refusal>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub(super) payload: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Refusal {
-    #[prost(int32, tag = "1")]
-    pub(super) code: i32,
-    #[prost(string, tag = "2")]
-    pub(super) message: String,
-}
 
 /// A ttrpc message with a sound header.
 pub(super) fn message(stream: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(payload.len()).expect("a short message");
-    let mut message = len.to_be_bytes().to_vec();
-    message.extend(stream.to_be_bytes());
-    message.extend([kind, 0]);
-    message.extend(payload);
-    message
+    [&envelope::header(payload.len(), stream, kind)[..], payload].concat()
 }
 
 /// The call that the first byte of a call step means: a version and a method, some not there.
@@ -73,9 +36,9 @@ fn called(what: u8) -> (String, &'static str) {
 
 /// Length with its header, stream and type of the message that begins here, once its header is there.
 fn head(bytes: &[u8]) -> Option<(usize, u32, u8)> {
-    let (head, _) = bytes.split_first_chunk::<TTRPC_HEADER>()?;
+    let (head, _) = bytes.split_first_chunk::<HEADER>()?;
     let word = |n: usize| u32::from_be_bytes([0, 1, 2, 3].map(|i| head[n + i]));
-    Some((word(0) as usize + TTRPC_HEADER, word(4), head[8]))
+    Some((word(0) as usize + HEADER, word(4), head[8]))
 }
 
 /// The plugin's end of the connection.
@@ -112,8 +75,7 @@ impl Peer {
                 Step::Envelope(envelope) => self.envelope(&envelope).await,
                 Step::Error(code, message) => {
                     let code = code.into();
-                    self.reply(Some(Refusal { code, message }), Vec::new())
-                        .await;
+                    self.reply(Some(Status { code, message }), Vec::new()).await;
                 }
                 Step::Call(what, payload) => self.call(what, payload).await,
                 Step::Pause(time) => tokio::time::sleep(time).await,
@@ -127,7 +89,7 @@ impl Peer {
         }
     }
 
-    async fn reply(&mut self, status: Option<Refusal>, payload: Vec<u8>) {
+    async fn reply(&mut self, status: Option<Status>, payload: Vec<u8>) {
         let response = Response { status, payload };
         self.envelope(&response.encode_to_vec()).await;
     }
@@ -148,7 +110,7 @@ impl Peer {
             service,
             method: method.to_owned(),
             payload,
-            timeout_nano: 0,
+            ..Request::default()
         };
         let request = message(self.next, REQUEST, &request.encode_to_vec());
         self.next = self.next.wrapping_add(2);

@@ -249,7 +249,7 @@ pub(super) fn connection_policy(control: u8) -> PluginPolicy {
         }),
         breaker: Some(2),
         events: if on(128) {
-            EventMask::ALL.without(Event::PostStartContainer)
+            EventMask::ALL - EventMask::of(Event::PostStartContainer)
         } else {
             EventMask::ALL
         },

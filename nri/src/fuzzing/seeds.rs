@@ -30,31 +30,17 @@ pub fn seeds() -> Vec<Seed> {
 
 fn mux(seeds: &mut Seeds) {
     let two = [frame(1, b"one"), frame(2, b""), frame(2, b"two")].concat();
-    let uncut = |wire: &[u8]| [&[0][..], wire].concat();
-    seeds.add("mux_read", "frames", uncut(&two));
-    seeds.add(
-        "mux_read",
-        "frames-in-bytes",
-        [&[31][..], &[0; 31][..], &two].concat(),
-    );
-    seeds.add("mux_read", "half-a-header", uncut(&two[..5]));
-    seeds.add("mux_read", "half-a-payload", uncut(&two[..10]));
-    seeds.add(
-        "mux_read",
-        "the-longest-frame",
-        uncut(&header(1, MAX_FRAME)),
-    );
-    seeds.add("mux_read", "too-long", uncut(&header(1, MAX_FRAME + 1)));
-    seeds.add(
-        "mux_read",
-        "four-gibibytes",
-        uncut(&[[0, 0, 0, 1], [255; 4]].concat()),
-    );
-    seeds.add(
-        "mux_read",
-        "unknown-connections",
-        uncut(&[frame(0, b"x"), frame(u32::MAX, b"y")].concat()),
-    );
+    let in_bytes = [&[31][..], &[0; 31][..], &two].concat();
+    seeds.add("mux_read", "frames-in-bytes", in_bytes);
+    let mut uncut = |name, wire: &[u8]| seeds.add("mux_read", name, [&[0], wire].concat());
+    uncut("frames", &two);
+    uncut("half-a-header", &two[..5]);
+    uncut("half-a-payload", &two[..10]);
+    uncut("the-longest-frame", &header(1, MAX_FRAME));
+    uncut("too-long", &header(1, MAX_FRAME + 1));
+    uncut("four-gibibytes", &[[0, 0, 0, 1], [255; 4]].concat());
+    let unknown = [frame(0, b"x"), frame(u32::MAX, b"y")].concat();
+    uncut("unknown-connections", &unknown);
     let writes: &[u8] = &[
         0, 10, 0, 7, 1, 0, 16, 8, 2, 1, 16, 9, 0, 0, 0, 0, 1, 15, 39, 1,
     ];

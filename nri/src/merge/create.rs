@@ -7,9 +7,10 @@ use proto_nri::{
 
 use super::{
     error::MergeError,
+    keyed::Claims,
     resources,
     sides::Sides,
-    update::{Askers, EvictSet, UpdateSet},
+    update::{Askers, EvictSet, MergedStop, UpdateSet},
 };
 use crate::{
     owners::{ContainerOwners, Owners, PluginId},
@@ -119,10 +120,12 @@ impl CreateMerge {
 
     /// The merged answer.
     pub fn finish(self) -> MergedCreate {
-        let mut owners = Owners::default();
+        let MergedStop {
+            update,
+            mut owners,
+            mut askers,
+        } = self.updates.finish();
         owners.put(self.owners);
-        let mut askers = Askers::default();
-        let update = self.updates.finish(&mut owners, &mut askers);
         MergedCreate {
             pod: self.request.pod,
             container: self.pristine,
@@ -136,8 +139,10 @@ impl CreateMerge {
 
     fn sides<'a>(&'a mut self, plugin: &'a PluginId) -> Sides<'a> {
         Sides {
-            plugin,
-            owners: &mut self.owners,
+            claims: Claims {
+                owners: &mut self.owners,
+                plugin,
+            },
             pristine: &self.pristine,
             request: self.request.container.get_or_insert_default(),
             reply: &mut self.reply,

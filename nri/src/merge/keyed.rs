@@ -1,5 +1,5 @@
-//! The two shapes of adjustment that can remove: a list of keyed entries (mounts, env, devices)
-//! and a map (annotations, sysctl, net devices). Rows of table 5.2.
+//! What rows of table 5.2 have in common. Two shapes of adjustment can remove: a list of keyed entries (mounts, env,
+//! devices) and a map (annotations, sysctl, net devices). Others are replaced as a whole.
 //!
 //! Work is linear in the answer and in what is there already, whatever a plugin sends.
 
@@ -16,8 +16,10 @@ pub(super) trait Keyed: Sized {
     /// The key, with the marker if it is one for removal.
     fn key(&self) -> &str;
     fn set_key(&mut self, key: String);
-    /// The key under which it is owned and matched (NRI-518).
-    fn canonical(key: &str) -> String;
+    /// The key under which it is owned and matched: a path, unless said otherwise (NRI-518).
+    fn canonical(key: &str) -> String {
+        clean_path(key)
+    }
     /// What is wrong with the key, marker taken off.
     fn fault(key: &str) -> Option<&'static str>;
 }
@@ -29,9 +31,6 @@ impl Keyed for Mount {
     }
     fn set_key(&mut self, key: String) {
         self.destination = key;
-    }
-    fn canonical(key: &str) -> String {
-        clean_path(key)
     }
     fn fault(key: &str) -> Option<&'static str> {
         key.is_empty().then_some("a mount must have a destination")
@@ -45,9 +44,6 @@ impl Keyed for LinuxDevice {
     }
     fn set_key(&mut self, key: String) {
         self.path = key;
-    }
-    fn canonical(key: &str) -> String {
-        clean_path(key)
     }
     fn fault(key: &str) -> Option<&'static str> {
         key.is_empty().then_some("a device must have a path")
@@ -72,6 +68,12 @@ impl Keyed for KeyValue {
     }
 }
 
+/// What one plugin claims of one container.
+pub(super) struct Claims<'a> {
+    pub(super) owners: &'a mut ContainerOwners,
+    pub(super) plugin: &'a PluginId,
+}
+
 /// What one plugin's entries come to, once claimed.
 pub(super) struct Taken<T> {
     /// Keys that the plugin removed or set: whatever else has one of them must go.
@@ -88,61 +90,124 @@ impl<T: Keyed> Taken<T> {
     }
 }
 
-/// Claims for `plugin` what its entries set, and clears what they remove.
-///
-/// A key only removed becomes owned (`-P`) if an earlier plugin had touched it; the removal of an
-/// original entry has no owner, so that a later plugin may add it anew (NRI-513).
-pub(super) fn take<T: Keyed>(
-    owners: &mut ContainerOwners,
-    plugin: &PluginId,
-    entries: Vec<T>,
-) -> Result<Taken<T>, MergeError> {
-    let mut removed = BTreeSet::new();
-    let mut set = BTreeSet::new();
-    for entry in &entries {
-        let bare = removal(entry.key()).unwrap_or(entry.key());
-        if let Some(why) = T::fault(bare) {
-            return Err(bad_key::<T>(plugin, entry.key(), why));
-        }
-        let side = match removal(entry.key()) {
-            Some(_) => &mut removed,
-            None => &mut set,
-        };
-        let key = T::canonical(bare);
-        if removal(entry.key()).is_none() && removal(&key).is_some() {
-            // Such as `./-/etc`: under its clean path it would remove `/etc`.
-            let why = "its cleaned form would be a removal";
-            return Err(bad_key::<T>(plugin, entry.key(), why));
-        }
-        side.insert(key);
+impl Claims<'_> {
+    pub(super) fn claim(&mut self, field: Field) -> Result<(), MergeError> {
+        Ok(self.owners.claim(self.plugin, field)?)
     }
-    for key in &removed {
-        if set.contains(key) || owners.owner_of(T::FIELD, key).is_some() {
-            owners.clear_key(plugin, T::FIELD, key);
-        }
+
+    pub(super) fn claim_key(&mut self, field: Field, key: &str) -> Result<(), MergeError> {
+        Ok(self.owners.claim_key(self.plugin, field, key)?)
     }
-    let mut marked = BTreeSet::new();
-    let mut reply = Vec::with_capacity(entries.len());
-    for mut entry in entries {
-        match removal(entry.key()).map(T::canonical) {
-            None => {
-                let key = T::canonical(entry.key());
-                owners.claim_key(plugin, T::FIELD, &key)?;
-                entry.set_key(key);
-                reply.push(entry);
+
+    /// Claims what the entries set, and clears what they remove.
+    ///
+    /// A key only removed becomes owned (`-P`) if an earlier plugin had touched it; the removal of an
+    /// original entry has no owner, so that a later plugin may add it anew (NRI-513).
+    pub(super) fn take<T: Keyed>(&mut self, entries: Vec<T>) -> Result<Taken<T>, MergeError> {
+        let mut removed = BTreeSet::new();
+        let mut set = BTreeSet::new();
+        for entry in &entries {
+            let bare = removal(entry.key()).unwrap_or(entry.key());
+            if let Some(why) = T::fault(bare) {
+                return Err(bad_key::<T>(self.plugin, entry.key(), why));
             }
-            Some(key) if set.contains(&key) || !marked.insert(key.clone()) => {}
-            Some(key) => {
-                entry.set_key(format!("-{key}"));
-                reply.push(entry);
+            let side = match removal(entry.key()) {
+                Some(_) => &mut removed,
+                None => &mut set,
+            };
+            let key = T::canonical(bare);
+            if removal(entry.key()).is_none() && removal(&key).is_some() {
+                // Such as `./-/etc`: under its clean path it would remove `/etc`.
+                let why = "its cleaned form would be a removal";
+                return Err(bad_key::<T>(self.plugin, entry.key(), why));
+            }
+            side.insert(key);
+        }
+        for key in &removed {
+            if set.contains(key) || self.owners.owner_of(T::FIELD, key).is_some() {
+                self.owners.clear_key(self.plugin, T::FIELD, key);
             }
         }
+        let mut marked = BTreeSet::new();
+        let mut reply = Vec::with_capacity(entries.len());
+        for mut entry in entries {
+            match removal(entry.key()).map(T::canonical) {
+                None => {
+                    let key = T::canonical(entry.key());
+                    self.claim_key(T::FIELD, &key)?;
+                    entry.set_key(key);
+                    reply.push(entry);
+                }
+                Some(key) if set.contains(&key) || !marked.insert(key.clone()) => {}
+                Some(key) => {
+                    entry.set_key(format!("-{key}"));
+                    reply.push(entry);
+                }
+            }
+        }
+        removed.append(&mut set);
+        Ok(Taken {
+            keys: removed,
+            reply,
+        })
     }
-    removed.append(&mut set);
-    Ok(Taken {
-        keys: removed,
-        reply,
-    })
+
+    /// Claims a list, and puts it in the place of what has the same keys on both sides.
+    pub(super) fn list<T: Keyed + Clone>(
+        &mut self,
+        entries: Vec<T>,
+        (request, reply): (&mut Vec<T>, &mut Vec<T>),
+    ) -> Result<(), MergeError> {
+        let taken = self.take(entries)?;
+        drop_keys(request, &taken.keys);
+        request.extend(taken.set().cloned());
+        drop_keys(reply, &taken.keys);
+        reply.extend(taken.reply);
+        Ok(())
+    }
+
+    /// Claims, clears and applies a map whose keys may be marked. A removal is always owned, and
+    /// reaches the reply as `-key`, beside `key` if the plugin sets it too (NRI-510, NRI-511).
+    pub(super) fn map<V: Clone + Default>(
+        &mut self,
+        field: Field,
+        entries: BTreeMap<String, V>,
+        (request, reply): (&mut BTreeMap<String, V>, &mut BTreeMap<String, V>),
+    ) -> Result<(), MergeError> {
+        for key in entries.keys().filter_map(|key| removal(key)) {
+            self.owners.clear_key(self.plugin, field, key);
+            request.remove(key);
+            // Under `-x` the reply has no value of an earlier plugin but its removal of `x`, which stands.
+            if removal(key).is_none() {
+                reply.remove(key);
+            }
+            reply.insert(format!("-{key}"), V::default());
+        }
+        for (key, value) in entries {
+            if removal(&key).is_some() {
+                continue;
+            }
+            self.claim_key(field, &key)?;
+            request.insert(key.clone(), value.clone());
+            reply.insert(key, value);
+        }
+        Ok(())
+    }
+
+    /// A simple field, which is replaced as a whole where it is present.
+    pub(super) fn whole<T: Clone>(
+        &mut self,
+        field: Field,
+        value: Option<T>,
+        (request, reply): (&mut Option<T>, &mut Option<T>),
+    ) -> Result<(), MergeError> {
+        if value.is_some() {
+            self.claim(field)?;
+            request.clone_from(&value);
+            *reply = value;
+        }
+        Ok(())
+    }
 }
 
 /// Drops from a list what has one of the keys, marker or not.
@@ -160,36 +225,6 @@ fn bad_key<T: Keyed>(plugin: &PluginId, key: &str, why: &'static str) -> MergeEr
         key: key.to_owned(),
         why,
     }
-}
-
-/// Claims, clears and applies a map whose keys may be marked. A removal is always owned, and
-/// reaches the reply as `-key`, beside `key` if the plugin sets it too (NRI-510, NRI-511).
-pub(super) fn take_map<V: Clone + Default>(
-    owners: &mut ContainerOwners,
-    plugin: &PluginId,
-    field: Field,
-    entries: BTreeMap<String, V>,
-    request: &mut BTreeMap<String, V>,
-    reply: &mut BTreeMap<String, V>,
-) -> Result<(), MergeError> {
-    for key in entries.keys().filter_map(|key| removal(key)) {
-        owners.clear_key(plugin, field, key);
-        request.remove(key);
-        // Under `-x` the reply has no value of an earlier plugin but its removal of `x`, which stands.
-        if removal(key).is_none() {
-            reply.remove(key);
-        }
-        reply.insert(format!("-{key}"), V::default());
-    }
-    for (key, value) in entries {
-        if removal(&key).is_some() {
-            continue;
-        }
-        owners.claim_key(plugin, field, &key)?;
-        request.insert(key.clone(), value.clone());
-        reply.insert(key, value);
-    }
-    Ok(())
 }
 
 /// The shortest path that means the same, without looking at a file system: one slash between

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! `request()` is what the next plugin is to see: the earlier answers are in it already
-//! (NRI-406). After a `MergeError` the merge is spent; only a [`StopMerge`] and a [`SyncMerge`]
-//! go on, because nothing may stop those operations (NRI-410).
+//! (NRI-406). After a `MergeError` the merge is spent; only a [`StopMerge`]
+//! goes on, because nothing may stop its operations (NRI-410).
 //!
 //! Pure: no I/O, no clock. Where the reference is wrong (F in the spec) this does the mended
 //! thing, never another wire format.
@@ -23,7 +23,7 @@ mod update;
 pub use create::{CreateMerge, MergedCreate};
 pub use error::MergeError;
 pub use run::RunMerge;
-pub use update::{Askers, MergedStop, MergedUpdate, StopMerge, SyncMerge, UpdateMerge};
+pub use update::{Askers, MergedStop, MergedUpdate, StopMerge, UpdateMerge};
 
 pub(crate) use keyed::clean_path;
 #[cfg(feature = "fuzzing")]

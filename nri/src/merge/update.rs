@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proto_nri::{
     ContainerEviction, ContainerUpdate, LinuxContainerUpdate, LinuxResources,
-    StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+    UpdateContainerRequest, UpdateContainerResponse,
 };
 
 use super::{error::MergeError, resources};
@@ -114,24 +114,24 @@ impl UpdateSet {
         self.entries.push(entry);
     }
 
-    /// The merged updates in order of first mention; their owners go into the table.
-    pub(super) fn finish(self, owners: &mut Owners, askers: &mut Askers) -> Vec<ContainerUpdate> {
+    /// The merged updates in order of first mention.
+    pub(super) fn finish(self) -> MergedStop {
+        let mut merged = MergedStop::default();
         let touched = self.entries.into_iter();
-        let touched = touched.filter(|entry| !entry.askers.is_empty());
-        let updates = touched.map(|entry| {
+        for entry in touched.filter(|entry| !entry.askers.is_empty()) {
             let container_id = entry.owners.id.clone();
-            owners.put(entry.owners);
+            merged.owners.put(entry.owners);
             let id = container_id.clone();
-            askers.updates.insert(id, entry.askers);
-            ContainerUpdate {
+            merged.askers.updates.insert(id, entry.askers);
+            merged.update.push(ContainerUpdate {
                 container_id,
                 linux: Some(LinuxContainerUpdate {
                     resources: Some(entry.resources),
                 }),
                 ignore_failure: entry.ignore_failure,
-            }
-        });
-        updates.collect()
+            });
+        }
+        merged
     }
 }
 
@@ -234,12 +234,14 @@ impl UpdateMerge {
 
     /// The merged answer.
     pub fn finish(self) -> MergedUpdate {
-        let mut owners = Owners::default();
-        let mut askers = Askers::default();
-        let id = target_id(&self.request).to_owned();
-        let updates = self.updates.finish(&mut owners, &mut askers);
+        let id = target_id(&self.request);
+        let MergedStop {
+            update,
+            owners,
+            mut askers,
+        } = self.updates.finish();
         let (target, others): (Vec<_>, Vec<_>) =
-            updates.into_iter().partition(|u| u.container_id == id);
+            update.into_iter().partition(|u| u.container_id == id);
         let target = target.into_iter().next().and_then(|u| u.linux);
         MergedUpdate {
             target: target.and_then(|linux| linux.resources),
@@ -255,8 +257,9 @@ fn target_id(request: &UpdateContainerRequest) -> &str {
     request.container.as_ref().map_or("", |c| c.id.as_str())
 }
 
-/// The merge of one StopContainer. A conflict cannot fail it: the earlier update stays, the later
-/// one is left out and reported (NRI-410).
+/// The merge of one StopContainer, or of the updates that several plugins ask for when they are synchronised together at
+/// start-up. A conflict cannot fail either: the earlier update stays, the later one is left out and reported (NRI-317,
+/// NRI-410).
 #[derive(Debug, Default)]
 pub struct StopMerge {
     updates: UpdateSet,
@@ -275,10 +278,10 @@ impl StopMerge {
         Self::default()
     }
 
-    /// Takes in the answer of `plugin`; returns the conflicts of the updates left out.
-    pub fn apply(&mut self, plugin: &PluginId, answer: StopContainerResponse) -> Vec<Conflict> {
-        let updates = answer.update.into_iter();
+    /// Takes in what `plugin` asked for; returns the conflicts of the updates left out.
+    pub fn apply(&mut self, plugin: &PluginId, updates: Vec<ContainerUpdate>) -> Vec<Conflict> {
         updates
+            .into_iter()
             .filter_map(|update| {
                 let conflict = self.updates.add(plugin, update.clone()).err()?;
                 if violate::is("last-update-wins-at-stop") {
@@ -292,34 +295,6 @@ impl StopMerge {
 
     /// The merged answer.
     pub fn finish(self) -> MergedStop {
-        let (mut owners, mut askers) = (Owners::default(), Askers::default());
-        let update = self.updates.finish(&mut owners, &mut askers);
-        MergedStop {
-            update,
-            owners,
-            askers,
-        }
-    }
-}
-
-/// The merge of the updates that several plugins ask for when they are synchronised together at
-/// start-up: as for a stop, the first wins (NRI-317).
-#[derive(Debug, Default)]
-pub struct SyncMerge(StopMerge);
-
-impl SyncMerge {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Takes in what `plugin` asked for; returns the conflicts of the updates left out.
-    pub fn apply(&mut self, plugin: &PluginId, updates: Vec<ContainerUpdate>) -> Vec<Conflict> {
-        self.0
-            .apply(plugin, StopContainerResponse { update: updates })
-    }
-
-    /// The merged updates.
-    pub fn finish(self) -> MergedStop {
-        self.0.finish()
+        self.updates.finish()
     }
 }

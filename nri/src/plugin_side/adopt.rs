@@ -10,7 +10,7 @@ use proto_nri::*;
 use crate::plugin_side::{
     answer::{CreateAnswer, UpdateAnswer, stop_reply},
     context::Context,
-    handlers::{Handlers, Result, verdict},
+    handlers::{Handlers, verdict, wants},
     plugin::{Plugin, Unwritten},
 };
 
@@ -24,33 +24,37 @@ where
     TypeId::of::<F>() != TypeId::of::<Unwritten<F::Output>>()
 }
 
-/// Puts the method of an event into the table, if it is written.
+/// Puts the methods of events into the table, those that are written. A method's arguments are fields of the request, and
+/// its answer becomes the reply.
 macro_rules! adopt {
     ($table:ident, $plugin:ident: $P:ident, $(
-        $method:ident($request:ident: $Request:ty; $($arg:expr),*) => $reply:expr;
+        $method:ident($Request:ident: $($field:ident),*) => $reply:expr;
     )*) => {
-        $(if is_written(|plugin: &'static $P, cx: &'static Context, $request: $Request| {
-            plugin.$method(cx, $($arg),*)
+        $(if is_written(|plugin: &'static $P, cx: &'static Context, request: $Request| {
+            plugin.$method(cx, $(request.$field.unwrap_or_default()),*)
         }) {
             let plugin = $plugin.clone();
-            $table = $table.on_call(move |cx: Context, $request: $Request| {
+            $table = $table.on_call(move |cx: Context, request: $Request| {
                 let plugin = plugin.clone();
-                async move { $reply(plugin.$method(&cx, $($arg),*).await) }
+                async move {
+                    let answer = plugin.$method(&cx, $(request.$field.unwrap_or_default()),*).await;
+                    answer.map($reply)
+                }
             });
         })*
     };
 }
 
 /// The reply to an event to which there is nothing to say.
-fn done<T: Default>(answer: Result<()>) -> Result<T> {
-    answer.map(|()| T::default())
+fn done<T: Default>((): ()) -> T {
+    T::default()
 }
 
 /// The reply with what is for the pod.
-fn adjusted(answer: Result<PodSandboxAdjustment>) -> Result<RunPodSandboxResponse> {
-    answer.map(|adjust| RunPodSandboxResponse {
+fn adjusted(adjust: PodSandboxAdjustment) -> RunPodSandboxResponse {
+    RunPodSandboxResponse {
         adjust: Some(adjust),
-    })
+    }
 }
 
 impl<P: Plugin> From<P> for Handlers {
@@ -63,96 +67,75 @@ impl<P: Plugin> From<P> for Handlers {
 impl<P: Plugin> From<Arc<P>> for Handlers {
     /// The table of a plugin that others hold too.
     fn from(plugin: Arc<P>) -> Self {
-        let table = with_containers(with_pods(Self::new(), &plugin), &plugin);
+        let table = with_events(Self::new(), &plugin);
         with_control(table, plugin)
     }
 }
 
-fn with_pods<P: Plugin>(mut table: Handlers, plugin: &Arc<P>) -> Handlers {
+fn with_events<P: Plugin>(mut table: Handlers, plugin: &Arc<P>) -> Handlers {
     adopt! { table, plugin: P,
-        run_pod_sandbox(r: RunPodSandboxRequest; r.pod.unwrap_or_default()) => done;
+        run_pod_sandbox(RunPodSandboxRequest: pod) => done;
         // Of the same event: it is what is served where both are written.
-        adjust_pod_sandbox(r: RunPodSandboxRequest; r.pod.unwrap_or_default()) => adjusted;
+        adjust_pod_sandbox(RunPodSandboxRequest: pod) => adjusted;
         update_pod_sandbox(
-            r: UpdatePodSandboxRequest;
-            r.pod.unwrap_or_default(),
-            r.overhead_linux_resources.unwrap_or_default(),
-            r.linux_resources.unwrap_or_default()
+            UpdatePodSandboxRequest: pod, overhead_linux_resources, linux_resources
         ) => done;
-        post_update_pod_sandbox(r: PostUpdatePodSandboxRequest; r.pod.unwrap_or_default()) => done;
-        stop_pod_sandbox(r: StopPodSandboxRequest; r.pod.unwrap_or_default()) => done;
-        remove_pod_sandbox(r: RemovePodSandboxRequest; r.pod.unwrap_or_default()) => done;
-    }
-    table
-}
-
-fn with_containers<P: Plugin>(mut table: Handlers, plugin: &Arc<P>) -> Handlers {
-    adopt! { table, plugin: P,
-        create_container(
-            r: CreateContainerRequest;
-            r.pod.unwrap_or_default(), r.container.unwrap_or_default()
-        ) => |answer: Result<CreateAnswer>| answer.map(CreateAnswer::into_reply);
-        post_create_container(
-            r: PostCreateContainerRequest;
-            r.pod.unwrap_or_default(), r.container.unwrap_or_default()
-        ) => done;
-        start_container(
-            r: StartContainerRequest;
-            r.pod.unwrap_or_default(), r.container.unwrap_or_default()
-        ) => done;
-        post_start_container(
-            r: PostStartContainerRequest;
-            r.pod.unwrap_or_default(), r.container.unwrap_or_default()
-        ) => done;
+        post_update_pod_sandbox(PostUpdatePodSandboxRequest: pod) => done;
+        stop_pod_sandbox(StopPodSandboxRequest: pod) => done;
+        remove_pod_sandbox(RemovePodSandboxRequest: pod) => done;
+        create_container(CreateContainerRequest: pod, container) => CreateAnswer::into_reply;
+        post_create_container(PostCreateContainerRequest: pod, container) => done;
+        start_container(StartContainerRequest: pod, container) => done;
+        post_start_container(PostStartContainerRequest: pod, container) => done;
         update_container(
-            r: UpdateContainerRequest;
-            r.pod.unwrap_or_default(),
-            r.container.unwrap_or_default(),
-            r.linux_resources.unwrap_or_default()
-        ) => |answer: Result<UpdateAnswer>| answer.map(UpdateAnswer::into_reply);
-        post_update_container(
-            r: PostUpdateContainerRequest;
-            r.pod.unwrap_or_default(), r.container.unwrap_or_default()
-        ) => done;
-        stop_container(
-            r: StopContainerRequest;
-            r.pod.unwrap_or_default(), r.container.unwrap_or_default()
-        ) => |answer: Result<Vec<ContainerUpdate>>| answer.map(stop_reply);
-        remove_container(
-            r: RemoveContainerRequest;
-            r.pod.unwrap_or_default(), r.container.unwrap_or_default()
-        ) => done;
-        validate_container_adjustment(r: ValidateContainerAdjustmentRequest; r) => |answer| Ok(verdict(answer));
+            UpdateContainerRequest: pod, container, linux_resources
+        ) => UpdateAnswer::into_reply;
+        post_update_container(PostUpdateContainerRequest: pod, container) => done;
+        stop_container(StopContainerRequest: pod, container) => stop_reply;
+        remove_container(RemoveContainerRequest: pod, container) => done;
+    }
+    if is_written(|p: &'static P, cx: &'static Context, request| {
+        p.validate_container_adjustment(cx, request)
+    }) {
+        let plugin = plugin.clone();
+        table = table.on_call(move |cx: Context, request| {
+            let plugin = plugin.clone();
+            async move {
+                let judged = plugin.validate_container_adjustment(&cx, request).await;
+                Ok(verdict(judged))
+            }
+        });
     }
     table
 }
 
 /// Configure, Synchronize, Shutdown, and what is said about failures.
 fn with_control<P: Plugin>(mut table: Handlers, plugin: Arc<P>) -> Handlers {
-    if let Some(policy) = plugin.failure_policy() {
-        table = table.failure_policy(policy);
-    }
+    table.failure_policy = plugin.failure_policy();
     // One that does not look at the list does not keep it either.
     if is_written(|p: &'static P, cx: &'static Context, (pods, containers)| {
         p.synchronize(cx, pods, containers)
     }) {
-        let synchronize = plugin.clone();
-        table = table.synchronize_call(move |cx, pods, containers| {
-            let plugin = synchronize.clone();
-            async move { plugin.synchronize(&cx, pods, containers).await }
-        });
+        let plugin = plugin.clone();
+        table.synchronize = Some(Arc::new(move |cx, (pods, containers)| {
+            let plugin = plugin.clone();
+            Box::pin(async move { plugin.synchronize(&cx, pods, containers).await })
+        }));
     }
     let (written, configure) = (table.events(), plugin.clone());
+    table.configure = Some(Arc::new(move |cx, request| {
+        let plugin = configure.clone();
+        Box::pin(async move {
+            plugin.configure(&cx, request.config).await?;
+            Ok(wants(plugin.events(written)))
+        })
+    }));
+    table.shutdown = Some(Arc::new(move |cx, reason| {
+        let plugin = plugin.clone();
+        Box::pin(async move {
+            plugin.shutdown(&cx, reason).await;
+            Ok(())
+        })
+    }));
     table
-        .configure_call(move |cx, request| {
-            let plugin = configure.clone();
-            async move {
-                plugin.configure(&cx, request.config).await?;
-                Ok(plugin.events(written))
-            }
-        })
-        .shutdown_call(move |cx, reason| {
-            let plugin = plugin.clone();
-            async move { plugin.shutdown(&cx, reason).await }
-        })
 }

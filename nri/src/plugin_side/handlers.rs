@@ -67,17 +67,28 @@ pub(super) fn verdict(judged: Result<()>) -> ValidateContainerAdjustmentResponse
     }
 }
 
+/// The answer to Configure of who wants these events.
+pub(super) fn wants(events: EventMask) -> ConfigureResponse {
+    ConfigureResponse {
+        events: events.to_wire(),
+        failure_policy: None,
+    }
+}
+
+/// Methods that take a handler of one event: its arguments are fields of the request, and its answer becomes the reply.
 macro_rules! sugar {
-    ($($(#[$doc:meta])* $name:ident($($field:ident: $arg:ty),*) on $request:ident;)*) => {
+    ($Answer:ty => $reply:expr; $(
+        $(#[$doc:meta])* $name:ident($($field:ident: $arg:ty),*) on $request:ident;
+    )*) => {
         $($(#[$doc])*
         pub fn $name<F, Fut>(self, handler: F) -> Self
         where
             F: Fn($($arg),*) -> Fut + Send + Sync + 'static,
-            Fut: Future<Output = Result<()>> + Send + 'static,
+            Fut: Future<Output = Result<$Answer>> + Send + 'static,
         {
             self.on(move |request: $request| {
                 let done = handler($(request.$field.unwrap_or_default()),*);
-                async move { done.await.map(|()| Default::default()) }
+                async move { done.await.map($reply) }
             })
         })*
     };
@@ -133,25 +144,10 @@ impl Handlers {
         F: Fn(ConfigureRequest) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<EventMask>> + Send + 'static,
     {
-        self.configure_call(move |_, request| handler(request))
-    }
-
-    pub(crate) fn configure_call<F, Fut>(mut self, handler: F) -> Self
-    where
-        F: Fn(Context, ConfigureRequest) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<EventMask>> + Send + 'static,
-    {
-        let handler = Arc::new(handler);
-        self.configure = Some(Arc::new(move |cx, request| {
-            let done = handler(cx, request);
-            Box::pin(async move {
-                Ok(ConfigureResponse {
-                    events: done.await?.to_wire(),
-                    failure_policy: None,
-                })
-            })
-        }));
-        self
+        self.configure_answer(move |request| {
+            let done = handler(request);
+            async move { done.await.map(wants) }
+        })
     }
 
     /// As [`configure`](Self::configure), with the whole answer: what it says of failures goes before
@@ -166,102 +162,32 @@ impl Handlers {
     }
 
     /// Called once after `configure` with all there is; returns updates of what is listed.
-    pub fn synchronize<F, Fut>(self, handler: F) -> Self
+    pub fn synchronize<F, Fut>(mut self, handler: F) -> Self
     where
         F: Fn(Vec<PodSandbox>, Vec<Container>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Vec<ContainerUpdate>>> + Send + 'static,
     {
-        self.synchronize_call(move |_, pods, containers| handler(pods, containers))
-    }
-
-    pub(crate) fn synchronize_call<F, Fut>(mut self, handler: F) -> Self
-    where
-        F: Fn(Context, Vec<PodSandbox>, Vec<Container>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Vec<ContainerUpdate>>> + Send + 'static,
-    {
-        self.synchronize = Some(Arc::new(move |cx, (pods, containers)| {
-            Box::pin(handler(cx, pods, containers))
+        self.synchronize = Some(Arc::new(move |_, (pods, containers)| {
+            Box::pin(handler(pods, containers))
         }));
         self
     }
 
     /// Called when the runtime is about to close the connection, with the reason, which v1alpha1
     /// does not carry (NRI-1051).
-    pub fn shutdown<F, Fut>(self, handler: F) -> Self
+    pub fn shutdown<F, Fut>(mut self, handler: F) -> Self
     where
         F: Fn(String) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.shutdown_call(move |_, reason| handler(reason))
-    }
-
-    pub(crate) fn shutdown_call<F, Fut>(mut self, handler: F) -> Self
-    where
-        F: Fn(Context, String) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = ()> + Send + 'static,
-    {
-        self.shutdown = Some(Arc::new(move |cx, reason| {
-            let done = handler(cx, reason);
+        self.shutdown = Some(Arc::new(move |_, reason| {
+            let done = handler(reason);
             Box::pin(async move {
                 done.await;
                 Ok(())
             })
         }));
         self
-    }
-
-    /// May veto the container, adjust it, and update others.
-    pub fn create_container<F, Fut>(self, handler: F) -> Self
-    where
-        F: Fn(PodSandbox, Container) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(Option<ContainerAdjustment>, Vec<ContainerUpdate>)>>
-            + Send
-            + 'static,
-    {
-        self.on(move |r: CreateContainerRequest| {
-            let done = handler(r.pod.unwrap_or_default(), r.container.unwrap_or_default());
-            async move {
-                let (adjust, update) = done.await?;
-                Ok(CreateContainerResponse {
-                    adjust,
-                    update,
-                    evict: Vec::new(),
-                })
-            }
-        })
-    }
-
-    /// May veto the update, change it, and update others.
-    pub fn update_container<F, Fut>(self, handler: F) -> Self
-    where
-        F: Fn(PodSandbox, Container, LinuxResources) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Vec<ContainerUpdate>>> + Send + 'static,
-    {
-        self.on(move |r: UpdateContainerRequest| {
-            let done = handler(
-                r.pod.unwrap_or_default(),
-                r.container.unwrap_or_default(),
-                r.linux_resources.unwrap_or_default(),
-            );
-            async move {
-                Ok(UpdateContainerResponse {
-                    update: done.await?,
-                    evict: Vec::new(),
-                })
-            }
-        })
-    }
-
-    /// May update other containers.
-    pub fn stop_container<F, Fut>(self, handler: F) -> Self
-    where
-        F: Fn(PodSandbox, Container) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Vec<ContainerUpdate>>> + Send + 'static,
-    {
-        self.on(move |r: StopContainerRequest| {
-            let done = handler(r.pod.unwrap_or_default(), r.container.unwrap_or_default());
-            async move { done.await.map(stop_reply) }
-        })
     }
 
     /// Judges what all plugins together made of a container; an error rejects it with its text.
@@ -276,7 +202,7 @@ impl Handlers {
         })
     }
 
-    sugar! {
+    sugar! { () => |()| Default::default();
         /// The sandbox is ready but for this; an error vetoes it.
         run_pod_sandbox(pod: PodSandbox) on RunPodSandboxRequest;
         /// Before a pod's resources change: pod, overhead, resources; an error vetoes it.
@@ -304,6 +230,26 @@ impl Handlers {
             on PostUpdateContainerRequest;
         /// The container is about to be removed.
         remove_container(pod: PodSandbox, container: Container) on RemoveContainerRequest;
+    }
+
+    sugar! { (Option<ContainerAdjustment>, Vec<ContainerUpdate>) =>
+        |(adjust, update)| CreateContainerResponse { adjust, update, evict: Vec::new() };
+        /// May veto the container, adjust it, and update others.
+        create_container(pod: PodSandbox, container: Container) on CreateContainerRequest;
+    }
+
+    sugar! { Vec<ContainerUpdate> => |update| UpdateContainerResponse { update, evict: Vec::new() };
+        /// May veto the update, change it, and update others.
+        update_container(
+            pod: PodSandbox,
+            container: Container,
+            linux_resources: LinuxResources
+        ) on UpdateContainerRequest;
+    }
+
+    sugar! { Vec<ContainerUpdate> => stop_reply;
+        /// May update other containers.
+        stop_container(pod: PodSandbox, container: Container) on StopContainerRequest;
     }
 
     /// The events that have handlers.

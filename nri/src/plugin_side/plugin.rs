@@ -16,6 +16,22 @@ use crate::{
     },
 };
 
+/// Methods as they are where a plugin has not written them: `name(arguments) -> Answer` here is
+/// `async fn name(&self, cx: &Context, arguments) -> Result<Answer>` there.
+macro_rules! unwritten {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $Arg:ty),*) -> $Answer:ty;)*) => {
+        $($(#[$doc])*
+        fn $name(
+            &self,
+            cx: &Context,
+            $($arg: $Arg),*
+        ) -> impl Future<Output = Result<$Answer>> + Send {
+            let _ = (cx, $($arg),*);
+            Unwritten::new(Ok(<$Answer>::default()))
+        })*
+    };
+}
+
 /// A plugin: one value with its state, one method for each event.
 ///
 /// Write the methods you need, as `async fn`. **The plugin subscribes to the events whose methods it has
@@ -59,11 +75,10 @@ use crate::{
 /// - The runtime waits only so long ([`Context::time_left`]); then the method's future is dropped.
 /// - A runtime that keeps the rules calls one method at a time, but nothing here insists on it.
 pub trait Plugin: Send + Sync + 'static {
-    /// Called first on each connection, with the configuration that the runtime has for the plugin, often
-    /// none. An error ends the connection.
-    fn configure(&self, cx: &Context, config: String) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, config);
-        Unwritten::new(Ok(()))
+    unwritten! {
+        /// Called first on each connection, with the configuration that the runtime has for the plugin, often
+        /// none. An error ends the connection.
+        configure(config: String) -> ();
     }
 
     /// The events to subscribe to, asked after [`configure`](Plugin::configure); `written` are those with a
@@ -80,16 +95,10 @@ pub trait Plugin: Send + Sync + 'static {
         None
     }
 
-    /// Called once on each connection with all there is, before any event; returns updates of what is listed.
-    /// What the plugin knows and is not listed is gone.
-    fn synchronize(
-        &self,
-        cx: &Context,
-        pods: Vec<PodSandbox>,
-        containers: Vec<Container>,
-    ) -> impl Future<Output = Result<Vec<ContainerUpdate>>> + Send {
-        let _ = (cx, pods, containers);
-        Unwritten::new(Ok(Vec::new()))
+    unwritten! {
+        /// Called once on each connection with all there is, before any event; returns updates of what is listed.
+        /// What the plugin knows and is not listed is gone.
+        synchronize(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Vec<ContainerUpdate>;
     }
 
     /// The runtime is about to close the connection, for this reason; v1alpha1 does not carry one, and it is
@@ -99,169 +108,49 @@ pub trait Plugin: Send + Sync + 'static {
         Unwritten::new(())
     }
 
-    /// The sandbox is ready but for this; an error vetoes it.
-    fn run_pod_sandbox(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod);
-        Unwritten::new(Ok(()))
-    }
-
-    /// Experimental: RunPodSandbox, with an answer. Write this one instead of [`run_pod_sandbox`](Self::run_pod_sandbox) to
-    /// give the pod addresses, in the network namespace that the message names; they are yours to take back at
-    /// [`stop_pod_sandbox`](Self::stop_pod_sandbox).
-    ///
-    /// This is pull request 295 of containerd/nri. Runtimes that do not know it, all of NRI v0.12.5, ignore the answer.
-    fn adjust_pod_sandbox(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-    ) -> impl Future<Output = Result<PodSandboxAdjustment>> + Send {
-        let _ = (cx, pod);
-        Unwritten::new(Ok(PodSandboxAdjustment::default()))
-    }
-
-    /// Before a pod's resources change to `resources`, with `overhead` for the sandbox; an error vetoes it.
-    fn update_pod_sandbox(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        overhead: LinuxResources,
-        resources: LinuxResources,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod, overhead, resources);
-        Unwritten::new(Ok(()))
-    }
-
-    /// A pod's resources have changed.
-    fn post_update_pod_sandbox(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod);
-        Unwritten::new(Ok(()))
-    }
-
-    /// All containers are stopped, nothing is torn down yet.
-    fn stop_pod_sandbox(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod);
-        Unwritten::new(Ok(()))
-    }
-
-    /// The pod is about to leave the list.
-    fn remove_pod_sandbox(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod);
-        Unwritten::new(Ok(()))
-    }
-
-    /// May veto the container, adjust it, update others and evict others.
-    fn create_container(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        container: Container,
-    ) -> impl Future<Output = Result<CreateAnswer>> + Send {
-        let _ = (cx, pod, container);
-        Unwritten::new(Ok(CreateAnswer::default()))
-    }
-
-    /// The container is in the runtime's list.
-    fn post_create_container(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        container: Container,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod, container);
-        Unwritten::new(Ok(()))
-    }
-
-    /// The container's process is about to start; an error vetoes it.
-    fn start_container(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        container: Container,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod, container);
-        Unwritten::new(Ok(()))
-    }
-
-    /// The container's process has started.
-    fn post_start_container(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        container: Container,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod, container);
-        Unwritten::new(Ok(()))
-    }
-
-    /// May veto the update to `resources`, change it, update others and evict others.
-    fn update_container(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        container: Container,
-        resources: LinuxResources,
-    ) -> impl Future<Output = Result<UpdateAnswer>> + Send {
-        let _ = (cx, pod, container, resources);
-        Unwritten::new(Ok(UpdateAnswer::default()))
-    }
-
-    /// A container's resources have changed.
-    fn post_update_container(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        container: Container,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod, container);
-        Unwritten::new(Ok(()))
-    }
-
-    /// The container stops, or has ended by itself; may update others.
-    fn stop_container(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        container: Container,
-    ) -> impl Future<Output = Result<Vec<ContainerUpdate>>> + Send {
-        let _ = (cx, pod, container);
-        Unwritten::new(Ok(Vec::new()))
-    }
-
-    /// The container is about to be removed.
-    fn remove_container(
-        &self,
-        cx: &Context,
-        pod: PodSandbox,
-        container: Container,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, pod, container);
-        Unwritten::new(Ok(()))
-    }
-
-    /// Judges what all plugins together made of a container; an error rejects it with its text.
-    fn validate_container_adjustment(
-        &self,
-        cx: &Context,
-        request: ValidateContainerAdjustmentRequest,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (cx, request);
-        Unwritten::new(Ok(()))
+    unwritten! {
+        /// The sandbox is ready but for this; an error vetoes it.
+        run_pod_sandbox(pod: PodSandbox) -> ();
+        /// Experimental: RunPodSandbox, with an answer. Write this one instead of [`run_pod_sandbox`](Self::run_pod_sandbox) to
+        /// give the pod addresses, in the network namespace that the message names; they are yours to take back at
+        /// [`stop_pod_sandbox`](Self::stop_pod_sandbox).
+        ///
+        /// This is pull request 295 of containerd/nri. Runtimes that do not know it, all of NRI v0.12.5, ignore the answer.
+        adjust_pod_sandbox(pod: PodSandbox) -> PodSandboxAdjustment;
+        /// Before a pod's resources change to `resources`, with `overhead` for the sandbox; an error vetoes it.
+        update_pod_sandbox(
+            pod: PodSandbox,
+            overhead: LinuxResources,
+            resources: LinuxResources
+        ) -> ();
+        /// A pod's resources have changed.
+        post_update_pod_sandbox(pod: PodSandbox) -> ();
+        /// All containers are stopped, nothing is torn down yet.
+        stop_pod_sandbox(pod: PodSandbox) -> ();
+        /// The pod is about to leave the list.
+        remove_pod_sandbox(pod: PodSandbox) -> ();
+        /// May veto the container, adjust it, update others and evict others.
+        create_container(pod: PodSandbox, container: Container) -> CreateAnswer;
+        /// The container is in the runtime's list.
+        post_create_container(pod: PodSandbox, container: Container) -> ();
+        /// The container's process is about to start; an error vetoes it.
+        start_container(pod: PodSandbox, container: Container) -> ();
+        /// The container's process has started.
+        post_start_container(pod: PodSandbox, container: Container) -> ();
+        /// May veto the update to `resources`, change it, update others and evict others.
+        update_container(
+            pod: PodSandbox,
+            container: Container,
+            resources: LinuxResources
+        ) -> UpdateAnswer;
+        /// A container's resources have changed.
+        post_update_container(pod: PodSandbox, container: Container) -> ();
+        /// The container stops, or has ended by itself; may update others.
+        stop_container(pod: PodSandbox, container: Container) -> Vec<ContainerUpdate>;
+        /// The container is about to be removed.
+        remove_container(pod: PodSandbox, container: Container) -> ();
+        /// Judges what all plugins together made of a container; an error rejects it with its text.
+        validate_container_adjustment(request: ValidateContainerAdjustmentRequest) -> ();
     }
 }
 

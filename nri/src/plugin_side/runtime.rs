@@ -59,7 +59,7 @@ pub struct Runtime {
 }
 
 /// The present connection, and how far it has come.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Link {
     client: Option<Client>,
     info: Arc<RuntimeInfo>,
@@ -91,13 +91,19 @@ impl Runtime {
         let request = UpdateContainersRequest { update, evict }.to_wire();
         let mut pause = ASK_AGAIN;
         loop {
-            let (client, info, settling) = self.present()?;
+            let Link {
+                client,
+                info,
+                synchronized,
+            } = self.link.borrow().clone();
+            let client =
+                client.ok_or_else(|| CallError::Lost("not connected to a runtime".into()))?;
             let (service, limit) = (info.protocol.runtime_service(), info.request_timeout);
             let asked = client.call(service, "UpdateContainers", request.clone(), limit);
             match asked.await {
                 Err(CallError::Status(early))
                     if early.is(Code::FailedPrecondition)
-                        && settling.is_some_and(|at| at.elapsed() < SETTLING) =>
+                        && matches!(synchronized, Some(Ok(at)) if at.elapsed() < SETTLING) =>
                 {
                     sleep(pause).await;
                     pause *= 2;
@@ -157,19 +163,6 @@ impl Runtime {
 
     pub(crate) fn known(&self) -> Arc<RuntimeInfo> {
         self.link.borrow().info.clone()
-    }
-
-    #[allow(
-        clippy::type_complexity,
-        reason = "what one call needs, taken under one lock"
-    )]
-    fn present(&self) -> Result<(Client, Arc<RuntimeInfo>, Option<Instant>), CallError> {
-        let link = self.link.borrow();
-        let client = link.client.clone();
-        let client = client.ok_or_else(|| CallError::Lost("not connected to a runtime".into()))?;
-        let since = link.synchronized.as_ref();
-        let since = since.and_then(|outcome| outcome.as_ref().ok().copied());
-        Ok((client, link.info.clone(), since))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::wire::{
     mux::{self, FrameReader, MAX_FRAME, MuxError, SHORT_FRAME},
     rpc::{
         Code,
-        envelope::{HEADER, REQUEST, RESPONSE},
+        envelope::{HEADER, REQUEST, RESPONSE, header, parse_header},
     },
 };
 
@@ -129,12 +129,9 @@ impl Message {
 
     /// As frames on the socket.
     pub fn frames(&self) -> Vec<u8> {
-        let mut message = Vec::with_capacity(HEADER + self.body.len());
-        let length = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
-        message.extend(length.to_be_bytes());
-        message.extend(self.stream.to_be_bytes());
-        message.extend([self.kind, self.flags]);
-        message.extend(&self.body);
+        let mut head = header(self.body.len(), self.stream, self.kind);
+        head[HEADER - 1] = self.flags;
+        let message = [&head[..], &self.body].concat();
         let first = match message.len() {
             short @ ..=SHORT_FRAME => short,
             _ => HEADER,
@@ -190,11 +187,10 @@ impl Reader {
 }
 
 fn take(connection: u32, pending: &mut Vec<u8>) -> Result<Option<Message>, Broken> {
-    let (Some((length, stream)), Some(&[kind, flags])) = (words(pending), pending.get(8..HEADER))
-    else {
+    let Some(&head) = pending.first_chunk() else {
         return Ok(None);
     };
-    let length = length as usize;
+    let (length, stream, kind) = parse_header(head);
     if length > MAX_FRAME {
         return Err(Broken::TooLong {
             what: "a message",
@@ -215,16 +211,9 @@ fn take(connection: u32, pending: &mut Vec<u8>) -> Result<Option<Message>, Broke
         connection,
         stream,
         kind,
-        flags,
+        flags: head[HEADER - 1],
         body,
     }))
-}
-
-/// Two numbers at the start.
-fn words(bytes: &[u8]) -> Option<(u32, u32)> {
-    let &[a, b, c, d, e, f, g, h] = bytes.first_chunk::<8>()?;
-    let first = u32::from_be_bytes([a, b, c, d]);
-    Some((first, u32::from_be_bytes([e, f, g, h])))
 }
 
 #[cfg(test)]
@@ -258,7 +247,7 @@ mod tests {
     #[test]
     fn a_long_message_begins_in_a_short_frame() {
         let bytes = message(5000).frames();
-        assert_eq!(words(&bytes), Some((TO_RUNTIME, 10)));
+        assert_eq!(bytes[..8], mux::header(TO_RUNTIME, 10));
     }
 
     #[test]

@@ -95,7 +95,13 @@ impl Builder {
         }
         let socket = dir.path().join("nri.sock");
         let nri = self.adaptation(&memory, &socket).await?;
-        Ok(FakeRuntime::new(nri, memory, socket, dir, self))
+        Ok(FakeRuntime {
+            nri,
+            memory,
+            socket,
+            _dir: dir,
+            builder: self,
+        })
     }
 
     pub(super) fn filled_pod(&self, memory: &Memory, mut pod: PodSandbox) -> PodSandbox {

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use proto_nri::{
-    Container, LinuxContainer, LinuxNamespace, LinuxPodSandbox, LinuxResources, Mount, PodSandbox,
-};
+use proto_nri::{Container, LinuxContainer, LinuxPodSandbox, LinuxResources, Mount, PodSandbox};
 
 /// A pod of this name in the namespace `default`.
 pub fn pod(name: impl Into<String>) -> PodBuilder {
@@ -65,16 +63,6 @@ impl PodBuilder {
 
     pub fn runtime_handler(mut self, handler: impl Into<String>) -> Self {
         self.0.runtime_handler = handler.into();
-        self
-    }
-
-    /// A Linux namespace, such as `network` at `/run/netns/web`.
-    pub fn linux_namespace(mut self, kind: impl Into<String>, path: impl Into<String>) -> Self {
-        let linux = self.0.linux.get_or_insert_default();
-        linux.namespaces.push(LinuxNamespace {
-            r#type: kind.into(),
-            path: path.into(),
-        });
         self
     }
 

@@ -43,30 +43,14 @@ pub type Removed = Vec<Delivery>;
 
 /// A runtime without containers. When it is dropped, its plugins are let go and its socket is gone.
 pub struct FakeRuntime {
-    nri: Adaptation,
-    memory: Arc<Memory>,
-    socket: PathBuf,
-    _dir: TempDir,
-    builder: Builder,
+    pub(super) nri: Adaptation,
+    pub(super) memory: Arc<Memory>,
+    pub(super) socket: PathBuf,
+    pub(super) _dir: TempDir,
+    pub(super) builder: Builder,
 }
 
 impl FakeRuntime {
-    pub(super) fn new(
-        nri: Adaptation,
-        memory: Arc<Memory>,
-        socket: PathBuf,
-        dir: TempDir,
-        builder: Builder,
-    ) -> Self {
-        Self {
-            nri,
-            memory,
-            socket,
-            _dir: dir,
-            builder,
-        }
-    }
-
     /// A plain one, without plugins.
     ///
     /// # Errors

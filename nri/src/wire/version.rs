@@ -10,10 +10,11 @@
 //! Both versions have the same messages with the same numbers, so a version is a service name.
 //! v1beta1 follows a draft that upstream has withdrawn; a plugin gets it only if it asks for it.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
+use parking_lot::Mutex;
 use proto_nri::Event;
 
+#[cfg(feature = "stub")]
+use crate::mask::EVENTS;
 use crate::{
     wire::event::has_state_change,
     wire::rpc::{CallError, Code, Methods},
@@ -29,32 +30,6 @@ pub enum Version {
     V1Alpha1,
     V1Beta1,
 }
-
-/// What a runtime serves.
-const RUNTIME_METHODS: &[&str] = &["RegisterPlugin", "UpdateContainers"];
-
-/// What a plugin serves, all events and controls.
-#[cfg(feature = "stub")]
-const PLUGIN_METHODS: &[&str] = &[
-    "Configure",
-    "Synchronize",
-    "Shutdown",
-    "RunPodSandbox",
-    "UpdatePodSandbox",
-    "PostUpdatePodSandbox",
-    "StopPodSandbox",
-    "RemovePodSandbox",
-    "CreateContainer",
-    "PostCreateContainer",
-    "StartContainer",
-    "PostStartContainer",
-    "UpdateContainer",
-    "PostUpdateContainer",
-    "StopContainer",
-    "RemoveContainer",
-    "ValidateContainerAdjustment",
-    "StateChange",
-];
 
 impl Version {
     /// The service a plugin of this version serves (NRI-130, NRI-1000).
@@ -73,22 +48,12 @@ impl Version {
         }
     }
 
-    /// The version of a service that a plugin serves.
-    #[cfg(feature = "stub")]
-    pub(crate) fn of_plugin_service(service: &str) -> Self {
-        if service == Self::V1Beta1.plugin_service() {
-            Self::V1Beta1
-        } else {
-            Self::V1Alpha1
-        }
-    }
-
-    /// The version whose runtime service this is.
-    pub(crate) fn of_runtime_service(service: &str) -> Self {
-        if service == Self::V1Beta1.runtime_service() {
-            Self::V1Beta1
-        } else {
-            Self::V1Alpha1
+    /// The version of a service, the plugin's or the runtime's.
+    pub(crate) fn of_service(service: &str) -> Self {
+        let beta = Self::V1Beta1;
+        match [beta.plugin_service(), beta.runtime_service()].contains(&service) {
+            true => beta,
+            false => Self::V1Alpha1,
         }
     }
 
@@ -105,26 +70,27 @@ impl Version {
 pub(crate) fn runtime_services() -> [Methods; 2] {
     [Version::V1Alpha1, Version::V1Beta1].map(|v| Methods {
         service: v.runtime_service(),
-        methods: RUNTIME_METHODS,
+        methods: vec!["RegisterPlugin", "UpdateContainers"],
     })
 }
 
 /// Both plugin services: the runtime calls the one that fits the registration (NRI-1042).
 #[cfg(feature = "stub")]
 pub(crate) fn plugin_services() -> [Methods; 2] {
-    [Version::V1Alpha1, Version::V1Beta1].map(|v| Methods {
-        service: v.plugin_service(),
-        methods: match v {
-            Version::V1Alpha1 => PLUGIN_METHODS,
-            // v1beta1 has no StateChange (table 10.1).
-            Version::V1Beta1 => &PLUGIN_METHODS[..PLUGIN_METHODS.len() - 1],
-        },
+    [Version::V1Alpha1, Version::V1Beta1].map(|v| {
+        let controls = ["Configure", "Synchronize", "Shutdown"].into_iter();
+        let mut methods: Vec<_> = controls.chain(EVENTS.map(|(_, name)| name)).collect();
+        // v1beta1 has no StateChange (table 10.1).
+        if v == Version::V1Alpha1 {
+            methods.push("StateChange");
+        }
+        let service = v.plugin_service();
+        Methods { service, methods }
     })
 }
 
 /// How a plugin takes the nine plain events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Style {
     /// Not asked yet; the first call decides.
     Untried,
@@ -136,23 +102,18 @@ pub(crate) enum Style {
 
 /// The style of one plugin. Only `peer.rs` changes it, and only once.
 #[derive(Debug)]
-pub(crate) struct StyleCell(AtomicU8);
+pub(crate) struct StyleCell(Mutex<Style>);
 
 impl StyleCell {
     pub(crate) fn new(version: Version) -> Self {
-        let style = match version {
+        Self(Mutex::new(match version {
             Version::V1Alpha1 => Style::Untried,
             Version::V1Beta1 => Style::Dedicated,
-        };
-        Self(AtomicU8::new(style as u8))
+        }))
     }
 
     pub(crate) fn get(&self) -> Style {
-        match self.0.load(Ordering::SeqCst) {
-            0 => Style::Untried,
-            1 => Style::Dedicated,
-            _ => Style::StateChange,
-        }
+        *self.0.lock()
     }
 
     /// Learns from the answer to a dedicated call. True: send the same event as `StateChange`.
@@ -168,12 +129,10 @@ impl StyleCell {
             }
             _ => false,
         };
-        let style = if old {
-            Style::StateChange
-        } else {
-            Style::Dedicated
+        *self.0.lock() = match old {
+            true => Style::StateChange,
+            false => Style::Dedicated,
         };
-        self.0.store(style as u8, Ordering::SeqCst);
         old
     }
 }

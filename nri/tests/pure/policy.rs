@@ -20,7 +20,6 @@ fn outcomes() -> Vec<Outcome> {
         Outcome::TimedOut,
         Outcome::Lost(why()),
         Outcome::Garbled(why()),
-        Outcome::Panicked(why()),
         Outcome::Conflict(why()),
         Outcome::Denied(why()),
         Outcome::Skipped,
@@ -89,7 +88,6 @@ fn a_refusal_vetoes_every_setup_event_and_names_plugin_event_and_cause() {
             let vetoes = matches!(
                 outcome,
                 Outcome::Refused(_)
-                    | Outcome::Panicked(_)
                     | Outcome::Conflict(_)
                     | Outcome::Denied(_)
                     | Outcome::Cancelled
@@ -282,7 +280,6 @@ fn only_teardown_that_a_must_run_plugin_did_not_acknowledge_is_journalled() {
             outcome,
             Outcome::Answered
                 | Outcome::Refused(_)
-                | Outcome::Panicked(_)
                 | Outcome::Conflict(_)
                 | Outcome::Denied(_)
                 | Outcome::NotSubscribed

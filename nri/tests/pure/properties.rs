@@ -10,7 +10,7 @@ use nri::{
     owners::Owner,
 };
 use proptest::{prelude::*, sample::select};
-use proto_nri::{ContainerAdjustment, CreateContainerResponse, Field, StopContainerResponse};
+use proto_nri::{ContainerAdjustment, CreateContainerResponse, Field};
 
 use crate::support::*;
 
@@ -227,8 +227,7 @@ proptest! {
         for (who, container, value) in &shares {
             let mut update = nri::adjust::update(container.to_string(), false);
             update.cpu_shares(*value);
-            let answer = StopContainerResponse { update: vec![update] };
-            let conflicts = merge.apply(&plugin(IDS[*who]), answer);
+            let conflicts = merge.apply(&plugin(IDS[*who]), vec![update]);
             let known = first.contains_key(&container.to_string());
             prop_assert_eq!(conflicts.len(), usize::from(known));
             if let (Some(conflict), Some((by, _))) = (conflicts.first(), first.get(&container.to_string())) {

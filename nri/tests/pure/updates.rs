@@ -2,11 +2,11 @@
 
 use nri::{
     adjust::{self, SetResources},
-    merge::{MergeError, StopMerge, SyncMerge, UpdateMerge},
+    merge::{MergeError, StopMerge, UpdateMerge},
 };
 use proto_nri::{
     Container, ContainerEviction, ContainerUpdate, CreateContainerResponse, Field, LinuxResources,
-    StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+    UpdateContainerRequest, UpdateContainerResponse,
 };
 
 use crate::support::*;
@@ -268,9 +268,7 @@ fn device_rules_cannot_be_updated() {
 #[test]
 fn a_conflict_cannot_fail_a_stop_and_the_first_wins() {
     let mut merge = StopMerge::new();
-    let stop = |shares, id: &str| StopContainerResponse {
-        update: vec![update("o", |u| u.cpu_shares(shares)), update(id, |u| u)],
-    };
+    let stop = |shares, id: &str| vec![update("o", |u| u.cpu_shares(shares)), update(id, |u| u)];
     assert_eq!(merge.apply(&plugin("10-a"), stop(1, "p")), []);
     let conflicts = merge.apply(&plugin("20-b"), stop(2, "q"));
     assert_eq!(conflicts.len(), 1);
@@ -285,10 +283,10 @@ fn a_conflict_cannot_fail_a_stop_and_the_first_wins() {
     let o = resources_of(&merged.update[0]);
     assert_eq!(o.cpu.and_then(|c| c.shares).map(|s| s.value), Some(1));
 
-    let mut sync = SyncMerge::new();
-    assert_eq!(sync.apply(&plugin("10-a"), stop(1, "p").update), []);
+    let mut sync = StopMerge::new();
+    assert_eq!(sync.apply(&plugin("10-a"), stop(1, "p")), []);
     assert_eq!(
-        sync.apply(&plugin("20-b"), stop(2, "q").update).len(),
+        sync.apply(&plugin("20-b"), stop(2, "q")).len(),
         1,
         "NRI-317"
     );

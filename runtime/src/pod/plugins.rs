@@ -139,7 +139,6 @@ fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
         From::TimedOut => To::TimedOut,
         From::Lost(reason) => To::Lost(reason.clone()),
         From::Garbled(reason) => To::Garbled(reason.clone()),
-        From::Panicked(reason) => To::Panicked(reason.clone()),
         From::Conflict(reason) => To::Conflict(reason.clone()),
         From::Denied(reason) => To::Denied(reason.clone()),
         From::Skipped => To::Skipped,

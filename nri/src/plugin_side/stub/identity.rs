@@ -44,17 +44,14 @@ fn identity(
         (a, b) => a.or(b),
     };
     let name = name.or(env_name);
-    Ok(match (index, name) {
-        (Some(index), Some(name)) => PluginId::new(index, name)?,
-        (Some(index), None) => PluginId::new(index, base)?,
-        (None, name) => {
+    let (index, of_file) = match index {
+        Some(index) => (index, base.to_owned()),
+        None => {
             let file: PluginId = base.parse()?;
-            match name {
-                Some(name) => PluginId::new(file.index, name)?,
-                None => file,
-            }
+            (file.index, file.name)
         }
-    })
+    };
+    Ok(PluginId::new(index, name.unwrap_or(of_file))?)
 }
 
 /// Takes the socket the runtime has given to a launched plugin (NRI-121).

@@ -342,11 +342,6 @@ impl Stub {
         }
     }
 
-    /// The NRI version that the plugin said it speaks: this library's.
-    pub fn nri_version(&self) -> &'static str {
-        NRI_VERSION
-    }
-
     /// Identity that the plugin registered with.
     pub fn id(&self) -> &PluginId {
         &self.id

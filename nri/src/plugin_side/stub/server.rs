@@ -43,7 +43,7 @@ impl Serve for PluginServer {
             *dismissed = Some(reason.reason);
         }
         let call = Call {
-            version: Version::of_plugin_service(service),
+            version: Version::of_service(service),
             deadline: limit.map(|limit| Instant::now() + limit),
         };
         let answer = self.service.answer(method, payload, call).await;

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use protobuf::EnumOrUnknown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ttrpc::{
@@ -50,7 +50,7 @@ pub(crate) trait Serve: Send + Sync + 'static {
 /// The methods of one service.
 pub(crate) struct Methods {
     pub(crate) service: &'static str,
-    pub(crate) methods: &'static [&'static str],
+    pub(crate) methods: Vec<&'static str>,
 }
 
 /// A running server. Dropping it ends it, with all handlers.
@@ -179,12 +179,8 @@ impl Gate {
         Entered(self.clone())
     }
 
-    fn reader(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.reader.lock()
-    }
-
     fn wake(&self) {
-        let waker = self.reader().take();
+        let waker = self.reader.lock().take();
         waker.into_iter().for_each(Waker::wake);
     }
 }
@@ -210,7 +206,7 @@ impl AsyncRead for Gated {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.is_shut() {
-            *self.gate.reader() = Some(cx.waker().clone());
+            *self.gate.reader.lock() = Some(cx.waker().clone());
             // Checked again: a call that ended in between has found no waker.
             if self.is_shut() {
                 return Poll::Pending;
