@@ -7,7 +7,7 @@
 
 use nri::{
     Context, CreateAnswer, Error, Plugin,
-    adjust::Adjust,
+    adjust::{Adjust, RLIMITS},
     proto::{Container, ContainerAdjustment, PodSandbox},
 };
 use serde::Deserialize;
@@ -20,25 +20,6 @@ use crate::{
 };
 
 const KEYS: [&str; 2] = ["ulimits.noderesource.dev", "ulimits.nri.containerd.io"];
-
-const TYPES: [&str; 16] = [
-    "AS",
-    "CORE",
-    "CPU",
-    "DATA",
-    "FSIZE",
-    "LOCKS",
-    "MEMLOCK",
-    "MSGQUEUE",
-    "NICE",
-    "NOFILE",
-    "NPROC",
-    "RSS",
-    "RTPRIO",
-    "RTTIME",
-    "SIGPENDING",
-    "STACK",
-];
 
 #[derive(Debug, Deserialize)]
 struct Ulimit {
@@ -107,5 +88,5 @@ impl UlimitAdjuster {
 fn canonical(kind: &str) -> Option<String> {
     let upper = kind.to_ascii_uppercase();
     let bare = upper.strip_prefix("RLIMIT_").unwrap_or(&upper);
-    TYPES.contains(&bare).then(|| format!("RLIMIT_{bare}"))
+    RLIMITS.contains(&bare).then(|| format!("RLIMIT_{bare}"))
 }

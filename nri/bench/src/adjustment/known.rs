@@ -65,24 +65,6 @@ pub(super) const MOUNT_OPTIONS: &[&str] = &[
     "tmpcopyup",
     "unbindable",
 ];
-pub(super) const RLIMITS: &[&str] = &[
-    "AS",
-    "CORE",
-    "CPU",
-    "DATA",
-    "FSIZE",
-    "LOCKS",
-    "MEMLOCK",
-    "MSGQUEUE",
-    "NICE",
-    "NOFILE",
-    "NPROC",
-    "RSS",
-    "RTPRIO",
-    "RTTIME",
-    "SIGPENDING",
-    "STACK",
-];
 pub(super) const NAMESPACES: &[&str] = &[
     "cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts",
 ];

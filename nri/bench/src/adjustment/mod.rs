@@ -7,6 +7,7 @@ mod known;
 use std::path::Path;
 
 use nri::{
+    adjust::RLIMITS,
     owners::removal,
     proto::{
         ContainerAdjustment, Hook, IoPrioClass, LinuxContainerAdjustment, LinuxDevice,
@@ -14,7 +15,7 @@ use nri::{
     },
 };
 
-use known::{MOUNT_OPTIONS, NAMESPACES, RLIMITS, SYSCTLS};
+use known::{MOUNT_OPTIONS, NAMESPACES, SYSCTLS};
 
 /// Everything wrong, a line each.
 pub fn wrong(adjust: &ContainerAdjustment) -> Vec<String> {
