@@ -14,8 +14,8 @@ use std::{
 
 use nri::{
     Context, CreateAnswer, Error, Plugin,
-    adjust::{Adjust, HookKind, Strip},
-    proto::{Container, ContainerAdjustment, Hook, OptionalInt, PodSandbox},
+    adjust::{Adjust, HookKind},
+    proto::{Container, Hook, OptionalInt, PodSandbox},
 };
 use regex_lite::Regex;
 use serde::Deserialize;
@@ -128,16 +128,6 @@ impl Plugin for HookInjector {
         pod: PodSandbox,
         container: Container,
     ) -> Result<CreateAnswer, Error> {
-        Ok(self.adjust(&pod, &container)?.into())
-    }
-}
-
-impl HookInjector {
-    fn adjust(
-        &self,
-        pod: &PodSandbox,
-        container: &Container,
-    ) -> Result<Option<ContainerAdjustment>, Error> {
         let read;
         let known = match &self.fixed {
             Some(fixed) => fixed,
@@ -148,19 +138,19 @@ impl HookInjector {
         };
         let mut annotations = container.annotations.clone();
         annotations.extend(pod.annotations.clone());
-        let mut adjust = ContainerAdjustment::default();
+        let mut answer = CreateAnswer::default();
         for known in known {
-            if !known.when.hold(&annotations, container)? {
+            if !known.when.hold(&annotations, &container)? {
                 continue;
             }
-            let (container, path) = (display(pod, container), &known.hook.path);
+            let (container, path) = (display(&pod, &container), &known.hook.path);
             self.log
                 .debug(format_args!("{container}: {path} at {:?}", known.stages));
             for stage in &known.stages {
-                adjust.add_hook(*stage, known.hook.clone());
+                answer.adjust.add_hook(*stage, known.hook.clone());
             }
         }
-        Ok(adjust.strip())
+        Ok(answer)
     }
 }
 
