@@ -6,14 +6,14 @@ use std::{
     fmt::Write as _,
 };
 
-use nri::record::Failure;
+use nri::record::{Failure, Side};
 use serde_json::Value;
 
 use super::{
     expected::expected,
     toml::{inline, key, quoted},
 };
-use crate::replay::{Act, Answer, Call, Script};
+use crate::replay::{Answer, Call, Script};
 
 /// What a runtime fills in by itself.
 const OF_THE_RUNTIME: [&str; 8] = [
@@ -30,11 +30,8 @@ const OF_THE_RUNTIME: [&str; 8] = [
 /// A scenario that does the same again.
 pub fn scenario(script: &Script) -> String {
     let mut told = Told::default();
-    for act in &script.acts {
-        if let Act::Call(call) = act {
-            told.call(call);
-        }
-    }
+    let calls = script.calls.iter().filter(|c| c.from == Side::Runtime);
+    calls.for_each(|call| told.call(call));
     let mut out = String::from(
         "# Run it: nri-bench run THIS -- ./my-plugin      Every key: docs/bench.md of cairn\n",
     );

@@ -42,6 +42,14 @@ pub enum Speaks {
     V1Beta1,
 }
 
+/// Who a plugin is that nothing is said of.
+pub fn unnamed() -> PluginId {
+    PluginId {
+        index: "10".to_owned(),
+        name: "plugin".to_owned(),
+    }
+}
+
 /// A scenario, checked.
 #[derive(Debug, Clone)]
 pub struct Scenario {
