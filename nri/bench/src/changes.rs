@@ -6,7 +6,7 @@ use nri::{
     proto::Field,
 };
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// One field or key that has an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -38,11 +38,6 @@ pub fn changes(owners: &ContainerOwners, container: &Value, adjust: &Value) -> V
         }
     }
     all
-}
-
-/// Resources as [`changes`] wants its sides.
-pub fn of_resources(resources: &Value) -> Value {
-    json!({"linux": {"resources": resources}})
 }
 
 fn change(what: String, owner: &Owner, before: Option<String>, after: Option<String>) -> Change {

@@ -157,7 +157,7 @@ impl Replay {
                 let left = calls.len() - played - 1;
                 let step = self.report.steps.last_mut();
                 step.into_iter().for_each(|step| {
-                    step.failures.push(format!(
+                    step.fail(format!(
                         "the plugin is not there any more: {left} later ones were not played"
                     ));
                 });
@@ -218,8 +218,7 @@ impl Replay {
         };
         if beta != self.script.beta {
             let (now, then) = (version(beta), version(self.script.beta));
-            step.notes
-                .push(format!("it speaks {now}, the recorded one {then}"));
+            step.note(format!("it speaks {now}, the recorded one {then}"));
         }
         self.report.plugins = vec![registered.plugin];
         // v1beta1 has no StateChange.
@@ -293,9 +292,7 @@ impl Replay {
         };
         match call.answer.as_value() {
             Some(recorded) => step.differences = differ::differences(&recorded, &now),
-            None => step
-                .notes
-                .push("the recorded answer is not on file: not compared".to_owned()),
+            None => step.note("the recorded answer is not on file: not compared"),
         }
         step.outcome = Some(match (outcome, step.differences.is_empty()) {
             (SAME, false) => DIFFERENT,
