@@ -148,6 +148,7 @@ impl Bench {
         if !matches!(steps.first().map(|s| &s.act), Some(Act::Join { .. })) {
             let join = Step {
                 line: 1,
+                what: "join".to_owned(),
                 act: Act::Join {
                     pods: 0,
                     containers: 0,

@@ -23,8 +23,8 @@ type Came<T> = Result<T, Failed>;
 impl Bench {
     pub(super) async fn act(&mut self, step: &Step, report: &mut StepReport) -> Result<(), Over> {
         let expect = &step.expect;
-        let name = step.act.name();
-        report.title = name.to_owned();
+        let name = &step.what;
+        report.title.clone_from(name);
         match &step.act {
             Act::Join { plugins, .. } => self.join(plugins, expect, report).await?,
             Act::Crash => self.crash(report).await?,
@@ -66,15 +66,15 @@ impl Bench {
                     self.others(&stopped.merged.update, &[], expect, report);
                 }
             }
-            other => self.plain(step, other, report).await?,
+            _ => self.plain(step, report).await?,
         }
         Ok(())
     }
 
     /// Steps without anything in the answer.
-    async fn plain(&self, step: &Step, act: &Act, report: &mut StepReport) -> Result<(), Misuse> {
+    async fn plain(&self, step: &Step, report: &mut StepReport) -> Result<(), Misuse> {
         let runtime = &self.runtime;
-        let (about, came) = match act {
+        let (about, came) = match &step.act {
             Act::RunPod(name) => (name, runtime.run_pod(self.pod(name)).await.map(drop)),
             Act::UpdatePod {
                 pod,
@@ -91,9 +91,9 @@ impl Bench {
             Act::Remove(name) => (name, runtime.remove_container(name).await.map(drop)),
             Act::StopPod(name) => (name, runtime.stop_pod(name).await.map(drop)),
             Act::RemovePod(name) => (name, runtime.remove_pod(name).await.map(drop)),
-            other => unreachable!("{} is no plain step", other.name()),
+            _ => unreachable!("{} is no plain step", step.what),
         };
-        report.title = format!("{} {about}", act.name());
+        report.title = format!("{} {about}", step.what);
         settle(step, came, report)?;
         Ok(())
     }
