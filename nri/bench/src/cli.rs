@@ -187,7 +187,7 @@ fn say(out: &mut dyn Write, text: &str) -> Result<(), String> {
 
 fn begin(file: Option<&Path>, plugin: Option<&str>) -> Result<String, String> {
     let Some(path) = file else {
-        return Ok(init::template());
+        return Ok(init::TEMPLATE.to_owned());
     };
     let in_file = |e: String| format!("{}: {e}", path.display());
     let text = match path.to_str() {

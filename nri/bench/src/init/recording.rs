@@ -54,17 +54,13 @@ struct Told {
     plugin: String,
     objects: String,
     steps: String,
-    join: Join,
+    joined: bool,
+    /// What is expected of the plugin when it joins.
+    of_join: String,
     names: BTreeSet<String>,
     /// Names in the scenario, by id.
     pods: BTreeMap<String, Object>,
     containers: BTreeMap<String, Object>,
-}
-
-#[derive(Default)]
-struct Join {
-    done: bool,
-    expect: String,
 }
 
 struct Object {
@@ -108,17 +104,14 @@ impl Told {
         if let Answer::Message(answer) = &call.answer
             && let Some(events) = crate::replay::subscribed(answer)
         {
-            self.join.expect = format!("expect.events = {}\n", quoted(&events.to_string()));
+            self.of_join = format!("expect.events = {}\n", quoted(&events.to_string()));
         }
     }
 
     fn join(&mut self) {
-        if !std::mem::replace(&mut self.join.done, true) {
-            let _ = write!(
-                self.steps,
-                "\n[[step]]\ndo = \"join\"\n{}",
-                self.join.expect
-            );
+        if !std::mem::replace(&mut self.joined, true) {
+            self.step("join", &[]);
+            self.steps.push_str(&self.of_join);
         }
     }
 
