@@ -7,11 +7,11 @@ use std::{fs, path::Path};
 use nri::{
     Context, CreateAnswer, Error, Plugin,
     adjust::Adjust,
+    annotation::effective_annotation,
     proto::{Container, Mount, PodSandbox},
 };
 
 use crate::{
-    annotations,
     cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Sample, display},
@@ -59,8 +59,7 @@ impl Plugin for WritableCgroups {
         pod: PodSandbox,
         container: Container,
     ) -> Result<CreateAnswer, Error> {
-        let asked = annotations::for_container(&pod, &[KEY], &container.name);
-        if asked.is_none_or(|(_, value)| value != "true") {
+        if effective_annotation(&pod, KEY, &container.name) != Some("true") {
             return Ok(CreateAnswer::default());
         }
         if !self.delegates {

@@ -228,7 +228,7 @@ impl Bench {
         }
         if expect.unchanged && !(updates.is_empty() && evictions.is_empty()) {
             let failure = "updates or evictions of other containers: expected none";
-            report.fail(failure.to_owned());
+            report.fail(failure);
         }
     }
 
