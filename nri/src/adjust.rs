@@ -59,6 +59,26 @@ impl HookKind {
     }
 }
 
+/// The rlimits that Linux has, as they are called after `RLIMIT_`.
+pub const RLIMITS: &[&str] = &[
+    "AS",
+    "CORE",
+    "CPU",
+    "DATA",
+    "FSIZE",
+    "LOCKS",
+    "MEMLOCK",
+    "MSGQUEUE",
+    "NICE",
+    "NOFILE",
+    "NPROC",
+    "RSS",
+    "RTPRIO",
+    "RTTIME",
+    "SIGPENDING",
+    "STACK",
+];
+
 /// Says what is to be different about a container being created.
 pub trait Adjust: Sized {
     /// What is adjusted.

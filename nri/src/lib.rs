@@ -151,6 +151,7 @@ mod operation;
 pub mod owners;
 mod peer;
 pub mod permit;
+pub mod place;
 mod plugin;
 mod plugin_list;
 mod plugin_side;

@@ -3,10 +3,11 @@
 use nri::{
     mask::FieldMask,
     owners::{ContainerOwners, Owner},
+    place::{Place, place},
     proto::Field,
 };
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// One field or key that has an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,8 +28,7 @@ pub fn changes(owners: &ContainerOwners, container: &Value, adjust: &Value) -> V
     for field in FieldMask::ALL.iter() {
         let name = field.as_str_name();
         if let Some(owner) = owners.owner(field) {
-            let pointer = simple(field);
-            let at = |side: &Value| side.pointer(pointer).and_then(shown);
+            let at = |side: &Value| simple(field, side);
             all.push(change(name.to_owned(), owner, at(container), at(adjust)));
         }
         for (key, owner) in owners.keys(field) {
@@ -38,11 +38,6 @@ pub fn changes(owners: &ContainerOwners, container: &Value, adjust: &Value) -> V
         }
     }
     all
-}
-
-/// Resources as [`changes`] wants its sides.
-pub fn of_resources(resources: &Value) -> Value {
-    json!({"linux": {"resources": resources}})
 }
 
 fn change(what: String, owner: &Owner, before: Option<String>, after: Option<String>) -> Change {
@@ -57,77 +52,29 @@ fn change(what: String, owner: &Owner, before: Option<String>, after: Option<Str
     }
 }
 
-/// Where a field with one value lies, in a container and in an adjustment alike.
-fn simple(field: Field) -> &'static str {
-    match field {
-        Field::Args => "/args",
-        Field::OciHooks => "/hooks",
-        Field::MemLimit => "/linux/resources/memory/limit",
-        Field::MemReservation => "/linux/resources/memory/reservation",
-        Field::MemSwapLimit => "/linux/resources/memory/swap",
-        Field::MemKernelLimit => "/linux/resources/memory/kernel",
-        Field::MemTcpLimit => "/linux/resources/memory/kernel_tcp",
-        Field::MemSwappiness => "/linux/resources/memory/swappiness",
-        Field::MemDisableOomKiller => "/linux/resources/memory/disable_oom_killer",
-        Field::MemUseHierarchy => "/linux/resources/memory/use_hierarchy",
-        Field::CpuShares => "/linux/resources/cpu/shares",
-        Field::CpuQuota => "/linux/resources/cpu/quota",
-        Field::CpuPeriod => "/linux/resources/cpu/period",
-        Field::CpuRealtimeRuntime => "/linux/resources/cpu/realtime_runtime",
-        Field::CpuRealtimePeriod => "/linux/resources/cpu/realtime_period",
-        Field::CpuSetCpUs => "/linux/resources/cpu/cpus",
-        Field::CpuSetMems => "/linux/resources/cpu/mems",
+/// The value of a field with one, in a container or an adjustment.
+fn simple(field: Field, side: &Value) -> Option<String> {
+    let pointer = match field {
+        // With its name.
         Field::PidsLimit => "/linux/resources/pids",
-        Field::BlockioClass => "/linux/resources/blockio_class",
-        Field::RdtClass => "/linux/resources/rdt_class",
-        Field::CgroupsPath => "/linux/cgroups_path",
-        Field::OomScoreAdj => "/linux/oom_score_adj",
-        Field::IoPriority => "/linux/io_priority",
-        Field::SeccompPolicy => "/linux/seccomp_policy",
-        Field::LinuxSched => "/linux/scheduler",
-        Field::RdtClosId => "/linux/rdt/clos_id",
-        Field::RdtSchemata => "/linux/rdt/schemata",
-        Field::RdtEnableMonitoring => "/linux/rdt/enable_monitoring",
-        Field::MemoryPolicy => "/linux/memory_policy",
-        // These have keys, and None is no field.
-        Field::None
-        | Field::Annotations
-        | Field::Mounts
-        | Field::Devices
-        | Field::CdiDevices
-        | Field::Env
-        | Field::HugepageLimits
-        | Field::CgroupsUnified
-        | Field::Rlimits
-        | Field::Namespace
-        | Field::Sysctl
-        | Field::LinuxNetDevices => "/none",
-    }
+        _ => place(field)?.pointer(),
+    };
+    side.pointer(pointer).and_then(shown)
 }
 
 /// The value of one key of a field with keys.
 fn keyed(field: Field, key: &str, side: &Value) -> Option<String> {
-    let map = |pointer: &str| side.pointer(pointer)?.get(key).and_then(shown);
-    let list = |pointer: &str, name: &str| {
-        let entries = side.pointer(pointer)?.as_array()?.iter();
-        let mut entries = entries.filter(|e| e.get(name).and_then(Value::as_str) == Some(key));
-        let mut entry = entries.next()?.clone();
-        entry.as_object_mut()?.remove(name);
-        shown(&entry).or_else(|| Some(String::new()))
-    };
-    match field {
-        Field::Annotations => map("/annotations"),
-        Field::Sysctl => map("/linux/sysctl"),
-        Field::LinuxNetDevices => map("/linux/net_devices"),
-        Field::CgroupsUnified => map("/linux/resources/unified"),
-        Field::Env => variable(key, side),
-        Field::Mounts => list("/mounts", "destination"),
-        Field::Devices => list("/linux/devices", "path"),
-        Field::CdiDevices => list("/cdi_devices", "name"),
-        Field::Rlimits => list("/rlimits", "type"),
-        Field::HugepageLimits => list("/linux/resources/hugepage_limits", "page_size"),
-        Field::Namespace => list("/linux/namespaces", "type"),
-        _ => None,
+    match place(field)? {
+        _ if field == Field::Env => variable(key, side),
+        Place::Simple(_) => None,
+        Place::Map(pointer) => side.pointer(pointer)?.get(key).and_then(shown),
+        Place::List(pointer, name) => {
+            let entries = side.pointer(pointer)?.as_array()?.iter();
+            let mut entries = entries.filter(|e| e.get(name).and_then(Value::as_str) == Some(key));
+            let mut entry = entries.next()?.clone();
+            entry.as_object_mut()?.remove(name);
+            shown(&entry).or_else(|| Some(String::new()))
+        }
     }
 }
 

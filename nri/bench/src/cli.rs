@@ -187,7 +187,7 @@ fn say(out: &mut dyn Write, text: &str) -> Result<(), String> {
 
 fn begin(file: Option<&Path>, plugin: Option<&str>) -> Result<String, String> {
     let Some(path) = file else {
-        return Ok(init::template());
+        return Ok(init::TEMPLATE.to_owned());
     };
     let in_file = |e: String| format!("{}: {e}", path.display());
     let text = match path.to_str() {
@@ -248,24 +248,12 @@ fn run_replay(args: &Replay, out: &mut dyn Write, paint: Paint) -> Result<u8, St
     let recording = recording.map_err(|e| format!("{path}: {e}"))?;
     let scripts = replay::scripts(&recording, args.name.as_deref());
     let scripts = scripts.map_err(|e| format!("{path}: {e}"))?;
-    let runtime = tokio()?;
-    let mut reports = Vec::new();
-    for script in scripts {
+    let replays = scripts.into_iter().map(|script| {
         let (plugin, connection) = (&script.plugin, script.connection);
         let name = format!("{path}: {plugin}, connection {connection}");
-        let report = runtime.block_on(async {
-            let mut interrupts = Interrupts::take().map_err(|e| e.to_string())?;
-            let replay = Box::pin(replay::replay(name, script, &manners));
-            tokio::select! {
-                report = replay => report,
-                why = interrupts.wait() => Err(why),
-            }
-        })?;
-        say(out, &human::render(&report, paint))?;
-        reports.push(report);
-    }
-    write_files(&args.target, &reports)?;
-    Ok(code(&reports))
+        replay::replay(name, script, &manners)
+    });
+    report_each(replays, &args.target, out, paint)
 }
 
 fn tokio() -> Result<tokio::runtime::Runtime, String> {
@@ -295,25 +283,38 @@ fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> 
     let how = args.target.how()?;
     // All of them, before the first is run.
     let scenarios: Result<Vec<_>, _> = args.scenarios.iter().map(|path| read(path)).collect();
+    let runs = scenarios?.into_iter().zip(&args.scenarios);
+    let runs = runs.map(|(scenario, path)| {
+        let run = run::run(scenario, how.clone(), args.target.listen.clone());
+        async move { run.await.map_err(|e| format!("{}: {e}", path.display())) }
+    });
+    report_each(runs, &args.target, out, paint)
+}
+
+/// Makes one run after the other, and tells what came of each.
+fn report_each(
+    runs: impl Iterator<Item = impl Future<Output = Result<Report, String>>>,
+    target: &Target,
+    out: &mut dyn Write,
+    paint: Paint,
+) -> Result<u8, String> {
     let runtime = tokio()?;
     let mut reports = Vec::new();
-    for (scenario, path) in scenarios?.into_iter().zip(&args.scenarios) {
-        let done = runtime.block_on(async {
+    for run in runs {
+        let report = runtime.block_on(async {
             // Before there is anything to clean up.
             let mut interrupts = Interrupts::take().map_err(|e| e.to_string())?;
-            // On the heap: it is all of a scenario's steps in one.
-            let run = Box::pin(run::run(scenario, how.clone(), args.target.listen.clone()));
             tokio::select! {
-                done = run => Ok(done),
+                // On the heap: it is all of its steps in one.
+                report = Box::pin(run) => report,
                 // The run is dropped: its plugins are killed, its directories removed.
                 why = interrupts.wait() => Err(why),
             }
-        });
-        let report = done?.map_err(|e| format!("{}: {e}", path.display()))?;
+        })?;
         say(out, &human::render(&report, paint))?;
         reports.push(report);
     }
-    write_files(&args.target, &reports)?;
+    write_files(target, &reports)?;
     Ok(code(&reports))
 }
 

@@ -22,6 +22,3 @@ pub mod rules;
 mod run;
 pub mod scenario;
 mod tap;
-
-#[doc(hidden)]
-pub use nri::record::frames;

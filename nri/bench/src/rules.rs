@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 /// A rule, by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     UpdateInCallback,
     UnknownContainer,
@@ -151,8 +153,14 @@ impl fmt::Display for Rule {
     }
 }
 
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.about().name)
+    }
+}
+
 /// A rule that the plugin broke, and how.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub rule: Rule,
     pub what: String,

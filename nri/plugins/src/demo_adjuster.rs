@@ -2,7 +2,7 @@
 
 use nri::{
     Context, CreateAnswer, Error, Plugin,
-    adjust::{Adjust, HookKind, SetResources, Strip},
+    adjust::{Adjust, SetResources, Strip},
     proto::{
         Container, ContainerAdjustment, Hook, LinuxDevice, Mount, OptionalFileMode, PodSandbox,
     },
@@ -10,6 +10,7 @@ use nri::{
 
 use crate::{
     cli::{Args, Flag, Usage},
+    hook_injector::stage,
     log::Log,
     plugin::{Sample, display},
 };
@@ -98,6 +99,8 @@ fn adjustment(args: &Args) -> Result<ContainerAdjustment, String> {
     }
     for text in args.all("hook") {
         let (kind, path) = pair("hook", text, ':')?;
+        let kind =
+            stage(kind).ok_or_else(|| format!("flag -hook: unknown kind of OCI hook {kind:?}"))?;
         let path = path.to_owned();
         let args = vec![path.clone()];
         let hook = Hook {
@@ -105,7 +108,7 @@ fn adjustment(args: &Args) -> Result<ContainerAdjustment, String> {
             args,
             ..Default::default()
         };
-        adjust.add_hook(hook_kind(kind)?, hook);
+        adjust.add_hook(kind, hook);
     }
     for text in args.all("device") {
         adjust.set_device(device(text).ok_or_else(|| bad("device", text))?);
@@ -155,11 +158,6 @@ fn mount(text: &str) -> Result<Mount, String> {
         source: source.into(),
         options,
     })
-}
-
-fn hook_kind(kind: &str) -> Result<HookKind, String> {
-    crate::hook_injector::stage(kind)
-        .ok_or_else(|| format!("flag -hook: unknown kind of OCI hook {kind:?}"))
 }
 
 fn device(text: &str) -> Option<LinuxDevice> {

@@ -45,15 +45,6 @@ struct Device {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct MountValue {
-    source: String,
-    destination: String,
-    r#type: String,
-    options: Vec<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 struct IoPriority {
     class: String,
     priority: i32,
@@ -113,25 +104,15 @@ impl Plugin for DeviceInjector {
         pod: PodSandbox,
         container: Container,
     ) -> Result<CreateAnswer, Error> {
-        Ok(self.adjust(&pod, &container)?.into())
-    }
-}
-
-impl DeviceInjector {
-    fn adjust(
-        &self,
-        pod: &PodSandbox,
-        container: &Container,
-    ) -> Result<Option<ContainerAdjustment>, Error> {
         let asked = Asked {
-            pod,
+            pod: &pod,
             container: &container.name,
         };
         let mut adjust = ContainerAdjustment::default();
         asked.devices(&mut adjust)?;
         asked.mounts(&mut adjust)?;
         if let Some(class) = asked.io_priority(&mut adjust)? {
-            let container = display(pod, container);
+            let container = display(&pod, &container);
             self.log.info(format_args!(
                 "{container}: I/O class {class:?} is not known"
             ));
@@ -141,11 +122,11 @@ impl DeviceInjector {
         asked.memory_policy(&mut adjust)?;
         let adjust = adjust.strip();
         if let Some(adjust) = &adjust {
-            let container = display(pod, container);
+            let container = display(&pod, &container);
             self.log
                 .debug(format_args!("{container}: {}", crate::dump::value(adjust)));
         }
-        Ok(adjust)
+        Ok(adjust.into())
     }
 }
 
@@ -191,13 +172,8 @@ impl Asked<'_> {
     }
 
     fn mounts(&self, adjust: &mut ContainerAdjustment) -> Result<(), String> {
-        for mount in self.list::<MountValue>("mounts")? {
-            adjust.add_mount(Mount {
-                destination: mount.destination,
-                r#type: mount.r#type,
-                source: mount.source,
-                options: mount.options,
-            });
+        for mount in self.list("mounts")? {
+            adjust.add_mount(mount);
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ use std::{
 
 use nri::{
     Context, CreateAnswer, Error, Plugin,
-    adjust::{Adjust, HookKind, Strip},
-    proto::{Container, ContainerAdjustment, Hook, OptionalInt, PodSandbox},
+    adjust::{Adjust, HookKind},
+    proto::{Container, Hook, OptionalInt, PodSandbox},
 };
 use regex_lite::Regex;
 use serde::Deserialize;
@@ -128,16 +128,6 @@ impl Plugin for HookInjector {
         pod: PodSandbox,
         container: Container,
     ) -> Result<CreateAnswer, Error> {
-        Ok(self.adjust(&pod, &container)?.into())
-    }
-}
-
-impl HookInjector {
-    fn adjust(
-        &self,
-        pod: &PodSandbox,
-        container: &Container,
-    ) -> Result<Option<ContainerAdjustment>, Error> {
         let read;
         let known = match &self.fixed {
             Some(fixed) => fixed,
@@ -148,19 +138,19 @@ impl HookInjector {
         };
         let mut annotations = container.annotations.clone();
         annotations.extend(pod.annotations.clone());
-        let mut adjust = ContainerAdjustment::default();
+        let mut answer = CreateAnswer::default();
         for known in known {
-            if !known.when.hold(&annotations, container)? {
+            if !known.when.hold(&annotations, &container)? {
                 continue;
             }
-            let (container, path) = (display(pod, container), &known.hook.path);
+            let (container, path) = (display(&pod, &container), &known.hook.path);
             self.log
                 .debug(format_args!("{container}: {path} at {:?}", known.stages));
             for stage in &known.stages {
-                adjust.add_hook(*stage, known.hook.clone());
+                answer.adjust.add_hook(*stage, known.hook.clone());
             }
         }
-        Ok(adjust.strip())
+        Ok(answer)
     }
 }
 
@@ -255,46 +245,31 @@ fn check(file: HookFile) -> Result<Known, String> {
     if stages.is_empty() {
         return Err("no stage is given".into());
     }
-    let When {
-        always,
-        annotations,
-        commands,
-        has_bind_mounts,
-        or,
-    } = file.when;
-    if always.is_none()
-        && has_bind_mounts.is_none()
-        && annotations.is_empty()
-        && commands.is_empty()
+    let (hook, when) = (file.hook, file.when);
+    if when.always.is_none()
+        && when.has_bind_mounts.is_none()
+        && when.annotations.is_empty()
+        && when.commands.is_empty()
     {
         return Err("no condition is given".into());
     }
-    let pairs = annotations
-        .iter()
-        .map(|(k, v)| Ok((pattern(k)?, pattern(v)?)));
-    let HookValue {
-        path,
-        args,
-        env,
-        timeout,
-    } = file.hook;
+    let annotations = when.annotations.iter();
+    let annotations = annotations.map(|(k, v)| Ok((pattern(k)?, pattern(v)?)));
+    let commands = when.commands.iter().map(|c| pattern(c));
     Ok(Known {
         hook: Hook {
-            path,
-            args,
-            env,
-            timeout: timeout.map(|value| OptionalInt { value }),
+            path: hook.path,
+            args: hook.args,
+            env: hook.env,
+            timeout: hook.timeout.map(|value| OptionalInt { value }),
         },
         stages,
         when: Conditions {
-            always,
-            annotations: pairs.collect::<Result<_, String>>()?,
-            commands: commands
-                .iter()
-                .map(|c| pattern(c))
-                .collect::<Result<_, _>>()?,
-            has_bind_mounts,
-            or,
+            always: when.always,
+            annotations: annotations.collect::<Result<_, String>>()?,
+            commands: commands.collect::<Result<_, _>>()?,
+            has_bind_mounts: when.has_bind_mounts,
+            or: when.or,
         },
     })
 }

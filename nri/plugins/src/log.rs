@@ -28,15 +28,10 @@ impl std::fmt::Debug for Log {
 impl Log {
     /// A log to standard error.
     pub fn new(name: &'static str, verbose: bool) -> Self {
-        Self::to(name, verbose, Box::new(io::stderr()))
-    }
-
-    /// A log to anything.
-    pub fn to(name: &'static str, verbose: bool, sink: Box<dyn Write + Send>) -> Self {
         Self {
             name,
             verbose,
-            sink: Arc::new(Mutex::new(sink)),
+            sink: Arc::new(Mutex::new(Box::new(io::stderr()))),
         }
     }
 

@@ -91,10 +91,10 @@ impl Sample for Logger {
 
 impl From<Logger> for Handlers {
     fn from(logger: Logger) -> Self {
-        let handlers = logger.pod_handlers(logger.control_handlers(Handlers::new()));
+        let handlers = logger.control_handlers(Handlers::new());
         let this = logger.clone();
         logger
-            .container_handlers(handlers)
+            .event_handlers(handlers)
             .on(move |request: CreateContainerRequest| {
                 this.tell(&request);
                 let adjust = this.mark();
@@ -126,18 +126,14 @@ impl Logger {
             })
     }
 
-    fn pod_handlers(&self, handlers: Handlers) -> Handlers {
+    /// All but CreateContainer.
+    fn event_handlers(&self, handlers: Handlers) -> Handlers {
         handlers
             .on(self.teller::<RunPodSandboxRequest>())
             .on(self.teller::<UpdatePodSandboxRequest>())
             .on(self.teller::<PostUpdatePodSandboxRequest>())
             .on(self.teller::<StopPodSandboxRequest>())
             .on(self.teller::<RemovePodSandboxRequest>())
-    }
-
-    /// All but CreateContainer.
-    fn container_handlers(&self, handlers: Handlers) -> Handlers {
-        handlers
             .on(self.teller::<PostCreateContainerRequest>())
             .on(self.teller::<StartContainerRequest>())
             .on(self.teller::<PostStartContainerRequest>())

@@ -134,17 +134,10 @@ fn open(path: &str) -> Result<OwnedFd, String> {
 fn check(devices: Vec<Device>) -> Result<Vec<Move>, String> {
     let mut moves: Vec<Move> = Vec::new();
     for device in devices {
-        let Device {
-            name,
-            new_name,
-            address,
-            prefix,
-            mtu,
-        } = device;
-        let new_name = if new_name.is_empty() {
-            name.clone()
-        } else {
-            new_name
+        let name = device.name;
+        let new_name = match device.new_name.is_empty() {
+            true => name.clone(),
+            false => device.new_name,
         };
         for name in [&name, &new_name] {
             let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
@@ -162,15 +155,15 @@ fn check(devices: Vec<Device>) -> Result<Vec<Move>, String> {
         {
             return Err(format!("interface {name} or {new_name} is there twice"));
         }
-        let address = match address.is_empty() {
+        let address = match device.address.is_empty() {
             true => None,
-            false => Some(checked_address(&address, prefix)?),
+            false => Some(checked_address(&device.address, device.prefix)?),
         };
         moves.push(Move {
             name,
             new_name,
             address,
-            mtu,
+            mtu: device.mtu,
         });
     }
     Ok(moves)

@@ -31,8 +31,8 @@ pub fn main<P: Sample>() -> ExitCode {
         Ok(args) => {
             let log = Log::new(P::NAME, args.is("verbose"));
             let served = P::new(&args, log.clone()).and_then(|plugin| {
-                let who = Identity::new(P::NAME, &args);
-                run(serve(who, plugin))
+                let index = args.get("idx").map(str::to_owned);
+                run(serve(P::NAME, index, args, plugin))
             });
             end(&log, served)
         }
@@ -73,44 +73,25 @@ pub fn run(work: impl Future<Output = Result<(), String>>) -> Result<(), String>
         .block_on(work)
 }
 
-/// Who a plugin is and where it connects to.
-#[derive(Debug, Clone, Default)]
-pub struct Identity {
-    pub name: Option<String>,
-    pub index: Option<String>,
-    pub socket: Option<String>,
-    /// Connects again when the connection is lost.
-    pub reconnect: bool,
-}
-
-/// Serves a plugin until the connection is lost; says why.
-pub async fn serve(who: Identity, plugin: impl Into<Handlers>) -> Result<(), String> {
-    let mut stub = Stub::builder(plugin).reconnect(who.reconnect);
-    if let Some(name) = who.name {
+/// Serves a plugin, as the common flags say, until the connection is lost; says why. Its name is that of the program unless
+/// the stub can take it, and the index, from how the program was called (NRI-900).
+pub async fn serve(
+    program: &str,
+    index: Option<String>,
+    args: Args,
+    plugin: impl Into<Handlers>,
+) -> Result<(), String> {
+    let mut stub = Stub::builder(plugin).reconnect(args.is("reconnect"));
+    if let Some(name) = args.get("name").or(index.as_ref().map(|_| program)) {
         stub = stub.name(name);
     }
-    if let Some(index) = who.index {
+    if let Some(index) = index {
         stub = stub.index(index);
     }
-    if let Some(socket) = who.socket {
+    if let Some(socket) = args.get("socket-path") {
         stub = stub.socket(socket);
     }
     stub.run().await.map_err(|e| e.to_string())
-}
-
-impl Identity {
-    /// From the common flags. The name is that of the program unless the stub can take it, and the
-    /// index, from how the program was called (NRI-900).
-    pub fn new(name: &str, args: &Args) -> Self {
-        let index = args.get("idx").map(str::to_owned);
-        let fallback = index.is_some().then_some(name);
-        Self {
-            name: args.get("name").or(fallback).map(str::to_owned),
-            index,
-            socket: args.get("socket-path").map(str::to_owned),
-            reconnect: args.is("reconnect"),
-        }
-    }
 }
 
 /// How logs name a container.

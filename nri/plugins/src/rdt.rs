@@ -7,7 +7,7 @@ use nri::{
     Context, CreateAnswer, Error, Plugin,
     adjust::Adjust,
     annotation::go_bool,
-    proto::{Container, ContainerAdjustment, PodSandbox},
+    proto::{Container, PodSandbox},
 };
 
 use crate::{
@@ -43,39 +43,29 @@ impl Plugin for Rdt {
         pod: PodSandbox,
         container: Container,
     ) -> Result<CreateAnswer, Error> {
-        Ok(self.adjust(&pod, &container)?.into())
-    }
-}
-
-impl Rdt {
-    fn adjust(
-        &self,
-        pod: &PodSandbox,
-        container: &Container,
-    ) -> Result<Option<ContainerAdjustment>, Error> {
         let suffix = format!(".rdt.noderesource.dev/container.{}", container.name);
-        let mut adjust = ContainerAdjustment::default();
+        let mut answer = CreateAnswer::default();
         for (key, value) in &pod.annotations {
             match key.strip_suffix(&suffix) {
                 None => {}
                 Some("closid") => {
-                    adjust.rdt_clos_id(value);
+                    answer.adjust.rdt_clos_id(value);
                 }
                 Some("schemata") => {
-                    adjust.rdt_schemata(value.split(','));
+                    answer.adjust.rdt_schemata(value.split(','));
                 }
                 Some("enablemonitoring") => {
                     let enable = go_bool(value)
                         .ok_or_else(|| format!("annotation {key}: {value:?} is not a boolean"))?;
-                    adjust.rdt_enable_monitoring(enable);
+                    answer.adjust.rdt_enable_monitoring(enable);
                 }
                 Some(other) => {
-                    let container = display(pod, container);
+                    let container = display(&pod, &container);
                     self.log
                         .info(format_args!("{container}: {other}: not known"));
                 }
             }
         }
-        Ok((adjust != ContainerAdjustment::default()).then_some(adjust))
+        Ok(answer)
     }
 }

@@ -7,8 +7,8 @@
 
 use nri::{
     Context, CreateAnswer, Error, Plugin,
-    adjust::Adjust,
-    proto::{Container, ContainerAdjustment, PodSandbox},
+    adjust::{Adjust, RLIMITS},
+    proto::{Container, PodSandbox},
 };
 use serde::Deserialize;
 
@@ -20,25 +20,6 @@ use crate::{
 };
 
 const KEYS: [&str; 2] = ["ulimits.noderesource.dev", "ulimits.nri.containerd.io"];
-
-const TYPES: [&str; 16] = [
-    "AS",
-    "CORE",
-    "CPU",
-    "DATA",
-    "FSIZE",
-    "LOCKS",
-    "MEMLOCK",
-    "MSGQUEUE",
-    "NICE",
-    "NOFILE",
-    "NPROC",
-    "RSS",
-    "RTPRIO",
-    "RTTIME",
-    "SIGPENDING",
-    "STACK",
-];
 
 #[derive(Debug, Deserialize)]
 struct Ulimit {
@@ -74,20 +55,10 @@ impl Plugin for UlimitAdjuster {
         pod: PodSandbox,
         container: Container,
     ) -> Result<CreateAnswer, Error> {
-        Ok(self.adjust(&pod, &container)?.into())
-    }
-}
-
-impl UlimitAdjuster {
-    fn adjust(
-        &self,
-        pod: &PodSandbox,
-        container: &Container,
-    ) -> Result<Option<ContainerAdjustment>, Error> {
-        let Some(found) = annotations::of_container(pod, &KEYS, &container.name) else {
-            return Ok(None);
+        let Some(found) = annotations::of_container(&pod, &KEYS, &container.name) else {
+            return Ok(CreateAnswer::default());
         };
-        let mut adjust = ContainerAdjustment::default();
+        let mut answer = CreateAnswer::default();
         for ulimit in annotations::read::<Vec<Ulimit>>(found)? {
             let kind = canonical(&ulimit.r#type)
                 .ok_or_else(|| format!("ulimit type {:?} is not known", ulimit.r#type))?;
@@ -96,10 +67,10 @@ impl UlimitAdjuster {
                 return Err(format!("ulimit {kind}: hard {hard} is below soft {soft}").into());
             }
             self.log
-                .debug(format_args!("{}: {kind}", display(pod, container)));
-            adjust.add_rlimit(kind, ulimit.hard, ulimit.soft);
+                .debug(format_args!("{}: {kind}", display(&pod, &container)));
+            answer.adjust.add_rlimit(kind, ulimit.hard, ulimit.soft);
         }
-        Ok(Some(adjust))
+        Ok(answer)
     }
 }
 
@@ -107,5 +78,5 @@ impl UlimitAdjuster {
 fn canonical(kind: &str) -> Option<String> {
     let upper = kind.to_ascii_uppercase();
     let bare = upper.strip_prefix("RLIMIT_").unwrap_or(&upper);
-    TYPES.contains(&bare).then(|| format!("RLIMIT_{bare}"))
+    RLIMITS.contains(&bare).then(|| format!("RLIMIT_{bare}"))
 }

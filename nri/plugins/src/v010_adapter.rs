@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, env, fs, io, process::Stdio};
 
 use nri::{Context, Error, Plugin, proto::*};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::Command,
@@ -272,91 +272,63 @@ fn spec(pod: &PodSandbox, container: Option<&Container>) -> Spec {
 
 /// As the OCI runtime specification writes `linux.resources`.
 fn resources(resources: &LinuxResources) -> Value {
-    let mut all = Map::new();
-    let mut put = |key: &str, value: Value| {
-        let empty = match &value {
-            Value::Object(map) => map.is_empty(),
-            Value::Array(list) => list.is_empty(),
-            value => value.is_null(),
-        };
-        if !empty {
-            all.insert(key.to_owned(), value);
-        }
-    };
-    put(
-        "memory",
-        resources.memory.as_ref().map_or(Value::Null, memory),
-    );
-    put("cpu", resources.cpu.as_ref().map_or(Value::Null, cpu));
-    put(
-        "pids",
-        resources
-            .pids
-            .as_ref()
-            .map_or(Value::Null, |p| json!({"limit": p.limit})),
-    );
     let pages = resources.hugepage_limits.iter();
     let pages = pages.map(|p| json!({"pageSize": p.page_size, "limit": p.limit}));
-    put("hugepageLimits", pages.collect());
     let devices = resources.devices.iter().map(|d| {
-        let numbers = [("major", d.major.as_ref()), ("minor", d.minor.as_ref())];
         let mut rule = json!({"allow": d.allow, "type": d.r#type, "access": d.access});
-        for (key, number) in numbers {
+        for (key, number) in [("major", d.major), ("minor", d.minor)] {
             if let Some(number) = number {
                 rule[key] = json!(number.value);
             }
         }
         rule
     });
-    put("devices", devices.collect());
-    put("unified", json!(resources.unified));
-    Value::Object(all)
+    said(json!({
+        "memory": resources.memory.as_ref().map(memory),
+        "cpu": resources.cpu.as_ref().map(cpu),
+        "pids": resources.pids.map(|p| json!({"limit": p.limit})),
+        "hugepageLimits": pages.collect::<Value>(),
+        "devices": devices.collect::<Value>(),
+        "unified": resources.unified,
+    }))
 }
 
 fn memory(m: &LinuxMemory) -> Value {
-    present([
-        ("limit", m.limit.as_ref().map(|v| json!(v.value))),
-        (
-            "reservation",
-            m.reservation.as_ref().map(|v| json!(v.value)),
-        ),
-        ("swap", m.swap.as_ref().map(|v| json!(v.value))),
-        ("kernel", m.kernel.as_ref().map(|v| json!(v.value))),
-        ("kernelTCP", m.kernel_tcp.as_ref().map(|v| json!(v.value))),
-        ("swappiness", m.swappiness.as_ref().map(|v| json!(v.value))),
-        (
-            "disableOOMKiller",
-            m.disable_oom_killer.as_ref().map(|v| json!(v.value)),
-        ),
-        (
-            "useHierarchy",
-            m.use_hierarchy.as_ref().map(|v| json!(v.value)),
-        ),
-    ])
+    said(json!({
+        "limit": m.limit.map(|v| v.value),
+        "reservation": m.reservation.map(|v| v.value),
+        "swap": m.swap.map(|v| v.value),
+        "kernel": m.kernel.map(|v| v.value),
+        "kernelTCP": m.kernel_tcp.map(|v| v.value),
+        "swappiness": m.swappiness.map(|v| v.value),
+        "disableOOMKiller": m.disable_oom_killer.map(|v| v.value),
+        "useHierarchy": m.use_hierarchy.map(|v| v.value),
+    }))
 }
 
 fn cpu(c: &LinuxCpu) -> Value {
-    let text = |text: &String| (!text.is_empty()).then(|| json!(text));
-    present([
-        ("shares", c.shares.as_ref().map(|v| json!(v.value))),
-        ("quota", c.quota.as_ref().map(|v| json!(v.value))),
-        ("period", c.period.as_ref().map(|v| json!(v.value))),
-        (
-            "realtimeRuntime",
-            c.realtime_runtime.as_ref().map(|v| json!(v.value)),
-        ),
-        (
-            "realtimePeriod",
-            c.realtime_period.as_ref().map(|v| json!(v.value)),
-        ),
-        ("cpus", text(&c.cpus)),
-        ("mems", text(&c.mems)),
-    ])
+    said(json!({
+        "shares": c.shares.map(|v| v.value),
+        "quota": c.quota.map(|v| v.value),
+        "period": c.period.map(|v| v.value),
+        "realtimeRuntime": c.realtime_runtime.map(|v| v.value),
+        "realtimePeriod": c.realtime_period.map(|v| v.value),
+        "cpus": c.cpus,
+        "mems": c.mems,
+    }))
 }
 
-fn present<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
-    let fields = fields.into_iter();
-    fields
-        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
-        .collect()
+/// An object without what it does not say.
+fn said(mut object: Value) -> Value {
+    let is_said = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    };
+    if let Some(fields) = object.as_object_mut() {
+        fields.retain(|_, value| is_said(value));
+    }
+    object
 }

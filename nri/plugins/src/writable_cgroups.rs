@@ -7,11 +7,11 @@ use std::{fs, path::Path};
 use nri::{
     Context, CreateAnswer, Error, Plugin,
     adjust::Adjust,
-    proto::{Container, ContainerAdjustment, Mount, PodSandbox},
+    annotation::effective_annotation,
+    proto::{Container, Mount, PodSandbox},
 };
 
 use crate::{
-    annotations,
     cli::{Args, Flag, Usage},
     log::Log,
     plugin::{Sample, display},
@@ -59,35 +59,24 @@ impl Plugin for WritableCgroups {
         pod: PodSandbox,
         container: Container,
     ) -> Result<CreateAnswer, Error> {
-        Ok(self.adjust(&pod, &container)?.into())
-    }
-}
-
-impl WritableCgroups {
-    fn adjust(
-        &self,
-        pod: &PodSandbox,
-        container: &Container,
-    ) -> Result<Option<ContainerAdjustment>, Error> {
-        let asked = annotations::for_container(pod, &[KEY], &container.name);
-        if asked.is_none_or(|(_, value)| value != "true") {
-            return Ok(None);
+        if effective_annotation(&pod, KEY, &container.name) != Some("true") {
+            return Ok(CreateAnswer::default());
         }
         if !self.delegates {
-            let container = display(pod, container);
+            let container = display(&pod, &container);
             let line = format_args!("{container}: ignored, the host does not delegate cgroups");
             self.log.info(line);
-            return Ok(None);
+            return Ok(CreateAnswer::default());
         }
         let mut mounts = container.mounts.iter();
         let mount = mounts
             .find(|mount| mount.destination == CGROUP)
             .ok_or_else(|| format!("the container has no mount at {CGROUP}"))?;
-        Ok(writable(mount).map(|mount| {
-            let mut adjust = ContainerAdjustment::default();
-            adjust.set_mount(mount);
-            adjust
-        }))
+        let mut answer = CreateAnswer::default();
+        if let Some(mount) = writable(mount) {
+            answer.adjust.set_mount(mount);
+        }
+        Ok(answer)
     }
 }
 

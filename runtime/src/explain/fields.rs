@@ -1,10 +1,10 @@
 //! Pure: what a plugin changed, field by field.
 
+use nri::place::{Place, place};
 use proto_nri::{ContainerAdjustment, Field, FieldOwners};
 use serde_json::Value;
 
 use super::explanation::{Change, Deed};
-use crate::pod::adjusted_fields::{Place, place};
 
 /// What this plugin changed: its entries in the table of owners, with values from the merged adjustment.
 pub fn changes(

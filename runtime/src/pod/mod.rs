@@ -28,7 +28,6 @@
 //! | `skips.rs` `remove_by_id.rs` | removal on demand, whatever fails; and of what has no record |
 
 pub mod adjusted_cgroup;
-pub mod adjusted_fields;
 pub mod admit;
 pub mod container_exit;
 mod contract_point;

@@ -1,11 +1,9 @@
 //! Who set what: the plugins behind a field of an adjustment that cannot be had, for the error that says so.
 
+use nri::place;
 use proto_nri::{ContainerAdjustment, FieldOwners, OwningPlugins};
 
-use super::{
-    adjusted_fields,
-    error::{Error, Result},
-};
+use super::error::{Error, Result};
 use crate::{blocking::blocking, oci::SpecError};
 
 /// An error about an adjustment of the container `id`, with the field's setters behind the field.
@@ -35,7 +33,7 @@ pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
     };
     // Errors write CDI with capitals.
     let pointer = format!("/{}", path.replace('.', "/").to_ascii_lowercase());
-    let Some(field) = adjusted_fields::at(&pointer) else {
+    let Some(field) = place::at(&pointer) else {
         return Vec::new();
     };
     let number = field as i32;

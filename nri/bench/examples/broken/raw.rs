@@ -2,8 +2,10 @@
 
 use std::{path::Path, process::ExitCode};
 
-use nri::proto::RegisterPluginRequest;
-use nri_bench::frames::{Message, Reader, Request, Response, TO_PLUGIN, TO_RUNTIME};
+use nri::{
+    proto::RegisterPluginRequest,
+    record::frames::{Message, Reader, Request, Response, TO_PLUGIN, TO_RUNTIME},
+};
 use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

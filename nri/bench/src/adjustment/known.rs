@@ -1,88 +1,52 @@
 //! The words that runtimes know.
 
-/// Options of mounts that the OCI specification or the kernel's mount(8) knows; `key=value` ones are the file system's own.
-pub(super) const MOUNT_OPTIONS: &[&str] = &[
-    "async",
+/// Options of mounts, each also as its contrary (`noexec`), and both also for all mounts below (`rexec`, `rnoexec`).
+const FLAGS: &[&str] = &[
     "atime",
-    "bind",
-    "defaults",
     "dev",
     "diratime",
-    "dirsync",
     "exec",
-    "idmap",
-    "iversion",
-    "lazytime",
-    "loud",
-    "mand",
-    "noatime",
-    "nodev",
-    "nodiratime",
-    "noexec",
-    "noiversion",
-    "nolazytime",
-    "nomand",
-    "norelatime",
-    "nostrictatime",
-    "nosuid",
-    "nosymfollow",
-    "private",
-    "ratime",
-    "rbind",
-    "rdev",
-    "rdiratime",
     "relatime",
-    "remount",
-    "rexec",
-    "ridmap",
-    "rnoatime",
-    "rnodev",
-    "rnodiratime",
-    "rnoexec",
-    "rnorelatime",
-    "rnostrictatime",
-    "rnosuid",
-    "rnosymfollow",
-    "ro",
-    "rprivate",
-    "rrelatime",
-    "rro",
-    "rrw",
-    "rshared",
-    "rslave",
-    "rstrictatime",
-    "rsuid",
-    "rsymfollow",
-    "runbindable",
-    "rw",
-    "shared",
-    "silent",
-    "slave",
     "strictatime",
     "suid",
     "symfollow",
-    "sync",
-    "tmpcopyup",
+];
+/// Each also as its contrary.
+const OF_FILE_SYSTEMS: &[&str] = &["iversion", "lazytime", "mand"];
+/// Each also for all mounts below.
+const OF_TREES: &[&str] = &[
+    "bind",
+    "idmap",
+    "private",
+    "ro",
+    "rw",
+    "shared",
+    "slave",
     "unbindable",
 ];
-pub(super) const RLIMITS: &[&str] = &[
-    "AS",
-    "CORE",
-    "CPU",
-    "DATA",
-    "FSIZE",
-    "LOCKS",
-    "MEMLOCK",
-    "MSGQUEUE",
-    "NICE",
-    "NOFILE",
-    "NPROC",
-    "RSS",
-    "RTPRIO",
-    "RTTIME",
-    "SIGPENDING",
-    "STACK",
+const OTHERS: &[&str] = &[
+    "async",
+    "defaults",
+    "dirsync",
+    "loud",
+    "remount",
+    "silent",
+    "sync",
+    "tmpcopyup",
 ];
+
+/// Whether the OCI specification or the kernel's mount(8) knows this option; `key=value` ones are the file system's own.
+pub(super) fn is_mount_option(option: &str) -> bool {
+    let is = |words: &[&str], prefixes: &[&str]| {
+        let mut bare = prefixes.iter().filter_map(|p| option.strip_prefix(p));
+        bare.any(|word| words.contains(&word))
+    };
+    is(FLAGS, &["", "no", "r", "rno"])
+        || is(OF_FILE_SYSTEMS, &["", "no"])
+        || is(OF_TREES, &["", "r"])
+        || is(OTHERS, &[""])
+}
+
 pub(super) const NAMESPACES: &[&str] = &[
     "cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts",
 ];

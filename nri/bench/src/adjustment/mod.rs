@@ -7,6 +7,7 @@ mod known;
 use std::path::Path;
 
 use nri::{
+    adjust::RLIMITS,
     owners::removal,
     proto::{
         ContainerAdjustment, Hook, IoPrioClass, LinuxContainerAdjustment, LinuxDevice,
@@ -14,7 +15,7 @@ use nri::{
     },
 };
 
-use known::{MOUNT_OPTIONS, NAMESPACES, RLIMITS, SYSCTLS};
+use known::{NAMESPACES, SYSCTLS, is_mount_option};
 
 /// Everything wrong, a line each.
 pub fn wrong(adjust: &ContainerAdjustment) -> Vec<String> {
@@ -79,7 +80,7 @@ fn mount_wrong(mount: &Mount, all: &mut Vec<String>) {
             mount.source
         ));
     }
-    let unknown = |o: &&String| !o.contains('=') && !MOUNT_OPTIONS.contains(&o.as_str());
+    let unknown = |o: &&String| !o.contains('=') && !is_mount_option(o);
     for option in mount.options.iter().filter(unknown) {
         all.push(format!("mount {at:?}: option {option:?} is not known"));
     }

@@ -37,12 +37,10 @@ fn without_removals(value: &mut Value, name: &str, of_map: bool) {
     let marked = |text: Option<&str>| text.is_some_and(|text| text.starts_with('-'));
     match value {
         Value::Object(fields) => {
-            if !of_map && is_map(name) {
-                fields.retain(|key, _| !marked(Some(key)));
-            }
-            let data = !of_map && is_map(name);
+            let keys_are_data = !of_map && is_map(name);
+            fields.retain(|key, _| !(keys_are_data && marked(Some(key))));
             for (key, value) in fields {
-                without_removals(value, key, data);
+                without_removals(value, key, keys_are_data);
             }
         }
         Value::Array(list) => {

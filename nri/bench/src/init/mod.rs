@@ -14,12 +14,7 @@ use toml::quoted;
 pub use recording::scenario as from_script;
 
 /// The scenario of who has no pod at hand.
-const TEMPLATE: &str = include_str!("template.toml");
-
-/// A scenario with comments.
-pub fn template() -> String {
-    TEMPLATE.to_owned()
-}
+pub const TEMPLATE: &str = include_str!("template.toml");
 
 /// The scenario of a pod's whole life. `text` is YAML or JSON: a Pod, or what has a template of one.
 pub fn from_pod(text: &str) -> Result<String, String> {

@@ -87,11 +87,7 @@ impl Pod {
         options.with_snippet = false;
         let object: Object =
             serde_saphyr::from_str_with_options(text, options).map_err(|e| e.to_string())?;
-        let Object {
-            kind,
-            metadata,
-            spec,
-        } = object;
+        let (kind, metadata, spec) = (object.kind, object.metadata, object.spec);
         let (of_pod, spec) = match spec.template {
             Some(template) => (template.metadata, template.spec),
             None => (Metadata::default(), spec),

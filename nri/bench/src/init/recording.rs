@@ -6,14 +6,14 @@ use std::{
     fmt::Write as _,
 };
 
-use nri::record::Failure;
+use nri::record::{Failure, Side};
 use serde_json::Value;
 
 use super::{
     expected::expected,
     toml::{inline, key, quoted},
 };
-use crate::replay::{Act, Answer, Call, Script};
+use crate::replay::{Answer, Call, Script};
 
 /// What a runtime fills in by itself.
 const OF_THE_RUNTIME: [&str; 8] = [
@@ -30,11 +30,8 @@ const OF_THE_RUNTIME: [&str; 8] = [
 /// A scenario that does the same again.
 pub fn scenario(script: &Script) -> String {
     let mut told = Told::default();
-    for act in &script.acts {
-        if let Act::Call(call) = act {
-            told.call(call);
-        }
-    }
+    let calls = script.calls.iter().filter(|c| c.from == Side::Runtime);
+    calls.for_each(|call| told.call(call));
     let mut out = String::from(
         "# Run it: nri-bench run THIS -- ./my-plugin      Every key: docs/bench.md of cairn\n",
     );
@@ -57,17 +54,13 @@ struct Told {
     plugin: String,
     objects: String,
     steps: String,
-    join: Join,
+    joined: bool,
+    /// What is expected of the plugin when it joins.
+    of_join: String,
     names: BTreeSet<String>,
     /// Names in the scenario, by id.
     pods: BTreeMap<String, Object>,
     containers: BTreeMap<String, Object>,
-}
-
-#[derive(Default)]
-struct Join {
-    done: bool,
-    expect: String,
 }
 
 struct Object {
@@ -111,17 +104,14 @@ impl Told {
         if let Answer::Message(answer) = &call.answer
             && let Some(events) = crate::replay::subscribed(answer)
         {
-            self.join.expect = format!("expect.events = {}\n", quoted(&events.to_string()));
+            self.of_join = format!("expect.events = {}\n", quoted(&events.to_string()));
         }
     }
 
     fn join(&mut self) {
-        if !std::mem::replace(&mut self.join.done, true) {
-            let _ = write!(
-                self.steps,
-                "\n[[step]]\ndo = \"join\"\n{}",
-                self.join.expect
-            );
+        if !std::mem::replace(&mut self.joined, true) {
+            self.step("join", &[]);
+            self.steps.push_str(&self.of_join);
         }
     }
 

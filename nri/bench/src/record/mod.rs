@@ -167,20 +167,13 @@ async fn pass(
 
 /// What it came to, in a line.
 pub fn told(summary: &Summary, file: &Path) -> String {
-    let Summary {
-        connections,
-        lines,
-        dropped,
-        incomplete,
-    } = summary;
-    let mut text = format!(
-        "{}: {connections} connections, {lines} lines",
-        file.display()
-    );
-    if *dropped > 0 {
+    let (file, connections, lines) = (file.display(), summary.connections, summary.lines);
+    let mut text = format!("{file}: {connections} connections, {lines} lines");
+    if summary.dropped > 0 {
+        let dropped = summary.dropped;
         let _ = write!(text, ", {dropped} dropped: the disk was too slow");
     }
-    if *incomplete {
+    if summary.incomplete {
         text.push_str("; it is not whole");
     }
     text + "\n"

@@ -18,6 +18,7 @@ use crate::{
     adjustment,
     report::human::short,
     rules::{Finding, Rule},
+    scenario::unnamed,
 };
 
 /// Containers that the plugin could know of.
@@ -91,36 +92,37 @@ pub fn subscribed(answer: &Value) -> Option<EventMask> {
 /// What is wrong with an answer, whatever was answered then.
 pub fn of_answer(call: &Call, came: &Came, limit: Duration, known: &Known) -> Vec<Finding> {
     let method = &call.method;
-    match came {
+    let (rule, what) = match came {
         Came::Answer { message, payload } => {
             let mut findings = known.of_updates(message);
             if method == "CreateContainer" {
                 findings.extend(of_adjustment(call, payload));
             }
-            findings
+            return findings;
         }
         Came::TimedOut => {
-            let what = format!("{method} had no answer after {}", short(limit));
-            vec![Finding::new(Rule::LateAnswer, what)]
+            let limit = short(limit);
+            (
+                Rule::LateAnswer,
+                format!("{method} had no answer after {limit}"),
+            )
         }
-        Came::Lost(why) => vec![Finding::new(
-            Rule::LostConnection,
-            format!("{method}: {why}"),
-        )],
-        Came::Garbage(why) => vec![Finding::new(Rule::Garbage, format!("{method}: {why}"))],
+        Came::Lost(why) => (Rule::LostConnection, format!("{method}: {why}")),
+        Came::Garbage(why) => (Rule::Garbage, format!("{method}: {why}")),
         // Also by StateChange.
         Came::Error(failure) if failure.code == Code::Unimplemented as i32 => {
             let what = format!("{method} is answered with UNIMPLEMENTED");
-            vec![Finding::new(Rule::UnhandledEvent, what)]
+            (Rule::UnhandledEvent, what)
         }
-        Came::Error(failure) => {
-            let class = event_named(method).map(Class::of);
-            let teardown = matches!(class, Some(Class::Teardown | Class::Notification));
-            let what = format!("{method}: {}", failure.message);
-            let finding = teardown.then(|| Finding::new(Rule::TeardownRefused, what));
-            finding.into_iter().collect()
-        }
-    }
+        Came::Error(failure) => match event_named(method).map(Class::of) {
+            Some(Class::Teardown | Class::Notification) => (
+                Rule::TeardownRefused,
+                format!("{method}: {}", failure.message),
+            ),
+            _ => return Vec::new(),
+        },
+    };
+    vec![Finding::new(rule, what)]
 }
 
 fn of_adjustment(call: &Call, payload: &[u8]) -> Vec<Finding> {
@@ -130,11 +132,7 @@ fn of_adjustment(call: &Call, payload: &[u8]) -> Vec<Finding> {
     let wrong = answer.adjust.as_ref().map(adjustment::wrong);
     let mut findings: Vec<_> = Finding::bad_adjustment(wrong.unwrap_or_default()).collect();
     let request = CreateContainerRequest::deserialize(&call.message).unwrap_or_default();
-    let id = nri::PluginId {
-        index: "10".to_owned(),
-        name: "plugin".to_owned(),
-    };
-    if let Err(conflict) = CreateMerge::new(request).apply(&id, answer) {
+    if let Err(conflict) = CreateMerge::new(request).apply(&unnamed(), answer) {
         findings.push(Finding::new(Rule::Conflict, conflict.to_string()));
     }
     findings

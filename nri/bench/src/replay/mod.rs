@@ -15,7 +15,7 @@ mod script;
 
 use std::{path::PathBuf, time::Duration};
 
-use nri::{Code, PluginId, is_plain, mask::event_named};
+use nri::{Code, is_plain, mask::event_named, record::Side};
 use tokio::{
     net::UnixListener,
     time::{Instant, sleep},
@@ -23,13 +23,13 @@ use tokio::{
 
 pub use differ::Difference;
 pub use judge::subscribed;
-pub use script::{Act, Answer, Call, Script, scripts};
+pub use script::{Answer, Call, Script, scripts};
 
 use crate::{
     plugin::{GRACE, How, Instance, Program},
     report::{Report, StepReport},
     rules::{Finding, Rule},
-    scenario::Speaks,
+    scenario::{Speaks, unnamed},
     tap::{Manner, Tap},
 };
 use judge::Known;
@@ -89,10 +89,7 @@ impl Replay {
         let dir = dir.map_err(|e| e.to_string())?;
         let own = dir.path().join("runtime.sock");
         let listener = UnixListener::bind(&own).map_err(|e| format!("{}: {e}", own.display()))?;
-        let id: PluginId = script.plugin.parse().unwrap_or_else(|_| PluginId {
-            index: "10".to_owned(),
-            name: "plugin".to_owned(),
-        });
+        let id = script.plugin.parse().unwrap_or_else(|_| unnamed());
         let socket = manners.socket.clone();
         let socket = socket.unwrap_or_else(|| dir.path().join("nri.sock"));
         let speaks = match script.serves_beta {
@@ -134,10 +131,9 @@ impl Replay {
         self.tap.listen().map_err(|e| e.to_string())?;
         self.instance = self.program.start(&self.tap).map_err(|e| e.to_string())?;
         let mut runtime = self.register().await?;
-        let acts = std::mem::take(&mut self.script.acts);
-        let mut last = acts.first().map_or(0.0, |act| act.call().at);
-        for (played, act) in acts.iter().enumerate() {
-            let call = act.call();
+        let calls = std::mem::take(&mut self.script.calls);
+        let mut last = calls.first().map_or(0.0, |call| call.at);
+        for (played, call) in calls.iter().enumerate() {
             if pace {
                 let pause = Duration::try_from_secs_f64(call.at - last).unwrap_or_default();
                 // That it has gone meanwhile is seen at the call.
@@ -148,9 +144,9 @@ impl Replay {
             if call.method == "Shutdown" {
                 self.settle(&mut runtime).await;
             }
-            let step = match act {
-                Act::Call(call) => self.call(&mut runtime, call).await,
-                Act::Update(call) => self.update(&mut runtime, call).await,
+            let step = match call.from {
+                Side::Runtime => self.call(&mut runtime, call).await,
+                Side::Plugin => self.update(&mut runtime, call).await,
             };
             let Some(step) = step else {
                 continue;
@@ -158,10 +154,10 @@ impl Replay {
             let lost = step.outcome == Some(LOST);
             self.file(step);
             if lost {
-                let left = acts.len() - played - 1;
+                let left = calls.len() - played - 1;
                 let step = self.report.steps.last_mut();
                 step.into_iter().for_each(|step| {
-                    step.failures.push(format!(
+                    step.fail(format!(
                         "the plugin is not there any more: {left} later ones were not played"
                     ));
                 });
@@ -181,10 +177,8 @@ impl Replay {
                 None => tokio::select! {
                     accepted = self.listener.accept() => {
                         let (stream, _) = accepted.map_err(|e| e.to_string())?;
-                        let updates = self.script.acts.iter().filter_map(|act| match act {
-                            Act::Update(call) => Some(call.clone()),
-                            Act::Call(_) => None,
-                        });
+                        let calls = self.script.calls.iter();
+                        let updates = calls.filter(|call| call.from == Side::Plugin).cloned();
                         runtime = Some(Runtime::new(stream, self.script.env, updates));
                     }
                     () = sleep(LOOK) => {}
@@ -224,8 +218,7 @@ impl Replay {
         };
         if beta != self.script.beta {
             let (now, then) = (version(beta), version(self.script.beta));
-            step.notes
-                .push(format!("it speaks {now}, the recorded one {then}"));
+            step.note(format!("it speaks {now}, the recorded one {then}"));
         }
         self.report.plugins = vec![registered.plugin];
         // v1beta1 has no StateChange.
@@ -299,9 +292,7 @@ impl Replay {
         };
         match call.answer.as_value() {
             Some(recorded) => step.differences = differ::differences(&recorded, &now),
-            None => step
-                .notes
-                .push("the recorded answer is not on file: not compared".to_owned()),
+            None => step.note("the recorded answer is not on file: not compared"),
         }
         step.outcome = Some(match (outcome, step.differences.is_empty()) {
             (SAME, false) => DIFFERENT,

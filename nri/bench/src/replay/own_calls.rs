@@ -27,13 +27,8 @@ impl Replay {
         };
         let deadline = Instant::now() + patience;
         let same = |runtime: &Runtime| {
-            let mut open = runtime
-                .made
-                .iter()
-                .enumerate()
-                .filter(|(_, made)| !made.matched);
-            open.find(|(_, made)| differences(&call.message, &made.message).is_empty())
-                .map(|(at, _)| at)
+            let mut made = runtime.made.iter();
+            made.position(|m| !m.matched && differences(&call.message, &m.message).is_empty())
         };
         // That it has gone is seen at the next call.
         let _ = runtime
@@ -88,10 +83,8 @@ impl Replay {
         let nothing = json!({});
         step.differences = differences(recorded.unwrap_or(&nothing), now.unwrap_or(&nothing));
         match (recorded, now) {
-            (Some(_), None) => step.failures.push("it did not ask for this now".to_owned()),
-            (None, Some(_)) => step
-                .failures
-                .push("it did not ask for this then".to_owned()),
+            (Some(_), None) => step.fail("it did not ask for this now"),
+            (None, Some(_)) => step.fail("it did not ask for this then"),
             _ if step.differences.is_empty() => step.outcome = Some(SAME),
             _ => {}
         }

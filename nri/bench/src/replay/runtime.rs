@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io, time::Duration};
 use nri::{
     Code,
     record::{
-        Part, Values, decode, encode,
+        Failure, Part, Values, decode, encode,
         frames::{Message, Reader, Request, Response, Status, TO_PLUGIN, TO_RUNTIME},
         json,
     },
@@ -31,7 +31,7 @@ pub enum Came {
         message: Value,
         payload: Vec<u8>,
     },
-    Error(nri::record::Failure),
+    Error(Failure),
     /// It is no such message.
     Garbage(String),
     TimedOut,
@@ -125,19 +125,12 @@ impl Runtime {
         let Some(response) = answer.response() else {
             return Came::Garbage("the answer cannot be decoded".to_owned());
         };
-        // A plugin's ttrpc may watch the time that it was given, and be first to say that it is over.
-        if response
-            .status
-            .as_ref()
-            .is_some_and(|s| s.code == Code::DeadlineExceeded as i32)
-        {
-            return Came::TimedOut;
-        }
-        if let Some(status) = response.status.filter(|status| status.code != 0) {
-            return Came::Error(nri::record::Failure {
-                code: status.code,
-                message: status.message,
-            });
+        if let Some(Status { code, message }) = response.status.filter(|s| s.code != 0) {
+            // A plugin's ttrpc may watch the time that it was given, and be first to say that it is over.
+            return match code == Code::DeadlineExceeded as i32 {
+                true => Came::TimedOut,
+                false => Came::Error(Failure { code, message }),
+            };
         }
         match decode(service, method, Part::Answer, &response.payload) {
             Some(Ok(decoded)) => Came::Answer {
@@ -185,16 +178,11 @@ impl Runtime {
         else {
             return Ok(());
         };
-        let answer = match self.answer(&request) {
-            Ok(payload) => message.answer(&Response {
-                status: None,
-                payload,
-            }),
-            Err(status) => message.answer(&Response {
-                status: Some(status),
-                payload: Vec::new(),
-            }),
+        let (status, payload) = match self.answer(&request) {
+            Ok(payload) => (None, payload),
+            Err(status) => (Some(status), Vec::new()),
         };
+        let answer = message.answer(&Response { status, payload });
         self.stream.write_all(&answer.frames()).await
     }
 

@@ -15,7 +15,7 @@ const BETA: &str = "nri.pkg.api.v1beta1.";
 const STATE_CHANGE: &str = "StateChange";
 
 /// One connection, from Configure to its end.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Script {
     /// `NN-name`, as it registered.
     pub plugin: String,
@@ -27,31 +27,17 @@ pub struct Script {
     /// The recorded runtime was seen to make calls of their own for what is else a StateChange.
     pub dedicated: bool,
     pub env: Values,
-    pub acts: Vec<Act>,
+    /// What either side called, in order.
+    pub calls: Vec<Call>,
     /// What its reader should know.
     pub notes: Vec<String>,
 }
 
-/// One thing that happened.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Act {
-    /// The runtime called the plugin.
-    Call(Call),
-    /// The plugin called UpdateContainers of its own accord.
-    Update(Call),
-}
-
-impl Act {
-    pub fn call(&self) -> &Call {
-        match self {
-            Self::Call(call) | Self::Update(call) => call,
-        }
-    }
-}
-
+/// A call of the runtime, or an UpdateContainers that the plugin made of its own accord.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     pub at: f64,
+    pub from: Side,
     /// Of an event, its own call: a StateChange has become it.
     pub method: String,
     pub message: Value,
@@ -92,7 +78,7 @@ pub fn of_failure(failure: &Failure) -> Value {
 /// There is none such, or there are several and none is asked for; with their names.
 pub fn scripts(recording: &Recording, plugin: Option<&str>) -> Result<Vec<Script>, String> {
     let mut all = all(recording);
-    all.retain(|script| script.acts.iter().any(|a| a.call().method == "Configure"));
+    all.retain(|script| script.calls.iter().any(|call| call.method == "Configure"));
     let mut ids: Vec<String> = all.iter().map(|script| script.plugin.clone()).collect();
     ids.sort();
     ids.dedup();
@@ -134,7 +120,6 @@ struct Reading {
 
 fn all(recording: &Recording) -> Vec<Script> {
     let mut readings = BTreeMap::<u64, Reading>::new();
-    let mut serves_beta = false;
     let mut notes = recording.notes.clone();
     for line in &recording.lines {
         if let What::Dropped { lines } = line.what {
@@ -143,23 +128,18 @@ fn all(recording: &Recording) -> Vec<Script> {
         }
         let reading = readings.entry(line.connection).or_insert_with(|| Reading {
             script: Script {
-                plugin: String::new(),
                 connection: line.connection,
-                beta: false,
-                serves_beta: false,
-                dedicated: false,
                 env: recording.header.env,
-                acts: Vec::new(),
-                notes: Vec::new(),
+                ..Script::default()
             },
             open: BTreeMap::new(),
         });
         if let Some(plugin) = &line.plugin {
             reading.script.plugin.clone_from(plugin);
         }
-        serves_beta |= reading.registered_as_beta(line);
         reading.take(line);
     }
+    let serves_beta = readings.values().any(|reading| reading.script.beta);
     let scripts = readings.into_values().map(|reading| reading.script);
     let finished = scripts.map(|mut script| {
         script.serves_beta = serves_beta;
@@ -174,20 +154,6 @@ fn all(recording: &Recording) -> Vec<Script> {
 }
 
 impl Reading {
-    fn registered_as_beta(&mut self, line: &Line) -> bool {
-        let registered = match &line.what {
-            What::Answer {
-                method,
-                service,
-                error: None,
-                ..
-            } => method == "RegisterPlugin" && service.starts_with(BETA),
-            _ => false,
-        };
-        self.script.beta |= registered;
-        registered
-    }
-
     fn take(&mut self, line: &Line) {
         match &line.what {
             What::Request {
@@ -206,20 +172,25 @@ impl Reading {
                 let seconds = timeout.filter(|s| s.is_finite() && (0.0..1e6).contains(s));
                 let call = Call {
                     at: line.at,
+                    from: *from,
                     method: method.clone(),
                     message: message.clone(),
                     timeout: seconds.map(Duration::from_secs_f64),
                     answer: Answer::Missing,
                 };
-                self.request(*from, *id, call);
+                self.request(*id, call);
             }
             What::Answer {
                 from,
                 id,
+                service,
+                method,
                 message,
                 error,
                 ..
             } => {
+                let registered = method == "RegisterPlugin" && error.is_none();
+                self.script.beta |= registered && service.starts_with(BETA);
                 let caller = match from {
                     Side::Plugin => Side::Runtime,
                     Side::Runtime => Side::Plugin,
@@ -227,22 +198,21 @@ impl Reading {
                 let Some(at) = self.open.remove(&(caller, *id)) else {
                     return;
                 };
-                let answer = match (message, error) {
-                    (_, Some(failure)) => Answer::Error(failure.clone()),
-                    (Some(message), None) => Answer::Message(message.clone()),
-                    (None, None) => Answer::Unread,
-                };
-                if let Some(Act::Call(call) | Act::Update(call)) = self.script.acts.get_mut(at) {
-                    call.answer = answer;
+                if let Some(call) = self.script.calls.get_mut(at) {
+                    call.answer = match (message, error) {
+                        (_, Some(failure)) => Answer::Error(failure.clone()),
+                        (Some(message), None) => Answer::Message(message.clone()),
+                        (None, None) => Answer::Unread,
+                    };
                 }
             }
             _ => {}
         }
     }
 
-    fn request(&mut self, from: Side, id: u32, mut call: Call) {
-        match (from, call.method.as_str()) {
-            (Side::Plugin, "UpdateContainers") => self.add(from, id, Act::Update(call)),
+    fn request(&mut self, id: u32, mut call: Call) {
+        match (call.from, call.method.as_str()) {
+            (Side::Plugin, "UpdateContainers") => self.add(id, call),
             (Side::Plugin, _) => {}
             (Side::Runtime, STATE_CHANGE) => {
                 let event = call.message.get("event").and_then(Value::as_i64);
@@ -255,25 +225,26 @@ impl Reading {
                     fields.remove("event");
                 }
                 // The answer to its own call was that there is no such call.
-                if let Some(Act::Call(last)) = self.script.acts.last()
+                if let Some(last) = self.script.calls.last()
+                    && last.from == Side::Runtime
                     && last.method == call.method
                     && matches!(&last.answer, Answer::Error(f) if f.code == Code::Unimplemented as i32)
                 {
-                    self.script.acts.pop();
+                    self.script.calls.pop();
                     self.script.dedicated = true;
                 }
-                self.add(from, id, Act::Call(call));
+                self.add(id, call);
             }
             (Side::Runtime, method) => {
                 self.script.dedicated |= is_plain(method);
-                self.add(from, id, Act::Call(call));
+                self.add(id, call);
             }
         }
     }
 
-    fn add(&mut self, from: Side, id: u32, act: Act) {
-        self.open.insert((from, id), self.script.acts.len());
-        self.script.acts.push(act);
+    fn add(&mut self, id: u32, call: Call) {
+        self.open.insert((call.from, id), self.script.calls.len());
+        self.script.calls.push(call);
     }
 }
 

@@ -55,21 +55,16 @@ pub struct StepReport {
 }
 
 impl StepReport {
+    pub fn fail(&mut self, why: impl Into<String>) {
+        self.failures.push(why.into());
+    }
+
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
     pub fn held(&self) -> bool {
         self.failures.is_empty() && self.findings.is_empty() && self.differences.is_empty()
-    }
-}
-
-impl Serialize for Finding {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Shown<'a> {
-            rule: &'a str,
-            what: &'a str,
-        }
-        let rule = self.rule.about().name;
-        let what = &self.what;
-        Shown { rule, what }.serialize(serializer)
     }
 }
 
@@ -93,12 +88,7 @@ impl Report {
     /// Counts what plugins answered.
     pub fn count(&mut self, deliveries: &[Delivery]) {
         for delivery in deliveries.iter().filter(|d| was_called(d)) {
-            let name = nri::mask::event_name(delivery.event).to_owned();
-            self.latencies
-                .entry(name)
-                .or_default()
-                .all
-                .push(delivery.took);
+            self.took(nri::mask::event_name(delivery.event), delivery.took);
         }
     }
 
@@ -111,14 +101,11 @@ impl Report {
     /// Sums the counts up.
     pub fn finish(&mut self) {
         for latency in self.latencies.values_mut() {
-            latency.all.sort_unstable();
-            latency.count = latency.all.len();
-            latency.p50 = latency
-                .all
-                .get(latency.count / 2)
-                .copied()
-                .unwrap_or_default();
-            latency.max = latency.all.last().copied().unwrap_or_default();
+            let all = &mut latency.all;
+            all.sort_unstable();
+            latency.count = all.len();
+            latency.p50 = all.get(all.len() / 2).copied().unwrap_or_default();
+            latency.max = all.last().copied().unwrap_or_default();
         }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     Bench, Over,
-    steps::{json, settle},
+    steps::{as_json, settle},
 };
 use crate::{
     plugin::resident,
@@ -54,11 +54,9 @@ impl Bench {
                 if grown > self.scenario.growth {
                     findings.push(Finding::new(Rule::Growth, line.clone()));
                 }
-                report.notes.push(line);
+                report.note(line);
             }
-            _ => report
-                .notes
-                .push("memory not measured: its process is not known".to_owned()),
+            _ => report.note("memory not measured: its process is not known"),
         }
         if let (Some(first), Some(last)) = (first, last)
             && first != last
@@ -98,15 +96,12 @@ impl Bench {
         }
         // Counted and judged as they come, or a thousand pods would be kept.
         self.judge(&step.expect, report);
-        match self.is_there() {
-            true => Ok(Some(without_ids(&created.merged))),
-            false => Ok(None),
-        }
+        Ok(self.is_there().then(|| without_ids(&created.merged)))
     }
 }
 
 fn without_ids(merged: &MergedCreate) -> Value {
-    let mut text = json(&merged.adjust).to_string();
+    let mut text = as_json(&merged.adjust).to_string();
     text = text.replace(&merged.container.id, "CONTAINER");
     if let Some(pod) = &merged.pod {
         text = text.replace(&pod.id, "POD");

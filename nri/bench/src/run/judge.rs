@@ -32,23 +32,23 @@ impl Bench {
         for happening in &happenings {
             if let PluginEvent::Deprecated { event } = happening.event {
                 let note = format!("it takes {} as StateChange", event_name(event));
-                report.notes.push(note);
+                report.note(note);
             }
         }
         findings.extend(happenings.iter().filter_map(of_happening));
         findings.extend(self.tap.take_findings());
         self.file(findings, report);
+        let longest = self.tap.take_longest();
         if let Some(limit) = expect.within {
-            for (method, took) in self.tap.take_longest() {
+            for (method, took) in longest {
                 if took > limit {
                     let (took, limit) = (short(took), short(limit));
                     let failure =
                         format!("{method} was answered after {took}: expected within {limit}");
-                    report.failures.push(failure);
+                    report.fail(failure);
                 }
             }
         }
-        self.tap.take_longest();
     }
 
     /// Whether it is about the plugin under test, and not one that stands beside it.
@@ -62,26 +62,27 @@ impl Bench {
 fn of_delivery(delivery: &Delivery) -> Option<Finding> {
     let event = event_name(delivery.event);
     let class = Class::of(delivery.event);
-    match &delivery.outcome {
-        Outcome::TimedOut => Some(Finding::new(
-            Rule::LateAnswer,
-            format!("{event} had no answer after {}", short(delivery.took)),
-        )),
-        Outcome::Lost(why) => Some(Finding::new(
-            Rule::LostConnection,
-            format!("{event}: {why}"),
-        )),
-        Outcome::Garbled(why) => Some(Finding::new(Rule::Garbage, format!("{event}: {why}"))),
-        Outcome::Conflict(why) => Some(Finding::new(Rule::Conflict, why.clone())),
-        Outcome::Refused(status) if status.is(Code::Unimplemented) => Some(Finding::new(
-            Rule::UnhandledEvent,
-            format!("{event} is answered with UNIMPLEMENTED"),
-        )),
-        Outcome::Refused(status) if matches!(class, Class::Teardown | Class::Notification) => Some(
-            Finding::new(Rule::TeardownRefused, format!("{event}: {status}")),
-        ),
-        _ => None,
-    }
+    let (rule, what) = match &delivery.outcome {
+        Outcome::TimedOut => {
+            let took = short(delivery.took);
+            (
+                Rule::LateAnswer,
+                format!("{event} had no answer after {took}"),
+            )
+        }
+        Outcome::Lost(why) => (Rule::LostConnection, format!("{event}: {why}")),
+        Outcome::Garbled(why) => (Rule::Garbage, format!("{event}: {why}")),
+        Outcome::Conflict(why) => (Rule::Conflict, why.clone()),
+        Outcome::Refused(status) if status.is(Code::Unimplemented) => {
+            let what = format!("{event} is answered with UNIMPLEMENTED");
+            (Rule::UnhandledEvent, what)
+        }
+        Outcome::Refused(status) if matches!(class, Class::Teardown | Class::Notification) => {
+            (Rule::TeardownRefused, format!("{event}: {status}"))
+        }
+        _ => return None,
+    };
+    Some(Finding::new(rule, what))
 }
 
 fn of_wish(wish: &Wish) -> Vec<Finding> {

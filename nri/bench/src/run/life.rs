@@ -32,20 +32,18 @@ impl Bench {
         report.title = format!("join {}", self.report.plugins.join(", "));
         for info in &infos {
             let note = format!("{protocol}, subscribed to {}", info.events);
-            report.notes.push(note);
+            report.note(note);
             if let Some(events) = expect.events
                 && events != info.events
             {
                 let failure = format!("subscribed to {}: expected {events}", info.events);
-                report.failures.push(failure);
+                report.fail(failure);
             }
         }
         if let Some(expected) = &expect.protocol
             && expected != protocol
         {
-            report
-                .failures
-                .push(format!("it speaks {protocol}: expected {expected}"));
+            report.fail(format!("it speaks {protocol}: expected {expected}"));
         }
         Ok(())
     }
@@ -154,9 +152,7 @@ impl Bench {
         if gone {
             self.instances.clear();
             self.start_one()?;
-            report
-                .notes
-                .push("it had ended: started anew, as a supervisor would".to_owned());
+            report.note("it had ended: started anew, as a supervisor would");
         }
         let plugins = self.plugins.clone();
         let mut joined = self.await_joined(&plugins).await;
@@ -164,16 +160,12 @@ impl Bench {
         if joined.is_err() && ended.is_some() && !gone {
             self.instances.clear();
             self.start_one()?;
-            report
-                .notes
-                .push("it ended: started anew, as a supervisor would".to_owned());
+            report.note("it ended: started anew, as a supervisor would");
             joined = self.await_joined(&plugins).await;
         }
         joined.map_err(Over::NotJoined)?;
         let took = began.elapsed();
-        report
-            .notes
-            .push(format!("it was back after {:.1} s", took.as_secs_f64()));
+        report.note(format!("it was back after {:.1} s", took.as_secs_f64()));
         Ok(())
     }
 
@@ -196,7 +188,7 @@ impl Bench {
                 let why = format!(
                     "the newer instance had not taken the older one's place within {limit:?}"
                 );
-                report.failures.push(why);
+                report.fail(why);
                 break;
             }
             sleep(LOOK).await;

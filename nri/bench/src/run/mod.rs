@@ -148,6 +148,7 @@ impl Bench {
         if !matches!(steps.first().map(|s| &s.act), Some(Act::Join { .. })) {
             let join = Step {
                 line: 1,
+                what: "join".to_owned(),
                 act: Act::Join {
                     pods: 0,
                     containers: 0,
@@ -184,7 +185,7 @@ impl Bench {
         let printed = self.program.printed();
         match Box::pin(self.act(step, &mut report)).await {
             // The first step's, before anything was tried, is the run's.
-            Err(Over::NotJoined(why)) if !self.report.steps.is_empty() => report.failures.push(why),
+            Err(Over::NotJoined(why)) if !self.report.steps.is_empty() => report.fail(why),
             made => made?,
         }
         report.took = began.elapsed();
@@ -199,7 +200,7 @@ impl Bench {
         for wanted in &expect.prints {
             while !self.program.printed_since(from).contains(wanted) {
                 if tokio::time::Instant::now() >= deadline {
-                    report.failures.push(format!("{wanted:?} was not printed"));
+                    report.fail(format!("{wanted:?} was not printed"));
                     break;
                 }
                 tokio::time::sleep(PRINTS / 200).await;

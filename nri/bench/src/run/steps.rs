@@ -6,12 +6,12 @@ use nri::{
     record::json::is_default,
     testing::{Failed, container, differences, includes, pod},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Bench, Misuse, Over};
 use crate::{
     adjustment,
-    changes::{self, changes},
+    changes::changes,
     report::StepReport,
     rules::Finding,
     scenario::{Act, Expect, Step},
@@ -23,8 +23,8 @@ type Came<T> = Result<T, Failed>;
 impl Bench {
     pub(super) async fn act(&mut self, step: &Step, report: &mut StepReport) -> Result<(), Over> {
         let expect = &step.expect;
-        let name = step.act.name();
-        report.title = name.to_owned();
+        let name = &step.what;
+        report.title.clone_from(name);
         match &step.act {
             Act::Join { plugins, .. } => self.join(plugins, expect, report).await?,
             Act::Crash => self.crash(report).await?,
@@ -66,15 +66,15 @@ impl Bench {
                     self.others(&stopped.merged.update, &[], expect, report);
                 }
             }
-            other => self.plain(step, other, report).await?,
+            _ => self.plain(step, report).await?,
         }
         Ok(())
     }
 
     /// Steps without anything in the answer.
-    async fn plain(&self, step: &Step, act: &Act, report: &mut StepReport) -> Result<(), Misuse> {
+    async fn plain(&self, step: &Step, report: &mut StepReport) -> Result<(), Misuse> {
         let runtime = &self.runtime;
-        let (about, came) = match act {
+        let (about, came) = match &step.act {
             Act::RunPod(name) => (name, runtime.run_pod(self.pod(name)).await.map(drop)),
             Act::UpdatePod {
                 pod,
@@ -91,9 +91,9 @@ impl Bench {
             Act::Remove(name) => (name, runtime.remove_container(name).await.map(drop)),
             Act::StopPod(name) => (name, runtime.stop_pod(name).await.map(drop)),
             Act::RemovePod(name) => (name, runtime.remove_pod(name).await.map(drop)),
-            other => unreachable!("{} is no plain step", other.name()),
+            _ => unreachable!("{} is no plain step", step.what),
         };
-        report.title = format!("{} {about}", act.name());
+        report.title = format!("{} {about}", step.what);
         settle(step, came, report)?;
         Ok(())
     }
@@ -131,17 +131,15 @@ impl Bench {
 
     fn created(&self, created: &Created, expect: &Expect, report: &mut StepReport) {
         let merged = &created.merged;
-        let (before, adjust) = (json(&merged.container), json(&merged.adjust));
+        let (before, adjust) = (as_json(&merged.container), as_json(&merged.adjust));
         if let Some(owners) = merged.owners.container(&merged.container.id) {
             report.changes = changes(owners, &before, &adjust);
         }
         let wrong = Finding::bad_adjustment(adjustment::wrong(&merged.adjust));
         self.file(wrong.collect(), report);
         if let Some(expected) = &expect.adjust {
-            let missing = includes(expected, &adjust);
-            report
-                .failures
-                .extend(missing.iter().map(ToString::to_string));
+            let missing = includes(expected, &adjust).into_iter();
+            missing.for_each(|d| report.fail(d.to_string()));
             if expect.exact {
                 let more = includes(&set(&adjust), expected);
                 let more = more
@@ -174,16 +172,14 @@ impl Bench {
             why: e.to_string(),
         })?;
         let now = container.linux.and_then(|linux| linux.resources);
-        let now = json(&now.unwrap_or_default());
+        let now = as_json(&now.unwrap_or_default());
         if let Some(owners) = merged.owners.container(&container.id) {
-            let before = Value::Null;
-            report.changes = changes(owners, &before, &changes::of_resources(&now));
+            let now = json!({"linux": {"resources": now}});
+            report.changes = changes(owners, &Value::Null, &now);
         }
         if let Some(expected) = &expect.resources {
-            let missing = includes(expected, &now);
-            report
-                .failures
-                .extend(missing.iter().map(ToString::to_string));
+            let missing = includes(expected, &now).into_iter();
+            missing.for_each(|d| report.fail(d.to_string()));
         }
         self.others(&merged.others, &merged.evict, expect, report);
         Ok(())
@@ -198,18 +194,11 @@ impl Bench {
         report: &mut StepReport,
     ) {
         for update in updates {
-            report
-                .notes
-                .push(format!("updates container {}", update.container_id));
+            report.note(format!("updates container {}", update.container_id));
         }
         for eviction in evictions {
-            let ContainerEviction {
-                container_id,
-                reason,
-            } = eviction;
-            report
-                .notes
-                .push(format!("evicts container {container_id}: {reason}"));
+            let (id, reason) = (&eviction.container_id, &eviction.reason);
+            report.note(format!("evicts container {id}: {reason}"));
         }
         for wanted in &expect.updates {
             let mut wanted = wanted.clone();
@@ -219,12 +208,10 @@ impl Bench {
                 .find(|u| u.container_id == wanted.container_id);
             match there {
                 Some(there) => {
-                    let missing = differences(&wanted, there);
-                    report
-                        .failures
-                        .extend(missing.iter().map(ToString::to_string));
+                    let missing = differences(&wanted, there).into_iter();
+                    missing.for_each(|d| report.fail(d.to_string()));
                 }
-                None => report.failures.push(format!(
+                None => report.fail(format!(
                     "no update of container {}: expected one",
                     wanted.container_id
                 )),
@@ -236,14 +223,12 @@ impl Bench {
                 .iter()
                 .any(|e| e.container_id == id && e.reason.contains(&wanted.reason));
             if !there {
-                report
-                    .failures
-                    .push(format!("no eviction of container {id}: expected one"));
+                report.fail(format!("no eviction of container {id}: expected one"));
             }
         }
         if expect.unchanged && !(updates.is_empty() && evictions.is_empty()) {
             let failure = "updates or evictions of other containers: expected none";
-            report.failures.push(failure.to_owned());
+            report.fail(failure);
         }
     }
 
@@ -264,28 +249,26 @@ pub(super) fn settle<T>(
     match (came, expected) {
         (Ok(came), None) => Ok(Some(came)),
         (Ok(came), Some(expected)) => {
-            report
-                .failures
-                .push(format!("no error: expected one with {expected:?}"));
+            report.fail(format!("no error: expected one with {expected:?}"));
             Ok(Some(came))
         }
         (Err(failed), expected) => {
             let reason = Bench::refusal(step, failed, report)?;
             match expected {
                 Some(expected) if reason.contains(expected) => {
-                    report.notes.push(format!("refused, as expected: {reason}"));
+                    report.note(format!("refused, as expected: {reason}"));
                 }
-                Some(expected) => report.failures.push(format!(
+                Some(expected) => report.fail(format!(
                     "refused: {reason}: expected an error with {expected:?}"
                 )),
-                None => report.failures.push(format!("refused: {reason}")),
+                None => report.fail(format!("refused: {reason}")),
             }
             Ok(None)
         }
     }
 }
 
-pub(super) fn json<T: serde::Serialize>(message: &T) -> Value {
+pub(super) fn as_json<T: serde::Serialize>(message: &T) -> Value {
     serde_json::to_value(message).unwrap_or_default()
 }
 

@@ -1,7 +1,7 @@
 //! A scenario: a TOML file, checked whole before anything is started. What is wrong is named with its line.
 
 mod read;
-pub mod shape;
+mod shape;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -42,6 +42,14 @@ pub enum Speaks {
     V1Beta1,
 }
 
+/// Who a plugin is that nothing is said of.
+pub fn unnamed() -> PluginId {
+    PluginId {
+        index: "10".to_owned(),
+        name: "plugin".to_owned(),
+    }
+}
+
 /// A scenario, checked.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -79,6 +87,8 @@ pub struct Other {
 #[derive(Debug, Clone)]
 pub struct Step {
     pub line: usize,
+    /// What it does, in the word of the scenario.
+    pub what: String,
     pub act: Act,
     pub expect: Expect,
 }
@@ -124,29 +134,6 @@ pub enum Act {
         container: String,
         times: u32,
     },
-}
-
-impl Act {
-    /// As scenarios have it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Join { .. } => "join",
-            Self::RunPod(_) => "run-pod",
-            Self::UpdatePod { .. } => "update-pod",
-            Self::Create { .. } => "create",
-            Self::Start(_) => "start",
-            Self::Update { .. } => "update",
-            Self::Stop(_) => "stop",
-            Self::Remove(_) => "remove",
-            Self::StopPod(_) => "stop-pod",
-            Self::RemovePod(_) => "remove-pod",
-            Self::Crash => "crash",
-            Self::Restart => "restart",
-            Self::Rollout => "rollout",
-            Self::Slow(_) => "slow",
-            Self::Churn { .. } => "churn",
-        }
-    }
 }
 
 /// What a step must come to. Nothing given: no error.

@@ -31,8 +31,7 @@ pub struct Misfit {
 pub fn read<T: DeserializeOwned + Serialize>(given: &Value) -> Result<(T, Value), Misfit> {
     let sample = T::deserialize(Filled).map_err(|e| misfit(e.to_string()))?;
     let shape = serde_json::to_value(sample).map_err(|e| misfit(e.to_string()))?;
-    let mut path = Vec::new();
-    let whole = fit(&shape, given, "", &mut path)?;
+    let whole = fit(&shape, given, "")?;
     let message = serde_json::from_value(whole.clone()).map_err(|e| misfit(e.to_string()))?;
     Ok((message, whole))
 }
@@ -50,63 +49,48 @@ fn misfit(why: String) -> Misfit {
     }
 }
 
-fn fit(shape: &Value, given: &Value, key: &str, path: &mut Vec<String>) -> Result<Value, Misfit> {
-    let wrong = |path: &[String], why: String| Misfit {
-        path: path.to_vec(),
-        why,
-    };
+impl Misfit {
+    /// As seen from what has it under this key.
+    fn below(mut self, key: impl Into<String>) -> Self {
+        self.path.insert(0, key.into());
+        self
+    }
+}
+
+fn fit(shape: &Value, given: &Value, key: &str) -> Result<Value, Misfit> {
     match (shape, given) {
-        (Value::Object(shape), Value::Object(given)) if shape.contains_key(ANY) => {
-            let mut whole = Map::new();
-            for (key, given) in given {
-                path.push(key.clone());
-                whole.insert(key.clone(), fit(&shape[ANY], given, key, path)?);
-                path.pop();
-            }
-            Ok(Value::Object(whole))
-        }
         (Value::Object(shape), Value::Object(given)) => {
             let mut whole = Map::new();
             for (key, given) in given {
-                path.push(key.clone());
-                let Some(shape) = shape.get(key) else {
+                // A map has any key.
+                let Some(shape) = shape.get(ANY).or_else(|| shape.get(key)) else {
                     let known: Vec<_> = shape.keys().map(|k| format!("`{k}`")).collect();
                     let known = known.join(", ");
-                    return Err(wrong(
-                        path,
-                        format!("unknown field `{key}`, expected one of {known}"),
-                    ));
+                    let why = format!("unknown field `{key}`, expected one of {known}");
+                    return Err(misfit(why).below(key));
                 };
-                whole.insert(key.clone(), fit(shape, given, key, path)?);
-                path.pop();
+                let fits = fit(shape, given, key).map_err(|misfit| misfit.below(key))?;
+                whole.insert(key.clone(), fits);
             }
             Ok(Value::Object(whole))
         }
         (Value::Object(fields), bare) if fields.len() == 1 && fields.contains_key("value") => {
-            let value = fit(&fields["value"], bare, key, path)?;
+            let value = fit(&fields["value"], bare, key)?;
             Ok(Value::Object(Map::from_iter([("value".to_owned(), value)])))
         }
         (Value::Array(shape), Value::Array(given)) => {
-            let mut whole = Vec::new();
-            for (at, given) in given.iter().enumerate() {
-                path.push(at.to_string());
-                whole.push(fit(&shape[0], given, key, path)?);
-                path.pop();
-            }
-            Ok(Value::Array(whole))
+            let fits = given.iter().enumerate().map(|(at, given)| {
+                fit(&shape[0], given, key).map_err(|misfit| misfit.below(at.to_string()))
+            });
+            fits.collect()
         }
-        (Value::Number(_), Value::String(name)) => {
-            enumeration(key, name).map(Value::from).ok_or_else(|| {
-                wrong(
-                    path,
-                    format!("{name:?} is neither a number nor a name of one"),
-                )
-            })
-        }
+        (Value::Number(_), Value::String(name)) => enumeration(key, name)
+            .map(Value::from)
+            .ok_or_else(|| misfit(format!("{name:?} is neither a number nor a name of one"))),
         (Value::Number(_), Value::Number(_))
         | (Value::String(_), Value::String(_))
         | (Value::Bool(_), Value::Bool(_)) => Ok(given.clone()),
-        (shape, given) => Err(wrong(path, format!("{given} is not {}", kind(shape)))),
+        (shape, given) => Err(misfit(format!("{given} is not {}", kind(shape)))),
     }
 }
 

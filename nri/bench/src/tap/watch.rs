@@ -67,7 +67,6 @@ pub struct Seen {
     pub pid: Option<u32>,
     /// StateChange was called and answered.
     pub state_changes: u64,
-    pub shutdowns: u64,
 }
 
 impl Seen {
@@ -103,7 +102,6 @@ impl Seen {
                 since: now,
             },
         );
-        self.shutdowns += u64::from(request.method == "Shutdown");
         self.state_changes += u64::from(request.method == "StateChange");
         if request.method == "Configure" && configure(manner, &mut request) {
             return Fate::Pass(message.with(&request));

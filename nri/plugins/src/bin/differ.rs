@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use nri_plugins::{
     differ::{self, Differ},
     log::Log,
-    plugin::{self, Identity},
+    plugin,
 };
 use tokio::task::JoinSet;
 
@@ -18,12 +18,13 @@ fn main() -> ExitCode {
                 plugin::run(async {
                     let mut all = JoinSet::new();
                     for (at, index) in differ.indices().iter().enumerate() {
-                        let who = Identity {
-                            index: Some(index.clone()),
-                            name: Some(args.get("name").unwrap_or(differ::NAME).to_owned()),
-                            ..Identity::new(differ::NAME, &args)
-                        };
-                        all.spawn(plugin::serve(who, differ.handlers(at)));
+                        let (index, args) = (Some(index.clone()), args.clone());
+                        all.spawn(plugin::serve(
+                            differ::NAME,
+                            index,
+                            args,
+                            differ.handlers(at),
+                        ));
                     }
                     // One lost connection makes the comparison meaningless: end them all.
                     match all.join_next().await {

@@ -1,7 +1,5 @@
 //! The program `network-logger`: `-help` tells how to use it, `nri_plugins::network_logger` what it does.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::network_logger::NetworkLogger>()
 }

@@ -1,7 +1,5 @@
 //! The program `rdt`: `-help` tells how to use it, `nri_plugins::rdt` what it does.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::rdt::Rdt>()
 }

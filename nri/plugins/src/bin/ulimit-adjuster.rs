@@ -1,7 +1,5 @@
 //! The program `ulimit-adjuster`: `-help` tells how to use it, `nri_plugins::ulimit_adjuster` what it does.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::ulimit_adjuster::UlimitAdjuster>()
 }

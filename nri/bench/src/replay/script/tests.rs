@@ -60,9 +60,9 @@ fn calls_keep_their_order_and_get_their_own_answers() {
     ];
     let scripts = scripts(&recording(&lines), None).expect("one plugin");
     let acts: Vec<_> = scripts[0]
-        .acts
+        .calls
         .iter()
-        .map(|act| (act.call().method.as_str(), act.call().answer.clone()))
+        .map(|call| (call.method.as_str(), call.answer.clone()))
         .collect();
     let no = Failure {
         code: 2,
@@ -95,10 +95,10 @@ fn a_state_change_becomes_the_event_that_it_tells() {
     ];
     let script = &scripts(&recording(&lines), None).expect("one")[0];
     assert_eq!(
-        (script.acts[1].call().method.as_str(), script.dedicated),
+        (script.calls[1].method.as_str(), script.dedicated),
         ("StartContainer", false)
     );
-    assert_eq!(script.acts[1].call().message, json!({"pod": {"id": "p"}}));
+    assert_eq!(script.calls[1].message, json!({"pod": {"id": "p"}}));
     lines.insert(
         1,
         call(1, "10-a", 2, "StartContainer", json!({"pod": {"id": "p"}})),
@@ -109,11 +109,11 @@ fn a_state_change_becomes_the_event_that_it_tells() {
     );
     let script = &scripts(&recording(&lines), None).expect("one")[0];
     assert_eq!(
-        (script.acts.len(), script.dedicated),
+        (script.calls.len(), script.dedicated),
         (2, true),
         "one event, told in two ways"
     );
-    assert_eq!(script.acts[1].call().answer, Answer::Message(json!({})));
+    assert_eq!(script.calls[1].answer, Answer::Message(json!({})));
 }
 
 #[test]

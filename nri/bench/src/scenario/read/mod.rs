@@ -3,19 +3,21 @@
 mod steps;
 mod values;
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, ops::Range, str::FromStr, time::Duration};
 
 use nri::{
-    PluginId,
     proto::{Container, PodSandbox},
     testing::{Flavor, container, pod},
     validate::DefaultValidator,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use toml::{Spanned, de::DeTable};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
-use super::{Act, Other, Scenario, Speaks, shape};
+use super::{Act, Other, Scenario, Speaks, shape, unnamed};
 use crate::rules::Rule;
 use values::{duration, lay_over, not_a_duration};
 
@@ -116,15 +118,13 @@ struct ExpectTable {
 /// Reads a scenario; `name` where it has none of its own.
 pub fn read(name: &str, text: &str) -> Result<Scenario> {
     let lines = Lines(text);
-    let file: File = toml::from_str(text).map_err(|e| Bad {
+    let bad = |e: toml::de::Error| Bad {
         line: e.span().map_or(1, |span| lines.of(&span)),
         why: e.message().to_owned(),
-    })?;
-    let table = DeTable::parse(text).map_err(|e| Bad {
-        line: e.span().map_or(1, |span| lines.of(&span)),
-        why: e.message().to_owned(),
-    })?;
-    Reader { lines, table }.scenario(name, file)
+    };
+    let file: File = toml::from_str(text).map_err(bad)?;
+    let whole = DeValue::Table(DeTable::parse(text).map_err(bad)?.into_inner());
+    Reader { lines, whole }.scenario(name, file)
 }
 
 struct Lines<'a>(&'a str);
@@ -138,7 +138,7 @@ impl Lines<'_> {
 
 struct Reader<'a> {
     lines: Lines<'a>,
-    table: Spanned<DeTable<'a>>,
+    whole: DeValue<'a>,
 }
 
 impl Reader<'_> {
@@ -151,29 +151,19 @@ impl Reader<'_> {
 
     /// Line of the deepest key of this path that is there.
     fn line(&self, path: &[String]) -> usize {
-        let mut line = 1;
-        let mut keys = path.iter();
-        let Some(first) = keys.next() else {
-            return line;
-        };
-        let Some((key, mut value)) = self.table.get_ref().get_key_value(first.as_str()) else {
-            return line;
-        };
-        line = self.lines.of(&key.span());
-        for key in keys {
-            let next = match (value.get_ref(), key.parse::<usize>()) {
-                (toml::de::DeValue::Table(table), _) => table
+        let (mut line, mut value) = (1, &self.whole);
+        for key in path {
+            let next = match (value, key.parse::<usize>()) {
+                (DeValue::Table(table), _) => table
                     .get_key_value(key.as_str())
                     .map(|(key, value)| (key.span(), value)),
-                (toml::de::DeValue::Array(array), Ok(at)) => {
-                    array.get(at).map(|value| (value.span(), value))
-                }
+                (DeValue::Array(array), Ok(at)) => array.get(at).map(|v| (v.span(), v)),
                 _ => None,
             };
             let Some((span, below)) = next else {
-                return line;
+                break;
             };
-            (line, value) = (self.lines.of(&span), below);
+            (line, value) = (self.lines.of(&span), below.get_ref());
         }
         line
     }
@@ -229,7 +219,7 @@ impl Reader<'_> {
             let path = ["other", &at.to_string(), "adjust"];
             let adjust = other.adjust.clone().unwrap_or_else(|| Map::new().into());
             others.push(Other {
-                id: self.id(&other.id)?,
+                id: self.parsed(&other.id)?,
                 adjust: self.message(&path, &adjust)?.0,
             });
         }
@@ -245,11 +235,8 @@ impl Reader<'_> {
             })?);
         }
         let plugin = match &file.plugin.id {
-            Some(id) => self.id(id)?,
-            None => PluginId {
-                index: "10".into(),
-                name: "plugin".into(),
-            },
+            Some(id) => self.parsed(id)?,
+            None => unnamed(),
         };
         let mut scenario = Scenario {
             name: match file.name.as_str() {
@@ -292,9 +279,9 @@ impl Reader<'_> {
         Ok(scenario)
     }
 
-    fn id(&self, id: &Spanned<String>) -> Result<PluginId> {
-        let read = id.get_ref().parse();
-        read.map_err(|e: nri::owners::BadPluginId| self.bad(&id.span(), e.to_string()))
+    fn parsed<T: FromStr<Err: Display>>(&self, given: &Spanned<String>) -> Result<T> {
+        let read = given.get_ref().parse();
+        read.map_err(|e: T::Err| self.bad(&given.span(), e.to_string()))
     }
 
     fn duration(&self, given: Option<Spanned<String>>, usual: Duration) -> Result<Duration> {
@@ -310,10 +297,8 @@ impl Reader<'_> {
             return Ok(8 << 20);
         };
         let text = given.get_ref();
-        let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-            Some(at) => text.split_at(at),
-            None => (text.as_str(), ""),
-        };
+        let end = text.find(|c: char| !c.is_ascii_digit());
+        let (number, unit) = text.split_at(end.unwrap_or(text.len()));
         let shift = match unit {
             "" => Some(0),
             "KiB" => Some(10),

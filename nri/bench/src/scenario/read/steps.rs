@@ -31,7 +31,7 @@ impl Reader<'_> {
         if let Some((key, _)) = left.iter().find(|(_, there)| *there) {
             return Err(bad(format!(
                 "`{key}` means nothing at a step that does {:?}",
-                act.name()
+                step.r#do
             )));
         }
         if matches!(act, Act::Join { .. }) && at > 0 {
@@ -39,7 +39,13 @@ impl Reader<'_> {
                 "join must be the first step: later ones are crash, restart and rollout".into(),
             ));
         }
-        Ok(Step { line, act, expect })
+        let what = step.r#do;
+        Ok(Step {
+            line,
+            what,
+            act,
+            expect,
+        })
     }
 
     /// What the step does, out of the keys that belong to it.
@@ -146,10 +152,7 @@ impl Reader<'_> {
             expect.evictions.push(self.message(&path, given)?.0);
         }
         if let Some(events) = &table.events {
-            let read = events.get_ref().parse();
-            expect.events = Some(
-                read.map_err(|e: nri::mask::BadMask| self.bad(&events.span(), e.to_string()))?,
-            );
+            expect.events = Some(self.parsed(events)?);
         }
         if let Some(protocol) = &table.protocol {
             if !["v1alpha1", "v1beta1"].contains(&protocol.get_ref().as_str()) {

@@ -34,7 +34,6 @@ pub fn place(field: Field) -> Option<Place> {
     use Place::{List, Map, Simple};
     Some(match field {
         Field::None => return None,
-        // Values are secrets: explain shows none.
         Field::Env => List("/env", "key"),
         Field::Annotations => Map("/annotations"),
         Field::Mounts => List("/mounts", "destination"),
