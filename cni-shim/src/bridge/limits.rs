@@ -47,7 +47,7 @@ impl State {
         let ifb = ifb_name(veth);
         // One of that name is left of an attach of the same sandbox that was interrupted.
         self.route
-            .run(&[tc::add_ifb(&ifb).tolerate(Errno::EXIST)])?;
+            .run(&[link::add_ifb(&ifb).tolerate(Errno::EXIST)])?;
         let (index, through) = (self.index_of(veth)?, self.index_of(&ifb)?);
         let [ingress, filter] = tc::redirect(index, veth, through);
         self.route

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-/// An address family as nftables sees it: where addresses are in the header, and how long.
+use crate::netlink::Attrs;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ip {
     V4,
@@ -20,34 +21,13 @@ impl Ip {
             Ip::V6 => 10,
         }
     }
-
-    pub(crate) fn length(self) -> u32 {
-        match self {
-            Ip::V4 => 4,
-            Ip::V6 => 16,
-        }
-    }
-
-    pub(crate) fn source(self) -> u32 {
-        match self {
-            Ip::V4 => 12,
-            Ip::V6 => 8,
-        }
-    }
-
-    pub(crate) fn destination(self) -> u32 {
-        match self {
-            Ip::V4 => 16,
-            Ip::V6 => 24,
-        }
-    }
 }
 
 /// The number of the bridge family: Ethernet frames as they come in by a bridge's ports.
 pub(crate) const BRIDGE: u8 = 7;
 
 /// `struct nfgenmsg`: family, version, and a number in network order.
-pub(crate) fn nfgenmsg(family: u8, resource: u16) -> [u8; 4] {
+pub(crate) fn nfgenmsg(family: u8, resource: u16) -> Attrs {
     let [high, low] = resource.to_be_bytes();
-    [family, 0, high, low]
+    Attrs::after(&[family, 0, high, low])
 }
