@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::call::Verb;
 use super::fault::Fault;
 use crate::addr::Cidr;
 use crate::bandwidth::Limits;
 use crate::bridge::validate;
-use crate::cni::{Version, check_name, shorten};
+use crate::cni::{Verb, Version, check_name, shorten};
 use crate::types::{BridgeConfig, PortMapping};
 
 /// Not the daemon's: each has its own pool of addresses.

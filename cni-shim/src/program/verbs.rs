@@ -8,12 +8,11 @@ use rustix::fs::FlockOperation;
 use serde_json::Value;
 
 use super::applied;
-use super::call::Verb;
 use super::config::Config;
 use super::fault::Fault;
 use crate::attachments::Attachments;
 use crate::bridge::{Bridge, BridgeError, Wanted, unplug_name};
-use crate::cni::{Version, check_name, name_families, one_address, shorten};
+use crate::cni::{Verb, Version, check_name, name_families, one_address, shorten};
 use crate::file;
 use crate::namespaces::is_namespace;
 use crate::record::{Backend, OnBridge, Record};
