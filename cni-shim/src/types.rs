@@ -14,7 +14,7 @@ use crate::addr::Cidr;
 pub const INTERFACE: &str = "eth0";
 
 /// Configuration of the network. Two daemons on one machine need different `state_dir`s and bridges.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Config {
     /// Directory of CNI configurations (CRI-500).
     pub conf_dir: PathBuf,

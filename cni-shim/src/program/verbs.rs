@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use serde_json::Value;
@@ -216,17 +215,9 @@ impl Session {
         rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive))
             .map_err(|errno| at("lock")(errno.into()))?;
         let all = Attachments::load(&crate::types::Config {
-            conf_dir: dir.join("none"),
-            bin_dirs: Vec::new(),
-            cache_dir: dir.join("none"),
-            earlier_cache_dir: None,
             state_dir: dir.clone(),
             bridge: Some(config.bridge.clone()),
-            add_timeout: Duration::ZERO,
-            ready_timeout: Duration::ZERO,
-            status_grace: Duration::ZERO,
-            parallel: 1,
-            started: None,
+            ..crate::types::Config::default()
         })?;
         Ok(Self { all, _lock: lock })
     }
