@@ -119,20 +119,6 @@ impl Attachments {
         Ok(())
     }
 
-    pub(crate) fn abandon_on_bridge(
-        &self,
-        sandbox_id: &str,
-        held: &OnBridge,
-    ) -> Result<(), NetworkError> {
-        if let Err(error) = self.detach_from_bridge(sandbox_id, held) {
-            log_undo(sandbox_id, &error);
-            if let Some(bridge) = &self.bridge {
-                bridge.release(sandbox_id, held);
-            }
-        }
-        Ok(())
-    }
-
     /// A sandbox's network namespace, and what undoes its attachment.
     pub(crate) fn held(&self, sandbox_id: &str) -> Option<(PathBuf, Backend)> {
         let record = self.known.lock().get(sandbox_id).cloned();

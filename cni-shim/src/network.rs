@@ -126,31 +126,7 @@ impl Network {
     pub async fn abandon(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
-        let undone = match self.attachments.held(sandbox_id) {
-            Some((_, Backend::Bridge(held))) => {
-                let id = sandbox_id.to_owned();
-                self.blocking(move |all| all.abandon_on_bridge(&id, &held))
-                    .await
-            }
-            Some((netns, Backend::Cni(held))) => {
-                self.attachments
-                    .del_by_cni(sandbox_id, &netns, &held, Tolerate::Everything)
-                    .await
-            }
-            None => {
-                let mut undone = Ok(());
-                for (netns, held) in self.attachments.cni.find_cached(sandbox_id) {
-                    let everything = Tolerate::Everything;
-                    let one = self
-                        .attachments
-                        .del_by_cni(sandbox_id, &netns, &held, everything)
-                        .await;
-                    undone = undone.and(one);
-                }
-                undone
-            }
-        };
-        if let Err(error) = undone {
+        if let Err(error) = self.undo(sandbox_id, Tolerate::Everything).await {
             log_undo(sandbox_id, &error);
         }
         if self.attachments.unreadable.lock().contains_key(sandbox_id) {
@@ -172,27 +148,48 @@ impl Network {
                 reason: held.reason.clone(),
             });
         }
-        match self.attachments.held(sandbox_id) {
+        let by_cni = matches!(
+            self.attachments.held(sandbox_id),
+            Some((_, Backend::Cni(_)))
+        );
+        self.undo(sandbox_id, Tolerate::Nothing).await?;
+        match by_cni {
+            true => self.attachments.forget(sandbox_id),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes away what the record says, and the record if it is the bridge's; without a record, what the result cache
+    /// has. What tolerates everything goes on after a failure, and gives addresses back.
+    async fn undo(&self, sandbox_id: &str, tolerate: Tolerate) -> Result<(), NetworkError> {
+        let added = match self.attachments.held(sandbox_id) {
             Some((_, Backend::Bridge(held))) => {
-                let sandbox_id = sandbox_id.to_owned();
-                self.blocking(move |all| all.detach_from_bridge(&sandbox_id, &held))
-                    .await
+                let id = sandbox_id.to_owned();
+                let detach = self.blocking(move |all| {
+                    let undone = all.detach_from_bridge(&id, &held);
+                    if undone.is_err()
+                        && tolerate == Tolerate::Everything
+                        && let Some(bridge) = &all.bridge
+                    {
+                        bridge.release(&id, &held);
+                    }
+                    undone
+                });
+                return detach.await;
             }
-            Some((netns, Backend::Cni(held))) => {
-                self.attachments
-                    .del_by_cni(sandbox_id, &netns, &held, Tolerate::Nothing)
-                    .await?;
-                self.attachments.forget(sandbox_id)
-            }
-            None => {
-                for (netns, held) in self.attachments.cni.find_cached(sandbox_id) {
-                    self.attachments
-                        .del_by_cni(sandbox_id, &netns, &held, Tolerate::Nothing)
-                        .await?;
-                }
-                Ok(())
+            Some((netns, Backend::Cni(held))) => vec![(netns, held)],
+            None => self.attachments.cni.find_cached(sandbox_id),
+        };
+        let mut undone = Ok(());
+        for (netns, held) in added {
+            let all = &self.attachments;
+            let one = all.del_by_cni(sandbox_id, &netns, &held, tolerate).await;
+            undone = undone.and(one);
+            if undone.is_err() && tolerate != Tolerate::Everything {
+                break;
             }
         }
+        undone
     }
 
     /// Asks whether a sandbox's network is as it was made (CRI-515); `None` if so, or why nobody could be asked.
