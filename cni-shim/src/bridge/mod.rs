@@ -20,7 +20,7 @@ mod unplug;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -141,8 +141,7 @@ impl Bridge {
     pub(crate) fn reserve(&self, wanted: &Wanted<'_>) -> Result<OnBridge, BridgeError> {
         let mut state = self.state();
         let ports = &wanted.ports;
-        let loopback6 = |port: &&PortMapping| port.host_ip.is_some_and(is_loopback6);
-        if let Some(port) = ports.iter().find(loopback6)
+        if let Some(port) = ports.iter().find(|port| is_at_loopback6(port))
             && !serves_loopback6()
         {
             return Err(BridgeError::Loopback6(port.to_string()));
@@ -176,12 +175,7 @@ impl Bridge {
         let mut warnings = Vec::new();
         let gateways: Vec<IpAddr> = {
             let mut state = self.state();
-            if state.index.is_none()
-                || held
-                    .ports
-                    .iter()
-                    .any(|port| port.host_ip.is_some_and(is_loopback6))
-            {
+            if state.index.is_none() || held.ports.iter().any(is_at_loopback6) {
                 state.ensure(&self.config)?;
             }
             state.firewall.add_sources(held)?;
@@ -364,8 +358,8 @@ pub(crate) fn unplug_name(sandbox_id: &str) -> Result<(), NetlinkError> {
     delete_link(&ifb_name(&veth))
 }
 
-fn is_loopback6(ip: IpAddr) -> bool {
-    ip.is_ipv6() && ip.is_loopback()
+fn is_at_loopback6(port: &PortMapping) -> bool {
+    port.host_ip == Some(Ipv6Addr::LOCALHOST.into())
 }
 
 /// A name for the host's end: 44 bits of the id's FNV-1a hash, so that it can be found again from the id alone.
