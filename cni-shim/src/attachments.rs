@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::bridge::{Bridge, BridgeError, Wanted, unplug};
 use crate::cni::{Cni, CniError, ConfList, DEL_TIMEOUT, Found, Patience, Tolerate};
 use crate::error::NetworkError;
-use crate::record::{Backend, Held, OnBridge, OnCni, Record, Records, Unreadable};
+use crate::record::{Backend, OnBridge, OnCni, Record, Records, Unreadable};
 use crate::types::{Attach, Attachment, Config, INTERFACE, NotReady};
 
 /// How often a DEL whose program is in none of the directories fails, before it is taken for done: programs are also
@@ -212,21 +212,18 @@ impl Attachments {
         }
     }
 
-    /// The sandboxes that a CNI network has to keep, whatever of them can be read (CRI-517).
-    pub(crate) fn held_on(&self, network: &str) -> Vec<Held> {
+    /// The sandboxes that a CNI network has to keep, whatever of them can be read (CRI-517), and their interfaces.
+    pub(crate) fn held_on(&self, network: &str) -> Vec<(String, String)> {
         let known = self.known.lock();
         let readable = known.values().filter_map(|record| match &record.backend {
-            Backend::Cni(held) if held.network == network => Some(Held {
-                sandbox_id: record.sandbox_id.clone(),
-                interface: held.interface.clone(),
-            }),
+            Backend::Cni(held) if held.network == network => {
+                Some((record.sandbox_id.clone(), held.interface.clone()))
+            }
             _ => None,
         });
         let unreadable = self.unreadable.lock();
-        let perhaps = unreadable.keys().map(|id| Held {
-            sandbox_id: id.clone(),
-            interface: INTERFACE.to_owned(),
-        });
+        let perhaps = unreadable.keys();
+        let perhaps = perhaps.map(|id| (id.clone(), INTERFACE.to_owned()));
         readable.chain(perhaps).collect()
     }
 }

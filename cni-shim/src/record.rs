@@ -82,13 +82,6 @@ pub(crate) struct OnCni {
     pub(crate) capability_args: BTreeMap<String, serde_json::Value>,
 }
 
-/// An attachment that is to stay.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) sandbox_id: String,
-    pub(crate) interface: String,
-}
-
 impl OnCni {
     /// The host ports that its plugins were asked for.
     pub(crate) fn ports(&self) -> Vec<PortMapping> {

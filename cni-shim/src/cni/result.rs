@@ -53,8 +53,8 @@ pub(crate) fn name_families(result: &mut Map<String, Value>) {
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten();
-    for ip in ips.filter_map(Value::as_object_mut) {
-        if let Some(cidr) = address(ip) {
+    for ip in ips {
+        if let (Some(cidr), Some(ip)) = (one_address(ip), ip.as_object_mut()) {
             let family = if cidr.ip.is_ipv4() { "4" } else { "6" };
             ip.entry("version").or_insert_with(|| family.into());
         }
@@ -79,8 +79,8 @@ pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Addresses, St
         .find(in_pod)
         .and_then(|entry| entry.get("mac"))
         .and_then(Value::as_str);
-    let ips: Vec<&Map<String, Value>> = list("ips").iter().filter_map(Value::as_object).collect();
-    let is_ours = |ip: &&&Map<String, Value>| {
+    let ips: Vec<&Value> = list("ips").iter().filter(|ip| ip.is_object()).collect();
+    let is_ours = |ip: &&&Value| {
         let index = ip
             .get("interface")
             .and_then(Value::as_u64)
@@ -99,7 +99,7 @@ pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Addresses, St
         ..Addresses::default()
     };
     for ip in chosen {
-        found.ips.push(address(ip).ok_or("invalid address")?.ip);
+        found.ips.push(one_address(ip).ok_or("invalid address")?.ip);
         found.gateways.extend(
             ip.get("gateway")
                 .and_then(Value::as_str)
@@ -116,23 +116,16 @@ pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Addresses, St
 
 /// Reads what a plugin that failed wrote: an error object, or anything.
 pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
-    let value = serde_json::from_slice::<Value>(stdout).ok();
-    if let Some(map) = value.as_ref().and_then(Value::as_object)
-        && let Some(message) = map.get("msg").and_then(Value::as_str)
-    {
-        let details = map
-            .get("details")
-            .and_then(Value::as_str)
-            .filter(|details| !details.is_empty());
+    let value: Value = serde_json::from_slice(stdout).unwrap_or_default();
+    let text = |key: &str| value.get(key).and_then(Value::as_str);
+    if let Some(message) = text("msg") {
+        let details = text("details").filter(|details| !details.is_empty());
         let message = details.map_or(message.to_owned(), |details| {
             format!("{message}; {details}")
         });
-        let code = map
-            .get("code")
-            .and_then(Value::as_u64)
-            .unwrap_or(UNKNOWN_CODE);
+        let code = value.get("code").and_then(Value::as_u64);
         return PluginError {
-            code,
+            code: code.unwrap_or(UNKNOWN_CODE),
             message: one_line(&message),
         };
     }
@@ -148,10 +141,6 @@ pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
 
 /// Of an entry of `ips`.
 pub(crate) fn one_address(ip: &Value) -> Option<Cidr> {
-    address(ip.as_object()?)
-}
-
-fn address(ip: &Map<String, Value>) -> Option<Cidr> {
     ip.get("address")?.as_str()?.parse().ok()
 }
 

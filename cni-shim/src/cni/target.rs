@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::cache::Entry;
+use super::cache::{Entry, KIND};
 use super::conflist::{ConfList, Version};
 use super::error::CniError;
 use super::{capability, result};
@@ -86,7 +86,7 @@ impl<'a> Target<'a> {
 
     pub(crate) fn entry(&self, result: Value) -> Entry {
         Entry {
-            kind: Entry::kind(),
+            kind: KIND.to_owned(),
             container_id: self.sandbox_id.to_owned(),
             config: Entry::encode_config(&self.held.config),
             if_name: self.held.interface.clone(),

@@ -1,7 +1,7 @@
 //! The verbs, each alone on its network's state.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::FlockOperation;
 use serde_json::Value;
@@ -160,10 +160,9 @@ fn gc(config: &Config) -> Result<(), Fault> {
         return Ok(());
     }
     let session = Session::open(config)?;
-    let valid: Vec<String> = config
-        .valid
-        .iter()
-        .map(|(id, name)| key(id, name))
+    let valid = config.valid.iter();
+    let valid: Vec<String> = valid
+        .map(|one| key(&one.container_id, &one.ifname))
         .collect();
     let mut all: Vec<String> = session.all.known.lock().keys().cloned().collect();
     all.extend(session.all.unreadable.lock().keys().cloned());
@@ -205,7 +204,7 @@ impl Session {
             let step = format!("{step} {}", dir.display());
             move |cause| Fault::io(format!("{step}: {cause}"))
         };
-        make_private(dir).map_err(at("create"))?;
+        file::make_private(dir).map_err(at("create"))?;
         let lock = File::options()
             .write(true)
             .create(true)
@@ -257,12 +256,4 @@ impl Session {
 
 fn key(container_id: &str, interface: &str) -> String {
     format!("{container_id}@{interface}")
-}
-
-fn make_private(dir: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
 }
