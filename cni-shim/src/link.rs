@@ -98,12 +98,8 @@ impl Counters {
 /// Asks for a link by name; `None` when there is none.
 pub(crate) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkError> {
     let step = format!("look up link {name}");
-    let request = Message::new(RTM_GETLINK, 0, step, named(name, 0));
-    match socket.ask(&request) {
-        Ok(replies) => Ok(links(&replies).next()),
-        Err(error) if error.errno == Errno::NODEV => Ok(None),
-        Err(error) => Err(error),
-    }
+    let request = Message::new(RTM_GETLINK, 0, step, named(name, 0)).tolerate(Errno::NODEV);
+    Ok(links(&socket.ask(&request)?).next())
 }
 
 /// Every link of the socket's network namespace.

@@ -114,6 +114,12 @@ impl Message {
         self
     }
 
+    /// What an answer says against it.
+    fn refusal(&self, reply: &Reply) -> Option<NetlinkError> {
+        let errno = reply.errno().filter(|errno| Some(*errno) != self.tolerated);
+        errno.map(|errno| self.error(errno))
+    }
+
     fn error(&self, errno: Errno) -> NetlinkError {
         NetlinkError {
             step: self.step.clone(),
@@ -245,24 +251,21 @@ impl Socket {
                     continue; // an answer to an earlier, abandoned request
                 };
                 waiting = waiting.saturating_sub(1);
-                let Some(errno) = reply
-                    .errno()
-                    .filter(|errno| Some(*errno) != message.tolerated)
-                else {
+                let Some(error) = message.refusal(&reply) else {
                     continue;
                 };
                 if refused
                     .as_ref()
                     .is_none_or(|(earlier, _)| position < *earlier)
                 {
-                    refused = Some((position, message.error(errno)));
+                    refused = Some((position, error));
                 }
             }
         }
         refused.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Sends one message and collects what the kernel answers, dumps included.
+    /// Sends one message and collects what the kernel answers, dumps included; nothing, with a refusal that is tolerated.
     pub(crate) fn ask(&mut self, message: &Message) -> Result<Vec<Reply>, NetlinkError> {
         let sequence = self.send(std::slice::from_ref(message))?;
         let mut answers = Vec::new();
@@ -272,10 +275,7 @@ impl Socket {
                     _ if reply.sequence != sequence => {}
                     NLMSG_NOOP => {}
                     NLMSG_ERROR | NLMSG_DONE => {
-                        return match reply.errno() {
-                            Some(errno) => Err(message.error(errno)),
-                            None => Ok(answers),
-                        };
+                        return message.refusal(&reply).map_or(Ok(answers), Err);
                     }
                     _ => answers.push(reply),
                 }
@@ -325,14 +325,12 @@ impl Socket {
                 if reply.kind != NLMSG_ERROR || position > last + 1 {
                     continue; // an answer to an earlier, abandoned request
                 }
-                let errno = reply.errno();
                 if position == 0 {
                     // The frame was refused, or the commit failed.
-                    return Err(begin.error(errno.unwrap_or(Errno::IO)));
+                    return Err(begin.error(reply.errno().unwrap_or(Errno::IO)));
                 }
-                let step = &steps[position - 1];
-                if let Some(errno) = errno.filter(|errno| Some(*errno) != step.tolerated) {
-                    refused = refused.and(Err(step.error(errno)));
+                if let Some(error) = steps[position - 1].refusal(&reply) {
+                    refused = refused.and(Err(error));
                 }
                 if position == last + 1 {
                     return refused;

@@ -100,21 +100,16 @@ impl Firewall {
         } else {
             steps.extend(self.table.remove(BRIDGE));
         }
-        let add = |element| self.table.element(Change::Add, element);
-        let mut elements = self
-            .elements
-            .iter()
-            .map(add)
-            .collect::<Vec<_>>()
-            .into_iter();
-        loop {
-            steps.extend(elements.by_ref().take(TRANSACTION_MAX));
-            if steps.is_empty() {
-                return Ok(());
-            }
-            self.transact(&steps)?;
-            steps.clear();
-        }
+        let fitting = self.elements.len().min(TRANSACTION_MAX);
+        let (first, rest) = self.elements.split_at(fitting);
+        let rest = rest.to_vec();
+        steps.extend(
+            first
+                .iter()
+                .map(|element| self.table.element(Change::Add, element)),
+        );
+        self.transact(&steps)?;
+        self.change(Change::Add, &rest)
     }
 
     /// Puts the tables back when somebody has removed them (`nft flush ruleset` does), or set the node otherwise.
@@ -123,16 +118,13 @@ impl Firewall {
             return self.install();
         }
         for family in self.families() {
-            match self.socket.ask(&self.table.look_up(family)) {
-                Ok(_) => {}
-                Err(error) if error.errno == Errno::NOENT => {
-                    tracing::warn!(
-                        table = self.table.0,
-                        "an nftables table was removed; restoring it"
-                    );
-                    return self.install();
-                }
-                Err(error) => return Err(error),
+            let request = self.table.look_up(family).tolerate(Errno::NOENT);
+            if self.socket.ask(&request)?.is_empty() {
+                tracing::warn!(
+                    table = self.table.0,
+                    "an nftables table was removed; restoring it"
+                );
+                return self.install();
             }
         }
         Ok(())
@@ -200,11 +192,9 @@ impl Firewall {
 
     /// Whether the element is there, with its data.
     fn has(&mut self, element: &Element) -> Result<bool, NetlinkError> {
-        match self.socket.ask(&self.table.look_up_element(element)) {
-            Ok(replies) => Ok(replies.iter().any(|reply| element.is_told_by(reply))),
-            Err(error) if error.errno == Errno::NOENT => Ok(false),
-            Err(error) => Err(error),
-        }
+        let request = self.table.look_up_element(element);
+        let replies = self.socket.ask(&request.tolerate(Errno::NOENT))?;
+        Ok(replies.iter().any(|reply| element.is_told_by(reply)))
     }
 
     fn sources(&self, held: &OnBridge) -> Vec<Element> {
