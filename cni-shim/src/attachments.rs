@@ -67,7 +67,7 @@ impl Attachments {
 
     /// A valid CNI configuration wins; files that are all invalid are an error, not a reason for another network.
     pub(crate) fn choose(&self) -> Result<Choice, NotReady> {
-        match self.cni.look() {
+        match self.cni.conf.look() {
             Found::List { list, .. } => Ok(Choice::Cni(list)),
             Found::Invalid(wrong) => {
                 Err(NotReady::new("InvalidCniConfiguration", wrong.join("; ")))
@@ -79,7 +79,7 @@ impl Attachments {
     pub(crate) fn bridge(&self) -> Result<&Bridge, NotReady> {
         self.bridge
             .as_ref()
-            .ok_or_else(|| no_network(self.cni.conf_dir()))
+            .ok_or_else(|| no_network(self.cni.conf.path()))
     }
 
     pub(crate) fn attach_to_bridge(&self, wanted: &Wanted<'_>) -> Result<Attachment, NetworkError> {

@@ -54,7 +54,7 @@ impl Network {
 
     /// One line for people: what network pods get, and which configuration files were skipped and why.
     pub fn describe(&self) -> String {
-        match (self.attachments.cni.look(), &self.attachments.bridge) {
+        match (self.attachments.cni.conf.look(), &self.attachments.bridge) {
             (
                 Found::List {
                     list,
@@ -73,7 +73,7 @@ impl Network {
                 format!("no valid CNI configuration: {}", wrong.join("; "))
             }
             (Found::Nothing, Some(bridge)) => format!("built-in bridge {}", bridge.name()),
-            (Found::Nothing, None) => no_network(self.attachments.cni.conf_dir()).to_string(),
+            (Found::Nothing, None) => no_network(self.attachments.cni.conf.path()).to_string(),
         }
     }
 

@@ -60,7 +60,7 @@ impl ConfDir {
         &self.dir
     }
 
-    /// Looks at the directory as it is now.
+    /// Looks at the directory as it is now. Blocks for some microseconds.
     pub(crate) fn look(&self) -> Found {
         let now = match self.stamps() {
             Ok(stamps) => stamps,

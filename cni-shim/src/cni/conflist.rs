@@ -152,14 +152,13 @@ impl Plugin {
                 shorten(kind)
             ));
         }
-        let capabilities = match map.get("capabilities") {
-            None | Some(Value::Null) => BTreeMap::new(),
-            Some(declared) => serde_json::from_value::<BTreeMap<String, bool>>(declared.clone())
-                .map_err(|e| format!("capabilities of plugin {kind}: {e}"))?,
-        };
+        let declared = map.get("capabilities").cloned().unwrap_or_default();
+        let declared: Option<BTreeMap<String, bool>> = serde_json::from_value(declared)
+            .map_err(|e| format!("capabilities of plugin {kind}: {e}"))?;
         let mut config = map.clone();
         LIST_KEYS.iter().for_each(|key| drop(config.remove(*key)));
-        let capabilities = capabilities
+        let capabilities = declared
+            .unwrap_or_default()
             .into_iter()
             .filter_map(|(name, on)| on.then_some(name))
             .collect();

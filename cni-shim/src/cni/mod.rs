@@ -67,7 +67,7 @@ pub(crate) enum Tolerate {
 pub(crate) struct Cni {
     bin_dirs: Vec<PathBuf>,
     started: Option<fn(u32)>,
-    conf: ConfDir,
+    pub(crate) conf: ConfDir,
     cache: Cache,
     add_timeout: Duration,
     /// Sandboxes whose ADD is of this life: what such a one leaves running has been ended with it.
@@ -91,15 +91,6 @@ impl Cni {
     /// When an ADD that starts now is given up.
     pub(crate) fn add_deadline(&self) -> Instant {
         Instant::now() + self.add_timeout
-    }
-
-    /// Looks at the configuration directory. Blocks for some microseconds.
-    pub(crate) fn look(&self) -> Found {
-        self.conf.look()
-    }
-
-    pub(crate) fn conf_dir(&self) -> &Path {
-        self.conf.path()
     }
 
     /// What a sandbox's record must hold before [`Cni::add`] starts.
@@ -166,19 +157,18 @@ impl Cni {
         }
         let cached = added.and_then(|entry| target.previous(entry));
         for plugin in target.list.plugins.iter().rev() {
-            let done = self
-                .call(Verb::Del, &target, plugin, cached.as_ref(), deadline)
-                .await;
-            let tolerated = match &done {
-                Err(CniError::PluginMissing { .. }) => tolerate >= Tolerate::MissingPrograms,
-                _ => tolerate == Tolerate::Everything,
+            let called = self.call(Verb::Del, &target, plugin, cached.as_ref(), deadline);
+            let Err(error) = called.await else {
+                continue;
             };
-            match done {
-                Err(error) if tolerated => {
-                    tracing::warn!(sandbox = sandbox_id, %error, "CNI DEL skipped; {} may keep resources of the sandbox", plugin.kind);
-                }
-                other => drop(other?),
+            let least = match error {
+                CniError::PluginMissing { .. } => Tolerate::MissingPrograms,
+                _ => Tolerate::Everything,
+            };
+            if tolerate < least {
+                return Err(error);
             }
+            tracing::warn!(sandbox = sandbox_id, %error, "CNI DEL skipped; {} may keep resources of the sandbox", plugin.kind);
         }
         let removed = self
             .cache
