@@ -92,12 +92,7 @@ pub struct PortMapping {
 impl fmt::Display for PortMapping {
     /// Of the node's end: `8080/tcp at 127.0.0.1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = match self.protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        };
-        write!(f, "{}/{protocol}", self.host_port)?;
+        write!(f, "{}/{}", self.host_port, self.protocol)?;
         self.host_ip.map_or(Ok(()), |ip| write!(f, " at {ip}"))
     }
 }
@@ -118,6 +113,16 @@ impl Protocol {
             Protocol::Udp => 17,
             Protocol::Sctp => 132,
         }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        })
     }
 }
 
