@@ -97,23 +97,14 @@ impl fmt::Display for PortMapping {
     }
 }
 
+/// By its number in IP headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[repr(u8)]
 pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
-
-impl Protocol {
-    /// Its number in IP headers.
-    pub fn number(self) -> u8 {
-        match self {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
-        }
-    }
+    Tcp = 6,
+    Udp = 17,
+    Sctp = 132,
 }
 
 impl fmt::Display for Protocol {

@@ -32,13 +32,13 @@ pub(crate) fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), Net
     {
         let step = format!("forget flows to UDP port {}", port.host_port);
         let protocol = Attrs::default()
-            .put(CTA_PROTO_NUM, &[Protocol::Udp.number()])
+            .put(CTA_PROTO_NUM, &[Protocol::Udp as u8])
             .put(CTA_PROTO_DST_PORT, &port.host_port.to_be_bytes());
         let tuple = Attrs::default().nest(CTA_TUPLE_PROTO, protocol);
         let filter = Attrs::default()
             .put_u32(CTA_FILTER_ORIG_FLAGS, BY_PROTOCOL_AND_PORT)
             .put_u32(CTA_FILTER_REPLY_FLAGS, 0);
-        let body = nfgenmsg(Ip::of(address.ip).nfproto(), 0)
+        let body = nfgenmsg(Ip::of(address.ip) as u8, 0)
             .nest(CTA_TUPLE_ORIG, tuple)
             .nest(CTA_FILTER, filter);
         let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE;

@@ -178,7 +178,7 @@ impl Rule {
         };
         let by_map = Attrs::default().put_str(1, map);
         let by_map = by_map.put_be32(2, R0).put_be32(3, R0);
-        let family = ip.nfproto().into();
+        let family = ip as u32;
         let nat = [(1, NFT_NAT_DNAT), (2, family), (3, R0), (5, R0 + words)];
         rule.load_meta(NFT_META_L4PROTO, key)
             .load(Field::DestinationPort, key + 1)

@@ -4,22 +4,17 @@ use std::net::IpAddr;
 
 use crate::netlink::Attrs;
 
+/// An address family by netfilter's number of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Ip {
-    V4,
-    V6,
+    V4 = 2,
+    V6 = 10,
 }
 
 impl Ip {
     pub(crate) fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Ip::V4 } else { Ip::V6 }
-    }
-
-    pub(crate) fn nfproto(self) -> u8 {
-        match self {
-            Ip::V4 => 2,
-            Ip::V6 => 10,
-        }
     }
 }
 

@@ -208,7 +208,7 @@ impl Firewall {
     /// The families in which there is a table of ours.
     fn families(&self) -> Vec<u8> {
         let subnets = self.config.subnets.iter();
-        let ip = subnets.map(|subnet| Ip::of(subnet.ip).nfproto());
+        let ip = subnets.map(|subnet| Ip::of(subnet.ip) as u8);
         ip.chain(self.config.spoof_check.then_some(BRIDGE))
             .collect()
     }

@@ -39,7 +39,7 @@ pub(crate) fn steps(
     steps: &mut Vec<Message>,
 ) {
     let ip = Ip::of(subnet.ip);
-    let family = ip.nfproto();
+    let family = ip as u8;
     let chain = |chain, hook| table.chain(family, chain, hook);
     let rule = |chain, rule| table.rule(family, chain, rule);
     let any = Rule::default;
@@ -112,12 +112,12 @@ pub(crate) fn element(port: PortMapping, pod: IpAddr) -> Option<Element> {
     let word = |port: u16| [port.to_be_bytes().as_slice(), &[0, 0]].concat();
     let host = port.host_ip.filter(|host| !host.is_unspecified());
     let mut key = host.map(ip_bytes).unwrap_or_default();
-    key.extend([port.protocol.number(), 0, 0, 0]);
+    key.extend([port.protocol as u8, 0, 0, 0]);
     key.extend(word(port.host_port));
     let mut data = ip_bytes(pod);
     data.extend(word(port.container_port));
     Some(Element {
-        family: Ip::of(pod).nfproto(),
+        family: Ip::of(pod) as u8,
         set: if host.is_some() { BY_ADDRESS } else { BY_PORT },
         key,
         data: Some(data),
