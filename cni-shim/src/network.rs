@@ -15,7 +15,7 @@ use crate::bridge::{BridgeError, Wanted, unplug_name};
 use crate::cni::{Found, NAME_MAX, Tolerate, is_name};
 use crate::error::NetworkError;
 use crate::namespaces::set_interface_sysctls;
-use crate::record::{Backend, Record};
+use crate::record::Backend;
 use crate::turns::Turns;
 use crate::types::{Attach, Attachment, Config, NotReady};
 
@@ -214,20 +214,6 @@ impl Network {
             .cni
             .check(sandbox_id, &netns, &held)
             .await?)
-    }
-
-    /// Removes the built-in bridge and its rules from the node; refused while sandboxes are attached to it.
-    pub async fn remove_bridge(&self) -> Result<(), NetworkError> {
-        self.blocking(|all| {
-            let on_bridge = |record: &&Record| matches!(record.backend, Backend::Bridge(_));
-            let attached = all.known.lock().values().filter(on_bridge).count();
-            match &all.bridge {
-                Some(_) if attached > 0 => Err(NetworkError::BridgeInUse(attached)),
-                Some(bridge) => Ok(bridge.remove()?),
-                None => Ok(()),
-            }
-        })
-        .await
     }
 
     /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods write its configuration,

@@ -261,14 +261,6 @@ impl Bridge {
         }
     }
 
-    /// Removes the bridge and its rules. The next [`Bridge::status`] makes them again.
-    pub(crate) fn remove(&self) -> Result<(), BridgeError> {
-        let mut state = self.state();
-        state.index = None;
-        state.firewall.uninstall()?;
-        Ok(delete_link(&self.config.name)?)
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while it was held leaves the sockets usable (answers carry sequence numbers) and at worst an
         // address set aside.

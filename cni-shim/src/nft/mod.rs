@@ -130,15 +130,6 @@ impl Firewall {
         Ok(())
     }
 
-    /// Removes the tables, with all that is in them.
-    pub(crate) fn uninstall(&mut self) -> Result<(), NetlinkError> {
-        let families = self.families().into_iter();
-        let steps: Vec<Message> = families
-            .flat_map(|family| self.table.remove(family))
-            .collect();
-        self.transact(&steps)
-    }
-
     /// Lets a pod send under its own addresses, and no others: before its link exists, so that it never can.
     pub(crate) fn add_sources(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
         let added = self.sources(held);
