@@ -44,7 +44,6 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
         ..Config::default()
     })?;
     network.status().await?;
-    println!("{}", network.describe());
     let names = ["pin", "attach", "pin+attach", "detach", "unpin"];
     let mut times: [Vec<Duration>; 5] = Default::default();
     for round in 0..rounds {

@@ -68,7 +68,7 @@ impl Attachments {
     /// A valid CNI configuration wins; files that are all invalid are an error, not a reason for another network.
     pub(crate) fn choose(&self) -> Result<Choice, NotReady> {
         match self.cni.conf.look() {
-            Found::List { list, .. } => Ok(Choice::Cni(list)),
+            Found::List(list) => Ok(Choice::Cni(list)),
             Found::Invalid(wrong) => {
                 Err(NotReady::new("InvalidCniConfiguration", wrong.join("; ")))
             }
@@ -77,9 +77,11 @@ impl Attachments {
     }
 
     pub(crate) fn bridge(&self) -> Result<&Bridge, NotReady> {
-        self.bridge
-            .as_ref()
-            .ok_or_else(|| no_network(self.cni.conf.path()))
+        self.bridge.as_ref().ok_or_else(|| {
+            let dir = self.cni.conf.path().display();
+            let message = format!("no CNI configuration in {dir} and no built-in bridge");
+            NotReady::new("NetworkNotConfigured", message)
+        })
     }
 
     pub(crate) fn attach_to_bridge(&self, wanted: &Wanted<'_>) -> Result<Attachment, NetworkError> {
@@ -226,12 +228,6 @@ impl Attachments {
         let perhaps = perhaps.map(|id| (id.clone(), INTERFACE.to_owned()));
         readable.chain(perhaps).collect()
     }
-}
-
-pub(crate) fn no_network(conf_dir: &Path) -> NotReady {
-    let dir = conf_dir.display();
-    let message = format!("no CNI configuration in {dir} and no built-in bridge");
-    NotReady::new("NetworkNotConfigured", message)
 }
 
 pub(crate) fn log_undo(sandbox: &str, error: &NetworkError) {

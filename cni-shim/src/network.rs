@@ -10,9 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attachments::{Attachments, Choice, log_undo, no_network};
+use crate::attachments::{Attachments, Choice, log_undo};
 use crate::bridge::{BridgeError, Wanted, unplug_name};
-use crate::cni::{Found, NAME_MAX, Tolerate, is_name};
+use crate::cni::{NAME_MAX, Tolerate, is_name};
 use crate::error::NetworkError;
 use crate::namespaces::set_interface_sysctls;
 use crate::record::Backend;
@@ -49,31 +49,6 @@ impl Network {
                 .blocking(|all| Ok(all.bridge()?.status().map(drop)?))
                 .await
                 .map_err(not_ready),
-        }
-    }
-
-    /// One line for people: what network pods get, and which configuration files were skipped and why.
-    pub fn describe(&self) -> String {
-        match (self.attachments.cni.conf.look(), &self.attachments.bridge) {
-            (
-                Found::List {
-                    list,
-                    path,
-                    skipped,
-                },
-                _,
-            ) => {
-                let skipped: String = skipped
-                    .iter()
-                    .map(|why| format!("; skipped {why}"))
-                    .collect();
-                format!("CNI network {} from {}{skipped}", list.name, path.display())
-            }
-            (Found::Invalid(wrong), _) => {
-                format!("no valid CNI configuration: {}", wrong.join("; "))
-            }
-            (Found::Nothing, Some(bridge)) => format!("built-in bridge {}", bridge.name()),
-            (Found::Nothing, None) => no_network(self.attachments.cni.conf.path()).to_string(),
         }
     }
 
