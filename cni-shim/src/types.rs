@@ -126,14 +126,10 @@ pub struct Dns {
 }
 
 /// A sandbox's network as it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
     /// The primary address first (CRI-117); never empty.
     pub ips: Vec<IpAddr>,
-    pub mac: Option<String>,
-    /// Inside the pod.
-    pub interface: String,
-    pub gateways: Vec<IpAddr>,
     /// Name of the CNI network, or of the bridge.
     pub network: String,
     /// The CNI result, also for the built-in bridge (for `info.cniResult`, CRI-123).

@@ -252,9 +252,6 @@ impl Bridge {
         });
         Attachment {
             ips: held.addresses.iter().map(|address| address.ip).collect(),
-            mac,
-            interface: held.interface.clone(),
-            gateways,
             network: self.config.name.clone(),
             result,
             warnings,

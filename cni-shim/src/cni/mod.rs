@@ -206,7 +206,7 @@ impl Cni {
     pub(crate) fn addresses_of(&self, sandbox_id: &str, held: &OnCni) -> Vec<IpAddr> {
         let entry = self.cached(sandbox_id, held);
         let found = entry.and_then(|entry| result::addresses(&entry.result, &held.interface).ok());
-        found.map_or_else(Vec::new, |found| found.ips)
+        found.unwrap_or_default()
     }
 
     fn cached(&self, sandbox_id: &str, held: &OnCni) -> Option<Entry> {

@@ -61,7 +61,7 @@ impl<'a> Target<'a> {
     }
 
     pub(crate) fn attachment(&self, result: &Value) -> Result<Attachment, String> {
-        let found = result::addresses(result, &self.held.interface)?;
+        let ips = result::addresses(result, &self.held.interface)?;
         let mut warnings = Vec::new();
         let wants_ports = self
             .held
@@ -74,10 +74,7 @@ impl<'a> Target<'a> {
             ));
         }
         Ok(Attachment {
-            ips: found.ips,
-            mac: found.mac,
-            interface: self.held.interface.clone(),
-            gateways: found.gateways,
+            ips,
             network: self.list.name.clone(),
             result: result.clone(),
             warnings,
