@@ -237,12 +237,12 @@ impl Socket {
         })
     }
 
-    /// Sends all messages as one datagram and waits for an acknowledgement of each. They are carried out in order; a
-    /// refused one does not stop the later ones. The first refusal is the error.
+    /// Sends all messages as one datagram and waits for an acknowledgement of each. They are carried out and answered in
+    /// order; a refused one does not stop the later ones. The first refusal is the error.
     pub(crate) fn run(&mut self, messages: &[Message]) -> Result<(), NetlinkError> {
         let first = self.send(messages)?;
         let mut waiting = messages.len();
-        let mut refused: Option<(usize, NetlinkError)> = None;
+        let mut refused = Ok(());
         while waiting > 0 {
             for reply in self.receive(&messages[0])? {
                 let position = reply.sequence.wrapping_sub(first) as usize;
@@ -251,18 +251,12 @@ impl Socket {
                     continue; // an answer to an earlier, abandoned request
                 };
                 waiting = waiting.saturating_sub(1);
-                let Some(error) = message.refusal(&reply) else {
-                    continue;
-                };
-                if refused
-                    .as_ref()
-                    .is_none_or(|(earlier, _)| position < *earlier)
-                {
-                    refused = Some((position, error));
+                if let Some(error) = message.refusal(&reply) {
+                    refused = refused.and(Err(error));
                 }
             }
         }
-        refused.map_or(Ok(()), |(_, error)| Err(error))
+        refused
     }
 
     /// Sends one message and collects what the kernel answers, dumps included; nothing, with a refusal that is tolerated.
