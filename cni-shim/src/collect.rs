@@ -55,7 +55,7 @@ impl Network {
                 match record.backend {
                     Backend::Bridge(held) => Attached {
                         network: bridge.to_owned(),
-                        addresses: texts(held.addresses.iter().map(|one| one.ip)),
+                        addresses: texts(held.ips()),
                         interface: held.interface,
                         ports: held.ports,
                         ..named

@@ -82,6 +82,12 @@ pub(crate) struct OnCni {
     pub(crate) capability_args: BTreeMap<String, serde_json::Value>,
 }
 
+impl OnBridge {
+    pub(crate) fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|address| address.ip)
+    }
+}
+
 impl OnCni {
     /// The host ports that its plugins were asked for.
     pub(crate) fn ports(&self) -> Vec<PortMapping> {

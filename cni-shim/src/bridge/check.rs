@@ -87,10 +87,9 @@ fn check_pod(held: &OnBridge, gateways: &[IpAddr]) -> Result<Vec<String>, Bridge
     if !link.up {
         differs.push(format!("{interface} of the pod is down"));
     }
-    if let Some(first) = held.addresses.first()
-        && link.address != Mac::of(first.ip).0
+    if let Some(mac) = held.ips().next().map(Mac::of)
+        && link.address != mac.0
     {
-        let mac = Mac::of(first.ip);
         differs.push(format!(
             "{interface} of the pod has not hardware address {mac}"
         ));

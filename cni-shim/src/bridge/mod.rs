@@ -190,7 +190,7 @@ impl Bridge {
         let family = |port: &&PortMapping| {
             let v4 = |ip: IpAddr| ip.is_ipv4();
             let host = port.host_ip.map(v4);
-            host.is_some_and(|host| held.addresses.iter().all(|address| v4(address.ip) != host))
+            host.is_some_and(|host| held.ips().all(|ip| v4(ip) != host))
         };
         warnings.extend(held.ports.iter().filter(family).map(|port| {
             format!("host port {port} is not published: pods have no address of that family")
@@ -217,10 +217,7 @@ impl Bridge {
         let state = self.state();
         let gateways: Vec<IpAddr> = state.pools.iter().map(|pool| pool.gateway().ip).collect();
         let ways_out = state.ways_out(held);
-        let mac = held
-            .addresses
-            .first()
-            .map(|address| Mac::of(address.ip).to_string());
+        let mac = held.ips().next().map(|ip| Mac::of(ip).to_string());
         let gateway_of = |ip: IpAddr| {
             gateways
                 .iter()
@@ -251,7 +248,7 @@ impl Bridge {
             "dns": {},
         });
         Attachment {
-            ips: held.addresses.iter().map(|address| address.ip).collect(),
+            ips: held.ips().collect(),
             network: self.config.name.clone(),
             result,
             warnings,

@@ -145,10 +145,8 @@ impl State {
     }
 
     pub(super) fn release(&mut self, sandbox_id: &str, held: &OnBridge) {
-        for address in &held.addresses {
-            self.pools
-                .iter_mut()
-                .for_each(|pool| pool.release(address.ip));
+        for ip in held.ips() {
+            self.pools.iter_mut().for_each(|pool| pool.release(ip));
         }
         self.ports.release(sandbox_id);
     }

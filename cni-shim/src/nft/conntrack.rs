@@ -27,9 +27,7 @@ pub(crate) fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), Net
         .ports
         .iter()
         .filter(|port| port.protocol == Protocol::Udp);
-    for (port, address) in
-        udp.flat_map(|port| held.addresses.iter().map(move |address| (port, address)))
-    {
+    for (port, ip) in udp.flat_map(|port| held.ips().map(move |ip| (port, ip))) {
         let step = format!("forget flows to UDP port {}", port.host_port);
         let protocol = Attrs::default()
             .put(CTA_PROTO_NUM, &[Protocol::Udp as u8])
@@ -38,7 +36,7 @@ pub(crate) fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), Net
         let filter = Attrs::default()
             .put_u32(CTA_FILTER_ORIG_FLAGS, BY_PROTOCOL_AND_PORT)
             .put_u32(CTA_FILTER_REPLY_FLAGS, 0);
-        let body = nfgenmsg(Ip::of(address.ip) as u8, 0)
+        let body = nfgenmsg(Ip::of(ip) as u8, 0)
             .nest(CTA_TUPLE_ORIG, tuple)
             .nest(CTA_FILTER, filter);
         let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE;

@@ -159,14 +159,11 @@ impl Firewall {
     pub(crate) fn missing(&mut self, held: &OnBridge) -> Result<Vec<String>, NetlinkError> {
         let mut lines = Vec::new();
         for port in &held.ports {
-            for address in &held.addresses {
-                if let Some(element) = nat::element(*port, address.ip)
+            for ip in held.ips() {
+                if let Some(element) = nat::element(*port, ip)
                     && !self.has(&element)?
                 {
-                    lines.push(format!(
-                        "no nftables rule leads host port {port} to {}",
-                        address.ip
-                    ));
+                    lines.push(format!("no nftables rule leads host port {port} to {ip}"));
                 }
             }
         }

@@ -96,10 +96,8 @@ pub(crate) fn steps(
 
 /// The map entries of a pod: one per host port and family that both the pod and the port's host address have.
 pub(crate) fn elements(held: &OnBridge) -> impl Iterator<Item = Element> {
-    held.ports.iter().flat_map(|port| {
-        let pods = held.addresses.iter();
-        pods.filter_map(|address| element(*port, address.ip))
-    })
+    let ports = held.ports.iter();
+    ports.flat_map(|port| held.ips().filter_map(|pod| element(*port, pod)))
 }
 
 pub(crate) fn element(port: PortMapping, pod: IpAddr) -> Option<Element> {
