@@ -53,31 +53,31 @@ impl Network {
                     ..Attached::default()
                 };
                 match record.backend {
-                    Backend::Bridge(held) => Attached {
+                    Backend::Bridge(endpoint) => Attached {
                         network: bridge.to_owned(),
-                        addresses: texts(held.ips()),
-                        interface: held.interface,
-                        ports: held.ports,
+                        addresses: texts(endpoint.ips()),
+                        interface: endpoint.interface,
+                        ports: endpoint.ports,
                         ..named
                     },
-                    Backend::Cni(held) => Attached {
+                    Backend::Cni(endpoint) => Attached {
                         by_cni: true,
-                        addresses: texts(all.cni.addresses_of(&named.sandbox_id, &held)),
-                        ports: held.ports(),
-                        network: held.network,
-                        interface: held.interface,
+                        addresses: texts(all.cni.addresses_of(&named.sandbox_id, &endpoint)),
+                        ports: endpoint.ports(),
+                        network: endpoint.network,
+                        interface: endpoint.interface,
                         ..named
                     },
                 }
             });
             let mut listed: Vec<Attached> = listed.collect();
             let unreadable = all.unreadable.lock();
-            listed.extend(unreadable.iter().map(|(id, held)| {
+            listed.extend(unreadable.iter().map(|(id, record)| {
                 let path = all.records.path(id);
                 Attached {
                     sandbox_id: id.clone(),
-                    addresses: texts(held.addresses.iter().copied()),
-                    problem: Some(format!("{}: {}", path.display(), held.reason)),
+                    addresses: texts(record.addresses.iter().copied()),
+                    problem: Some(format!("{}: {}", path.display(), record.reason)),
                     ..Attached::default()
                 }
             }));
@@ -108,7 +108,7 @@ impl Network {
             let known = all.known.lock();
             let network = |record: &Record| match &record.backend {
                 Backend::Bridge(_) => bridge.to_owned(),
-                Backend::Cni(held) => held.network.clone(),
+                Backend::Cni(endpoint) => endpoint.network.clone(),
             };
             known
                 .iter()
@@ -156,8 +156,8 @@ impl Network {
                 true => Ok(()),
                 false => {
                     let _alone = all.collecting.write().await;
-                    let held = all.held_on(&list.name);
-                    all.cni.gc(&list, &held).await.map_err(Into::into)
+                    let valid = all.valid_attachments(&list.name);
+                    all.cni.gc(&list, &valid).await.map_err(Into::into)
                 }
             };
             left.push(Leftover {

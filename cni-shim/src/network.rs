@@ -58,7 +58,7 @@ impl Network {
         check_id(&attach.sandbox_id)?;
         let sandbox_id = attach.sandbox_id.clone();
         let _turn = self.turns.wait(&sandbox_id).await;
-        if self.attachments.held(&attach.sandbox_id).is_some() {
+        if self.attachments.recorded(&attach.sandbox_id).is_some() {
             return Err(NetworkError::AlreadyAttached(attach.sandbox_id));
         }
         let attachment = match self.choose_within(self.ready_timeout).await? {
@@ -117,14 +117,14 @@ impl Network {
     }
 
     async fn detach_in_turn(&self, sandbox_id: &str) -> Result<(), NetworkError> {
-        if let Some(held) = self.attachments.unreadable.lock().get(sandbox_id) {
+        if let Some(record) = self.attachments.unreadable.lock().get(sandbox_id) {
             return Err(NetworkError::Unreadable {
                 path: self.attachments.records.path(sandbox_id),
-                reason: held.reason.clone(),
+                reason: record.reason.clone(),
             });
         }
         let by_cni = matches!(
-            self.attachments.held(sandbox_id),
+            self.attachments.recorded(sandbox_id),
             Some((_, Backend::Cni(_)))
         );
         self.undo(sandbox_id, Tolerate::Nothing).await?;
@@ -137,28 +137,30 @@ impl Network {
     /// Takes away what the record says, and the record if it is the bridge's; without a record, what the result cache
     /// has. What tolerates everything goes on after a failure, and gives addresses back.
     async fn undo(&self, sandbox_id: &str, tolerate: Tolerate) -> Result<(), NetworkError> {
-        let added = match self.attachments.held(sandbox_id) {
-            Some((_, Backend::Bridge(held))) => {
+        let added = match self.attachments.recorded(sandbox_id) {
+            Some((_, Backend::Bridge(endpoint))) => {
                 let id = sandbox_id.to_owned();
                 let detach = self.blocking(move |all| {
-                    let undone = all.detach_from_bridge(&id, &held);
+                    let undone = all.detach_from_bridge(&id, &endpoint);
                     if undone.is_err()
                         && tolerate == Tolerate::Everything
                         && let Some(bridge) = &all.bridge
                     {
-                        bridge.release(&id, &held);
+                        bridge.release(&id, &endpoint);
                     }
                     undone
                 });
                 return detach.await;
             }
-            Some((netns, Backend::Cni(held))) => vec![(netns, held)],
+            Some((netns, Backend::Cni(endpoint))) => vec![(netns, endpoint)],
             None => self.attachments.cni.find_cached(sandbox_id),
         };
         let mut undone = Ok(());
-        for (netns, held) in added {
+        for (netns, endpoint) in added {
             let all = &self.attachments;
-            let one = all.del_by_cni(sandbox_id, &netns, &held, tolerate).await;
+            let one = all
+                .del_by_cni(sandbox_id, &netns, &endpoint, tolerate)
+                .await;
             undone = undone.and(one);
             if undone.is_err() && tolerate != Tolerate::Everything {
                 break;
@@ -171,23 +173,24 @@ impl Network {
     pub async fn check(&self, sandbox_id: &str) -> Result<Option<&'static str>, NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
-        let (netns, held) = match self.attachments.held(sandbox_id) {
+        let (netns, endpoint) = match self.attachments.recorded(sandbox_id) {
             None => return Err(NetworkError::NotAttached(sandbox_id.to_owned())),
-            Some((netns, Backend::Bridge(held))) => {
-                let differs = self.blocking(move |all| Ok(all.bridge()?.check(&netns, &held)?));
+            Some((netns, Backend::Bridge(endpoint))) => {
+                let differs =
+                    self.blocking(move |all| Ok(all.bridge()?.check(&netns, &endpoint)?));
                 return match differs.await? {
                     lines if lines.is_empty() => Ok(None),
                     lines => Err(BridgeError::Differs(lines).into()),
                 };
             }
-            Some((netns, Backend::Cni(held))) => (netns, held),
+            Some((netns, Backend::Cni(endpoint))) => (netns, endpoint),
         };
         let _shared = self.attachments.collecting.read().await;
         let _permit = self.attachments.permits.acquire().await;
         Ok(self
             .attachments
             .cni
-            .check(sandbox_id, &netns, &held)
+            .check(sandbox_id, &netns, &endpoint)
             .await?)
     }
 

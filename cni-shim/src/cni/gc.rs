@@ -57,7 +57,7 @@ impl Cni {
         );
         found
             .into_iter()
-            .filter_map(|entry| Some((PathBuf::from(&entry.netns), held_from(entry)?)))
+            .filter_map(|entry| Some((PathBuf::from(&entry.netns), endpoint_of(entry)?)))
             .collect()
     }
 
@@ -77,7 +77,7 @@ impl Cni {
     }
 }
 
-fn held_from(entry: Entry) -> Option<OnCni> {
+fn endpoint_of(entry: Entry) -> Option<OnCni> {
     Some(OnCni {
         config: entry.config().ok()?,
         network: entry.network_name,

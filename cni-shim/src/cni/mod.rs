@@ -113,10 +113,10 @@ impl Cni {
         &self,
         sandbox_id: &str,
         netns: &Path,
-        held: &OnCni,
+        endpoint: &OnCni,
         deadline: Instant,
     ) -> Result<Attachment, CniError> {
-        let target = Target::new(sandbox_id, netns, held)?;
+        let target = Target::new(sandbox_id, netns, endpoint)?;
         self.begun.lock().insert(sandbox_id.to_owned());
         let mut previous: Option<Value> = None;
         for plugin in &target.list.plugins {
@@ -145,12 +145,12 @@ impl Cni {
         &self,
         sandbox_id: &str,
         netns: &Path,
-        held: &OnCni,
+        endpoint: &OnCni,
         tolerate: Tolerate,
         deadline: Instant,
     ) -> Result<(), CniError> {
-        let target = Target::new(sandbox_id, netns, held)?;
-        let added = self.cached(sandbox_id, held);
+        let target = Target::new(sandbox_id, netns, endpoint)?;
+        let added = self.cached(sandbox_id, endpoint);
         let begun_here = self.begun.lock().remove(sandbox_id);
         if !begun_here && added.is_none() {
             strays::end(sandbox_id).await;
@@ -172,7 +172,7 @@ impl Cni {
         }
         let removed = self
             .cache
-            .remove(&held.network, sandbox_id, &held.interface);
+            .remove(&endpoint.network, sandbox_id, &endpoint.interface);
         removed.map_err(|cause| target.cache_error(cause))
     }
 
@@ -181,16 +181,16 @@ impl Cni {
         &self,
         sandbox_id: &str,
         netns: &Path,
-        held: &OnCni,
+        endpoint: &OnCni,
     ) -> Result<Option<&'static str>, CniError> {
-        let target = Target::new(sandbox_id, netns, held)?;
+        let target = Target::new(sandbox_id, netns, endpoint)?;
         if target.list.version < Version::V0_4_0 {
             return Ok(Some("plugins before CNI 0.4.0 have no CHECK"));
         }
         if target.list.disable_check {
             return Ok(Some("the CNI configuration says disableCheck"));
         }
-        let cached = self.cached(sandbox_id, held);
+        let cached = self.cached(sandbox_id, endpoint);
         let cached = cached
             .and_then(|entry| target.previous(entry))
             .ok_or_else(|| target.wrong("no cached result".into()))?;
@@ -203,14 +203,16 @@ impl Cni {
     }
 
     /// What the result cache has of a sandbox; none while it is being added.
-    pub(crate) fn addresses_of(&self, sandbox_id: &str, held: &OnCni) -> Vec<IpAddr> {
-        let entry = self.cached(sandbox_id, held);
-        let found = entry.and_then(|entry| result::addresses(&entry.result, &held.interface).ok());
+    pub(crate) fn addresses_of(&self, sandbox_id: &str, endpoint: &OnCni) -> Vec<IpAddr> {
+        let entry = self.cached(sandbox_id, endpoint);
+        let found =
+            entry.and_then(|entry| result::addresses(&entry.result, &endpoint.interface).ok());
         found.unwrap_or_default()
     }
 
-    fn cached(&self, sandbox_id: &str, held: &OnCni) -> Option<Entry> {
-        self.cache.read(&held.network, sandbox_id, &held.interface)
+    fn cached(&self, sandbox_id: &str, endpoint: &OnCni) -> Option<Entry> {
+        self.cache
+            .read(&endpoint.network, sandbox_id, &endpoint.interface)
     }
 
     /// One plugin for one sandbox.
@@ -226,7 +228,7 @@ impl Cni {
         if let Some(previous) = previous {
             extra.insert("prevResult".into(), previous.clone());
         }
-        let offered = target.held.capability_args.iter();
+        let offered = target.endpoint.capability_args.iter();
         let taken = offered.filter(|(name, _)| plugin.capabilities.contains(*name));
         let runtime: Map<String, Value> = taken
             .map(|(name, value)| (name.clone(), value.clone()))

@@ -22,12 +22,12 @@ const BY_PROTOCOL_AND_PORT: u32 = 1 << 3 | 1 << 5;
 
 /// Forgets the flows to a pod's UDP host ports. Kernels before 6.8 cannot select flows so; there old flows stay until
 /// they time out, and a line in the log says so.
-pub(crate) fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), NetlinkError> {
-    let udp = held
+pub(crate) fn forget_udp(socket: &mut Socket, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+    let udp = endpoint
         .ports
         .iter()
         .filter(|port| port.protocol == Protocol::Udp);
-    for (port, ip) in udp.flat_map(|port| held.ips().map(move |ip| (port, ip))) {
+    for (port, ip) in udp.flat_map(|port| endpoint.ips().map(move |ip| (port, ip))) {
         let step = format!("forget flows to UDP port {}", port.host_port);
         let protocol = Attrs::default()
             .put(CTA_PROTO_NUM, &[Protocol::Udp as u8])

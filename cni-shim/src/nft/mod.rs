@@ -81,9 +81,9 @@ impl Firewall {
     }
 
     /// Counts a pod of an earlier run in, for the next [`Firewall::install`].
-    pub(crate) fn remember(&mut self, held: &OnBridge) {
-        self.elements.extend(nat::elements(held));
-        self.elements.extend(self.sources(held));
+    pub(crate) fn remember(&mut self, endpoint: &OnBridge) {
+        self.elements.extend(nat::elements(endpoint));
+        self.elements.extend(self.sources(endpoint));
     }
 
     /// Replaces the tables by what they should be, with all known elements, in one transaction (the elements that a
@@ -131,35 +131,35 @@ impl Firewall {
     }
 
     /// Lets a pod send under its own addresses, and no others: before its link exists, so that it never can.
-    pub(crate) fn add_sources(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        let added = self.sources(held);
+    pub(crate) fn add_sources(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+        let added = self.sources(endpoint);
         self.add(added)
     }
 
     /// Forgets a pod's addresses: once its link is gone, for a port that is not in the set is not looked at.
-    pub(crate) fn remove_sources(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        let removed = self.sources(held);
+    pub(crate) fn remove_sources(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+        let removed = self.sources(endpoint);
         self.remove(&removed)
     }
 
     /// Opens a pod's host ports. On failure the caller closes those that were opened.
-    pub(crate) fn add_ports(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        self.add(nat::elements(held).collect())?;
-        conntrack::forget_udp(&mut self.socket, held)
+    pub(crate) fn add_ports(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+        self.add(nat::elements(endpoint).collect())?;
+        conntrack::forget_udp(&mut self.socket, endpoint)
     }
 
     /// Closes a pod's host ports. Those that are closed already are skipped.
-    pub(crate) fn remove_ports(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        let removed: Vec<Element> = nat::elements(held).collect();
+    pub(crate) fn remove_ports(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+        let removed: Vec<Element> = nat::elements(endpoint).collect();
         self.remove(&removed)?;
-        conntrack::forget_udp(&mut self.socket, held)
+        conntrack::forget_udp(&mut self.socket, endpoint)
     }
 
     /// What of a pod's entries is not in the tables, a line each.
-    pub(crate) fn missing(&mut self, held: &OnBridge) -> Result<Vec<String>, NetlinkError> {
+    pub(crate) fn missing(&mut self, endpoint: &OnBridge) -> Result<Vec<String>, NetlinkError> {
         let mut lines = Vec::new();
-        for port in &held.ports {
-            for ip in held.ips() {
+        for port in &endpoint.ports {
+            for ip in endpoint.ips() {
                 if let Some(element) = nat::element(*port, ip)
                     && !self.has(&element)?
                 {
@@ -167,7 +167,7 @@ impl Firewall {
                 }
             }
         }
-        for element in self.sources(held) {
+        for element in self.sources(endpoint) {
             if !self.has(&element)? {
                 let (table, set) = (&self.table.0, element.set);
                 lines.push(format!(
@@ -185,9 +185,9 @@ impl Firewall {
         Ok(replies.iter().any(|reply| element.is_told_by(reply)))
     }
 
-    fn sources(&self, held: &OnBridge) -> Vec<Element> {
+    fn sources(&self, endpoint: &OnBridge) -> Vec<Element> {
         if self.config.spoof_check {
-            spoof_check::elements(held)
+            spoof_check::elements(endpoint)
         } else {
             Vec::new()
         }

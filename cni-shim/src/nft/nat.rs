@@ -95,9 +95,9 @@ pub(crate) fn steps(
 }
 
 /// The map entries of a pod: one per host port and family that both the pod and the port's host address have.
-pub(crate) fn elements(held: &OnBridge) -> impl Iterator<Item = Element> {
-    let ports = held.ports.iter();
-    ports.flat_map(|port| held.ips().filter_map(|pod| element(*port, pod)))
+pub(crate) fn elements(endpoint: &OnBridge) -> impl Iterator<Item = Element> {
+    let ports = endpoint.ports.iter();
+    ports.flat_map(|port| endpoint.ips().filter_map(|pod| element(*port, pod)))
 }
 
 pub(crate) fn element(port: PortMapping, pod: IpAddr) -> Option<Element> {

@@ -62,7 +62,7 @@ fn add(config: &Config, target: &Target) -> Result<Value, Fault> {
     let index = bridge.status()?;
     applied::note(&config.state_dir, &config.bridge, index);
     session.forget_the_dead(bridge)?;
-    if session.all.held(&target.key).is_some() {
+    if session.all.recorded(&target.key).is_some() {
         return Err(Fault::config(format!(
             "{} is attached already: DEL comes before another ADD",
             target.key
@@ -120,15 +120,15 @@ fn del(config: &Config, key: &str) -> Result<(), Fault> {
 
 fn check(config: &Config, target: &Target) -> Result<(), Fault> {
     let session = Session::open(config)?;
-    let held = match session.all.held(&target.key) {
-        Some((_, Backend::Bridge(held))) => held,
+    let endpoint = match session.all.recorded(&target.key) {
+        Some((_, Backend::Bridge(endpoint))) => endpoint,
         _ => return Err(Fault::unknown(format!("{} is not attached", target.key))),
     };
     let mut differs = Vec::new();
     if let Some(previous) = &config.previous {
-        differs.extend(check_previous(previous, &held));
+        differs.extend(check_previous(previous, &endpoint));
     }
-    differs.extend(session.bridge()?.check(&target.netns, &held)?);
+    differs.extend(session.bridge()?.check(&target.netns, &endpoint)?);
     match differs.is_empty() {
         true => Ok(()),
         false => Err(Fault::differs(differs.join("; "))),
@@ -136,10 +136,10 @@ fn check(config: &Config, target: &Target) -> Result<(), Fault> {
 }
 
 /// Whether a result speaks of what the record does.
-fn check_previous(previous: &Value, held: &OnBridge) -> Vec<String> {
+fn check_previous(previous: &Value, endpoint: &OnBridge) -> Vec<String> {
     let told = previous.get("ips").and_then(Value::as_array);
     let told: Vec<_> = told.into_iter().flatten().filter_map(one_address).collect();
-    let missing = held.addresses.iter().filter(|one| !told.contains(one));
+    let missing = endpoint.addresses.iter().filter(|one| !told.contains(one));
     missing
         .map(|one| format!("prevResult has not address {one}"))
         .collect()
@@ -228,8 +228,8 @@ impl Session {
 
     /// Idempotent.
     fn take_away(&self, key: &str) -> Result<(), Fault> {
-        if let Some((_, Backend::Bridge(held))) = self.all.held(key) {
-            return Ok(self.all.detach_from_bridge(key, &held)?);
+        if let Some((_, Backend::Bridge(endpoint))) = self.all.recorded(key) {
+            return Ok(self.all.detach_from_bridge(key, &endpoint)?);
         }
         if self.all.unreadable.lock().contains_key(key) {
             unplug_name(key).map_err(BridgeError::from)?;
@@ -244,10 +244,10 @@ impl Session {
         let links = bridge.links()?;
         let known: Vec<Record> = self.all.known.lock().values().cloned().collect();
         for record in known {
-            if let Backend::Bridge(held) = &record.backend
-                && !links.contains(&held.veth)
+            if let Backend::Bridge(endpoint) = &record.backend
+                && !links.contains(&endpoint.veth)
             {
-                self.all.detach_from_bridge(&record.sandbox_id, held)?;
+                self.all.detach_from_bridge(&record.sandbox_id, endpoint)?;
             }
         }
         Ok(())
