@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cni_shim::namespaces::{HelperCommand, PinSpec, pin, unpin};
 use cni_shim::{Attach, BridgeConfig, Config, Network};
 
-type Failure = Box<dyn std::error::Error>;
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const POD_COUNT: usize = 100;
 const TASKS: usize = 4;
@@ -30,8 +30,6 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
         conf_dir: dir.join("net.d"),
         bin_dirs: bin_dirs.iter().map(Into::into).collect(),
         cache_dir: dir.join("cache"),
-        earlier_cache_dir: None,
-        status_grace: Duration::ZERO,
         state_dir: dir.join("state"),
         bridge: Some(BridgeConfig {
             name: "bench0".into(),
@@ -42,12 +40,10 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
             mtu: None,
         }),
         add_timeout: Duration::from_secs(60),
-        ready_timeout: Duration::ZERO,
         parallel: 16,
-        started: None,
+        ..Config::default()
     })?;
     network.status().await?;
-    println!("{}", network.describe());
     let names = ["pin", "attach", "pin+attach", "detach", "unpin"];
     let mut times: [Vec<Duration>; 5] = Default::default();
     for round in 0..rounds {
@@ -86,9 +82,7 @@ async fn crowd(network: &Network, dir: &Path) -> Result<(), Failure> {
                 let id = format!("crowd-{task}-{number}");
                 let pins = dir.join("netns").join(&id);
                 let netns = tokio::task::spawn_blocking(move || pin(&spec(), &pins, &unused()))
-                    .await
-                    .map_err(|lost| lost.to_string())?
-                    .map_err(|error| error.to_string())?
+                    .await??
                     .net
                     .ok_or("no network namespace")?;
                 let attach = Attach {
@@ -96,12 +90,9 @@ async fn crowd(network: &Network, dir: &Path) -> Result<(), Failure> {
                     netns,
                     ..Attach::default()
                 };
-                network
-                    .attach(attach)
-                    .await
-                    .map_err(|error| error.to_string())?;
+                network.attach(attach).await?;
             }
-            Ok::<_, String>(())
+            Ok::<_, Failure>(())
         });
     }
     while let Some(done) = tasks.join_next().await {
@@ -114,13 +105,10 @@ async fn crowd(network: &Network, dir: &Path) -> Result<(), Failure> {
         tasks.spawn(async move {
             for number in 0..each {
                 let id = format!("crowd-{task}-{number}");
-                network
-                    .detach(&id)
-                    .await
-                    .map_err(|error| error.to_string())?;
-                unpin(&dir.join("netns").join(&id)).map_err(|error| error.to_string())?;
+                network.detach(&id).await?;
+                unpin(&dir.join("netns").join(&id))?;
             }
-            Ok::<_, String>(())
+            Ok::<_, Failure>(())
         });
     }
     while let Some(done) = tasks.join_next().await {

@@ -75,13 +75,8 @@ impl Cidr {
     }
 
     pub fn contains(self, ip: IpAddr) -> bool {
-        self.ip.is_ipv4() == ip.is_ipv4()
-            && Cidr {
-                ip,
-                prefix: self.prefix,
-            }
-            .network()
-                == self.network()
+        let beside = Cidr::new(ip, self.prefix);
+        beside.is_some_and(|beside| beside.network() == self.network())
     }
 }
 

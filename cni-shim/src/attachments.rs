@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::bridge::{Bridge, BridgeError, Wanted, unplug};
 use crate::cni::{Cni, CniError, ConfList, DEL_TIMEOUT, Found, Patience, Tolerate};
 use crate::error::NetworkError;
-use crate::record::{Backend, Held, OnBridge, OnCni, Record, Records, Unreadable};
+use crate::record::{Backend, OnBridge, OnCni, Record, Records, Unreadable};
 use crate::types::{Attach, Attachment, Config, INTERFACE, NotReady};
 
 /// How often a DEL whose program is in none of the directories fails, before it is taken for done: programs are also
@@ -67,8 +67,8 @@ impl Attachments {
 
     /// A valid CNI configuration wins; files that are all invalid are an error, not a reason for another network.
     pub(crate) fn choose(&self) -> Result<Choice, NotReady> {
-        match self.cni.look() {
-            Found::List { list, .. } => Ok(Choice::Cni(list)),
+        match self.cni.conf.look() {
+            Found::List(list) => Ok(Choice::Cni(list)),
             Found::Invalid(wrong) => {
                 Err(NotReady::new("InvalidCniConfiguration", wrong.join("; ")))
             }
@@ -77,24 +77,26 @@ impl Attachments {
     }
 
     pub(crate) fn bridge(&self) -> Result<&Bridge, NotReady> {
-        self.bridge
-            .as_ref()
-            .ok_or_else(|| no_network(self.cni.conf_dir()))
+        self.bridge.as_ref().ok_or_else(|| {
+            let dir = self.cni.conf.path().display();
+            let message = format!("no CNI configuration in {dir} and no built-in bridge");
+            NotReady::new("NetworkNotConfigured", message)
+        })
     }
 
     pub(crate) fn attach_to_bridge(&self, wanted: &Wanted<'_>) -> Result<Attachment, NetworkError> {
         let bridge = self.bridge()?;
         let (id, netns) = (wanted.sandbox_id, wanted.netns);
-        let held = bridge.reserve(wanted)?;
-        let record = Record::new(id, netns, Backend::Bridge(held.clone()));
+        let endpoint = bridge.reserve(wanted)?;
+        let record = Record::new(id, netns, Backend::Bridge(endpoint.clone()));
         if let Err(error) = self.remember(&record) {
-            bridge.release(id, &held);
+            bridge.release(id, &endpoint);
             return Err(error);
         }
-        match bridge.connect(netns, &held) {
+        match bridge.connect(netns, &endpoint) {
             Ok(attachment) => Ok(attachment),
             Err(error) => {
-                if let Err(undo) = self.detach_from_bridge(id, &held) {
+                if let Err(undo) = self.detach_from_bridge(id, &endpoint) {
                     log_undo(id, &undo);
                 }
                 Err(error.into())
@@ -105,36 +107,22 @@ impl Attachments {
     pub(crate) fn detach_from_bridge(
         &self,
         sandbox_id: &str,
-        held: &OnBridge,
+        endpoint: &OnBridge,
     ) -> Result<(), NetworkError> {
         let Some(bridge) = &self.bridge else {
             // The bridge was configured away while the pod lived: its link still has to go.
-            unplug(held).map_err(BridgeError::from)?;
+            unplug(endpoint).map_err(BridgeError::from)?;
             return self.forget(sandbox_id);
         };
-        bridge.disconnect(held)?;
+        bridge.disconnect(endpoint)?;
         self.forget(sandbox_id)?;
         // Last: whoever gets the address next must find no record of it.
-        bridge.release(sandbox_id, held);
-        Ok(())
-    }
-
-    pub(crate) fn abandon_on_bridge(
-        &self,
-        sandbox_id: &str,
-        held: &OnBridge,
-    ) -> Result<(), NetworkError> {
-        if let Err(error) = self.detach_from_bridge(sandbox_id, held) {
-            log_undo(sandbox_id, &error);
-            if let Some(bridge) = &self.bridge {
-                bridge.release(sandbox_id, held);
-            }
-        }
+        bridge.release(sandbox_id, endpoint);
         Ok(())
     }
 
     /// A sandbox's network namespace, and what undoes its attachment.
-    pub(crate) fn held(&self, sandbox_id: &str) -> Option<(PathBuf, Backend)> {
+    pub(crate) fn recorded(&self, sandbox_id: &str) -> Option<(PathBuf, Backend)> {
         let record = self.known.lock().get(sandbox_id).cloned();
         record.map(|record| (record.netns, record.backend))
     }
@@ -160,15 +148,15 @@ impl Attachments {
         attach: &Attach,
     ) -> Result<Attachment, NetworkError> {
         let (id, netns) = (&attach.sandbox_id, &attach.netns);
-        let held = self.cni.prepare(list, attach)?;
-        self.remember(&Record::new(id, netns, Backend::Cni(held.clone())))?;
+        let endpoint = self.cni.prepare(list, attach)?;
+        self.remember(&Record::new(id, netns, Backend::Cni(endpoint.clone())))?;
         let deadline = self.cni.add_deadline();
         let mut patience = Patience::until(deadline);
         loop {
             let added = {
                 let _shared = self.collecting.read().await;
                 let _permit = self.permits.acquire().await;
-                self.cni.add(id, netns, &held, deadline).await
+                self.cni.add(id, netns, &endpoint, deadline).await
             };
             let error = match added {
                 Ok(attachment) => return Ok(attachment),
@@ -177,7 +165,7 @@ impl Attachments {
             // Before another try, too: a sandbox is not added twice without a DEL between. A program that is missing
             // has added nothing.
             let missing = Tolerate::MissingPrograms;
-            let undone = self.del_by_cni(id, netns, &held, missing).await;
+            let undone = self.del_by_cni(id, netns, &endpoint, missing).await;
             if undone.is_ok() && patience.waits_for(&error).await {
                 continue;
             }
@@ -192,7 +180,7 @@ impl Attachments {
         &self,
         sandbox_id: &str,
         netns: &Path,
-        held: &OnCni,
+        endpoint: &OnCni,
         tolerate: Tolerate,
     ) -> Result<(), NetworkError> {
         let deadline = Instant::now() + DEL_TIMEOUT;
@@ -207,7 +195,7 @@ impl Attachments {
                     _ => tolerate,
                 };
                 self.cni
-                    .del(sandbox_id, netns, held, tolerate, deadline)
+                    .del(sandbox_id, netns, endpoint, tolerate, deadline)
                     .await
             };
             if let Err(error) = &done
@@ -226,29 +214,20 @@ impl Attachments {
         }
     }
 
-    /// The sandboxes that a CNI network has to keep, whatever of them can be read (CRI-517).
-    pub(crate) fn held_on(&self, network: &str) -> Vec<Held> {
+    /// The sandboxes that a CNI network has to keep, whatever of them can be read (CRI-517), and their interfaces.
+    pub(crate) fn valid_attachments(&self, network: &str) -> Vec<(String, String)> {
         let known = self.known.lock();
         let readable = known.values().filter_map(|record| match &record.backend {
-            Backend::Cni(held) if held.network == network => Some(Held {
-                sandbox_id: record.sandbox_id.clone(),
-                interface: held.interface.clone(),
-            }),
+            Backend::Cni(endpoint) if endpoint.network == network => {
+                Some((record.sandbox_id.clone(), endpoint.interface.clone()))
+            }
             _ => None,
         });
         let unreadable = self.unreadable.lock();
-        let perhaps = unreadable.keys().map(|id| Held {
-            sandbox_id: id.clone(),
-            interface: INTERFACE.to_owned(),
-        });
+        let perhaps = unreadable.keys();
+        let perhaps = perhaps.map(|id| (id.clone(), INTERFACE.to_owned()));
         readable.chain(perhaps).collect()
     }
-}
-
-pub(crate) fn no_network(conf_dir: &Path) -> NotReady {
-    let dir = conf_dir.display();
-    let message = format!("no CNI configuration in {dir} and no built-in bridge");
-    NotReady::new("NetworkNotConfigured", message)
 }
 
 pub(crate) fn log_undo(sandbox: &str, error: &NetworkError) {

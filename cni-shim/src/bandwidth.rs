@@ -92,35 +92,18 @@ fn bits_per_second(text: &str) -> Option<u64> {
 
 /// What a suffix multiplies by: a power of two, and the exponent of a power of ten.
 fn scale(suffix: &str) -> Option<(u128, i32)> {
-    let binary = |power: u32| Some((1u128 << power, 0));
-    let decimal = |exponent: i32| Some((1, exponent));
-    match suffix {
-        "n" => decimal(-9),
-        "u" => decimal(-6),
-        "m" => decimal(-3),
-        "" => decimal(0),
-        "k" => decimal(3),
-        "M" => decimal(6),
-        "G" => decimal(9),
-        "T" => decimal(12),
-        "P" => decimal(15),
-        "E" => decimal(18),
-        "Ki" => binary(10),
-        "Mi" => binary(20),
-        "Gi" => binary(30),
-        "Ti" => binary(40),
-        "Pi" => binary(50),
-        "Ei" => binary(60),
-        _ => {
-            let digits = suffix.strip_prefix(['e', 'E'])?;
-            let plain = digits.strip_prefix(['+', '-']).unwrap_or(digits);
-            let number = !plain.is_empty() && plain.bytes().all(|b| b.is_ascii_digit());
-            (number && plain.len() <= 2)
-                .then(|| digits.parse().ok())
-                .flatten()
-                .and_then(decimal)
-        }
+    let position = |suffixes: &[&str]| suffixes.iter().position(|one| *one == suffix);
+    if let Some(thousands) = position(&["n", "u", "m", "", "k", "M", "G", "T", "P", "E"]) {
+        return Some((1, 3 * thousands as i32 - 9));
     }
+    if let Some(kibis) = position(&["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]) {
+        return Some((1 << (10 * kibis), 0));
+    }
+    let digits = suffix.strip_prefix(['e', 'E'])?;
+    let plain = digits.strip_prefix(['+', '-']).unwrap_or(digits);
+    let number = !plain.is_empty() && plain.bytes().all(|b| b.is_ascii_digit());
+    let exponent = (number && plain.len() <= 2).then(|| digits.parse().ok());
+    Some((1, exponent.flatten()?))
 }
 
 #[cfg(test)]

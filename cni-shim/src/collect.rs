@@ -1,6 +1,7 @@
 //! What sandboxes have of the network, and what is left of those that are gone.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::attachments::Choice;
@@ -9,8 +10,10 @@ use crate::network::Network;
 use crate::record::{Backend, Record};
 use crate::types::PortMapping;
 
+const UNREADABLE: &str = "unreadable record";
+
 /// A sandbox's network, as it is recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attached {
     pub sandbox_id: String,
     pub netns: PathBuf,
@@ -43,54 +46,40 @@ impl Network {
         self.blocking(|all| {
             let bridge = all.bridge.as_ref().map_or("", |bridge| bridge.name());
             let known: Vec<Record> = all.known.lock().values().cloned().collect();
-            let mut listed: Vec<Attached> = known
-                .into_iter()
-                .map(|record| {
-                    let (by_cni, network, interface, addresses, ports) = match record.backend {
-                        Backend::Bridge(held) => {
-                            let addresses = held.addresses.iter().map(|one| one.ip.to_string());
-                            let addresses = addresses.collect();
-                            (
-                                false,
-                                bridge.to_owned(),
-                                held.interface,
-                                addresses,
-                                held.ports,
-                            )
-                        }
-                        Backend::Cni(held) => {
-                            let addresses = all.cni.addresses_of(&record.sandbox_id, &held);
-                            let addresses = addresses.iter().map(ToString::to_string).collect();
-                            let ports = held.ports();
-                            (true, held.network, held.interface, addresses, ports)
-                        }
-                    };
-                    Attached {
-                        sandbox_id: record.sandbox_id,
-                        netns: record.netns,
-                        by_cni,
-                        network,
-                        interface,
-                        addresses,
-                        ports,
-                        problem: None,
-                    }
-                })
-                .collect();
+            let listed = known.into_iter().map(|record| {
+                let named = Attached {
+                    sandbox_id: record.sandbox_id,
+                    netns: record.netns,
+                    ..Attached::default()
+                };
+                match record.backend {
+                    Backend::Bridge(endpoint) => Attached {
+                        network: bridge.to_owned(),
+                        addresses: texts(endpoint.ips()),
+                        interface: endpoint.interface,
+                        ports: endpoint.ports,
+                        ..named
+                    },
+                    Backend::Cni(endpoint) => Attached {
+                        by_cni: true,
+                        addresses: texts(all.cni.addresses_of(&named.sandbox_id, &endpoint)),
+                        ports: endpoint.ports(),
+                        network: endpoint.network,
+                        interface: endpoint.interface,
+                        ..named
+                    },
+                }
+            });
+            let mut listed: Vec<Attached> = listed.collect();
             let unreadable = all.unreadable.lock();
-            listed.extend(unreadable.iter().map(|(id, held)| Attached {
-                sandbox_id: id.clone(),
-                netns: PathBuf::new(),
-                by_cni: false,
-                network: String::new(),
-                interface: String::new(),
-                addresses: held.addresses.iter().map(ToString::to_string).collect(),
-                ports: Vec::new(),
-                problem: Some(format!(
-                    "{}: {}",
-                    all.records.path(id).display(),
-                    held.reason
-                )),
+            listed.extend(unreadable.iter().map(|(id, record)| {
+                let path = all.records.path(id);
+                Attached {
+                    sandbox_id: id.clone(),
+                    addresses: texts(record.addresses.iter().copied()),
+                    problem: Some(format!("{}: {}", path.display(), record.reason)),
+                    ..Attached::default()
+                }
             }));
             listed.sort_by(|a, b| a.sandbox_id.cmp(&b.sandbox_id));
             Ok(listed)
@@ -119,7 +108,7 @@ impl Network {
             let known = all.known.lock();
             let network = |record: &Record| match &record.backend {
                 Backend::Bridge(_) => bridge.to_owned(),
-                Backend::Cni(held) => held.network.clone(),
+                Backend::Cni(endpoint) => endpoint.network.clone(),
             };
             known
                 .iter()
@@ -133,28 +122,27 @@ impl Network {
         };
         let valid = valid();
 
-        let mut orphans = known;
-        orphans.retain(|(id, _)| !valid.contains(id));
+        let orphans = known.into_iter().filter(|(id, _)| !valid.contains(id));
         let mut orphans: Vec<_> = orphans
-            .into_iter()
             .map(|(id, network)| (id, network, "attachment"))
             .collect();
         if let Some(list) = &list {
             // An attachment that is under way has a record, and no result yet.
             let attached = |id: &str| valid.contains(id) || all.known.lock().contains_key(id);
-            let dead = all.cni.find_dead(&list.name, attached);
-            orphans.extend(
-                dead.into_iter()
-                    .map(|id| (id, list.name.clone(), "cached result")),
-            );
+            let dead = all.cni.find_dead(&list.name, attached).into_iter();
+            orphans.extend(dead.map(|id| (id, list.name.clone(), "cached result")));
         }
         orphans.sort();
         orphans.dedup_by(|a, b| a.0 == b.0);
+        let unreadable = unreadable.into_iter().filter(|id| !valid.contains(id));
+        orphans.extend(unreadable.map(|id| (id, String::new(), UNREADABLE)));
         let mut left = Vec::new();
         for (sandbox_id, network, what) in orphans {
-            let outcome = match look {
-                true => Ok(()),
-                false => self.detach(&sandbox_id).await,
+            let outcome = match what {
+                _ if look => Ok(()),
+                // Nobody is left whom such a record could speak for.
+                UNREADABLE => self.abandon(&sandbox_id).await,
+                _ => self.detach(&sandbox_id).await,
             };
             left.push(Leftover {
                 sandbox_id,
@@ -163,26 +151,13 @@ impl Network {
                 outcome,
             });
         }
-        // Nobody is left whom such a record could speak for.
-        for sandbox_id in unreadable.into_iter().filter(|id| !valid.contains(id)) {
-            let outcome = match look {
-                true => Ok(()),
-                false => self.abandon(&sandbox_id).await,
-            };
-            left.push(Leftover {
-                sandbox_id,
-                network: String::new(),
-                what: "unreadable record",
-                outcome,
-            });
-        }
         if let Some(list) = list.filter(|list| list.collects()) {
             let outcome = match look {
                 true => Ok(()),
                 false => {
                     let _alone = all.collecting.write().await;
-                    let held = all.held_on(&list.name);
-                    all.cni.gc(&list, &held).await.map_err(Into::into)
+                    let valid = all.valid_attachments(&list.name);
+                    all.cni.gc(&list, &valid).await.map_err(Into::into)
                 }
             };
             left.push(Leftover {
@@ -194,4 +169,8 @@ impl Network {
         }
         left
     }
+}
+
+fn texts(addresses: impl IntoIterator<Item = IpAddr>) -> Vec<String> {
+    addresses.into_iter().map(|one| one.to_string()).collect()
 }

@@ -21,8 +21,6 @@ pub enum NetworkError {
     NotAttached(String),
     #[error("attachment record {}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
-    #[error("the bridge is in use by {0} sandboxes")]
-    BridgeInUse(usize),
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Replaces a file so that a reader sees the old or the new content, never a part. What could not be written whole is
@@ -14,6 +15,12 @@ pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> 
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// Makes a directory, and those above it, which nobody else may look into.
+pub(crate) fn make_private(dir: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(dir)
 }
 
 /// Removes a file, and what was being written to take its place. One that is gone is fine.
@@ -31,7 +38,6 @@ pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create(true)

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::addr::{Cidr, Mac, ip_bytes, ip_from};
 use crate::netlink::{
-    self, Message, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NetlinkError, Socket,
+    self, Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkError, Reply, Socket,
 };
 
 const RTM_NEWLINK: u16 = 16;
@@ -20,13 +20,13 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 
 const IFLA_ADDRESS: u16 = 1;
-pub(crate) const IFLA_IFNAME: u16 = 3;
+const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
-pub(crate) const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NET_NS_FD: u16 = 28;
-pub(crate) const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_INFO_SLAVE_KIND: u16 = 4;
 const IFLA_INFO_SLAVE_DATA: u16 = 5;
@@ -80,12 +80,8 @@ pub struct Counters {
 
 impl Counters {
     fn parse(stats64: &[u8]) -> Self {
-        let at = |position: usize| {
-            let bytes = stats64.get(position * 8..position * 8 + 8);
-            bytes
-                .and_then(|b| b.try_into().ok())
-                .map_or(0, u64::from_ne_bytes)
-        };
+        let (numbers, _) = stats64.as_chunks();
+        let at = |position: usize| numbers.get(position).copied().map_or(0, u64::from_ne_bytes);
         Self {
             rx_packets: at(0),
             tx_packets: at(1),
@@ -101,60 +97,46 @@ impl Counters {
 
 /// Asks for a link by name; `None` when there is none.
 pub(crate) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkError> {
-    let request = by_name(RTM_GETLINK, 0, format!("look up link {name}"), name);
-    match socket.ask(&request) {
-        Ok(replies) => Ok(links(&replies).next()),
-        Err(error) if error.errno == Errno::NODEV => Ok(None),
-        Err(error) => Err(error),
-    }
+    let step = format!("look up link {name}");
+    let request = Message::new(RTM_GETLINK, 0, step, named(name, 0)).tolerate(Errno::NODEV);
+    Ok(links(&socket.ask(&request)?).next())
 }
 
 /// Every link of the socket's network namespace.
 pub(crate) fn list(socket: &mut Socket) -> Result<Vec<Link>, NetlinkError> {
-    let request = Message::new(RTM_GETLINK, NLM_F_DUMP, "list links", &ifinfo(0, 0), |a| a);
-    Ok(links(&socket.ask(&request)?).collect())
+    Ok(links(&socket.dump(RTM_GETLINK, "list links", ifinfo(0, 0))?).collect())
 }
 
 /// The addresses of one link.
 pub(crate) fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, NetlinkError> {
-    let request = Message::new(
-        RTM_GETADDR,
-        NLM_F_DUMP,
-        "list addresses",
-        &[0u8; IFADDR],
-        |a| a,
-    );
-    let replies = socket.ask(&request)?;
-    let of_link = replies.iter().filter(|reply| {
-        reply.kind == RTM_NEWADDR && reply.body.get(4..8) == Some(&index.to_ne_bytes()[..])
-    });
-    let parse = |reply: &netlink::Reply| {
+    let replies = socket.dump(RTM_GETADDR, "list addresses", ifaddr(0, 0, 0))?;
+    let is_of_link = |reply: &&Reply| reply.kind == RTM_NEWADDR && reply.word(4) == index;
+    let parse = |reply: &Reply| {
         let prefix = *reply.body.get(1)?;
         let address = |kind| reply.attribute(IFADDR, kind);
         let bytes = address(IFA_LOCAL).or_else(|| address(IFA_ADDRESS))?;
         Cidr::new(ip_from(bytes)?, prefix)
     };
-    Ok(of_link.filter_map(parse).collect())
-}
-
-/// Makes a link of the kind that `fill` says, up.
-pub(crate) fn new_link(
-    step: String,
-    fill: impl FnOnce(&mut netlink::Attrs) -> &mut netlink::Attrs,
-) -> Message {
-    let flags = NLM_F_CREATE | NLM_F_EXCL;
-    Message::new(RTM_NEWLINK, flags, step, &ifinfo(0, IFF_UP), fill)
+    Ok(replies
+        .iter()
+        .filter(is_of_link)
+        .filter_map(parse)
+        .collect())
 }
 
 /// Makes a bridge, up, with a hardware address of its own (it would else follow its ports').
 pub(crate) fn add_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
-    new_link(format!("create bridge {name}"), |a| {
-        a.put_str(IFLA_IFNAME, name).put(IFLA_ADDRESS, &mac.0);
-        if let Some(mtu) = mtu {
-            a.put_u32(IFLA_MTU, mtu);
-        }
-        a.nest(IFLA_LINKINFO, |info| info.put(IFLA_INFO_KIND, b"bridge"))
-    })
+    let kind = Attrs::default().put(IFLA_INFO_KIND, b"bridge");
+    let body = put_mtu(named(name, IFF_UP).put(IFLA_ADDRESS, &mac.0), mtu);
+    let step = format!("create bridge {name}");
+    new_link(step, body.nest(IFLA_LINKINFO, kind))
+}
+
+/// Makes an intermediate device, up.
+pub(crate) fn add_ifb(name: &str) -> Message {
+    let kind = Attrs::default().put(IFLA_INFO_KIND, b"ifb");
+    let step = format!("create ifb device {name}");
+    new_link(step, named(name, IFF_UP).nest(IFLA_LINKINFO, kind))
 }
 
 /// Parameters of a veth pair between a bridge and a pod.
@@ -172,66 +154,58 @@ pub(crate) struct VethPair<'a> {
 
 /// Makes the pair, the host's end up.
 pub(crate) fn add_veth(pair: &VethPair<'_>) -> Message {
-    new_link(format!("create veth pair {}", pair.host_name), |a| {
-        a.put_str(IFLA_IFNAME, pair.host_name)
-            .put_u32(IFLA_MASTER, pair.bridge);
-        if let Some(mtu) = pair.mtu {
-            a.put_u32(IFLA_MTU, mtu);
-        }
-        a.nest(IFLA_LINKINFO, |info| {
-            info.put(IFLA_INFO_KIND, b"veth");
-            info.nest(IFLA_INFO_DATA, |data| {
-                // Not up yet: while the pair is made, its ends do not know each other and the kernel answers ENOTCONN.
-                data.nest_after(VETH_INFO_PEER, &ifinfo(0, 0), |peer| {
-                    peer.put_str(IFLA_IFNAME, pair.pod_name)
-                        .put(IFLA_ADDRESS, &pair.pod_mac.0)
-                        .put(IFLA_NET_NS_FD, &pair.netns.as_raw_fd().to_ne_bytes());
-                    if let Some(mtu) = pair.mtu {
-                        peer.put_u32(IFLA_MTU, mtu);
-                    }
-                    peer
-                })
-            })
-        })
-    })
+    // Not up yet: while the pair is made, its ends do not know each other and the kernel answers ENOTCONN.
+    let peer = named(pair.pod_name, 0)
+        .put(IFLA_ADDRESS, &pair.pod_mac.0)
+        .put(IFLA_NET_NS_FD, &pair.netns.as_raw_fd().to_ne_bytes());
+    let data = Attrs::default().nest(VETH_INFO_PEER, put_mtu(peer, pair.mtu));
+    let kind = Attrs::default().put(IFLA_INFO_KIND, b"veth");
+    let body = named(pair.host_name, IFF_UP).put_u32(IFLA_MASTER, pair.bridge);
+    new_link(
+        format!("create veth pair {}", pair.host_name),
+        put_mtu(body, pair.mtu).nest(IFLA_LINKINFO, kind.nest(IFLA_INFO_DATA, data)),
+    )
+}
+
+fn new_link(step: String, body: Attrs) -> Message {
+    Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, step, body)
+}
+
+/// The kernel's default where nobody says.
+fn put_mtu(body: Attrs, mtu: Option<u32>) -> Attrs {
+    match mtu {
+        Some(mtu) => body.put_u32(IFLA_MTU, mtu),
+        None => body,
+    }
 }
 
 /// Lets a bridge port send back what came in by it: a pod that reaches itself through its own host port (CRI-538).
 pub(crate) fn set_hairpin(port: &str) -> Message {
-    let step = format!("set hairpin mode of {port}");
-    Message::new(RTM_NEWLINK, 0, step, &ifinfo(0, 0), |a| {
-        a.put_str(IFLA_IFNAME, port).nest(IFLA_LINKINFO, |info| {
-            info.put(IFLA_INFO_SLAVE_KIND, b"bridge");
-            info.nest(IFLA_INFO_SLAVE_DATA, |data| {
-                data.put(IFLA_BRPORT_MODE, &[1])
-            })
-        })
-    })
+    let mode = Attrs::default().put(IFLA_BRPORT_MODE, &[1]);
+    let info = Attrs::default().put(IFLA_INFO_SLAVE_KIND, b"bridge");
+    let body = named(port, 0).nest(IFLA_LINKINFO, info.nest(IFLA_INFO_SLAVE_DATA, mode));
+    Message::new(RTM_NEWLINK, 0, format!("set hairpin mode of {port}"), body)
 }
 
 /// Brings the loopback device up; the kernel gives it its addresses (CRI-535).
 pub(crate) fn loopback_up() -> Message {
-    Message::new(
-        RTM_NEWLINK,
-        0,
-        "bring lo up",
-        &ifinfo(LOOPBACK, IFF_UP),
-        |a| a,
-    )
+    Message::new(RTM_NEWLINK, 0, "bring lo up", ifinfo(LOOPBACK, IFF_UP))
 }
 
 /// Brings a link up by name.
 pub(crate) fn set_up(name: &str) -> Message {
-    by_name(RTM_NEWLINK, IFF_UP, format!("bring {name} up"), name)
+    let step = format!("bring {name} up");
+    Message::new(RTM_NEWLINK, 0, step, named(name, IFF_UP))
 }
 
 /// Deletes a link by name; one that is gone already counts as deleted.
 pub(crate) fn delete(name: &str) -> Message {
-    by_name(RTM_DELLINK, 0, format!("delete link {name}"), name).tolerate(Errno::NODEV)
+    let step = format!("delete link {name}");
+    Message::new(RTM_DELLINK, 0, step, named(name, 0)).tolerate(Errno::NODEV)
 }
 
 /// Whether an event says that the link `name` is gone. The same type with a bridge's family only says that a port left.
-pub(crate) fn is_gone(event: &netlink::Reply, name: &str) -> bool {
+pub(crate) fn is_gone(event: &Reply, name: &str) -> bool {
     event.kind == RTM_DELLINK
         && event.body.first() == Some(&AF_UNSPEC)
         && event.attribute(IFINFO, IFLA_IFNAME).map(text).as_deref() == Some(name)
@@ -239,54 +213,29 @@ pub(crate) fn is_gone(event: &netlink::Reply, name: &str) -> bool {
 
 /// Gives a link an address. IPv6 skips duplicate detection: addresses here are handed out once.
 pub(crate) fn add_address(index: u32, address: Cidr) -> Message {
-    let v4 = address.ip.is_ipv4();
-    let mut fixed = [0u8; IFADDR];
-    fixed[0] = if v4 { AF_INET } else { AF_INET6 };
-    fixed[1] = address.prefix;
-    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    let (bytes, v4) = (ip_bytes(address.ip), address.ip.is_ipv4());
+    let mut body = ifaddr(if v4 { AF_INET } else { AF_INET6 }, address.prefix, index)
+        .put(IFA_LOCAL, &bytes)
+        .put(IFA_ADDRESS, &bytes);
+    if let (IpAddr::V4(network), true) = (address.network(), address.prefix < 31) {
+        let broadcast = u32::from(network) | (u32::MAX >> address.prefix);
+        body = body.put_be32(IFA_BROADCAST, broadcast);
+    }
+    if !v4 {
+        body = body.put_u32(IFA_FLAGS, IFA_F_NODAD);
+    }
     let step = format!("add address {address}");
-    Message::new(
-        RTM_NEWADDR,
-        NLM_F_CREATE | NLM_F_REPLACE,
-        step,
-        &fixed,
-        |a| {
-            let bytes = ip_bytes(address.ip);
-            a.put(IFA_LOCAL, &bytes).put(IFA_ADDRESS, &bytes);
-            if let (IpAddr::V4(network), true) = (address.network(), address.prefix < 31) {
-                let broadcast = u32::from(network) | (u32::MAX >> address.prefix);
-                a.put(IFA_BROADCAST, &broadcast.to_be_bytes());
-            }
-            if !v4 {
-                a.put_u32(IFA_FLAGS, IFA_F_NODAD);
-            }
-            a
-        },
-    )
+    Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, step, body)
 }
 
-/// About the link of this name, and with `flags` to set.
-fn by_name(kind: u16, flags: u32, step: String, name: &str) -> Message {
-    let fixed = ifinfo(0, flags);
-    Message::new(kind, 0, step, &fixed, |a| a.put_str(IFLA_IFNAME, name))
-}
-
-fn links(replies: &[netlink::Reply]) -> impl Iterator<Item = Link> {
+fn links(replies: &[Reply]) -> impl Iterator<Item = Link> {
     replies
         .iter()
         .filter(|reply| reply.kind == RTM_NEWLINK && reply.body.len() >= IFINFO)
         .map(|reply| {
-            let word = |at: usize| {
-                u32::from_ne_bytes([
-                    reply.body[at],
-                    reply.body[at + 1],
-                    reply.body[at + 2],
-                    reply.body[at + 3],
-                ])
-            };
             let mut link = Link {
-                index: word(4),
-                up: word(8) & IFF_UP != 0,
+                index: reply.word(4),
+                up: reply.word(8) & IFF_UP != 0,
                 ..Link::default()
             };
             for (kind, value) in reply.attributes(IFINFO) {
@@ -308,13 +257,21 @@ fn links(replies: &[netlink::Reply]) -> impl Iterator<Item = Link> {
         })
 }
 
+/// About the link of this name, and with `flags` to set.
+fn named(name: &str, flags: u32) -> Attrs {
+    ifinfo(0, flags).put_str(IFLA_IFNAME, name)
+}
+
 /// `struct ifinfomsg` with `flags` to set (and nothing to clear).
-fn ifinfo(index: u32, flags: u32) -> [u8; IFINFO] {
-    let mut fixed = [0u8; IFINFO];
-    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    fixed[8..12].copy_from_slice(&flags.to_ne_bytes());
-    fixed[12..16].copy_from_slice(&flags.to_ne_bytes());
-    fixed
+fn ifinfo(index: u32, flags: u32) -> Attrs {
+    let words = [0, index, flags, flags].map(u32::to_ne_bytes);
+    Attrs::after(words.as_flattened())
+}
+
+/// `struct ifaddrmsg`.
+fn ifaddr(family: u8, prefix: u8, index: u32) -> Attrs {
+    let [a, b, c, d] = index.to_ne_bytes();
+    Attrs::after(&[family, prefix, 0, 0, a, b, c, d])
 }
 
 pub(crate) fn text(value: &[u8]) -> String {

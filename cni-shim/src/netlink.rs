@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-pub(crate) const NLM_F_REQUEST: u16 = 0x1;
-pub(crate) const NLM_F_ACK: u16 = 0x4;
-pub(crate) const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
+const NLM_F_DUMP: u16 = 0x300;
 pub(crate) const NLM_F_REPLACE: u16 = 0x100;
 pub(crate) const NLM_F_EXCL: u16 = 0x200;
 pub(crate) const NLM_F_CREATE: u16 = 0x400;
@@ -42,12 +42,18 @@ pub struct NetlinkError {
     pub errno: Errno,
 }
 
-/// A list of netlink attributes under construction.
+/// Attributes under construction, after the fixed structure that a message begins with (as does the peer of a veth pair).
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Attrs(Vec<u8>);
 
 impl Attrs {
-    pub(crate) fn put(&mut self, kind: u16, value: &[u8]) -> &mut Self {
+    pub(crate) fn after(fixed: &[u8]) -> Self {
+        let mut attrs = Self(fixed.to_vec());
+        attrs.pad();
+        attrs
+    }
+
+    pub(crate) fn put(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
         self.0.extend_from_slice(&length.to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
@@ -57,39 +63,21 @@ impl Attrs {
     }
 
     /// An integer in host order (rtnetlink).
-    pub(crate) fn put_u32(&mut self, kind: u16, value: u32) -> &mut Self {
+    pub(crate) fn put_u32(self, kind: u16, value: u32) -> Self {
         self.put(kind, &value.to_ne_bytes())
     }
 
     /// An integer in network order (nfnetlink).
-    pub(crate) fn put_be32(&mut self, kind: u16, value: u32) -> &mut Self {
+    pub(crate) fn put_be32(self, kind: u16, value: u32) -> Self {
         self.put(kind, &value.to_be_bytes())
     }
 
     /// A string with its final NUL.
-    pub(crate) fn put_str(&mut self, kind: u16, value: &str) -> &mut Self {
-        let mut bytes = value.as_bytes().to_vec();
-        bytes.push(0);
-        self.put(kind, &bytes)
+    pub(crate) fn put_str(self, kind: u16, value: &str) -> Self {
+        self.put(kind, &[value.as_bytes(), &[0]].concat())
     }
 
-    pub(crate) fn nest(
-        &mut self,
-        kind: u16,
-        fill: impl FnOnce(&mut Attrs) -> &mut Attrs,
-    ) -> &mut Self {
-        self.nest_after(kind, &[], fill)
-    }
-
-    /// A nest that starts with a fixed structure (the peer of a veth pair starts with `ifinfomsg`).
-    pub(crate) fn nest_after(
-        &mut self,
-        kind: u16,
-        prefix: &[u8],
-        fill: impl FnOnce(&mut Attrs) -> &mut Attrs,
-    ) -> &mut Self {
-        let mut inner = Attrs(prefix.to_vec());
-        fill(&mut inner);
+    pub(crate) fn nest(self, kind: u16, inner: Attrs) -> Self {
         self.put(kind | NLA_F_NESTED, &inner.0)
     }
 
@@ -98,7 +86,7 @@ impl Attrs {
     }
 }
 
-/// One request: type, flags, fixed structure, attributes, and the words an error of it starts with.
+/// One request: type, flags, fixed structure and attributes, and the words an error of it starts with.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     kind: u16,
@@ -110,20 +98,11 @@ pub(crate) struct Message {
 
 impl Message {
     /// `step` names the object and what is done to it, for the error.
-    pub(crate) fn new(
-        kind: u16,
-        flags: u16,
-        step: impl Into<String>,
-        fixed: &[u8],
-        fill: impl FnOnce(&mut Attrs) -> &mut Attrs,
-    ) -> Self {
-        let mut attrs = Attrs(fixed.to_vec());
-        attrs.pad();
-        fill(&mut attrs);
+    pub(crate) fn new(kind: u16, flags: u16, step: impl Into<String>, body: Attrs) -> Self {
         Self {
             kind,
             flags: flags | NLM_F_REQUEST,
-            body: attrs.0,
+            body: body.0,
             step: step.into(),
             tolerated: None,
         }
@@ -133,6 +112,12 @@ impl Message {
     pub(crate) fn tolerate(mut self, errno: Errno) -> Self {
         self.tolerated = Some(errno);
         self
+    }
+
+    /// What an answer says against it.
+    fn refusal(&self, reply: &Reply) -> Option<NetlinkError> {
+        let errno = reply.errno().filter(|errno| Some(*errno) != self.tolerated);
+        errno.map(|errno| self.error(errno))
     }
 
     fn error(&self, errno: Errno) -> NetlinkError {
@@ -173,10 +158,20 @@ impl Reply {
         attributes(self.body.get(fixed..).unwrap_or_default())
     }
 
+    /// The integer at this place of the fixed structure; 0 after its end.
+    pub(crate) fn word(&self, at: usize) -> u32 {
+        word(&self.body, at)
+    }
+
     fn errno(&self) -> Option<Errno> {
-        let code = i32::from_ne_bytes(self.body.get(..4)?.try_into().ok()?);
+        let code = self.word(0).cast_signed();
         (code != 0).then(|| Errno::from_raw_os_error(code.saturating_neg()))
     }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+    word.map_or(0, u32::from_ne_bytes)
 }
 
 /// The first attribute of a kind.
@@ -242,12 +237,12 @@ impl Socket {
         })
     }
 
-    /// Sends all messages as one datagram and waits for an acknowledgement of each. They are carried out in order; a
-    /// refused one does not stop the later ones. The first refusal is the error.
+    /// Sends all messages as one datagram and waits for an acknowledgement of each. They are carried out and answered in
+    /// order; a refused one does not stop the later ones. The first refusal is the error.
     pub(crate) fn run(&mut self, messages: &[Message]) -> Result<(), NetlinkError> {
         let first = self.send(messages)?;
         let mut waiting = messages.len();
-        let mut refused: Option<(usize, NetlinkError)> = None;
+        let mut refused = Ok(());
         while waiting > 0 {
             for reply in self.receive(&messages[0])? {
                 let position = reply.sequence.wrapping_sub(first) as usize;
@@ -256,24 +251,15 @@ impl Socket {
                     continue; // an answer to an earlier, abandoned request
                 };
                 waiting = waiting.saturating_sub(1);
-                let Some(errno) = reply
-                    .errno()
-                    .filter(|errno| Some(*errno) != message.tolerated)
-                else {
-                    continue;
-                };
-                if refused
-                    .as_ref()
-                    .is_none_or(|(earlier, _)| position < *earlier)
-                {
-                    refused = Some((position, message.error(errno)));
+                if let Some(error) = message.refusal(&reply) {
+                    refused = refused.and(Err(error));
                 }
             }
         }
-        refused.map_or(Ok(()), |(_, error)| Err(error))
+        refused
     }
 
-    /// Sends one message and collects what the kernel answers, dumps included.
+    /// Sends one message and collects what the kernel answers, dumps included; nothing, with a refusal that is tolerated.
     pub(crate) fn ask(&mut self, message: &Message) -> Result<Vec<Reply>, NetlinkError> {
         let sequence = self.send(std::slice::from_ref(message))?;
         let mut answers = Vec::new();
@@ -283,16 +269,23 @@ impl Socket {
                     _ if reply.sequence != sequence => {}
                     NLMSG_NOOP => {}
                     NLMSG_ERROR | NLMSG_DONE => {
-                        return match reply.errno() {
-                            Some(errno) => Err(message.error(errno)),
-                            None => Ok(answers),
-                        };
+                        return message.refusal(&reply).map_or(Ok(answers), Err);
                     }
                     _ => answers.push(reply),
                 }
             }
         }
         Err(message.error(Errno::MSGSIZE))
+    }
+
+    /// Asks for everything of a kind.
+    pub(crate) fn dump(
+        &mut self,
+        kind: u16,
+        step: &str,
+        body: Attrs,
+    ) -> Result<Vec<Reply>, NetlinkError> {
+        self.ask(&Message::new(kind, NLM_F_DUMP, step, body))
     }
 
     /// Sends a transaction of nftables: it is carried out as a whole or not at all. `begin` and `end` frame it.
@@ -326,14 +319,12 @@ impl Socket {
                 if reply.kind != NLMSG_ERROR || position > last + 1 {
                     continue; // an answer to an earlier, abandoned request
                 }
-                let errno = reply.errno();
                 if position == 0 {
                     // The frame was refused, or the commit failed.
-                    return Err(begin.error(errno.unwrap_or(Errno::IO)));
+                    return Err(begin.error(reply.errno().unwrap_or(Errno::IO)));
                 }
-                let step = &steps[position - 1];
-                if let Some(errno) = errno.filter(|errno| Some(*errno) != step.tolerated) {
-                    refused = refused.and(Err(step.error(errno)));
+                if let Some(error) = steps[position - 1].refusal(&reply) {
+                    refused = refused.and(Err(error));
                 }
                 if position == last + 1 {
                     return refused;
@@ -344,7 +335,7 @@ impl Socket {
 
     /// The next datagram of events; call it when the socket is readable.
     pub(crate) fn next_events(&self) -> Result<Vec<Reply>, NetlinkError> {
-        let asked = Message::new(NLMSG_NOOP, 0, "listen for changes", &[], |a| a);
+        let asked = Message::new(NLMSG_NOOP, 0, "listen for changes", Attrs::default());
         self.receive(&asked)
     }
 
@@ -396,13 +387,13 @@ impl AsFd for Socket {
 fn split(mut rest: &[u8]) -> Vec<Reply> {
     let mut replies = Vec::new();
     while let Some(header) = rest.get(..HEADER) {
-        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let length = word(header, 0) as usize;
         let Some(body) = rest.get(HEADER..length) else {
             break;
         };
         replies.push(Reply {
             kind: u16::from_ne_bytes([header[4], header[5]]),
-            sequence: u32::from_ne_bytes([header[8], header[9], header[10], header[11]]),
+            sequence: word(header, 8),
             body: body.to_vec(),
         });
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -417,8 +408,8 @@ mod tests {
 
     #[test]
     fn attributes_are_padded_and_nested_ones_keep_their_own_length() {
-        let mut attrs = Attrs::default();
-        attrs.put(1, b"abc").nest(2, |inner| inner.put_str(3, "x"));
+        let inner = Attrs::default().put_str(3, "x");
+        let attrs = Attrs::default().put(1, b"abc").nest(2, inner);
         let seen: Vec<_> = attributes(&attrs.0).collect();
         assert_eq!(seen[0], (1, &b"abc"[..]));
         assert_eq!((seen[1].0, attrs.0.len()), (2, 8 + 12));
@@ -441,7 +432,7 @@ mod tests {
         fn what_is_put_is_found_again(values in prop::collection::vec((1u16..0x3fff, prop::collection::vec(any::<u8>(), 0..40)), 0..20)) {
             let mut attrs = Attrs::default();
             for (kind, value) in &values {
-                attrs.put(*kind, value);
+                attrs = attrs.put(*kind, value);
             }
             let found: Vec<_> = attributes(&attrs.0).map(|(kind, value)| (kind, value.to_vec())).collect();
             prop_assert_eq!(found, values);

@@ -10,12 +10,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attachments::{Attachments, Choice, log_undo, no_network};
+use crate::attachments::{Attachments, Choice, log_undo};
 use crate::bridge::{BridgeError, Wanted, unplug_name};
-use crate::cni::{Found, NAME_MAX, Tolerate, is_name};
+use crate::cni::{NAME_MAX, Tolerate, is_name};
 use crate::error::NetworkError;
 use crate::namespaces::set_interface_sysctls;
-use crate::record::{Backend, Record};
+use crate::record::Backend;
 use crate::turns::Turns;
 use crate::types::{Attach, Attachment, Config, NotReady};
 
@@ -52,38 +52,13 @@ impl Network {
         }
     }
 
-    /// One line for people: what network pods get, and which configuration files were skipped and why.
-    pub fn describe(&self) -> String {
-        match (self.attachments.cni.look(), &self.attachments.bridge) {
-            (
-                Found::List {
-                    list,
-                    path,
-                    skipped,
-                },
-                _,
-            ) => {
-                let skipped: String = skipped
-                    .iter()
-                    .map(|why| format!("; skipped {why}"))
-                    .collect();
-                format!("CNI network {} from {}{skipped}", list.name, path.display())
-            }
-            (Found::Invalid(wrong), _) => {
-                format!("no valid CNI configuration: {}", wrong.join("; "))
-            }
-            (Found::Nothing, Some(bridge)) => format!("built-in bridge {}", bridge.name()),
-            (Found::Nothing, None) => no_network(self.attachments.cni.conf_dir()).to_string(),
-        }
-    }
-
     /// Gives a sandbox its network. On failure nothing of it is left, or what could not be undone stays recorded for
     /// [`Network::detach`] and [`Network::gc`]. Not to be cancelled: run it on a task of its own.
     pub async fn attach(&self, attach: Attach) -> Result<Attachment, NetworkError> {
         check_id(&attach.sandbox_id)?;
         let sandbox_id = attach.sandbox_id.clone();
         let _turn = self.turns.wait(&sandbox_id).await;
-        if self.attachments.held(&attach.sandbox_id).is_some() {
+        if self.attachments.recorded(&attach.sandbox_id).is_some() {
             return Err(NetworkError::AlreadyAttached(attach.sandbox_id));
         }
         let attachment = match self.choose_within(self.ready_timeout).await? {
@@ -126,31 +101,7 @@ impl Network {
     pub async fn abandon(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
-        let undone = match self.attachments.held(sandbox_id) {
-            Some((_, Backend::Bridge(held))) => {
-                let id = sandbox_id.to_owned();
-                self.blocking(move |all| all.abandon_on_bridge(&id, &held))
-                    .await
-            }
-            Some((netns, Backend::Cni(held))) => {
-                self.attachments
-                    .del_by_cni(sandbox_id, &netns, &held, Tolerate::Everything)
-                    .await
-            }
-            None => {
-                let mut undone = Ok(());
-                for (netns, held) in self.attachments.cni.find_cached(sandbox_id) {
-                    let everything = Tolerate::Everything;
-                    let one = self
-                        .attachments
-                        .del_by_cni(sandbox_id, &netns, &held, everything)
-                        .await;
-                    undone = undone.and(one);
-                }
-                undone
-            }
-        };
-        if let Err(error) = undone {
+        if let Err(error) = self.undo(sandbox_id, Tolerate::Everything).await {
             log_undo(sandbox_id, &error);
         }
         if self.attachments.unreadable.lock().contains_key(sandbox_id) {
@@ -166,71 +117,81 @@ impl Network {
     }
 
     async fn detach_in_turn(&self, sandbox_id: &str) -> Result<(), NetworkError> {
-        if let Some(held) = self.attachments.unreadable.lock().get(sandbox_id) {
+        if let Some(record) = self.attachments.unreadable.lock().get(sandbox_id) {
             return Err(NetworkError::Unreadable {
                 path: self.attachments.records.path(sandbox_id),
-                reason: held.reason.clone(),
+                reason: record.reason.clone(),
             });
         }
-        match self.attachments.held(sandbox_id) {
-            Some((_, Backend::Bridge(held))) => {
-                let sandbox_id = sandbox_id.to_owned();
-                self.blocking(move |all| all.detach_from_bridge(&sandbox_id, &held))
-                    .await
+        let by_cni = matches!(
+            self.attachments.recorded(sandbox_id),
+            Some((_, Backend::Cni(_)))
+        );
+        self.undo(sandbox_id, Tolerate::Nothing).await?;
+        match by_cni {
+            true => self.attachments.forget(sandbox_id),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes away what the record says, and the record if it is the bridge's; without a record, what the result cache
+    /// has. What tolerates everything goes on after a failure, and gives addresses back.
+    async fn undo(&self, sandbox_id: &str, tolerate: Tolerate) -> Result<(), NetworkError> {
+        let added = match self.attachments.recorded(sandbox_id) {
+            Some((_, Backend::Bridge(endpoint))) => {
+                let id = sandbox_id.to_owned();
+                let detach = self.blocking(move |all| {
+                    let undone = all.detach_from_bridge(&id, &endpoint);
+                    if undone.is_err()
+                        && tolerate == Tolerate::Everything
+                        && let Some(bridge) = &all.bridge
+                    {
+                        bridge.release(&id, &endpoint);
+                    }
+                    undone
+                });
+                return detach.await;
             }
-            Some((netns, Backend::Cni(held))) => {
-                self.attachments
-                    .del_by_cni(sandbox_id, &netns, &held, Tolerate::Nothing)
-                    .await?;
-                self.attachments.forget(sandbox_id)
-            }
-            None => {
-                for (netns, held) in self.attachments.cni.find_cached(sandbox_id) {
-                    self.attachments
-                        .del_by_cni(sandbox_id, &netns, &held, Tolerate::Nothing)
-                        .await?;
-                }
-                Ok(())
+            Some((netns, Backend::Cni(endpoint))) => vec![(netns, endpoint)],
+            None => self.attachments.cni.find_cached(sandbox_id),
+        };
+        let mut undone = Ok(());
+        for (netns, endpoint) in added {
+            let all = &self.attachments;
+            let one = all
+                .del_by_cni(sandbox_id, &netns, &endpoint, tolerate)
+                .await;
+            undone = undone.and(one);
+            if undone.is_err() && tolerate != Tolerate::Everything {
+                break;
             }
         }
+        undone
     }
 
     /// Asks whether a sandbox's network is as it was made (CRI-515); `None` if so, or why nobody could be asked.
     pub async fn check(&self, sandbox_id: &str) -> Result<Option<&'static str>, NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
-        let (netns, held) = match self.attachments.held(sandbox_id) {
+        let (netns, endpoint) = match self.attachments.recorded(sandbox_id) {
             None => return Err(NetworkError::NotAttached(sandbox_id.to_owned())),
-            Some((netns, Backend::Bridge(held))) => {
-                let differs = self.blocking(move |all| Ok(all.bridge()?.check(&netns, &held)?));
+            Some((netns, Backend::Bridge(endpoint))) => {
+                let differs =
+                    self.blocking(move |all| Ok(all.bridge()?.check(&netns, &endpoint)?));
                 return match differs.await? {
                     lines if lines.is_empty() => Ok(None),
                     lines => Err(BridgeError::Differs(lines).into()),
                 };
             }
-            Some((netns, Backend::Cni(held))) => (netns, held),
+            Some((netns, Backend::Cni(endpoint))) => (netns, endpoint),
         };
         let _shared = self.attachments.collecting.read().await;
         let _permit = self.attachments.permits.acquire().await;
         Ok(self
             .attachments
             .cni
-            .check(sandbox_id, &netns, &held)
+            .check(sandbox_id, &netns, &endpoint)
             .await?)
-    }
-
-    /// Removes the built-in bridge and its rules from the node; refused while sandboxes are attached to it.
-    pub async fn remove_bridge(&self) -> Result<(), NetworkError> {
-        self.blocking(|all| {
-            let on_bridge = |record: &&Record| matches!(record.backend, Backend::Bridge(_));
-            let attached = all.known.lock().values().filter(on_bridge).count();
-            match &all.bridge {
-                Some(_) if attached > 0 => Err(NetworkError::BridgeInUse(attached)),
-                Some(bridge) => Ok(bridge.remove()?),
-                None => Ok(()),
-            }
-        })
-        .await
     }
 
     /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods write its configuration,

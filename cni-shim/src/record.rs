@@ -45,7 +45,7 @@ pub(crate) struct Record {
     pub(crate) backend: Backend,
 }
 
-/// What undoes the attachment.
+/// The endpoint that a sandbox has on a network: what undoes its attachment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Backend {
@@ -53,7 +53,7 @@ pub(crate) enum Backend {
     Cni(OnCni),
 }
 
-/// Held on the built-in bridge.
+/// An endpoint on the built-in bridge: a veth pair, and what was given with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OnBridge {
     /// The host's end of the veth pair.
@@ -71,7 +71,7 @@ fn usual_interface() -> String {
     INTERFACE.to_owned()
 }
 
-/// Held by CNI plugins: everything a DEL needs, whatever the configuration directory holds by then (CRI-502).
+/// An endpoint that CNI plugins made: everything a DEL needs, whatever the configuration directory holds by then (CRI-502).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OnCni {
     pub(crate) network: String,
@@ -82,11 +82,10 @@ pub(crate) struct OnCni {
     pub(crate) capability_args: BTreeMap<String, serde_json::Value>,
 }
 
-/// An attachment that is to stay.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) sandbox_id: String,
-    pub(crate) interface: String,
+impl OnBridge {
+    pub(crate) fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|address| address.ip)
+    }
 }
 
 impl OnCni {
@@ -195,8 +194,8 @@ fn read(path: &Path) -> Result<Record, String> {
     }
     let record: Record = serde_json::from_slice(&fs::read(path).map_err(|e| e.to_string())?)
         .map_err(|e| e.to_string())?;
-    if let Backend::Bridge(held) = &record.backend
-        && held.addresses.is_empty()
+    if let Backend::Bridge(endpoint) = &record.backend
+        && endpoint.addresses.is_empty()
     {
         return Err("an attachment without an address".into());
     }
@@ -223,14 +222,14 @@ mod tests {
 
     fn record(id: &str) -> Record {
         let addresses = vec!["10.0.0.2/24".parse().expect("an address")];
-        let held = OnBridge {
+        let endpoint = OnBridge {
             veth: "veth0".into(),
             addresses,
             ports: Vec::new(),
             interface: INTERFACE.into(),
             limits: None,
         };
-        Record::new(id, Path::new("/run/x/net"), Backend::Bridge(held))
+        Record::new(id, Path::new("/run/x/net"), Backend::Bridge(endpoint))
     }
 
     #[test]
@@ -250,8 +249,8 @@ mod tests {
         )
         .expect("writes");
         let mut empty = record("empty");
-        if let Backend::Bridge(held) = &mut empty.backend {
-            held.addresses.clear();
+        if let Backend::Bridge(endpoint) = &mut empty.backend {
+            endpoint.addresses.clear();
         }
         records.write(&empty).expect("writes");
         fs::write(attachments.join("left.json.tmp"), b"").expect("writes");
@@ -260,8 +259,8 @@ mod tests {
 
         let readable: Vec<_> = loaded.records.into_values().collect();
         assert_eq!(readable, [record("good")]);
-        let held: Vec<_> = loaded.unreadable.keys().map(String::as_str).collect();
-        assert_eq!(held, ["empty", "other", "torn"]);
+        let kept: Vec<_> = loaded.unreadable.keys().map(String::as_str).collect();
+        assert_eq!(kept, ["empty", "other", "torn"]);
         let address: IpAddr = "10.0.0.7".parse().expect("an address");
         assert_eq!(loaded.unreadable["torn"].addresses, [address]);
         assert!(attachments.join("torn.json").exists());

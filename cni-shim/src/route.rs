@@ -6,9 +6,7 @@ use rustix::io::Errno;
 
 use crate::addr::{ip_bytes, ip_from};
 use crate::link::{AF_INET, AF_INET6};
-use crate::netlink::{
-    Message, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NetlinkError, Reply, Socket,
-};
+use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE, NetlinkError, Reply, Socket};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
@@ -30,8 +28,7 @@ pub(crate) fn default_gateways(
     socket: &mut Socket,
     index: u32,
 ) -> Result<Vec<IpAddr>, NetlinkError> {
-    let request = Message::new(RTM_GETROUTE, NLM_F_DUMP, "list routes", &[0; RTMSG], |a| a);
-    let replies = socket.ask(&request)?;
+    let replies = socket.dump(RTM_GETROUTE, "list routes", Attrs::after(&[0; RTMSG]))?;
     // The length of the destination's prefix, and the table.
     let default = replies.iter().filter(|reply| {
         reply.kind == RTM_NEWROUTE
@@ -48,39 +45,29 @@ pub(crate) fn default_gateways(
 
 /// The default route through `gateway` on a link.
 pub(crate) fn add_default_route(index: u32, gateway: IpAddr) -> Message {
-    let mut fixed = [0u8; RTMSG];
-    fixed[0] = if gateway.is_ipv4() { AF_INET } else { AF_INET6 };
-    fixed[4] = RT_TABLE_MAIN;
-    fixed[5] = RTPROT_STATIC;
-    fixed[7] = RTN_UNICAST;
+    let family = if gateway.is_ipv4() { AF_INET } else { AF_INET6 };
+    let body = rtmsg(family, 0, RT_TABLE_MAIN, RTN_UNICAST)
+        .put(RTA_GATEWAY, &ip_bytes(gateway))
+        .put_u32(RTA_OIF, index);
     let step = format!("add default route via {gateway}");
-    Message::new(
-        RTM_NEWROUTE,
-        NLM_F_CREATE | NLM_F_REPLACE,
-        step,
-        &fixed,
-        |a| {
-            a.put(RTA_GATEWAY, &ip_bytes(gateway))
-                .put_u32(RTA_OIF, index)
-        },
-    )
+    Message::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, step, body)
 }
 
 /// Lets answers to `::1` come in by a link, whose connection tracking has just made them such: the kernel takes none by
 /// a link that the loopback address has no route on. What arrives with that address on the wire it drops before.
 pub(crate) fn add_loopback6_route(index: u32) -> Message {
-    let mut fixed = [0u8; RTMSG];
-    fixed[0] = AF_INET6;
-    fixed[1] = 128;
-    fixed[4] = RT_TABLE_LOCAL;
-    fixed[5] = RTPROT_STATIC;
-    fixed[7] = RTN_LOCAL;
     let loopback = Ipv6Addr::LOCALHOST;
+    let body = rtmsg(AF_INET6, 128, RT_TABLE_LOCAL, RTN_LOCAL)
+        .put(RTA_DST, &loopback.octets())
+        .put_u32(RTA_OIF, index)
+        .put_u32(RTA_PRIORITY, AFTER_LOOPBACK);
     let step = format!("add local route of {loopback}");
-    Message::new(RTM_NEWROUTE, NLM_F_CREATE, step, &fixed, |a| {
-        a.put(RTA_DST, &loopback.octets())
-            .put_u32(RTA_OIF, index)
-            .put_u32(RTA_PRIORITY, AFTER_LOOPBACK)
-    })
-    .tolerate(Errno::EXIST)
+    Message::new(RTM_NEWROUTE, NLM_F_CREATE, step, body).tolerate(Errno::EXIST)
+}
+
+/// `struct rtmsg`, to a destination whose prefix is so long.
+fn rtmsg(family: u8, prefix: u8, table: u8, kind: u8) -> Attrs {
+    let mut fixed = [0u8; RTMSG];
+    fixed[..8].copy_from_slice(&[family, prefix, 0, 0, table, RTPROT_STATIC, 0, kind]);
+    Attrs::after(&fixed)
 }

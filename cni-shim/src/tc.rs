@@ -7,8 +7,8 @@
 //! A queue works on what a link sends only, so what comes in is sent through a device that does nothing else. The
 //! pod's own end would need neither, but is the pod's to change.
 
-use crate::link::{self, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO};
-use crate::netlink::{Message, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NetlinkError, Socket};
+use crate::link::text;
+use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE, NetlinkError, Reply, Socket};
 
 const RTM_NEWQDISC: u16 = 36;
 const RTM_GETQDISC: u16 = 38;
@@ -19,6 +19,7 @@ const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 const INGRESS_HANDLE: u32 = 0xffff_0000;
 const TCMSG: usize = 20;
+const ADD: u16 = NLM_F_CREATE | NLM_F_REPLACE;
 
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
@@ -80,32 +81,22 @@ pub(crate) fn shape(link: u32, name: &str, bucket: Bucket) -> Message {
     parameters.extend(bucket.limit.to_ne_bytes());
     // buffer, which the burst says; and mtu.
     parameters.extend([0u8; 8]);
-    qdisc(link, TC_H_ROOT, 0, "tbf", name, |a| {
-        a.nest(TCA_OPTIONS, |options| {
-            options.put(TCA_TBF_PARMS, &parameters);
-            options.put_u32(TCA_TBF_BURST, bucket.burst);
-            if rate32 == u32::MAX {
-                options.put(TCA_TBF_RATE64, &bucket.rate.to_ne_bytes());
-            }
-            options
-        })
-    })
-}
-
-/// Makes an intermediate device, up.
-pub(crate) fn add_ifb(name: &str) -> Message {
-    let step = format!("create ifb device {name}");
-    link::new_link(step, |a| {
-        a.put_str(IFLA_IFNAME, name)
-            .nest(IFLA_LINKINFO, |info| info.put(IFLA_INFO_KIND, b"ifb"))
-    })
+    let mut options = Attrs::default()
+        .put(TCA_TBF_PARMS, &parameters)
+        .put_u32(TCA_TBF_BURST, bucket.burst);
+    if rate32 == u32::MAX {
+        options = options.put(TCA_TBF_RATE64, &bucket.rate.to_ne_bytes());
+    }
+    let body = tcmsg(link, 0, TC_H_ROOT, 0).put_str(TCA_KIND, "tbf");
+    let step = format!("add tbf queue to {name}");
+    Message::new(RTM_NEWQDISC, ADD, step, body.nest(TCA_OPTIONS, options))
 }
 
 /// Sends what a link receives through the device of index `through` first.
 pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
-    let ingress = qdisc(link, TC_H_INGRESS, INGRESS_HANDLE, "ingress", name, |a| a);
-    let priority_and_protocol = 1 << 16 | u32::from(ETH_P_ALL.to_be());
-    let fixed = tcmsg(link, 0, INGRESS_HANDLE, priority_and_protocol);
+    let queue = tcmsg(link, INGRESS_HANDLE, TC_H_INGRESS, 0).put_str(TCA_KIND, "ingress");
+    let step = format!("add ingress queue to {name}");
+    let queue = Message::new(RTM_NEWQDISC, ADD, step, queue);
     // struct tc_u32_sel with one key that matches everything.
     let mut select = vec![TC_U32_TERMINAL, 0, 1, 0];
     select.extend([0u8; 12]);
@@ -116,60 +107,33 @@ pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
     mirred.extend([0u8; 8]);
     mirred.extend(TCA_EGRESS_REDIR.to_ne_bytes());
     mirred.extend(through.to_ne_bytes());
+    let mirred = Attrs::default().put(TCA_MIRRED_PARMS, &mirred);
+    let action = Attrs::default()
+        .put_str(TCA_ACT_KIND, "mirred")
+        .nest(TCA_ACT_OPTIONS, mirred);
+    let options = Attrs::default()
+        .put(TCA_U32_SEL, &select)
+        .nest(TCA_U32_ACT, Attrs::default().nest(1, action));
+    let priority_and_protocol = 1 << 16 | u32::from(ETH_P_ALL.to_be());
+    let filter = tcmsg(link, 0, INGRESS_HANDLE, priority_and_protocol)
+        .put_str(TCA_KIND, "u32")
+        .nest(TCA_OPTIONS, options);
     let step = format!("redirect what {name} receives (u32, mirred)");
-    let flags = NLM_F_CREATE | NLM_F_REPLACE;
-    let filter = Message::new(RTM_NEWTFILTER, flags, step, &fixed, |a| {
-        a.put_str(TCA_KIND, "u32").nest(TCA_OPTIONS, |options| {
-            options.put(TCA_U32_SEL, &select);
-            options.nest(TCA_U32_ACT, |actions| {
-                actions.nest(1, |first| {
-                    first.put_str(TCA_ACT_KIND, "mirred");
-                    first.nest(TCA_ACT_OPTIONS, |parameters| {
-                        parameters.put(TCA_MIRRED_PARMS, &mirred)
-                    })
-                })
-            })
-        })
-    });
-    [ingress, filter]
+    [queue, Message::new(RTM_NEWTFILTER, ADD, step, filter)]
 }
 
 /// The kinds of the queues of a link.
 pub(crate) fn queues(socket: &mut Socket, link: u32) -> Result<Vec<String>, NetlinkError> {
-    let fixed = tcmsg(link, 0, 0, 0);
-    let request = Message::new(RTM_GETQDISC, NLM_F_DUMP, "list queues", &fixed, |a| a);
-    let replies = socket.ask(&request)?;
-    let of_link = replies.iter().filter(|reply| {
-        reply.kind == RTM_NEWQDISC && reply.body.get(4..8) == Some(&link.to_ne_bytes()[..])
-    });
-    let kind = |reply: &crate::netlink::Reply| reply.attribute(TCMSG, TCA_KIND).map(link::text);
-    Ok(of_link.filter_map(kind).collect())
-}
-
-fn qdisc(
-    link: u32,
-    parent: u32,
-    handle: u32,
-    kind: &str,
-    name: &str,
-    fill: impl FnOnce(&mut crate::netlink::Attrs) -> &mut crate::netlink::Attrs,
-) -> Message {
-    let fixed = tcmsg(link, handle, parent, 0);
-    let step = format!("add {kind} queue to {name}");
-    let flags = NLM_F_CREATE | NLM_F_REPLACE;
-    Message::new(RTM_NEWQDISC, flags, step, &fixed, |a| {
-        a.put_str(TCA_KIND, kind);
-        fill(a)
-    })
+    let replies = socket.dump(RTM_GETQDISC, "list queues", tcmsg(link, 0, 0, 0))?;
+    let is_of_link = |reply: &&Reply| reply.kind == RTM_NEWQDISC && reply.word(4) == link;
+    let kind = |reply: &Reply| reply.attribute(TCMSG, TCA_KIND).map(text);
+    Ok(replies.iter().filter(is_of_link).filter_map(kind).collect())
 }
 
 /// `struct tcmsg`.
-fn tcmsg(link: u32, handle: u32, parent: u32, info: u32) -> [u8; TCMSG] {
-    let mut fixed = [0u8; TCMSG];
-    for (at, word) in [(4, link), (8, handle), (12, parent), (16, info)] {
-        fixed[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-    }
-    fixed
+fn tcmsg(link: u32, handle: u32, parent: u32, info: u32) -> Attrs {
+    let words = [0, link, handle, parent, info].map(u32::to_ne_bytes);
+    Attrs::after(words.as_flattened())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::addr::Cidr;
 pub const INTERFACE: &str = "eth0";
 
 /// Configuration of the network. Two daemons on one machine need different `state_dir`s and bridges.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Config {
     /// Directory of CNI configurations (CRI-500).
     pub conf_dir: PathBuf,
@@ -92,32 +92,28 @@ pub struct PortMapping {
 impl fmt::Display for PortMapping {
     /// Of the node's end: `8080/tcp at 127.0.0.1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = match self.protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        };
-        write!(f, "{}/{protocol}", self.host_port)?;
+        write!(f, "{}/{}", self.host_port, self.protocol)?;
         self.host_ip.map_or(Ok(()), |ip| write!(f, " at {ip}"))
     }
 }
 
+/// By its number in IP headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[repr(u8)]
 pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
+    Tcp = 6,
+    Udp = 17,
+    Sctp = 132,
 }
 
-impl Protocol {
-    /// Its number in IP headers.
-    pub fn number(self) -> u8 {
-        match self {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
-        }
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        })
     }
 }
 
@@ -130,14 +126,10 @@ pub struct Dns {
 }
 
 /// A sandbox's network as it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
     /// The primary address first (CRI-117); never empty.
     pub ips: Vec<IpAddr>,
-    pub mac: Option<String>,
-    /// Inside the pod.
-    pub interface: String,
-    pub gateways: Vec<IpAddr>,
     /// Name of the CNI network, or of the bridge.
     pub network: String,
     /// The CNI result, also for the built-in bridge (for `info.cniResult`, CRI-123).

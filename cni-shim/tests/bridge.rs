@@ -385,28 +385,3 @@ fn parameters_of_the_interface_are_set_once_it_exists_and_its_traffic_is_counted
         },
     );
 }
-
-#[test]
-fn the_bridge_can_be_taken_off_the_node_but_not_from_under_a_pod() {
-    isolated(
-        "the_bridge_can_be_taken_off_the_node_but_not_from_under_a_pod",
-        async |dir| {
-            let network =
-                Network::new(config(&dir, &["10.77.0.0/24", "fd77::/64"])).expect("opens");
-            let (_pod, attach) = sandbox(&dir, "one");
-            network.attach(attach.clone()).await.expect("attaches");
-            let refused = network
-                .remove_bridge()
-                .await
-                .expect_err("is in use")
-                .to_string();
-            assert_eq!(refused, "the bridge is in use by 1 sandboxes");
-            network.detach("one").await.expect("detaches");
-            network.remove_bridge().await.expect("removes");
-            network.remove_bridge().await.expect("again is no error");
-            assert_eq!(shell("nft list ruleset; ip -o link show type bridge"), "");
-            let again = network.attach(attach).await.expect("attaches");
-            assert!(ping(again.ips[0]));
-        },
-    );
-}

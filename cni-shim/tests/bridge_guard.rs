@@ -52,7 +52,8 @@ fn a_pod_cannot_pass_for_another_or_for_a_router() {
             let attached = network.attach(attach).await.expect("attaches");
             let (victim, attach) = sandbox(&dir, "victim");
             let victims = network.attach(attach).await.expect("attaches").ips;
-            let mac = attached.mac.expect("a hardware address");
+            let mac = attached.result["interfaces"][2]["mac"].as_str();
+            let mac = mac.expect("a hardware address");
             let own = [
                 "own-ip",
                 "own-arp",
@@ -60,7 +61,7 @@ fn a_pod_cannot_pass_for_another_or_for_a_router() {
                 "own-neighbour",
                 "unspecified-solicitation",
             ];
-            let heard = || heard_frames(&mallory, &victim, &mac, &attached.ips);
+            let heard = || heard_frames(&mallory, &victim, mac, &attached.ips);
 
             assert_eq!(heard(), [&own[..], &["end"]].concat());
             for ip in &victims {

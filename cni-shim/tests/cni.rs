@@ -72,7 +72,7 @@ fn real_plugins_of_every_version_give_an_address_and_a_host_port_and_take_them_b
 
                 let attached = network.attach(attach).await.expect("attaches");
                 assert_eq!(attached.result["cniVersion"], version);
-                assert!(attached.mac.is_some() && attached.warnings.is_empty());
+                assert!(attached.warnings.is_empty());
                 assert!(ping(attached.ips[0]), "{version}");
                 let echo = echo_in_pod(&pod, "0.0.0.0:80");
                 assert!(
@@ -256,11 +256,6 @@ fn readiness_follows_the_configuration_the_programs_and_their_status() {
 
             fs::remove_file(&sick).expect("removes");
             eventually_ready(&network).await;
-            assert!(
-                network.describe().contains("skipped"),
-                "{}",
-                network.describe()
-            );
         },
     );
 }

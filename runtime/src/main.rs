@@ -60,9 +60,7 @@ fn main() -> ExitCode {
         }
         Command::Man { dir } => report(write_manual(&dir)),
         Command::Unpack { args } => cairn::image::unpack::helper_main(args),
-        Command::Sandbox => {
-            ExitCode::from(u8::try_from(cni_shim::namespaces::helper_main()).unwrap_or(1))
-        }
+        Command::Sandbox => cni_shim::namespaces::helper_main(),
     }
 }
 

@@ -15,16 +15,20 @@ use crate::tc;
 
 impl Bridge {
     /// What differs, a line each; empty if nothing does.
-    pub(crate) fn check(&self, netns: &Path, held: &OnBridge) -> Result<Vec<String>, BridgeError> {
+    pub(crate) fn check(
+        &self,
+        netns: &Path,
+        endpoint: &OnBridge,
+    ) -> Result<Vec<String>, BridgeError> {
         let (mut differs, gateways) = {
             let mut state = self.state();
-            let gateways = state.ways_out(held);
-            let mut differs = check_node(&mut state.route, &self.config.name, held)?;
-            differs.extend(state.firewall.missing(held)?);
+            let gateways = state.ways_out(endpoint);
+            let mut differs = check_node(&mut state.route, &self.config.name, endpoint)?;
+            differs.extend(state.firewall.missing(endpoint)?);
             (differs, gateways)
         };
         if is_namespace(netns) {
-            differs.extend(in_netns(netns, || check_pod(held, &gateways))??);
+            differs.extend(in_netns(netns, || check_pod(endpoint, &gateways))??);
         } else {
             differs.push(format!("{} is no network namespace", netns.display()));
         }
@@ -35,7 +39,7 @@ impl Bridge {
 fn check_node(
     socket: &mut Socket,
     bridge: &str,
-    held: &OnBridge,
+    endpoint: &OnBridge,
 ) -> Result<Vec<String>, BridgeError> {
     let mut differs = Vec::new();
     let bridge_index = match link::find(socket, bridge)? {
@@ -50,7 +54,7 @@ fn check_node(
             Some(link.index)
         }
     };
-    let veth = &held.veth;
+    let veth = &endpoint.veth;
     let Some(link) = link::find(socket, veth)? else {
         differs.push(format!("link {veth} is missing"));
         return Ok(differs);
@@ -61,7 +65,7 @@ fn check_node(
     if bridge_index.is_some_and(|index| index != link.master) {
         differs.push(format!("link {veth} is not on bridge {bridge}"));
     }
-    if let Some(limits) = held.limits {
+    if let Some(limits) = endpoint.limits {
         let queues = tc::queues(socket, link.index)?;
         let has = |kind: &str| queues.iter().any(|queue| queue == kind);
         if limits.ingress_rate > 0 && !has("tbf") {
@@ -77,8 +81,8 @@ fn check_node(
 }
 
 /// On a thread inside the pod's network namespace.
-fn check_pod(held: &OnBridge, gateways: &[IpAddr]) -> Result<Vec<String>, BridgeError> {
-    let interface = &held.interface;
+fn check_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<Vec<String>, BridgeError> {
+    let interface = &endpoint.interface;
     let mut socket = Socket::open(Family::Route)?;
     let Some(link) = link::find(&mut socket, interface)? else {
         return Ok(vec![format!("the pod has no {interface}")]);
@@ -87,16 +91,19 @@ fn check_pod(held: &OnBridge, gateways: &[IpAddr]) -> Result<Vec<String>, Bridge
     if !link.up {
         differs.push(format!("{interface} of the pod is down"));
     }
-    if let Some(first) = held.addresses.first()
-        && link.address != Mac::of(first.ip).0
+    if let Some(mac) = endpoint.ips().next().map(Mac::of)
+        && link.address != mac.0
     {
-        let mac = Mac::of(first.ip);
         differs.push(format!(
             "{interface} of the pod has not hardware address {mac}"
         ));
     }
     let addresses = link::addresses(&mut socket, link.index)?;
-    for address in held.addresses.iter().filter(|one| !addresses.contains(one)) {
+    for address in endpoint
+        .addresses
+        .iter()
+        .filter(|one| !addresses.contains(one))
+    {
         differs.push(format!("{interface} of the pod lacks address {address}"));
     }
     let ways_out = route::default_gateways(&mut socket, link.index)?;

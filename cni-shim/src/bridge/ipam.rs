@@ -41,11 +41,7 @@ impl Pool {
             (128, 0)
         };
         let host_bits = bits - u32::from(subnet.prefix);
-        let size_less_one = if host_bits == 128 {
-            u128::MAX
-        } else {
-            (1u128 << host_bits) - 1
-        };
+        let size_less_one = u128::MAX.checked_shr(128 - host_bits).unwrap_or(0);
         let last = size_less_one.saturating_sub(reserved_end);
         if last < FIRST {
             return Err(PoolError::TooSmall(subnet));
@@ -59,10 +55,7 @@ impl Pool {
     }
 
     pub(crate) fn gateway(&self) -> Cidr {
-        Cidr {
-            ip: self.at(GATEWAY),
-            prefix: self.subnet.prefix,
-        }
+        self.at(GATEWAY)
     }
 
     /// Hands out the next free address, with the subnet's prefix length.
@@ -75,10 +68,7 @@ impl Pool {
         let offset = self.next;
         self.used.insert(offset);
         self.advance();
-        Ok(Cidr {
-            ip: self.at(offset),
-            prefix: self.subnet.prefix,
-        })
+        Ok(self.at(offset))
     }
 
     /// Whether there is an address to be had.
@@ -129,11 +119,13 @@ impl Pool {
         };
     }
 
-    fn at(&self, offset: u128) -> IpAddr {
-        match self.subnet.network() {
+    fn at(&self, offset: u128) -> Cidr {
+        let ip = match self.subnet.network() {
             IpAddr::V4(base) => Ipv4Addr::from(u32::from(base).wrapping_add(offset as u32)).into(),
             IpAddr::V6(base) => Ipv6Addr::from(u128::from(base).wrapping_add(offset)).into(),
-        }
+        };
+        let prefix = self.subnet.prefix;
+        Cidr { ip, prefix }
     }
 
     fn offset(&self, ip: IpAddr) -> Option<u128> {

@@ -15,8 +15,8 @@ pub(crate) fn ifb_name(veth: &str) -> String {
 
 impl State {
     /// Limits a pod that is plugged in; answers what could not be limited, a line each.
-    pub(super) fn limit(&mut self, held: &OnBridge) -> Vec<String> {
-        let Some(limits) = held.limits else {
+    pub(super) fn limit(&mut self, endpoint: &OnBridge) -> Vec<String> {
+        let Some(limits) = endpoint.limits else {
             return Vec::new();
         };
         let mut failed = Vec::new();
@@ -29,11 +29,11 @@ impl State {
         };
         if limits.ingress_rate > 0 {
             let bucket = Bucket::new(limits.ingress_rate, limits.ingress_burst);
-            note("ingress", self.limit_ingress(&held.veth, bucket));
+            note("ingress", self.limit_ingress(&endpoint.veth, bucket));
         }
         if limits.egress_rate > 0 {
             let bucket = Bucket::new(limits.egress_rate, limits.egress_burst);
-            note("egress", self.limit_egress(&held.veth, bucket));
+            note("egress", self.limit_egress(&endpoint.veth, bucket));
         }
         failed
     }
@@ -47,7 +47,7 @@ impl State {
         let ifb = ifb_name(veth);
         // One of that name is left of an attach of the same sandbox that was interrupted.
         self.route
-            .run(&[tc::add_ifb(&ifb).tolerate(Errno::EXIST)])?;
+            .run(&[link::add_ifb(&ifb).tolerate(Errno::EXIST)])?;
         let (index, through) = (self.index_of(veth)?, self.index_of(&ifb)?);
         let [ingress, filter] = tc::redirect(index, veth, through);
         self.route

@@ -20,7 +20,7 @@ mod unplug;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -90,8 +90,8 @@ impl Bridge {
                 let _ = pool.claim(*address);
             }
         }
-        for (sandbox, held) in on_bridge(&loaded.records) {
-            for address in &held.addresses {
+        for (sandbox, endpoint) in on_bridge(&loaded.records) {
+            for address in &endpoint.addresses {
                 let claims: Vec<_> = state
                     .pools
                     .iter_mut()
@@ -101,8 +101,8 @@ impl Bridge {
                     tracing::warn!(sandbox, %address, "the pod address is in none of the configured subnets");
                 }
             }
-            state.ports.claim(sandbox, &held.ports);
-            state.firewall.remember(held);
+            state.ports.claim(sandbox, &endpoint.ports);
+            state.firewall.remember(endpoint);
         }
         Ok(Self {
             config,
@@ -141,14 +141,13 @@ impl Bridge {
     pub(crate) fn reserve(&self, wanted: &Wanted<'_>) -> Result<OnBridge, BridgeError> {
         let mut state = self.state();
         let ports = &wanted.ports;
-        let loopback6 = |port: &&PortMapping| port.host_ip.is_some_and(is_loopback6);
-        if let Some(port) = ports.iter().find(loopback6)
+        if let Some(port) = ports.iter().find(|port| is_at_loopback6(port))
             && !serves_loopback6()
         {
             return Err(BridgeError::Loopback6(port.to_string()));
         }
         state.ports.reserve(wanted.sandbox_id, ports)?;
-        let mut held = OnBridge {
+        let mut endpoint = OnBridge {
             veth: veth_name(wanted.sandbox_id),
             addresses: Vec::with_capacity(2),
             ports: ports.clone(),
@@ -157,18 +156,22 @@ impl Bridge {
         };
         for index in 0..state.pools.len() {
             match state.pools[index].take() {
-                Ok(address) => held.addresses.push(address),
+                Ok(address) => endpoint.addresses.push(address),
                 Err(error) => {
-                    state.release(wanted.sandbox_id, &held);
+                    state.release(wanted.sandbox_id, &endpoint);
                     return Err(error.into());
                 }
             }
         }
-        Ok(held)
+        Ok(endpoint)
     }
 
     /// Makes what was reserved real. On failure the caller disconnects and releases.
-    pub(crate) fn connect(&self, netns: &Path, held: &OnBridge) -> Result<Attachment, BridgeError> {
+    pub(crate) fn connect(
+        &self,
+        netns: &Path,
+        endpoint: &OnBridge,
+    ) -> Result<Attachment, BridgeError> {
         let file = File::open(netns).map_err(BridgeError::io(format!(
             "open network namespace {}",
             netns.display()
@@ -176,63 +179,55 @@ impl Bridge {
         let mut warnings = Vec::new();
         let gateways: Vec<IpAddr> = {
             let mut state = self.state();
-            if state.index.is_none()
-                || held
-                    .ports
-                    .iter()
-                    .any(|port| port.host_ip.is_some_and(is_loopback6))
-            {
+            if state.index.is_none() || endpoint.ports.iter().any(is_at_loopback6) {
                 state.ensure(&self.config)?;
             }
-            state.firewall.add_sources(held)?;
-            state.plug(&self.config, held, file.as_fd())?;
-            warnings.extend(state.limit(held));
-            state.ways_out(held)
+            state.firewall.add_sources(endpoint)?;
+            state.plug(&self.config, endpoint, file.as_fd())?;
+            warnings.extend(state.limit(endpoint));
+            state.ways_out(endpoint)
         };
-        in_netns(netns, || configure_pod(held, &gateways))??;
-        if !held.ports.is_empty() {
-            self.state().firewall.add_ports(held)?;
+        in_netns(netns, || configure_pod(endpoint, &gateways))??;
+        if !endpoint.ports.is_empty() {
+            self.state().firewall.add_ports(endpoint)?;
         }
         let family = |port: &&PortMapping| {
             let v4 = |ip: IpAddr| ip.is_ipv4();
             let host = port.host_ip.map(v4);
-            host.is_some_and(|host| held.addresses.iter().all(|address| v4(address.ip) != host))
+            host.is_some_and(|host| endpoint.ips().all(|ip| v4(ip) != host))
         };
-        warnings.extend(held.ports.iter().filter(family).map(|port| {
+        warnings.extend(endpoint.ports.iter().filter(family).map(|port| {
             format!("host port {port} is not published: pods have no address of that family")
         }));
-        Ok(self.attachment(netns, held, warnings))
+        Ok(self.attachment(netns, endpoint, warnings))
     }
 
     /// Undoes [`Bridge::connect`], as far as it came. Idempotent; the pod's namespace may be gone.
-    pub(crate) fn disconnect(&self, held: &OnBridge) -> Result<(), BridgeError> {
-        if !held.ports.is_empty() {
-            self.state().firewall.remove_ports(held)?;
+    pub(crate) fn disconnect(&self, endpoint: &OnBridge) -> Result<(), BridgeError> {
+        if !endpoint.ports.is_empty() {
+            self.state().firewall.remove_ports(endpoint)?;
         }
-        unplug(held)?;
-        Ok(self.state().firewall.remove_sources(held)?)
+        unplug(endpoint)?;
+        Ok(self.state().firewall.remove_sources(endpoint)?)
     }
 
     /// Gives addresses and host ports back, once nothing uses them any more.
-    pub(crate) fn release(&self, sandbox_id: &str, held: &OnBridge) {
-        self.state().release(sandbox_id, held);
+    pub(crate) fn release(&self, sandbox_id: &str, endpoint: &OnBridge) {
+        self.state().release(sandbox_id, endpoint);
     }
 
     /// What a sandbox has.
-    fn attachment(&self, netns: &Path, held: &OnBridge, warnings: Vec<String>) -> Attachment {
+    fn attachment(&self, netns: &Path, endpoint: &OnBridge, warnings: Vec<String>) -> Attachment {
         let state = self.state();
         let gateways: Vec<IpAddr> = state.pools.iter().map(|pool| pool.gateway().ip).collect();
-        let ways_out = state.ways_out(held);
-        let mac = held
-            .addresses
-            .first()
-            .map(|address| Mac::of(address.ip).to_string());
+        let ways_out = state.ways_out(endpoint);
+        let mac = endpoint.ips().next().map(|ip| Mac::of(ip).to_string());
         let gateway_of = |ip: IpAddr| {
             gateways
                 .iter()
                 .find(|gateway| gateway.is_ipv4() == ip.is_ipv4())
         };
-        let ips = held.addresses.iter().map(|address| {
+        let ips = endpoint.addresses.iter().map(|address| {
             json!({ "address": address, "gateway": gateway_of(address.ip), "interface": 2 })
         });
         let default = |gateway: &IpAddr| {
@@ -249,30 +244,19 @@ impl Bridge {
             "cniVersion": RESULT_VERSION,
             "interfaces": [
                 { "name": self.config.name },
-                { "name": held.veth },
-                { "name": held.interface, "mac": mac, "sandbox": netns },
+                { "name": endpoint.veth },
+                { "name": endpoint.interface, "mac": mac, "sandbox": netns },
             ],
             "ips": ips.collect::<Vec<_>>(),
             "routes": routes.collect::<Vec<_>>(),
             "dns": {},
         });
         Attachment {
-            ips: held.addresses.iter().map(|address| address.ip).collect(),
-            mac,
-            interface: held.interface.clone(),
-            gateways,
+            ips: endpoint.ips().collect(),
             network: self.config.name.clone(),
             result,
             warnings,
         }
-    }
-
-    /// Removes the bridge and its rules. The next [`Bridge::status`] makes them again.
-    pub(crate) fn remove(&self) -> Result<(), BridgeError> {
-        let mut state = self.state();
-        state.index = None;
-        state.firewall.uninstall()?;
-        Ok(delete_link(&self.config.name)?)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -287,14 +271,14 @@ fn on_bridge(records: &BTreeMap<String, Record>) -> impl Iterator<Item = (&str, 
     records
         .iter()
         .filter_map(|(id, record)| match &record.backend {
-            Backend::Bridge(held) => Some((id.as_str(), held)),
+            Backend::Bridge(endpoint) => Some((id.as_str(), endpoint)),
             Backend::Cni(_) => None,
         })
 }
 
 /// The pod's side, on a thread inside its network namespace.
-fn configure_pod(held: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeError> {
-    let (addresses, name) = (&held.addresses, &held.interface);
+fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeError> {
+    let (addresses, name) = (&endpoint.addresses, &endpoint.interface);
     let mut socket = Socket::open(Family::Route)?;
     let interface = link::find(&mut socket, name)?.ok_or_else(|| NetlinkError {
         step: format!("look up {name} in the pod"),
@@ -349,10 +333,10 @@ pub(crate) fn validate(config: &BridgeConfig) -> Result<(), String> {
 }
 
 /// Takes a pod's links off the node. Gone already is success.
-pub(crate) fn unplug(held: &OnBridge) -> Result<(), NetlinkError> {
-    delete_link(&held.veth)?;
-    match held.limits {
-        Some(_) => delete_link(&ifb_name(&held.veth)),
+pub(crate) fn unplug(endpoint: &OnBridge) -> Result<(), NetlinkError> {
+    delete_link(&endpoint.veth)?;
+    match endpoint.limits {
+        Some(_) => delete_link(&ifb_name(&endpoint.veth)),
         None => Ok(()),
     }
 }
@@ -364,8 +348,8 @@ pub(crate) fn unplug_name(sandbox_id: &str) -> Result<(), NetlinkError> {
     delete_link(&ifb_name(&veth))
 }
 
-fn is_loopback6(ip: IpAddr) -> bool {
-    ip.is_ipv6() && ip.is_loopback()
+fn is_at_loopback6(port: &PortMapping) -> bool {
+    port.host_ip == Some(Ipv6Addr::LOCALHOST.into())
 }
 
 /// A name for the host's end: 44 bits of the id's FNV-1a hash, so that it can be found again from the id alone.

@@ -7,7 +7,7 @@ use crate::types::PortMapping;
 /// The host ports of all sandboxes.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
-    held: Vec<(String, PortMapping)>,
+    reserved: Vec<(String, PortMapping)>,
 }
 
 impl Ports {
@@ -19,11 +19,11 @@ impl Ports {
     ) -> Result<(), BridgeError> {
         for (position, port) in ports.iter().enumerate() {
             let others = self
-                .held
+                .reserved
                 .iter()
-                .map(|(_, held)| held)
+                .map(|(_, port)| port)
                 .chain(&ports[..position]);
-            if others.clone().any(|held| clash(held, port)) {
+            if others.clone().any(|other| clash(other, port)) {
                 return Err(BridgeError::HostPortTaken(port.to_string()));
             }
         }
@@ -31,14 +31,14 @@ impl Ports {
         Ok(())
     }
 
-    /// Takes ports that a record says are held.
+    /// Takes ports that a record says are reserved.
     pub(crate) fn claim(&mut self, sandbox_id: &str, ports: &[PortMapping]) {
-        self.held
+        self.reserved
             .extend(ports.iter().map(|port| (sandbox_id.to_owned(), *port)));
     }
 
     pub(crate) fn release(&mut self, sandbox_id: &str) {
-        self.held.retain(|(holder, _)| holder != sandbox_id);
+        self.reserved.retain(|(holder, _)| holder != sandbox_id);
     }
 }
 

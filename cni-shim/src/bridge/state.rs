@@ -105,7 +105,7 @@ impl State {
     pub(super) fn plug(
         &mut self,
         config: &BridgeConfig,
-        held: &OnBridge,
+        endpoint: &OnBridge,
         netns: BorrowedFd<'_>,
     ) -> Result<(), BridgeError> {
         let mut retried = false;
@@ -115,22 +115,22 @@ impl State {
                 None => self.ensure(config)?,
             };
             let pair = VethPair {
-                host_name: &held.veth,
+                host_name: &endpoint.veth,
                 bridge,
-                pod_name: &held.interface,
-                pod_mac: Mac::of(held.addresses[0].ip),
+                pod_name: &endpoint.interface,
+                pod_mac: Mac::of(endpoint.addresses[0].ip),
                 netns,
                 mtu: config.mtu,
             };
             match self
                 .route
-                .run(&[link::add_veth(&pair), link::set_hairpin(&held.veth)])
+                .run(&[link::add_veth(&pair), link::set_hairpin(&endpoint.veth)])
             {
                 Err(error) if !retried && matches!(error.errno, Errno::NODEV | Errno::INVAL) => {
                     self.index = None;
                 }
                 Err(error) if !retried && error.errno == Errno::EXIST => {
-                    self.route.run(&[link::delete(&held.veth)])?;
+                    self.route.run(&[link::delete(&endpoint.veth)])?;
                 }
                 other => return Ok(other?),
             }
@@ -139,16 +139,16 @@ impl State {
     }
 
     /// The routers of the pod's default routes; a further interface has none, for one way out is enough.
-    pub(super) fn ways_out(&self, held: &OnBridge) -> Vec<IpAddr> {
+    pub(super) fn ways_out(&self, endpoint: &OnBridge) -> Vec<IpAddr> {
         let gateways = self.pools.iter().map(|pool| pool.gateway().ip);
-        gateways.filter(|_| held.interface == INTERFACE).collect()
+        gateways
+            .filter(|_| endpoint.interface == INTERFACE)
+            .collect()
     }
 
-    pub(super) fn release(&mut self, sandbox_id: &str, held: &OnBridge) {
-        for address in &held.addresses {
-            self.pools
-                .iter_mut()
-                .for_each(|pool| pool.release(address.ip));
+    pub(super) fn release(&mut self, sandbox_id: &str, endpoint: &OnBridge) {
+        for ip in endpoint.ips() {
+            self.pools.iter_mut().for_each(|pool| pool.release(ip));
         }
         self.ports.release(sandbox_id);
     }

@@ -4,7 +4,6 @@
 //! table (0.6–1.6 ms). So a thread waits for the answer, and the caller for the event, whichever comes first.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::thread;
 
@@ -26,6 +25,7 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
         step: format!("delete link {name}"),
         errno,
     };
+    let not_started = |error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO));
     let listener = Socket::listen(Family::Route, link::RTMGRP_LINK)?;
     let mut socket = Socket::open(Family::Route)?;
     if link::find(&mut socket, name)?.is_none() {
@@ -33,7 +33,7 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
     }
     let (answered, answer) = mpsc::sync_channel(1);
     // The writing end is closed when the thread is through: that wakes the poll.
-    let (wake, closed_when_done) = io::pipe().map_err(|e| failed(raw(&e)))?;
+    let (wake, closed_when_done) = io::pipe().map_err(not_started)?;
     let request = link::delete(name);
     thread::Builder::new()
         .name("unplug".into())
@@ -42,7 +42,7 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
             let _ = answered.send(socket.run(&[request]));
             drop(closed_when_done);
         })
-        .map_err(|e| failed(raw(&e)))?;
+        .map_err(not_started)?;
 
     let mut listening = true;
     loop {
@@ -51,10 +51,9 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
         } else {
             PollFlags::empty()
         };
-        let (listener_fd, wake_fd) = (listener.as_fd(), wake.as_fd());
         let mut sources = [
-            PollFd::from_borrowed_fd(wake_fd, PollFlags::IN),
-            PollFd::from_borrowed_fd(listener_fd, events),
+            PollFd::new(&wake, PollFlags::IN),
+            PollFd::new(&listener, events),
         ];
         let ready =
             rustix::io::retry_on_intr(|| poll(&mut sources, Some(&PATIENCE))).map_err(failed)?;
@@ -72,10 +71,4 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
             Err(error) => return Err(error),
         }
     }
-}
-
-fn raw(error: &io::Error) -> Errno {
-    error
-        .raw_os_error()
-        .map_or(Errno::IO, Errno::from_raw_os_error)
 }

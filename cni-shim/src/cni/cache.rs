@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::file;
 
-const KIND: &str = "cniCacheV1";
+pub(super) const KIND: &str = "cniCacheV1";
 const ENTRY_MAX: u64 = 8 << 20;
 /// More files than this are not searched.
 const FILES_MAX: usize = 100_000;
@@ -52,10 +52,6 @@ impl Entry {
     fn file_name(&self) -> String {
         file_name(&self.network_name, &self.container_id, &self.if_name)
     }
-
-    pub(crate) fn kind() -> String {
-        KIND.to_owned()
-    }
 }
 
 /// The directory of results.
@@ -73,10 +69,7 @@ impl Cache {
 
     pub(crate) fn write(&self, entry: &Entry) -> io::Result<()> {
         if !self.dir.is_dir() {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&self.dir)?;
+            file::make_private(&self.dir)?;
             fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o700))?;
         }
         let path = self.path(&entry.network_name, &entry.container_id, &entry.if_name);
@@ -161,7 +154,7 @@ mod tests {
 
     fn entry() -> Entry {
         Entry {
-            kind: Entry::kind(),
+            kind: KIND.to_owned(),
             container_id: "c1".into(),
             config: Entry::encode_config(&json!({"name": "net"})),
             if_name: "eth0".into(),

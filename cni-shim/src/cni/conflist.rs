@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 /// The versions of the specification that are spoken, oldest first.
 pub(crate) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+pub(crate) const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
 /// A configuration file larger than this is refused.
 pub(crate) const CONFIG_MAX: usize = 1 << 20;
 const PLUGINS_MAX: usize = 64;
@@ -151,14 +152,13 @@ impl Plugin {
                 shorten(kind)
             ));
         }
-        let capabilities = match map.get("capabilities") {
-            None | Some(Value::Null) => BTreeMap::new(),
-            Some(declared) => serde_json::from_value::<BTreeMap<String, bool>>(declared.clone())
-                .map_err(|e| format!("capabilities of plugin {kind}: {e}"))?,
-        };
+        let declared = map.get("capabilities").cloned().unwrap_or_default();
+        let declared: Option<BTreeMap<String, bool>> = serde_json::from_value(declared)
+            .map_err(|e| format!("capabilities of plugin {kind}: {e}"))?;
         let mut config = map.clone();
         LIST_KEYS.iter().for_each(|key| drop(config.remove(*key)));
-        let capabilities = capabilities
+        let capabilities = declared
+            .unwrap_or_default()
             .into_iter()
             .filter_map(|(name, on)| on.then_some(name))
             .collect();

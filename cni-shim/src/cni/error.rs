@@ -14,14 +14,13 @@ pub enum CniError {
         verb: &'static str,
         cause: io::Error,
     },
+    /// Of the kind `TimedOut` where it was killed at its deadline.
     #[error("CNI plugin {kind} {verb}: {cause}")]
     Talk {
         kind: String,
         verb: &'static str,
         cause: io::Error,
     },
-    #[error("CNI plugin {kind} {verb}: timed out and was killed")]
-    TimedOut { kind: String, verb: &'static str },
     /// The plugin's own error (CRI-519).
     #[error("CNI plugin {kind} {verb}: code {code}: {message}")]
     Plugin {

@@ -11,23 +11,24 @@ use super::error::CniError;
 use super::invoke::Verb;
 use super::{Cni, DEL_TIMEOUT};
 use crate::namespaces::is_namespace;
-use crate::record::{Held, OnCni};
+use crate::record::OnCni;
 
 impl Cni {
     /// Lets plugins of a list that collects drop what belongs to no attachment in `valid` (CRI-517). Attachments of other runtimes whose
     /// namespace is alive count as valid: sharing a cache must not cost them their addresses.
-    pub(crate) async fn gc(&self, list: &ConfList, valid: &[Held]) -> Result<(), CniError> {
+    pub(crate) async fn gc(
+        &self,
+        list: &ConfList,
+        valid: &[(String, String)],
+    ) -> Result<(), CniError> {
         let is_alive = |entry: &Entry| {
-            let known = |held: &Held| {
-                held.sandbox_id == entry.container_id && held.interface == entry.if_name
-            };
             entry.network_name == list.name
-                && !valid.iter().any(known)
+                && !valid.contains(&(entry.container_id.clone(), entry.if_name.clone()))
                 && is_namespace(Path::new(&entry.netns))
         };
         let others = self.cache.find(|_| true, is_alive);
         let others = others.iter().map(|one| (&one.container_id, &one.if_name));
-        let ours = valid.iter().map(|one| (&one.sandbox_id, &one.interface));
+        let ours = valid.iter().map(|(id, interface)| (id, interface));
         let attachments: Vec<Value> = ours
             .chain(others)
             .map(|(id, interface)| json!({ "containerID": id, "ifname": interface }))
@@ -56,7 +57,7 @@ impl Cni {
         );
         found
             .into_iter()
-            .filter_map(|entry| Some((PathBuf::from(&entry.netns), held_from(entry)?)))
+            .filter_map(|entry| Some((PathBuf::from(&entry.netns), endpoint_of(entry)?)))
             .collect()
     }
 
@@ -76,7 +77,7 @@ impl Cni {
     }
 }
 
-fn held_from(entry: Entry) -> Option<OnCni> {
+fn endpoint_of(entry: Entry) -> Option<OnCni> {
     Some(OnCni {
         config: entry.config().ok()?,
         network: entry.network_name,

@@ -39,7 +39,7 @@ const VARIABLES: [&str; 6] = [
     "CNI_PATH",
 ];
 
-/// CNI command.
+/// CNI command: what plugins are asked, and what [`crate::program`] answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Add,
@@ -47,9 +47,16 @@ pub(crate) enum Verb {
     Del,
     Status,
     Gc,
+    Version,
 }
 
 impl Verb {
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        use Verb::{Add, Check, Del, Gc, Status, Version};
+        let mut all = [Add, Check, Del, Status, Gc, Version].into_iter();
+        all.find(|verb| verb.as_str() == text)
+    }
+
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Verb::Add => "ADD",
@@ -57,6 +64,7 @@ impl Verb {
             Verb::Del => "DEL",
             Verb::Status => "STATUS",
             Verb::Gc => "GC",
+            Verb::Version => "VERSION",
         }
     }
 }
@@ -100,21 +108,20 @@ impl Call<'_> {
         let group = Group::of(&child);
         let talk = self.talk(&mut child);
         let finished = tokio::time::timeout_at(self.deadline, talk).await;
-        let (status, stdout, stderr) = match finished {
-            Ok(Ok(said)) => said,
-            Ok(Err(cause)) => {
+        let late = |_| {
+            Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "timed out and was killed",
+            ))
+        };
+        let (status, stdout, stderr) = match finished.unwrap_or_else(late) {
+            Ok(said) => said,
+            Err(cause) => {
                 group.end(&mut child).await;
                 return Err(CniError::Talk {
                     kind: self.kind.to_owned(),
                     verb: self.verb.as_str(),
                     cause,
-                });
-            }
-            Err(_) => {
-                group.end(&mut child).await;
-                return Err(CniError::TimedOut {
-                    kind: self.kind.to_owned(),
-                    verb: self.verb.as_str(),
                 });
             }
         };
@@ -156,27 +163,25 @@ impl Call<'_> {
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
-        for _ in 0..BUSY_RETRIES {
+        let mut retries = BUSY_RETRIES;
+        loop {
             match command.spawn() {
                 Err(error)
                     if error.kind() == io::ErrorKind::ExecutableFileBusy
+                        && retries > 0
                         && Instant::now() + BUSY_PAUSE < self.deadline =>
                 {
+                    retries -= 1;
                     tokio::time::sleep(BUSY_PAUSE).await;
                 }
-                other => return other.map_err(|cause| self.not_started(path, cause)),
+                spawned => {
+                    return spawned.map_err(|cause| CniError::NotStarted {
+                        path: path.to_owned(),
+                        verb: self.verb.as_str(),
+                        cause,
+                    });
+                }
             }
-        }
-        command
-            .spawn()
-            .map_err(|cause| self.not_started(path, cause))
-    }
-
-    fn not_started(&self, path: &Path, cause: io::Error) -> CniError {
-        CniError::NotStarted {
-            path: path.to_owned(),
-            verb: self.verb.as_str(),
-            cause,
         }
     }
 

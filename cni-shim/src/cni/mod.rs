@@ -40,9 +40,10 @@ use confdir::ConfDir;
 pub(crate) use confdir::Found;
 pub(crate) use conflist::ConfList;
 use conflist::Plugin;
-pub(crate) use conflist::{NAME_MAX, VERSIONS, Version, check_name, is_name, shorten};
+pub(crate) use conflist::{NAME_MAX, NEWEST, VERSIONS, Version, check_name, is_name, shorten};
 pub use error::CniError;
-use invoke::{Call, Verb};
+use invoke::Call;
+pub(crate) use invoke::Verb;
 pub(crate) use patience::Patience;
 use readiness::Readiness;
 pub(crate) use result::{name_families, one_address};
@@ -66,7 +67,7 @@ pub(crate) enum Tolerate {
 pub(crate) struct Cni {
     bin_dirs: Vec<PathBuf>,
     started: Option<fn(u32)>,
-    conf: ConfDir,
+    pub(crate) conf: ConfDir,
     cache: Cache,
     add_timeout: Duration,
     /// Sandboxes whose ADD is of this life: what such a one leaves running has been ended with it.
@@ -92,15 +93,6 @@ impl Cni {
         Instant::now() + self.add_timeout
     }
 
-    /// Looks at the configuration directory. Blocks for some microseconds.
-    pub(crate) fn look(&self) -> Found {
-        self.conf.look()
-    }
-
-    pub(crate) fn conf_dir(&self) -> &Path {
-        self.conf.path()
-    }
-
     /// What a sandbox's record must hold before [`Cni::add`] starts.
     pub(crate) fn prepare(&self, list: &ConfList, attach: &Attach) -> Result<OnCni, CniError> {
         let wrong = |reason| CniError::Network {
@@ -121,10 +113,10 @@ impl Cni {
         &self,
         sandbox_id: &str,
         netns: &Path,
-        held: &OnCni,
+        endpoint: &OnCni,
         deadline: Instant,
     ) -> Result<Attachment, CniError> {
-        let target = Target::new(sandbox_id, netns, held)?;
+        let target = Target::new(sandbox_id, netns, endpoint)?;
         self.begun.lock().insert(sandbox_id.to_owned());
         let mut previous: Option<Value> = None;
         for plugin in &target.list.plugins {
@@ -153,35 +145,34 @@ impl Cni {
         &self,
         sandbox_id: &str,
         netns: &Path,
-        held: &OnCni,
+        endpoint: &OnCni,
         tolerate: Tolerate,
         deadline: Instant,
     ) -> Result<(), CniError> {
-        let target = Target::new(sandbox_id, netns, held)?;
-        let added = self.cached(sandbox_id, held);
+        let target = Target::new(sandbox_id, netns, endpoint)?;
+        let added = self.cached(sandbox_id, endpoint);
         let begun_here = self.begun.lock().remove(sandbox_id);
         if !begun_here && added.is_none() {
             strays::end(sandbox_id).await;
         }
         let cached = added.and_then(|entry| target.previous(entry));
         for plugin in target.list.plugins.iter().rev() {
-            let done = self
-                .call(Verb::Del, &target, plugin, cached.as_ref(), deadline)
-                .await;
-            let tolerated = match &done {
-                Err(CniError::PluginMissing { .. }) => tolerate >= Tolerate::MissingPrograms,
-                _ => tolerate == Tolerate::Everything,
+            let called = self.call(Verb::Del, &target, plugin, cached.as_ref(), deadline);
+            let Err(error) = called.await else {
+                continue;
             };
-            match done {
-                Err(error) if tolerated => {
-                    tracing::warn!(sandbox = sandbox_id, %error, "CNI DEL skipped; {} may keep resources of the sandbox", plugin.kind);
-                }
-                other => drop(other?),
+            let least = match error {
+                CniError::PluginMissing { .. } => Tolerate::MissingPrograms,
+                _ => Tolerate::Everything,
+            };
+            if tolerate < least {
+                return Err(error);
             }
+            tracing::warn!(sandbox = sandbox_id, %error, "CNI DEL skipped; {} may keep resources of the sandbox", plugin.kind);
         }
         let removed = self
             .cache
-            .remove(&held.network, sandbox_id, &held.interface);
+            .remove(&endpoint.network, sandbox_id, &endpoint.interface);
         removed.map_err(|cause| target.cache_error(cause))
     }
 
@@ -190,16 +181,16 @@ impl Cni {
         &self,
         sandbox_id: &str,
         netns: &Path,
-        held: &OnCni,
+        endpoint: &OnCni,
     ) -> Result<Option<&'static str>, CniError> {
-        let target = Target::new(sandbox_id, netns, held)?;
+        let target = Target::new(sandbox_id, netns, endpoint)?;
         if target.list.version < Version::V0_4_0 {
             return Ok(Some("plugins before CNI 0.4.0 have no CHECK"));
         }
         if target.list.disable_check {
             return Ok(Some("the CNI configuration says disableCheck"));
         }
-        let cached = self.cached(sandbox_id, held);
+        let cached = self.cached(sandbox_id, endpoint);
         let cached = cached
             .and_then(|entry| target.previous(entry))
             .ok_or_else(|| target.wrong("no cached result".into()))?;
@@ -212,14 +203,16 @@ impl Cni {
     }
 
     /// What the result cache has of a sandbox; none while it is being added.
-    pub(crate) fn addresses_of(&self, sandbox_id: &str, held: &OnCni) -> Vec<IpAddr> {
-        let entry = self.cached(sandbox_id, held);
-        let found = entry.and_then(|entry| result::addresses(&entry.result, &held.interface).ok());
-        found.map_or_else(Vec::new, |found| found.ips)
+    pub(crate) fn addresses_of(&self, sandbox_id: &str, endpoint: &OnCni) -> Vec<IpAddr> {
+        let entry = self.cached(sandbox_id, endpoint);
+        let found =
+            entry.and_then(|entry| result::addresses(&entry.result, &endpoint.interface).ok());
+        found.unwrap_or_default()
     }
 
-    fn cached(&self, sandbox_id: &str, held: &OnCni) -> Option<Entry> {
-        self.cache.read(&held.network, sandbox_id, &held.interface)
+    fn cached(&self, sandbox_id: &str, endpoint: &OnCni) -> Option<Entry> {
+        self.cache
+            .read(&endpoint.network, sandbox_id, &endpoint.interface)
     }
 
     /// One plugin for one sandbox.
@@ -235,7 +228,7 @@ impl Cni {
         if let Some(previous) = previous {
             extra.insert("prevResult".into(), previous.clone());
         }
-        let offered = target.held.capability_args.iter();
+        let offered = target.endpoint.capability_args.iter();
         let taken = offered.filter(|(name, _)| plugin.capabilities.contains(*name));
         let runtime: Map<String, Value> = taken
             .map(|(name, value)| (name.clone(), value.clone()))

@@ -20,15 +20,6 @@ pub(crate) const UNKNOWN_CODE: u64 = 999;
 /// Of what a program says in an error line.
 const MESSAGE_MAX: usize = 1024;
 
-/// The part of a result that the pod's status needs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Addresses {
-    /// IPv4 before IPv6, otherwise in the result's order (CRI-117).
-    pub(crate) ips: Vec<IpAddr>,
-    pub(crate) gateways: Vec<IpAddr>,
-    pub(crate) mac: Option<String>,
-}
-
 /// Reads the result of an ADD. `version` is the configuration's: a result without one has it (CRI-513).
 pub(crate) fn parse_result(stdout: &[u8], version: Version) -> Result<Value, String> {
     let mut value: Value = serde_json::from_slice(stdout).map_err(|e| format!("not JSON: {e}"))?;
@@ -53,8 +44,8 @@ pub(crate) fn name_families(result: &mut Map<String, Value>) {
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten();
-    for ip in ips.filter_map(Value::as_object_mut) {
-        if let Some(cidr) = address(ip) {
+    for ip in ips {
+        if let (Some(cidr), Some(ip)) = (one_address(ip), ip.as_object_mut()) {
             let family = if cidr.ip.is_ipv4() { "4" } else { "6" };
             ip.entry("version").or_insert_with(|| family.into());
         }
@@ -62,7 +53,8 @@ pub(crate) fn name_families(result: &mut Map<String, Value>) {
 }
 
 /// The addresses of `interface` in the sandbox; all addresses when the result does not say whose they are (CRI-536).
-pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Addresses, String> {
+/// IPv4 before IPv6, otherwise in the result's order (CRI-117).
+pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Vec<IpAddr>, String> {
     let list = |key: &str| {
         result
             .get(key)
@@ -74,13 +66,8 @@ pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Addresses, St
         let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
         text("name") == interface && !text("sandbox").is_empty()
     };
-    let mac = interfaces
-        .iter()
-        .find(in_pod)
-        .and_then(|entry| entry.get("mac"))
-        .and_then(Value::as_str);
-    let ips: Vec<&Map<String, Value>> = list("ips").iter().filter_map(Value::as_object).collect();
-    let is_ours = |ip: &&&Map<String, Value>| {
+    let ips: Vec<&Value> = list("ips").iter().filter(|ip| ip.is_object()).collect();
+    let is_ours = |ip: &&&Value| {
         let index = ip
             .get("interface")
             .and_then(Value::as_u64)
@@ -94,20 +81,12 @@ pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Addresses, St
     if chosen.is_empty() {
         chosen = ips;
     }
-    let mut found = Addresses {
-        mac: mac.map(str::to_owned),
-        ..Addresses::default()
-    };
+    let mut found = Vec::new();
     for ip in chosen {
-        found.ips.push(address(ip).ok_or("invalid address")?.ip);
-        found.gateways.extend(
-            ip.get("gateway")
-                .and_then(Value::as_str)
-                .and_then(|text| text.parse::<IpAddr>().ok()),
-        );
+        found.push(one_address(ip).ok_or("invalid address")?.ip);
     }
-    found.ips.sort_by_key(IpAddr::is_ipv6); // stable: the order within a family stays
-    if found.ips.is_empty() {
+    found.sort_by_key(IpAddr::is_ipv6); // stable: the order within a family stays
+    if found.is_empty() {
         Err(format!("no address for {interface}"))
     } else {
         Ok(found)
@@ -116,23 +95,16 @@ pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Addresses, St
 
 /// Reads what a plugin that failed wrote: an error object, or anything.
 pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
-    let value = serde_json::from_slice::<Value>(stdout).ok();
-    if let Some(map) = value.as_ref().and_then(Value::as_object)
-        && let Some(message) = map.get("msg").and_then(Value::as_str)
-    {
-        let details = map
-            .get("details")
-            .and_then(Value::as_str)
-            .filter(|details| !details.is_empty());
+    let value: Value = serde_json::from_slice(stdout).unwrap_or_default();
+    let text = |key: &str| value.get(key).and_then(Value::as_str);
+    if let Some(message) = text("msg") {
+        let details = text("details").filter(|details| !details.is_empty());
         let message = details.map_or(message.to_owned(), |details| {
             format!("{message}; {details}")
         });
-        let code = map
-            .get("code")
-            .and_then(Value::as_u64)
-            .unwrap_or(UNKNOWN_CODE);
+        let code = value.get("code").and_then(Value::as_u64);
         return PluginError {
-            code,
+            code: code.unwrap_or(UNKNOWN_CODE),
             message: one_line(&message),
         };
     }
@@ -148,10 +120,6 @@ pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
 
 /// Of an entry of `ips`.
 pub(crate) fn one_address(ip: &Value) -> Option<Cidr> {
-    address(ip.as_object()?)
-}
-
-fn address(ip: &Map<String, Value>) -> Option<Cidr> {
     ip.get("address")?.as_str()?.parse().ok()
 }
 
@@ -183,24 +151,15 @@ mod tests {
         });
         let found = addresses(&result, "eth0").expect("has addresses");
         assert_eq!(
-            found
-                .ips
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>(),
+            found.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["10.0.0.2", "fd00::2"]
         );
-        assert_eq!(
-            found.gateways,
-            ["10.0.0.1".parse::<IpAddr>().expect("an address")]
-        );
-        assert_eq!(found.mac.as_deref(), Some("02:00:00:00:00:01"));
     }
 
     #[test]
     fn addresses_without_an_interface_are_all_taken_and_none_at_all_is_an_error() {
         let all = json!({"ips": [{"version": "4", "address": "10.0.0.2/24"}]});
-        assert_eq!(addresses(&all, "eth0").expect("has one").ips.len(), 1);
+        assert_eq!(addresses(&all, "eth0").expect("has one").len(), 1);
         assert!(addresses(&json!({"ips": []}), "eth0").is_err());
         assert!(addresses(&json!({"ips": [{"address": "nonsense"}]}), "eth0").is_err());
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::cache::Entry;
+use super::cache::{Entry, KIND};
 use super::conflist::{ConfList, Version};
 use super::error::CniError;
 use super::{capability, result};
@@ -17,7 +17,7 @@ use crate::types::Attachment;
 pub(crate) struct Target<'a> {
     pub(crate) sandbox_id: &'a str,
     netns: String,
-    pub(crate) held: &'a OnCni,
+    pub(crate) endpoint: &'a OnCni,
     pub(crate) list: ConfList,
 }
 
@@ -25,10 +25,10 @@ impl<'a> Target<'a> {
     pub(crate) fn new(
         sandbox_id: &'a str,
         netns: &Path,
-        held: &'a OnCni,
+        endpoint: &'a OnCni,
     ) -> Result<Self, CniError> {
-        let list = ConfList::from_value(&held.config).map_err(|reason| CniError::Network {
-            network: held.network.clone(),
+        let list = ConfList::from_value(&endpoint.config).map_err(|reason| CniError::Network {
+            network: endpoint.network.clone(),
             reason,
         })?;
         // Plugins take an empty path for "gone", but fail on a path that is no namespace (any more).
@@ -40,14 +40,14 @@ impl<'a> Target<'a> {
         Ok(Self {
             sandbox_id,
             netns,
-            held,
+            endpoint,
             list,
         })
     }
 
     pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
         let args: Vec<String> = self
-            .held
+            .endpoint
             .args
             .iter()
             .map(|(key, value)| format!("{key}={value}"))
@@ -55,16 +55,16 @@ impl<'a> Target<'a> {
         [
             ("CNI_CONTAINERID", self.sandbox_id.to_owned()),
             ("CNI_NETNS", self.netns.clone()),
-            ("CNI_IFNAME", self.held.interface.clone()),
+            ("CNI_IFNAME", self.endpoint.interface.clone()),
             ("CNI_ARGS", args.join(";")),
         ]
     }
 
     pub(crate) fn attachment(&self, result: &Value) -> Result<Attachment, String> {
-        let found = result::addresses(result, &self.held.interface)?;
+        let ips = result::addresses(result, &self.endpoint.interface)?;
         let mut warnings = Vec::new();
         let wants_ports = self
-            .held
+            .endpoint
             .capability_args
             .contains_key(capability::PORT_MAPPINGS);
         if wants_ports && !self.list.takes(capability::PORT_MAPPINGS) {
@@ -74,10 +74,7 @@ impl<'a> Target<'a> {
             ));
         }
         Ok(Attachment {
-            ips: found.ips,
-            mac: found.mac,
-            interface: self.held.interface.clone(),
-            gateways: found.gateways,
+            ips,
             network: self.list.name.clone(),
             result: result.clone(),
             warnings,
@@ -86,14 +83,14 @@ impl<'a> Target<'a> {
 
     pub(crate) fn entry(&self, result: Value) -> Entry {
         Entry {
-            kind: Entry::kind(),
+            kind: KIND.to_owned(),
             container_id: self.sandbox_id.to_owned(),
-            config: Entry::encode_config(&self.held.config),
-            if_name: self.held.interface.clone(),
-            network_name: self.held.network.clone(),
+            config: Entry::encode_config(&self.endpoint.config),
+            if_name: self.endpoint.interface.clone(),
+            network_name: self.endpoint.network.clone(),
             netns: self.netns.clone(),
-            cni_args: Some(self.held.args.clone()),
-            capability_args: Some(self.held.capability_args.clone()),
+            cni_args: Some(self.endpoint.args.clone()),
+            capability_args: Some(self.endpoint.capability_args.clone()),
             result,
         }
     }
@@ -106,14 +103,14 @@ impl<'a> Target<'a> {
 
     pub(crate) fn wrong(&self, reason: String) -> CniError {
         CniError::Network {
-            network: self.held.network.clone(),
+            network: self.endpoint.network.clone(),
             reason,
         }
     }
 
     pub(crate) fn cache_error(&self, cause: io::Error) -> CniError {
         CniError::Cache {
-            network: self.held.network.clone(),
+            network: self.endpoint.network.clone(),
             cause,
         }
     }

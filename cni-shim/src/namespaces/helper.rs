@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use rustix::thread::UnshareFlags;
 
@@ -146,17 +146,17 @@ impl Drop for Process {
     }
 }
 
-/// The whole of the helper process: call it first thing in `main`, before any thread is started. Returns the exit
-/// code. Speaks the protocol above on stdin and stdout.
-pub fn helper_main() -> i32 {
+/// The whole of the helper process: call it first thing in `main`, before any thread is started. Speaks the protocol
+/// above on stdin and stdout.
+pub fn helper_main() -> ExitCode {
     let mut input = BufReader::new(io::stdin());
     let mut output = io::stdout();
     match helper_steps(&mut input, &mut output) {
-        Ok(()) => 0,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A daemon that is gone reads nothing; there is nobody else to tell.
             let _ = writeln!(output, "{}", error.to_string().replace('\n', " "));
-            1
+            ExitCode::FAILURE
         }
     }
 }

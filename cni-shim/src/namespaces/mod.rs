@@ -53,16 +53,12 @@ pub fn pin(spec: &PinSpec, dir: &Path, helper: &HelperCommand) -> Result<Pinned,
         }
         return Err(error);
     }
-    let path = |name: &str| {
-        spec.wanted()
-            .any(|wanted| wanted == name)
-            .then(|| dir.join(name))
-    };
+    let path = |asked: bool, name| asked.then(|| dir.join(name));
     Ok(Pinned {
-        net: path("net"),
-        ipc: path("ipc"),
-        uts: path("uts"),
-        user: path("user"),
+        net: path(spec.net, "net"),
+        ipc: path(spec.ipc, "ipc"),
+        uts: path(spec.uts, "uts"),
+        user: path(spec.userns.is_some(), "user"),
     })
 }
 

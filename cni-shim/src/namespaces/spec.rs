@@ -104,16 +104,14 @@ impl Mappings {
             if ranges.len() > RANGES_MAX {
                 return bad("more than 340 ranges");
             }
+            let past_end = |first: u32, range: &IdMap| first.checked_add(range.size - 1).is_none();
             if ranges
                 .iter()
-                .any(|r| r.size == 0 || r.container.checked_add(r.size - 1).is_none())
+                .any(|r| r.size == 0 || past_end(r.container, r))
             {
                 return bad("empty range, or range past the last id");
             }
-            if ranges
-                .iter()
-                .any(|r| r.host.checked_add(r.size - 1).is_none())
-            {
+            if ranges.iter().any(|r| past_end(r.host, r)) {
                 return bad("range past the host's last id");
             }
             if !ranges.iter().any(|r| r.container == 0) {

@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 
 use super::family::{Ip, nfgenmsg};
-use crate::netlink::{Message, NetlinkError, Socket};
+use crate::netlink::{Attrs, Message, NetlinkError, Socket};
 use crate::record::OnBridge;
 use crate::types::Protocol;
 
@@ -22,29 +22,25 @@ const BY_PROTOCOL_AND_PORT: u32 = 1 << 3 | 1 << 5;
 
 /// Forgets the flows to a pod's UDP host ports. Kernels before 6.8 cannot select flows so; there old flows stay until
 /// they time out, and a line in the log says so.
-pub(crate) fn forget_udp(socket: &mut Socket, held: &OnBridge) -> Result<(), NetlinkError> {
-    let udp = held
+pub(crate) fn forget_udp(socket: &mut Socket, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+    let udp = endpoint
         .ports
         .iter()
         .filter(|port| port.protocol == Protocol::Udp);
-    for (port, address) in
-        udp.flat_map(|port| held.addresses.iter().map(move |address| (port, address)))
-    {
+    for (port, ip) in udp.flat_map(|port| endpoint.ips().map(move |ip| (port, ip))) {
         let step = format!("forget flows to UDP port {}", port.host_port);
-        let fixed = nfgenmsg(Ip::of(address.ip).nfproto(), 0);
+        let protocol = Attrs::default()
+            .put(CTA_PROTO_NUM, &[Protocol::Udp as u8])
+            .put(CTA_PROTO_DST_PORT, &port.host_port.to_be_bytes());
+        let tuple = Attrs::default().nest(CTA_TUPLE_PROTO, protocol);
+        let filter = Attrs::default()
+            .put_u32(CTA_FILTER_ORIG_FLAGS, BY_PROTOCOL_AND_PORT)
+            .put_u32(CTA_FILTER_REPLY_FLAGS, 0);
+        let body = nfgenmsg(Ip::of(ip) as u8, 0)
+            .nest(CTA_TUPLE_ORIG, tuple)
+            .nest(CTA_FILTER, filter);
         let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE;
-        let request = Message::new(kind, 0, step, &fixed, |a| {
-            a.nest(CTA_TUPLE_ORIG, |tuple| {
-                tuple.nest(CTA_TUPLE_PROTO, |proto| {
-                    proto.put(CTA_PROTO_NUM, &[Protocol::Udp.number()]);
-                    proto.put(CTA_PROTO_DST_PORT, &port.host_port.to_be_bytes())
-                })
-            });
-            a.nest(CTA_FILTER, |filter| {
-                filter.put_u32(CTA_FILTER_ORIG_FLAGS, BY_PROTOCOL_AND_PORT);
-                filter.put_u32(CTA_FILTER_REPLY_FLAGS, 0)
-            })
-        });
+        let request = Message::new(kind, 0, step, body);
         match socket.run(&[request.tolerate(Errno::NOENT)]) {
             Err(error) if matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP) => {
                 tracing::warn!(%error, "established flows keep their destination");

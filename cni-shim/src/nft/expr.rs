@@ -38,21 +38,7 @@ const IFNAMSIZ: usize = 16;
 /// The first 32-bit register.
 const R0: u32 = 8;
 
-/// Which interface of a packet a rule looks at.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Interface {
-    In,
-    Out,
-}
-
-/// Source or destination address of a packet.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum End {
-    Source,
-    Destination,
-}
-
-/// A part of a packet by which it says whose it is.
+/// A part of a packet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Field {
     EtherType,
@@ -60,8 +46,12 @@ pub(crate) enum Field {
     ArpHardware,
     ArpSource,
     Source(Ip),
+    Destination(Ip),
+    IcmpType,
     /// The address that a neighbour advertisement speaks for.
     NeighbourTarget,
+    /// Of TCP, UDP and SCTP.
+    DestinationPort,
 }
 
 impl Field {
@@ -72,8 +62,13 @@ impl Field {
             Field::EtherSource => (NFT_PAYLOAD_LINK_HEADER, 6, 6),
             Field::ArpHardware => (NFT_PAYLOAD_NETWORK_HEADER, 8, 6),
             Field::ArpSource => (NFT_PAYLOAD_NETWORK_HEADER, 14, 4),
-            Field::Source(ip) => (NFT_PAYLOAD_NETWORK_HEADER, ip.source(), ip.length()),
+            Field::Source(Ip::V4) => (NFT_PAYLOAD_NETWORK_HEADER, 12, 4),
+            Field::Source(Ip::V6) => (NFT_PAYLOAD_NETWORK_HEADER, 8, 16),
+            Field::Destination(Ip::V4) => (NFT_PAYLOAD_NETWORK_HEADER, 16, 4),
+            Field::Destination(Ip::V6) => (NFT_PAYLOAD_NETWORK_HEADER, 24, 16),
+            Field::IcmpType => (NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1),
             Field::NeighbourTarget => (NFT_PAYLOAD_TRANSPORT_HEADER, 8, 16),
+            Field::DestinationPort => (NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2),
         }
     }
 }
@@ -95,49 +90,42 @@ impl Rule {
         self.0
     }
 
-    /// Only packets that came in by, or go out by, an interface; or, with `!is`, by any other.
-    pub(crate) fn interface(self, which: Interface, is: bool, name: &str) -> Self {
-        let key = match which {
-            Interface::In => NFT_META_IIFNAME,
-            Interface::Out => NFT_META_OIFNAME,
-        };
-        self.load_meta(key, R0).compare(is, &interface_name(name))
+    /// Only packets that came in by an interface.
+    pub(crate) fn came_in_by(self, name: &str) -> Self {
+        self.load_meta(NFT_META_IIFNAME, R0)
+            .compare(true, &interface_name(name))
     }
 
-    /// Only packets one of whose addresses is in a network; or, with `!is`, is not. `network` has the family's length.
-    pub(crate) fn address(self, ip: Ip, end: End, is: bool, network: &[u8], prefix: u8) -> Self {
-        let offset = match end {
-            End::Source => ip.source(),
-            End::Destination => ip.destination(),
-        };
-        let length = ip.length();
-        let mask: Vec<u8> = (0..length)
+    /// Only packets that go out by an interface; or, with `!is`, by any other.
+    pub(crate) fn goes_out_by(self, is: bool, name: &str) -> Self {
+        self.load_meta(NFT_META_OIFNAME, R0)
+            .compare(is, &interface_name(name))
+    }
+
+    /// Only packets whose `field`, an address, is in a network; or, with `!is`, is not. `network` has the family's length.
+    pub(crate) fn address(self, field: Field, is: bool, network: &[u8], prefix: u8) -> Self {
+        let mask: Vec<u8> = (0..network.len() as u32)
             .map(|byte| mask_byte(u32::from(prefix).saturating_sub(byte * 8)))
             .collect();
-        self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, offset, length, R0)
-            .mask(&mask)
-            .compare(is, network)
+        self.load(field, R0).mask(&mask).compare(is, network)
     }
 
     /// Only packets to an address of this node.
     pub(crate) fn towards_node(self) -> Self {
-        self.expression("fib", |a| {
-            a.put_be32(1, R0)
-                .put_be32(2, NFT_FIB_RESULT_ADDRTYPE)
-                .put_be32(3, NFTA_FIB_F_DADDR)
-        })
-        .compare(true, &RTN_LOCAL.to_ne_bytes())
+        let result = [(1, R0), (2, NFT_FIB_RESULT_ADDRTYPE), (3, NFTA_FIB_F_DADDR)];
+        self.expression("fib", numbers(&result))
+            .compare(true, &RTN_LOCAL.to_ne_bytes())
     }
 
     /// Only packets of connections whose destination was rewritten.
     pub(crate) fn was_dnated(self) -> Self {
-        self.expression("ct", |a| a.put_be32(1, R0).put_be32(2, NFT_CT_STATUS))
+        self.expression("ct", numbers(&[(1, R0), (2, NFT_CT_STATUS)]))
             .mask(&IPS_DST_NAT.to_ne_bytes())
             .compare(false, &[0u8; 4])
     }
 
     pub(crate) fn masquerade(self) -> Self {
-        self.expression("masq", |a| a)
+        self.expression("masq", Attrs::default())
     }
 
     pub(crate) fn drop_packet(self) -> Self {
@@ -155,25 +143,21 @@ impl Rule {
 
     /// Only packets whose incoming interface and `field` are together in a set; or, with `!is`, are not.
     pub(crate) fn interface_and(self, field: Field, is: bool, set: &str) -> Self {
-        let (base, offset, length) = field.place();
         self.load_meta(NFT_META_IIFNAME, R0)
-            .load_payload(base, offset, length, R0 + IFNAMSIZ as u32 / 4)
+            .load(field, R0 + IFNAMSIZ as u32 / 4)
             .look_up(is, set)
     }
 
     /// Only packets whose `field` has a value, given as on the wire.
     pub(crate) fn field(self, field: Field, value: &[u8]) -> Self {
-        let (base, offset, length) = field.place();
-        self.load_payload(base, offset, length, R0)
-            .compare(true, value)
+        self.load(field, R0).compare(true, value)
     }
 
     /// Only ICMPv6 messages of a type.
     pub(crate) fn icmpv6(self, kind: u8) -> Self {
         self.load_meta(NFT_META_L4PROTO, R0)
             .compare(true, &[IPPROTO_ICMPV6])
-            .load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, R0)
-            .compare(true, &[kind])
+            .field(Field::IcmpType, &[kind])
     }
 
     pub(crate) fn jump(self, chain: &str) -> Self {
@@ -183,88 +167,77 @@ impl Rule {
     /// Rewrites the destination to what `map` holds for (destination address, if `by_address`,) protocol and port; a
     /// packet without an entry goes on to the next rule. See [`super::table::Element`] for key and data.
     pub(crate) fn dnat_by_map(self, ip: Ip, map: &str, by_address: bool) -> Self {
-        let (family, length) = (ip.nfproto(), ip.length());
-        let words = length / 4;
+        let words = match ip {
+            Ip::V4 => 1,
+            Ip::V6 => 4,
+        };
         let (rule, key) = if by_address {
-            let offset = ip.destination();
-            (
-                self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, offset, length, R0),
-                R0 + words,
-            )
+            (self.load(Field::Destination(ip), R0), R0 + words)
         } else {
             (self, R0)
         };
+        let by_map = Attrs::default().put_str(1, map);
+        let by_map = by_map.put_be32(2, R0).put_be32(3, R0);
+        let family = ip as u32;
+        let nat = [(1, NFT_NAT_DNAT), (2, family), (3, R0), (5, R0 + words)];
         rule.load_meta(NFT_META_L4PROTO, key)
-            .load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key + 1)
-            .expression("lookup", |a| {
-                a.put_str(1, map).put_be32(2, R0).put_be32(3, R0)
-            })
-            .expression("nat", |a| {
-                a.put_be32(1, NFT_NAT_DNAT).put_be32(2, u32::from(family));
-                a.put_be32(3, R0).put_be32(5, R0 + words)
-            })
+            .load(Field::DestinationPort, key + 1)
+            .expression("lookup", by_map)
+            .expression("nat", numbers(&nat))
     }
 
     fn load_meta(self, key: u32, register: u32) -> Self {
-        self.expression("meta", |a| a.put_be32(1, register).put_be32(2, key))
+        self.expression("meta", numbers(&[(1, register), (2, key)]))
     }
 
-    fn load_payload(self, base: u32, offset: u32, length: u32, register: u32) -> Self {
-        self.expression("payload", |a| {
-            a.put_be32(1, register)
-                .put_be32(2, base)
-                .put_be32(3, offset)
-                .put_be32(4, length)
-        })
+    fn load(self, field: Field, register: u32) -> Self {
+        let (base, offset, length) = field.place();
+        let place = [(1, register), (2, base), (3, offset), (4, length)];
+        self.expression("payload", numbers(&place))
     }
 
     /// Leaves of what was loaded the bits of a mask of its length.
     fn mask(self, mask: &[u8]) -> Self {
-        self.expression("bitwise", |a| {
-            a.put_be32(1, R0).put_be32(2, R0);
-            a.put_be32(3, mask.len() as u32);
-            a.nest(4, |kept| kept.put(NFTA_DATA_VALUE, mask));
-            a.nest(5, |xor| xor.put(NFTA_DATA_VALUE, &vec![0u8; mask.len()]))
-        })
+        let value = |bytes: &[u8]| Attrs::default().put(NFTA_DATA_VALUE, bytes);
+        let data = numbers(&[(1, R0), (2, R0), (3, mask.len() as u32)])
+            .nest(4, value(mask))
+            .nest(5, value(&vec![0u8; mask.len()]));
+        self.expression("bitwise", data)
     }
 
     fn look_up(self, is: bool, set: &str) -> Self {
-        self.expression("lookup", |a| {
-            a.put_str(1, set).put_be32(2, R0);
-            a.put_be32(5, if is { 0 } else { NFT_LOOKUP_F_INV })
-        })
+        let flags = if is { 0 } else { NFT_LOOKUP_F_INV };
+        let data = Attrs::default().put_str(1, set).put_be32(2, R0);
+        self.expression("lookup", data.put_be32(5, flags))
     }
 
     fn compare(self, equal: bool, value: &[u8]) -> Self {
         let operator = if equal { NFT_CMP_EQ } else { NFT_CMP_NEQ };
-        self.expression("cmp", |a| {
-            a.put_be32(1, R0).put_be32(2, operator);
-            a.nest(3, |data| data.put(NFTA_DATA_VALUE, value))
-        })
+        let value = Attrs::default().put(NFTA_DATA_VALUE, value);
+        self.expression("cmp", numbers(&[(1, R0), (2, operator)]).nest(3, value))
     }
 
     fn verdict(self, code: i32, chain: Option<&str>) -> Self {
-        self.expression("immediate", |a| {
-            a.put_be32(1, NFT_REG_VERDICT).nest(2, |data| {
-                data.nest(NFTA_DATA_VERDICT, |verdict| {
-                    verdict.put(NFTA_VERDICT_CODE, &code.to_be_bytes());
-                    if let Some(chain) = chain {
-                        verdict.put_str(NFTA_VERDICT_CHAIN, chain);
-                    }
-                    verdict
-                })
-            })
-        })
+        let mut verdict = Attrs::default().put(NFTA_VERDICT_CODE, &code.to_be_bytes());
+        if let Some(chain) = chain {
+            verdict = verdict.put_str(NFTA_VERDICT_CHAIN, chain);
+        }
+        let data = Attrs::default().nest(NFTA_DATA_VERDICT, verdict);
+        self.expression("immediate", numbers(&[(1, NFT_REG_VERDICT)]).nest(2, data))
     }
 
-    fn expression(mut self, name: &str, fill: impl FnOnce(&mut Attrs) -> &mut Attrs) -> Self {
-        self.0.nest(NFTA_LIST_ELEM, |element| {
-            element
-                .put_str(NFTA_EXPR_NAME, name)
-                .nest(NFTA_EXPR_DATA, fill)
-        });
-        self
+    fn expression(self, name: &str, data: Attrs) -> Self {
+        let element = Attrs::default()
+            .put_str(NFTA_EXPR_NAME, name)
+            .nest(NFTA_EXPR_DATA, data);
+        Self(self.0.nest(NFTA_LIST_ELEM, element))
     }
+}
+
+/// Attributes that are numbers, each under its own.
+fn numbers(attributes: &[(u16, u32)]) -> Attrs {
+    let put = |attrs: Attrs, (kind, number): &(u16, u32)| attrs.put_be32(*kind, *number);
+    attributes.iter().fold(Attrs::default(), put)
 }
 
 /// The mask of one byte of which `bits` lead to the prefix.

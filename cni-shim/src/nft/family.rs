@@ -2,44 +2,19 @@
 
 use std::net::IpAddr;
 
-/// An address family as nftables sees it: where addresses are in the header, and how long.
+use crate::netlink::Attrs;
+
+/// An address family by netfilter's number of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Ip {
-    V4,
-    V6,
+    V4 = 2,
+    V6 = 10,
 }
 
 impl Ip {
     pub(crate) fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Ip::V4 } else { Ip::V6 }
-    }
-
-    pub(crate) fn nfproto(self) -> u8 {
-        match self {
-            Ip::V4 => 2,
-            Ip::V6 => 10,
-        }
-    }
-
-    pub(crate) fn length(self) -> u32 {
-        match self {
-            Ip::V4 => 4,
-            Ip::V6 => 16,
-        }
-    }
-
-    pub(crate) fn source(self) -> u32 {
-        match self {
-            Ip::V4 => 12,
-            Ip::V6 => 8,
-        }
-    }
-
-    pub(crate) fn destination(self) -> u32 {
-        match self {
-            Ip::V4 => 16,
-            Ip::V6 => 24,
-        }
     }
 }
 
@@ -47,7 +22,7 @@ impl Ip {
 pub(crate) const BRIDGE: u8 = 7;
 
 /// `struct nfgenmsg`: family, version, and a number in network order.
-pub(crate) fn nfgenmsg(family: u8, resource: u16) -> [u8; 4] {
+pub(crate) fn nfgenmsg(family: u8, resource: u16) -> Attrs {
     let [high, low] = resource.to_be_bytes();
-    [family, 0, high, low]
+    Attrs::after(&[family, 0, high, low])
 }

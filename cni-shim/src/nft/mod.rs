@@ -81,9 +81,9 @@ impl Firewall {
     }
 
     /// Counts a pod of an earlier run in, for the next [`Firewall::install`].
-    pub(crate) fn remember(&mut self, held: &OnBridge) {
-        self.elements.extend(nat::elements(held));
-        self.elements.extend(self.sources(held));
+    pub(crate) fn remember(&mut self, endpoint: &OnBridge) {
+        self.elements.extend(nat::elements(endpoint));
+        self.elements.extend(self.sources(endpoint));
     }
 
     /// Replaces the tables by what they should be, with all known elements, in one transaction (the elements that a
@@ -100,21 +100,16 @@ impl Firewall {
         } else {
             steps.extend(self.table.remove(BRIDGE));
         }
-        let add = |element| self.table.element(Change::Add, element);
-        let mut elements = self
-            .elements
-            .iter()
-            .map(add)
-            .collect::<Vec<_>>()
-            .into_iter();
-        loop {
-            steps.extend(elements.by_ref().take(TRANSACTION_MAX));
-            if steps.is_empty() {
-                return Ok(());
-            }
-            self.transact(&steps)?;
-            steps.clear();
-        }
+        let fitting = self.elements.len().min(TRANSACTION_MAX);
+        let (first, rest) = self.elements.split_at(fitting);
+        let rest = rest.to_vec();
+        steps.extend(
+            first
+                .iter()
+                .map(|element| self.table.element(Change::Add, element)),
+        );
+        self.transact(&steps)?;
+        self.change(Change::Add, &rest)
     }
 
     /// Puts the tables back when somebody has removed them (`nft flush ruleset` does), or set the node otherwise.
@@ -123,71 +118,56 @@ impl Firewall {
             return self.install();
         }
         for family in self.families() {
-            match self.socket.ask(&self.table.look_up(family)) {
-                Ok(_) => {}
-                Err(error) if error.errno == Errno::NOENT => {
-                    tracing::warn!(
-                        table = self.table.0,
-                        "an nftables table was removed; restoring it"
-                    );
-                    return self.install();
-                }
-                Err(error) => return Err(error),
+            let request = self.table.look_up(family).tolerate(Errno::NOENT);
+            if self.socket.ask(&request)?.is_empty() {
+                tracing::warn!(
+                    table = self.table.0,
+                    "an nftables table was removed; restoring it"
+                );
+                return self.install();
             }
         }
         Ok(())
     }
 
-    /// Removes the tables, with all that is in them.
-    pub(crate) fn uninstall(&mut self) -> Result<(), NetlinkError> {
-        let families = self.families().into_iter();
-        let steps: Vec<Message> = families
-            .flat_map(|family| self.table.remove(family))
-            .collect();
-        self.transact(&steps)
-    }
-
     /// Lets a pod send under its own addresses, and no others: before its link exists, so that it never can.
-    pub(crate) fn add_sources(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        let added = self.sources(held);
+    pub(crate) fn add_sources(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+        let added = self.sources(endpoint);
         self.add(added)
     }
 
     /// Forgets a pod's addresses: once its link is gone, for a port that is not in the set is not looked at.
-    pub(crate) fn remove_sources(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        let removed = self.sources(held);
+    pub(crate) fn remove_sources(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+        let removed = self.sources(endpoint);
         self.remove(&removed)
     }
 
     /// Opens a pod's host ports. On failure the caller closes those that were opened.
-    pub(crate) fn add_ports(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        self.add(nat::elements(held).collect())?;
-        conntrack::forget_udp(&mut self.socket, held)
+    pub(crate) fn add_ports(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+        self.add(nat::elements(endpoint).collect())?;
+        conntrack::forget_udp(&mut self.socket, endpoint)
     }
 
     /// Closes a pod's host ports. Those that are closed already are skipped.
-    pub(crate) fn remove_ports(&mut self, held: &OnBridge) -> Result<(), NetlinkError> {
-        let removed: Vec<Element> = nat::elements(held).collect();
+    pub(crate) fn remove_ports(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
+        let removed: Vec<Element> = nat::elements(endpoint).collect();
         self.remove(&removed)?;
-        conntrack::forget_udp(&mut self.socket, held)
+        conntrack::forget_udp(&mut self.socket, endpoint)
     }
 
     /// What of a pod's entries is not in the tables, a line each.
-    pub(crate) fn missing(&mut self, held: &OnBridge) -> Result<Vec<String>, NetlinkError> {
+    pub(crate) fn missing(&mut self, endpoint: &OnBridge) -> Result<Vec<String>, NetlinkError> {
         let mut lines = Vec::new();
-        for port in &held.ports {
-            for address in &held.addresses {
-                if let Some(element) = nat::element(*port, address.ip)
+        for port in &endpoint.ports {
+            for ip in endpoint.ips() {
+                if let Some(element) = nat::element(*port, ip)
                     && !self.has(&element)?
                 {
-                    lines.push(format!(
-                        "no nftables rule leads host port {port} to {}",
-                        address.ip
-                    ));
+                    lines.push(format!("no nftables rule leads host port {port} to {ip}"));
                 }
             }
         }
-        for element in self.sources(held) {
+        for element in self.sources(endpoint) {
             if !self.has(&element)? {
                 let (table, set) = (&self.table.0, element.set);
                 lines.push(format!(
@@ -200,16 +180,14 @@ impl Firewall {
 
     /// Whether the element is there, with its data.
     fn has(&mut self, element: &Element) -> Result<bool, NetlinkError> {
-        match self.socket.ask(&self.table.look_up_element(element)) {
-            Ok(replies) => Ok(replies.iter().any(|reply| element.is_told_by(reply))),
-            Err(error) if error.errno == Errno::NOENT => Ok(false),
-            Err(error) => Err(error),
-        }
+        let request = self.table.look_up_element(element);
+        let replies = self.socket.ask(&request.tolerate(Errno::NOENT))?;
+        Ok(replies.iter().any(|reply| element.is_told_by(reply)))
     }
 
-    fn sources(&self, held: &OnBridge) -> Vec<Element> {
+    fn sources(&self, endpoint: &OnBridge) -> Vec<Element> {
         if self.config.spoof_check {
-            spoof_check::elements(held)
+            spoof_check::elements(endpoint)
         } else {
             Vec::new()
         }
@@ -218,7 +196,7 @@ impl Firewall {
     /// The families in which there is a table of ours.
     fn families(&self) -> Vec<u8> {
         let subnets = self.config.subnets.iter();
-        let ip = subnets.map(|subnet| Ip::of(subnet.ip).nfproto());
+        let ip = subnets.map(|subnet| Ip::of(subnet.ip) as u8);
         ip.chain(self.config.spoof_check.then_some(BRIDGE))
             .collect()
     }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::expr::{End, Interface, Rule};
+use super::expr::{Field, Rule};
 use super::family::Ip;
 use super::table::{Element, Hook, Table, Type};
 use crate::addr::{Cidr, ip_bytes};
@@ -39,7 +39,7 @@ pub(crate) fn steps(
     steps: &mut Vec<Message>,
 ) {
     let ip = Ip::of(subnet.ip);
-    let family = ip.nfproto();
+    let family = ip as u8;
     let chain = |chain, hook| table.chain(family, chain, hook);
     let rule = |chain, rule| table.rule(family, chain, rule);
     let any = Rule::default;
@@ -65,41 +65,39 @@ pub(crate) fn steps(
         Ip::V4 => (vec![127, 0, 0, 0], 8),
         Ip::V6 => (ip_bytes(Ipv6Addr::LOCALHOST.into()), 128),
     };
-    let loopback = |rule: Rule, end, is| rule.address(ip, end, is, &loopback, prefix);
+    let loopback = |rule: Rule, field, is| rule.address(field, is, &loopback, prefix);
     for name in ["prerouting", "output"] {
         let all = match serve_loopback {
             true => any(),
             // Refused at once, so that a client of "localhost" goes on to 127.0.0.1.
-            false => loopback(any(), End::Destination, false),
+            false => loopback(any(), Field::Destination(ip), false),
         };
         steps.push(rule(name, all.towards_node().jump("hostports")));
     }
     // Host ports at the loopback's address, and nothing else of it for pods.
-    let from_node = any().interface(Interface::Out, true, &config.name);
-    let from_node = loopback(from_node, End::Source, true);
+    let from_node = any().goes_out_by(true, &config.name);
+    let from_node = loopback(from_node, Field::Source(ip), true);
     steps.push(rule("postrouting", from_node.masquerade()));
     steps.push(chain("guard", Some(GUARD)));
-    let from_pod = any().interface(Interface::In, true, &config.name);
-    let from_pod = loopback(from_pod, End::Destination, true);
+    let from_pod = any().came_in_by(&config.name);
+    let from_pod = loopback(from_pod, Field::Destination(ip), true);
     steps.push(rule("guard", from_pod.drop_packet()));
     let network = ip_bytes(subnet.network());
-    let of_pods = |rule: Rule, end, is| rule.address(ip, end, is, &network, subnet.prefix);
-    let from_pods = || of_pods(any(), End::Source, true);
-    let among_pods = of_pods(from_pods(), End::Destination, true);
+    let of_pods = |rule: Rule, field, is| rule.address(field, is, &network, subnet.prefix);
+    let from_pods = || of_pods(any(), Field::Source(ip), true);
+    let among_pods = of_pods(from_pods(), Field::Destination(ip), true);
     steps.push(rule("postrouting", among_pods.was_dnated().masquerade()));
     if config.masquerade {
-        let outwards = of_pods(from_pods(), End::Destination, false);
-        let outwards = outwards.interface(Interface::Out, false, &config.name);
+        let outwards = of_pods(from_pods(), Field::Destination(ip), false);
+        let outwards = outwards.goes_out_by(false, &config.name);
         steps.push(rule("postrouting", outwards.masquerade()));
     }
 }
 
 /// The map entries of a pod: one per host port and family that both the pod and the port's host address have.
-pub(crate) fn elements(held: &OnBridge) -> impl Iterator<Item = Element> {
-    held.ports.iter().flat_map(|port| {
-        let pods = held.addresses.iter();
-        pods.filter_map(|address| element(*port, address.ip))
-    })
+pub(crate) fn elements(endpoint: &OnBridge) -> impl Iterator<Item = Element> {
+    let ports = endpoint.ports.iter();
+    ports.flat_map(|port| endpoint.ips().filter_map(|pod| element(*port, pod)))
 }
 
 pub(crate) fn element(port: PortMapping, pod: IpAddr) -> Option<Element> {
@@ -112,12 +110,12 @@ pub(crate) fn element(port: PortMapping, pod: IpAddr) -> Option<Element> {
     let word = |port: u16| [port.to_be_bytes().as_slice(), &[0, 0]].concat();
     let host = port.host_ip.filter(|host| !host.is_unspecified());
     let mut key = host.map(ip_bytes).unwrap_or_default();
-    key.extend([port.protocol.number(), 0, 0, 0]);
+    key.extend([port.protocol as u8, 0, 0, 0]);
     key.extend(word(port.host_port));
     let mut data = ip_bytes(pod);
     data.extend(word(port.container_port));
     Some(Element {
-        family: Ip::of(pod).nfproto(),
+        family: Ip::of(pod) as u8,
         set: if host.is_some() { BY_ADDRESS } else { BY_PORT },
         key,
         data: Some(data),

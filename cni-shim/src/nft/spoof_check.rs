@@ -81,21 +81,21 @@ pub(crate) fn steps(table: &Table, steps: &mut Vec<Message>) {
 }
 
 /// The set entries of a pod: its port, and the addresses it may bear.
-pub(crate) fn elements(held: &OnBridge) -> Vec<Element> {
-    let port = super::expr::interface_name(&held.veth);
+pub(crate) fn elements(endpoint: &OnBridge) -> Vec<Element> {
+    let port = super::expr::interface_name(&endpoint.veth);
     let element = |set, rest: &[u8]| Element {
         family: BRIDGE,
         set,
         key: [&port, rest].concat(),
         data: None,
     };
-    let mac = Mac::of(held.addresses[0].ip);
+    let mac = Mac::of(endpoint.addresses[0].ip);
     let mut elements = vec![
         element(PORTS, &[]),
         element(MACS, &[&mac.0[..], &[0, 0]].concat()),
         element(V6, &mac.link_local().octets()),
     ];
-    for address in &held.addresses {
+    for address in &endpoint.addresses {
         let set = if address.ip.is_ipv4() { V4 } else { V6 };
         elements.push(element(set, &ip_bytes(address.ip)));
     }

@@ -52,7 +52,7 @@ impl Type {
 /// What any kernel with nftables answers.
 pub(crate) fn generation() -> Message {
     let kind = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_GETGEN;
-    Message::new(kind, 0, "see nftables".to_owned(), &nfgenmsg(0, 0), |a| a)
+    Message::new(kind, 0, "see nftables", nfgenmsg(0, 0))
 }
 
 /// Where a base chain is hooked in.
@@ -107,42 +107,30 @@ impl Table {
 
     /// Removes the family's table; created first so that the deletion of a missing one cannot fail.
     pub(crate) fn remove(&self, family: u8) -> [Message; 2] {
-        [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE].map(|kind| {
-            self.message(family, kind, NLM_F_CREATE, "table", |a| {
-                a.put_str(1, &self.0)
-            })
-        })
+        [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE]
+            .map(|kind| self.message(kind, NLM_F_CREATE, "table", self.within(family)))
     }
 
     pub(crate) fn look_up(&self, family: u8) -> Message {
-        self.message(family, NFT_MSG_GETTABLE, 0, "look it up", |a| {
-            a.put_str(1, &self.0)
-        })
+        self.message(NFT_MSG_GETTABLE, 0, "look it up", self.within(family))
     }
 
     pub(crate) fn chain(&self, family: u8, chain: &str, hook: Option<Hook>) -> Message {
-        self.message(family, NFT_MSG_NEWCHAIN, NLM_F_CREATE, chain, |a| {
-            a.put_str(1, &self.0).put_str(3, chain);
-            if let Some(hook) = hook {
-                a.nest(4, |h| {
-                    h.put_be32(1, hook.number)
-                        .put(2, &hook.priority.to_be_bytes())
-                });
-                a.put_str(7, hook.kind);
-            }
-            a
-        })
+        let mut body = self.within(family).put_str(3, chain);
+        if let Some(hook) = hook {
+            let place = Attrs::default()
+                .put_be32(1, hook.number)
+                .put(2, &hook.priority.to_be_bytes());
+            body = body.nest(4, place).put_str(7, hook.kind);
+        }
+        self.message(NFT_MSG_NEWCHAIN, NLM_F_CREATE, chain, body)
     }
 
     pub(crate) fn rule(&self, family: u8, chain: &str, rule: Rule) -> Message {
         let flags = NLM_F_CREATE | NLM_F_APPEND;
-        self.message(family, NFT_MSG_NEWRULE, flags, chain, |a| {
-            a.put_str(1, &self.0).put_str(2, chain);
-            a.nest(4, |list| {
-                *list = rule.into_expressions();
-                list
-            })
-        })
+        let body = self.within(family).put_str(2, chain);
+        let body = body.nest(4, rule.into_expressions());
+        self.message(NFT_MSG_NEWRULE, flags, chain, body)
     }
 
     /// A set, or with types of data a map. `id` is unique within the transaction.
@@ -155,16 +143,17 @@ impl Table {
         data: &[Type],
     ) -> Message {
         let (key_type, key_length) = Type::concatenated(key);
-        self.message(family, NFT_MSG_NEWSET, NLM_F_CREATE, set, |a| {
-            a.put_str(1, &self.0).put_str(2, set);
-            a.put_be32(3, if data.is_empty() { 0 } else { NFT_SET_MAP });
-            a.put_be32(4, key_type).put_be32(5, key_length);
-            if !data.is_empty() {
-                let (data_type, data_length) = Type::concatenated(data);
-                a.put_be32(6, data_type).put_be32(7, data_length);
-            }
-            a.put_be32(10, id)
-        })
+        let mut body = self
+            .within(family)
+            .put_str(2, set)
+            .put_be32(3, if data.is_empty() { 0 } else { NFT_SET_MAP })
+            .put_be32(4, key_type)
+            .put_be32(5, key_length);
+        if !data.is_empty() {
+            let (data_type, data_length) = Type::concatenated(data);
+            body = body.put_be32(6, data_type).put_be32(7, data_length);
+        }
+        self.message(NFT_MSG_NEWSET, NLM_F_CREATE, set, body.put_be32(10, id))
     }
 
     pub(crate) fn element(&self, change: Change, element: &Element) -> Message {
@@ -186,37 +175,30 @@ impl Table {
         flags: u16,
         data: Option<&[u8]>,
     ) -> Message {
-        self.message(element.family, kind, flags, element.set, |a| {
-            a.put_str(1, &self.0).put_str(2, element.set);
-            a.nest(3, |list| {
-                list.nest(1, |entry| {
-                    entry.nest(1, |key| key.put(1, &element.key));
-                    if let Some(bytes) = data {
-                        entry.nest(2, |data| data.put(1, bytes));
-                    }
-                    entry
-                })
-            })
-        })
+        let key = Attrs::default().put(1, &element.key);
+        let mut entry = Attrs::default().nest(1, key);
+        if let Some(bytes) = data {
+            entry = entry.nest(2, Attrs::default().put(1, bytes));
+        }
+        let body = self.within(element.family).put_str(2, element.set);
+        let body = body.nest(3, Attrs::default().nest(1, entry));
+        self.message(kind, flags, element.set, body)
     }
 
     /// The messages that begin and end a transaction.
     pub(crate) fn frame(&self) -> [Message; 2] {
         [NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END].map(|kind| {
-            let fixed = nfgenmsg(0, NFNL_SUBSYS_NFTABLES);
             let step = format!("change nftables table {}", self.0);
-            Message::new(kind, 0, step, &fixed, |a| a)
+            Message::new(kind, 0, step, nfgenmsg(0, NFNL_SUBSYS_NFTABLES))
         })
     }
 
-    fn message(
-        &self,
-        family: u8,
-        kind: u16,
-        flags: u16,
-        what: &str,
-        fill: impl FnOnce(&mut Attrs) -> &mut Attrs,
-    ) -> Message {
+    /// How each message about something in the family's table begins.
+    fn within(&self, family: u8) -> Attrs {
+        nfgenmsg(family, 0).put_str(1, &self.0)
+    }
+
+    fn message(&self, kind: u16, flags: u16, what: &str, body: Attrs) -> Message {
         let verb = match kind {
             NFT_MSG_DELTABLE | NFT_MSG_DELSETELEM => "remove from",
             NFT_MSG_GETTABLE | NFT_MSG_GETSETELEM => "see",
@@ -224,6 +206,6 @@ impl Table {
         };
         let step = format!("{verb} nftables table {}: {what}", self.0);
         let kind = (NFNL_SUBSYS_NFTABLES << 8) | kind;
-        Message::new(kind, flags, step, &nfgenmsg(family, 0), fill)
+        Message::new(kind, flags, step, body)
     }
 }

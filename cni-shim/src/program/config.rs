@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::call::Verb;
 use super::fault::Fault;
 use crate::addr::Cidr;
 use crate::bandwidth::Limits;
 use crate::bridge::validate;
-use crate::cni::{Version, check_name, shorten};
+use crate::cni::{Verb, Version, check_name, shorten};
 use crate::types::{BridgeConfig, PortMapping};
 
 /// Not the daemon's: each has its own pool of addresses.
@@ -52,8 +51,8 @@ pub(super) struct Config {
     pub(super) limits: Option<Limits>,
     pub(super) dns: Value,
     pub(super) previous: Option<Value>,
-    /// Container ids and interfaces that GC is to leave.
-    pub(super) valid: Vec<(String, String)>,
+    /// What GC is to leave.
+    pub(super) valid: Vec<ValidAttachment>,
 }
 
 #[derive(Deserialize)]
@@ -91,11 +90,11 @@ struct AskedPort {
     host_ip: String,
 }
 
-#[derive(Deserialize)]
-struct Attachment {
+#[derive(Debug, Deserialize)]
+pub(super) struct ValidAttachment {
     #[serde(rename = "containerID")]
-    container_id: String,
-    ifname: String,
+    pub(super) container_id: String,
+    pub(super) ifname: String,
 }
 
 impl Default for Keys {
@@ -197,17 +196,13 @@ fn check_keys(map: &Map<String, Value>) -> Result<(), Fault> {
 }
 
 /// A list that is missing is not an empty one: that would be the end of all.
-fn valid(map: &Map<String, Value>) -> Result<Vec<(String, String)>, Fault> {
+fn valid(map: &Map<String, Value>) -> Result<Vec<ValidAttachment>, Fault> {
     let keys = ["cni.dev/valid-attachments", "cni.dev/attachments"];
     let list = keys.iter().find_map(|key| map.get(*key)).ok_or_else(|| {
         Fault::config("cni.dev/valid-attachments is missing: GC would remove every attachment")
     })?;
-    let list: Vec<Attachment> = serde_json::from_value(list.clone())
-        .map_err(|error| Fault::config(format!("cni.dev/valid-attachments: {error}")))?;
-    Ok(list
-        .into_iter()
-        .map(|one| (one.container_id, one.ifname))
-        .collect())
+    serde_json::from_value(list.clone())
+        .map_err(|error| Fault::config(format!("cni.dev/valid-attachments: {error}")))
 }
 
 fn port(asked: &AskedPort) -> Result<PortMapping, Fault> {

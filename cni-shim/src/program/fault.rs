@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::call::newest;
 use crate::bridge::BridgeError;
+use crate::cni::NEWEST;
 use crate::error::NetworkError;
 
 const INCOMPATIBLE_VERSION: u32 = 1;
@@ -66,7 +66,7 @@ impl Fault {
 
     pub(super) fn to_json(&self, version: Option<&str>) -> Value {
         json!({
-            "cniVersion": version.unwrap_or(newest()),
+            "cniVersion": version.unwrap_or(NEWEST),
             "code": self.code,
             "msg": self.text,
         })

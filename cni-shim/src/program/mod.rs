@@ -11,7 +11,6 @@
 //! each call. A call that died is made up for by the next: a record whose link is gone holds nothing.
 
 mod applied;
-mod call;
 mod config;
 mod fault;
 mod verbs;
@@ -21,8 +20,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use crate::cni::VERSIONS;
-use call::{Verb, newest};
+use crate::cni::{NEWEST, VERSIONS, Verb};
 use fault::Fault;
 
 /// More on standard input is refused.
@@ -54,25 +52,18 @@ fn answer(
     input: &[u8],
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Value>, Fault> {
-    let verb = match environment("CNI_COMMAND").unwrap_or_default().as_str() {
-        "ADD" => Verb::Add,
-        "DEL" => Verb::Del,
-        "CHECK" => Verb::Check,
-        "STATUS" => Verb::Status,
-        "GC" => Verb::Gc,
-        "VERSION" => Verb::Version,
-        "" => {
-            return Err(Fault::environment(
-                "CNI_COMMAND is not set: this is a CNI program, which a container runtime starts",
-            ));
-        }
-        other => {
-            let shown: String = other.chars().take(32).collect();
-            return Err(Fault::environment(format!("unknown CNI_COMMAND {shown:?}")));
-        }
+    let command = environment("CNI_COMMAND").unwrap_or_default();
+    if command.is_empty() {
+        return Err(Fault::environment(
+            "CNI_COMMAND is not set: this is a CNI program, which a container runtime starts",
+        ));
+    }
+    let Some(verb) = Verb::named(&command) else {
+        let shown: String = command.chars().take(32).collect();
+        return Err(Fault::environment(format!("unknown CNI_COMMAND {shown:?}")));
     };
     if verb == Verb::Version {
-        let version = version_of(input).unwrap_or(newest());
+        let version = version_of(input).unwrap_or(NEWEST);
         return Ok(Some(
             json!({ "cniVersion": version, "supportedVersions": VERSIONS }),
         ));

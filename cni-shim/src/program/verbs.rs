@@ -1,19 +1,17 @@
 //! The verbs, each alone on its network's state.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use rustix::fs::FlockOperation;
 use serde_json::Value;
 
 use super::applied;
-use super::call::Verb;
 use super::config::Config;
 use super::fault::Fault;
 use crate::attachments::Attachments;
 use crate::bridge::{Bridge, BridgeError, Wanted, unplug_name};
-use crate::cni::{Version, check_name, name_families, one_address, shorten};
+use crate::cni::{Verb, Version, check_name, name_families, one_address, shorten};
 use crate::file;
 use crate::namespaces::is_namespace;
 use crate::record::{Backend, OnBridge, Record};
@@ -64,7 +62,7 @@ fn add(config: &Config, target: &Target) -> Result<Value, Fault> {
     let index = bridge.status()?;
     applied::note(&config.state_dir, &config.bridge, index);
     session.forget_the_dead(bridge)?;
-    if session.all.held(&target.key).is_some() {
+    if session.all.recorded(&target.key).is_some() {
         return Err(Fault::config(format!(
             "{} is attached already: DEL comes before another ADD",
             target.key
@@ -122,15 +120,15 @@ fn del(config: &Config, key: &str) -> Result<(), Fault> {
 
 fn check(config: &Config, target: &Target) -> Result<(), Fault> {
     let session = Session::open(config)?;
-    let held = match session.all.held(&target.key) {
-        Some((_, Backend::Bridge(held))) => held,
+    let endpoint = match session.all.recorded(&target.key) {
+        Some((_, Backend::Bridge(endpoint))) => endpoint,
         _ => return Err(Fault::unknown(format!("{} is not attached", target.key))),
     };
     let mut differs = Vec::new();
     if let Some(previous) = &config.previous {
-        differs.extend(check_previous(previous, &held));
+        differs.extend(check_previous(previous, &endpoint));
     }
-    differs.extend(session.bridge()?.check(&target.netns, &held)?);
+    differs.extend(session.bridge()?.check(&target.netns, &endpoint)?);
     match differs.is_empty() {
         true => Ok(()),
         false => Err(Fault::differs(differs.join("; "))),
@@ -138,10 +136,10 @@ fn check(config: &Config, target: &Target) -> Result<(), Fault> {
 }
 
 /// Whether a result speaks of what the record does.
-fn check_previous(previous: &Value, held: &OnBridge) -> Vec<String> {
+fn check_previous(previous: &Value, endpoint: &OnBridge) -> Vec<String> {
     let told = previous.get("ips").and_then(Value::as_array);
     let told: Vec<_> = told.into_iter().flatten().filter_map(one_address).collect();
-    let missing = held.addresses.iter().filter(|one| !told.contains(one));
+    let missing = endpoint.addresses.iter().filter(|one| !told.contains(one));
     missing
         .map(|one| format!("prevResult has not address {one}"))
         .collect()
@@ -162,10 +160,9 @@ fn gc(config: &Config) -> Result<(), Fault> {
         return Ok(());
     }
     let session = Session::open(config)?;
-    let valid: Vec<String> = config
-        .valid
-        .iter()
-        .map(|(id, name)| key(id, name))
+    let valid = config.valid.iter();
+    let valid: Vec<String> = valid
+        .map(|one| key(&one.container_id, &one.ifname))
         .collect();
     let mut all: Vec<String> = session.all.known.lock().keys().cloned().collect();
     all.extend(session.all.unreadable.lock().keys().cloned());
@@ -207,7 +204,7 @@ impl Session {
             let step = format!("{step} {}", dir.display());
             move |cause| Fault::io(format!("{step}: {cause}"))
         };
-        make_private(dir).map_err(at("create"))?;
+        file::make_private(dir).map_err(at("create"))?;
         let lock = File::options()
             .write(true)
             .create(true)
@@ -217,17 +214,9 @@ impl Session {
         rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive))
             .map_err(|errno| at("lock")(errno.into()))?;
         let all = Attachments::load(&crate::types::Config {
-            conf_dir: dir.join("none"),
-            bin_dirs: Vec::new(),
-            cache_dir: dir.join("none"),
-            earlier_cache_dir: None,
             state_dir: dir.clone(),
             bridge: Some(config.bridge.clone()),
-            add_timeout: Duration::ZERO,
-            ready_timeout: Duration::ZERO,
-            status_grace: Duration::ZERO,
-            parallel: 1,
-            started: None,
+            ..crate::types::Config::default()
         })?;
         Ok(Self { all, _lock: lock })
     }
@@ -239,8 +228,8 @@ impl Session {
 
     /// Idempotent.
     fn take_away(&self, key: &str) -> Result<(), Fault> {
-        if let Some((_, Backend::Bridge(held))) = self.all.held(key) {
-            return Ok(self.all.detach_from_bridge(key, &held)?);
+        if let Some((_, Backend::Bridge(endpoint))) = self.all.recorded(key) {
+            return Ok(self.all.detach_from_bridge(key, &endpoint)?);
         }
         if self.all.unreadable.lock().contains_key(key) {
             unplug_name(key).map_err(BridgeError::from)?;
@@ -255,10 +244,10 @@ impl Session {
         let links = bridge.links()?;
         let known: Vec<Record> = self.all.known.lock().values().cloned().collect();
         for record in known {
-            if let Backend::Bridge(held) = &record.backend
-                && !links.contains(&held.veth)
+            if let Backend::Bridge(endpoint) = &record.backend
+                && !links.contains(&endpoint.veth)
             {
-                self.all.detach_from_bridge(&record.sandbox_id, held)?;
+                self.all.detach_from_bridge(&record.sandbox_id, endpoint)?;
             }
         }
         Ok(())
@@ -267,12 +256,4 @@ impl Session {
 
 fn key(container_id: &str, interface: &str) -> String {
     format!("{container_id}@{interface}")
-}
-
-fn make_private(dir: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
 }

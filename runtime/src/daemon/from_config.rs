@@ -146,16 +146,12 @@ pub fn image_options(config: &Config, program: &Path) -> Result<image::Options> 
 
 pub fn network_config(config: &Config) -> Result<cni_shim::Config> {
     let network = &config.network;
-    let subnet = |text: &str| {
-        let (ip, prefix) = text.split_once('/')?;
-        Cidr::new(ip.parse().ok()?, prefix.parse().ok()?)
-    };
     let subnets = [&network.subnet, &network.subnet6]
         .into_iter()
         .filter(|text| !text.is_empty())
         .map(|text| {
-            subnet(text)
-                .ok_or_else(|| Error::invalid(format!("network.subnet {text}: not a subnet")))
+            text.parse::<Cidr>()
+                .map_err(|_| Error::invalid(format!("network.subnet {text}: not a subnet")))
         })
         .collect::<Result<_>>()?;
     Ok(cni_shim::Config {

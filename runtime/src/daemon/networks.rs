@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use cni_shim::{Attached, Leftover, Network, Protocol};
+use cni_shim::{Attached, Leftover, Network};
 use futures_util::{StreamExt as _, stream};
 use proto_cairn::v1::{CheckedNetwork, CollectedNetwork, HostPort, PodNetwork};
 
@@ -107,12 +107,7 @@ impl Networks {
         let ports = attached.ports.iter().map(|port| HostPort {
             host_port: port.host_port.into(),
             container_port: port.container_port.into(),
-            protocol: match port.protocol {
-                Protocol::Tcp => "tcp",
-                Protocol::Udp => "udp",
-                Protocol::Sctp => "sctp",
-            }
-            .to_owned(),
+            protocol: port.protocol.to_string(),
             host_ip: port.host_ip.map_or_else(String::new, |ip| ip.to_string()),
         });
         PodNetwork {
