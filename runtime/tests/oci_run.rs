@@ -373,8 +373,6 @@ async fn what_plugins_adjust_is_what_the_container_sees() {
         host: &host,
         policy: &policy,
         view: &View,
-        cdi: None,
-        blockio: None,
     };
     apply_adjustment(&mut spec, &adjust, &context).expect("applied");
     b.spec = serde_json::to_value(&spec).expect("serialisable");

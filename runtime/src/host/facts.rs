@@ -8,10 +8,10 @@ use std::{
 
 use rustix::fs::{major, minor};
 
-use super::{apparmor, selinux};
+use super::{apparmor, cdi, selinux};
 use crate::{
     cgroup, detached,
-    oci::{BindSource, CgroupMode, HostDevice, HostFacts, HostView, Propagation},
+    oci::{BindSource, CdiRegistry, CgroupMode, HostDevice, HostFacts, HostView, Propagation},
 };
 
 /// Nodes below one directory that are listed at most.
@@ -139,6 +139,10 @@ impl HostView for View {
 
     fn knows_selinux_label(&self, label: &str) -> bool {
         selinux::is_known(label)
+    }
+
+    fn cdi(&self) -> CdiRegistry {
+        cdi::registry()
     }
 }
 

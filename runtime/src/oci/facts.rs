@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use oci_spec::runtime::Spec;
 use proto_cri::v1::{LinuxContainerResources, NamespaceOption, PodSandboxMetadata};
 use serde::{Deserialize, Serialize};
 
-use super::error::SpecError;
+use super::cdi::CdiRegistry;
 
 /// One range of ids: `length` ids from `container_id` inside stand for those from `host_id` outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,13 +181,6 @@ pub struct BindSource {
     pub propagation: Propagation,
 }
 
-/// Puts CDI devices into a spec.
-pub trait CdiResolver {
-    /// All names at once, so that what several devices share is added once. On error the spec may
-    /// have been changed in part. An error lists every name that cannot be resolved.
-    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError>;
-}
-
 /// Look-ups on the host, implemented by the caller. Every answer is a fact of this moment.
 pub trait HostView {
     /// The source of a bind mount, or `None` where it does not exist.
@@ -215,9 +207,9 @@ pub trait HostView {
         container_path.to_owned()
     }
 
-    /// Resolver of the CDI devices that a container's configuration asks for; `None` refuses them.
-    fn cdi(&self) -> Option<&dyn CdiResolver> {
-        None
+    /// The CDI devices of the host; asked only for a container that wants some.
+    fn cdi(&self) -> CdiRegistry {
+        CdiRegistry::default()
     }
 }
 

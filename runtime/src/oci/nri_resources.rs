@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use oci_spec::runtime::{
-    LinuxBlockIo, LinuxCpu, LinuxDeviceCgroup, LinuxDeviceType, LinuxMemory, LinuxPids,
-    LinuxResources, Spec,
+    LinuxCpu, LinuxDeviceCgroup, LinuxDeviceType, LinuxMemory, LinuxPids, LinuxResources, Spec,
 };
 use proto_cri::v1::LinuxContainerResources;
 use proto_nri as nri;
@@ -27,12 +26,6 @@ pub(super) enum SwapRule {
     Limit,
     /// The memory limit as long as swap has no value of its own (an update).
     Follow,
-}
-
-/// Block I/O classes by name, where the operator has configured any.
-pub trait BlockIoClasses {
-    /// The limits of the class, or `None` where there is no such class.
-    fn blockio(&self, class: &str) -> Option<LinuxBlockIo>;
 }
 
 /// Applies an update of an existing container's resources: all or nothing. Classes cannot change

@@ -1,7 +1,7 @@
 //! Resources, block I/O and RDT classes; updates.
 
-use cairn::oci::{ApplyContext, BlockIoClasses, CgroupMode, apply_adjustment, apply_nri_update};
-use oci_spec::runtime::{LinuxBlockIo, Spec};
+use cairn::oci::{CgroupMode, apply_adjustment, apply_nri_update};
+use oci_spec::runtime::Spec;
 use proto_nri as nri;
 
 use super::{
@@ -194,16 +194,6 @@ fn realtime_needs_its_time_where_cgroups_share_it_out() {
     apply(&f, &adjust).expect("it has time");
 }
 
-struct Classes;
-
-impl BlockIoClasses for Classes {
-    fn blockio(&self, class: &str) -> Option<LinuxBlockIo> {
-        let mut limits = LinuxBlockIo::default();
-        limits.set_weight(Some(500));
-        (class == "fast").then_some(limits)
-    }
-}
-
 #[test]
 fn classes_are_set_cleared_or_refused_by_name() {
     let class = |blockio: Option<&str>, rdt: Option<&str>| {
@@ -215,31 +205,14 @@ fn classes_are_set_cleared_or_refused_by_name() {
     };
     let mut f = host();
     let mut spec = f.spec().spec;
-    let with_classes = ApplyContext {
-        blockio: Some(&Classes),
-        ..context(&f)
-    };
-    apply_adjustment(&mut spec, &class(Some("fast"), Some("gold")), &with_classes)
-        .expect("applied");
-    let resources = linux(&spec).resources().as_ref().expect("resources");
-    assert_eq!(
-        resources.block_io().as_ref().and_then(|b| b.weight()),
-        Some(500)
-    );
+    let context = context(&f);
+    apply_adjustment(&mut spec, &class(None, Some("gold")), &context).expect("applied");
     let rdt = linux(&spec).intel_rdt().clone().expect("rdt");
     assert_eq!(rdt.clos_id().as_deref(), Some("gold"));
-    apply_adjustment(&mut spec, &class(None, None), &with_classes).expect("applied");
+    apply_adjustment(&mut spec, &class(None, None), &context).expect("applied");
     assert!(linux(&spec).intel_rdt().is_some(), "absent leaves it");
-    apply_adjustment(&mut spec, &class(Some(""), Some("")), &with_classes).expect("applied");
+    apply_adjustment(&mut spec, &class(Some(""), Some("")), &context).expect("applied");
     assert!(linux(&spec).intel_rdt().is_none());
-    assert_eq!(
-        linux(&spec)
-            .resources()
-            .as_ref()
-            .expect("resources")
-            .block_io(),
-        &None
-    );
     assert!(refused(&class(Some("slow"), None)).contains("\"slow\""));
     assert!(refused(&class(None, Some(".."))).contains("rdt_class"));
     f.host.resctrl = false;
