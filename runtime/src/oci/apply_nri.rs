@@ -13,8 +13,7 @@ use super::{
     cdi_apply, devices,
     error::SpecError,
     facts::{HostFacts, HostView, Policy},
-    nri_limits,
-    nri_resources::{SwapRule, merge},
+    limits, nri_limits,
 };
 
 /// Context in which an adjustment is applied.
@@ -74,7 +73,7 @@ fn linux_section(
     linux::net_devices(spec, &asked.net_devices)?;
     scheduling::memory_policy(spec, asked.memory_policy.as_ref())?;
     if let Some(resources) = &asked.resources {
-        limits(spec, resources, context)?;
+        apply_limits(spec, resources, context)?;
     }
     if asked.scheduler.is_some() {
         scheduling::check_realtime(spec, context.host)?;
@@ -86,7 +85,7 @@ fn linux_section(
 }
 
 /// Limits, then the RDT class: absent means untouched, empty means removed. No host has block I/O classes yet.
-fn limits(
+fn apply_limits(
     spec: &mut Spec,
     asked: &nri::LinuxResources,
     context: &ApplyContext<'_>,
@@ -94,13 +93,8 @@ fn limits(
     nri_limits::check(asked, context.host)?;
     let linux = linux_of(spec);
     let mut resources = linux.resources().clone().unwrap_or_default();
-    merge(
-        &mut resources,
-        asked,
-        context.host,
-        context.policy,
-        SwapRule::Limit,
-    )?;
+    let (host, policy) = (context.host, context.policy);
+    limits::merge(&mut resources, asked, host, policy, &limits::ADJUSTMENT)?;
     if let Some(class) = asked.blockio_class.as_ref().filter(|c| !c.value.is_empty()) {
         return Err(SpecError::unsupported(
             "adjust.linux.resources.blockio_class",

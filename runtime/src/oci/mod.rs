@@ -35,6 +35,7 @@ pub mod devices;
 pub mod error;
 pub mod facts;
 pub mod from_cri;
+pub mod limits;
 pub mod mounts;
 pub mod namespaces;
 mod nri_limits;
