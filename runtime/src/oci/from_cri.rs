@@ -342,7 +342,7 @@ fn linux_section(
     section.set_namespaces(Some(namespaces::build(
         options,
         sandbox,
-        host.cgroup,
+        host,
         context.privileged,
         inputs.target_pid_namespace,
     )?));

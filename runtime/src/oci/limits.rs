@@ -13,7 +13,7 @@ use proto_nri as nri;
 use super::{
     devices::rule,
     error::SpecError,
-    facts::{CgroupMode, HostFacts, Policy},
+    facts::{HostFacts, Policy},
 };
 
 /// Whoever asks for limits: how a refusal names the fields that CRI and NRI both have, and what becomes of swap.
@@ -263,7 +263,7 @@ fn put_unified(
     }
     let mut all: HashMap<String, String> = resources.unified().clone().unwrap_or_default();
     for (key, value) in unified {
-        if host.cgroup != CgroupMode::V2 {
+        if host.cgroup_v1 {
             return Err(SpecError::unsupported(
                 format!("{}.unified", by.parent),
                 format!("{key:?} needs cgroup v2, this host limits by v1"),

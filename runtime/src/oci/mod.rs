@@ -56,9 +56,9 @@ pub use apply_nri::{ApplyContext, apply_adjustment};
 pub use cdi::{CdiFile, CdiRegistry, cdi_names};
 pub use error::{ErrorKind, SpecError};
 pub use facts::{
-    AppArmorFacts, BindSource, CgroupDriver, CgroupMode, HostDevice, HostFacts, HostView, IdMap,
-    ImageFacts, Policies, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces,
-    SeccompKind, SelinuxContexts, SelinuxFacts, SelinuxLabels,
+    BindSource, CgroupDriver, HostDevice, HostFacts, HostView, IdMap, ImageFacts, Policies, Policy,
+    Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SeccompKind, SelinuxFacts,
+    SelinuxLabels,
 };
 pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
 pub use nri_resources::{apply_nri_update, cri_to_nri, resources_to_nri};

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType};
-use proto_cri::v1::{IdMapping, NamespaceMode, NamespaceOption};
+use proto_cri::v1::{NamespaceMode, NamespaceOption};
 
 use super::{
     base::namespace,
     error::SpecError,
-    facts::{CgroupMode, IdMap, SandboxFacts, SandboxNamespaces},
+    facts::{HostFacts, IdMap, SandboxFacts, SandboxNamespaces},
 };
 
 const FIELD: &str = "linux.security_context.namespace_options";
@@ -60,7 +60,7 @@ pub fn pid(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<PidNames
 pub fn build(
     options: &NamespaceOption,
     sandbox: &SandboxFacts,
-    cgroup: CgroupMode,
+    host: &HostFacts,
     privileged: bool,
     target: Option<&Path>,
 ) -> Result<Vec<LinuxNamespace>, SpecError> {
@@ -94,7 +94,7 @@ pub fn build(
         }
     }
     list.extend(joined(&sandbox.namespaces));
-    if cgroup == CgroupMode::V2 && !privileged {
+    if !host.cgroup_v1 && !privileged {
         list.push(namespace(LinuxNamespaceType::Cgroup, None));
     }
     Ok(list)
@@ -159,8 +159,8 @@ pub fn user_mapping(options: &NamespaceOption) -> Result<Option<IdMap>, SpecErro
 
 /// The single mapping of uids and gids alike.
 pub(super) fn common_mapping(
-    uids: &[IdMapping],
-    gids: &[IdMapping],
+    uids: &[IdMap],
+    gids: &[IdMap],
     field: &str,
 ) -> Result<IdMap, SpecError> {
     let map = single(uids, field)?;
@@ -174,7 +174,7 @@ pub(super) fn common_mapping(
 }
 
 /// The single mapping of a list; it must contain root and not run over the end of the ids.
-fn single(list: &[IdMapping], field: &str) -> Result<IdMap, SpecError> {
+fn single(list: &[IdMap], field: &str) -> Result<IdMap, SpecError> {
     let [map] = list else {
         return Err(SpecError::invalid(
             field,
@@ -189,11 +189,7 @@ fn single(list: &[IdMapping], field: &str) -> Result<IdMap, SpecError> {
     } else if !fits(map.host_id) || !fits(map.container_id) {
         "the mapping exceeds the range of ids"
     } else {
-        return Ok(IdMap {
-            host_id: map.host_id,
-            container_id: map.container_id,
-            length: map.length,
-        });
+        return Ok(*map);
     };
     Err(SpecError::invalid(field, cause))
 }

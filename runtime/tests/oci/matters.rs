@@ -1,7 +1,7 @@
 //! A field that is called handled must matter: changed alone, it changes what comes out, or is
 //! refused.
 
-use cairn::oci::{AppArmorFacts, CdiFile, CdiRegistry, HostDevice, IdMap, plan};
+use cairn::oci::{CdiFile, CdiRegistry, HostDevice, IdMap, plan};
 use proto_cri::v1 as cri;
 
 use crate::{
@@ -292,10 +292,7 @@ fn baseline() -> Fixture {
         gid: 0,
     };
     let mut f = Fixture::default();
-    f.host.apparmor = Some(AppArmorFacts {
-        default_profile: Some("ours".to_owned()),
-        ..AppArmorFacts::default()
-    });
+    f.host.apparmor = Some(Ok("ours".to_owned()));
     f.policy.annotation_prefixes = vec!["open/".to_owned()];
     f.view.devices = vec![device("/dev/a", 1), device("/dev/b", 2)];
     let cdi = CdiFile {

@@ -1,6 +1,6 @@
 //! Resources, block I/O and RDT classes; updates.
 
-use cairn::oci::{CgroupMode, apply_adjustment, apply_nri_update};
+use cairn::oci::{apply_adjustment, apply_nri_update};
 use oci_spec::runtime::Spec;
 use proto_nri as nri;
 
@@ -80,7 +80,7 @@ fn the_resource_check_refuses_what_the_host_lacks() {
         ..Default::default()
     });
     f.host.hugetlb = false;
-    f.host.cgroup = CgroupMode::Hybrid;
+    f.host.cgroup_v1 = true;
     let error = apply(&f, &huge).expect_err("a plugin means what it asks for");
     assert!(
         error
@@ -112,7 +112,7 @@ type Change = fn(&mut nri::LinuxResources);
 #[test]
 fn limits_of_one_kind_of_host_are_refused_by_name_on_the_other() {
     let mut v1 = host();
-    v1.host.cgroup = CgroupMode::V1;
+    v1.host.cgroup_v1 = true;
     v1.host.realtime = true;
     let mut v2 = host();
     v2.host.swap = false;
@@ -172,7 +172,7 @@ fn memory_of(resources: &mut nri::LinuxResources) -> &mut nri::LinuxMemory {
 #[test]
 fn realtime_needs_its_time_where_cgroups_share_it_out() {
     let mut f = host();
-    f.host.cgroup = CgroupMode::V1;
+    f.host.cgroup_v1 = true;
     f.host.realtime = true;
     let mut adjust = of_linux(nri::LinuxContainerAdjustment {
         scheduler: Some(nri::LinuxScheduler {
