@@ -6,6 +6,7 @@ use proto_cri::v1::{SecurityProfile, security_profile::ProfileType};
 use super::{
     error::SpecError,
     facts::{HostFacts, HostView},
+    seccomp::profile_type,
 };
 
 const FIELD: &str = "linux.security_context.apparmor";
@@ -71,19 +72,13 @@ pub fn profile(
 
 fn from_field(profile: &SecurityProfile) -> Result<Choice<'_>, SpecError> {
     let reference = profile.localhost_ref.as_str();
-    let kind = ProfileType::try_from(profile.profile_type)
-        .map_err(|_| SpecError::invalid(FIELD, format!("unknown type {}", profile.profile_type)))?;
-    match kind {
+    match profile_type(profile, FIELD)? {
         ProfileType::Localhost if reference.is_empty() => Err(SpecError::invalid(
             FIELD,
             "type Localhost without localhost_ref",
         )),
         ProfileType::Localhost => Ok(Choice::Named(
             reference.strip_prefix("localhost/").unwrap_or(reference),
-        )),
-        _ if !reference.is_empty() => Err(SpecError::invalid(
-            FIELD,
-            "localhost_ref with a type other than Localhost",
         )),
         ProfileType::Unconfined => Ok(Choice::Unconfined),
         ProfileType::RuntimeDefault => Ok(Choice::Default),

@@ -27,12 +27,12 @@ pub enum PidNamespace {
 
 /// The mode of an option by its number; an unknown number is refused.
 pub fn mode(value: i32, field: &str) -> Result<NamespaceMode, SpecError> {
-    NamespaceMode::try_from(value).map_err(|_| {
-        SpecError::invalid(
-            format!("{FIELD}.{field}"),
-            format!("unknown namespace mode {value}"),
-        )
-    })
+    NamespaceMode::try_from(value)
+        .map_err(|_| wrong(field, format!("unknown namespace mode {value}")))
+}
+
+fn wrong(field: &str, cause: impl Into<String>) -> SpecError {
+    SpecError::invalid(format!("{FIELD}.{field}"), cause)
 }
 
 /// PID namespace of a container. A container that asks for the pod's in a pod without a
@@ -43,10 +43,10 @@ pub fn pid(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<PidNames
         NamespaceMode::Container => Ok(PidNamespace::Own),
         NamespaceMode::Target => Ok(PidNamespace::Target),
         NamespaceMode::Node if pod == NamespaceMode::Node => Ok(PidNamespace::Host),
-        NamespaceMode::Node => Err(SpecError::invalid(
-            format!("{FIELD}.pid"),
-            "the pod does not use the host's PID namespace",
-        )),
+        NamespaceMode::Node => {
+            let cause = "the pod does not use the host's PID namespace";
+            Err(wrong("pid", cause))
+        }
         NamespaceMode::Pod => Ok(match pod {
             NamespaceMode::Node => PidNamespace::Host,
             NamespaceMode::Pod => PidNamespace::Pod,
@@ -116,14 +116,14 @@ fn same_as_pod(value: i32, pod_uses_host: bool, field: &str) -> Result<(), SpecE
     match mode(value, field)? {
         NamespaceMode::Pod => Ok(()),
         NamespaceMode::Node if pod_uses_host => Ok(()),
-        NamespaceMode::Node => Err(SpecError::invalid(
-            format!("{FIELD}.{field}"),
-            format!("the pod does not use the host's {field} namespace"),
-        )),
-        mode @ (NamespaceMode::Container | NamespaceMode::Target) => Err(SpecError::invalid(
-            format!("{FIELD}.{field}"),
-            format!("{} is not supported for {field}", mode.as_str_name()),
-        )),
+        NamespaceMode::Node => {
+            let cause = format!("the pod does not use the host's {field} namespace");
+            Err(wrong(field, cause))
+        }
+        mode @ (NamespaceMode::Container | NamespaceMode::Target) => {
+            let cause = format!("{} is not supported for {field}", mode.as_str_name());
+            Err(wrong(field, cause))
+        }
     }
 }
 
@@ -135,10 +135,7 @@ fn check_user(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<(), S
     if user_mapping(options)? == sandbox.user_mapping {
         return Ok(());
     }
-    Err(SpecError::invalid(
-        format!("{FIELD}.userns_options"),
-        "differs from the pod's",
-    ))
+    Err(wrong("userns_options", "differs from the pod's"))
 }
 
 /// The mapping that a user namespace option asks for; `None` for the host's (CRI-225).
