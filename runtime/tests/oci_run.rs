@@ -11,8 +11,8 @@ use std::{
 };
 
 use cairn::oci::{
-    ApplyContext, BindSource, CgroupMode, HostDevice, HostFacts, HostView, ImageFacts, Inputs,
-    Policy, Propagation, SandboxFacts, SandboxFiles, apply_adjustment, container_spec,
+    ApplyContext, BindSource, HostDevice, HostFacts, HostView, ImageFacts, Inputs, Policy,
+    Propagation, SandboxFacts, SandboxFiles, apply_adjustment, container_spec,
 };
 use common::{Box, Ground, records};
 use oci_spec::runtime::Spec;
@@ -46,7 +46,7 @@ fn host() -> HostFacts {
         .expect("CapEff");
     HostFacts {
         capabilities: u64::from_str_radix(mask.trim(), 16).expect("a mask"),
-        cgroup: CgroupMode::Hybrid,
+        cgroup_v1: true,
         seccomp: true,
         recursive_readonly: true,
         devices: host_devices(),
@@ -373,8 +373,6 @@ async fn what_plugins_adjust_is_what_the_container_sees() {
         host: &host,
         policy: &policy,
         view: &View,
-        cdi: None,
-        blockio: None,
     };
     apply_adjustment(&mut spec, &adjust, &context).expect("applied");
     b.spec = serde_json::to_value(&spec).expect("serialisable");

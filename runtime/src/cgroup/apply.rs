@@ -4,7 +4,7 @@
 use super::error::{Error, Result};
 use super::group::Cgroup;
 use super::host::{Mode, Place};
-use super::plan::{Change, Layout, View, plan};
+use super::plan::{Change, View, plan};
 use super::{devices, group, io};
 use oci_spec::runtime::LinuxResources;
 use std::path::PathBuf;
@@ -28,14 +28,8 @@ impl Cgroup {
         }
     }
 
-    /// Limits of an existing container or pod (CRI-137): only what is given changes. Device rules in
-    /// `resources` are not looked at. May block while the kernel reclaims memory to get below a
-    /// lowered limit.
-    pub fn update(&self, resources: &LinuxResources) -> Result<()> {
-        self.write_limits(resources).map(|_| ())
-    }
-
-    /// Writes the plan; returns what restores the former values, in order of writing.
+    /// Writes the plan; returns what restores the former values, in order of writing. Device rules in `resources` are not
+    /// looked at. May block while the kernel reclaims memory to get below a lowered limit.
     pub(super) fn write_limits(&self, resources: &LinuxResources) -> Result<Vec<Change>> {
         let changes = plan(self, resources)?;
         let mut undo: Vec<Change> = Vec::with_capacity(changes.len());
@@ -126,18 +120,14 @@ impl Cgroup {
 /// What to write to `change.file` so that it reads `former` again. Files that read as a table take
 /// one line at a time; `None` where nothing needs to be written.
 fn former_value(change: &Change, former: &str) -> Option<String> {
-    let by_device = change.file == "io.max" || change.file.ends_with("_device");
-    if by_device {
-        let (device, _) = change.value.split_once(' ')?;
-        let same = |line: &&str| line.split(' ').next() == Some(device);
-        let old = former.lines().find(same).map(str::to_owned);
-        let none = match change.file.as_str() {
-            "io.max" => format!("{device} rbps=max wbps=max riops=max wiops=max"),
-            _ => format!("{device} 0"),
-        };
-        return Some(old.unwrap_or(none));
-    }
     match change.file.as_str() {
+        "io.max" => {
+            let (device, _) = change.value.split_once(' ')?;
+            let same = |line: &&str| line.split(' ').next() == Some(device);
+            let old = former.lines().find(same).map(str::to_owned);
+            let none = || format!("{device} rbps=max wbps=max riops=max wiops=max");
+            Some(old.unwrap_or_else(none))
+        }
         "memory.oom_control" => {
             let line = former.lines().next()?;
             Some(line.strip_prefix("oom_kill_disable ")?.to_owned())
@@ -151,11 +141,8 @@ impl View for Cgroup {
         self.path.as_str()
     }
 
-    fn layout(&self, controller: &str) -> Option<Layout> {
-        self.host.place(controller).map(|place| match place {
-            Place::V1(_) => Layout::V1,
-            Place::V2(_) => Layout::V2,
-        })
+    fn place(&self, controller: &str) -> Option<Place<'_>> {
+        self.host.place(controller)
     }
 
     fn current(&self, controller: &str, file: &str) -> Result<Option<String>> {
@@ -187,8 +174,6 @@ mod tests {
         let reset = former_value(&io_max, "");
         let all_max = "8:0 rbps=max wbps=max riops=max wiops=max";
         assert_eq!(reset.as_deref(), Some(all_max));
-        let throttle = change("blkio.throttle.read_bps_device", "8:0 5");
-        assert_eq!(former_value(&throttle, "").as_deref(), Some("8:0 0"));
     }
 
     #[test]

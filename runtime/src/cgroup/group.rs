@@ -21,15 +21,6 @@ pub struct Cgroup {
     pub(super) path: CgroupPath,
 }
 
-/// Open files with which a process enters a cgroup without the RCU wait.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JoinPaths {
-    /// v1: the process itself writes `0` to each of these while it has one thread.
-    pub tasks: Vec<PathBuf>,
-    /// v2 and hybrid: directory for `clone3` with `CLONE_INTO_CGROUP`.
-    pub unified: Option<PathBuf>,
-}
-
 impl Host {
     /// The cgroup at `path`; nothing is touched.
     pub fn cgroup(&self, path: CgroupPath) -> Cgroup {
@@ -93,22 +84,6 @@ impl Cgroup {
     pub fn dirs(&self) -> Vec<PathBuf> {
         let v1 = self.host.v1().iter().map(|h| self.path.below(&h.mount));
         v1.chain(self.unified_dir()).collect()
-    }
-
-    /// Where a process enters: for tests. A monitor is told the directories instead (`pod/processes.rs`).
-    pub fn join_paths(&self) -> JoinPaths {
-        let v1 = self.host.v1().iter();
-        JoinPaths {
-            tasks: v1
-                .map(|h| self.path.below(&h.mount).join("tasks"))
-                .collect(),
-            unified: self.unified_dir(),
-        }
-    }
-
-    /// True if the cgroup is there in every hierarchy (NRI-1110).
-    pub fn exists(&self) -> bool {
-        self.dirs().iter().all(|dir| dir.is_dir())
     }
 
     /// Makes the cgroup in every hierarchy, with all missing parents; what exists is kept. On v1 the

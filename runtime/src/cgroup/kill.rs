@@ -1,4 +1,4 @@
-//! Freeze, thaw and kill everything in a cgroup (CRI-258), and wait for what the kernel announces.
+//! Kill everything in a cgroup (CRI-258), and wait for what the kernel announces.
 //!
 //! Killing needs no loop where the unified tree is: `cgroup.kill` reaches every descendant at once,
 //! also forks under way. On v1, and for processes that left the unified cgroup, it is: freeze, kill
@@ -71,11 +71,8 @@ impl Cgroup {
                 return Ok(());
             }
             if !backoff.pause().await {
-                return Err(self.timed_out(
-                    "kill",
-                    wait,
-                    format!("{} processes remain", left.len()),
-                ));
+                let left = format!("{} processes remain", left.len());
+                return Err(self.timed_out("kill", wait, left));
             }
         }
     }
@@ -125,65 +122,17 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Stops every process in the cgroup and returns when all stand still.
-    ///
-    /// # Errors
-    /// `TimedOut` after `wait`; the cgroup is thawed again then.
-    pub async fn freeze(&self, wait: Duration) -> Result<()> {
-        let deadline = Instant::now() + wait;
-        let frozen = match self.freezer_v2() {
-            Some(dir) => {
-                self.write_state(&dir.join("cgroup.freeze"), "1")?;
-                wait_event(&dir, "frozen 1", deadline).await
-            }
-            None if self.host.has("freezer") => self.freeze_v1(deadline).await,
-            None => {
-                let path = self.path.as_str();
-                return Err(Error::no_controller(path, "freeze", "freezer"));
-            }
-        };
-        if frozen {
-            return Ok(());
-        }
-        self.thaw()?;
-        Err(self.timed_out("freeze", wait, "some processes still run".to_owned()))
-    }
-
-    /// Lets the processes run again.
-    pub fn thaw(&self) -> Result<()> {
-        if let Some(dir) = self.freezer_v2() {
-            self.write_state(&dir.join("cgroup.freeze"), "0")?;
-        }
-        self.thaw_v1();
-        Ok(())
-    }
-
-    /// The unified directory, if it can freeze (Linux 5.2).
-    fn freezer_v2(&self) -> Option<PathBuf> {
-        self.unified_dir()
-            .filter(|dir| dir.join("cgroup.freeze").exists())
-    }
-
-    fn write_state(&self, file: &Path, value: &str) -> Result<()> {
-        io::write(file, value).map_err(|source| Error::io(file, "freeze or thaw", source))
-    }
-
-    /// True when all is frozen. v1 announces nothing, and may need to be told again.
-    async fn freeze_v1(&self, deadline: Instant) -> bool {
+    /// Until all is frozen, or the deadline. v1 announces nothing, and may need to be told again.
+    async fn freeze_v1(&self, deadline: Instant) {
         let Some(dir) = self.dir_of("freezer") else {
-            return false;
+            return;
         };
         let state = dir.join("freezer.state");
         let mut backoff = Backoff::new(deadline);
-        loop {
-            if io::write(&state, "FROZEN").is_err() {
-                return false;
-            }
-            if io::read(&state).is_ok_and(|text| text.trim() == "FROZEN") {
-                return true;
-            }
-            if !backoff.pause().await {
-                return false;
+        while io::write(&state, "FROZEN").is_ok() {
+            let frozen = io::read(&state).is_ok_and(|text| text.trim() == "FROZEN");
+            if frozen || !backoff.pause().await {
+                return;
             }
         }
     }
@@ -195,7 +144,7 @@ impl Cgroup {
         }
     }
 
-    fn timed_out(&self, step: &'static str, after: Duration, left: String) -> Error {
+    pub(super) fn timed_out(&self, step: &'static str, after: Duration, left: String) -> Error {
         Error::TimedOut {
             cgroup: self.path.to_string(),
             step,
@@ -226,21 +175,11 @@ fn collect_pids(dir: &Path, depth: usize, into: &mut BTreeSet<u32>) -> Result<()
         .try_for_each(|entry| collect_pids(&entry.path(), depth + 1, into))
 }
 
-/// Waits until the unified cgroup at `dir` has no live process, or is gone. False at the deadline.
-pub(super) async fn wait_unpopulated(dir: &Path, deadline: Instant) -> bool {
-    wait_event(dir, "populated 0", deadline).await
-}
-
-/// Waits until `cgroup.events` has `line`, woken by the kernel's notification (POLLPRI). True also
-/// when the cgroup is gone. On a file that cannot be polled (a recorded tree) it looks just once.
-async fn wait_event(dir: &Path, line: &str, deadline: Instant) -> bool {
-    let path = dir.join("cgroup.events");
-    let there = || match io::read(&path) {
-        Ok(text) => text.lines().any(|l| l == line),
-        Err(e) => io::is_gone(&e),
-    };
-    let Ok(file) = File::open(&path) else {
-        return there();
+/// Waits until the unified cgroup at `dir` has no live process, or is gone, or the deadline has passed: woken by the
+/// kernel's notification (POLLPRI) of `cgroup.events`. On a file that cannot be polled (a recorded tree) it does not wait.
+pub(super) async fn wait_unpopulated(dir: &Path, deadline: Instant) {
+    let Ok(file) = File::open(dir.join("cgroup.events")) else {
+        return;
     };
     #[expect(
         deprecated,
@@ -248,19 +187,16 @@ async fn wait_event(dir: &Path, line: &str, deadline: Instant) -> bool {
     )]
     let watched = AsyncFd::with_interest(file, Interest::PRIORITY);
     let Ok(events) = watched else {
-        return there();
+        return;
     };
-    loop {
-        // Reading through the polled file itself re-arms its notification.
-        let text = read_again(events.get_ref());
-        match text {
-            Err(e) => return io::is_gone(&e),
-            Ok(text) if text.lines().any(|l| l == line) => return true,
-            Ok(_) => {}
+    // Reading through the polled file itself re-arms its notification.
+    while let Ok(text) = read_again(events.get_ref()) {
+        if text.lines().any(|line| line == "populated 0") {
+            return;
         }
         match timeout_at(deadline, events.ready(Interest::PRIORITY)).await {
             Ok(Ok(mut guard)) => guard.clear_ready(),
-            Ok(Err(_)) | Err(_) => return there(),
+            Ok(Err(_)) | Err(_) => return,
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Host::detect`] reads the mount table once and knows for each controller where it lives: a v1
 //! hierarchy of its own or the unified tree. A [`Cgroup`] is only a path below all of those trees;
-//! whoever holds it may create, limit, read, freeze, kill and remove what is there. Nothing is
+//! whoever holds it may create, limit, read, kill and remove what is there. Nothing is
 //! mounted, and nothing outside the named path is changed, except that on v2 controllers are handed
 //! down the path (`cgroup.subtree_control`).
 //!
@@ -39,7 +39,7 @@ mod unit;
 mod values;
 
 pub use error::{Error, Result};
-pub use group::{Cgroup, JoinPaths};
+pub use group::Cgroup;
 pub use host::{Host, Mode, unescape_mount};
 pub use open_files::OpenFiles;
 pub use path::CgroupPath;

@@ -1,25 +1,20 @@
 //! Pure: OCI resources in, the list of cgroup writes out, in an order in which the kernel takes
 //! them. What is there now is asked through [`View`]; nothing is written here.
 //!
-//! `None` in the resources means "leave as it is" (CRI-137). Devices are not here (`devices.rs`).
+//! `None` in the resources means "leave as it is" (CRI-137). Devices are not here (`devices.rs`), nor is what no spec of
+//! ours has: block I/O, network classes, RDMA, bursts (what v2 has of these comes as `unified`).
 
 use super::error::{Error, Result};
+use super::host::Place;
 use super::values::{is_page_size, max_or, parse_limit};
-use oci_spec::runtime::{LinuxBlockIo, LinuxCpu, LinuxResources};
-
-/// Which names a controller's files have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    V1,
-    V2,
-}
+use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 /// Facts about the cgroup for the planner.
 pub trait View {
     /// For messages.
     fn name(&self) -> &str;
     /// `None` if the host does not have the controller.
-    fn layout(&self, controller: &str) -> Option<Layout>;
+    fn place(&self, controller: &str) -> Option<Place<'_>>;
     /// The trimmed text of a file, `None` if it does not exist.
     fn current(&self, controller: &str, file: &str) -> Result<Option<String>>;
 }
@@ -52,16 +47,12 @@ pub fn plan(view: &dyn View, resources: &LinuxResources) -> Result<Vec<Change>> 
     if let Some(pids) = resources.pids()
         && pids.limit() != 0
     {
-        plan.layout("pids", "pids limit")?;
+        plan.place("pids", "pids limit")?;
         plan.set("pids", "pids.max", max_or(pids.limit()));
-    }
-    if let Some(block_io) = resources.block_io() {
-        plan.block_io(block_io)?;
     }
     for limit in resources.hugepage_limits().iter().flatten() {
         plan.huge_pages(limit.page_size(), limit.limit())?;
     }
-    plan.refuse_the_rest(resources)?;
     let mut unified: Vec<_> = resources.unified().iter().flatten().collect();
     unified.sort();
     for (file, value) in unified {
@@ -84,9 +75,15 @@ impl Plan<'_> {
         });
     }
 
-    pub(super) fn layout(&self, controller: &str, setting: &str) -> Result<Layout> {
+    pub(super) fn set_given(&mut self, controller: &str, file: &str, value: Option<impl ToString>) {
+        if let Some(value) = value {
+            self.set(controller, file, value);
+        }
+    }
+
+    pub(super) fn place(&self, controller: &str, setting: &str) -> Result<Place<'_>> {
         let missing = || Error::no_controller(self.view.name(), setting, controller);
-        self.view.layout(controller).ok_or_else(missing)
+        self.view.place(controller).ok_or_else(missing)
     }
 
     pub(super) fn unsupported<T>(&self, setting: &str, why: &'static str) -> Result<T> {
@@ -123,7 +120,7 @@ impl Plan<'_> {
             {
                 return self.bad(file, list);
             }
-            self.layout("cpuset", "cpuset")?;
+            self.place("cpuset", "cpuset")?;
             self.set("cpuset", file, list);
         }
         Ok(())
@@ -134,10 +131,10 @@ impl Plan<'_> {
         if !is_page_size(page_size) || limit < 0 {
             return self.bad("hugepage limit", &format!("{page_size}={limit}"));
         }
-        let file = match self.view.layout("hugetlb") {
+        let file = match self.view.place("hugetlb") {
             None => return Ok(()),
-            Some(Layout::V1) => format!("hugetlb.{page_size}.limit_in_bytes"),
-            Some(Layout::V2) => format!("hugetlb.{page_size}.max"),
+            Some(Place::V1(_)) => format!("hugetlb.{page_size}.limit_in_bytes"),
+            Some(Place::V2(_)) => format!("hugetlb.{page_size}.max"),
         };
         // Also none: a page size that this machine has not, and hybrid without delegation, where
         // nothing but a limit of its own would have enabled the controller (`apply.rs`).
@@ -145,79 +142,6 @@ impl Plan<'_> {
             return Ok(());
         }
         self.set("hugetlb", &file, limit);
-        Ok(())
-    }
-
-    fn block_io(&mut self, io: &LinuxBlockIo) -> Result<()> {
-        if *io == LinuxBlockIo::default() {
-            return Ok(());
-        }
-        if io.leaf_weight().is_some() || io.weight_device().as_ref().is_some_and(|w| !w.is_empty())
-        {
-            return self.unsupported("block I/O leaf or device weight", "not implemented");
-        }
-        let v1 = self.view.layout("blkio").is_some();
-        let controller = if v1 { "blkio" } else { "io" };
-        if let Some(weight) = io.weight().filter(|w| *w != 0) {
-            self.layout(controller, "block I/O weight")?;
-            let files: [&str; 2] = if v1 {
-                ["blkio.bfq.weight", "blkio.weight"]
-            } else {
-                ["io.bfq.weight", "io.weight"]
-            };
-            let mut there = files.into_iter();
-            let found = loop {
-                let Some(file) = there.next() else {
-                    return self.unsupported(
-                        "block I/O weight",
-                        "no I/O scheduler on this host has weights",
-                    );
-                };
-                if self.view.current(controller, file)?.is_some() {
-                    break file;
-                }
-            };
-            self.set(controller, found, weight);
-        }
-        let throttles = [
-            (io.throttle_read_bps_device(), "read_bps", "rbps"),
-            (io.throttle_write_bps_device(), "write_bps", "wbps"),
-            (io.throttle_read_iops_device(), "read_iops", "riops"),
-            (io.throttle_write_iops_device(), "write_iops", "wiops"),
-        ];
-        for (devices, v1_name, v2_name) in throttles {
-            for device in devices.iter().flatten() {
-                self.layout(controller, "block I/O limit")?;
-                let (major, minor, rate) = (device.major(), device.minor(), device.rate());
-                if v1 {
-                    let file = format!("blkio.throttle.{v1_name}_device");
-                    self.set(controller, &file, format!("{major}:{minor} {rate}"));
-                } else {
-                    let rate = if rate == 0 {
-                        "max".to_owned()
-                    } else {
-                        rate.to_string()
-                    };
-                    let line = format!("{major}:{minor} {v2_name}={rate}");
-                    self.set(controller, "io.max", line);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn refuse_the_rest(&self, resources: &LinuxResources) -> Result<()> {
-        if resources.rdma().as_ref().is_some_and(|r| !r.is_empty()) {
-            return self.unsupported("rdma limit", "not implemented");
-        }
-        let network = resources.network().as_ref();
-        let classed = network.is_some_and(|n| {
-            n.class_id().is_some_and(|id| id != 0)
-                || n.priorities().as_ref().is_some_and(|p| !p.is_empty())
-        });
-        if classed {
-            return self.unsupported("network class or priority", "not implemented");
-        }
         Ok(())
     }
 
@@ -229,20 +153,15 @@ impl Plan<'_> {
         if !file.chars().all(plain) || file.len() > 128 || value.len() > 4096 {
             return self.bad("unified", &file);
         }
-        match self.view.layout(controller) {
-            Some(Layout::V2) if file.len() > controller.len() => {
+        let why = match self.view.place(controller) {
+            Some(Place::V2(_)) if file.len() > controller.len() => {
                 self.set(controller, file, value);
-                Ok(())
+                return Ok(());
             }
-            Some(Layout::V1) => {
-                let setting = format!("unified {file}");
-                self.unsupported(&setting, "the controller is on cgroup v1")
-            }
-            _ => {
-                let setting = format!("unified {file}");
-                self.unsupported(&setting, "no such controller on this host")
-            }
-        }
+            Some(Place::V1(_)) => "the controller is on cgroup v1",
+            _ => "no such controller on this host",
+        };
+        self.unsupported(&format!("unified {file}"), why)
     }
 }
 

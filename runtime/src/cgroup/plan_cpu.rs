@@ -2,7 +2,8 @@
 //! what the parent allows.
 
 use super::error::Result;
-use super::plan::{Layout, Plan};
+use super::host::Place;
+use super::plan::Plan;
 use super::values::{max_or, weight_from_shares};
 use oci_spec::runtime::LinuxCpu;
 
@@ -11,50 +12,31 @@ impl Plan<'_> {
         let bare = cpu.shares().is_none()
             && cpu.quota().is_none()
             && cpu.period().is_none()
-            && cpu.burst().is_none()
-            && cpu.idle().is_none()
             && cpu.realtime_runtime().is_none()
             && cpu.realtime_period().is_none();
         if bare {
             return Ok(());
         }
-        match self.layout("cpu", "cpu limit")? {
-            Layout::V1 => self.cpu_v1(cpu),
-            Layout::V2 => self.cpu_v2(cpu),
+        match self.place("cpu", "cpu limit")? {
+            Place::V1(_) => self.cpu_v1(cpu),
+            Place::V2(_) => self.cpu_v2(cpu),
         }
     }
 
     fn cpu_v1(&mut self, cpu: &LinuxCpu) -> Result<()> {
-        if let Some(shares) = cpu.shares().filter(|s| *s != 0) {
-            self.set("cpu", "cpu.shares", shares);
-        }
-        if let Some(period) = cpu.realtime_period() {
-            self.set("cpu", "cpu.rt_period_us", period);
-        }
-        if let Some(runtime) = cpu.realtime_runtime() {
-            self.set("cpu", "cpu.rt_runtime_us", runtime);
-        }
+        self.set_given("cpu", "cpu.shares", cpu.shares().filter(|s| *s != 0));
+        self.set_given("cpu", "cpu.rt_period_us", cpu.realtime_period());
+        self.set_given("cpu", "cpu.rt_runtime_us", cpu.realtime_runtime());
         let quota = cpu.quota().filter(|q| *q != 0);
         let period = cpu.period().filter(|p| *p != 0);
         let period_first = match (quota, period) {
             (Some(quota), Some(period)) => self.period_goes_first(quota, period)?,
             _ => false,
         };
-        if let Some(period) = period.filter(|_| period_first) {
-            self.set("cpu", "cpu.cfs_period_us", period);
-        }
-        if let Some(quota) = quota {
-            self.set("cpu", "cpu.cfs_quota_us", quota);
-        }
-        if let Some(period) = period.filter(|_| !period_first) {
-            self.set("cpu", "cpu.cfs_period_us", period);
-        }
-        if let Some(burst) = cpu.burst() {
-            self.set("cpu", "cpu.cfs_burst_us", burst);
-        }
-        if let Some(idle) = cpu.idle() {
-            self.set("cpu", "cpu.idle", idle);
-        }
+        let period_if = |first| period.filter(|_| period_first == first);
+        self.set_given("cpu", "cpu.cfs_period_us", period_if(true));
+        self.set_given("cpu", "cpu.cfs_quota_us", quota);
+        self.set_given("cpu", "cpu.cfs_period_us", period_if(false));
         Ok(())
     }
 
@@ -80,13 +62,8 @@ impl Plan<'_> {
         if cpu.realtime_runtime().is_some() || cpu.realtime_period().is_some() {
             return self.unsupported("realtime cpu limit", "not available on cgroup v2");
         }
-        // An idle cgroup takes no weight, so idle is left first and entered last.
-        if let Some(idle) = cpu.idle().filter(|idle| *idle == 0) {
-            self.set("cpu", "cpu.idle", idle);
-        }
-        if let Some(weight) = cpu.shares().and_then(weight_from_shares) {
-            self.set("cpu", "cpu.weight", weight);
-        }
+        let weight = cpu.shares().and_then(weight_from_shares);
+        self.set_given("cpu", "cpu.weight", weight);
         let quota = cpu.quota().filter(|q| *q != 0).map(max_or);
         let period = cpu.period().filter(|p| *p != 0);
         let max = match (quota, period) {
@@ -100,15 +77,7 @@ impl Plan<'_> {
                 Some(format!("{quota} {period}"))
             }
         };
-        if let Some(max) = max {
-            self.set("cpu", "cpu.max", max);
-        }
-        if let Some(burst) = cpu.burst() {
-            self.set("cpu", "cpu.max.burst", burst);
-        }
-        if let Some(idle) = cpu.idle().filter(|idle| *idle != 0) {
-            self.set("cpu", "cpu.idle", idle);
-        }
+        self.set_given("cpu", "cpu.max", max);
         Ok(())
     }
 }

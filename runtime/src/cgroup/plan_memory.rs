@@ -1,7 +1,8 @@
 //! Pure: the memory part of a plan, in the order in which the kernel takes limit and swap.
 
 use super::error::Result;
-use super::plan::{Layout, Plan};
+use super::host::Place;
+use super::plan::Plan;
 use super::values::max_or;
 use oci_spec::runtime::LinuxMemory;
 
@@ -10,29 +11,13 @@ impl Plan<'_> {
         if *memory == LinuxMemory::default() {
             return Ok(());
         }
-        let layout = self.layout("memory", "memory limit")?;
-        if memory.check_before_update() == Some(true)
-            && let Some(limit) = memory.limit().filter(|l| *l >= 0)
-        {
-            self.refuse_below_usage(layout, limit.unsigned_abs())?;
-        }
+        let place = self.place("memory", "memory limit")?;
         if memory.use_hierarchy() == Some(false) {
             return self.unsupported("memory without hierarchy", "removed from Linux");
         }
-        match layout {
-            Layout::V1 => self.memory_v1(memory),
-            Layout::V2 => self.memory_v2(memory),
-        }
-    }
-
-    fn refuse_below_usage(&self, layout: Layout, limit: u64) -> Result<()> {
-        let file = match layout {
-            Layout::V1 => "memory.usage_in_bytes",
-            Layout::V2 => "memory.current",
-        };
-        match self.current_number("memory", file)? {
-            Some(used) if used > limit => self.bad("memory limit below what is in use", &limit),
-            _ => Ok(()),
+        match place {
+            Place::V1(_) => self.memory_v1(memory),
+            Place::V2(_) => self.memory_v2(memory),
         }
     }
 
@@ -61,27 +46,16 @@ impl Plan<'_> {
             (None, None) => None,
         };
         let swap_first = limit.is_some_and(no_room);
-        if let Some(swap) = swap.filter(|_| swap_first) {
-            self.set("memory", MEMSW, swap);
-        }
-        if let Some(limit) = limit {
-            self.set("memory", LIMIT, limit);
-        }
-        if let Some(swap) = swap.filter(|_| !swap_first) {
-            self.set("memory", MEMSW, swap);
-        }
-        if let Some(reservation) = memory.reservation() {
-            self.set("memory", "memory.soft_limit_in_bytes", reservation);
-        }
-        if let Some(tcp) = memory.kernel_tcp() {
-            self.set("memory", "memory.kmem.tcp.limit_in_bytes", tcp);
-        }
-        if let Some(swappiness) = memory.swappiness() {
-            self.set("memory", "memory.swappiness", swappiness);
-        }
-        if let Some(disabled) = memory.disable_oom_killer() {
-            self.set("memory", "memory.oom_control", u8::from(disabled));
-        }
+        let swap_if = |first| swap.filter(|_| swap_first == first);
+        let (reservation, tcp) = (memory.reservation(), memory.kernel_tcp());
+        let oom_control = memory.disable_oom_killer().map(u8::from);
+        self.set_given("memory", MEMSW, swap_if(true));
+        self.set_given("memory", LIMIT, limit);
+        self.set_given("memory", MEMSW, swap_if(false));
+        self.set_given("memory", "memory.soft_limit_in_bytes", reservation);
+        self.set_given("memory", "memory.kmem.tcp.limit_in_bytes", tcp);
+        self.set_given("memory", "memory.swappiness", memory.swappiness());
+        self.set_given("memory", "memory.oom_control", oom_control);
         Ok(())
     }
 
@@ -108,18 +82,14 @@ impl Plan<'_> {
                 }
             }
         };
-        if let Some(limit) = memory.limit() {
-            self.set("memory", "memory.max", max_or(limit));
-        }
+        self.set_given("memory", "memory.max", memory.limit().map(max_or));
         // A host without swap accounting has nothing to limit.
         if let Some(swap) = swap
             && self.view.current("memory", SWAP)?.is_some()
         {
             self.set("memory", SWAP, swap);
         }
-        if let Some(reservation) = memory.reservation() {
-            self.set("memory", "memory.low", max_or(reservation));
-        }
+        self.set_given("memory", "memory.low", memory.reservation().map(max_or));
         Ok(())
     }
 }

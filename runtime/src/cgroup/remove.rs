@@ -43,7 +43,7 @@ impl Cgroup {
             }
             if let Some(unified) = self.unified_dir() {
                 // Woken at once when the last process is gone; a zombie of v1 only is not seen here.
-                let _ = wait_unpopulated(&unified, deadline).await;
+                wait_unpopulated(&unified, deadline).await;
             }
             if !backoff.pause().await {
                 return Err(self.still_busy(wait, &busy));
@@ -54,16 +54,9 @@ impl Cgroup {
     fn still_busy(&self, after: Duration, busy: &[PathBuf]) -> Error {
         let first = busy.first().cloned().unwrap_or_default();
         let pids = io::read(&first.join("cgroup.procs")).unwrap_or_default();
-        Error::TimedOut {
-            cgroup: self.path.to_string(),
-            step: "remove",
-            after,
-            left: format!(
-                "{} is busy with {} processes",
-                first.display(),
-                io::parse_pids(&pids).len()
-            ),
-        }
+        let (first, pids) = (first.display(), io::parse_pids(&pids).len());
+        let left = format!("{first} is busy with {pids} processes");
+        self.timed_out("remove", after, left)
     }
 
     /// Climbs up while the parent carries our mark and is empty everywhere. What a kill in the middle has left

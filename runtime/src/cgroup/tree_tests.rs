@@ -86,8 +86,8 @@ fn controllers_mounted_together_share_one_hierarchy() {
     let mount = tree.below("cpu,cpuacct");
     assert_eq!(tree.host.place("cpu"), Some(Place::V1(&mount)));
     assert_eq!(tree.host.place("cpuacct"), Some(Place::V1(&mount)));
-    assert_eq!(tree.c1().join_paths().tasks.len(), 6);
-    assert_eq!(tree.c1().join_paths().unified, None);
+    assert_eq!(tree.c1().dirs().len(), 6);
+    assert_eq!(tree.c1().unified_dir(), None);
 }
 
 #[test]
@@ -109,19 +109,16 @@ fn on_hybrid_the_unified_tree_has_what_v1_has_not() {
         Some(Place::V2(&tree.below("unified")))
     );
     assert!(!tree.host.has("io"));
-    let join = tree.c1().join_paths();
-    assert_eq!(join.tasks.len(), 9);
+    let mut dirs = tree.c1().dirs();
+    let unified = tree.below("unified/kubepods/pod1/c1");
+    assert_eq!(tree.c1().unified_dir().as_ref(), Some(&unified));
+    assert_eq!(dirs.pop(), Some(unified));
+    assert_eq!(dirs.len(), 9);
+    assert!(dirs.iter().all(|dir| dir.ends_with("kubepods/pod1/c1")));
     assert!(
-        join.tasks
-            .iter()
-            .all(|t| t.ends_with("kubepods/pod1/c1/tasks"))
+        dirs.iter()
+            .any(|dir| dir.starts_with(tree.below("systemd")))
     );
-    assert!(
-        join.tasks
-            .iter()
-            .any(|t| t.starts_with(tree.below("systemd")))
-    );
-    assert_eq!(join.unified, Some(tree.below("unified/kubepods/pod1/c1")));
 }
 
 #[test]
@@ -156,7 +153,7 @@ fn create_makes_the_cgroup_in_every_hierarchy_and_again_is_no_error() {
     let tree = v2();
     let group = tree.host.container("/kubepods/pod7", "c").unwrap();
     group.create().unwrap();
-    assert!(group.exists());
+    assert!(group.dirs().iter().all(|dir| dir.is_dir()));
     group.create().unwrap();
 }
 
@@ -271,7 +268,7 @@ fn a_limit_that_fails_takes_the_earlier_ones_back() {
     let wanted = resources(serde_json::json!({
         "memory": {"limit": 4096}, "cpu": {"quota": 5000}, "pids": {"limit": 5}
     }));
-    assert!(tree.c1().update(&wanted).is_err());
+    assert!(tree.c1().write_limits(&wanted).is_err());
     assert_eq!(tree.read("kubepods/pod1/c1/memory.max"), "max");
     assert_eq!(tree.read("kubepods/pod1/c1/cpu.max"), "max 100000");
 }
@@ -280,7 +277,7 @@ fn a_limit_that_fails_takes_the_earlier_ones_back() {
 fn a_missing_controller_is_named_before_anything_is_written() {
     let tree = v1();
     let wanted = resources(serde_json::json!({"pids": {"limit": 5}, "memory": {"limit": 1}}));
-    let error = tree.c1().update(&wanted).unwrap_err().to_string();
+    let error = tree.c1().write_limits(&wanted).unwrap_err().to_string();
     assert_eq!(
         error,
         "cgroup /kubepods/pod1/c1: pids limit: the pids controller is not available"

@@ -75,11 +75,8 @@ pub fn warn_of(host: &HostFacts) {
         };
         tracing::warn!("SELinux: containers run without labels{refused}: {why}");
     }
-    if let Some(apparmor) = host.apparmor.as_ref().filter(|a| !a.problem.is_empty()) {
-        tracing::warn!(
-            "AppArmor: no default profile, containers run without one: {}",
-            apparmor.problem
-        );
+    if let Some(Err(problem)) = &host.apparmor {
+        tracing::warn!("AppArmor: no default profile, containers run without one: {problem}");
     }
 }
 

@@ -10,10 +10,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{oci::AppArmorFacts, replace, store};
+use crate::{replace, store};
 
 /// The name under which the kernel has our profile.
-pub const DEFAULT_PROFILE: &str = "cairn-default";
+const DEFAULT_PROFILE: &str = "cairn-default";
 const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
 const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 const PARSER: &str = "apparmor_parser";
@@ -27,21 +27,10 @@ const PROFILE_TEXT: &str = include_str!("cairn-default.apparmor");
 const OWN_LABEL: &str = "  # (cairn's own label)\n";
 
 /// `None` where the kernel has no AppArmor. Loads our profile; where that fails, says why.
-pub fn facts(dir: &Path) -> Option<AppArmorFacts> {
+pub fn facts(dir: &Path) -> Option<Result<String, String>> {
     let enabled = fs::read_to_string(ENABLED).ok()?;
-    if !enabled.starts_with('Y') {
-        return None;
-    }
-    Some(match load(dir) {
-        Ok(()) => AppArmorFacts {
-            default_profile: Some(DEFAULT_PROFILE.to_owned()),
-            problem: String::new(),
-        },
-        Err(problem) => AppArmorFacts {
-            default_profile: None,
-            problem,
-        },
-    })
+    let loaded = || load(dir).map(|()| DEFAULT_PROFILE.to_owned());
+    enabled.starts_with('Y').then(loaded)
 }
 
 /// Whether the kernel has a profile of this name now.

@@ -8,79 +8,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use oci_spec::runtime::Spec;
-
 use crate::oci::{
-    BindSource, CdiFile, CdiInjector, CdiRegistry, CdiResolver, HostDevice, HostFacts, HostView,
-    SpecError,
+    CdiFile, CdiRegistry,
     cdi::{DIRECTORIES, MAX_FILE},
 };
 
 /// More files than this in one directory are not read.
 const MAX_FILES: usize = 256;
 
-/// Resolves devices from the files of the host.
-pub struct HostCdi<'a> {
-    directories: Vec<PathBuf>,
-    host: &'a HostFacts,
-    view: &'a dyn HostView,
+/// The devices of the directories that every runtime looks at.
+pub fn registry() -> CdiRegistry {
+    load(&DIRECTORIES.map(PathBuf::from))
 }
 
-impl<'a> HostCdi<'a> {
-    /// With the directories that every runtime looks at.
-    pub fn new(host: &'a HostFacts, view: &'a dyn HostView) -> Self {
-        Self {
-            directories: DIRECTORIES.map(PathBuf::from).to_vec(),
-            host,
-            view,
-        }
+fn load(directories: &[PathBuf]) -> CdiRegistry {
+    let (registry, warnings) = CdiRegistry::load(&read(directories));
+    for warning in warnings {
+        tracing::warn!(%warning, "cdi");
     }
-}
-
-impl CdiResolver for HostCdi<'_> {
-    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError> {
-        let (registry, warnings) = CdiRegistry::load(&read(&self.directories));
-        for warning in warnings {
-            tracing::warn!(%warning, "cdi");
-        }
-        let injector = CdiInjector {
-            registry: &registry,
-            host: self.host,
-            view: self.view,
-        };
-        injector.inject(names, spec)
-    }
-}
-
-/// A view of the host that also resolves CDI devices.
-pub struct WithCdi<'a> {
-    pub cdi: HostCdi<'a>,
-}
-
-impl HostView for WithCdi<'_> {
-    fn bind_source(&self, host_path: &str) -> Option<BindSource> {
-        self.cdi.view.bind_source(host_path)
-    }
-
-    fn devices(&self, host_path: &str) -> Vec<HostDevice> {
-        self.cdi.view.devices(host_path)
-    }
-
-    fn has_apparmor_profile(&self, name: &str) -> bool {
-        self.cdi.view.has_apparmor_profile(name)
-    }
-
-    fn knows_selinux_label(&self, label: &str) -> bool {
-        self.cdi.view.knows_selinux_label(label)
-    }
-
-    fn in_rootfs(&self, container_path: &str) -> String {
-        self.cdi.view.in_rootfs(container_path)
-    }
-
-    fn cdi(&self) -> Option<&dyn CdiResolver> {
-        Some(&self.cdi)
-    }
+    registry
 }
 
 /// The files of all directories, each directory in order of names; one that is not there has none.
@@ -130,18 +76,7 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct NoView;
-
-    impl HostView for NoView {
-        fn bind_source(&self, _: &str) -> Option<BindSource> {
-            None
-        }
-
-        fn devices(&self, _: &str) -> Vec<HostDevice> {
-            Vec::new()
-        }
-    }
+    use crate::oci::SpecError;
 
     fn file(value: &str) -> String {
         format!(
@@ -155,35 +90,23 @@ mod tests {
             tempfile::tempdir().expect("dir"),
             tempfile::tempdir().expect("dir"),
         );
-        let host = HostFacts::default();
-        let cdi = HostCdi {
-            directories: vec![
-                low.path().to_owned(),
-                high.path().to_owned(),
-                "/nowhere".into(),
-            ],
-            host: &host,
-            view: &NoView,
-        };
-        let view = WithCdi { cdi };
+        let directories = [
+            low.path().to_owned(),
+            high.path().to_owned(),
+            "/nowhere".into(),
+        ];
         let env = || {
-            let mut spec = Spec::default();
-            let names = ["v.com/c=d".to_owned()];
-            view.cdi().expect("a resolver").inject(&names, &mut spec)?;
-            Ok::<_, SpecError>(
-                spec.process()
-                    .as_ref()
-                    .and_then(|p| p.env().clone())
-                    .unwrap_or_default(),
-            )
+            let registry = load(&directories);
+            let edits = registry.edits(&["v.com/c=d".to_owned()])?;
+            Ok::<_, SpecError>(edits.iter().flat_map(|e| e.env.clone()).collect::<Vec<_>>())
         };
         assert!(env().is_err());
         fs::write(low.path().join("a.json"), file("low")).expect("written");
-        assert!(env().expect("resolved").contains(&"FROM=low".to_owned()));
+        assert_eq!(env().expect("resolved"), ["FROM=low"]);
         fs::write(high.path().join("b.yaml"), file("high")).expect("written");
         fs::write(high.path().join("b.txt"), "not CDI").expect("written");
         fs::create_dir(high.path().join("dir.json")).expect("made");
         fs::write(high.path().join("binary.json"), b"\xff").expect("written");
-        assert!(env().expect("resolved").contains(&"FROM=high".to_owned()));
+        assert_eq!(env().expect("resolved"), ["FROM=high"]);
     }
 }

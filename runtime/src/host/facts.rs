@@ -8,10 +8,10 @@ use std::{
 
 use rustix::fs::{major, minor};
 
-use super::{apparmor, selinux};
+use super::{apparmor, cdi, selinux};
 use crate::{
     cgroup, detached,
-    oci::{BindSource, CgroupMode, HostDevice, HostFacts, HostView, Propagation},
+    oci::{BindSource, CdiRegistry, HostDevice, HostFacts, HostView, Propagation},
 };
 
 /// Nodes below one directory that are listed at most.
@@ -35,14 +35,9 @@ pub fn facts(
     no_user_namespaces: Option<String>,
     apparmor_dir: &Path,
 ) -> io::Result<HostFacts> {
-    let mode = match cgroups.mode() {
-        cgroup::Mode::V1 => CgroupMode::V1,
-        cgroup::Mode::Hybrid => CgroupMode::Hybrid,
-        cgroup::Mode::V2 => CgroupMode::V2,
-    };
     Ok(HostFacts {
         capabilities: own_capabilities(&fs::read_to_string("/proc/self/status")?),
-        cgroup: mode,
+        cgroup_v1: cgroups.mode() != cgroup::Mode::V2,
         hugetlb: cgroups.has("hugetlb"),
         swap: cgroups.counts_swap(),
         realtime: cgroups.schedules_realtime(),
@@ -139,6 +134,10 @@ impl HostView for View {
 
     fn knows_selinux_label(&self, label: &str) -> bool {
         selinux::is_known(label)
+    }
+
+    fn cdi(&self) -> CdiRegistry {
+        cdi::registry()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::oci::{SelinuxContexts, SelinuxFacts};
+use crate::oci::{SelinuxFacts, SelinuxLabels};
 
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
 /// What is written here must be a label of the loaded policy.
@@ -43,7 +43,7 @@ fn look_up(label: &str) -> io::Result<()> {
     file.write_all(label.as_bytes())
 }
 
-fn known(contexts: SelinuxContexts) -> Result<SelinuxContexts, String> {
+fn known(contexts: SelinuxLabels) -> Result<SelinuxLabels, String> {
     for label in [&contexts.process, &contexts.file] {
         look_up(label).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidInput => {
@@ -56,7 +56,7 @@ fn known(contexts: SelinuxContexts) -> Result<SelinuxContexts, String> {
 }
 
 /// What the installed policy says that containers get.
-fn contexts(config: &Path) -> Result<SelinuxContexts, String> {
+fn contexts(config: &Path) -> Result<SelinuxLabels, String> {
     let read = |path: &Path| {
         fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))
     };
@@ -70,7 +70,7 @@ fn contexts(config: &Path) -> Result<SelinuxContexts, String> {
         let label = value(&text, key).map(str::to_owned);
         label.ok_or_else(|| format!("{}: {key} is not set", path.display()))
     };
-    Ok(SelinuxContexts {
+    Ok(SelinuxLabels {
         process: label("process")?,
         file: label("file")?,
     })

@@ -6,6 +6,7 @@ use proto_cri::v1::{SecurityProfile, security_profile::ProfileType};
 use super::{
     error::SpecError,
     facts::{HostFacts, HostView},
+    seccomp::profile_type,
 };
 
 const FIELD: &str = "linux.security_context.apparmor";
@@ -29,7 +30,7 @@ pub fn profile(
         Some(profile) => from_field(profile)?,
         None => from_old(old)?,
     };
-    let Some(facts) = &host.apparmor else {
+    let Some(ours) = &host.apparmor else {
         return match choice {
             Choice::Named(name) => Err(SpecError::unsupported(
                 FIELD,
@@ -43,13 +44,13 @@ pub fn profile(
     if privileged {
         return Ok(None);
     }
-    let name = match (choice, facts.default_profile.as_deref()) {
-        (Choice::Unconfined, _) | (Choice::Absent, None) => return Ok(None),
-        (Choice::Absent | Choice::Default, Some(ours)) => ours,
-        (Choice::Default, None) => {
+    let name = match (choice, ours) {
+        (Choice::Unconfined, _) | (Choice::Absent, Err(_)) => return Ok(None),
+        (Choice::Absent | Choice::Default, Ok(ours)) => ours,
+        (Choice::Default, Err(problem)) => {
             return Err(SpecError::unsupported(
                 FIELD,
-                format!("the runtime's default profile: {}", facts.problem),
+                format!("the runtime's default profile: {problem}"),
             ));
         }
         (Choice::Named(name), _) => name,
@@ -58,7 +59,7 @@ pub fn profile(
     if view.has_apparmor_profile(name) {
         return Ok(Some(name.to_owned()));
     }
-    let advice = if facts.default_profile.as_deref() == Some(name) {
+    let advice = if ours.as_deref() == Ok(name) {
         "cairn loads it when it starts"
     } else {
         "apparmor_parser -r loads it"
@@ -71,19 +72,13 @@ pub fn profile(
 
 fn from_field(profile: &SecurityProfile) -> Result<Choice<'_>, SpecError> {
     let reference = profile.localhost_ref.as_str();
-    let kind = ProfileType::try_from(profile.profile_type)
-        .map_err(|_| SpecError::invalid(FIELD, format!("unknown type {}", profile.profile_type)))?;
-    match kind {
+    match profile_type(profile, FIELD)? {
         ProfileType::Localhost if reference.is_empty() => Err(SpecError::invalid(
             FIELD,
             "type Localhost without localhost_ref",
         )),
         ProfileType::Localhost => Ok(Choice::Named(
             reference.strip_prefix("localhost/").unwrap_or(reference),
-        )),
-        _ if !reference.is_empty() => Err(SpecError::invalid(
-            FIELD,
-            "localhost_ref with a type other than Localhost",
         )),
         ProfileType::Unconfined => Ok(Choice::Unconfined),
         ProfileType::RuntimeDefault => Ok(Choice::Default),
@@ -108,7 +103,7 @@ fn from_old(text: &str) -> Result<Choice<'_>, SpecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oci::facts::{AppArmorFacts, BindSource, HostDevice};
+    use crate::oci::facts::{BindSource, HostDevice};
 
     /// A kernel with our own profile and one more.
     struct Loaded;
@@ -138,10 +133,7 @@ mod tests {
 
     fn host() -> HostFacts {
         HostFacts {
-            apparmor: Some(AppArmorFacts {
-                default_profile: Some("cairn-default".to_owned()),
-                problem: String::new(),
-            }),
+            apparmor: Some(Ok("cairn-default".to_owned())),
             ..HostFacts::default()
         }
     }
@@ -213,9 +205,7 @@ mod tests {
     #[test]
     fn our_own_profile_that_could_not_be_loaded_is_refused_to_those_who_ask_for_it() {
         let mut host = host();
-        let facts = host.apparmor.as_mut().expect("there");
-        facts.default_profile = None;
-        facts.problem = "apparmor_parser: not found".to_owned();
+        host.apparmor = Some(Err("apparmor_parser: not found".to_owned()));
         let refused = ask(None, "runtime/default", false, &host).expect_err("refused");
         assert!(refused.to_string().contains("apparmor_parser: not found"));
         assert_eq!(ask(None, "", false, &host), Ok(None));

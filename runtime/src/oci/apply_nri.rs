@@ -10,11 +10,10 @@ use super::{
     apply_nri_linux as linux, apply_nri_mounts as mounts, apply_nri_process as process,
     apply_nri_scheduling as scheduling, apply_nri_seccomp as seccomp,
     base::{linux_of, process_of},
-    cdi, devices,
+    cdi_apply, devices,
     error::SpecError,
-    facts::{CdiResolver, HostFacts, HostView, Policy},
-    nri_limits,
-    nri_resources::{BlockIoClasses, SwapRule, merge},
+    facts::{HostFacts, HostView, Policy},
+    limits, nri_limits,
 };
 
 /// Context in which an adjustment is applied.
@@ -22,10 +21,6 @@ pub struct ApplyContext<'a> {
     pub host: &'a HostFacts,
     pub policy: &'a Policy,
     pub view: &'a dyn HostView,
-    /// `None` refuses CDI devices.
-    pub cdi: Option<&'a dyn CdiResolver>,
-    /// `None` refuses block I/O classes.
-    pub blockio: Option<&'a dyn BlockIoClasses>,
 }
 
 /// Applies the adjustment in the order of NRI-700.
@@ -45,7 +40,7 @@ pub fn apply_adjustment(
     process::hooks(&mut new, adjust.hooks.as_ref())?;
     process::hook_programs(adjust.hooks.as_ref(), context.view)?;
     let devices: Vec<String> = adjust.cdi_devices.iter().map(|d| d.name.clone()).collect();
-    cdi::inject(&mut new, &devices, context.cdi, "adjust.CDI_devices")?;
+    cdi_apply::inject(&mut new, &devices, context.host, context.view)?;
     if let Some(asked) = &adjust.linux {
         linux_section(&mut new, asked, context)?;
     }
@@ -78,7 +73,7 @@ fn linux_section(
     linux::net_devices(spec, &asked.net_devices)?;
     scheduling::memory_policy(spec, asked.memory_policy.as_ref())?;
     if let Some(resources) = &asked.resources {
-        limits(spec, resources, context)?;
+        apply_limits(spec, resources, context)?;
     }
     if asked.scheduler.is_some() {
         scheduling::check_realtime(spec, context.host)?;
@@ -89,8 +84,8 @@ fn linux_section(
     Ok(())
 }
 
-/// Limits, then the block I/O class, then the RDT class; absent means untouched, empty means removed.
-fn limits(
+/// Limits, then the RDT class: absent means untouched, empty means removed. No host has block I/O classes yet.
+fn apply_limits(
     spec: &mut Spec,
     asked: &nri::LinuxResources,
     context: &ApplyContext<'_>,
@@ -98,15 +93,13 @@ fn limits(
     nri_limits::check(asked, context.host)?;
     let linux = linux_of(spec);
     let mut resources = linux.resources().clone().unwrap_or_default();
-    merge(
-        &mut resources,
-        asked,
-        context.host,
-        context.policy,
-        SwapRule::Limit,
-    )?;
-    if let Some(class) = &asked.blockio_class {
-        blockio(&mut resources, &class.value, context.blockio)?;
+    let (host, policy) = (context.host, context.policy);
+    limits::merge(&mut resources, asked, host, policy, &limits::ADJUSTMENT)?;
+    if let Some(class) = asked.blockio_class.as_ref().filter(|c| !c.value.is_empty()) {
+        return Err(SpecError::unsupported(
+            "adjust.linux.resources.blockio_class",
+            format!("no class {:?} on this host", class.value),
+        ));
     }
     if resources != LinuxResources::default() || linux.resources().is_some() {
         linux.set_resources(Some(resources));
@@ -123,24 +116,5 @@ fn limits(
             linux.set_intel_rdt(Some(rdt));
         }
     }
-    Ok(())
-}
-
-fn blockio(
-    resources: &mut LinuxResources,
-    class: &str,
-    classes: Option<&dyn BlockIoClasses>,
-) -> Result<(), SpecError> {
-    if class.is_empty() {
-        resources.set_block_io(None);
-        return Ok(());
-    }
-    let found = classes.and_then(|c| c.blockio(class)).ok_or_else(|| {
-        SpecError::unsupported(
-            "adjust.linux.resources.blockio_class",
-            format!("no class {class:?} on this host"),
-        )
-    })?;
-    resources.set_block_io(Some(found));
     Ok(())
 }

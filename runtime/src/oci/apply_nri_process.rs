@@ -156,32 +156,22 @@ pub fn hooks(spec: &mut Spec, asked: Option<&nri::Hooks>) -> Result<(), SpecErro
 
 fn append(list: &mut Option<Vec<Hook>>, asked: &[nri::Hook]) -> Result<(), SpecError> {
     for hook in asked {
-        if !hook.path.starts_with('/') || hook.path.contains('\0') {
-            return Err(SpecError::invalid(
-                "adjust.hooks",
-                format!("{:?} must be absolute", hook.path),
-            ));
+        let path = &hook.path;
+        let wrong = |cause: String| Err(SpecError::invalid("adjust.hooks", cause));
+        if !path.starts_with('/') || path.contains('\0') {
+            return wrong(format!("{path:?} must be absolute"));
         }
         let mut texts = hook.args.iter().chain(&hook.env);
         if texts.any(|text| text.contains('\0')) {
-            return Err(SpecError::invalid(
-                "adjust.hooks",
-                format!("{}: a NUL byte in its arguments or variables", hook.path),
-            ));
+            return wrong(format!("{path}: a NUL byte in its arguments or variables"));
         }
-        let variable = |text: &&String| text.find('=').is_none_or(|at| at == 0);
-        if hook.env.iter().any(|text| variable(&text)) {
-            return Err(SpecError::invalid(
-                "adjust.hooks",
-                format!("{}: a variable that is not NAME=value", hook.path),
-            ));
+        let nameless = |text: &String| text.find('=').is_none_or(|at| at == 0);
+        if hook.env.iter().any(nameless) {
+            return wrong(format!("{path}: a variable that is not NAME=value"));
         }
         let timeout = hook.timeout.as_ref().map(|t| t.value);
         if timeout.is_some_and(|t| t <= 0) {
-            return Err(SpecError::invalid(
-                "adjust.hooks",
-                format!("{}: a timeout must be above zero", hook.path),
-            ));
+            return wrong(format!("{path}: a timeout must be above zero"));
         }
         let mut oci = Hook::default();
         oci.set_path(hook.path.clone().into());

@@ -22,21 +22,14 @@ pub fn io_priority(spec: &mut Spec, asked: Option<&nri::LinuxIoPriority>) -> Res
     let Some(asked) = asked else {
         return Ok(());
     };
-    let class = match nri::IoPrioClass::try_from(asked.class) {
-        Ok(nri::IoPrioClass::IoprioClassNone) => {
-            process_of(spec).set_io_priority(None);
-            return Ok(());
-        }
-        Ok(nri::IoPrioClass::IoprioClassRt) => IOPriorityClass::IoprioClassRt,
-        Ok(nri::IoPrioClass::IoprioClassBe) => IOPriorityClass::IoprioClassBe,
-        Ok(nri::IoPrioClass::IoprioClassIdle) => IOPriorityClass::IoprioClassIdle,
-        Err(_) => {
-            return Err(SpecError::invalid(
-                FIELD,
-                format!("unknown class {}", asked.class),
-            ));
-        }
-    };
+    let class = nri::IoPrioClass::try_from(asked.class).ok();
+    if class == Some(nri::IoPrioClass::IoprioClassNone) {
+        process_of(spec).set_io_priority(None);
+        return Ok(());
+    }
+    let class: IOPriorityClass = class
+        .and_then(|class| class.as_str_name().parse().ok())
+        .ok_or_else(|| SpecError::invalid(FIELD, format!("unknown class {}", asked.class)))?;
     if !(0..=7).contains(&asked.priority) {
         return Err(out_of_range(FIELD, asked.priority.into(), 0, 7));
     }
@@ -208,7 +201,7 @@ pub fn memory_policy(
     }
     let nodes = match asked.nodes.as_str() {
         "" => None,
-        nodes => Some(super::resources::cpuset(nodes, "nodes").map_err(|_| {
+        nodes => Some(super::limits::cpuset(nodes).ok_or_else(|| {
             SpecError::invalid(
                 FIELD,
                 format!("invalid list of nodes {nodes:?} (example: 0-1)"),

@@ -1,4 +1,4 @@
-//! Basis of every spec: constructors for OCI values, the default mounts, paths by text.
+//! Basis of every spec: constructors for OCI values, paths by text.
 
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,11 @@ pub fn mount(destination: &str, kind: &str, source: impl AsRef<Path>, options: &
     mount.set_source(Some(source.as_ref().to_owned()).filter(|s| !s.as_os_str().is_empty()));
     mount.set_options(Some(options.iter().map(|o| (*o).to_owned()).collect()));
     mount
+}
+
+/// A file system of the kernel's own, which has its kind for a source.
+pub fn kernel_mount(destination: &str, kind: &str, options: &[&str]) -> Mount {
+    mount(destination, kind, kind, options)
 }
 
 /// A namespace of its own (`None`) or one to join.
@@ -87,77 +92,6 @@ pub fn empty_process() -> Process {
     process.set_capabilities(None);
     process.set_rlimits(None);
     process
-}
-
-/// Parameters of the default mounts.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DefaultMounts {
-    /// `/sys` and `/sys/fs/cgroup` writable (CRI-218).
-    pub privileged: bool,
-    /// A sysfs of the host's network cannot be mounted in a user namespace: bind it (CRI-225).
-    pub bind_sys: bool,
-    /// `rro` is known to the kernel.
-    pub recursive_readonly: bool,
-    /// The group of terminals, 5, has an id in the user namespace.
-    pub tty_group: bool,
-}
-
-/// `/proc`, `/dev`, `/dev/pts`, `/dev/mqueue`, `/sys`, `/sys/fs/cgroup` (CRI-240). No `/run`.
-pub fn default_mounts(facts: DefaultMounts) -> Vec<Mount> {
-    let mut pts = vec![
-        "nosuid",
-        "noexec",
-        "newinstance",
-        "ptmxmode=0666",
-        "mode=0620",
-    ];
-    if facts.tty_group {
-        pts.push("gid=5");
-    }
-    let access = if facts.privileged { "rw" } else { "ro" };
-    let sys = if facts.bind_sys {
-        let readonly = if facts.recursive_readonly {
-            "rro"
-        } else {
-            "ro"
-        };
-        mount(
-            "/sys",
-            "bind",
-            "/sys",
-            &["rbind", "rprivate", "nosuid", "noexec", "nodev", readonly],
-        )
-    } else {
-        mount(
-            "/sys",
-            "sysfs",
-            "sysfs",
-            &["nosuid", "noexec", "nodev", access],
-        )
-    };
-    vec![
-        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
-        mount(
-            "/dev",
-            "tmpfs",
-            "tmpfs",
-            &["nosuid", "strictatime", "mode=755", "size=65536k"],
-        ),
-        mount("/dev/pts", "devpts", "devpts", &pts),
-        mount(
-            "/dev/mqueue",
-            "mqueue",
-            "mqueue",
-            &["nosuid", "noexec", "nodev"],
-        ),
-        sys,
-        mount(
-            "/sys/fs/cgroup",
-            "cgroup",
-            "cgroup",
-            &["nosuid", "noexec", "nodev", "relatime", access],
-        ),
-    ]
 }
 
 /// The key of an adjustment's entry, and whether the entry removes what it names.

@@ -1,14 +1,13 @@
 //! CDI, the Container Device Interface (CRI-227): vendors' files say what a device named
-//! `vendor/class=name` adds to a container. Here: names, files as texts, who wins, and the refusal where
-//! CDI is off; the edits themselves are in `cdi_apply`.
+//! `vendor/class=name` adds to a container. Here: names, files as texts, and who wins; the edits
+//! themselves are in `cdi_apply`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use oci_spec::runtime::Spec;
 use proto_cri::v1::ContainerConfig;
 use serde::Deserialize;
 
-use super::{error::SpecError, facts::CdiResolver};
+use super::error::SpecError;
 
 /// Directories of CDI files; the later one wins (CRI-227).
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
@@ -198,7 +197,7 @@ impl CdiRegistry {
 
     /// The edits for these devices in order, those of a file before its first device. An error names
     /// every device that there is not.
-    pub(super) fn edits(&self, names: &[String]) -> Result<Vec<&Edits>, SpecError> {
+    pub(crate) fn edits(&self, names: &[String]) -> Result<Vec<&Edits>, SpecError> {
         let mut edits = Vec::new();
         let mut files = BTreeSet::new();
         let mut seen = BTreeSet::new();
@@ -285,23 +284,6 @@ pub fn cdi_names(config: &ContainerConfig) -> Result<Vec<String>, SpecError> {
         }
     }
     Ok(names)
-}
-
-/// Puts these devices into a spec. Without a resolver they are refused: `field` is where they were asked for.
-pub(super) fn inject(
-    spec: &mut Spec,
-    names: &[String],
-    resolver: Option<&dyn CdiResolver>,
-    field: &str,
-) -> Result<(), SpecError> {
-    match resolver {
-        _ if names.is_empty() => Ok(()),
-        Some(resolver) => resolver.inject(names, spec),
-        None => Err(SpecError::unsupported(
-            field,
-            format!("{} cannot be resolved: CDI is off", names.join(", ")),
-        )),
-    }
 }
 
 fn is_qualified(name: &str) -> bool {

@@ -7,130 +7,133 @@ use super::{
     apply_nri_linux::{check_rdt, put_device},
     apply_nri_process,
     base::{clean_path, depth, linux_of, mount, process_of},
-    cdi::{CdiHook, CdiMount, CdiRdt, CdiRegistry, DeviceNode, Edits, NetDevice},
+    cdi::{CdiHook, CdiMount, CdiRdt, DeviceNode, Edits, NetDevice},
     devices::kind_of,
     error::SpecError,
-    facts::{CdiResolver, HostDevice, HostFacts, HostView},
+    facts::{HostDevice, HostFacts, HostView},
     process::name_of,
 };
 
 const FIELD: &str = "CDI_devices";
 
-/// A registry with what it takes to complete device nodes.
-pub struct CdiInjector<'a> {
-    pub registry: &'a CdiRegistry,
-    pub host: &'a HostFacts,
-    pub view: &'a dyn HostView,
+/// Puts these devices of the host into a spec: all at once, so that what several share is added once. An error names every
+/// device that there is not; the spec may have been changed in part.
+pub(super) fn inject(
+    spec: &mut Spec,
+    names: &[String],
+    host: &HostFacts,
+    view: &dyn HostView,
+) -> Result<(), SpecError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let registry = view.cdi();
+    let all = registry.edits(names)?;
+    for edits in &all {
+        apply(spec, edits, host, view)?;
+    }
+    if all.iter().any(|edits| !edits.mounts.is_empty())
+        && let Some(mounts) = spec.mounts_mut()
+    {
+        mounts.sort_by_key(|m| depth(&m.destination().to_string_lossy()));
+    }
+    Ok(())
 }
 
-impl CdiResolver for CdiInjector<'_> {
-    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError> {
-        let all = self.registry.edits(names)?;
-        for edits in &all {
-            self.apply(spec, edits)?;
-        }
-        if all.iter().any(|edits| !edits.mounts.is_empty())
-            && let Some(mounts) = spec.mounts_mut()
-        {
-            mounts.sort_by_key(|m| depth(&m.destination().to_string_lossy()));
-        }
-        Ok(())
+fn apply(
+    spec: &mut Spec,
+    edits: &Edits,
+    host: &HostFacts,
+    view: &dyn HostView,
+) -> Result<(), SpecError> {
+    for entry in &edits.env {
+        set_env(process_of(spec), entry)?;
     }
+    for node in &edits.device_nodes {
+        add_device(spec, node, view)?;
+    }
+    for device in &edits.net_devices {
+        net_device(spec, device)?;
+    }
+    for mount in &edits.mounts {
+        add_mount(spec, mount)?;
+    }
+    for hook in &edits.hooks {
+        add_hook(spec, hook)?;
+    }
+    if let Some(rdt) = &edits.intel_rdt {
+        set_rdt(spec, rdt, host)?;
+    }
+    add_gids(process_of(spec), &edits.additional_gids);
+    Ok(())
 }
 
-impl CdiInjector<'_> {
-    fn apply(&self, spec: &mut Spec, edits: &Edits) -> Result<(), SpecError> {
-        for entry in &edits.env {
-            set_env(process_of(spec), entry)?;
-        }
-        for node in &edits.device_nodes {
-            self.device(spec, node)?;
-        }
-        for device in &edits.net_devices {
-            net_device(spec, device)?;
-        }
-        for mount in &edits.mounts {
-            add_mount(spec, mount)?;
-        }
-        for hook in &edits.hooks {
-            add_hook(spec, hook)?;
-        }
-        if let Some(rdt) = &edits.intel_rdt {
-            set_rdt(spec, rdt, self.host)?;
-        }
-        add_gids(process_of(spec), &edits.additional_gids);
-        Ok(())
+/// Type and numbers that a vendor leaves out are those of the host's node; a node without an
+/// owner belongs to the container's user.
+fn add_device(spec: &mut Spec, asked: &DeviceNode, view: &dyn HostView) -> Result<(), SpecError> {
+    let wrong =
+        |cause: &str| SpecError::invalid(FIELD, format!("device node {:?}: {cause}", asked.path));
+    if !asked.path.starts_with('/') || asked.path.contains('\0') {
+        return Err(wrong("must be absolute"));
     }
-
-    /// Type and numbers that a vendor leaves out are those of the host's node; a node without an
-    /// owner belongs to the container's user.
-    fn device(&self, spec: &mut Spec, asked: &DeviceNode) -> Result<(), SpecError> {
-        let wrong = |cause: &str| {
-            SpecError::invalid(FIELD, format!("device node {:?}: {cause}", asked.path))
-        };
-        if !asked.path.starts_with('/') || asked.path.contains('\0') {
-            return Err(wrong("must be absolute"));
-        }
-        let host_path = if asked.host_path.is_empty() {
-            &asked.path
-        } else {
-            &asked.host_path
-        };
-        let given = asked.kind.chars().next();
-        let complete =
-            given == Some('p') || (given.is_some() && (asked.major, asked.minor) != (0, 0));
-        let found = if complete {
-            None
-        } else {
-            self.view.devices(host_path).into_iter().next()
-        };
-        if !complete && found.is_none() {
-            return Err(wrong("is not a device on this host"));
-        }
-        let kind = given
-            .or(found.as_ref().map(|d| d.kind))
-            .filter(|_| asked.kind.len() <= 1);
-        let kind = kind
-            .and_then(kind_of)
-            .ok_or_else(|| wrong("must have a device type"))?;
-        if found
-            .as_ref()
-            .is_some_and(|d| kind_of(d.kind) != Some(kind))
-        {
-            return Err(wrong("is of another type on this host"));
-        }
-        let permissions = if asked.permissions.is_empty() {
-            "rwm"
-        } else {
-            &asked.permissions
-        };
-        if !permissions.chars().all(|c| "rwm".contains(c)) {
-            return Err(wrong("has invalid permissions (must be of \"rwm\")"));
-        }
-        let number = |given: i64, of: fn(&HostDevice) -> i64| found.as_ref().map_or(given, of);
-        let (major, minor) = (
-            number(asked.major, |d| d.major),
-            number(asked.minor, |d| d.minor),
-        );
-        let user = process_of(spec).user().clone();
-        let owner = |given: Option<u32>, own: u32| given.or((own != 0).then_some(own));
-
-        let mut device = LinuxDevice::default();
-        device.set_path(clean_path(&asked.path).into());
-        device.set_typ(kind);
-        device.set_major(major);
-        device.set_minor(minor);
-        device.set_file_mode(
-            asked
-                .file_mode
-                .map(|mode| mode & 0o7777)
-                .or(found.as_ref().map(|d| d.mode)),
-        );
-        device.set_uid(owner(asked.uid, user.uid()));
-        device.set_gid(owner(asked.gid, user.gid()));
-        put_device(linux_of(spec), device, permissions);
-        Ok(())
+    let host_path = if asked.host_path.is_empty() {
+        &asked.path
+    } else {
+        &asked.host_path
+    };
+    let given = asked.kind.chars().next();
+    let complete = given == Some('p') || (given.is_some() && (asked.major, asked.minor) != (0, 0));
+    let found = if complete {
+        None
+    } else {
+        view.devices(host_path).into_iter().next()
+    };
+    if !complete && found.is_none() {
+        return Err(wrong("is not a device on this host"));
     }
+    let kind = given
+        .or(found.as_ref().map(|d| d.kind))
+        .filter(|_| asked.kind.len() <= 1);
+    let kind = kind
+        .and_then(kind_of)
+        .ok_or_else(|| wrong("must have a device type"))?;
+    if found
+        .as_ref()
+        .is_some_and(|d| kind_of(d.kind) != Some(kind))
+    {
+        return Err(wrong("is of another type on this host"));
+    }
+    let permissions = if asked.permissions.is_empty() {
+        "rwm"
+    } else {
+        &asked.permissions
+    };
+    if !permissions.chars().all(|c| "rwm".contains(c)) {
+        return Err(wrong("has invalid permissions (must be of \"rwm\")"));
+    }
+    let number = |given: i64, of: fn(&HostDevice) -> i64| found.as_ref().map_or(given, of);
+    let (major, minor) = (
+        number(asked.major, |d| d.major),
+        number(asked.minor, |d| d.minor),
+    );
+    let user = process_of(spec).user().clone();
+    let owner = |given: Option<u32>, own: u32| given.or((own != 0).then_some(own));
+
+    let mut device = LinuxDevice::default();
+    device.set_path(clean_path(&asked.path).into());
+    device.set_typ(kind);
+    device.set_major(major);
+    device.set_minor(minor);
+    device.set_file_mode(
+        asked
+            .file_mode
+            .map(|mode| mode & 0o7777)
+            .or(found.as_ref().map(|d| d.mode)),
+    );
+    device.set_uid(owner(asked.uid, user.uid()));
+    device.set_gid(owner(asked.gid, user.gid()));
+    put_device(linux_of(spec), device, permissions);
+    Ok(())
 }
 
 /// Never shows the value.

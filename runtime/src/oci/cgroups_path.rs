@@ -12,22 +12,10 @@ const SCOPE_PREFIX: &str = "cairn";
 
 /// The `cgroupsPath` of a pod's leaf `id`.
 pub fn of_pod(sandbox: &SandboxFacts, policy: &Policy, id: &str) -> Result<String, SpecError> {
-    cgroups_path(
-        policy.cgroup_driver,
-        &sandbox.cgroup_parent,
-        &policy.default_cgroup_parent,
-        id,
-    )
-}
-
-/// That of the leaf `id` below `parent`, or below `default` where `parent` is empty.
-fn cgroups_path(
-    driver: CgroupDriver,
-    parent: &str,
-    default: &str,
-    id: &str,
-) -> Result<String, SpecError> {
-    let parent = if parent.is_empty() { default } else { parent };
+    let parent = match sandbox.cgroup_parent.as_str() {
+        "" => policy.default_cgroup_parent.as_str(),
+        parent => parent,
+    };
     if parent.split('/').any(|part| part == "..") || parent.contains('\0') {
         return Err(SpecError::invalid(
             FIELD,
@@ -36,7 +24,7 @@ fn cgroups_path(
     }
     let clean = clean_path(parent);
     let last = clean.rsplit('/').next().unwrap_or_default();
-    match driver {
+    match policy.cgroup_driver {
         CgroupDriver::Systemd if last.ends_with(".slice") => {
             Ok(format!("{last}:{SCOPE_PREFIX}:{id}"))
         }
@@ -54,7 +42,16 @@ mod tests {
             CgroupDriver::Cgroupfs => "/",
             CgroupDriver::Systemd => "system.slice",
         };
-        cgroups_path(driver, parent, default, "abc")
+        let sandbox = SandboxFacts {
+            cgroup_parent: parent.to_owned(),
+            ..SandboxFacts::default()
+        };
+        let policy = Policy {
+            cgroup_driver: driver,
+            default_cgroup_parent: default.to_owned(),
+            ..Policy::default()
+        };
+        of_pod(&sandbox, &policy, "abc")
     }
 
     #[test]

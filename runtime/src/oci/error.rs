@@ -16,15 +16,13 @@ pub enum ErrorKind {
 /// A refusal. `field` is the path of the CRI or NRI field, such as `linux.security_context.run_as_group`.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// The field's value is wrong.
+    /// One field, and what is wrong with it.
     #[error("{field}: {cause}")]
-    Invalid { field: String, cause: String },
-    /// The field names something that is not there.
-    #[error("{field}: {cause}")]
-    NotFound { field: String, cause: String },
-    /// The field is understood but cannot be honoured here.
-    #[error("{field}: {cause}")]
-    Unsupported { field: String, cause: String },
+    Field {
+        kind: ErrorKind,
+        field: String,
+        cause: String,
+    },
     /// Recursive read-only was asked for and cannot be had; the prefix is a contract (CRI-243).
     #[error("RROUnsupported: mount {destination}: {cause}")]
     RroUnsupported { destination: String, cause: String },
@@ -37,44 +35,35 @@ pub enum SpecError {
 }
 
 impl SpecError {
+    fn of(kind: ErrorKind, field: impl Into<String>, cause: impl Into<String>) -> Self {
+        let (field, cause) = (field.into(), cause.into());
+        Self::Field { kind, field, cause }
+    }
+
     pub(crate) fn invalid(field: impl Into<String>, cause: impl Into<String>) -> Self {
-        Self::Invalid {
-            field: field.into(),
-            cause: cause.into(),
-        }
+        Self::of(ErrorKind::Invalid, field, cause)
     }
 
     pub(crate) fn not_found(field: impl Into<String>, cause: impl Into<String>) -> Self {
-        Self::NotFound {
-            field: field.into(),
-            cause: cause.into(),
-        }
+        Self::of(ErrorKind::NotFound, field, cause)
     }
 
     pub(crate) fn unsupported(field: impl Into<String>, cause: impl Into<String>) -> Self {
-        Self::Unsupported {
-            field: field.into(),
-            cause: cause.into(),
-        }
+        Self::of(ErrorKind::Unsupported, field, cause)
     }
 
     /// The path of the field that it is about, where there is one.
     pub fn field(&self) -> Option<&str> {
         match self {
-            Self::Invalid { field, .. }
-            | Self::NotFound { field, .. }
-            | Self::Unsupported { field, .. } => Some(field),
-            Self::RroUnsupported { .. } | Self::ImageVolume { .. } | Self::NoCommand => None,
+            Self::Field { field, .. } => Some(field),
+            _ => None,
         }
     }
 
     /// The same refusal, told of this field.
     #[must_use]
     pub fn of_field(mut self, path: &str) -> Self {
-        if let Self::Invalid { field, .. }
-        | Self::NotFound { field, .. }
-        | Self::Unsupported { field, .. } = &mut self
-        {
+        if let Self::Field { field, .. } = &mut self {
             path.clone_into(field);
         }
         self
@@ -83,9 +72,9 @@ impl SpecError {
     /// Kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid { .. } | Self::ImageVolume { .. } | Self::NoCommand => ErrorKind::Invalid,
-            Self::NotFound { .. } => ErrorKind::NotFound,
-            Self::Unsupported { .. } | Self::RroUnsupported { .. } => ErrorKind::Unsupported,
+            Self::Field { kind, .. } => *kind,
+            Self::ImageVolume { .. } | Self::NoCommand => ErrorKind::Invalid,
+            Self::RroUnsupported { .. } => ErrorKind::Unsupported,
         }
     }
 }

@@ -2,19 +2,13 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use oci_spec::runtime::Spec;
 use proto_cri::v1::{LinuxContainerResources, NamespaceOption, PodSandboxMetadata};
 use serde::{Deserialize, Serialize};
 
-use super::error::SpecError;
+use super::cdi::CdiRegistry;
 
 /// One range of ids: `length` ids from `container_id` inside stand for those from `host_id` outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdMap {
-    pub host_id: u32,
-    pub container_id: u32,
-    pub length: u32,
-}
+pub use proto_cri::v1::IdMapping as IdMap;
 
 /// The pinned namespaces of a sandbox. `None` means that the sandbox uses the host's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,16 +65,6 @@ pub struct SandboxFacts {
     pub pause_pid: u32,
 }
 
-/// Which hierarchy limits are written to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CgroupMode {
-    V1,
-    /// Controllers on v1, an empty v2 hierarchy beside them.
-    Hybrid,
-    #[default]
-    V2,
-}
-
 /// Cgroup driver: cgroups are made by us, or by systemd on our behalf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CgroupDriver {
@@ -89,32 +73,17 @@ pub enum CgroupDriver {
     Systemd,
 }
 
-/// AppArmor, where the host has it enabled.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AppArmorFacts {
-    /// Name of our own profile, if the daemon could load it.
-    pub default_profile: Option<String>,
-    /// Why it could not.
-    pub problem: String,
-}
-
 /// SELinux, as the host had it when the daemon started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelinuxFacts {
     /// Permissive denies nothing: a label that is not set harms nobody.
     pub enforcing: bool,
     /// What the policy has for containers, or why there is nothing.
-    pub contexts: Result<SelinuxContexts, String>,
+    pub contexts: Result<SelinuxLabels, String>,
 }
 
-/// Labels of a policy, `user:role:type:level`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SelinuxContexts {
-    pub process: String,
-    pub file: String,
-}
-
-/// What a pod's or a container's processes and files are to SELinux, `user:role:type:level`.
+/// What processes and files are to SELinux, `user:role:type:level`: a pod's, a container's, or those that a policy has for
+/// any container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelinuxLabels {
     pub process: String,
@@ -140,15 +109,16 @@ pub struct HostDevice {
 pub struct HostFacts {
     /// The capabilities that the daemon holds, as the kernel's bit mask. "All" means these.
     pub capabilities: u64,
-    pub cgroup: CgroupMode,
+    /// Limits are written to v1 hierarchies, also where an empty v2 one is beside them (hybrid).
+    pub cgroup_v1: bool,
     pub hugetlb: bool,
     /// The memory controller counts swap.
     pub swap: bool,
     /// The cpu controller gives time to real-time processes per cgroup (v1 with RT_GROUP_SCHED).
     pub realtime: bool,
     pub seccomp: bool,
-    /// `None` where AppArmor is not enabled.
-    pub apparmor: Option<AppArmorFacts>,
+    /// `None` where AppArmor is not enabled; else the name of our own profile, or why the daemon could not load it.
+    pub apparmor: Option<Result<String, String>>,
     /// `None` where SELinux is not enabled.
     pub selinux: Option<SelinuxFacts>,
     /// `mount_setattr` with `AT_RECURSIVE` (Linux 5.12).
@@ -182,13 +152,6 @@ pub struct BindSource {
     pub propagation: Propagation,
 }
 
-/// Puts CDI devices into a spec.
-pub trait CdiResolver {
-    /// All names at once, so that what several devices share is added once. On error the spec may
-    /// have been changed in part. An error lists every name that cannot be resolved.
-    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError>;
-}
-
 /// Look-ups on the host, implemented by the caller. Every answer is a fact of this moment.
 pub trait HostView {
     /// The source of a bind mount, or `None` where it does not exist.
@@ -215,9 +178,9 @@ pub trait HostView {
         container_path.to_owned()
     }
 
-    /// Resolver of the CDI devices that a container's configuration asks for; `None` refuses them.
-    fn cdi(&self) -> Option<&dyn CdiResolver> {
-        None
+    /// The CDI devices of the host; asked only for a container that wants some.
+    fn cdi(&self) -> CdiRegistry {
+        CdiRegistry::default()
     }
 }
 

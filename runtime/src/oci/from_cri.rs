@@ -15,7 +15,7 @@ use super::{
     annotations, apparmor,
     base::{OCI_VERSION, clean_path, empty_linux, empty_process, id_mappings, root},
     capabilities::{self, CapSets},
-    cdi, cgroups_path, devices,
+    cdi, cdi_apply, cgroups_path, devices,
     error::SpecError,
     facts::{HostFacts, HostView, ImageFacts, Policy, SandboxFacts, SeccompKind},
     mounts::{self, MountInputs},
@@ -156,7 +156,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     )));
     spec.set_linux(Some(oci_linux));
     let cdi_devices = cdi::cdi_names(inputs.config)?;
-    cdi::inject(&mut spec, &cdi_devices, inputs.view.cdi(), "CDI_devices")?;
+    cdi_apply::inject(&mut spec, &cdi_devices, inputs.host, inputs.view)?;
     devices::check_places(&spec, inputs.view)?;
     Ok(ContainerSpec {
         resources: resources_to_cri(&spec),
@@ -342,7 +342,7 @@ fn linux_section(
     section.set_namespaces(Some(namespaces::build(
         options,
         sandbox,
-        host.cgroup,
+        host,
         context.privileged,
         inputs.target_pid_namespace,
     )?));

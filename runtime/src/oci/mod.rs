@@ -35,6 +35,7 @@ pub mod devices;
 pub mod error;
 pub mod facts;
 pub mod from_cri;
+pub mod limits;
 pub mod mounts;
 pub mod namespaces;
 mod nri_limits;
@@ -53,15 +54,14 @@ pub mod user;
 
 pub use apply_nri::{ApplyContext, apply_adjustment};
 pub use cdi::{CdiFile, CdiRegistry, cdi_names};
-pub use cdi_apply::CdiInjector;
 pub use error::{ErrorKind, SpecError};
 pub use facts::{
-    AppArmorFacts, BindSource, CdiResolver, CgroupDriver, CgroupMode, HostDevice, HostFacts,
-    HostView, IdMap, ImageFacts, Policies, Policy, Propagation, SandboxFacts, SandboxFiles,
-    SandboxNamespaces, SeccompKind, SelinuxContexts, SelinuxFacts, SelinuxLabels,
+    BindSource, CgroupDriver, HostDevice, HostFacts, HostView, IdMap, ImageFacts, Policies, Policy,
+    Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SeccompKind, SelinuxFacts,
+    SelinuxLabels,
 };
 pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
-pub use nri_resources::{BlockIoClasses, apply_nri_update, cri_to_nri, resources_to_nri};
+pub use nri_resources::{apply_nri_update, cri_to_nri, resources_to_nri};
 pub use pause::{PauseInputs, pause_spec};
 pub use resources::{apply_update, resources_from_cri, resources_to_cri};
 pub use sandbox::{PidSharing, SandboxPlan, plan};

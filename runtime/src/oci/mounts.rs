@@ -7,7 +7,7 @@ use oci_spec::runtime::Mount;
 use proto_cri::v1::{Mount as CriMount, MountPropagation};
 
 use super::{
-    base::{DefaultMounts, clean_path, default_mounts, depth, id_mappings, mount},
+    base::{clean_path, depth, id_mappings, kernel_mount, mount},
     error::SpecError,
     facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts},
     namespaces::common_mapping,
@@ -56,15 +56,7 @@ pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
         }
         own.push(mount);
     }
-    let mut list = default_mounts(DefaultMounts {
-        privileged: inputs.privileged,
-        bind_sys: inputs.sandbox.host_network && inputs.sandbox.user_mapping.is_some(),
-        recursive_readonly: inputs.host.recursive_readonly,
-        tty_group: inputs
-            .sandbox
-            .user_mapping
-            .is_none_or(|m| m.length > TTY_GROUP),
-    });
+    let mut list = default_mounts(inputs);
     list.extend(injected(inputs));
     list.extend(volumes(inputs));
     list.retain(|m| !own.iter().any(|o| o.destination() == m.destination()));
@@ -79,6 +71,46 @@ pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
         },
         relabel,
     })
+}
+
+/// `/proc`, `/dev`, `/dev/pts`, `/dev/mqueue`, `/sys`, `/sys/fs/cgroup` (CRI-240). No `/run`.
+fn default_mounts(inputs: &MountInputs<'_>) -> Vec<Mount> {
+    let mapping = inputs.sandbox.user_mapping;
+    let mut pts = vec![
+        "nosuid",
+        "noexec",
+        "newinstance",
+        "ptmxmode=0666",
+        "mode=0620",
+    ];
+    // The group of terminals has an id in the user namespace.
+    if mapping.is_none_or(|m| m.length > TTY_GROUP) {
+        pts.push("gid=5");
+    }
+    // `/sys` and `/sys/fs/cgroup` are writable with privilege (CRI-218).
+    let access = if inputs.privileged { "rw" } else { "ro" };
+    let dev = ["nosuid", "strictatime", "mode=755", "size=65536k"];
+    let plain = ["nosuid", "noexec", "nodev"];
+    let cgroup = ["nosuid", "noexec", "nodev", "relatime", access];
+    // A sysfs of the host's network cannot be mounted in a user namespace: it is bound (CRI-225).
+    let sys = if inputs.sandbox.host_network && mapping.is_some() {
+        let readonly = match inputs.host.recursive_readonly {
+            true => "rro",
+            false => "ro",
+        };
+        let options = ["rbind", "rprivate", "nosuid", "noexec", "nodev", readonly];
+        mount("/sys", "bind", "/sys", &options)
+    } else {
+        kernel_mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", access])
+    };
+    vec![
+        kernel_mount("/proc", "proc", &plain),
+        kernel_mount("/dev", "tmpfs", &dev),
+        kernel_mount("/dev/pts", "devpts", &pts),
+        kernel_mount("/dev/mqueue", "mqueue", &plain),
+        sys,
+        kernel_mount("/sys/fs/cgroup", "cgroup", &cgroup),
+    ]
 }
 
 /// Parents first, otherwise as given.
@@ -131,18 +163,12 @@ fn container_mount(
     cri: &CriMount,
     inputs: &MountInputs<'_>,
 ) -> Result<(Mount, Propagation), SpecError> {
-    let wrong = |cause: &str| {
-        Err(SpecError::invalid(
-            format!("mount {}", cri.container_path),
-            cause,
-        ))
-    };
     if !cri.container_path.starts_with('/') {
-        return wrong("container_path must be absolute");
+        return Err(wrong(cri, "container_path must be absolute"));
     }
     let destination = clean_path(&inputs.view.in_rootfs(&clean_path(&cri.container_path)));
     if destination == "/" {
-        return wrong("the root itself cannot be mounted over");
+        return Err(wrong(cri, "the root itself cannot be mounted over"));
     }
     let enforcing = inputs.host.selinux.as_ref().filter(|s| s.enforcing);
     if let (true, false, Some(selinux)) = (cri.selinux_relabel, inputs.labelled, enforcing) {
@@ -172,34 +198,35 @@ fn container_mount(
     Ok((mount, propagation))
 }
 
+fn wrong(cri: &CriMount, cause: impl Into<String>) -> SpecError {
+    SpecError::invalid(format!("mount {}", cri.container_path), cause)
+}
+
 fn host_source(
     cri: &CriMount,
     inputs: &MountInputs<'_>,
 ) -> Result<(PathBuf, Propagation), SpecError> {
-    let field = || format!("mount {}", cri.container_path);
     if cri.host_path.is_empty() {
-        return Err(SpecError::invalid(field(), "host_path is empty"));
+        return Err(wrong(cri, "host_path is empty"));
     }
     if !cri.image_sub_path.is_empty() {
-        return Err(SpecError::invalid(field(), "image_sub_path without image"));
+        return Err(wrong(cri, "image_sub_path without image"));
     }
     let source = inputs.view.bind_source(&cri.host_path).ok_or_else(|| {
         SpecError::not_found(
-            field(),
+            format!("mount {}", cri.container_path),
             format!("host path {:?} does not exist", cri.host_path),
         )
     })?;
-    let asked = MountPropagation::try_from(cri.propagation).map_err(|_| {
-        SpecError::invalid(field(), format!("unknown propagation {}", cri.propagation))
-    })?;
+    let asked = MountPropagation::try_from(cri.propagation)
+        .map_err(|_| wrong(cri, format!("unknown propagation {}", cri.propagation)))?;
     let propagation = match asked {
         MountPropagation::PropagationPrivate => Propagation::Private,
         MountPropagation::PropagationHostToContainer => Propagation::Slave,
         MountPropagation::PropagationBidirectional => Propagation::Shared,
     };
-    check_propagation(propagation, source.propagation).map_err(|cause| {
-        SpecError::invalid(field(), format!("host path {:?} {cause}", cri.host_path))
-    })?;
+    check_propagation(propagation, source.propagation)
+        .map_err(|cause| wrong(cri, format!("host path {:?} {cause}", cri.host_path)))?;
     Ok((source.resolved, propagation))
 }
 
@@ -248,17 +275,11 @@ fn access(
     if !cri.recursive_read_only {
         return Ok(if cri.readonly { "ro" } else { "rw" });
     }
-    let wrong = |cause: &str| {
-        Err(SpecError::invalid(
-            format!("mount {}", cri.container_path),
-            cause,
-        ))
-    };
     if !cri.readonly {
-        return wrong("recursive_read_only needs readonly");
+        return Err(wrong(cri, "recursive_read_only needs readonly"));
     }
     if propagation != Propagation::Private {
-        return wrong("recursive_read_only needs private propagation");
+        return Err(wrong(cri, "recursive_read_only needs private propagation"));
     }
     if !host.recursive_readonly {
         return Err(SpecError::RroUnsupported {
@@ -280,10 +301,8 @@ fn extra_options(cri: &CriMount) -> Result<Vec<&'static str>, SpecError> {
         .iter()
         .map(|option| {
             known(option).ok_or_else(|| {
-                SpecError::invalid(
-                    format!("mount {}", cri.container_path),
-                    format!("mount option {option:?} is not one of nodev, nosuid, noexec"),
-                )
+                let cause = format!("mount option {option:?} is not one of nodev, nosuid, noexec");
+                wrong(cri, cause)
             })
         })
         .collect()

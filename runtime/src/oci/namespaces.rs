@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType};
-use proto_cri::v1::{IdMapping, NamespaceMode, NamespaceOption};
+use proto_cri::v1::{NamespaceMode, NamespaceOption};
 
 use super::{
     base::namespace,
     error::SpecError,
-    facts::{CgroupMode, IdMap, SandboxFacts, SandboxNamespaces},
+    facts::{HostFacts, IdMap, SandboxFacts, SandboxNamespaces},
 };
 
 const FIELD: &str = "linux.security_context.namespace_options";
@@ -27,12 +27,12 @@ pub enum PidNamespace {
 
 /// The mode of an option by its number; an unknown number is refused.
 pub fn mode(value: i32, field: &str) -> Result<NamespaceMode, SpecError> {
-    NamespaceMode::try_from(value).map_err(|_| {
-        SpecError::invalid(
-            format!("{FIELD}.{field}"),
-            format!("unknown namespace mode {value}"),
-        )
-    })
+    NamespaceMode::try_from(value)
+        .map_err(|_| wrong(field, format!("unknown namespace mode {value}")))
+}
+
+fn wrong(field: &str, cause: impl Into<String>) -> SpecError {
+    SpecError::invalid(format!("{FIELD}.{field}"), cause)
 }
 
 /// PID namespace of a container. A container that asks for the pod's in a pod without a
@@ -43,10 +43,10 @@ pub fn pid(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<PidNames
         NamespaceMode::Container => Ok(PidNamespace::Own),
         NamespaceMode::Target => Ok(PidNamespace::Target),
         NamespaceMode::Node if pod == NamespaceMode::Node => Ok(PidNamespace::Host),
-        NamespaceMode::Node => Err(SpecError::invalid(
-            format!("{FIELD}.pid"),
-            "the pod does not use the host's PID namespace",
-        )),
+        NamespaceMode::Node => {
+            let cause = "the pod does not use the host's PID namespace";
+            Err(wrong("pid", cause))
+        }
         NamespaceMode::Pod => Ok(match pod {
             NamespaceMode::Node => PidNamespace::Host,
             NamespaceMode::Pod => PidNamespace::Pod,
@@ -60,7 +60,7 @@ pub fn pid(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<PidNames
 pub fn build(
     options: &NamespaceOption,
     sandbox: &SandboxFacts,
-    cgroup: CgroupMode,
+    host: &HostFacts,
     privileged: bool,
     target: Option<&Path>,
 ) -> Result<Vec<LinuxNamespace>, SpecError> {
@@ -94,7 +94,7 @@ pub fn build(
         }
     }
     list.extend(joined(&sandbox.namespaces));
-    if cgroup == CgroupMode::V2 && !privileged {
+    if !host.cgroup_v1 && !privileged {
         list.push(namespace(LinuxNamespaceType::Cgroup, None));
     }
     Ok(list)
@@ -116,14 +116,14 @@ fn same_as_pod(value: i32, pod_uses_host: bool, field: &str) -> Result<(), SpecE
     match mode(value, field)? {
         NamespaceMode::Pod => Ok(()),
         NamespaceMode::Node if pod_uses_host => Ok(()),
-        NamespaceMode::Node => Err(SpecError::invalid(
-            format!("{FIELD}.{field}"),
-            format!("the pod does not use the host's {field} namespace"),
-        )),
-        mode @ (NamespaceMode::Container | NamespaceMode::Target) => Err(SpecError::invalid(
-            format!("{FIELD}.{field}"),
-            format!("{} is not supported for {field}", mode.as_str_name()),
-        )),
+        NamespaceMode::Node => {
+            let cause = format!("the pod does not use the host's {field} namespace");
+            Err(wrong(field, cause))
+        }
+        mode @ (NamespaceMode::Container | NamespaceMode::Target) => {
+            let cause = format!("{} is not supported for {field}", mode.as_str_name());
+            Err(wrong(field, cause))
+        }
     }
 }
 
@@ -135,10 +135,7 @@ fn check_user(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<(), S
     if user_mapping(options)? == sandbox.user_mapping {
         return Ok(());
     }
-    Err(SpecError::invalid(
-        format!("{FIELD}.userns_options"),
-        "differs from the pod's",
-    ))
+    Err(wrong("userns_options", "differs from the pod's"))
 }
 
 /// The mapping that a user namespace option asks for; `None` for the host's (CRI-225).
@@ -159,8 +156,8 @@ pub fn user_mapping(options: &NamespaceOption) -> Result<Option<IdMap>, SpecErro
 
 /// The single mapping of uids and gids alike.
 pub(super) fn common_mapping(
-    uids: &[IdMapping],
-    gids: &[IdMapping],
+    uids: &[IdMap],
+    gids: &[IdMap],
     field: &str,
 ) -> Result<IdMap, SpecError> {
     let map = single(uids, field)?;
@@ -174,7 +171,7 @@ pub(super) fn common_mapping(
 }
 
 /// The single mapping of a list; it must contain root and not run over the end of the ids.
-fn single(list: &[IdMapping], field: &str) -> Result<IdMap, SpecError> {
+fn single(list: &[IdMap], field: &str) -> Result<IdMap, SpecError> {
     let [map] = list else {
         return Err(SpecError::invalid(
             field,
@@ -189,11 +186,7 @@ fn single(list: &[IdMapping], field: &str) -> Result<IdMap, SpecError> {
     } else if !fits(map.host_id) || !fits(map.container_id) {
         "the mapping exceeds the range of ids"
     } else {
-        return Ok(IdMap {
-            host_id: map.host_id,
-            container_id: map.container_id,
-            length: map.length,
-        });
+        return Ok(*map);
     };
     Err(SpecError::invalid(field, cause))
 }

@@ -20,7 +20,7 @@ fn kinds(options: &NamespaceOption, sandbox: &SandboxFacts) -> Vec<(LinuxNamespa
     build(
         options,
         sandbox,
-        CgroupMode::V2,
+        &HostFacts::default(),
         false,
         Some(Path::new("/t/pid")),
     )
@@ -54,22 +54,25 @@ fn no_options_mean_the_pods_namespaces() {
 
 #[test]
 fn a_cgroup_namespace_exists_only_on_v2_and_without_privilege() {
-    for (mode, privileged, expected) in [
-        (CgroupMode::V2, false, true),
-        (CgroupMode::V2, true, false),
-        (CgroupMode::V1, false, false),
-        (CgroupMode::Hybrid, false, false),
+    for (cgroup_v1, privileged, expected) in [
+        (false, false, true),
+        (false, true, false),
+        (true, false, false),
     ] {
+        let host = HostFacts {
+            cgroup_v1,
+            ..HostFacts::default()
+        };
         let list = build(
             &NamespaceOption::default(),
             &sandbox(),
-            mode,
+            &host,
             privileged,
             None,
         )
         .expect("valid");
         let found = list.iter().any(|n| n.typ() == LinuxNamespaceType::Cgroup);
-        assert_eq!(found, expected, "{mode:?} {privileged}");
+        assert_eq!(found, expected, "v1: {cgroup_v1}, {privileged}");
     }
 }
 
@@ -114,7 +117,8 @@ fn a_target_must_have_been_found() {
         target_id: "abc".to_owned(),
         ..with_pid(NamespaceMode::Target)
     };
-    let error = build(&options, &sandbox(), CgroupMode::V2, false, None).expect_err("refused");
+    let error =
+        build(&options, &sandbox(), &HostFacts::default(), false, None).expect_err("refused");
     assert!(error.to_string().contains("\"abc\""), "{error}");
 }
 
@@ -139,7 +143,7 @@ fn the_hosts_network_or_ipc_cannot_be_had_in_a_pod_that_has_its_own() {
         },
     ] {
         assert!(
-            build(&options, &sandbox(), CgroupMode::V2, false, None).is_err(),
+            build(&options, &sandbox(), &HostFacts::default(), false, None).is_err(),
             "{options:?}"
         );
     }
@@ -152,7 +156,7 @@ fn user(
 ) -> NamespaceOption {
     let list = |maps: &[(u32, u32, u32)]| {
         maps.iter()
-            .map(|(container_id, host_id, length)| IdMapping {
+            .map(|(container_id, host_id, length)| IdMap {
                 container_id: *container_id,
                 host_id: *host_id,
                 length: *length,
@@ -198,7 +202,7 @@ fn a_containers_user_namespace_must_be_the_pods() {
     let map = [(0, 65536, 65536)];
     let options = user(NamespaceMode::Pod, &map, &map);
     let mut pod = sandbox();
-    assert!(build(&options, &pod, CgroupMode::V2, false, None).is_err());
+    assert!(build(&options, &pod, &HostFacts::default(), false, None).is_err());
     pod.user_mapping = user_mapping(&options).expect("valid");
     pod.namespaces.user = Some("/n/user".into());
     let list = kinds(&options, &pod);

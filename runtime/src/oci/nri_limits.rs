@@ -5,10 +5,7 @@
 
 use proto_nri as nri;
 
-use super::{
-    error::SpecError,
-    facts::{CgroupMode, HostFacts},
-};
+use super::{error::SpecError, facts::HostFacts};
 
 const FIELD: &str = "adjust.linux.resources";
 
@@ -33,7 +30,7 @@ pub(super) fn check(asked: &nri::LinuxResources, host: &HostFacts) -> Result<(),
 
 fn check_memory(memory: &nri::LinuxMemory, host: &HostFacts) -> Result<(), SpecError> {
     let limits = |value: &Option<nri::OptionalInt64>| value.as_ref().is_some_and(|v| v.value > 0);
-    let v2 = host.cgroup == CgroupMode::V2;
+    let v2 = !host.cgroup_v1;
     refuse(
         limits(&memory.swap) && !host.swap,
         "memory.swap",

@@ -7,7 +7,7 @@ use proto_cri::v1::LinuxSandboxSecurityContext;
 
 use super::{
     annotations, apparmor,
-    base::{OCI_VERSION, empty_linux, empty_process, id_mappings, mount, namespace, root},
+    base::{OCI_VERSION, empty_linux, empty_process, id_mappings, kernel_mount, namespace, root},
     capabilities, cgroups_path, devices,
     error::SpecError,
     facts::{HostFacts, HostView, Policy, SandboxFacts, SeccompKind},
@@ -88,14 +88,10 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
     spec.set_hostname(None);
     spec.set_root(Some(root(inputs.rootfs, true)));
     spec.set_process(Some(process));
+    let dev = ["nosuid", "strictatime", "mode=755", "size=64k"];
     spec.set_mounts(Some(vec![
-        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
-        mount(
-            "/dev",
-            "tmpfs",
-            "tmpfs",
-            &["nosuid", "strictatime", "mode=755", "size=64k"],
-        ),
+        kernel_mount("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+        kernel_mount("/dev", "tmpfs", &dev),
     ]));
     spec.set_annotations(Some(annotations::pause(sandbox, policy)));
     spec.set_linux(Some(linux));

@@ -194,21 +194,12 @@ pub(super) fn check_sysctl(
         || name.starts_with("kernel.shm")
         || name.starts_with("kernel.msg")
         || name.starts_with("fs.mqueue.");
-    if of_ipc {
-        return if host_ipc {
-            Err("cannot be set with the host's IPC namespace")
-        } else {
-            Ok(())
-        };
+    match (of_ipc, name.starts_with("net.")) {
+        (true, _) if host_ipc => Err("cannot be set with the host's IPC namespace"),
+        (_, true) if host_network => Err("cannot be set with the host's network"),
+        (false, false) => Err("is not namespaced"),
+        _ => Ok(()),
     }
-    if name.starts_with("net.") {
-        return if host_network {
-            Err("cannot be set with the host's network")
-        } else {
-            Ok(())
-        };
-    }
-    Err("is not namespaced")
 }
 
 #[cfg(test)]

@@ -42,18 +42,27 @@ pub fn choose(
 }
 
 fn from_field(profile: &SecurityProfile) -> Result<SeccompKind, SpecError> {
-    let reference = profile.localhost_ref.as_str();
-    let kind = ProfileType::try_from(profile.profile_type)
-        .map_err(|_| SpecError::invalid(FIELD, format!("unknown type {}", profile.profile_type)))?;
-    match kind {
-        ProfileType::Localhost => localhost(reference),
-        _ if !reference.is_empty() => Err(SpecError::invalid(
-            FIELD,
-            "localhost_ref with a type other than Localhost",
-        )),
+    match profile_type(profile, FIELD)? {
+        ProfileType::Localhost => localhost(&profile.localhost_ref),
         ProfileType::Unconfined => Ok(SeccompKind::Unconfined),
         ProfileType::RuntimeDefault => Ok(SeccompKind::RuntimeDefault),
     }
+}
+
+/// The type of a profile, of seccomp or of AppArmor; one that is not on the host names no file of it.
+pub(super) fn profile_type(
+    profile: &SecurityProfile,
+    field: &str,
+) -> Result<ProfileType, SpecError> {
+    let kind = ProfileType::try_from(profile.profile_type)
+        .map_err(|_| SpecError::invalid(field, format!("unknown type {}", profile.profile_type)))?;
+    if kind != ProfileType::Localhost && !profile.localhost_ref.is_empty() {
+        return Err(SpecError::invalid(
+            field,
+            "localhost_ref with a type other than Localhost",
+        ));
+    }
+    Ok(kind)
 }
 
 fn from_old(text: &str) -> Result<SeccompKind, SpecError> {
@@ -143,6 +152,7 @@ pub(super) fn check(profile: &LinuxSeccomp) -> Result<(), String> {
 /// The RuntimeDefault profile for these capabilities on this architecture (`std::env::consts::ARCH`).
 /// The same input gives the same value, so that a compiled filter can be cached by it.
 pub fn default_profile(granted: CapMask, arch: &str) -> LinuxSeccomp {
+    use LinuxSeccompOperator::{ScmpCmpEq, ScmpCmpMaskedEq, ScmpCmpNe};
     let mut names: Vec<&str> = ALWAYS
         .iter()
         .flat_map(|list| list.split_whitespace())
@@ -155,40 +165,23 @@ pub fn default_profile(granted: CapMask, arch: &str) -> LinuxSeccomp {
     }
     names.sort_unstable();
     names.dedup();
-    let mut rules = vec![rule(&names, LinuxSeccompAction::ScmpActAllow, None, None)];
+    let mut rules = vec![allow(&names)];
     for value in PERSONALITIES {
-        rules.push(allow_with(
-            &["personality"],
-            0,
-            *value,
-            None,
-            LinuxSeccompOperator::ScmpCmpEq,
-        ));
+        let same = argument(0, *value, None, ScmpCmpEq);
+        rules.push(allow_with("personality", same));
     }
-    rules.push(allow_with(
-        &["socket"],
-        0,
-        FORBIDDEN_FAMILY,
-        None,
-        LinuxSeccompOperator::ScmpCmpNe,
-    ));
+    let family = argument(0, FORBIDDEN_FAMILY, None, ScmpCmpNe);
+    rules.push(allow_with("socket", family));
     if !granted.contains("SYS_ADMIN") {
         // No flag of a namespace may be set. s390x has the flags in the second argument.
         let index = usize::from(arch == "s390x");
-        rules.push(allow_with(
-            &["clone"],
-            index,
-            CLONE_NAMESPACES,
-            Some(0),
-            LinuxSeccompOperator::ScmpCmpMaskedEq,
-        ));
+        let flags = argument(index, CLONE_NAMESPACES, Some(0), ScmpCmpMaskedEq);
+        rules.push(allow_with("clone", flags));
         // Its flags are in memory, out of a filter's sight; libraries fall back to clone on ENOSYS.
-        rules.push(rule(
-            &["clone3"],
-            LinuxSeccompAction::ScmpActErrno,
-            Some(ENOSYS),
-            None,
-        ));
+        let mut clone3 = allow(&["clone3"]);
+        clone3.set_action(LinuxSeccompAction::ScmpActErrno);
+        clone3.set_errno_ret(Some(ENOSYS));
+        rules.push(clone3);
     }
     let mut profile = LinuxSeccomp::default();
     profile.set_default_action(LinuxSeccompAction::ScmpActErrno);
@@ -209,15 +202,17 @@ fn architectures(arch: &str) -> Vec<Arch> {
     }
 }
 
-fn allow_with(
-    names: &[&str],
-    index: usize,
-    value: u64,
-    value_two: Option<u64>,
-    op: LinuxSeccompOperator,
-) -> LinuxSyscall {
-    let arg = argument(index, value, value_two, op);
-    rule(names, LinuxSeccompAction::ScmpActAllow, None, Some(arg))
+fn allow(names: &[&str]) -> LinuxSyscall {
+    let mut rule = LinuxSyscall::default();
+    rule.set_names(names.iter().map(|n| (*n).to_owned()).collect());
+    rule.set_action(LinuxSeccompAction::ScmpActAllow);
+    rule
+}
+
+fn allow_with(name: &str, argument: LinuxSeccompArg) -> LinuxSyscall {
+    let mut rule = allow(&[name]);
+    rule.set_args(Some(vec![argument]));
+    rule
 }
 
 /// What a rule says of one argument of a call.
@@ -235,18 +230,4 @@ pub(super) fn argument(
         builder = builder.value_two(two);
     }
     builder.build().expect("every field has a default")
-}
-
-fn rule(
-    names: &[&str],
-    action: LinuxSeccompAction,
-    errno: Option<u32>,
-    arg: Option<LinuxSeccompArg>,
-) -> LinuxSyscall {
-    let mut rule = LinuxSyscall::default();
-    rule.set_names(names.iter().map(|n| (*n).to_owned()).collect());
-    rule.set_action(action);
-    rule.set_errno_ret(errno);
-    rule.set_args(arg.map(|a| vec![a]));
-    rule
 }

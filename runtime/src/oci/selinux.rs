@@ -12,7 +12,7 @@ use proto_cri::v1::{
 
 use super::{
     error::SpecError,
-    facts::{HostFacts, HostView, SandboxFacts, SelinuxContexts, SelinuxLabels},
+    facts::{HostFacts, HostView, SandboxFacts, SelinuxLabels},
     namespaces::{self, PidNamespace},
 };
 
@@ -140,7 +140,7 @@ fn labels(
 }
 
 fn made(
-    contexts: &SelinuxContexts,
+    contexts: &SelinuxLabels,
     options: &SeLinuxOption,
     level: impl FnOnce() -> String,
 ) -> SelinuxLabels {

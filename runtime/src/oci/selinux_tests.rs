@@ -53,7 +53,7 @@ fn host(enforcing: bool, contexts: Result<(&str, &str), &str>) -> HostFacts {
         selinux: Some(SelinuxFacts {
             enforcing,
             contexts: contexts
-                .map(|(process, file)| SelinuxContexts {
+                .map(|(process, file)| SelinuxLabels {
                     process: process.to_owned(),
                     file: file.to_owned(),
                 })

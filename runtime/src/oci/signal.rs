@@ -19,39 +19,12 @@ impl StopSignal {
     };
 }
 
-/// Kernel number by name without the prefix `SIG`; x86-64, arm64, riscv64 and s390x agree on these.
-const NUMBERS: &[(&str, i32)] = &[
-    ("HUP", 1),
-    ("INT", 2),
-    ("QUIT", 3),
-    ("ILL", 4),
-    ("TRAP", 5),
-    ("ABRT", 6),
-    ("BUS", 7),
-    ("FPE", 8),
-    ("KILL", 9),
-    ("USR1", 10),
-    ("SEGV", 11),
-    ("USR2", 12),
-    ("PIPE", 13),
-    ("ALRM", 14),
-    ("TERM", 15),
-    ("STKFLT", 16),
-    ("CHLD", 17),
-    ("CONT", 18),
-    ("STOP", 19),
-    ("TSTP", 20),
-    ("TTIN", 21),
-    ("TTOU", 22),
-    ("URG", 23),
-    ("XCPU", 24),
-    ("XFSZ", 25),
-    ("VTALRM", 26),
-    ("PROF", 27),
-    ("WINCH", 28),
-    ("IO", 29),
-    ("PWR", 30),
-    ("SYS", 31),
+/// Names without the prefix `SIG` in the order of the kernel's numbers, from 1; x86-64, arm64, riscv64 and s390x agree
+/// on these.
+const NAMES: [&str; 31] = [
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+    "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+    "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];
 const ALIASES: &[(&str, &str)] = &[("CLD", "CHLD"), ("IOT", "ABRT"), ("POLL", "IO")];
 const RTMIN: i32 = 34;
@@ -63,25 +36,16 @@ pub fn stop_signal(requested: i32, image: &str) -> (StopSignal, Option<String>) 
     if let Ok(signal) = Signal::try_from(requested)
         && let Some(number) = number_of(signal)
     {
-        return (
-            StopSignal {
-                cri: signal,
-                number,
-            },
-            None,
-        );
+        let cri = signal;
+        return (StopSignal { cri, number }, None);
     }
     if image.is_empty() {
         return (StopSignal::TERM, None);
     }
+    let warning = || format!("unknown image stop signal {image:?}, using SIGTERM");
     match parse(image) {
         Some(signal) => (signal, None),
-        None => (
-            StopSignal::TERM,
-            Some(format!(
-                "unknown image stop signal {image:?}, using SIGTERM"
-            )),
-        ),
+        None => (StopSignal::TERM, Some(warning())),
     }
 }
 
@@ -124,7 +88,7 @@ fn by_name(name: &str) -> Option<i32> {
         .iter()
         .find(|(alias, _)| *alias == name)
         .map_or(name, |(_, canonical)| canonical);
-    NUMBERS.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)
+    (1..).zip(NAMES).find(|(_, n)| *n == name).map(|(v, _)| v)
 }
 
 /// `Some(0)` for the base alone, `Some(n)` for base, sign and a small number.

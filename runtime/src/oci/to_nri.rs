@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use oci_spec::runtime::{
-    Hook, Hooks, IOPriorityClass, Linux, LinuxDevice, LinuxIntelRdt, LinuxNamespaceType,
-    LinuxSchedulerFlag, LinuxSeccomp, Mount, Process, Scheduler, Spec,
+    Hook, Hooks, Linux, LinuxDevice, LinuxIntelRdt, LinuxNamespaceType, LinuxSchedulerFlag,
+    LinuxSeccomp, Mount, Process, Scheduler, Spec,
 };
 use proto_nri as nri;
 
 use super::{
     cgroups_path,
     facts::{ImageFacts, Policy, SandboxFacts, SeccompKind},
-    nri_resources::{cri_to_nri, kind_name, resources_to_nri},
+    nri_resources::{cri_to_nri, resources_to_nri},
 };
 
 /// The pod as it stands. `pause` is the spec of the pause process, where there is one.
@@ -32,9 +32,7 @@ pub fn nri_pod(sandbox: &SandboxFacts, pause: Option<&Spec>, policy: &Policy) ->
             cgroup_parent: sandbox.cgroup_parent.clone(),
             cgroups_path: pod_cgroups_path(sandbox, policy),
             namespaces: pod_namespaces(sandbox),
-            resources: pause
-                .and_then(super::resources::current)
-                .map(resources_to_nri),
+            resources: pause.and_then(super::limits::current).map(resources_to_nri),
         }),
         pid: sandbox.pause_pid,
         ips: sandbox.ips.clone(),
@@ -93,12 +91,7 @@ pub struct NriContainerFacts<'a> {
 /// The container as it stands, from its spec and the rest.
 pub fn nri_container(facts: &NriContainerFacts<'_>, spec: &Spec) -> nri::Container {
     let mut annotations = facts.annotations.cloned().unwrap_or_default();
-    annotations.extend(
-        spec.annotations()
-            .iter()
-            .flatten()
-            .map(|(key, value)| (key.clone(), value.clone())),
-    );
+    annotations.extend(spec.annotations().clone().into_iter().flatten());
     let process = spec.process().as_ref();
     nri::Container {
         id: facts.id.to_owned(),
@@ -143,6 +136,10 @@ pub fn nri_container(facts: &NriContainerFacts<'_>, spec: &Spec) -> nri::Contain
 
 fn text(path: &std::path::Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+fn words<T: ToString>(list: &Option<Vec<T>>) -> Vec<String> {
+    list.iter().flatten().map(ToString::to_string).collect()
 }
 
 fn mount(mount: &Mount) -> nri::Mount {
@@ -216,12 +213,7 @@ fn linux(
         io_priority: process.and_then(io_priority),
         seccomp_profile: profile.map(seccomp_profile),
         seccomp_policy: linux.seccomp().as_ref().map(seccomp),
-        sysctl: linux
-            .sysctl()
-            .iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect(),
+        sysctl: linux.sysctl().clone().into_iter().flatten().collect(),
         net_devices: linux
             .net_devices()
             .iter()
@@ -237,7 +229,7 @@ fn linux(
 }
 
 /// The OCI word for a type of namespace.
-pub(super) fn namespace_name(kind: LinuxNamespaceType) -> &'static str {
+fn namespace_name(kind: LinuxNamespaceType) -> &'static str {
     match kind {
         LinuxNamespaceType::Mount => "mount",
         LinuxNamespaceType::Cgroup => "cgroup",
@@ -254,7 +246,7 @@ fn device(device: &LinuxDevice) -> nri::LinuxDevice {
     let id = |value: Option<u32>| value.map(|value| nri::OptionalUInt32 { value });
     nri::LinuxDevice {
         path: text(device.path()),
-        r#type: kind_name(device.typ()).to_owned(),
+        r#type: device.typ().as_str().to_owned(),
         major: device.major(),
         minor: device.minor(),
         file_mode: device
@@ -267,13 +259,10 @@ fn device(device: &LinuxDevice) -> nri::LinuxDevice {
 
 fn io_priority(process: &Process) -> Option<nri::LinuxIoPriority> {
     let priority = process.io_priority().as_ref()?;
-    let class = match priority.class() {
-        IOPriorityClass::IoprioClassRt => nri::IoPrioClass::IoprioClassRt,
-        IOPriorityClass::IoprioClassBe => nri::IoPrioClass::IoprioClassBe,
-        IOPriorityClass::IoprioClassIdle => nri::IoPrioClass::IoprioClassIdle,
-    };
+    // Both sides spell a class alike.
+    let class = nri::IoPrioClass::from_str_name(&priority.class().to_string());
     Some(nri::LinuxIoPriority {
-        class: class as i32,
+        class: class.unwrap_or(nri::IoPrioClass::IoprioClassNone) as i32,
         // Checked to be 0..=7 wherever one is set.
         priority: i32::try_from(priority.priority()).unwrap_or_default(),
     })
@@ -344,18 +333,8 @@ fn seccomp(policy: &LinuxSeccomp) -> nri::LinuxSeccomp {
     nri::LinuxSeccomp {
         default_action: policy.default_action().to_string(),
         default_errno: number(policy.default_errno_ret()),
-        architectures: policy
-            .architectures()
-            .iter()
-            .flatten()
-            .map(ToString::to_string)
-            .collect(),
-        flags: policy
-            .flags()
-            .iter()
-            .flatten()
-            .map(ToString::to_string)
-            .collect(),
+        architectures: words(policy.architectures()),
+        flags: words(policy.flags()),
         listener_path: policy
             .listener_path()
             .as_deref()

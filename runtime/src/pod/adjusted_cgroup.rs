@@ -38,8 +38,7 @@ impl AdjustedCgroups {
             return Ok(());
         }
         let refused = |cause: String| {
-            let field = FIELD.to_owned();
-            let error = SpecError::Invalid { field, cause };
+            let error = SpecError::invalid(FIELD, cause);
             Error::from(setters::named(error, &specs.owners, &container.id))
         };
         let path = cgroup::from_oci(asked).map_err(|error| refused(error.to_string()))?;

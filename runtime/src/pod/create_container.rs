@@ -29,10 +29,7 @@ use super::{
 use crate::{
     blocking::blocking,
     cgroup, clock, fault,
-    host::{
-        cdi::{HostCdi, WithCdi},
-        facts::View,
-    },
+    host::facts::View,
     image::{ImageRecord, Images, Rootfs},
     oci::{self, ApplyContext, ContainerSpec, HostFacts, ImageFacts, Inputs, SeccompKind},
     spans,
@@ -215,9 +212,7 @@ impl CreateContainer {
                 host: &host,
                 policy: &policy,
                 image: &facts,
-                view: &WithCdi {
-                    cdi: HostCdi::new(&host, &View),
-                },
+                view: &View,
                 rootfs: &at,
                 passwd: passwd.as_deref(),
                 group: group.as_deref(),
@@ -304,8 +299,6 @@ impl CreateContainer {
                 host: &self.host,
                 policy: self.describe.policy(pod),
                 view: &View,
-                cdi: Some(&HostCdi::new(&self.host, &View)),
-                blockio: None,
             },
         )
         .map_err(|error| Error::from(setters::named(error, &owners, &container.id)).at(APPLY))?;

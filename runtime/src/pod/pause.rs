@@ -59,7 +59,7 @@ impl Pauses {
             seccomp_profile: profile.as_deref(),
         })?;
         let group = processes.cgroup(&record.cgroup_leaf())?;
-        let resources = oci::resources::current(&spec).cloned();
+        let resources = oci::limits::current(&spec).cloned();
         group
             .set_up(&pod.id, resources)
             .await

@@ -61,7 +61,7 @@ impl ResourceWriter {
         if running {
             fault::pass("container.update.cgroup").await?;
             let group = self.processes.cgroup(&record.cgroup)?;
-            let mut resources = oci::resources::current(&specs.spec)
+            let mut resources = oci::limits::current(&specs.spec)
                 .cloned()
                 .unwrap_or_default();
             // Device rules are set at start and are not resources of an update.

@@ -163,10 +163,7 @@ mod tests {
         assert_eq!(told("adjust.linux.resources.memory.kernel"), "20-b");
         assert_eq!(told("adjust.linux.resources.memory.kernel_tcp"), "30-c");
         assert_eq!(told("linux.oom_score_adj"), "", "not an adjustment's");
-        let error = SpecError::Invalid {
-            field: "adjust.mounts[\"/x\"]".into(),
-            cause: "no".into(),
-        };
+        let error = SpecError::invalid("adjust.mounts[\"/x\"]", "no");
         let text = named(error.clone(), &table(), "c1").to_string();
         assert_eq!(text, "adjust.mounts[\"/x\"] (set by 30-gplug): no");
         assert_eq!(named(error.clone(), &table(), "c2"), error);

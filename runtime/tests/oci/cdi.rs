@@ -1,12 +1,9 @@
 //! CDI: which file wins, and what a device adds to a container.
 
-use cairn::oci::{
-    CdiFile, CdiInjector, CdiRegistry, CdiResolver, HostDevice, HostFacts, SpecError,
-};
-use oci_spec::runtime::Spec;
+use cairn::oci::{CdiFile, CdiRegistry, HostDevice};
 use proto_cri::v1::CdiDevice;
 
-use crate::support::{Fixture, View, assert_golden};
+use crate::support::{Fixture, assert_golden};
 
 const GPU: &str = r#"
 cdiVersion: "0.6.0"
@@ -55,23 +52,6 @@ fn device(path: &str, minor: i64) -> HostDevice {
     }
 }
 
-struct Resolver {
-    registry: CdiRegistry,
-    host: HostFacts,
-    view: View,
-}
-
-impl CdiResolver for Resolver {
-    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError> {
-        CdiInjector {
-            registry: &self.registry,
-            host: &self.host,
-            view: &self.view,
-        }
-        .inject(names, spec)
-    }
-}
-
 /// A container on a host with these files, which asks for these devices.
 fn asking(files: &[CdiFile], names: &[&str]) -> Fixture {
     let mut f = Fixture::default();
@@ -81,17 +61,9 @@ fn asking(files: &[CdiFile], names: &[&str]) -> Fixture {
             name: (*name).to_owned(),
         })
         .collect();
-    f.view.cdi = Some(Box::new(Resolver {
-        registry: CdiRegistry::load(files).0,
-        host: HostFacts {
-            resctrl: true,
-            ..HostFacts::default()
-        },
-        view: View {
-            devices: vec![device("/dev/gpu0", 0), device("/dev/gpu-ctl", 255)],
-            cdi: None,
-        },
-    }));
+    f.view.cdi = CdiRegistry::load(files).0;
+    f.view.devices = vec![device("/dev/gpu0", 0), device("/dev/gpu-ctl", 255)];
+    f.host.resctrl = true;
     f
 }
 
@@ -201,7 +173,7 @@ fn every_device_that_there_is_not_is_named() {
     f.config.cdi_devices = vec![CdiDevice {
         name: "v.com/x=1".to_owned(),
     }];
-    assert!(f.refusal().contains("CDI is off"));
+    assert!(f.refusal().contains("v.com/x=1"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Limits at create and in an update, and what status shows of them.
 
-use cairn::oci::{CgroupMode, HostFacts, Policy, apply_update, resources_to_cri};
+use cairn::oci::{HostFacts, Policy, apply_update, resources_to_cri};
 use oci_spec::runtime::{LinuxResources, Spec};
 use proptest::prelude::*;
 use proto_cri::v1::{HugepageLimit, LinuxContainerResources};
@@ -88,11 +88,9 @@ fn a_missing_hugetlb_controller_is_tolerated_unless_the_policy_says_no() {
 #[test]
 fn unified_values_need_v2_and_name_one_file() {
     let mut f = with(full());
-    for mode in [CgroupMode::V1, CgroupMode::Hybrid] {
-        f.host.cgroup = mode;
-        assert!(f.refusal().contains("cgroup v2"));
-    }
-    f.host.cgroup = CgroupMode::V2;
+    f.host.cgroup_v1 = true;
+    assert!(f.refusal().contains("cgroup v2"));
+    f.host.cgroup_v1 = false;
     for bad in [
         "../memory.max",
         "memory",

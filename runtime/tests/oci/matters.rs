@@ -1,7 +1,7 @@
 //! A field that is called handled must matter: changed alone, it changes what comes out, or is
 //! refused.
 
-use cairn::oci::{AppArmorFacts, HostDevice, IdMap, plan};
+use cairn::oci::{CdiFile, CdiRegistry, HostDevice, IdMap, plan};
 use proto_cri::v1 as cri;
 
 use crate::{
@@ -277,18 +277,8 @@ fn mapping() -> cri::IdMapping {
     }
 }
 
-struct AnyDevice;
-
-impl cairn::oci::CdiResolver for AnyDevice {
-    fn inject(
-        &self,
-        names: &[String],
-        spec: &mut oci_spec::runtime::Spec,
-    ) -> Result<(), cairn::oci::SpecError> {
-        spec.set_domainname(Some(names.join(",")));
-        Ok(())
-    }
-}
+const CDI: &str = r#"{"cdiVersion": "0.6.0", "kind": "vendor.com/x", "devices": [
+    {"name": "1", "containerEdits": {"env": ["ONE=1"]}}, {"name": "2", "containerEdits": {"env": ["TWO=2"]}}]}"#;
 
 /// A container with something in every place that a change touches.
 fn baseline() -> Fixture {
@@ -302,13 +292,15 @@ fn baseline() -> Fixture {
         gid: 0,
     };
     let mut f = Fixture::default();
-    f.host.apparmor = Some(AppArmorFacts {
-        default_profile: Some("ours".to_owned()),
-        ..AppArmorFacts::default()
-    });
+    f.host.apparmor = Some(Ok("ours".to_owned()));
     f.policy.annotation_prefixes = vec!["open/".to_owned()];
     f.view.devices = vec![device("/dev/a", 1), device("/dev/b", 2)];
-    f.view.cdi = Some(Box::new(AnyDevice));
+    let cdi = CdiFile {
+        priority: 0,
+        path: "x.json".to_owned(),
+        text: CDI.to_owned(),
+    };
+    f.view.cdi = CdiRegistry::load(&[cdi]).0;
     f.sandbox.user_mapping = Some(IdMap {
         host_id: 65536,
         container_id: 0,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cairn::oci::{
-    BindSource, CdiResolver, ContainerSpec, HostDevice, HostFacts, HostView, ImageFacts, Inputs,
+    BindSource, CdiRegistry, ContainerSpec, HostDevice, HostFacts, HostView, ImageFacts, Inputs,
     Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SpecError, container_spec,
 };
 use proto_cri::v1::{
@@ -36,7 +36,7 @@ pub struct Fixture {
 #[derive(Default)]
 pub struct View {
     pub devices: Vec<HostDevice>,
-    pub cdi: Option<Box<dyn CdiResolver>>,
+    pub cdi: CdiRegistry,
 }
 
 impl HostView for View {
@@ -63,8 +63,8 @@ impl HostView for View {
         name == "ours"
     }
 
-    fn cdi(&self) -> Option<&dyn CdiResolver> {
-        self.cdi.as_deref()
+    fn cdi(&self) -> CdiRegistry {
+        self.cdi.clone()
     }
 
     fn in_rootfs(&self, container_path: &str) -> String {

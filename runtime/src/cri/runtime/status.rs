@@ -78,8 +78,8 @@ fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String
             CgroupDriver::Systemd => "systemd",
         },
         "apparmor": facts.host.apparmor.as_ref().map(|apparmor| json!({
-            "defaultProfile": apparmor.default_profile,
-            "problem": apparmor.problem,
+            "defaultProfile": apparmor.as_ref().ok(),
+            "problem": apparmor.as_ref().err().map_or("", String::as_str),
         })),
         "selinux": facts.host.selinux.as_ref().map(|selinux| json!({
             "enforcing": selinux.enforcing,

@@ -1,24 +1,17 @@
 //! Devices, CDI devices and network devices.
 
 use cairn::oci::devices::default_rules;
-use cairn::oci::{ApplyContext, CdiResolver, HostDevice, SpecError, apply_adjustment};
-use oci_spec::runtime::Spec;
+use cairn::oci::{CdiFile, CdiRegistry, HostDevice, apply_adjustment};
 use proto_nri as nri;
 
 use super::{applied, apply, context, device, host, linux, of_linux, refused};
 
-struct Names(std::cell::RefCell<Vec<Vec<String>>>);
-
-impl CdiResolver for Names {
-    fn inject(&self, names: &[String], spec: &mut Spec) -> Result<(), SpecError> {
-        self.0.borrow_mut().push(names.to_vec());
-        spec.set_domainname(Some("touched".to_owned()));
-        Ok(())
-    }
-}
+const CDI: &str = r#"{"cdiVersion": "0.6.0", "kind": "v/c", "devices": [
+    {"name": "1", "containerEdits": {"env": ["ONE=1"]}}, {"name": "2", "containerEdits": {"env": ["TWO=2"]}}],
+    "containerEdits": {"hooks": [{"hookName": "poststop", "path": "/shared/hook"}]}}"#;
 
 #[test]
-fn cdi_devices_go_to_the_resolver_in_one_call_and_are_refused_without_one() {
+fn cdi_devices_are_looked_up_all_at_once_and_refused_where_there_are_none() {
     let adjust = nri::ContainerAdjustment {
         cdi_devices: ["v/c=1", "v/c=2"]
             .map(|name| nri::CdiDevice {
@@ -29,16 +22,21 @@ fn cdi_devices_go_to_the_resolver_in_one_call_and_are_refused_without_one() {
     };
     let text = refused(&adjust);
     assert!(text.contains("v/c=1, v/c=2"), "{text}");
-    let f = host();
-    let names = Names(std::cell::RefCell::default());
-    let mut spec = f.spec().spec;
-    let context = ApplyContext {
-        cdi: Some(&names),
-        ..context(&f)
+    let mut f = host();
+    let file = CdiFile {
+        priority: 0,
+        path: "v.json".to_owned(),
+        text: CDI.to_owned(),
     };
-    apply_adjustment(&mut spec, &adjust, &context).expect("applied");
-    assert_eq!(names.0.take(), [["v/c=1".to_owned(), "v/c=2".to_owned()]]);
-    assert_eq!(spec.domainname().as_deref(), Some("touched"));
+    f.view.cdi = CdiRegistry::load(&[file]).0;
+    let spec = apply(&f, &adjust).expect("applied");
+    let env = spec.process().as_ref().and_then(|p| p.env().clone());
+    let env = env.expect("variables");
+    for variable in ["ONE=1", "TWO=2"] {
+        assert!(env.iter().any(|entry| entry == variable), "{variable}");
+    }
+    let hooks = spec.hooks().as_ref().and_then(|h| h.poststop().clone());
+    assert_eq!(hooks.map(|list| list.len()), Some(1), "what both share");
 }
 
 #[test]

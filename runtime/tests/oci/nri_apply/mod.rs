@@ -19,8 +19,6 @@ pub fn context(f: &Fixture) -> ApplyContext<'_> {
         host: &f.host,
         policy: &f.policy,
         view: &f.view,
-        cdi: None,
-        blockio: None,
     }
 }
 

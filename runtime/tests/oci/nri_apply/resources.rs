@@ -1,7 +1,7 @@
 //! Resources, block I/O and RDT classes; updates.
 
-use cairn::oci::{ApplyContext, BlockIoClasses, CgroupMode, apply_adjustment, apply_nri_update};
-use oci_spec::runtime::{LinuxBlockIo, Spec};
+use cairn::oci::{apply_adjustment, apply_nri_update};
+use oci_spec::runtime::Spec;
 use proto_nri as nri;
 
 use super::{
@@ -80,7 +80,7 @@ fn the_resource_check_refuses_what_the_host_lacks() {
         ..Default::default()
     });
     f.host.hugetlb = false;
-    f.host.cgroup = CgroupMode::Hybrid;
+    f.host.cgroup_v1 = true;
     let error = apply(&f, &huge).expect_err("a plugin means what it asks for");
     assert!(
         error
@@ -112,7 +112,7 @@ type Change = fn(&mut nri::LinuxResources);
 #[test]
 fn limits_of_one_kind_of_host_are_refused_by_name_on_the_other() {
     let mut v1 = host();
-    v1.host.cgroup = CgroupMode::V1;
+    v1.host.cgroup_v1 = true;
     v1.host.realtime = true;
     let mut v2 = host();
     v2.host.swap = false;
@@ -172,7 +172,7 @@ fn memory_of(resources: &mut nri::LinuxResources) -> &mut nri::LinuxMemory {
 #[test]
 fn realtime_needs_its_time_where_cgroups_share_it_out() {
     let mut f = host();
-    f.host.cgroup = CgroupMode::V1;
+    f.host.cgroup_v1 = true;
     f.host.realtime = true;
     let mut adjust = of_linux(nri::LinuxContainerAdjustment {
         scheduler: Some(nri::LinuxScheduler {
@@ -194,16 +194,6 @@ fn realtime_needs_its_time_where_cgroups_share_it_out() {
     apply(&f, &adjust).expect("it has time");
 }
 
-struct Classes;
-
-impl BlockIoClasses for Classes {
-    fn blockio(&self, class: &str) -> Option<LinuxBlockIo> {
-        let mut limits = LinuxBlockIo::default();
-        limits.set_weight(Some(500));
-        (class == "fast").then_some(limits)
-    }
-}
-
 #[test]
 fn classes_are_set_cleared_or_refused_by_name() {
     let class = |blockio: Option<&str>, rdt: Option<&str>| {
@@ -215,31 +205,14 @@ fn classes_are_set_cleared_or_refused_by_name() {
     };
     let mut f = host();
     let mut spec = f.spec().spec;
-    let with_classes = ApplyContext {
-        blockio: Some(&Classes),
-        ..context(&f)
-    };
-    apply_adjustment(&mut spec, &class(Some("fast"), Some("gold")), &with_classes)
-        .expect("applied");
-    let resources = linux(&spec).resources().as_ref().expect("resources");
-    assert_eq!(
-        resources.block_io().as_ref().and_then(|b| b.weight()),
-        Some(500)
-    );
+    let context = context(&f);
+    apply_adjustment(&mut spec, &class(None, Some("gold")), &context).expect("applied");
     let rdt = linux(&spec).intel_rdt().clone().expect("rdt");
     assert_eq!(rdt.clos_id().as_deref(), Some("gold"));
-    apply_adjustment(&mut spec, &class(None, None), &with_classes).expect("applied");
+    apply_adjustment(&mut spec, &class(None, None), &context).expect("applied");
     assert!(linux(&spec).intel_rdt().is_some(), "absent leaves it");
-    apply_adjustment(&mut spec, &class(Some(""), Some("")), &with_classes).expect("applied");
+    apply_adjustment(&mut spec, &class(Some(""), Some("")), &context).expect("applied");
     assert!(linux(&spec).intel_rdt().is_none());
-    assert_eq!(
-        linux(&spec)
-            .resources()
-            .as_ref()
-            .expect("resources")
-            .block_io(),
-        &None
-    );
     assert!(refused(&class(Some("slow"), None)).contains("\"slow\""));
     assert!(refused(&class(None, Some(".."))).contains("rdt_class"));
     f.host.resctrl = false;

@@ -1,0 +1,311 @@
+//! Limits that are asked for, merged into those of a spec (CRI-230 to CRI-233, NRI-706). CRI's come as NRI's.
+//!
+//! Zero means "not given", and so does absent: the old value stays. Some plugins send the zeros of CRI back (NRI-1231).
+
+use std::collections::{BTreeMap, HashMap};
+
+use oci_spec::runtime::{
+    LinuxCpu, LinuxDeviceCgroup, LinuxDeviceType, LinuxHugepageLimit, LinuxMemory, LinuxPids,
+    LinuxResources, Spec,
+};
+use proto_nri as nri;
+
+use super::{
+    devices::rule,
+    error::SpecError,
+    facts::{HostFacts, Policy},
+};
+
+/// Whoever asks for limits: how a refusal names the fields that CRI and NRI both have, and what becomes of swap.
+pub(super) struct Asker {
+    parent: &'static str,
+    quota: &'static str,
+    cpus: &'static str,
+    mems: &'static str,
+    limit: &'static str,
+    swap: &'static str,
+    /// A memory limit without one of swap means no swap. Else swap follows it as long as it has no value of its own.
+    ends_swap: bool,
+}
+
+pub(super) const CRI: Asker = Asker {
+    parent: "linux.resources",
+    quota: "cpu_quota",
+    cpus: "cpuset_cpus",
+    mems: "cpuset_mems",
+    limit: "memory_limit_in_bytes",
+    swap: "memory_swap_limit_in_bytes",
+    ends_swap: false,
+};
+
+/// Of an existing container.
+pub(super) const UPDATE: Asker = Asker {
+    parent: "adjust.linux.resources",
+    quota: "cpu.quota",
+    cpus: "cpu.cpus",
+    mems: "cpu.mems",
+    limit: "memory.limit",
+    swap: "memory.swap",
+    ends_swap: false,
+};
+
+/// Of a new container.
+pub(super) const ADJUSTMENT: Asker = Asker {
+    ends_swap: true,
+    ..UPDATE
+};
+
+impl Asker {
+    fn invalid(&self, field: &str, cause: String) -> SpecError {
+        SpecError::invalid(format!("{}.{field}", self.parent), cause)
+    }
+
+    pub(super) fn out_of_range(&self, field: &str, value: i64) -> SpecError {
+        self.invalid(field, format!("{value} is out of range"))
+    }
+}
+
+/// The limits of a spec, if it has any.
+pub fn current(spec: &Spec) -> Option<&LinuxResources> {
+    spec.linux().as_ref()?.resources().as_ref()
+}
+
+/// Merges everything but the classes.
+pub(super) fn merge(
+    resources: &mut LinuxResources,
+    asked: &nri::LinuxResources,
+    host: &HostFacts,
+    policy: &Policy,
+    by: &Asker,
+) -> Result<(), SpecError> {
+    if let Some(asked) = &asked.cpu {
+        let mut cpu = resources.cpu().clone().unwrap_or_default();
+        merge_cpu(&mut cpu, asked, by)?;
+        resources.set_cpu(Some(cpu).filter(|c| *c != LinuxCpu::default()));
+    }
+    if let Some(asked) = &asked.memory {
+        let mut memory = (*resources.memory()).unwrap_or_default();
+        merge_memory(&mut memory, asked, host, by)?;
+        resources.set_memory(Some(memory).filter(|m| *m != LinuxMemory::default()));
+    }
+    put_hugepages(resources, &asked.hugepage_limits, host, policy, by)?;
+    put_unified(resources, &asked.unified, host, by)?;
+    match asked.pids.as_ref().map(|p| p.limit) {
+        None => {}
+        Some(limit) if limit < 0 => {
+            resources.set_pids(None);
+        }
+        Some(limit) => {
+            let mut pids = LinuxPids::default();
+            pids.set_limit(limit);
+            resources.set_pids(Some(pids));
+        }
+    }
+    for asked in &asked.devices {
+        let rule = device_rule(asked, by)?;
+        resources.devices_mut().get_or_insert_default().push(rule);
+    }
+    Ok(())
+}
+
+fn merge_cpu(cpu: &mut LinuxCpu, asked: &nri::LinuxCpu, by: &Asker) -> Result<(), SpecError> {
+    let number = |value: &Option<nri::OptionalUInt64>| {
+        let value = value.as_ref().map(|v| v.value);
+        value.filter(|v| *v != 0)
+    };
+    let runtime = asked.realtime_runtime.as_ref().map(|v| v.value);
+    let runtime = runtime.filter(|v| *v != 0);
+    let quota = limit_of(&asked.quota, by, by.quota)?;
+    let cpus = cpuset_of(&asked.cpus, by, by.cpus)?;
+    let mems = cpuset_of(&asked.mems, by, by.mems)?;
+    cpu.set_shares(number(&asked.shares).or(cpu.shares()));
+    cpu.set_period(number(&asked.period).or(cpu.period()));
+    cpu.set_quota(quota.or(cpu.quota()));
+    cpu.set_realtime_runtime(runtime.or(cpu.realtime_runtime()));
+    cpu.set_realtime_period(number(&asked.realtime_period).or(cpu.realtime_period()));
+    cpu.set_cpus(cpus.or(cpu.cpus().clone()));
+    cpu.set_mems(mems.or(cpu.mems().clone()));
+    Ok(())
+}
+
+/// Swap is the total of memory and swap: a limit of memory alone that sets it, too, means no swap.
+fn merge_memory(
+    memory: &mut LinuxMemory,
+    asked: &nri::LinuxMemory,
+    host: &HostFacts,
+    by: &Asker,
+) -> Result<(), SpecError> {
+    let limit = limit_of(&asked.limit, by, by.limit)?;
+    let swap = limit_of(&asked.swap, by, by.swap)?;
+    let reservation = limit_of(&asked.reservation, by, "memory.reservation")?;
+    let kernel = limit_of(&asked.kernel, by, "memory.kernel")?;
+    let kernel_tcp = limit_of(&asked.kernel_tcp, by, "memory.kernel_tcp")?;
+    let swappiness = asked.swappiness.as_ref().map(|v| v.value);
+    if let Some(above) = swappiness.filter(|v| *v > 200) {
+        return Err(by.invalid("memory.swappiness", format!("{above} is above 200")));
+    }
+    let flag = |value: &Option<nri::OptionalBool>| value.as_ref().map(|v| v.value);
+    let followed = memory.swap().is_none() || memory.swap() == memory.limit();
+    let follows = limit.filter(|_| host.swap && (followed || by.ends_swap));
+    memory.set_limit(limit.or(memory.limit()));
+    memory.set_swap(swap.or(follows).or(memory.swap()));
+    memory.set_reservation(reservation.or(memory.reservation()));
+    memory.set_kernel(kernel.or(memory.kernel()));
+    memory.set_kernel_tcp(kernel_tcp.or(memory.kernel_tcp()));
+    memory.set_swappiness(swappiness.or(memory.swappiness()));
+    memory.set_disable_oom_killer(flag(&asked.disable_oom_killer).or(memory.disable_oom_killer()));
+    memory.set_use_hierarchy(flag(&asked.use_hierarchy).or(memory.use_hierarchy()));
+    match (memory.limit(), memory.swap()) {
+        (Some(limit), Some(swap)) if swap != -1 && (limit == -1 || limit > swap) => {
+            let cause = format!(
+                "{swap} is below the memory limit {limit}, but counts memory and swap together"
+            );
+            Err(by.invalid(by.swap, cause))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Present and not zero; -1 is unlimited.
+fn limit_of(
+    value: &Option<nri::OptionalInt64>,
+    by: &Asker,
+    field: &str,
+) -> Result<Option<i64>, SpecError> {
+    match value.as_ref().map_or(0, |v| v.value) {
+        0 => Ok(None),
+        value if value < -1 => Err(by.out_of_range(field, value)),
+        value => Ok(Some(value)),
+    }
+}
+
+fn cpuset_of(text: &str, by: &Asker, field: &str) -> Result<Option<String>, SpecError> {
+    let wrong = || by.invalid(field, format!("invalid list {text:?} (example: 0-3,7)"));
+    match text {
+        "" => Ok(None),
+        text => cpuset(text).ok_or_else(wrong).map(Some),
+    }
+}
+
+/// A list such as `0-3,7`, or `None` where it is none; the kernel decides whether they exist.
+pub(super) fn cpuset(text: &str) -> Option<String> {
+    let number = |part: &str| part.len() <= 6 && part.parse::<u32>().is_ok();
+    let sane = text
+        .trim()
+        .split(',')
+        .all(|range| match range.split_once('-') {
+            Some((first, last)) => number(first) && number(last),
+            None => number(range),
+        });
+    sane.then(|| text.trim().to_owned())
+}
+
+/// Sets limits by page size. Without the controller they are refused, or passed over by the policy.
+fn put_hugepages(
+    resources: &mut LinuxResources,
+    limits: &[nri::HugepageLimit],
+    host: &HostFacts,
+    policy: &Policy,
+    by: &Asker,
+) -> Result<(), SpecError> {
+    if limits.is_empty() || (!host.hugetlb && policy.tolerate_missing_hugetlb) {
+        return Ok(());
+    }
+    if !host.hugetlb {
+        return Err(SpecError::unsupported(
+            format!("{}.hugepage_limits", by.parent),
+            "this host has no hugetlb controller",
+        ));
+    }
+    let mut list = resources.hugepage_limits().clone().unwrap_or_default();
+    for limit in limits {
+        put_hugepage(&mut list, limit, by)?;
+    }
+    resources.set_hugepage_limits(Some(list));
+    Ok(())
+}
+
+/// Sets the limit of a page size, replacing an earlier one.
+fn put_hugepage(
+    list: &mut Vec<LinuxHugepageLimit>,
+    asked: &nri::HugepageLimit,
+    by: &Asker,
+) -> Result<(), SpecError> {
+    let page_size = asked.page_size.as_str();
+    let digits = page_size.trim_end_matches(|c: char| c.is_ascii_uppercase());
+    let unit = &page_size[digits.len()..];
+    let sane = !digits.is_empty()
+        && digits.chars().all(|c| c.is_ascii_digit())
+        && ["B", "KB", "MB", "GB"].contains(&unit);
+    if !sane {
+        let cause = format!("invalid page size {page_size:?} (example: 2MB)");
+        return Err(by.invalid("hugepage_limits", cause));
+    }
+    let mut entry = LinuxHugepageLimit::default();
+    entry.set_page_size(page_size.to_owned());
+    entry.set_limit(i64::try_from(asked.limit).unwrap_or(i64::MAX));
+    match list.iter_mut().find(|l| l.page_size() == page_size) {
+        Some(place) => *place = entry,
+        None => list.push(entry),
+    }
+    Ok(())
+}
+
+/// Sets what is given for single files of the cgroup.
+fn put_unified(
+    resources: &mut LinuxResources,
+    unified: &BTreeMap<String, String>,
+    host: &HostFacts,
+    by: &Asker,
+) -> Result<(), SpecError> {
+    if unified.is_empty() {
+        return Ok(());
+    }
+    let mut all: HashMap<String, String> = resources.unified().clone().unwrap_or_default();
+    for (key, value) in unified {
+        if host.cgroup_v1 {
+            return Err(SpecError::unsupported(
+                format!("{}.unified", by.parent),
+                format!("{key:?} needs cgroup v2, this host limits by v1"),
+            ));
+        }
+        check_unified(key, value).map_err(|cause| by.invalid("unified", cause))?;
+        all.insert(key.clone(), value.clone());
+    }
+    resources.set_unified(Some(all));
+    Ok(())
+}
+
+/// A key is the name of one file of the container's cgroup: nothing that leads elsewhere.
+fn check_unified(key: &str, value: &str) -> Result<(), String> {
+    let name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if !key.contains('.') || key.starts_with('.') || !key.chars().all(name) {
+        return Err(format!("invalid name of a cgroup file {key:?}"));
+    }
+    if key.starts_with("cgroup.") {
+        return Err(format!("{key:?} is not a limit"));
+    }
+    if value.contains('\0') {
+        return Err(format!("the value of {key:?} contains a NUL byte"));
+    }
+    Ok(())
+}
+
+fn device_rule(asked: &nri::LinuxDeviceCgroup, by: &Asker) -> Result<LinuxDeviceCgroup, SpecError> {
+    let wrong = |cause: String| Err(by.invalid("devices", cause));
+    let kind = match asked.r#type.as_str() {
+        "" | "a" => None,
+        "b" => Some(LinuxDeviceType::B),
+        "c" | "u" => Some(LinuxDeviceType::C),
+        other => return wrong(format!("unknown type of device rule {other:?}")),
+    };
+    let access = asked.access.as_str();
+    if access.is_empty() || !access.chars().all(|c| "rwm".contains(c)) {
+        return wrong(format!("invalid access {access:?} (must be of \"rwm\")"));
+    }
+    // A negative number means all, as an absent one does.
+    let number =
+        |value: &Option<nri::OptionalInt64>| value.as_ref().map(|v| v.value).filter(|v| *v >= 0);
+    let (major, minor) = (number(&asked.major), number(&asked.minor));
+    Ok(rule(asked.allow, kind, major, minor, access))
+}
