@@ -18,7 +18,7 @@ use super::fsutil;
 use super::images::Shared;
 use super::ingest::{Opened, Source};
 use super::manifest::Descriptor;
-use super::scratch::TempDir;
+use super::store::scratch::TempDir;
 use super::unpack::decode;
 use super::unpack::path::CleanPath;
 use super::unpack::tarball::{Kind, Reader};

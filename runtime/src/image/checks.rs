@@ -3,15 +3,15 @@
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use super::auth::{Auth, Challenge, challenge};
-use super::inventory::{self, Line};
 use super::manifest::{self, Document};
-use super::record::{self, ImageRecord, parse_config};
 use super::reference::Reference;
+use super::registry::auth::{Auth, Challenge, challenge};
+use super::registry::{hosts, remote, token};
+use super::store::record::{self, ImageRecord, parse_config};
 use super::unpack::path::{CleanPath, Meaning, meaning};
 use super::unpack::tarball::Reader;
 use super::unpack::{self, decode};
-use super::{hosts, registry, token};
+use super::verify::inventory::{self, Line};
 
 /// A manifest or an index, and the choice from it.
 pub fn manifest(data: &[u8]) {
@@ -148,7 +148,7 @@ pub fn answer(data: &[u8]) {
     if let Some(token) = token::token_of(data) {
         assert!(token.is_sensitive());
     }
-    assert!(!registry::first_error(data).contains('\n'));
+    assert!(!remote::first_error(data).contains('\n'));
 }
 
 /// A `hosts.toml`.
@@ -190,7 +190,7 @@ pub mod tests {
         let header = String::from_utf8(seed("challenge", "good")).unwrap();
         assert!(matches!(challenge(&header), Some(Challenge::Bearer { .. })));
         assert!(token::token_of(&seed("registry_answer", "good")).is_some());
-        assert!(!registry::first_error(&seed("registry_answer", "error")).is_empty());
+        assert!(!remote::first_error(&seed("registry_answer", "error")).is_empty());
         let hosts = String::from_utf8(seed("hosts_toml", "good")).unwrap();
         assert!(hosts::parse(Path::new("/nowhere"), "r.example", &hosts).is_ok());
         for packing in ["plain", "gzip", "zstd"] {

@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::digest::Digest;
-use super::record::BadRecord;
 use super::reference::BadReference;
+use super::store::record::BadRecord;
 
 /// Error of images on this machine, in one line.
 #[derive(Debug, Clone, thiserror::Error)]

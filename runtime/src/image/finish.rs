@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::attributes::copy_attributes;
+use super::mount::attributes::copy_attributes;
+use super::mount::view::View;
 use super::unpack::Report;
 use super::unpack::path::CleanPath;
-use super::view::View;
 
 /// Does what the report leaves to do upon `lowers`; whether the layer hides all of them. An error comes
 /// with the step.

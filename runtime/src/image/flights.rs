@@ -8,10 +8,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::auth::Auth;
 use super::digest::Digest;
 use super::progress::Progress;
 use super::pull_error::PullError;
+use super::registry::auth::Auth;
 
 pub(super) type Outcome = Result<Digest, PullError>;
 pub(super) type Key = (String, Auth);

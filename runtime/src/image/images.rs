@@ -10,10 +10,10 @@ use super::digest::Digest;
 use super::error::{Error, blocking};
 use super::flights::{Flights, PullUnderWay};
 use super::layer::{TreeBounds, Unpacker};
-use super::record::ImageRecord;
 use super::reference::Reference;
-use super::registry_host::Clients;
-use super::store::Store;
+use super::registry::host::Clients;
+use super::store::index::Store;
+use super::store::record::ImageRecord;
 use super::turns;
 
 /// Options of an image store. `Options::new` gives the defaults.

@@ -14,9 +14,9 @@ use super::manifest::{
     self, CONFIG_MAX, Descriptor, Document, ImageManifest, IndexEntry, MANIFEST_MAX,
 };
 use super::progress::Progress;
-use super::record::Names;
 use super::reference::Reference;
 use super::spool;
+use super::store::record::Names;
 
 /// An image that was imported.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,9 +24,9 @@ use super::error::{Error, blocking};
 use super::layer::{Unpacked, Unpacker};
 use super::manifest::{Descriptor, ImageManifest};
 use super::progress::Progress;
-use super::record::{BadRecord, ImageRecord, Names, parse_config};
 use super::spool::Document;
-use super::store::Store;
+use super::store::index::Store;
+use super::store::record::{BadRecord, ImageRecord, Names, parse_config};
 use crate::spans;
 
 /// The attribute that names a layer.

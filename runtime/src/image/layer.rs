@@ -24,15 +24,15 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::digest::{Digest, Hasher};
 use super::error::{Error, blocking};
 use super::finish::finish;
-use super::inventory::{self, Sums};
-use super::layer_record::{INVENTORY, LayerInfo, SCHEMA};
 use super::manifest::Descriptor;
 use super::progress::Progress;
-use super::scratch::TempDir;
 use super::spool::Document;
-use super::store::Store;
+use super::store::index::Store;
+use super::store::layer_record::{INVENTORY, LayerInfo, SCHEMA};
+use super::store::scratch::TempDir;
 use super::turns::Turns;
 use super::unpack::{REPORT_MAX, Report, Summary};
+use super::verify::inventory::{self, Sums};
 
 /// A helper's last words.
 const STDERR_MAX: u64 = 4096;

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::digest::Digest;
 use super::error::Error;
-use super::record::LAYERS_MAX;
+use super::store::record::LAYERS_MAX;
 
 /// Bytes of a manifest or index taken.
 pub const MANIFEST_MAX: u64 = 4 << 20;

@@ -13,21 +13,21 @@ use std::sync::{Arc, Weak};
 use futures_util::TryStreamExt;
 use tokio::sync::watch;
 
-use super::auth::Auth;
 use super::digest::Digest;
 use super::error::{Error, blocking};
 use super::flights::{Flight, Outcome};
-use super::hosts;
 use super::images::{Images, Shared};
 use super::ingest::{Source, ingest};
 use super::manifest::{self, CONFIG_MAX, Descriptor, Document, ImageManifest};
 use super::progress::Progress;
 use super::pull_error::PullError;
-use super::record::{ImageRecord, Names};
 use super::reference::Reference;
-use super::registry::Remote;
+use super::registry::auth::Auth;
+use super::registry::hosts;
+use super::registry::remote::Remote;
+use super::registry::transfer::RemoteBlobs;
 use super::spool::{self, Spool};
-use super::transfer::RemoteBlobs;
+use super::store::record::{ImageRecord, Names};
 use crate::spans;
 
 /// The attribute that names an image.

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::super::sum::Sum;
 use super::tarball::Entry;
+use crate::image::verify::sum::Sum;
 
 pub const PAGE: u64 = 4096;
 

@@ -30,8 +30,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::digest::{Digest, HashingReader};
-use super::inventory::Sums;
+use crate::image::digest::{Digest, HashingReader};
+use crate::image::verify::inventory::Sums;
 use apply::Applier;
 use limits::{Limits, REPORTED_MAX, SUMS_MAX};
 use path::CleanPath;

@@ -8,13 +8,13 @@ use futures_util::{StreamExt, stream};
 use reqwest::header::{HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, StatusCode};
 
-use super::digest::Digest;
-use super::ingest::{Opened, Source};
-use super::manifest::Descriptor;
+use super::host::{Host, Trouble};
 use super::pace::{Paced, Stalled};
-use super::pull_error::PullError;
-use super::registry::{Remote, TRIES, backoff};
-use super::registry_host::{Host, Trouble};
+use super::remote::{Remote, TRIES, backoff};
+use crate::image::digest::Digest;
+use crate::image::ingest::{Opened, Source};
+use crate::image::manifest::Descriptor;
+use crate::image::pull_error::PullError;
 
 struct Body {
     chunks: Paced,

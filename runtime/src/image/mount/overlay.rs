@@ -22,8 +22,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
 
-use super::error::Error;
 use crate::detached;
+use crate::image::error::Error;
 
 /// Longest string `fsconfig` takes.
 const FSCONFIG_MAX: usize = 255;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use rustix::fs::{CWD, Mode, XattrFlags};
 
 use super::*;
-use crate::image::inventory::{Sums, write};
+use crate::image::verify::inventory::{Sums, write};
 
 struct Tree {
     dir: tempfile::TempDir,

@@ -18,14 +18,14 @@ use reqwest::{Method, Response, StatusCode};
 use serde::Deserialize;
 
 use super::auth::{self, Challenge, Credentials, Given};
-use super::digest::Digest;
-use super::error::Error;
+use super::host::{Clients, Host, Trouble, redirected};
 use super::hosts::Endpoint;
-use super::manifest::{self, MANIFEST_MAX};
 use super::pace::{Paced, Stalled};
-use super::pull_error::PullError;
-use super::registry_host::{Clients, Host, Trouble, redirected};
-use super::spool::{Document, Spool};
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+use crate::image::manifest::{self, MANIFEST_MAX};
+use crate::image::pull_error::PullError;
+use crate::image::spool::{Document, Spool};
 
 const REDIRECTS_MAX: usize = 5;
 /// Tries at one host before the next is asked.

@@ -11,8 +11,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::attributes::{copy_attributes, times};
-use super::fsutil::data_from;
 use super::view::{Found, Merged, View, is, open_dir, open_file, step};
+use crate::image::fsutil::data_from;
 
 /// Entries copied up for one container.
 const COPY_MAX: usize = 1_000_000;

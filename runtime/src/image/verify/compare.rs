@@ -11,12 +11,12 @@ use std::path::Path;
 use rustix::fs::Dir;
 use rustix::io::Errno;
 
-use super::digest::Digest;
 use super::entry_facts::{self as facts, Facts};
 use super::inventory::{self, Line, Reader, below};
-use super::layer_record::INVENTORY;
-use super::progress::Progress;
 use super::sum;
+use crate::image::digest::Digest;
+use crate::image::progress::Progress;
+use crate::image::store::layer_record::INVENTORY;
 
 /// Damages of a layer that are told; the rest is counted.
 const TOLD_MAX: usize = 20;

@@ -18,10 +18,10 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
 
-use super::digest::Digest;
-use super::error::Error;
-use super::images::Images;
-use super::store::Store;
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+use crate::image::images::Images;
+use crate::image::store::index::Store;
 use crate::replace;
 
 const SCHEMA: u32 = 1;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::error::Error;
+use crate::image::error::Error;
 use crate::remove::remove_tree_at;
 
 pub struct Scratch {

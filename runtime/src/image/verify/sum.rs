@@ -10,7 +10,7 @@ use std::io::{self, Read, Seek};
 use crc32fast::Hasher;
 use rustix::fs::Advice;
 
-use super::fsutil::data_from;
+use crate::image::fsutil::data_from;
 
 const PAGE: usize = 4096;
 /// Read at a time.

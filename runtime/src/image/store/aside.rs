@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::digest::Digest;
-use super::error::Error;
+use super::index::{Inner, Store};
 use super::record::ImageRecord;
-use super::store::{Inner, Store};
+use crate::image::digest::Digest;
+use crate::image::error::Error;
 
 /// Who needs a layer, so that it stays.
 #[derive(Debug, Clone, PartialEq, Eq)]

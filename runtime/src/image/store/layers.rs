@@ -5,11 +5,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use super::digest::Digest;
-use super::error::Error;
+use super::index::Store;
 use super::layer_record::{Layer, LayerInfo};
 use super::scratch::TempDir;
-use super::store::Store;
+use crate::image::digest::Digest;
+use crate::image::error::Error;
 use crate::replace;
 
 /// Keeps a set of layers from removal while it lives.

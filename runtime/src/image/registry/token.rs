@@ -5,8 +5,8 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Deserialize;
 
 use super::auth::{self, Credentials};
-use super::registry::{Remote, secret};
-use super::registry_host::{Host, Trouble};
+use super::host::{Host, Trouble};
+use super::remote::{Remote, secret};
 
 /// Bytes of a token service's answer taken.
 const TOKEN_MAX: u64 = 256 << 10;

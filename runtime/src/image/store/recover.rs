@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::digest::Digest;
-use super::error::Error;
 use super::layer_record::{Layer, LayerInfo, SCHEMA};
 use super::record::{BadRecord, ImageRecord};
+use crate::image::digest::Digest;
+use crate::image::error::Error;
 
 /// A crash between two writes may leave a tag in two records: only its owner keeps it.
 pub fn drop_stolen_tags(

@@ -1,5 +1,5 @@
 //! Image store: records and layers on disk, their index in memory, and who uses which layer
-//! (what is done with layers: `store_layers.rs`).
+//! (what is done with layers: `layers.rs`).
 //!
 //! ```text
 //! <root>/records/<id hex>.json     one image; a file here means all its layers are here (CRI-445)
@@ -21,15 +21,15 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::digest::Digest;
-use super::error::Error;
-use super::fsutil;
 use super::layer_record::Layer;
 use super::record::{self, ImageRecord, Names};
 use super::recover::{drop_stolen_tags, load_layers, load_records, take_back};
-use super::reference::Reference;
 use super::scratch::Scratch;
-use super::spool::{Document, one_at_a_time};
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+use crate::image::fsutil;
+use crate::image::reference::Reference;
+use crate::image::spool::{Document, one_at_a_time};
 use crate::replace;
 
 /// Locks for the writing of records; two images seldom share one.

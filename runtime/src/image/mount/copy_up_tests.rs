@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use super::*;
-use crate::image::view::tests::Trees;
+use crate::image::mount::view::tests::Trees;
 
 #[test]
 fn a_volume_gets_the_merged_content_with_owner_mode_and_links() {

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::digest::Digest;
+use crate::image::digest::Digest;
 
 /// Of `layer.json`.
-pub(super) const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 1;
 /// The inventory of a layer's tree, beside it.
-pub(super) const INVENTORY: &str = "tree";
+pub const INVENTORY: &str = "tree";
 
 /// Record of a committed layer; `layer.json` beside its tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct LayerInfo {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Layer {
+pub struct Layer {
     pub dir: PathBuf,
     pub info: LayerInfo,
 }

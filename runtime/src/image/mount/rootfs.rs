@@ -13,15 +13,15 @@ use rustix::fs::{Gid, Uid};
 
 use super::attributes::copy_attributes;
 use super::copy_up::CopyBudget;
-use super::digest::Digest;
-use super::error::{Error, blocking};
-use super::fsutil::{Usage, usage};
-use super::images::Images;
 use super::overlay::{Overlay, Userns};
-use super::record::ImageRecord;
-use super::store::Store;
 use super::uses::{begin_use, component, release};
 use super::view::View;
+use crate::image::digest::Digest;
+use crate::image::error::{Error, blocking};
+use crate::image::fsutil::{Usage, usage};
+use crate::image::images::Images;
+use crate::image::store::index::Store;
+use crate::image::store::record::ImageRecord;
 
 /// Longest file read out of a container's root: a passwd of some 20,000 accounts.
 const TEXT_MAX: u64 = 1 << 20;

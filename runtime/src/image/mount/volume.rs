@@ -9,13 +9,13 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::digest::Digest;
-use super::error::{Error, blocking};
-use super::images::Images;
 use super::overlay::{Overlay, Userns};
-use super::record::ImageRecord;
-use super::store::Store;
 use super::uses::{begin_use, component, release};
+use crate::image::digest::Digest;
+use crate::image::error::{Error, blocking};
+use crate::image::images::Images;
+use crate::image::store::index::Store;
+use crate::image::store::record::ImageRecord;
 
 /// A read-only view of an image, or of a directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,9 +20,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::Dir;
 
-use super::digest::{Digest, Hasher, HashingReader};
 use super::entry_facts::{self as facts, Facts};
 use super::sum;
+use crate::image::digest::{Digest, Hasher, HashingReader};
 
 const HEAD: &[u8] = b"cairn tree 1\n";
 /// Bytes of an inventory.

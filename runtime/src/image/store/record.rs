@@ -9,8 +9,8 @@ use std::fmt;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::digest::Digest;
-use super::reference::Reference;
+use crate::image::digest::Digest;
+use crate::image::reference::Reference;
 
 const SCHEMA: u32 = 1;
 /// Layers in one image: more than any tool makes; overlayfs itself stops at 500.
@@ -63,7 +63,7 @@ pub enum BadRecord {
     #[error("the config lists {0} layers, at most {LAYERS_MAX} are taken")]
     Layers(usize),
     #[error("diff id: {0}")]
-    DiffId(#[from] super::digest::BadDigest),
+    DiffId(#[from] crate::image::digest::BadDigest),
     #[error("not an image: rootfs type {0:?}")]
     NotLayers(String),
     #[error(

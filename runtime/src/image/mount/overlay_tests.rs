@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, fs};
 
 use rustix::mount::UnmountFlags;
 
-use super::super::record::LAYERS_MAX;
 use super::*;
+use crate::image::store::record::LAYERS_MAX;
 
 /// What is mounted at or below a path in this mount namespace.
 fn mounts(path: &Path) -> Vec<String> {

@@ -7,18 +7,23 @@
 //!
 //! Reads what the disk has, at the speed of the disk, on the one thread of the caller.
 
+pub mod compare;
+mod entry_facts;
+pub mod inventory;
+pub mod sum;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::aside::{InTheWay, SetAside};
-use super::compare::{Found, Watch, compare};
-use super::digest::Digest;
-use super::error::Error;
-use super::images::Images;
-use super::record::ImageRecord;
-use super::recover::{ids_on_disk, is_of_another_version, read_one};
-use super::store::Store;
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+use crate::image::images::Images;
+use crate::image::store::aside::{InTheWay, SetAside};
+use crate::image::store::index::Store;
+use crate::image::store::record::ImageRecord;
+use crate::image::store::recover::{ids_on_disk, is_of_another_version, read_one};
+use compare::{Found, Watch, compare};
 
 /// Damages of an image that are told; the rest is counted.
 const TOLD_MAX: usize = 100;

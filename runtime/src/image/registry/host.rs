@@ -10,7 +10,7 @@ use reqwest::{Client, Url};
 
 use super::auth::Credentials;
 use super::hosts::{Endpoint, Tls};
-use super::pull_error::PullError;
+use crate::image::pull_error::PullError;
 
 const CLIENTS_MAX: usize = 32;
 
