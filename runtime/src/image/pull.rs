@@ -262,13 +262,13 @@ async fn config(
     blob: &Descriptor,
 ) -> Result<spool::Document, PullError> {
     let dir = shared.store.scratch.tmp();
-    let mut spool = Spool::default();
+    let mut spool = Spool::new(&dir);
     let mut chunks = source.open(blob).await?;
     while let Some(chunk) = chunks.try_next().await? {
         if spool.bytes() + chunk.len() as u64 > blob.size.unwrap_or(CONFIG_MAX).min(CONFIG_MAX) {
             return Err(blob.fault("is longer than its manifest says").into());
         }
-        let kept = spool.push(&chunk, &dir);
+        let kept = spool.push(&chunk);
         kept.map_err(Error::io("image store", "spool a config", &dir))?;
     }
     let (config, digest) = spool.finish();

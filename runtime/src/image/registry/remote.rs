@@ -311,7 +311,7 @@ impl Remote {
         response: Response,
         max: u64,
     ) -> Result<(Document, Digest), Trouble> {
-        let mut spool = Spool::default();
+        let mut spool = Spool::new(&self.spool_dir);
         let mut chunks = Paced::new(response, self.stall);
         loop {
             match chunks.next().await {
@@ -323,7 +323,7 @@ impl Remote {
                     return Err(Trouble::Final(host.error(&why)));
                 }
                 Ok(Some(Ok(chunk))) => {
-                    let kept = spool.push(&chunk, &self.spool_dir);
+                    let kept = spool.push(&chunk);
                     let failed = Error::io("image store", "spool a document", &self.spool_dir);
                     kept.map_err(|e| Trouble::Final(failed(e).into()))?;
                 }
