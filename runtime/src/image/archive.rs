@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 
-use super::digest::{Digest, Hasher};
+use super::digest::{Digest, HashingReader};
 use super::error::{Error, blocking};
 use super::fsutil;
 use super::images::Shared;
@@ -122,11 +122,9 @@ impl Archive {
 
 /// Copies the archive's files to numbered ones. Blocking.
 fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
-    let (input, went_in) = decode::Counted::new(input);
-    let plain = decode::decoder(input).map_err(bad)?;
     let (room, _) =
         fsutil::room(&dir.path).map_err(Error::io("image archive", "spool", &dir.path))?;
-    let mut tar = Reader::new(decode::Bounded::new(plain, went_in, room));
+    let mut tar = Reader::new(decode::bounded(input, room).map_err(bad)?);
     let mut by_path = HashMap::new();
     let mut by_digest = HashMap::new();
     while let Some(entry) = tar.next_entry().map_err(bad)? {
@@ -161,18 +159,11 @@ fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
 }
 
 fn copy(from: &mut impl Read, to: &Path) -> io::Result<Digest> {
-    let mut file = File::create_new(to)?;
-    let mut hasher = Hasher::default();
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        match from.read(&mut buffer)? {
-            0 => return Ok(hasher.finish()),
-            n => {
-                hasher.update(&buffer[..n]);
-                file.write_all(&buffer[..n])?;
-            }
-        }
-    }
+    let mut from = HashingReader::new(from);
+    let mut file = BufWriter::with_capacity(CHUNK, File::create_new(to)?);
+    io::copy(&mut from, &mut file)?;
+    file.flush()?;
+    Ok(from.hasher.finish())
 }
 
 /// The spooled file behind a name, links followed.

@@ -1,6 +1,6 @@
 //! What must hold for any bytes of an image, an archive, a registry, or a file of the administrator.
 
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::path::Path;
 
 use super::manifest::{self, Document};
@@ -74,11 +74,9 @@ pub fn inventory(data: &[u8]) {
 /// A layer, compressed or not, entry by entry with its data.
 pub fn layer(data: &[u8]) {
     const BYTES_MAX: u64 = 1 << 20;
-    let (input, went_in) = decode::Counted::new(Cursor::new(data));
-    let Ok(plain) = decode::decoder(input) else {
+    let Ok(mut plain) = decode::bounded(data, BYTES_MAX) else {
         return;
     };
-    let mut plain = decode::Bounded::new(plain, went_in, BYTES_MAX);
     let mut reader = Reader::new(&mut plain);
     let mut read = 0;
     while let Ok(Some(entry)) = reader.next_entry() {
@@ -177,6 +175,8 @@ pub fn reference(data: &[u8]) {
 
 #[cfg(test)]
 pub mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     /// By the seeds of `fuzz/seeds`, given by target and name.

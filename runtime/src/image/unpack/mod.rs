@@ -151,14 +151,8 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, Limits)> {
-    let mut args = args.into_iter();
-    let (Some(dir), Some(bytes), Some(files), Some(depth), None) = (
-        args.next(),
-        args.next(),
-        args.next(),
-        args.next(),
-        args.next(),
-    ) else {
+    let args: Vec<_> = args.into_iter().collect();
+    let Ok([dir, bytes, files, depth]) = <[OsString; 4]>::try_from(args) else {
         return Err(io::Error::other(
             "usage: unpack <directory> <max bytes> <max files> <max depth>",
         ));
@@ -178,9 +172,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, Limit
 }
 
 fn unpack(input: impl io::Read, root: OwnedFd, limits: Limits) -> io::Result<Report> {
-    let (input, went_in) = decode::Counted::new(input);
-    let plain = decode::Bounded::new(decode::decoder(input)?, went_in, limits.bytes);
-    let mut plain = HashingReader::new(plain);
+    let mut plain = HashingReader::new(decode::bounded(input, limits.bytes)?);
     let mut reader = tarball::Reader::new(&mut plain);
     let mut applier = Applier::new(root, limits);
     while let Some(entry) = reader.next_entry()? {
