@@ -67,15 +67,14 @@ pub async fn import(
             manifests: image.manifests,
         };
         let record = ingest(
-            &shared.store,
-            &shared.unpacker,
+            shared,
             &image.manifest,
             image.config,
             &names,
             &archive,
             progress,
-        )
-        .await?;
+        );
+        let record = record.await?;
         shared.pin_if_configured(&image.names, &record.id).await?;
         imported.push(Imported {
             id: record.id.clone(),

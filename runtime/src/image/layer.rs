@@ -7,13 +7,10 @@
 //!
 //! Nothing counts before the rename. A dropped future kills the helper and removes `tmp/<n>`.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -24,13 +21,14 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::digest::{Digest, Hasher};
 use super::error::{Error, blocking};
 use super::finish::finish;
+use super::images::Shared;
 use super::manifest::Descriptor;
 use super::progress::Progress;
 use super::spool::Document;
 use super::store::index::Store;
 use super::store::layer_record::{INVENTORY, LayerInfo, SCHEMA};
 use super::store::scratch::TempDir;
-use super::turns::Turns;
+use super::unpack::limits::TreeBounds;
 use super::unpack::{REPORT_MAX, Report, Summary};
 use super::verify::inventory::{self, Sums};
 
@@ -39,26 +37,6 @@ const STDERR_MAX: u64 = 4096;
 
 /// Held while a long report is in memory: what is left to do for it may take a while.
 static LONG_REPORT: Mutex<()> = Mutex::new(());
-
-/// Starts helpers, each with what its image may still take.
-pub struct Unpacker {
-    /// Program and leading arguments, such as `cairn unpack`.
-    helper: Vec<OsString>,
-    /// One is held while a layer is transferred and unpacked.
-    pub turns: Arc<Turns>,
-    bounds: TreeBounds,
-    /// A helper that takes no byte for so long is given up.
-    stall: Duration,
-}
-
-/// What one image may come to, unpacked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TreeBounds {
-    pub bytes: u64,
-    pub files: u64,
-    /// Directories in each other.
-    pub depth: u32,
-}
 
 /// What an image may still come to, as its layers are unpacked one beside the other.
 pub struct Budget {
@@ -95,24 +73,10 @@ pub struct Unpacked {
     summary: Summary,
 }
 
-impl Unpacker {
-    pub fn new(
-        helper: Vec<OsString>,
-        turns: Arc<Turns>,
-        bounds: TreeBounds,
-        stall: Duration,
-    ) -> Self {
-        Self {
-            helper,
-            turns,
-            bounds,
-            stall,
-        }
-    }
-
+impl Shared {
     /// What is left for an image of which layers of so many bytes and files are here.
     pub fn budget(&self, (bytes, files): (u64, u64)) -> Result<Budget, Error> {
-        let bounds = self.bounds;
+        let bounds = self.options.image;
         let left = Mutex::new((bounds.bytes, bounds.files));
         let budget = Budget { bounds, left };
         budget.take(bytes, files)?;
@@ -122,7 +86,6 @@ impl Unpacker {
     /// Unpacks `stream` and checks it against the blob's digest and size and the config's diff id.
     pub async fn unpack<S, E>(
         &self,
-        store: &Arc<Store>,
         blob: &Descriptor,
         diff_id: &Digest,
         stream: S,
@@ -133,7 +96,7 @@ impl Unpacker {
         S: Stream<Item = Result<Bytes, E>> + Unpin,
         E: From<Error>,
     {
-        let tmp = store.scratch.temp_dir()?;
+        let tmp = self.store.scratch.temp_dir()?;
         let fs = tmp.path.join("fs");
         std::fs::create_dir(&fs).map_err(Error::io("layer", "create", &fs))?;
         // A file, so that a report that is long, and waits for its turn, takes no memory.
@@ -161,10 +124,8 @@ impl Unpacker {
     }
 
     fn spawn(&self, fs: &Path, budget: &Budget, said: &File) -> std::io::Result<Child> {
-        let (program, args) = self
-            .helper
-            .split_first()
-            .ok_or(std::io::Error::from(std::io::ErrorKind::NotFound))?;
+        let helper = self.options.unpack_helper.split_first();
+        let (program, args) = helper.ok_or(std::io::ErrorKind::NotFound)?;
         let (bytes, inodes) = super::fsutil::room(fs)?;
         let left = budget.left();
         Command::new(program)
@@ -205,7 +166,8 @@ impl Unpacker {
             if blob.size.is_some_and(|size| hasher.bytes() > size) {
                 return Err(blob.fault("is longer than its manifest says").into());
             }
-            match tokio::time::timeout(self.stall, stdin.write_all(&chunk)).await {
+            let taken = stdin.write_all(&chunk);
+            match tokio::time::timeout(self.options.progress_timeout, taken).await {
                 Err(_) => return Err(blob.fault("unpacking made no progress").into()),
                 Ok(Err(_)) => return Ok(None),
                 Ok(Ok(())) => progress.add(chunk.len()),

@@ -46,7 +46,6 @@ pub use flights::PullUnderWay;
 pub use fsutil::Usage;
 pub use images::{FsInfo, Images, Options};
 pub use import::Imported;
-pub use layer::TreeBounds;
 pub use mount::overlay::Userns;
 pub use mount::rootfs::{Rootfs, try_root_in};
 pub use mount::uses::InUse;
@@ -58,11 +57,11 @@ pub use registry::auth::Auth;
 pub use store::aside::InTheWay;
 pub use store::record::{ImageRecord, ImageUser, Named, RunConfig};
 pub use turns::Bounds as TurnBounds;
+pub use unpack::limits::TreeBounds;
 pub use verify::compare::Watch;
 pub use verify::{Damage, Verified};
 
 use images::Shared;
-use layer::Unpacker;
 use mount::uses;
 use store::index::Store;
 use turns::Turns;
@@ -72,22 +71,15 @@ impl Images {
     /// is finished: half-made layers go, records that cannot be read stay, uses are found again.
     pub fn open(root: &Path, options: Options) -> Result<Self, Error> {
         let store = Store::open(root)?;
-        let unpacker = Arc::new(Unpacker::new(
-            options.unpack_helper.clone(),
-            Turns::new(options.turns),
-            options.image,
-            options.progress_timeout,
-        ));
         let images = Self(Arc::new(Shared {
             store,
-            unpacker,
+            turns: Turns::new(options.turns),
             options,
             clients: Default::default(),
             flights: Default::default(),
         }));
         let options = &images.0.options;
-        let volumes = images.0.volumes_dir();
-        uses::find_uses(&images.0.store, &options.roots_dir, &volumes)?;
+        uses::find_uses(&images.0.store, &options.roots_dir, &options.volumes_dir)?;
         images.0.store.collect();
         for reference in &options.pinned {
             if let Some(image) = reference

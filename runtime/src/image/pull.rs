@@ -84,9 +84,14 @@ impl Images {
     }
 }
 
-async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Progress) -> Outcome {
+async fn pull(
+    shared: &Arc<Shared>,
+    reference: &Reference,
+    auth: &Auth,
+    progress: &Progress,
+) -> Outcome {
     let registry = &reference.registry;
-    let endpoints = hosts::endpoints(shared.options.registry_config_dir.as_deref(), registry)?;
+    let endpoints = hosts::endpoints(&shared.options.registry_config_dir, registry)?;
     let services = shared.options.token_services.get(registry);
     let given = auth.given(registry, services.map_or(&[], Vec::as_slice));
     let given = given.map_err(PullError::Credentials)?;
@@ -126,17 +131,7 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
     let config = config(shared, &source, &found.image.config);
     let config = spans::step("fetch the config", config).await?;
     let names = names(reference, found.manifests);
-    let (store, unpacker) = (&shared.store, &shared.unpacker);
-    let record = ingest(
-        store,
-        unpacker,
-        &found.image,
-        config,
-        &names,
-        &source,
-        progress,
-    )
-    .await?;
+    let record = ingest(shared, &found.image, config, &names, &source, progress).await?;
     pin(shared, reference, record.id.clone()).await
 }
 

@@ -137,7 +137,7 @@ async fn certificates_are_checked_when_a_registry_is_configured() {
         let text = format!("server = \"https://{}\"\n{ca}", registry.host);
         fs::write(dir.join("hosts.toml"), text).unwrap();
         open(&f.path("configured"), |o| {
-            o.registry_config_dir = Some(f.path("certs.d"))
+            o.registry_config_dir = f.path("certs.d")
         })
     };
     let e = pull(&configured(""), &name).await.unwrap_err();

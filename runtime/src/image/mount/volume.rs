@@ -80,7 +80,7 @@ impl Images {
     }
 
     fn volumes_dir(&self, pod_id: &str) -> Result<PathBuf, Error> {
-        Ok(self.0.volumes_dir().join(component(pod_id)?))
+        Ok(self.0.options.volumes_dir.join(component(pod_id)?))
     }
 }
 

@@ -60,8 +60,8 @@ pub struct BadHosts {
 }
 
 /// Hosts for images of `registry`, in order. Never empty.
-pub fn endpoints(config: Option<&Path>, registry: &str) -> Result<Vec<Endpoint>, BadHosts> {
-    let Some(dir) = config.and_then(|config| directory(config, registry)) else {
+pub fn endpoints(config: &Path, registry: &str) -> Result<Vec<Endpoint>, BadHosts> {
+    let Some(dir) = directory(config, registry) else {
         return Ok(vec![default_endpoint(registry)]);
     };
     let file = dir.join("hosts.toml");

@@ -15,7 +15,9 @@ fn an_unconfigured_registry_is_spoken_to_by_https_unless_it_is_this_machine() {
         ("[::1]:5000", "https://[::1]:5000/v2", true, true),
         ("[::1]", "https://[::1]/v2", true, false),
     ] {
-        let e = endpoints(None, registry).unwrap().remove(0);
+        let e = endpoints(Path::new("/nowhere"), registry)
+            .unwrap()
+            .remove(0);
         assert_eq!(
             (&*e.api, e.tls.skip_verify, e.plain_fallback),
             (api, skip, plain)
@@ -85,7 +87,7 @@ fn directories_are_tried_with_port_then_without_colon_then_default() {
         fs::write(dir.join("hosts.toml"), format!("server = \"{server}\"")).unwrap();
     };
     let api = |registry: &str| {
-        let found = endpoints(Some(tmp.path()), registry).unwrap();
+        let found = endpoints(tmp.path(), registry).unwrap();
         found.last().unwrap().api.clone()
     };
     assert_eq!(api("r.example:5000"), "https://r.example:5000/v2");
@@ -105,7 +107,7 @@ fn dockers_certificate_layout_serves_without_a_hosts_file() {
     for (name, text) in [("a.crt", "CA"), ("me.cert", "CERT"), ("me.key", "KEY")] {
         fs::write(dir.join(name), text).unwrap();
     }
-    let found = endpoints(Some(tmp.path()), "r.example").unwrap();
+    let found = endpoints(tmp.path(), "r.example").unwrap();
     assert_eq!(found[0].tls.authorities, [b"CA"]);
     assert_eq!(found[0].tls.client, [b"CERT\nKEY"]);
 }

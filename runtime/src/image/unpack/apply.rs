@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::limits::{Limits, REPORTED_MAX, SUMS_MAX};
+use super::limits::{REPORTED_MAX, SUMS_MAX, TreeBounds};
 use super::metadata::{
     PAGE, copy_sparsely, failed, is_applied, is_dir, metadata, owner, times, tolerate,
 };
@@ -57,12 +57,12 @@ pub struct Applier {
     dir_times: Vec<(CleanPath, Timestamps)>,
     /// Entries still taken.
     entries_left: u64,
-    limits: Limits,
+    limits: TreeBounds,
     pub applied: Applied,
 }
 
 impl Applier {
-    pub fn new(root: OwnedFd, limits: Limits) -> Self {
+    pub fn new(root: OwnedFd, limits: TreeBounds) -> Self {
         let mut applied = Applied {
             inodes: 1,
             disk_bytes: PAGE,
@@ -333,7 +333,7 @@ impl Applier {
 
     fn bound_depth(&self, depth: usize) -> Result<()> {
         let max = self.limits.depth;
-        if depth <= max {
+        if depth <= max as usize {
             return Ok(());
         }
         let why = format!("more than {max} directories in each other (image.max_image_depth)");

@@ -14,7 +14,7 @@
 pub mod apply;
 mod confine;
 pub mod decode;
-mod limits;
+pub mod limits;
 mod metadata;
 pub mod path;
 pub mod tarball;
@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::image::digest::{Digest, HashingReader};
 use crate::image::verify::inventory::Sums;
 use apply::Applier;
-use limits::{Limits, REPORTED_MAX, SUMS_MAX};
+use limits::{REPORTED_MAX, SUMS_MAX, TreeBounds};
 use path::CleanPath;
 
 /// The report is a few numbers, three lists of paths, and one of sums, of up to 8 MB.
@@ -150,7 +150,7 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, Limits)> {
+fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, TreeBounds)> {
     let args: Vec<_> = args.into_iter().collect();
     let Ok([dir, bytes, files, depth]) = <[OsString; 4]>::try_from(args) else {
         return Err(io::Error::other(
@@ -163,15 +163,15 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, Limit
     };
     Ok((
         dir.into(),
-        Limits {
+        TreeBounds {
             bytes: number(bytes)?,
             files: number(files)?,
-            depth: usize::try_from(number(depth)?).unwrap_or(usize::MAX),
+            depth: u32::try_from(number(depth)?).unwrap_or(u32::MAX),
         },
     ))
 }
 
-fn unpack(input: impl io::Read, root: OwnedFd, limits: Limits) -> io::Result<Report> {
+fn unpack(input: impl io::Read, root: OwnedFd, limits: TreeBounds) -> io::Result<Report> {
     let mut plain = HashingReader::new(decode::bounded(input, limits.bytes)?);
     let mut reader = tarball::Reader::new(&mut plain);
     let mut applier = Applier::new(root, limits);
