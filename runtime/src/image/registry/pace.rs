@@ -7,6 +7,8 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use reqwest::Response;
 
+use super::host::{Host, Trouble};
+
 /// Slower than this over a whole progress timeout is no progress: a trickle would hold a pull up
 /// for ever. Only time spent waiting for the host counts.
 const RATE_MIN: u64 = 1024;
@@ -21,9 +23,6 @@ pub struct Paced {
     came: u64,
 }
 
-/// The host sent nothing, or next to nothing, for too long.
-pub struct Stalled;
-
 impl Paced {
     pub fn new(response: Response, stall: Duration) -> Self {
         Self {
@@ -34,11 +33,12 @@ impl Paced {
         }
     }
 
-    /// The next bytes, or none at the end.
-    pub async fn next(&mut self) -> Result<Option<reqwest::Result<Bytes>>, Stalled> {
+    /// The next bytes from `host`, or none at the end.
+    pub async fn next(&mut self, host: &Host) -> Result<Option<Bytes>, Trouble> {
+        let stalled = || Trouble::Transient(host.stalled());
         let from = Instant::now();
         let chunk = tokio::time::timeout(self.stall, self.chunks.next()).await;
-        let chunk = chunk.map_err(|_| Stalled)?;
+        let chunk = chunk.map_err(|_| stalled())?;
         self.waited += from.elapsed();
         self.came += match &chunk {
             Some(Ok(bytes)) => bytes.len() as u64,
@@ -47,10 +47,10 @@ impl Paced {
         if self.waited >= self.stall {
             let enough = RATE_MIN.saturating_mul(self.stall.as_secs().max(1));
             if self.came < enough && chunk.is_some() {
-                return Err(Stalled);
+                return Err(stalled());
             }
             (self.waited, self.came) = (Duration::ZERO, 0);
         }
-        Ok(chunk)
+        chunk.transpose().map_err(|e| host.trouble(&e))
     }
 }

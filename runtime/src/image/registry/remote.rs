@@ -20,7 +20,7 @@ use serde::Deserialize;
 use super::auth::{self, Challenge, Credentials, Given};
 use super::host::{Clients, Host, Trouble, redirected};
 use super::hosts::Endpoint;
-use super::pace::{Paced, Stalled};
+use super::pace::Paced;
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 use crate::image::manifest::{self, MANIFEST_MAX};
@@ -313,22 +313,16 @@ impl Remote {
     ) -> Result<(Document, Digest), Trouble> {
         let mut spool = Spool::new(&self.spool_dir);
         let mut chunks = Paced::new(response, self.stall);
-        loop {
-            match chunks.next().await {
-                Err(Stalled) => return Err(Trouble::Transient(host.stalled())),
-                Ok(None) => return Ok(spool.finish()),
-                Ok(Some(Err(e))) => return Err(host.trouble(&e)),
-                Ok(Some(Ok(chunk))) if spool.bytes() + chunk.len() as u64 > max => {
-                    let why = format!("the response exceeds the limit of {max} bytes");
-                    return Err(Trouble::Final(host.error(&why)));
-                }
-                Ok(Some(Ok(chunk))) => {
-                    let kept = spool.push(&chunk);
-                    let failed = Error::io("image store", "spool a document", &self.spool_dir);
-                    kept.map_err(|e| Trouble::Final(failed(e).into()))?;
-                }
+        while let Some(chunk) = chunks.next(host).await? {
+            if spool.bytes() + chunk.len() as u64 > max {
+                let why = format!("the response exceeds the limit of {max} bytes");
+                return Err(Trouble::Final(host.error(&why)));
             }
+            let kept = spool.push(&chunk);
+            let failed = Error::io("image store", "spool a document", &self.spool_dir);
+            kept.map_err(|e| Trouble::Final(failed(e).into()))?;
         }
+        Ok(spool.finish())
     }
 }
 

@@ -9,7 +9,7 @@ use reqwest::header::{HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, StatusCode};
 
 use super::host::{Host, Trouble};
-use super::pace::{Paced, Stalled};
+use super::pace::Paced;
 use super::remote::{Remote, TRIES, backoff};
 use crate::image::digest::Digest;
 use crate::image::ingest::{Opened, Source};
@@ -69,12 +69,10 @@ impl Transfer {
             return Ok(None);
         };
         loop {
-            let mut chunk = match body.chunks.next().await {
-                Err(Stalled) => return Err(Trouble::Transient(host.stalled())),
-                Ok(Some(Err(e))) => return Err(host.trouble(&e)),
-                Ok(Some(Ok(chunk))) => chunk,
-                Ok(None) if self.size.is_none() => return Ok(None),
-                Ok(None) => return Err(Trouble::Transient(host.error("ended the blob early"))),
+            let mut chunk = match body.chunks.next(host).await? {
+                Some(chunk) => chunk,
+                None if self.size.is_none() => return Ok(None),
+                None => return Err(Trouble::Transient(host.error("ended the blob early"))),
             };
             let skip = body.skip.min(chunk.len() as u64);
             body.skip -= skip;
