@@ -49,7 +49,6 @@ pub use import::Imported;
 pub use mount::overlay::Userns;
 pub use mount::rootfs::{Rootfs, try_root_in};
 pub use mount::uses::InUse;
-pub use mount::volume::ImageMount;
 pub use progress::Progress;
 pub use pull_error::PullError;
 pub use reference::{BadReference, Reference};

@@ -44,6 +44,8 @@ pub struct Overlay<'a> {
     pub userns: Option<Userns>,
     /// SELinux label of all that is seen in it.
     pub label: Option<&'a str>,
+    /// Where it is mounted.
+    pub target: &'a Path,
 }
 
 /// How the kernel is told the layers.
@@ -54,52 +56,53 @@ enum Api {
 }
 
 impl Overlay<'_> {
-    /// Mounts the view at `target`.
-    pub fn mount_at(&self, target: &Path) -> Result<(), Error> {
-        let mounted = self.mount_by(supported(), target);
-        mounted.map_err(|failed| failed.at(target))
+    pub fn mount(&self) -> Result<(), Error> {
+        self.mount_by(supported())
     }
 
     /// Whether it can be mounted; nothing is.
-    pub fn try_at(&self, target: &Path) -> Result<(), Error> {
-        let tree = self.make(supported());
-        tree.map(drop).map_err(|failed| failed.at(target))
+    pub fn try_out(&self) -> Result<(), Error> {
+        self.make(supported()).map(drop)
     }
 
-    fn mount_by(&self, api: Api, target: &Path) -> Result<(), Failed> {
+    fn mount_by(&self, api: Api) -> Result<(), Error> {
         let tree = self.make(api)?;
-        mount_tree::attach(&tree, target).map_err(at("attach"))
+        mount_tree::attach(&tree, self.target).map_err(self.failed("attach"))
     }
 
     /// The view, attached nowhere.
-    fn make(&self, api: Api) -> Result<OwnedFd, Failed> {
+    fn make(&self, api: Api) -> Result<OwnedFd, Error> {
         if let Some((_, work)) = self.upper {
             // A volatile mount leaves a mark that forbids the next; here the next is only a start
             // that is tried again, of a tree nobody relies on after a crash.
             let mark = work.join("work/incompat");
-            crate::remove::remove_tree_at(&mark).map_err(at("clear the mark"))?;
+            crate::remove::remove_tree_at(&mark).map_err(self.failed("clear the mark"))?;
         }
         if api == Api::LowerdirPlus && self.userns.is_none() {
-            let lowers = self.open_lowers().map_err(at("open layers"))?;
+            let lowers = self.open_lowers().map_err(self.failed("open layers"))?;
             let upper = self.upper.map(|(upper, work)| {
                 let open = |path: &Path| io::Result::Ok((Some(path.to_owned()), open_path(path)?));
                 io::Result::Ok([open(upper)?, open(work)?])
             });
-            let upper = upper.transpose().map_err(at("open the upper directory"))?;
+            let upper = upper
+                .transpose()
+                .map_err(self.failed("open the upper directory"))?;
             return self.detached(&lowers, upper.as_ref());
         }
         let step = match self.userns {
             Some(_) => "shift layers",
             None => "bind layers",
         };
-        let trees = self.copy_lowers().map_err(at(step))?;
+        let trees = self.copy_lowers().map_err(self.failed(step))?;
         let upper = self.upper.map(|(upper, _)| {
             // Upper and work directory must be on one mount.
             detached::copy(upper.parent().unwrap_or(upper), None)
         });
-        let upper = upper.transpose().map_err(at("bind the upper directory"))?;
+        let upper = upper
+            .transpose()
+            .map_err(self.failed("bind the upper directory"))?;
         let made = detached::in_bare_namespace(|| Ok(self.in_bare_namespace(api, &trees, upper)));
-        made.map_err(at("make a mount namespace"))?
+        made.map_err(self.failed("make a mount namespace"))?
     }
 
     /// The layers, topmost first, and the directory of upper and work directory, all of them attached nowhere yet.
@@ -108,10 +111,10 @@ impl Overlay<'_> {
         api: Api,
         lowers: &[OwnedFd],
         above: Option<OwnedFd>,
-    ) -> Result<OwnedFd, Failed> {
+    ) -> Result<OwnedFd, Error> {
         let free = Path::new(detached::FREE);
         for tree in lowers.iter().chain(&above) {
-            mount_tree::attach(tree, free).map_err(at("attach layers"))?;
+            mount_tree::attach(tree, free).map_err(self.failed("attach layers"))?;
         }
         let upper = above.zip(self.upper).map(|(above, (upper, work))| {
             let open = |path: &Path| {
@@ -122,13 +125,15 @@ impl Overlay<'_> {
             };
             io::Result::Ok([open(upper)?, open(work)?])
         });
-        let upper = upper.transpose().map_err(at("open the upper directory"))?;
+        let upper = upper
+            .transpose()
+            .map_err(self.failed("open the upper directory"))?;
         if api == Api::LowerdirPlus {
             return self.detached(lowers, upper.as_ref());
         }
         mount_with_options(lowers, upper.as_ref(), self.label, free)
-            .map_err(at("mount overlayfs"))?;
-        mount_tree::copy(free, false).map_err(at("detach"))
+            .map_err(self.failed("mount overlayfs"))?;
+        mount_tree::copy(free, false).map_err(self.failed("detach"))
     }
 
     fn open_lowers(&self) -> io::Result<Vec<OwnedFd>> {
@@ -142,12 +147,12 @@ impl Overlay<'_> {
         self.lowers.iter().map(copy).collect()
     }
 
-    fn detached(&self, lowers: &[OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Failed> {
+    fn detached(&self, lowers: &[OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Error> {
         let fs = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
-            .map_err(at("open overlayfs"))?;
+            .map_err(self.failed("open overlayfs"))?;
         let set = |key: &'static str, value: &str| {
             rustix::mount::fsconfig_set_string(fs.as_fd(), key, value)
-                .map_err(|e| at(key)(explain(&fs, e)))
+                .map_err(|e| self.failed(key)(explain(&fs, e)))
         };
         set("source", "cairn")?;
         for (fd, path) in lowers.iter().zip(&self.lowers) {
@@ -169,15 +174,24 @@ impl Overlay<'_> {
             // Without it every unmount flushes the whole file system below (tens of milliseconds and
             // more), for a tree that is thrown away.
             rustix::mount::fsconfig_set_flag(fs.as_fd(), "volatile")
-                .map_err(|e| at("volatile")(explain(&fs, e)))?;
+                .map_err(|e| self.failed("volatile")(explain(&fs, e)))?;
         }
-        rustix::mount::fsconfig_create(fs.as_fd()).map_err(|e| at("create")(explain(&fs, e)))?;
+        rustix::mount::fsconfig_create(fs.as_fd())
+            .map_err(|e| self.failed("create")(explain(&fs, e)))?;
         let attributes = match self.upper {
             Some(_) => MountAttrFlags::empty(),
             None => MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV,
         };
         rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-            .map_err(at("mount"))
+            .map_err(self.failed("mount"))
+    }
+
+    fn failed<E: Into<io::Error>>(&self, step: &'static str) -> impl FnOnce(E) -> Error {
+        move |cause| Error::Mount {
+            what: self.target.display().to_string(),
+            step,
+            cause: cause.into().to_string(),
+        }
     }
 }
 
@@ -245,29 +259,6 @@ fn supported() -> Api {
         tracing::debug!(?api, "overlayfs");
         api
     })
-}
-
-/// The step that failed, and why.
-struct Failed {
-    step: &'static str,
-    cause: io::Error,
-}
-
-impl Failed {
-    fn at(self, target: &Path) -> Error {
-        Error::Mount {
-            what: target.display().to_string(),
-            step: self.step,
-            cause: self.cause.to_string(),
-        }
-    }
-}
-
-fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Failed {
-    move |cause| Failed {
-        step,
-        cause: cause.into(),
-    }
 }
 
 /// A layer's path, for people who read the mount table; its descriptor, where the path is too long

@@ -34,12 +34,13 @@ fn owner_in_the_view(api: Api, layers: u32, userns: Option<Userns>) -> u32 {
         upper: Some((&upper, &work)),
         userns,
         label: None,
+        target: &merged,
     };
     let mut owner = 0;
     // The second finds the mark that the first, volatile, left in its work directory.
     for _ in 0..2 {
-        if let Err(Failed { step, cause }) = overlay.mount_by(api, &merged) {
-            panic!("{api:?}: {step}: {cause}");
+        if let Err(failed) = overlay.mount_by(api) {
+            panic!("{api:?}: {failed}");
         }
         let shown = fs::read_to_string(merged.join("f"));
         let lowest = fs::metadata(merged.join((layers - 1).to_string()));
@@ -124,12 +125,13 @@ fn a_failed_mount_says_why_in_the_kernels_words_or_where_these_are() {
         upper: Some((Path::new("/proc/sys/kernel"), Path::new("/proc/sys/vm"))),
         userns: None,
         label: None,
+        target: tmp.path(),
     };
     for api in apis() {
-        let Err(failed) = overlay.mount_by(api, tmp.path()) else {
+        let Err(failed) = overlay.mount_by(api) else {
             panic!("a procfs takes no upper directory");
         };
-        let said = failed.at(tmp.path()).to_string();
+        let said = failed.to_string();
         let why = match api {
             Api::LowerdirPlus => "not supported",
             Api::Options => "dmesg",

@@ -144,18 +144,16 @@ pub fn try_root_in(dir: &Path, userns: Option<Userns>) -> Result<(), Error> {
         upper: Some((&upper, &work)),
         userns,
         label: None,
+        target: &view,
     };
-    overlay.try_at(&view)
+    overlay.try_out()
 }
 
 impl Rootfs {
     /// All trees, topmost first.
     fn trees(&self) -> Vec<PathBuf> {
-        [&self.upper]
-            .into_iter()
-            .chain(&self.lower)
-            .cloned()
-            .collect()
+        let all = std::iter::once(&self.upper).chain(&self.lower);
+        all.cloned().collect()
     }
 
     /// Mounts it in this process's mount namespace: for a start, until the container has its own.
@@ -166,14 +164,14 @@ impl Rootfs {
         userns: Option<Userns>,
         label: Option<&str>,
     ) -> Result<(), Error> {
-        let upper = Some((&*self.upper, &*self.work));
-        Overlay {
+        let overlay = Overlay {
             lowers: self.lower.clone(),
-            upper,
+            upper: Some((&self.upper, &self.work)),
             userns,
             label,
-        }
-        .mount_at(target)
+            target,
+        };
+        overlay.mount()
     }
 }
 

@@ -17,16 +17,9 @@ use crate::image::images::Images;
 use crate::image::store::index::Store;
 use crate::image::store::record::ImageRecord;
 
-/// A read-only view of an image, or of a directory in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageMount {
-    /// Path to bind into the container; never outside the view.
-    pub path: PathBuf,
-}
-
 impl Images {
     /// The pod's view of an image, mounted once however often it is asked for, and the directory
-    /// `sub_path` in it, which must exist there (CRI-245).
+    /// `sub_path` in it, which must exist there (CRI-245): the path to bind into a container, never outside the view.
     pub async fn mount_image_volume(
         &self,
         pod_id: &str,
@@ -34,7 +27,7 @@ impl Images {
         sub_path: &str,
         userns: Option<Userns>,
         label: Option<String>,
-    ) -> Result<ImageMount, Error> {
+    ) -> Result<PathBuf, Error> {
         let dir = self.volumes_dir(pod_id)?.join(image.id.hex());
         let store = self.0.store.clone();
         let (id, layers, sub_path) = (image.id.clone(), image.layers.clone(), sub_path.to_owned());
@@ -51,9 +44,7 @@ impl Images {
                 }
                 made?;
             }
-            Ok(ImageMount {
-                path: resolve_dir(&merged, &sub_path)?,
-            })
+            resolve_dir(&merged, &sub_path)
         })
         .await
     }
@@ -97,13 +88,14 @@ fn make_volume(
     let mut lowers = store.lowers(layers)?;
     // Overlayfs wants two layers when there is no upper one.
     lowers.push(store.root().join("empty"));
-    Overlay {
+    let overlay = Overlay {
         lowers,
         upper: None,
         userns,
         label,
-    }
-    .mount_at(&merged)
+        target: &merged,
+    };
+    overlay.mount()
 }
 
 fn is_mounted(path: &Path) -> bool {
