@@ -70,15 +70,11 @@ impl Shared {
         id: &Digest,
     ) -> Result<(), Error> {
         let pinned = &self.options.pinned;
-        match names.iter().any(|name| pinned.contains(name)) {
-            true => self.pin(id, true).await,
-            false => Ok(()),
+        if !names.iter().any(|name| pinned.contains(name)) {
+            return Ok(());
         }
-    }
-
-    async fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
         let (store, id) = (self.store.clone(), id.clone());
-        blocking(move || store.pin(&id, pinned)).await
+        blocking(move || store.pin(&id)).await
     }
 }
 
@@ -129,11 +125,6 @@ impl Images {
         };
         let store = self.0.store.clone();
         blocking(move || store.remove(&image.id)).await
-    }
-
-    /// Sets or clears the mark that keeps others from collecting the image (CRI-178).
-    pub async fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
-        self.0.pin(id, pinned).await
     }
 
     /// Pulls under way, and how far they are (CRI-909).

@@ -85,7 +85,7 @@ impl Images {
                 .repo_tag()
                 .and_then(|tag| images.0.store.by_tag(&tag))
             {
-                images.0.store.pin(&image.id, true)?;
+                images.0.store.pin(&image.id)?;
             }
         }
         Ok(images)

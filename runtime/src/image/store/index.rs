@@ -201,19 +201,10 @@ impl Store {
     }
 
     /// Marks an image as not to be collected by others (CRI-178).
-    pub fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
-        {
-            let mut inner = self.lock();
-            let Some(image) = inner.images.get_mut(id) else {
-                return Ok(());
-            };
-            if image.pinned == pinned {
-                return Ok(());
-            }
-            *image = Arc::new(ImageRecord {
-                pinned,
-                ..(**image).clone()
-            });
+    pub fn pin(&self, id: &Digest) -> Result<(), Error> {
+        match self.lock().images.get_mut(id) {
+            Some(image) if !image.pinned => Arc::make_mut(image).pinned = true,
+            _ => return Ok(()),
         }
         self.flush(id, None)
     }
