@@ -125,7 +125,7 @@ async fn described(
         let (record, diff_ids) = parsed.map_err(|e| BadRecord::Json(e.to_string()))??;
         if diff_ids.len() != layers {
             let why = format!("{layers} layers, but the config lists {}", diff_ids.len());
-            return Err(blob.fault(&why));
+            return Err(blob.fault(why));
         }
         Ok((record, diff_ids, config))
     })

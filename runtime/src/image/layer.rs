@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
@@ -84,18 +85,14 @@ impl Shared {
     }
 
     /// Unpacks `stream` and checks it against the blob's digest and size and the config's diff id.
-    pub async fn unpack<S, E>(
+    pub async fn unpack<E: From<Error>>(
         &self,
         blob: &Descriptor,
         diff_id: &Digest,
-        stream: S,
+        stream: BoxStream<'static, Result<Bytes, E>>,
         budget: &Budget,
         progress: &Progress,
-    ) -> Result<Unpacked, E>
-    where
-        S: Stream<Item = Result<Bytes, E>> + Unpin,
-        E: From<Error>,
-    {
+    ) -> Result<Unpacked, E> {
         let tmp = self.store.scratch.temp_dir()?;
         let fs = tmp.path.join("fs");
         std::fs::create_dir(&fs).map_err(Error::io("layer", "create", &fs))?;
@@ -145,17 +142,13 @@ impl Shared {
 
     /// Passes the stream on while it is counted and hashed. The digest is none if the helper closed
     /// its end: then its exit tells why.
-    async fn feed<S, E>(
+    async fn feed<E: From<Error>>(
         &self,
         stdin: Option<ChildStdin>,
         blob: &Descriptor,
-        mut stream: S,
+        mut stream: BoxStream<'static, Result<Bytes, E>>,
         progress: &Progress,
-    ) -> Result<Option<Digest>, E>
-    where
-        S: Stream<Item = Result<Bytes, E>> + Unpin,
-        E: From<Error>,
-    {
+    ) -> Result<Option<Digest>, E> {
         let Some(mut stdin) = stdin else {
             return Ok(None);
         };
@@ -190,17 +183,14 @@ fn ended_well(
     if let (Some(want), Some(got)) = (&blob.digest, &fed)
         && want != got
     {
-        return Err(blob.fault(&format!("has the digest {got}")));
+        return Err(blob.fault(format!("has the digest {got}")));
     }
     if !status.success() {
-        let words = String::from_utf8_lossy(err);
-        let words = words.trim();
-        let why = if words.is_empty() {
-            status.to_string()
-        } else {
-            words.to_owned()
+        let why = match String::from_utf8_lossy(err).trim() {
+            "" => status.to_string(),
+            words => words.to_owned(),
         };
-        return Err(blob.fault(&format!("unpack: {why}")));
+        return Err(blob.fault(format!("unpack: {why}")));
     }
     if fed.is_none() {
         return Err(blob.fault("unpack: the helper ended before its input did"));
@@ -210,7 +200,7 @@ fn ended_well(
 
 /// The helper's report, if it is about the layer that the config means. Blocking.
 fn judge(blob: &Descriptor, diff_id: &Digest, said: File) -> Result<(Document, Summary), Error> {
-    let unreadable = |e: String| blob.fault(&format!("unpack: unreadable report: {e}"));
+    let unreadable = |e: String| blob.fault(format!("unpack: unreadable report: {e}"));
     let said = Document::from_file(said).map_err(|e| unreadable(e.to_string()))?;
     if said.bytes > REPORT_MAX {
         return Err(unreadable(format!("of {} bytes", said.bytes)));
@@ -221,7 +211,7 @@ fn judge(blob: &Descriptor, diff_id: &Digest, said: File) -> Result<(Document, S
         .map_err(unreadable)?;
     if summary.diff_id != *diff_id {
         let got = &summary.diff_id;
-        return Err(blob.fault(&format!("unpacks to {got}, but the config says {diff_id}")));
+        return Err(blob.fault(format!("unpacks to {got}, but the config says {diff_id}")));
     }
     Ok((said, summary))
 }

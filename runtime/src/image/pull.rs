@@ -126,12 +126,12 @@ async fn pull(
         (IMAGE, reference),
         find(&remote, reference),
     );
-    let found = found.await?;
+    let (image, manifests) = found.await?;
     let source = Arc::new(RemoteBlobs(remote));
-    let config = config(shared, &source, &found.image.config);
+    let config = config(shared, &source, &image.config);
     let config = spans::step("fetch the config", config).await?;
-    let names = names(reference, found.manifests);
-    let record = ingest(shared, &found.image, config, &names, &source, progress).await?;
+    let names = names(reference, manifests);
+    let record = ingest(shared, &image, config, &names, &source, progress).await?;
     pin(shared, reference, record.id.clone()).await
 }
 
@@ -201,14 +201,12 @@ fn names(reference: &Reference, manifests: Vec<Digest>) -> Names {
     }
 }
 
-/// The manifest of the image for this machine.
-struct FoundImage {
-    image: ImageManifest,
-    /// What the reference leads to, then the manifest chosen from it.
-    manifests: Vec<Digest>,
-}
-
-async fn find(remote: &Remote, reference: &Reference) -> Result<FoundImage, PullError> {
+/// The manifest of the image for this machine; and the digests of what the reference leads to, then of the manifest
+/// chosen from it.
+async fn find(
+    remote: &Remote,
+    reference: &Reference,
+) -> Result<(ImageManifest, Vec<Digest>), PullError> {
     let what = reference.to_string();
     let (mut document, digest) = manifest(remote, reference.manifest_name(), &what).await?;
     let mut manifests = vec![digest];
@@ -219,15 +217,8 @@ async fn find(remote: &Remote, reference: &Reference) -> Result<FoundImage, Pull
         document = next;
     }
     match document {
-        Document::Image(image) => Ok(FoundImage { image, manifests }),
-        Document::Index(_) => {
-            let why = "nested index".to_owned();
-            Err(Error::Manifest {
-                manifest: what,
-                why,
-            }
-            .into())
-        }
+        Document::Image(image) => Ok((image, manifests)),
+        Document::Index(_) => Err(manifest::fault(&what, "nested index").into()),
     }
 }
 
@@ -241,11 +232,7 @@ async fn manifest(
     let what = what.to_owned();
     let parsed = blocking(move || {
         let parsed = came.read(|bytes| manifest::parse(&what, bytes));
-        let fault = |e: std::io::Error| Error::Manifest {
-            manifest: what.clone(),
-            why: e.to_string(),
-        };
-        parsed.map_err(fault)?
+        parsed.map_err(|e| manifest::fault(&what, e.to_string()))?
     });
     Ok((parsed.await?, digest))
 }

@@ -181,7 +181,7 @@ impl Store {
                 if let Some(id) = before.filter(|id| *id != record.id)
                     && let Some(other) = inner.images.get_mut(&id)
                 {
-                    *other = Arc::new(other.without_tag(tag));
+                    Arc::make_mut(other).repo_tags.retain(|t| t != tag);
                     losers.insert(id);
                 }
             }

@@ -123,7 +123,6 @@ struct RawConfig {
     _architecture: IgnoredAny,
     #[serde(rename = "os")]
     _os: IgnoredAny,
-    #[serde(default)]
     config: Option<RawRun>,
     rootfs: RawRootfs,
 }
@@ -277,13 +276,6 @@ impl ImageRecord {
         all(&self.repo_tags, &names.repo_tags)
             && all(&self.repo_digests, &names.repo_digests)
             && all(&self.manifests, &names.manifests)
-    }
-
-    /// The same image without this tag.
-    pub fn without_tag(&self, tag: &str) -> Self {
-        let mut next = self.clone();
-        next.repo_tags.retain(|t| t != tag);
-        next
     }
 
     /// Whether this reference, taken by its digest if it has one, names the image.

@@ -44,11 +44,8 @@ pub fn tolerate(key: &[u8], set: rustix::io::Result<()>, special: bool) -> Resul
         // Labels are the host's business; without the capability for them they are not set.
         Err(Errno::PERM) if key.starts_with(b"security.selinux") => Ok(()),
         Err(e) => {
-            let key = String::from_utf8_lossy(key).into_owned();
-            Err(io::Error::other(format!(
-                "set attribute {key}: {}",
-                io::Error::from(e)
-            )))
+            let (key, cause) = (String::from_utf8_lossy(key), io::Error::from(e));
+            Err(io::Error::other(format!("set attribute {key}: {cause}")))
         }
     }
 }
