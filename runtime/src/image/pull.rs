@@ -23,6 +23,7 @@ use super::progress::Progress;
 use super::pull_error::PullError;
 use super::reference::Reference;
 use super::registry::auth::Auth;
+use super::registry::host::Host;
 use super::registry::hosts;
 use super::registry::remote::Remote;
 use super::registry::transfer::RemoteBlobs;
@@ -95,17 +96,16 @@ async fn pull(
     let services = shared.options.token_services.get(registry);
     let given = auth.given(registry, services.map_or(&[], Vec::as_slice));
     let given = given.map_err(PullError::Credentials)?;
-    let stall = shared.options.progress_timeout;
-    let remote = Remote::new(
-        &shared.clients,
-        endpoints,
-        registry,
-        &reference.repository,
+    let host = |endpoint| Host::new(&shared.clients, endpoint, &given);
+    let hosts = endpoints.into_iter().map(host).collect::<Result<_, _>>()?;
+    let remote = Arc::new(Remote {
+        repository: reference.repository.clone(),
+        registry: registry.clone(),
+        hosts,
         given,
-        stall,
-        shared.store.scratch.tmp(),
-    )?;
-    let remote = Arc::new(remote);
+        stall: shared.options.progress_timeout,
+        spool_dir: shared.store.scratch.tmp(),
+    });
     let asked = now(shared, &remote, reference);
     if let Some(digest) = spans::step_of("ask the registry", (IMAGE, reference), asked).await? {
         let by_digest = Reference {

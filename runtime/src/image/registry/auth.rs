@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::Url;
+use reqwest::header::HeaderValue;
 
 /// Credentials that a CRI client sends along with a pull. Empty strings are absent.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -239,6 +240,13 @@ fn quoted(text: &str) -> (String, &str) {
         }
     }
     (value, "")
+}
+
+/// An `Authorization` that no log shows.
+pub fn secret(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// `Authorization` for basic credentials.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Url};
 
-use super::auth::Credentials;
+use super::auth::{Credentials, Given, secret};
 use super::hosts::{Endpoint, Tls};
 use crate::image::pull_error::PullError;
 
@@ -89,6 +89,25 @@ pub enum Trouble {
 }
 
 impl Host {
+    pub fn new(clients: &Clients, endpoint: Endpoint, given: &Given) -> Result<Self, PullError> {
+        let http = clients.get(&endpoint).map_err(|why| PullError::Registry {
+            host: endpoint.host.clone(),
+            why: format!("cannot make a client: {why}"),
+        })?;
+        let credentials = given.at(&endpoint.host);
+        let first = match &credentials {
+            Credentials::Bearer(token) => secret(&format!("Bearer {token}")),
+            _ => None,
+        };
+        Ok(Self {
+            endpoint,
+            http,
+            credentials,
+            authorization: Mutex::new(first),
+            plain: AtomicBool::new(false),
+        })
+    }
+
     pub fn url(&self, repository: &str, path: &str, registry: &str) -> Result<Url, Trouble> {
         let api = match self.plain.load(Ordering::Relaxed) {
             true => self.endpoint.api.replacen("https:", "http:", 1),

@@ -9,16 +9,14 @@
 //! headers, resumption, or bounds on what a registry may answer.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode};
 use serde::Deserialize;
 
-use super::auth::{self, Challenge, Credentials, Given};
-use super::host::{Clients, Host, Trouble, redirected};
+use super::auth::{self, Challenge, Credentials, Given, secret};
+use super::host::{Host, Trouble, redirected};
 use super::hosts::Endpoint;
 use super::pace::Paced;
 use crate::image::digest::Digest;
@@ -37,76 +35,17 @@ const ERROR_MAX: u64 = 16 << 10;
 
 /// One repository, as one pull with its credentials sees it.
 pub struct Remote {
-    pub(super) repository: String,
-    pub(super) registry: String,
-    pub(super) hosts: Vec<Host>,
-    pub(super) given: Given,
+    pub repository: String,
+    pub registry: String,
+    pub hosts: Vec<Host>,
+    pub given: Given,
     /// A host that sends nothing for so long is given up.
-    pub(super) stall: Duration,
+    pub stall: Duration,
     /// Where long documents may lie while they come.
-    spool_dir: PathBuf,
-}
-
-/// A request for a manifest by tag or digest.
-struct Ask<'a> {
-    method: Method,
-    name: &'a str,
-}
-
-impl Ask<'_> {
-    fn digest(&self) -> Option<Digest> {
-        self.name.parse().ok()
-    }
-
-    /// What a tag means is asked only where that is allowed (CRI-410).
-    fn may_go_to(&self, endpoint: &Endpoint) -> bool {
-        let by_digest = self.digest().is_some();
-        (endpoint.resolve || by_digest) && (endpoint.pull || self.method == Method::HEAD)
-    }
+    pub spool_dir: PathBuf,
 }
 
 impl Remote {
-    pub fn new(
-        clients: &Clients,
-        endpoints: Vec<Endpoint>,
-        registry: &str,
-        repository: &str,
-        given: Given,
-        stall: Duration,
-        spool_dir: PathBuf,
-    ) -> Result<Self, PullError> {
-        let host = |endpoint: Endpoint| {
-            let http = clients.get(&endpoint).map_err(|why| PullError::Registry {
-                host: endpoint.host.clone(),
-                why: format!("cannot make a client: {why}"),
-            })?;
-            let credentials = given.at(&endpoint.host);
-            let first = match &credentials {
-                Credentials::Bearer(token) => secret(&format!("Bearer {token}")),
-                _ => None,
-            };
-            let authorization = Mutex::new(first);
-            Ok(Host {
-                endpoint,
-                http,
-                credentials,
-                authorization,
-                plain: AtomicBool::new(false),
-            })
-        };
-        Ok(Self {
-            repository: repository.to_owned(),
-            registry: registry.to_owned(),
-            hosts: endpoints
-                .into_iter()
-                .map(host)
-                .collect::<Result<_, PullError>>()?,
-            given,
-            stall,
-            spool_dir,
-        })
-    }
-
     /// The host that is asked first.
     pub fn first_host(&self) -> &str {
         let first = self.hosts.first();
@@ -115,15 +54,13 @@ impl Remote {
 
     /// The digest a tag has now, if the registry says so without sending the manifest.
     pub async fn head(&self, tag: &str) -> Result<Option<Digest>, PullError> {
-        let method = Method::HEAD;
-        let (_, said) = self.on_hosts(&Ask { method, name: tag }).await?;
+        let (_, said) = self.on_hosts(&Method::HEAD, tag).await?;
         Ok(said)
     }
 
     /// A manifest or index by tag or digest: its exact bytes and their digest.
     pub async fn manifest(&self, name: &str) -> Result<(Document, Digest), PullError> {
-        let method = Method::GET;
-        match self.on_hosts(&Ask { method, name }).await? {
+        match self.on_hosts(&Method::GET, name).await? {
             (document, Some(digest)) => Ok((document, digest)),
             (_, None) => Err(PullError::CutShort),
         }
@@ -131,17 +68,20 @@ impl Remote {
 
     /// Asks hosts in order; on each as often as trouble is transient. The last word is that of the
     /// last host that could be reached at all.
-    async fn on_hosts(&self, ask: &Ask<'_>) -> Result<(Document, Option<Digest>), PullError> {
+    async fn on_hosts(
+        &self,
+        method: &Method,
+        name: &str,
+    ) -> Result<(Document, Option<Digest>), PullError> {
         let mut last: Option<PullError> = None;
-        for host in self
-            .hosts
-            .iter()
-            .filter(|host| ask.may_go_to(&host.endpoint))
-        {
+        for host in &self.hosts {
+            if !may_ask(&host.endpoint, method, name) {
+                continue;
+            }
             let mut tries = 0;
             let error = loop {
                 tries += 1;
-                match self.ask(host, ask).await {
+                match self.ask(host, method, name).await {
                     Ok(answer) => return Ok(answer),
                     Err(Trouble::Transient(e)) if tries < TRIES && !e.is_unreachable() => {
                         tracing::debug!(host = host.endpoint.host, "trying again: {e}");
@@ -164,23 +104,23 @@ impl Remote {
     }
 
     /// A manifest's bytes and their digest, checked; for HEAD no bytes, and the digest the host says.
-    async fn ask(&self, host: &Host, ask: &Ask<'_>) -> Result<(Document, Option<Digest>), Trouble> {
-        let path = format!("manifests/{}", ask.name);
-        let response = self
-            .send(host, ask.method.clone(), &path, &accept())
-            .await?;
-        let said = response
-            .headers()
-            .get("docker-content-digest")
-            .and_then(|d| d.to_str().ok());
-        let said: Option<Digest> = said.and_then(|d| d.parse().ok());
-        if ask.method == Method::HEAD {
+    async fn ask(
+        &self,
+        host: &Host,
+        method: &Method,
+        name: &str,
+    ) -> Result<(Document, Option<Digest>), Trouble> {
+        let path = format!("manifests/{name}");
+        let response = self.send(host, method, &path, &accept()).await?;
+        let said = response.headers().get("docker-content-digest");
+        let said: Option<Digest> = said.and_then(|d| d.to_str().ok()?.parse().ok());
+        if *method == Method::HEAD {
             return Ok((Document::of(Vec::new()), said));
         }
         let (document, digest) = self.document(host, response, MANIFEST_MAX).await?;
-        match ask.digest().or(said) {
+        match name.parse().ok().or(said) {
             Some(want) if want != digest => {
-                let why = format!("manifest {} has the digest {digest}, not {want}", ask.name);
+                let why = format!("manifest {name} has the digest {digest}, not {want}");
                 Err(Trouble::Final(host.error(&why)))
             }
             _ => Ok((document, Some(digest))),
@@ -191,13 +131,13 @@ impl Remote {
     pub(super) async fn send(
         &self,
         host: &Host,
-        method: Method,
+        method: &Method,
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Response, Trouble> {
         let mut answered = false;
         loop {
-            let (response, own) = self.send_once(host, method.clone(), path, headers).await?;
+            let (response, own) = self.send_once(host, method, path, headers).await?;
             let status = response.status();
             // Who a redirect led to may not ask for credentials in the host's name.
             if status != StatusCode::UNAUTHORIZED || answered || !own {
@@ -205,9 +145,7 @@ impl Remote {
             }
             answered = true;
             let header = response.headers().get(reqwest::header::WWW_AUTHENTICATE);
-            let asked = header
-                .and_then(|h| h.to_str().ok())
-                .and_then(auth::challenge);
+            let asked = header.and_then(|h| auth::challenge(h.to_str().ok()?));
             let authorization = match (asked, &host.credentials) {
                 (Some(Challenge::Basic), Credentials::Basic { user, password }) => {
                     secret(&auth::basic(user, password))
@@ -232,7 +170,7 @@ impl Remote {
     async fn send_once(
         &self,
         host: &Host,
-        method: Method,
+        method: &Method,
         path: &str,
         headers: &HeaderMap,
     ) -> Result<(Response, bool), Trouble> {
@@ -262,13 +200,12 @@ impl Remote {
                 Ok(Err(e)) => return Err(host.trouble(&e)),
                 Ok(Ok(response)) => response,
             };
-            let target = response
-                .headers()
-                .get(LOCATION)
-                .and_then(|l| l.to_str().ok());
-            match target.filter(|_| response.status().is_redirection()) {
-                None => return Ok((response, own)),
-                Some(target) => url = redirected(host, &url, target)?,
+            let target = response.headers().get(LOCATION);
+            match target.and_then(|l| l.to_str().ok()) {
+                Some(target) if response.status().is_redirection() => {
+                    url = redirected(host, &url, target)?;
+                }
+                _ => return Ok((response, own)),
             }
         }
         Err(Trouble::Final(host.error("too many redirects")))
@@ -326,14 +263,14 @@ impl Remote {
     }
 }
 
-fn accept() -> HeaderMap {
-    HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(manifest::ACCEPT))])
+/// What a tag means is asked only where that is allowed (CRI-410).
+fn may_ask(endpoint: &Endpoint, method: &Method, name: &str) -> bool {
+    let by_digest = name.parse::<Digest>().is_ok();
+    (endpoint.resolve || by_digest) && (endpoint.pull || *method == Method::HEAD)
 }
 
-pub(super) fn secret(text: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(text).ok()?;
-    value.set_sensitive(true);
-    Some(value)
+fn accept() -> HeaderMap {
+    HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(manifest::ACCEPT))])
 }
 
 pub fn backoff(tries: u32) -> Duration {
@@ -354,14 +291,9 @@ pub fn first_error(body: &[u8]) -> String {
     let answer: Option<Answer> = serde_json::from_slice(body).ok();
     let first = answer.and_then(|answer| answer.errors.into_iter().next());
     let text = first.and_then(|said| said.message.filter(|m| !m.is_empty()).or(said.code));
-    match text {
-        Some(text) => {
-            let plain = |c: &char| !c.is_control();
-            format!(
-                " ({})",
-                text.chars().filter(plain).take(200).collect::<String>()
-            )
-        }
-        None => String::new(),
-    }
+    let shown = text.map(|text| {
+        let plain = text.chars().filter(|c| !c.is_control());
+        format!(" ({})", plain.take(200).collect::<String>())
+    });
+    shown.unwrap_or_default()
 }

@@ -4,9 +4,9 @@ use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Deserialize;
 
-use super::auth::{self, Credentials};
+use super::auth::{self, Credentials, secret};
 use super::host::{Host, Trouble};
-use super::remote::{Remote, secret};
+use super::remote::Remote;
 
 /// Bytes of a token service's answer taken.
 const TOKEN_MAX: u64 = 256 << 10;
@@ -87,7 +87,7 @@ pub fn token_of(answer: &[u8]) -> Option<HeaderValue> {
         access_token: Option<String>,
     }
     let answer: Answer = serde_json::from_slice(answer).ok()?;
-    let token = answer.token.or(answer.access_token)?;
-    let some = !token.is_empty();
-    some.then(|| secret(&format!("Bearer {token}"))).flatten()
+    let token = answer.token.or(answer.access_token);
+    let token = token.filter(|token| !token.is_empty())?;
+    secret(&format!("Bearer {token}"))
 }

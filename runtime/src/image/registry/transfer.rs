@@ -148,7 +148,7 @@ impl Remote {
             headers.extend(range.ok().map(|range| (RANGE, range)));
         }
         let path = format!("blobs/{digest}");
-        let response = self.send(host, Method::GET, &path, &headers).await?;
+        let response = self.send(host, &Method::GET, &path, &headers).await?;
         let skip = if response.status() == StatusCode::PARTIAL_CONTENT {
             0
         } else {
