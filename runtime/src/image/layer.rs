@@ -236,12 +236,6 @@ impl Unpacked {
         lowers: &[PathBuf],
     ) -> Result<(), Error> {
         let fs = self.tmp.path.join("fs");
-        let fail = |step: &'static str| {
-            move |e: String| Error::Layer {
-                layer: chain_id.clone(),
-                why: format!("{step}: {e}"),
-            }
-        };
         let root: OwnedFd = File::open(&fs)
             .map_err(Error::io("layer", "open", &fs))?
             .into();
@@ -249,12 +243,12 @@ impl Unpacked {
         let report = self
             .said
             .read(|bytes| serde_json::from_slice::<Report>(bytes));
-        let report = report.map_err(|e| fail("report")(e.to_string()))?;
-        let report = report.map_err(|e| fail("report")(e.to_string()))?;
-        let opaque = finish(&root, lowers, &report).map_err(|(step, e)| fail(step)(e))?;
-        let sums = report.sums().map_err(fail("report"))?;
+        let report = report.map_err(Error::layer(chain_id, "report"))?;
+        let report = report.map_err(Error::layer(chain_id, "report"))?;
+        let opaque = finish(chain_id, &root, lowers, &report)?;
+        let sums = report.sums().map_err(Error::layer(chain_id, "report"))?;
         drop(report);
-        crate::fault::point("image.layer.flush").map_err(fail("fault"))?;
+        crate::fault::point("image.layer.flush").map_err(Error::layer(chain_id, "fault"))?;
         // One flush for all the layer's files (CRI-445); records are written only after it. The disk is busy with it while
         // the inventory is made.
         let (flushed, tree) = std::thread::scope(|scope| {
@@ -269,12 +263,12 @@ impl Unpacked {
             (flushed, tree)
         });
         let flushed = flushed.and_then(|flushed| Ok(flushed?));
-        flushed.map_err(|e| fail("flush")(e.to_string()))?;
-        let tree = tree.map_err(|e| fail("inventory")(e.to_string()))?;
+        flushed.map_err(Error::layer(chain_id, "flush"))?;
+        let tree = tree.map_err(Error::layer(chain_id, "inventory"))?;
         if tree.is_none() {
             tracing::warn!(layer = %chain_id, "its tree is too large for an inventory: it cannot be verified");
         }
-        crate::fault::point("image.layer.commit").map_err(fail("fault"))?;
+        crate::fault::point("image.layer.commit").map_err(Error::layer(chain_id, "fault"))?;
         let info = LayerInfo {
             schema: SCHEMA,
             chain_id: chain_id.clone(),

@@ -21,13 +21,8 @@ pub enum InTheWay {
     Unknown,
 }
 
-/// What became of layers.
-pub enum SetAside {
-    /// They are away, and these images with them.
-    With(Vec<Arc<ImageRecord>>),
-    /// Nothing: this layer is needed.
-    Not(Digest, InTheWay),
-}
+/// What came of setting layers aside: they are away, and these images with them; or nothing, as this layer is needed.
+pub type SetAside = Result<Vec<Arc<ImageRecord>>, (Digest, InTheWay)>;
 
 impl Store {
     /// Takes layers away, each as it was found, and forgets the images that have one of them, which it gives: all of it,
@@ -42,7 +37,7 @@ impl Store {
             let mut inner = self.lock();
             for chain_id in found.keys() {
                 if let Some(in_the_way) = self.in_the_way(&inner, chain_id) {
-                    return Ok(SetAside::Not(chain_id.clone(), in_the_way));
+                    return Ok(Err((chain_id.clone(), in_the_way)));
                 }
             }
             let mut gone = BTreeSet::new();
@@ -70,7 +65,7 @@ impl Store {
         for (_, layer) in taken {
             self.scratch.discard(&layer.dir);
         }
-        Ok(SetAside::With(images))
+        Ok(Ok(images))
     }
 
     fn in_the_way(&self, inner: &Inner, chain_id: &Digest) -> Option<InTheWay> {

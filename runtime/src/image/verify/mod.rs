@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 use crate::image::images::Images;
-use crate::image::store::aside::{InTheWay, SetAside};
+use crate::image::store::aside::InTheWay;
 use crate::image::store::index::Store;
 use crate::image::store::record::ImageRecord;
 use crate::image::store::recover::{ids_on_disk, is_of_another_version, read_one};
@@ -123,8 +123,8 @@ impl Images {
     ) -> Result<Result<Vec<String>, (Digest, InTheWay)>, Error> {
         let store = &self.0.store;
         let images = match store.set_aside(&found.damaged)? {
-            SetAside::Not(layer, in_the_way) => return Ok(Err((layer, in_the_way))),
-            SetAside::With(images) => images,
+            Ok(images) => images,
+            Err(needed) => return Ok(Err(needed)),
         };
         let others = images.iter().filter(|image| image.id != found.id);
         let others = others.flat_map(|image| names(image)).collect();
