@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::image::fsutil::filled;
+
 /// Owner, attributes, mode and times of one directory for another. Also gives a container's upper
 /// directory the look of its image's root (CRI-451).
 pub fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
@@ -30,16 +32,14 @@ pub fn times(stat: &Stat) -> Timestamps {
 
 /// Attributes but overlayfs's own, whose meaning ends with the layer they stand in.
 fn copy_xattrs(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
-    let mut names = vec![0u8; 64 * 1024];
-    let n = match rustix::fs::flistxattr(from, &mut names[..]) {
+    let names = match filled(|buffer| rustix::fs::flistxattr(from, buffer)) {
         Err(Errno::OPNOTSUPP) => return Ok(()),
         other => other?,
     };
-    let names = names[..n].split(|b| *b == 0).filter(|n| !n.is_empty());
+    let names = names.split(|b| *b == 0).filter(|n| !n.is_empty());
     for name in names.filter(|n| !n.starts_with(b"trusted.overlay.")) {
-        let mut value = vec![0u8; 64 * 1024];
-        let n = rustix::fs::fgetxattr(from, name, &mut value[..])?;
-        match rustix::fs::fsetxattr(to, name, &value[..n], XattrFlags::empty()) {
+        let value = filled(|buffer| rustix::fs::fgetxattr(from, name, buffer))?;
+        match rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty()) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(e) => return Err(e),
         }

@@ -11,8 +11,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::attributes::{copy_attributes, times};
-use super::view::{Found, Merged, View, is, open_dir, open_file, step};
-use crate::image::fsutil::data_from;
+use super::view::{Found, Merged, View, step};
+use crate::image::fsutil::{self, data_from, is, open_dir, open_file};
 
 /// Entries copied up for one container.
 const COPY_MAX: usize = 1_000_000;
@@ -48,9 +48,9 @@ impl View {
                             rustix::fs::mkdirat(&to, name, Mode::RWXU)?;
                             todo.push(Rc::new(Node::below(&node, name)));
                         }
-                        Some(Found::Other { dir, at, stat, .. }) => {
+                        Some(Found::Other(shown)) => {
                             budget.entry()?;
-                            copy_entry(dir[at].as_fd(), &stat, to.as_fd(), name, budget)?;
+                            copy_entry(shown.dir(), &shown.stat, to.as_fd(), name, budget)?;
                         }
                     }
                 }
@@ -151,7 +151,7 @@ fn open_below(dir: &OwnedFd, names: &[CString]) -> io::Result<OwnedFd> {
 /// Whether one of these directories has the name.
 fn is_in(dirs: &[OwnedFd], name: &CStr) -> io::Result<bool> {
     for dir in dirs {
-        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        match fsutil::stat(dir, name) {
             Err(Errno::NOENT) => {}
             other => return Ok(other.map(|_| true)?),
         }

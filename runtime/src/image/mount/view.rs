@@ -12,8 +12,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
+
+use crate::image::fsutil::{self, is, open_dir, open_file};
 
 /// Symlinks followed in one look-up; the kernel's own limit.
 const LINKS_MAX: usize = 40;
@@ -26,13 +28,21 @@ pub type Merged = Rc<Vec<OwnedFd>>;
 /// Kind of file at a path.
 pub enum Found {
     Dir(Merged),
-    /// Anything else, by name in the directory that shows it.
-    Other {
-        dir: Merged,
-        at: usize,
-        name: CString,
-        stat: Stat,
-    },
+    Other(Shown),
+}
+
+/// What is no directory, by name in the one that shows it.
+pub struct Shown {
+    dirs: Merged,
+    at: usize,
+    name: CString,
+    pub stat: Stat,
+}
+
+impl Shown {
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dirs[self.at].as_fd()
+    }
 }
 
 /// The trees of a container's root, topmost (the upper one) first.
@@ -54,17 +64,13 @@ impl View {
     /// The text of a regular file, symlinks followed inside the view. None if there is no such file;
     /// an error if it is something else, longer than `max`, or not UTF-8.
     pub fn text(&self, path: &Path, max: u64) -> io::Result<Option<String>> {
-        let (dir, at, name) = match self.find(path.as_os_str().as_encoded_bytes())? {
+        let file = match self.find(path.as_os_str().as_encoded_bytes())? {
             None => return Ok(None),
-            Some(Found::Other {
-                dir,
-                at,
-                name,
-                stat,
-            }) if is(&stat, FileType::RegularFile) => (dir, at, name),
+            Some(Found::Other(shown)) if is(&shown.stat, FileType::RegularFile) => {
+                open_file(shown.dir(), &shown.name)?
+            }
             Some(_) => return Err(io::Error::other("is not a regular file")),
         };
-        let file = open_file(dir[at].as_fd(), &name)?;
         let mut bytes = Vec::new();
         file.take(max + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > max {
@@ -84,7 +90,7 @@ impl View {
             match step(&here, &name)? {
                 None => return Ok(false),
                 Some(Found::Dir(dir)) => here = dir,
-                Some(Found::Other { .. }) => return Ok(parts.peek().is_none()),
+                Some(Found::Other(_)) => return Ok(parts.peek().is_none()),
             }
         }
         Ok(true)
@@ -109,17 +115,12 @@ impl View {
             match step(&here, &name)? {
                 None => return Ok(None),
                 Some(Found::Dir(dir)) => stack.push(dir),
-                Some(Found::Other {
-                    dir,
-                    at,
-                    name,
-                    stat,
-                }) if is(&stat, FileType::Symlink) => {
+                Some(Found::Other(link)) if is(&link.stat, FileType::Symlink) => {
                     links += 1;
                     if links > LINKS_MAX {
                         return Err(Errno::LOOP.into());
                     }
-                    let target = rustix::fs::readlinkat(&dir[at], &name, Vec::new())?;
+                    let target = rustix::fs::readlinkat(link.dir(), &link.name, Vec::new())?;
                     if target.as_bytes().starts_with(b"/") {
                         stack.truncate(1);
                     }
@@ -145,7 +146,7 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
 pub fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
     let mut dirs = Vec::new();
     for (at, dir) in here.iter().enumerate() {
-        let stat = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match fsutil::stat(dir, name) {
             Err(Errno::NOENT) => continue,
             other => other?,
         };
@@ -157,22 +158,19 @@ pub fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
                 break;
             }
         } else if dirs.is_empty() && !is_whiteout(&stat) {
-            let (dir, name) = (here.clone(), name.to_owned());
-            return Ok(Some(Found::Other {
-                dir,
+            let (dirs, name) = (here.clone(), name.to_owned());
+            let shown = Shown {
+                dirs,
                 at,
                 name,
                 stat,
-            }));
+            };
+            return Ok(Some(Found::Other(shown)));
         } else {
             break;
         }
     }
     Ok((!dirs.is_empty()).then(|| Found::Dir(Rc::new(dirs))))
-}
-
-pub fn is(stat: &Stat, kind: FileType) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == kind
 }
 
 fn is_whiteout(stat: &Stat) -> bool {
@@ -186,17 +184,6 @@ fn is_opaque(dir: &OwnedFd) -> io::Result<bool> {
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(false),
         Err(e) => Err(e.into()),
     }
-}
-
-pub fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(dir, name, flags, Mode::empty())
-}
-
-/// Never waits for the writer of a fifo put there meanwhile.
-pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::openat(dir, name, flags, Mode::empty()).map(File::from)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use rustix::fs::Mode;
+
 use super::*;
 
 /// For trees built by hand.

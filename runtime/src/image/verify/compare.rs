@@ -15,6 +15,7 @@ use super::entry_facts::{self as facts, Facts};
 use super::inventory::{self, Line, Reader, below};
 use super::sum;
 use crate::image::digest::Digest;
+use crate::image::fsutil;
 use crate::image::progress::Progress;
 use crate::image::store::layer_record::INVENTORY;
 
@@ -167,7 +168,7 @@ impl Check<'_> {
     /// Whether the entry is there at all.
     fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8], want: &Facts) -> bool {
         self.found.entries += 1;
-        let stat = match facts::stat(dir, name) {
+        let stat = match fsutil::stat(dir, name) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => {
                 self.found.damage(path, "is missing".to_owned());

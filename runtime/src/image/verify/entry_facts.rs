@@ -4,14 +4,15 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, statat};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use super::sum;
+use crate::image::fsutil::{self, filled, is};
 
 /// Of one entry. The time is not in it: nobody's program fails for that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -67,11 +68,8 @@ impl Facts {
     /// In what it differs from `want`, the content of files aside; in one line.
     pub fn differs(&self, want: &Facts) -> Option<String> {
         if self.kind() != want.kind() {
-            return Some(format!(
-                "is a {}, and was a {}",
-                kind(self.kind()),
-                kind(want.kind())
-            ));
+            let (is, was) = (kind(self.kind()), kind(want.kind()));
+            return Some(format!("is a {is}, and was a {was}"));
         }
         let is_link = self.kind() == FileType::Symlink;
         if is_link && (self.size, self.content) != (want.size, want.content) {
@@ -84,12 +82,9 @@ impl Facts {
             return Some("is another device than it was".to_owned());
         }
         let owner = |facts: &Facts| format!("{}:{}", facts.uid, facts.gid);
-        if owner(self) != owner(want) {
-            return Some(format!(
-                "belongs to {}, and did to {}",
-                owner(self),
-                owner(want)
-            ));
+        let (is, was) = (owner(self), owner(want));
+        if is != was {
+            return Some(format!("belongs to {is}, and did to {was}"));
         }
         if self.mode != want.mode {
             let (is, was) = (self.mode & 0o7777, want.mode & 0o7777);
@@ -140,22 +135,6 @@ fn attributes(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u32> {
     })
 }
 
-/// What a call writes into a buffer of a size that mostly does, or else of the kernel's largest.
-fn filled(
-    mut write: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
-) -> rustix::io::Result<Vec<u8>> {
-    const LARGEST: usize = 64 << 10;
-    let mut small = [0; 512];
-    match write(&mut small) {
-        Err(Errno::RANGE) => {}
-        other => return Ok(small[..other?].to_vec()),
-    }
-    let mut large = vec![0; LARGEST];
-    let length = write(&mut large)?;
-    large.truncate(length);
-    Ok(large)
-}
-
 /// The directory at `path` below `root`, however long the path is; empty is the root. No link is followed, and no mount
 /// entered.
 pub fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
@@ -180,16 +159,9 @@ pub fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd
 
 /// A regular file, opened without waiting for anything; what has become something else meanwhile is an error.
 pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&file)?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok(File::from(file)),
-        _ => Err(io::Error::other("is no regular file any more")),
+    let file = fsutil::open_file(dir, name)?;
+    match is(&rustix::fs::fstat(&file)?, FileType::RegularFile) {
+        true => Ok(file),
+        false => Err(io::Error::other("is no regular file any more")),
     }
-}
-
-/// What the kernel says of an entry, a link itself.
-pub fn stat(dir: impl AsFd, name: &CStr) -> rustix::io::Result<Stat> {
-    statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }

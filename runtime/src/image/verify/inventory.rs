@@ -23,6 +23,7 @@ use rustix::fs::Dir;
 use super::entry_facts::{self as facts, Facts};
 use super::sum;
 use crate::image::digest::{Digest, Hasher, HashingReader};
+use crate::image::fsutil;
 
 const HEAD: &[u8] = b"cairn tree 1\n";
 /// Bytes of an inventory.
@@ -43,7 +44,7 @@ pub fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result<Option
         hasher: Hasher::default(),
     };
     writer.put(HEAD)?;
-    writer.entry(b"", &Facts::look(root, c".", &facts::stat(root, c".")?)?)?;
+    writer.entry(b"", &Facts::look(root, c".", &fsutil::stat(root, c".")?)?)?;
     let mut todo = vec![Vec::new()];
     let mut waiting = 0;
     while let Some(path) = todo.pop() {
@@ -73,7 +74,7 @@ pub fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result<Option
 }
 
 fn full(dir: BorrowedFd<'_>, name: &CStr, sums: &Sums) -> io::Result<Facts> {
-    let stat = facts::stat(dir, name)?;
+    let stat = fsutil::stat(dir, name)?;
     let mut facts = Facts::look(dir, name, &stat)?;
     if facts.has_content() {
         facts.content = match sums.get(&stat.st_ino) {
