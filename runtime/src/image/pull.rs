@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use futures_util::TryStreamExt;
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::digest::Digest;
 use super::error::{Error, blocking};
@@ -47,13 +48,11 @@ impl Images {
         let auth = auth.unwrap_or_default();
         let flight = self.flight(reference, auth, progress);
         let mut outcome = flight.outcome.clone();
-        let done = outcome
-            .wait_for(Option::is_some)
-            .await
-            .map(|done| done.clone());
+        let done = outcome.wait_for(Option::is_some).await;
+        let done = done.ok().and_then(|done| done.clone());
         drop(flight);
         self.0.flights.tidy();
-        done.ok().flatten().unwrap_or(Err(PullError::CutShort))
+        done.unwrap_or(Err(PullError::CutShort))
     }
 
     fn flight(&self, reference: Reference, auth: Auth, progress: &Progress) -> Arc<Flight> {
@@ -76,7 +75,7 @@ impl Images {
         });
         let flight = Arc::new(Flight {
             outcome,
-            task,
+            _task: AbortOnDropHandle::new(task),
             progress: own,
             since: tokio::time::Instant::now(),
         });

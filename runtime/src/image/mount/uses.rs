@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,13 +69,8 @@ pub fn component(id: &str) -> Result<&str, Error> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if id.is_empty() || id.len() > 200 || id.starts_with('.') || !id.bytes().all(plain) {
         let path = PathBuf::from(id.chars().take(80).collect::<String>());
-        let cause = "not an id".to_owned();
-        return Err(Error::Io {
-            object: "container or pod id",
-            step: "use",
-            path,
-            cause,
-        });
+        let failed = Error::io("container or pod id", "use", &path);
+        return Err(failed(io::Error::other("not an id")));
     }
     Ok(id)
 }
@@ -129,9 +125,8 @@ pub fn find_uses(store: &Store, containers: &Path, volumes: &Path) -> Result<(),
         uses.extend(children(&pod)?);
     }
     for dir in uses {
-        let json = match fs::read(dir.join("use.json")) {
-            Ok(json) => json,
-            Err(_) => continue,
+        let Ok(json) = fs::read(dir.join("use.json")) else {
+            continue;
         };
         match serde_json::from_slice::<Use>(&json) {
             Ok(found) if found.schema == SCHEMA => store.add_use(&dir, &found.layers),

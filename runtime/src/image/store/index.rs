@@ -132,11 +132,7 @@ impl Store {
 
     pub fn by_tag(&self, tag: &str) -> Option<Arc<ImageRecord>> {
         let inner = self.lock();
-        inner
-            .tags
-            .get(tag)
-            .and_then(|id| inner.images.get(id))
-            .cloned()
+        inner.images.get(inner.tags.get(tag)?).cloned()
     }
 
     /// The image that the reference names, by its digest if it has one.

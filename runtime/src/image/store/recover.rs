@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::layer_record::{Layer, LayerInfo, SCHEMA};
@@ -62,11 +62,7 @@ pub fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> 
             .filter(|info| info.schema == SCHEMA && number.is_some());
         match info {
             Some(info) => {
-                let layer = Layer {
-                    dir: path,
-                    info: info.clone(),
-                };
-                layers.insert(info.chain_id, layer);
+                layers.insert(info.chain_id.clone(), Layer { dir: path, info });
             }
             None => tracing::warn!(dir = %path.display(), "not a layer of this version; ignored"),
         }
@@ -84,12 +80,10 @@ pub fn load_records(
     root: &Path,
     layers: &HashMap<Digest, Layer>,
 ) -> Result<(Vec<Arc<ImageRecord>>, usize), Error> {
-    let dir = root.join("records");
-    let failed = || Error::io("image records", "read", &dir);
     let mut images = Vec::new();
     let mut damaged = 0;
-    for entry in fs::read_dir(&dir).map_err(failed())? {
-        let path = entry.map_err(failed())?.path();
+    for path in in_records(root)? {
+        let path = path?;
         if path.extension() != Some(OsStr::new("json")) {
             // A write that never came to its rename.
             let _ = fs::remove_file(&path);
@@ -104,6 +98,14 @@ pub fn load_records(
         }
     }
     Ok((images, damaged))
+}
+
+/// The files in the directory of records.
+fn in_records(root: &Path) -> Result<impl Iterator<Item = Result<PathBuf, Error>>, Error> {
+    let dir = root.join("records");
+    let failed = Error::io("image records", "read", &dir);
+    let entries = fs::read_dir(&dir).map_err(&failed)?;
+    Ok(entries.map(move |entry| Ok(entry.map_err(&failed)?.path())))
 }
 
 fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageRecord, String> {
@@ -132,11 +134,9 @@ pub fn is_of_another_version(path: &Path) -> bool {
 
 /// The images that have a record on the disk, whatever is in it.
 pub fn ids_on_disk(root: &Path) -> Result<Vec<Digest>, Error> {
-    let dir = root.join("records");
-    let failed = || Error::io("image records", "read", &dir);
     let mut ids = Vec::new();
-    for entry in fs::read_dir(&dir).map_err(failed())? {
-        let path = entry.map_err(failed())?.path();
+    for path in in_records(root)? {
+        let path = path?;
         let stem = path.file_stem().and_then(OsStr::to_str);
         if path.extension() == Some(OsStr::new("json")) {
             ids.extend(stem.and_then(|hex| Digest::from_hex(hex).ok()));
