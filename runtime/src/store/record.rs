@@ -3,7 +3,7 @@
 //! A file that cannot be read, or is of a newer schema, is left where it is: the program that wrote it finds it there.
 
 use std::{
-    fmt, fs, io,
+    fs, io,
     marker::PhantomData,
     path::{Path, PathBuf},
 };
@@ -183,12 +183,6 @@ pub fn parse_record<R: Record>(bytes: &[u8]) -> Result<R, String> {
     serde_json::from_slice::<Envelope<R>>(bytes)
         .map(|envelope| envelope.record)
         .map_err(|error| error.to_string())
-}
-
-impl<R> fmt::Debug for Store<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Store({})", self.dir.display())
-    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::attributes::{copy_attributes, times};
 use super::view::{Found, Merged, View, step};
 use crate::image::fsutil::{self, data_from, is, open_dir, open_file};
+use crate::remove::entries;
 
 /// Entries copied up for one container.
 const COPY_MAX: usize = 1_000_000;
@@ -35,10 +36,10 @@ impl View {
             };
             let to = open_below(&into, &path)?;
             for (at, dir) in from.iter().enumerate() {
-                for entry in Dir::read_from(dir)? {
+                for entry in entries(dir)? {
                     let entry = entry?;
                     let name = entry.file_name();
-                    if name == c"." || name == c".." || is_in(&from[..at], name)? {
+                    if is_in(&from[..at], name)? {
                         continue;
                     }
                     match step(&from, name)? {

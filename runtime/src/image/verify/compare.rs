@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::Dir;
 use rustix::io::Errno;
 
 use super::entry_facts::{self as facts, Facts};
@@ -18,6 +17,7 @@ use crate::image::digest::Digest;
 use crate::image::fsutil;
 use crate::image::progress::Progress;
 use crate::image::store::layer_record::INVENTORY;
+use crate::remove::entries;
 
 /// Damages of a layer that are told; the rest is counted.
 const TOLD_MAX: usize = 20;
@@ -229,14 +229,8 @@ impl Check<'_> {
     }
 }
 
-fn count(dir: &OwnedFd) -> io::Result<u64> {
-    let mut there = 0;
-    for entry in Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        there += u64::from(name != c"." && name != c"..");
-    }
-    Ok(there)
+fn count(dir: &OwnedFd) -> rustix::io::Result<u64> {
+    entries(dir)?.try_fold(0, |there, entry| entry.map(|_| there + 1))
 }
 
 #[cfg(test)]

@@ -18,12 +18,11 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::Dir;
-
 use super::entry_facts::{self as facts, Facts};
 use super::sum;
 use crate::image::digest::{Digest, Hasher, HashingReader};
 use crate::image::fsutil;
+use crate::remove::entries;
 
 const HEAD: &[u8] = b"cairn tree 1\n";
 /// Bytes of an inventory.
@@ -51,12 +50,9 @@ pub fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result<Option
         waiting -= path.len();
         let dir = facts::open_dir(root, &path)?;
         writer.directory(&path)?;
-        for entry in Dir::read_from(&dir)? {
+        for entry in entries(&dir)? {
             let entry = entry?;
             let name = entry.file_name();
-            if name == c"." || name == c".." {
-                continue;
-            }
             let facts = full(dir.as_fd(), name, sums)?;
             writer.entry(name.to_bytes(), &facts)?;
             if facts.is_dir() {
