@@ -47,10 +47,6 @@ pub struct Budget {
 }
 
 impl Budget {
-    fn left(&self) -> (u64, u64) {
-        *self.left.lock()
-    }
-
     /// Takes what a layer, or several, came to; too much is an error.
     fn take(&self, bytes: u64, files: u64) -> Result<(), Error> {
         let mut left = self.left.lock();
@@ -124,7 +120,7 @@ impl Shared {
         let helper = self.options.unpack_helper.split_first();
         let (program, args) = helper.ok_or(std::io::ErrorKind::NotFound)?;
         let (bytes, inodes) = super::fsutil::room(fs)?;
-        let left = budget.left();
+        let left = *budget.left.lock();
         Command::new(program)
             .args(args)
             .arg(fs)

@@ -65,6 +65,10 @@ pub fn endpoints(config: &Path, registry: &str) -> Result<Vec<Endpoint>, BadHost
         return Ok(vec![default_endpoint(registry)]);
     };
     let file = dir.join("hosts.toml");
+    let bad = |path: PathBuf, e: io::Error| BadHosts {
+        path,
+        why: e.to_string(),
+    };
     match read(&file) {
         Ok(text) => {
             let text = String::from_utf8_lossy(&text);
@@ -72,31 +76,20 @@ pub fn endpoints(config: &Path, registry: &str) -> Result<Vec<Endpoint>, BadHost
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let mut endpoint = default_endpoint(registry);
-            endpoint.tls = docker_certificates(&dir).map_err(|e| BadHosts {
-                path: dir,
-                why: e.to_string(),
-            })?;
+            endpoint.tls = docker_certificates(&dir).map_err(|e| bad(dir, e))?;
             Ok(vec![endpoint])
         }
-        Err(e) => Err(BadHosts {
-            path: file,
-            why: e.to_string(),
-        }),
+        Err(e) => Err(bad(file, e)),
     }
 }
 
 /// The first of the directories that may hold a registry's configuration.
 fn directory(config: &Path, registry: &str) -> Option<PathBuf> {
-    let mut names = Vec::new();
-    if let Some((host, port)) = registry.rsplit_once(':') {
-        names.push(format!("{host}_{port}_"));
-    }
-    names.push(registry.to_owned());
-    names.push("_default".to_owned());
-    names
-        .into_iter()
-        .map(|name| config.join(name))
-        .find(|dir| dir.is_dir())
+    let port = registry.rsplit_once(':');
+    let with_port = port.map(|(host, port)| format!("{host}_{port}_"));
+    let names = [with_port.as_deref(), Some(registry), Some("_default")];
+    let mut dirs = names.into_iter().flatten().map(|name| config.join(name));
+    dirs.find(|dir| dir.is_dir())
 }
 
 /// How a registry is spoken to without configuration.

@@ -62,11 +62,9 @@ impl Transfer {
         if !host.endpoint.pull {
             return Err(Trouble::Final(host.error("lacks the pull capability")));
         }
-        if self.body.is_none() {
-            self.body = Some(remote.open_at(host, &self.digest, self.offset).await?);
-        }
-        let Some(body) = &mut self.body else {
-            return Ok(None);
+        let body = match &mut self.body {
+            Some(body) => body,
+            none => none.insert(remote.open_at(host, &self.digest, self.offset).await?),
         };
         loop {
             let mut chunk = match body.chunks.next(host).await? {

@@ -40,14 +40,22 @@ pub struct ImageRecord {
 }
 
 /// What the config says of running the image.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 pub struct RunConfig {
+    #[serde(deserialize_with = "list")]
     pub entrypoint: Vec<String>,
+    #[serde(deserialize_with = "list")]
     pub cmd: Vec<String>,
+    #[serde(deserialize_with = "list")]
     pub env: Vec<String>,
+    #[serde(deserialize_with = "text")]
     pub user: String,
+    #[serde(deserialize_with = "text")]
     pub working_dir: String,
+    #[serde(deserialize_with = "list")]
     pub volumes: Vec<String>,
+    #[serde(deserialize_with = "text")]
     pub stop_signal: String,
 }
 
@@ -123,20 +131,8 @@ struct RawConfig {
     _architecture: IgnoredAny,
     #[serde(rename = "os")]
     _os: IgnoredAny,
-    config: Option<RawRun>,
+    config: Option<RunConfig>,
     rootfs: RawRootfs,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "PascalCase", default)]
-struct RawRun {
-    entrypoint: Option<Strings>,
-    cmd: Option<Strings>,
-    env: Option<Strings>,
-    user: Option<String>,
-    working_dir: Option<String>,
-    volumes: Option<Strings>,
-    stop_signal: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -161,44 +157,39 @@ impl<'de> Deserialize<'de> for Strings {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Strings, A::Error> {
-                let mut all = Vec::new();
-                while let Some(text) = seq.next_element()? {
-                    if all.len() == LIST_MAX {
-                        return Err(serde::de::Error::invalid_length(LIST_MAX + 1, &self));
-                    }
-                    all.push(text);
-                }
-                Ok(Strings(all))
+                bounded(|| seq.next_element())
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strings, A::Error> {
-                let mut all = Vec::new();
-                while let Some((key, _)) = map.next_entry::<String, IgnoredAny>()? {
-                    if all.len() == LIST_MAX {
-                        return Err(serde::de::Error::invalid_length(LIST_MAX + 1, &self));
-                    }
-                    all.push(key);
-                }
-                Ok(Strings(all))
+                bounded(|| Ok(map.next_entry::<_, IgnoredAny>()?.map(|(key, _)| key)))
             }
+        }
+        fn bounded<E: serde::de::Error>(
+            mut next: impl FnMut() -> Result<Option<String>, E>,
+        ) -> Result<Strings, E> {
+            let mut all = Vec::new();
+            while let Some(text) = next()? {
+                if all.len() == LIST_MAX {
+                    return Err(E::invalid_length(LIST_MAX + 1, &Reader));
+                }
+                all.push(text);
+            }
+            Ok(Strings(all))
         }
         deserializer.deserialize_any(Reader)
     }
 }
 
-impl From<RawRun> for RunConfig {
-    fn from(raw: RawRun) -> Self {
-        let list = |strings: Option<Strings>| strings.unwrap_or_default().0;
-        Self {
-            entrypoint: list(raw.entrypoint),
-            cmd: list(raw.cmd),
-            env: list(raw.env),
-            user: raw.user.unwrap_or_default(),
-            working_dir: raw.working_dir.unwrap_or_default(),
-            volumes: list(raw.volumes),
-            stop_signal: raw.stop_signal.unwrap_or_default(),
-        }
-    }
+/// What may be `null` too.
+fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::<Strings>::deserialize(deserializer)?
+        .unwrap_or_default()
+        .0)
+}
+
+/// As [`list`].
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 impl RunConfig {
@@ -226,7 +217,7 @@ pub fn parse_config(json: &str) -> Result<(RunConfig, Vec<Digest>), BadRecord> {
         .iter()
         .map(|d| d.parse())
         .collect::<Result<_, _>>()?;
-    let run = RunConfig::from(raw.config.unwrap_or_default());
+    let run = raw.config.unwrap_or_default();
     match run.bytes() {
         bytes if bytes > KEPT_MAX => Err(BadRecord::Kept(bytes)),
         _ => Ok((run, diff_ids)),

@@ -11,12 +11,13 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::entry_facts::{self as facts, Facts};
-use super::inventory::{self, Line, Reader, below};
+use super::inventory::{self, Line, Reader};
 use super::sum;
 use crate::image::digest::Digest;
 use crate::image::fsutil;
 use crate::image::progress::Progress;
 use crate::image::store::layer_record::INVENTORY;
+use crate::image::unpack::path::below;
 use crate::remove::entries;
 
 /// Damages of a layer that are told; the rest is counted.

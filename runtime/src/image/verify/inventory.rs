@@ -22,6 +22,7 @@ use super::entry_facts::{self as facts, Facts};
 use super::sum;
 use crate::image::digest::{Digest, Hasher, HashingReader};
 use crate::image::fsutil;
+use crate::image::unpack::path::below;
 use crate::remove::entries;
 
 const HEAD: &[u8] = b"cairn tree 1\n";
@@ -82,14 +83,6 @@ fn full(dir: BorrowedFd<'_>, name: &CStr, sums: &Sums) -> io::Result<Facts> {
         };
     }
     Ok(facts)
-}
-
-/// An entry's path from the root, by its directory's.
-pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    match dir.is_empty() {
-        true => name.to_vec(),
-        false => [dir, b"/", name].concat(),
-    }
 }
 
 struct Writer<'a> {
