@@ -40,7 +40,6 @@ pub fn config(data: &[u8]) {
     };
     let image = ImageRecord::new(text, 1).expect("it was parsed");
     assert_eq!((&image.run, image.layers.len()), (&run, diff_ids.len()));
-    let _ = image.user();
     let file = image.to_json(text);
     let again = ImageRecord::from_json(&file).expect("we wrote it");
     assert_eq!((again.id, again.run), (image.id, image.run));

@@ -54,7 +54,7 @@ pub use pull_error::PullError;
 pub use reference::{BadReference, Reference};
 pub use registry::auth::Auth;
 pub use store::aside::InTheWay;
-pub use store::record::{ImageRecord, ImageUser, Named, RunConfig};
+pub use store::record::{ImageRecord, RunConfig};
 pub use turns::Bounds as TurnBounds;
 pub use unpack::limits::TreeBounds;
 pub use verify::compare::Watch;

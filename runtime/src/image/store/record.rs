@@ -101,30 +101,6 @@ pub struct Names {
     pub manifests: Vec<Digest>,
 }
 
-/// User and group of an image config, as text: `uid|name[:gid|group]` (CRI-173, CRI-215).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ImageUser {
-    pub user: Option<Named>,
-    pub group: Option<Named>,
-}
-
-/// A number, or a name to be looked up inside the image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
-    Id(u32),
-    Name(String),
-}
-
-impl Named {
-    fn parse(text: &str) -> Option<Self> {
-        match text.parse() {
-            _ if text.is_empty() => None,
-            Ok(id) => Some(Named::Id(id)),
-            Err(_) => Some(Named::Name(text.to_owned())),
-        }
-    }
-}
-
 #[derive(Deserialize)]
 struct RawConfig {
     #[serde(rename = "architecture")]
@@ -280,16 +256,6 @@ impl ImageRecord {
             }
             (None, Some(tag)) => self.repo_tags.contains(&tag),
             (None, None) => false,
-        }
-    }
-
-    /// User and group of the config (CRI-173).
-    pub fn user(&self) -> ImageUser {
-        let text = self.run.user.as_str();
-        let (user, group) = text.split_once(':').unwrap_or((text, ""));
-        ImageUser {
-            user: Named::parse(user),
-            group: Named::parse(group),
         }
     }
 

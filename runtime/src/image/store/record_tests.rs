@@ -10,25 +10,6 @@ pub fn config(user: &str, diff_ids: &[Digest]) -> String {
     .to_string()
 }
 
-fn user(text: &str) -> ImageUser {
-    ImageRecord::new(&config(text, &[]), 1).unwrap().user()
-}
-
-#[test]
-fn a_user_is_a_number_or_a_name_with_an_optional_group() {
-    let name = |n: &str| Some(Named::Name(n.into()));
-    assert_eq!(user(""), ImageUser::default());
-    assert_eq!(user("1002").user, Some(Named::Id(1002)));
-    assert_eq!(user("www-data").user, name("www-data"));
-    let both = user("1003:1004");
-    assert_eq!(
-        (both.user, both.group),
-        (Some(Named::Id(1003)), Some(Named::Id(1004)))
-    );
-    assert_eq!(user("www-data:www").group, name("www"));
-    assert_eq!(user("5000000000").user, name("5000000000"));
-}
-
 #[test]
 fn a_record_comes_back_from_disk_as_it_was() {
     let layers = [Digest::of(b"1"), Digest::of(b"2")];

@@ -133,7 +133,7 @@ impl<R: Read> Reader<R> {
             Kind::Char | Kind::Block => (device(329)?, device(337)?),
             _ => (0, 0),
         };
-        let seconds = i64::try_from(number(&h[136..148]).unwrap_or(0)).unwrap_or(0);
+        let mtime = i64::try_from(number(&h[136..148]).unwrap_or(0)).unwrap_or(0);
         Ok(Entry {
             kind,
             path,
@@ -141,7 +141,7 @@ impl<R: Read> Reader<R> {
             mode: small(&h[100..108], "mode")? & 0o7777,
             uid: ext.uid.map_or_else(|| small(&h[108..116], "uid"), Ok)?,
             gid: ext.gid.map_or_else(|| small(&h[116..124], "gid"), Ok)?,
-            mtime: ext.mtime.unwrap_or((seconds, 0)),
+            mtime: ext.mtime.unwrap_or((mtime, 0)),
             size,
             device,
             xattrs: ext.xattrs,
