@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, IFlags, Mode, OFlags, RenameFlags, ResolveFlags, openat, openat2,
-    renameat, statat, unlinkat,
+    AtFlags, Dir, DirEntry, FileType, IFlags, Mode, OFlags, RenameFlags, ResolveFlags, openat,
+    openat2, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -150,18 +150,24 @@ fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> 
     openat2(parent, name, flags, Mode::empty(), resolve)
 }
 
+/// What is in a directory, but for itself and its parent.
+pub(crate) fn entries(
+    dir: impl AsFd,
+) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<DirEntry>>> {
+    let is_dots = |entry: &DirEntry| matches!(entry.file_name().to_bytes(), b"." | b"..");
+    let all = Dir::read_from(dir)?;
+    Ok(all.filter(move |entry| !entry.as_ref().is_ok_and(is_dots)))
+}
+
 /// The first entries of a directory, and which of them are directories.
 pub(crate) fn children(
     dir: BorrowedFd<'_>,
     at_most: usize,
 ) -> rustix::io::Result<Vec<(CString, bool)>> {
     let mut found = Vec::new();
-    for entry in Dir::read_from(dir)? {
+    for entry in entries(dir)? {
         let entry = entry?;
         let name = entry.file_name();
-        if name == c"." || name == c".." {
-            continue;
-        }
         let is_dir = match entry.file_type() {
             FileType::Unknown => {
                 let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;

@@ -118,11 +118,12 @@ pub fn open_log(config: &Config) -> Result<EventLog> {
 }
 
 pub fn image_options(config: &Config, program: &Path) -> Result<image::Options> {
-    let unpack = vec![program.into(), OsString::from("unpack")];
     let asked = &config.image;
     Ok(image::Options {
-        volumes_dir: Some(config.state.join("image-volumes")),
-        registry_config_dir: Some(asked.registry_config_dir.clone()),
+        roots_dir: config.root.join("roots"),
+        volumes_dir: config.state.join("image-volumes"),
+        unpack_helper: vec![program.into(), OsString::from("unpack")],
+        registry_config_dir: asked.registry_config_dir.clone(),
         turns: image::TurnBounds {
             all: asked.max_layers,
             host: asked.max_layers_per_host,
@@ -137,7 +138,6 @@ pub fn image_options(config: &Config, program: &Path) -> Result<image::Options> 
         progress_timeout: asked.progress_timeout,
         token_services: asked.token_services.clone(),
         pinned: asked.pinned().step("configuration")?,
-        ..image::Options::new(config.root.join("roots"), unpack)
     })
 }
 

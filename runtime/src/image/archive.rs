@@ -5,20 +5,20 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt};
+use tokio_util::io::ReaderStream;
 
-use super::digest::{Digest, Hasher};
+use super::digest::{Digest, HashingReader};
 use super::error::{Error, blocking};
 use super::fsutil;
 use super::images::Shared;
 use super::ingest::{Opened, Source};
 use super::manifest::Descriptor;
-use super::scratch::TempDir;
+use super::store::scratch::TempDir;
 use super::unpack::decode;
 use super::unpack::path::CleanPath;
 use super::unpack::tarball::{Kind, Reader};
@@ -89,44 +89,34 @@ impl Archive {
     }
 
     pub fn path_of(&self, blob: &Descriptor) -> Result<PathBuf, Error> {
-        match (self, &blob.digest) {
+        let path = match (self, &blob.digest) {
             (Archive::Layout(root), Some(digest)) => {
-                Ok(root.join("blobs/sha256").join(digest.hex()))
+                Some(root.join("blobs/sha256").join(digest.hex()))
             }
-            (Archive::Spooled { by_digest, .. }, Some(digest)) => by_digest
-                .get(digest)
-                .cloned()
-                .ok_or_else(|| blob.fault("is not in the archive")),
-            (Archive::Layout(_), None) => Err(blob.fault("has no digest")),
+            (Archive::Layout(_), None) => return Err(blob.fault("has no digest")),
+            (Archive::Spooled { by_digest, .. }, Some(digest)) => by_digest.get(digest).cloned(),
             (Archive::Spooled { by_path, .. }, None) => {
-                let path = follow(by_path, &blob.name)?;
-                path.map(Path::to_owned)
-                    .ok_or_else(|| blob.fault("is not in the archive"))
+                follow(by_path, &blob.name)?.map(Path::to_owned)
             }
-        }
+        };
+        path.ok_or_else(|| blob.fault("is not in the archive"))
     }
 
     /// A small blob, checked.
     pub fn blob(&self, blob: &Descriptor, max: u64) -> Result<Vec<u8>, Error> {
         let bytes = read_bounded(&self.path_of(blob)?, max)?;
-        if blob
-            .digest
-            .as_ref()
-            .is_some_and(|d| *d != Digest::of(&bytes))
-        {
-            return Err(blob.fault("digest mismatch"));
+        match &blob.digest {
+            Some(want) if *want != Digest::of(&bytes) => Err(blob.fault("digest mismatch")),
+            _ => Ok(bytes),
         }
-        Ok(bytes)
     }
 }
 
 /// Copies the archive's files to numbered ones. Blocking.
 fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
-    let (input, went_in) = decode::Counted::new(input);
-    let plain = decode::decoder(input).map_err(bad)?;
     let (room, _) =
         fsutil::room(&dir.path).map_err(Error::io("image archive", "spool", &dir.path))?;
-    let mut tar = Reader::new(decode::Bounded::new(plain, went_in, room));
+    let mut tar = Reader::new(decode::bounded(input, room).map_err(bad)?);
     let mut by_path = HashMap::new();
     let mut by_digest = HashMap::new();
     while let Some(entry) = tar.next_entry().map_err(bad)? {
@@ -161,18 +151,11 @@ fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
 }
 
 fn copy(from: &mut impl Read, to: &Path) -> io::Result<Digest> {
-    let mut file = File::create_new(to)?;
-    let mut hasher = Hasher::default();
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        match from.read(&mut buffer)? {
-            0 => return Ok(hasher.finish()),
-            n => {
-                hasher.update(&buffer[..n]);
-                file.write_all(&buffer[..n])?;
-            }
-        }
-    }
+    let mut from = HashingReader::new(from);
+    let mut file = BufWriter::with_capacity(CHUNK, File::create_new(to)?);
+    io::copy(&mut from, &mut file)?;
+    file.flush()?;
+    Ok(from.hasher.finish())
 }
 
 /// The spooled file behind a name, links followed.
@@ -217,15 +200,7 @@ impl Source for Archive {
         let file = tokio::fs::File::open(&path)
             .await
             .map_err(Error::io("blob", "open", &path))?;
-        let chunks = stream::try_unfold(file, move |mut file| {
-            let failed = Error::io("blob", "read", &path);
-            async move {
-                use tokio::io::AsyncReadExt;
-                let mut buffer = bytes::BytesMut::with_capacity(CHUNK);
-                let n = file.read_buf(&mut buffer).await.map_err(failed)?;
-                Ok((n > 0).then(|| (buffer.freeze(), file)))
-            }
-        });
-        Ok(chunks.map(|c: Result<Bytes, Error>| c).boxed())
+        let chunks = ReaderStream::with_capacity(file, CHUNK);
+        Ok(chunks.map_err(Error::io("blob", "read", &path)).boxed())
     }
 }

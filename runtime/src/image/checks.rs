@@ -1,17 +1,17 @@
 //! What must hold for any bytes of an image, an archive, a registry, or a file of the administrator.
 
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::path::Path;
 
-use super::auth::{Auth, Challenge, challenge};
-use super::inventory::{self, Line};
 use super::manifest::{self, Document};
-use super::record::{self, ImageRecord, parse_config};
 use super::reference::Reference;
+use super::registry::auth::{Auth, Challenge, challenge};
+use super::registry::{hosts, remote, token};
+use super::store::record::{self, ImageRecord, parse_config};
 use super::unpack::path::{CleanPath, Meaning, meaning};
 use super::unpack::tarball::Reader;
 use super::unpack::{self, decode};
-use super::{hosts, registry, token};
+use super::verify::inventory::{self, Line};
 
 /// A manifest or an index, and the choice from it.
 pub fn manifest(data: &[u8]) {
@@ -40,7 +40,6 @@ pub fn config(data: &[u8]) {
     };
     let image = ImageRecord::new(text, 1).expect("it was parsed");
     assert_eq!((&image.run, image.layers.len()), (&run, diff_ids.len()));
-    let _ = image.user();
     let file = image.to_json(text);
     let again = ImageRecord::from_json(&file).expect("we wrote it");
     assert_eq!((again.id, again.run), (image.id, image.run));
@@ -74,11 +73,9 @@ pub fn inventory(data: &[u8]) {
 /// A layer, compressed or not, entry by entry with its data.
 pub fn layer(data: &[u8]) {
     const BYTES_MAX: u64 = 1 << 20;
-    let (input, went_in) = decode::Counted::new(Cursor::new(data));
-    let Ok(plain) = decode::decoder(input) else {
+    let Ok(mut plain) = decode::bounded(data, BYTES_MAX) else {
         return;
     };
-    let mut plain = decode::Bounded::new(plain, went_in, BYTES_MAX);
     let mut reader = Reader::new(&mut plain);
     let mut read = 0;
     while let Ok(Some(entry)) = reader.next_entry() {
@@ -148,7 +145,7 @@ pub fn answer(data: &[u8]) {
     if let Some(token) = token::token_of(data) {
         assert!(token.is_sensitive());
     }
-    assert!(!registry::first_error(data).contains('\n'));
+    assert!(!remote::first_error(data).contains('\n'));
 }
 
 /// A `hosts.toml`.
@@ -177,6 +174,8 @@ pub fn reference(data: &[u8]) {
 
 #[cfg(test)]
 pub mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     /// By the seeds of `fuzz/seeds`, given by target and name.
@@ -190,7 +189,7 @@ pub mod tests {
         let header = String::from_utf8(seed("challenge", "good")).unwrap();
         assert!(matches!(challenge(&header), Some(Challenge::Bearer { .. })));
         assert!(token::token_of(&seed("registry_answer", "good")).is_some());
-        assert!(!registry::first_error(&seed("registry_answer", "error")).is_empty());
+        assert!(!remote::first_error(&seed("registry_answer", "error")).is_empty());
         let hosts = String::from_utf8(seed("hosts_toml", "good")).unwrap();
         assert!(hosts::parse(Path::new("/nowhere"), "r.example", &hosts).is_ok());
         for packing in ["plain", "gzip", "zstd"] {

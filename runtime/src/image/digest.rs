@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 /// A well-formed sha256 digest. Shown as `sha256:<hex>`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct Digest(String);
 
 /// The text was no `sha256:<64 hex>`.
@@ -63,10 +63,9 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self, BadDigest> {
         let hex = text.strip_prefix(PREFIX).ok_or_else(|| bad(text))?;
         let good = hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        if good {
-            Ok(Digest(text.to_owned()))
-        } else {
-            Err(bad(text))
+        match good {
+            true => Ok(Digest(text.to_owned())),
+            false => Err(bad(text)),
         }
     }
 }
@@ -81,12 +80,6 @@ impl TryFrom<String> for Digest {
 
     fn try_from(text: String) -> Result<Self, BadDigest> {
         text.parse()
-    }
-}
-
-impl From<Digest> for String {
-    fn from(digest: Digest) -> String {
-        digest.0
     }
 }
 

@@ -1,11 +1,12 @@
 //! Errors of images on this machine, and the way to disk work that may block.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::digest::Digest;
-use super::record::BadRecord;
 use super::reference::BadReference;
+use super::store::record::BadRecord;
 
 /// Error of images on this machine, in one line.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -68,14 +69,20 @@ impl Error {
             cause: e.to_string(),
         }
     }
+
+    /// For `map_err`: the step that failed in the making of a layer.
+    pub(super) fn layer<E: Display>(layer: &Digest, step: &'static str) -> impl FnOnce(E) -> Error {
+        move |e| Error::Layer {
+            layer: layer.clone(),
+            why: format!("{step}: {e}"),
+        }
+    }
 }
 
 /// Runs disk work where it may block.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(e) => Err(Error::Task(e.to_string())),
-    }
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|e| Err(Error::Task(e.to_string())))
 }

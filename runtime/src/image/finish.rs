@@ -3,36 +3,41 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::attributes::copy_attributes;
+use super::digest::Digest;
+use super::error::Error;
+use super::mount::attributes::copy_attributes;
+use super::mount::view::View;
 use super::unpack::Report;
 use super::unpack::path::CleanPath;
-use super::view::View;
 
-/// Does what the report leaves to do upon `lowers`; whether the layer hides all of them. An error comes
-/// with the step.
+/// Does what the report leaves to do upon `lowers`; whether the layer hides all of them.
 pub fn finish(
+    chain_id: &Digest,
     root: &OwnedFd,
     lowers: &[PathBuf],
     report: &Report,
-) -> Result<bool, (&'static str, String)> {
-    let at = |step: &'static str| move |e: String| (step, e);
-    let opaque = report.opaque().map_err(at("report"))?;
-    mark_opaque(root, &opaque).map_err(at("mark opaque directories"))?;
-    let whiteouts = report.whiteouts().map_err(at("report"))?;
-    drop_idle_whiteouts(root, lowers, &whiteouts, &opaque).map_err(at("whiteouts"))?;
-    let implied = report.implied().map_err(at("report"))?;
-    let lowers: Vec<OwnedFd> = lowers
-        .iter()
-        .map(|lower| Ok(File::open(lower)?.into()))
-        .collect::<std::io::Result<_>>()
-        .map_err(|e| at("open a lower layer")(e.to_string()))?;
-    inherit(root, &lowers, &implied).map_err(at("inherit attributes"))?;
+) -> Result<bool, Error> {
+    let opaque = report.opaque().map_err(Error::layer(chain_id, "report"))?;
+    let marked = mark_opaque(root, &opaque);
+    marked.map_err(Error::layer(chain_id, "mark opaque directories"))?;
+    let whiteouts = report
+        .whiteouts()
+        .map_err(Error::layer(chain_id, "report"))?;
+    let dropped = drop_idle_whiteouts(root, lowers, &whiteouts, &opaque);
+    dropped.map_err(Error::layer(chain_id, "whiteouts"))?;
+    let implied = report.implied().map_err(Error::layer(chain_id, "report"))?;
+    let opened = lowers.iter().map(|lower| Ok(File::open(lower)?.into()));
+    let opened: io::Result<Vec<OwnedFd>> = opened.collect();
+    let lowers = opened.map_err(Error::layer(chain_id, "open a lower layer"))?;
+    let inherited = inherit(root, &lowers, &implied);
+    inherited.map_err(Error::layer(chain_id, "inherit attributes"))?;
     Ok(opaque.iter().any(CleanPath::is_root))
 }
 
@@ -47,16 +52,15 @@ fn open_dir(
 }
 
 /// A name that later became something else than a directory needs no mark.
-fn mark_opaque(root: &OwnedFd, dirs: &[CleanPath]) -> Result<(), String> {
+fn mark_opaque(root: &OwnedFd, dirs: &[CleanPath]) -> rustix::io::Result<()> {
     for path in dirs {
         match open_dir(root, path, ResolveFlags::empty()) {
             Ok(dir) => {
                 let name = "trusted.overlay.opaque";
-                rustix::fs::fsetxattr(&dir, name, b"y", XattrFlags::empty())
-                    .map_err(|e| e.to_string())?;
+                rustix::fs::fsetxattr(&dir, name, b"y", XattrFlags::empty())?;
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
-            Err(e) => return Err(e.to_string()),
+            Err(e) => return Err(e),
         }
     }
     Ok(())
@@ -69,11 +73,11 @@ fn drop_idle_whiteouts(
     lowers: &[PathBuf],
     whiteouts: &[CleanPath],
     opaque: &[CleanPath],
-) -> Result<(), String> {
+) -> io::Result<()> {
     if whiteouts.is_empty() {
         return Ok(());
     }
-    let below = View::open(lowers).map_err(|e| e.to_string())?;
+    let below = View::open(lowers)?;
     let opaque: HashSet<_> = opaque.iter().collect();
     for path in whiteouts {
         let Some((dir, name)) = path.split() else {
@@ -81,18 +85,18 @@ fn drop_idle_whiteouts(
         };
         let cut_off = opaque.contains(&CleanPath::default())
             || dir.prefixes().any(|parent| opaque.contains(&parent));
-        if !cut_off && below.has(path.as_bytes()).map_err(|e| e.to_string())? {
+        if !cut_off && below.has(path.as_bytes())? {
             continue;
         }
         if let Ok(dir) = open_dir(root, &dir, ResolveFlags::empty()) {
-            rustix::fs::unlinkat(&dir, name, AtFlags::empty()).map_err(|e| e.to_string())?;
+            rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
         }
     }
     Ok(())
 }
 
 /// Gives directories that the archive only implied the attributes of the topmost lower one.
-fn inherit(root: &OwnedFd, lowers: &[OwnedFd], implied: &[CleanPath]) -> Result<(), String> {
+fn inherit(root: &OwnedFd, lowers: &[OwnedFd], implied: &[CleanPath]) -> rustix::io::Result<()> {
     for path in implied {
         let Ok(dir) = open_dir(root, path, ResolveFlags::empty()) else {
             continue;
@@ -100,7 +104,7 @@ fn inherit(root: &OwnedFd, lowers: &[OwnedFd], implied: &[CleanPath]) -> Result<
         for lower in lowers {
             match open_dir(lower, path, ResolveFlags::NO_SYMLINKS) {
                 Ok(source) => {
-                    copy_attributes(&source, &dir).map_err(|e| e.to_string())?;
+                    copy_attributes(&source, &dir)?;
                     break;
                 }
                 Err(Errno::NOENT) => {}

@@ -5,13 +5,13 @@ use std::sync::Weak;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::auth::Auth;
 use super::digest::Digest;
 use super::progress::Progress;
 use super::pull_error::PullError;
+use super::registry::auth::Auth;
 
 pub(super) type Outcome = Result<Digest, PullError>;
 pub(super) type Key = (String, Auth);
@@ -47,7 +47,7 @@ impl Flights {
 /// One pull; it is given up when nobody holds it.
 pub(super) struct Flight {
     pub(super) outcome: watch::Receiver<Option<Outcome>>,
-    pub(super) task: JoinHandle<()>,
+    pub(super) _task: AbortOnDropHandle<()>,
     pub(super) progress: Progress,
     pub(super) since: Instant,
 }
@@ -59,10 +59,4 @@ pub struct PullUnderWay {
     /// As [`Progress::get`].
     pub progress: (u64, u64),
     pub seconds: u64,
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }

@@ -1,13 +1,16 @@
-//! Room on a file system, the count of a tree, durable removal, and the parts of a file that are no holes.
+//! What is asked of file systems in several places: entries by a directory's descriptor and a name, attributes, room, the
+//! count of a tree, durable removal, and the parts of a file that are no holes.
 
 use std::collections::HashSet;
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, statat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 use crate::remove::children;
 use crate::replace::sync_parent;
@@ -49,7 +52,7 @@ pub fn usage(root: &Path) -> io::Result<Usage> {
             continue;
         };
         for (name, is_dir) in children(dir.as_fd(), usize::MAX).unwrap_or_default() {
-            let Ok(stat) = statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+            let Ok(stat) = stat(&dir, &name) else {
                 continue;
             };
             if is_dir {
@@ -71,6 +74,42 @@ pub fn remove_durably(path: &Path) -> io::Result<()> {
         Err(e) => Err(e),
         Ok(()) => sync_parent(path),
     }
+}
+
+pub fn is(stat: &Stat, kind: FileType) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == kind
+}
+
+/// What the kernel says of an entry, a link itself.
+pub fn stat(dir: impl AsFd, name: impl Arg) -> rustix::io::Result<Stat> {
+    statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+pub fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+}
+
+/// Never waits for the writer of a fifo put there meanwhile.
+pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty()).map(File::from)
+}
+
+/// What a call writes into a buffer of a size that mostly does, or else of the kernel's largest.
+pub fn filled(
+    mut write: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<u8>> {
+    const LARGEST: usize = 64 << 10;
+    let mut small = [0; 512];
+    match write(&mut small) {
+        Err(Errno::RANGE) => {}
+        other => return Ok(small[..other?].to_vec()),
+    }
+    let mut large = vec![0; LARGEST];
+    let length = write(&mut large)?;
+    large.truncate(length);
+    Ok(large)
 }
 
 /// The next part of a file that is no hole, from `at` on.

@@ -9,28 +9,26 @@ use std::time::Duration;
 use super::digest::Digest;
 use super::error::{Error, blocking};
 use super::flights::{Flights, PullUnderWay};
-use super::layer::{TreeBounds, Unpacker};
-use super::record::ImageRecord;
 use super::reference::Reference;
-use super::registry_host::Clients;
-use super::store::Store;
-use super::turns;
+use super::registry::host::Clients;
+use super::store::index::Store;
+use super::store::record::ImageRecord;
+use super::turns::{self, Turns};
+use super::unpack::limits::TreeBounds;
 
-/// Options of an image store. `Options::new` gives the defaults.
+/// Options of an image store.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `<root>/roots`: `<id>/rootfs` below it is made and removed here.
     pub roots_dir: PathBuf,
-    /// Where image volumes are mounted, if not below the store; may be on another file system, best
-    /// one that a reboot clears.
-    pub volumes_dir: Option<PathBuf>,
+    /// Where image volumes are mounted; may be on another file system, best one that a reboot clears.
+    pub volumes_dir: PathBuf,
     /// Program and leading arguments of the unpack helper: `[<cairn>, "unpack"]`.
     pub unpack_helper: Vec<OsString>,
     /// Where `<host>/hosts.toml` is looked for at each pull (CRI-410).
-    pub registry_config_dir: Option<PathBuf>,
+    pub registry_config_dir: PathBuf,
     /// Layers transferred and unpacked at once.
     pub turns: turns::Bounds,
-    /// What one image may come to, unpacked.
     pub image: TreeBounds,
     /// Bytes that the first content of one container's VOLUMEs may have.
     pub max_volume_bytes: u64,
@@ -40,31 +38,6 @@ pub struct Options {
     pub token_services: BTreeMap<String, Vec<String>>,
     /// Images to be pinned when they arrive, by full reference (CRI-178).
     pub pinned: Vec<Reference>,
-}
-
-impl Options {
-    pub fn new(roots_dir: PathBuf, unpack_helper: Vec<OsString>) -> Self {
-        Self {
-            roots_dir,
-            volumes_dir: None,
-            unpack_helper,
-            registry_config_dir: None,
-            turns: turns::Bounds {
-                all: 32,
-                host: 4,
-                image: 2,
-            },
-            image: TreeBounds {
-                bytes: 64 << 30,
-                files: 2_000_000,
-                depth: 512,
-            },
-            max_volume_bytes: 10 << 30,
-            progress_timeout: Duration::from_secs(300),
-            token_services: BTreeMap::new(),
-            pinned: Vec::new(),
-        }
-    }
 }
 
 /// Disk usage of the layers (CRI-176).
@@ -82,18 +55,14 @@ pub struct Images(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
     pub(super) store: Arc<Store>,
-    pub(super) unpacker: Arc<Unpacker>,
+    /// One is held while a layer is transferred and unpacked.
+    pub(super) turns: Arc<Turns>,
     pub(super) options: Options,
     pub(super) clients: Clients,
     pub(super) flights: Flights,
 }
 
 impl Shared {
-    pub(super) fn volumes_dir(&self) -> PathBuf {
-        let below = || self.store.root().join("volumes");
-        self.options.volumes_dir.clone().unwrap_or_else(below)
-    }
-
     /// Pins an image that has come, if the configuration names it by one of these.
     pub(super) async fn pin_if_configured(
         &self,
@@ -101,15 +70,11 @@ impl Shared {
         id: &Digest,
     ) -> Result<(), Error> {
         let pinned = &self.options.pinned;
-        match names.iter().any(|name| pinned.contains(name)) {
-            true => self.pin(id, true).await,
-            false => Ok(()),
+        if !names.iter().any(|name| pinned.contains(name)) {
+            return Ok(());
         }
-    }
-
-    async fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
         let (store, id) = (self.store.clone(), id.clone());
-        blocking(move || store.pin(&id, pinned)).await
+        blocking(move || store.pin(&id)).await
     }
 }
 
@@ -160,11 +125,6 @@ impl Images {
         };
         let store = self.0.store.clone();
         blocking(move || store.remove(&image.id)).await
-    }
-
-    /// Sets or clears the mark that keeps others from collecting the image (CRI-178).
-    pub async fn pin(&self, id: &Digest, pinned: bool) -> Result<(), Error> {
-        self.0.pin(id, pinned).await
     }
 
     /// Pulls under way, and how far they are (CRI-909).

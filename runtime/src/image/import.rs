@@ -14,9 +14,9 @@ use super::manifest::{
     self, CONFIG_MAX, Descriptor, Document, ImageManifest, IndexEntry, MANIFEST_MAX,
 };
 use super::progress::Progress;
-use super::record::Names;
 use super::reference::Reference;
 use super::spool;
+use super::store::record::Names;
 
 /// An image that was imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,6 @@ pub struct Imported {
 #[serde(rename_all = "PascalCase")]
 struct SavedImage {
     config: String,
-    #[serde(default)]
     repo_tags: Option<Vec<String>>,
     layers: Vec<String>,
 }
@@ -57,25 +56,23 @@ pub async fn import(
         if let Some(name) = &name {
             image.names = vec![name.clone()];
         }
+        let first = image.manifests.first();
         let names = Names {
             repo_tags: image.names.iter().filter_map(Reference::repo_tag).collect(),
-            repo_digests: image
-                .manifests
-                .first()
-                .map(|digest| image.names.iter().map(|n| n.repo_digest(digest)).collect())
-                .unwrap_or_default(),
+            repo_digests: first.map_or_else(Vec::new, |digest| {
+                image.names.iter().map(|n| n.repo_digest(digest)).collect()
+            }),
             manifests: image.manifests,
         };
         let record = ingest(
-            &shared.store,
-            &shared.unpacker,
+            shared,
             &image.manifest,
             image.config,
             &names,
             &archive,
             progress,
-        )
-        .await?;
+        );
+        let record = record.await?;
         shared.pin_if_configured(&image.names, &record.id).await?;
         imported.push(Imported {
             id: record.id.clone(),
@@ -134,12 +131,8 @@ impl Archive {
         let config = spool::Document::of(self.blob(&manifest.config, CONFIG_MAX)?);
         // A bare word is a tag without a name: of no use here.
         let named = |n: &&String| n.contains(['/', ':']);
-        let names = entry
-            .names
-            .iter()
-            .filter(named)
-            .map(|n| n.parse())
-            .collect::<Result<_, _>>()?;
+        let names = entry.name.iter().filter(named).map(|n| n.parse());
+        let names = names.collect::<Result<_, _>>()?;
         Ok(Some(Found {
             manifest,
             config,

@@ -21,12 +21,13 @@ use tokio::task::JoinSet;
 
 use super::digest::Digest;
 use super::error::{Error, blocking};
-use super::layer::{Unpacked, Unpacker};
+use super::images::Shared;
+use super::layer::Unpacked;
 use super::manifest::{Descriptor, ImageManifest};
 use super::progress::Progress;
-use super::record::{BadRecord, ImageRecord, Names, parse_config};
 use super::spool::Document;
-use super::store::Store;
+use super::store::index::Store;
+use super::store::record::{BadRecord, ImageRecord, Names, parse_config};
 use crate::spans;
 
 /// The attribute that names a layer.
@@ -54,43 +55,42 @@ struct Made {
 
 /// Stores the image and gives it `names`. Only what is missing is fetched.
 pub async fn ingest<S: Source>(
-    store: &Arc<Store>,
-    unpacker: &Arc<Unpacker>,
+    shared: &Arc<Shared>,
     manifest: &ImageManifest,
     config: Document,
     names: &Names,
     source: &Arc<S>,
     progress: &Progress,
 ) -> Result<Arc<ImageRecord>, S::Error> {
-    let layers = &manifest.layers;
+    let (store, layers) = (&shared.store, &manifest.layers);
     let (record, diff_ids, config) = described(manifest, config).await?;
     let _hold = store.hold(&record.layers);
-    let budget = Arc::new(unpacker.budget(store.usage_of(&record.layers))?);
-    let image = unpacker.turns.image();
+    let budget = Arc::new(shared.budget(store.usage_of(&record.layers))?);
+    let image = shared.turns.image();
     let mut tasks = JoinSet::new();
     for (at, chain_id) in record.layers.iter().enumerate() {
         if store.has_layer(chain_id) {
             continue;
         }
         progress.expect(layers[at].size.unwrap_or(0));
-        let (store, unpacker, source) = (store.clone(), unpacker.clone(), source.clone());
+        let (shared, source) = (shared.clone(), source.clone());
         let (chain_id, diff_id) = (chain_id.clone(), diff_ids[at].clone());
         let (blob, progress, budget) = (layers[at].clone(), progress.clone(), budget.clone());
         let digest = blob.digest.clone();
         let work = async move {
             // Those who fetch it from the same host fetch it once; whoever has it from another host
             // does not wait for this one.
-            let lock = store.layer_lock(&chain_id.with(source.host()));
+            let lock = shared.store.layer_lock(&chain_id.with(source.host()));
             let guard = lock.lock_owned().await;
             let mut made = Made {
                 _guard: guard,
                 unpacked: None,
             };
-            if !store.has_layer(&chain_id) {
-                let _turn = unpacker.turns.take(source.host(), image).await;
+            if !shared.store.has_layer(&chain_id) {
+                let _turn = shared.turns.take(source.host(), image).await;
                 let stream = source.open(&blob).await?;
-                let unpacked = unpacker
-                    .unpack(&store, &blob, &diff_id, stream, &budget, &progress)
+                let unpacked = shared
+                    .unpack(&blob, &diff_id, stream, &budget, &progress)
                     .await?;
                 made.unpacked = Some(unpacked);
             }
@@ -125,7 +125,7 @@ async fn described(
         let (record, diff_ids) = parsed.map_err(|e| BadRecord::Json(e.to_string()))??;
         if diff_ids.len() != layers {
             let why = format!("{layers} layers, but the config lists {}", diff_ids.len());
-            return Err(blob.fault(&why));
+            return Err(blob.fault(why));
         }
         Ok((record, diff_ids, config))
     })

@@ -7,16 +7,14 @@
 //!
 //! Nothing counts before the rename. A dropped future kills the helper and removes `tmp/<n>`.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
@@ -24,41 +22,22 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::digest::{Digest, Hasher};
 use super::error::{Error, blocking};
 use super::finish::finish;
-use super::inventory::{self, Sums};
-use super::layer_record::{INVENTORY, LayerInfo, SCHEMA};
+use super::images::Shared;
 use super::manifest::Descriptor;
 use super::progress::Progress;
-use super::scratch::TempDir;
 use super::spool::Document;
-use super::store::Store;
-use super::turns::Turns;
+use super::store::index::Store;
+use super::store::layer_record::{INVENTORY, LayerInfo, SCHEMA};
+use super::store::scratch::TempDir;
+use super::unpack::limits::TreeBounds;
 use super::unpack::{REPORT_MAX, Report, Summary};
+use super::verify::inventory::{self, Sums};
 
 /// A helper's last words.
 const STDERR_MAX: u64 = 4096;
 
 /// Held while a long report is in memory: what is left to do for it may take a while.
 static LONG_REPORT: Mutex<()> = Mutex::new(());
-
-/// Starts helpers, each with what its image may still take.
-pub struct Unpacker {
-    /// Program and leading arguments, such as `cairn unpack`.
-    helper: Vec<OsString>,
-    /// One is held while a layer is transferred and unpacked.
-    pub turns: Arc<Turns>,
-    bounds: TreeBounds,
-    /// A helper that takes no byte for so long is given up.
-    stall: Duration,
-}
-
-/// What one image may come to, unpacked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TreeBounds {
-    pub bytes: u64,
-    pub files: u64,
-    /// Directories in each other.
-    pub depth: u32,
-}
 
 /// What an image may still come to, as its layers are unpacked one beside the other.
 pub struct Budget {
@@ -68,10 +47,6 @@ pub struct Budget {
 }
 
 impl Budget {
-    fn left(&self) -> (u64, u64) {
-        *self.left.lock()
-    }
-
     /// Takes what a layer, or several, came to; too much is an error.
     fn take(&self, bytes: u64, files: u64) -> Result<(), Error> {
         let mut left = self.left.lock();
@@ -95,24 +70,10 @@ pub struct Unpacked {
     summary: Summary,
 }
 
-impl Unpacker {
-    pub fn new(
-        helper: Vec<OsString>,
-        turns: Arc<Turns>,
-        bounds: TreeBounds,
-        stall: Duration,
-    ) -> Self {
-        Self {
-            helper,
-            turns,
-            bounds,
-            stall,
-        }
-    }
-
+impl Shared {
     /// What is left for an image of which layers of so many bytes and files are here.
     pub fn budget(&self, (bytes, files): (u64, u64)) -> Result<Budget, Error> {
-        let bounds = self.bounds;
+        let bounds = self.options.image;
         let left = Mutex::new((bounds.bytes, bounds.files));
         let budget = Budget { bounds, left };
         budget.take(bytes, files)?;
@@ -120,20 +81,15 @@ impl Unpacker {
     }
 
     /// Unpacks `stream` and checks it against the blob's digest and size and the config's diff id.
-    pub async fn unpack<S, E>(
+    pub async fn unpack<E: From<Error>>(
         &self,
-        store: &Arc<Store>,
         blob: &Descriptor,
         diff_id: &Digest,
-        stream: S,
+        stream: BoxStream<'static, Result<Bytes, E>>,
         budget: &Budget,
         progress: &Progress,
-    ) -> Result<Unpacked, E>
-    where
-        S: Stream<Item = Result<Bytes, E>> + Unpin,
-        E: From<Error>,
-    {
-        let tmp = store.scratch.temp_dir()?;
+    ) -> Result<Unpacked, E> {
+        let tmp = self.store.scratch.temp_dir()?;
         let fs = tmp.path.join("fs");
         std::fs::create_dir(&fs).map_err(Error::io("layer", "create", &fs))?;
         // A file, so that a report that is long, and waits for its turn, takes no memory.
@@ -161,12 +117,10 @@ impl Unpacker {
     }
 
     fn spawn(&self, fs: &Path, budget: &Budget, said: &File) -> std::io::Result<Child> {
-        let (program, args) = self
-            .helper
-            .split_first()
-            .ok_or(std::io::Error::from(std::io::ErrorKind::NotFound))?;
+        let helper = self.options.unpack_helper.split_first();
+        let (program, args) = helper.ok_or(std::io::ErrorKind::NotFound)?;
         let (bytes, inodes) = super::fsutil::room(fs)?;
-        let left = budget.left();
+        let left = *budget.left.lock();
         Command::new(program)
             .args(args)
             .arg(fs)
@@ -184,17 +138,13 @@ impl Unpacker {
 
     /// Passes the stream on while it is counted and hashed. The digest is none if the helper closed
     /// its end: then its exit tells why.
-    async fn feed<S, E>(
+    async fn feed<E: From<Error>>(
         &self,
         stdin: Option<ChildStdin>,
         blob: &Descriptor,
-        mut stream: S,
+        mut stream: BoxStream<'static, Result<Bytes, E>>,
         progress: &Progress,
-    ) -> Result<Option<Digest>, E>
-    where
-        S: Stream<Item = Result<Bytes, E>> + Unpin,
-        E: From<Error>,
-    {
+    ) -> Result<Option<Digest>, E> {
         let Some(mut stdin) = stdin else {
             return Ok(None);
         };
@@ -205,7 +155,8 @@ impl Unpacker {
             if blob.size.is_some_and(|size| hasher.bytes() > size) {
                 return Err(blob.fault("is longer than its manifest says").into());
             }
-            match tokio::time::timeout(self.stall, stdin.write_all(&chunk)).await {
+            let taken = stdin.write_all(&chunk);
+            match tokio::time::timeout(self.options.progress_timeout, taken).await {
                 Err(_) => return Err(blob.fault("unpacking made no progress").into()),
                 Ok(Err(_)) => return Ok(None),
                 Ok(Ok(())) => progress.add(chunk.len()),
@@ -228,17 +179,14 @@ fn ended_well(
     if let (Some(want), Some(got)) = (&blob.digest, &fed)
         && want != got
     {
-        return Err(blob.fault(&format!("has the digest {got}")));
+        return Err(blob.fault(format!("has the digest {got}")));
     }
     if !status.success() {
-        let words = String::from_utf8_lossy(err);
-        let words = words.trim();
-        let why = if words.is_empty() {
-            status.to_string()
-        } else {
-            words.to_owned()
+        let why = match String::from_utf8_lossy(err).trim() {
+            "" => status.to_string(),
+            words => words.to_owned(),
         };
-        return Err(blob.fault(&format!("unpack: {why}")));
+        return Err(blob.fault(format!("unpack: {why}")));
     }
     if fed.is_none() {
         return Err(blob.fault("unpack: the helper ended before its input did"));
@@ -248,7 +196,7 @@ fn ended_well(
 
 /// The helper's report, if it is about the layer that the config means. Blocking.
 fn judge(blob: &Descriptor, diff_id: &Digest, said: File) -> Result<(Document, Summary), Error> {
-    let unreadable = |e: String| blob.fault(&format!("unpack: unreadable report: {e}"));
+    let unreadable = |e: String| blob.fault(format!("unpack: unreadable report: {e}"));
     let said = Document::from_file(said).map_err(|e| unreadable(e.to_string()))?;
     if said.bytes > REPORT_MAX {
         return Err(unreadable(format!("of {} bytes", said.bytes)));
@@ -259,7 +207,7 @@ fn judge(blob: &Descriptor, diff_id: &Digest, said: File) -> Result<(Document, S
         .map_err(unreadable)?;
     if summary.diff_id != *diff_id {
         let got = &summary.diff_id;
-        return Err(blob.fault(&format!("unpacks to {got}, but the config says {diff_id}")));
+        return Err(blob.fault(format!("unpacks to {got}, but the config says {diff_id}")));
     }
     Ok((said, summary))
 }
@@ -284,12 +232,6 @@ impl Unpacked {
         lowers: &[PathBuf],
     ) -> Result<(), Error> {
         let fs = self.tmp.path.join("fs");
-        let fail = |step: &'static str| {
-            move |e: String| Error::Layer {
-                layer: chain_id.clone(),
-                why: format!("{step}: {e}"),
-            }
-        };
         let root: OwnedFd = File::open(&fs)
             .map_err(Error::io("layer", "open", &fs))?
             .into();
@@ -297,12 +239,12 @@ impl Unpacked {
         let report = self
             .said
             .read(|bytes| serde_json::from_slice::<Report>(bytes));
-        let report = report.map_err(|e| fail("report")(e.to_string()))?;
-        let report = report.map_err(|e| fail("report")(e.to_string()))?;
-        let opaque = finish(&root, lowers, &report).map_err(|(step, e)| fail(step)(e))?;
-        let sums = report.sums().map_err(fail("report"))?;
+        let report = report.map_err(Error::layer(chain_id, "report"))?;
+        let report = report.map_err(Error::layer(chain_id, "report"))?;
+        let opaque = finish(chain_id, &root, lowers, &report)?;
+        let sums = report.sums().map_err(Error::layer(chain_id, "report"))?;
         drop(report);
-        crate::fault::point("image.layer.flush").map_err(fail("fault"))?;
+        crate::fault::point("image.layer.flush").map_err(Error::layer(chain_id, "fault"))?;
         // One flush for all the layer's files (CRI-445); records are written only after it. The disk is busy with it while
         // the inventory is made.
         let (flushed, tree) = std::thread::scope(|scope| {
@@ -317,12 +259,12 @@ impl Unpacked {
             (flushed, tree)
         });
         let flushed = flushed.and_then(|flushed| Ok(flushed?));
-        flushed.map_err(|e| fail("flush")(e.to_string()))?;
-        let tree = tree.map_err(|e| fail("inventory")(e.to_string()))?;
+        flushed.map_err(Error::layer(chain_id, "flush"))?;
+        let tree = tree.map_err(Error::layer(chain_id, "inventory"))?;
         if tree.is_none() {
             tracing::warn!(layer = %chain_id, "its tree is too large for an inventory: it cannot be verified");
         }
-        crate::fault::point("image.layer.commit").map_err(fail("fault"))?;
+        crate::fault::point("image.layer.commit").map_err(Error::layer(chain_id, "fault"))?;
         let info = LayerInfo {
             schema: SCHEMA,
             chain_id: chain_id.clone(),

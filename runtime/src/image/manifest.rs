@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::digest::Digest;
 use super::error::Error;
-use super::record::LAYERS_MAX;
+use super::store::record::LAYERS_MAX;
 
 /// Bytes of a manifest or index taken.
 pub const MANIFEST_MAX: u64 = 4 << 20;
@@ -32,16 +32,20 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// An error about this blob.
-    pub fn fault(&self, why: &str) -> Error {
-        let blob = self
-            .digest
-            .as_ref()
-            .map_or(self.name.as_str(), Digest::as_str)
-            .to_owned();
+    pub fn fault(&self, why: impl Into<String>) -> Error {
+        let digest = self.digest.as_ref();
         Error::Blob {
-            blob,
-            why: why.to_owned(),
+            blob: digest.map_or(self.name.as_str(), Digest::as_str).to_owned(),
+            why: why.into(),
         }
+    }
+}
+
+/// An error about the manifest `what`.
+pub fn fault(what: &str, why: impl Into<String>) -> Error {
+    Error::Manifest {
+        manifest: what.to_owned(),
+        why: why.into(),
     }
 }
 
@@ -67,17 +71,15 @@ pub struct IndexEntry {
     pub platform: Option<Platform>,
     /// An artifact's or attestation's entry, not an image's.
     pub artifact: bool,
-    /// Names given by annotations (CRI-456).
-    pub names: Vec<String>,
+    /// The name given by annotations (CRI-456).
+    pub name: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize, Default, PartialEq, Eq)]
+#[serde(default)]
 pub struct Platform {
-    #[serde(default)]
     pub os: String,
-    #[serde(default)]
     pub architecture: String,
-    #[serde(default)]
     pub variant: String,
 }
 
@@ -88,22 +90,19 @@ struct RawDescriptor {
     media_type: String,
     digest: Digest,
     size: u64,
-    #[serde(default)]
     platform: Option<Platform>,
-    #[serde(default)]
     artifact_type: Option<String>,
-    #[serde(default)]
     annotations: Option<Annotations>,
 }
 
 /// Those that count.
 #[derive(Deserialize, Default)]
 struct Annotations {
-    #[serde(rename = "vnd.docker.reference.type", default)]
+    #[serde(rename = "vnd.docker.reference.type")]
     reference_type: Option<String>,
-    #[serde(rename = "io.containerd.image.name", default)]
+    #[serde(rename = "io.containerd.image.name")]
     image_name: Option<String>,
-    #[serde(rename = "org.opencontainers.image.ref.name", default)]
+    #[serde(rename = "org.opencontainers.image.ref.name")]
     ref_name: Option<String>,
 }
 
@@ -111,13 +110,9 @@ struct Annotations {
 #[serde(rename_all = "camelCase")]
 struct Raw {
     schema_version: u32,
-    #[serde(default)]
     config: Option<RawDescriptor>,
-    #[serde(default)]
     layers: Option<Vec<RawDescriptor>>,
-    #[serde(default)]
     manifests: Option<Vec<RawDescriptor>>,
-    #[serde(default)]
     artifact_type: Option<String>,
 }
 
@@ -133,42 +128,29 @@ impl From<RawDescriptor> for Descriptor {
 
 /// Parses a manifest or an index; `what` names it in an error.
 pub fn parse(what: &str, bytes: &[u8]) -> Result<Document, Error> {
-    let fault = |why: String| Error::Manifest {
-        manifest: what.to_owned(),
-        why,
-    };
+    let fault = |why: String| fault(what, why);
     let raw: Raw = serde_json::from_slice(bytes).map_err(|e| fault(e.to_string()))?;
     if raw.schema_version != 2 {
-        return Err(fault(format!(
-            "unsupported schema {} (supported: 2)",
-            raw.schema_version
-        )));
+        let schema = raw.schema_version;
+        return Err(fault(format!("unsupported schema {schema} (supported: 2)")));
     }
     if let Some(manifests) = raw.manifests {
         if manifests.len() > INDEX_ENTRIES_MAX {
             return Err(fault(format!("lists {} manifests", manifests.len())));
         }
-        return Ok(Document::Index(
-            manifests.into_iter().map(index_entry).collect(),
-        ));
+        let entries = manifests.into_iter().map(index_entry);
+        return Ok(Document::Index(entries.collect()));
     }
     let (Some(config), Some(layers)) = (raw.config, raw.layers) else {
         return Err(fault("has neither manifests nor config and layers".into()));
     };
-    let is_image = config.media_type.is_empty()
-        || config
-            .media_type
-            .starts_with("application/vnd.oci.image.config.")
-        || config.media_type == "application/vnd.docker.container.image.v1+json";
-    if !is_image
-        || raw
-            .artifact_type
-            .is_some_and(|t| !t.is_empty() && t != config.media_type)
-    {
-        return Err(fault(format!(
-            "is an artifact ({}), not an image",
-            config.media_type
-        )));
+    let kind = config.media_type.as_str();
+    let is_image = kind.is_empty()
+        || kind.starts_with("application/vnd.oci.image.config.")
+        || kind == "application/vnd.docker.container.image.v1+json";
+    let other = raw.artifact_type.filter(|t| !t.is_empty() && t != kind);
+    if !is_image || other.is_some() {
+        return Err(fault(format!("is an artifact ({kind}), not an image")));
     }
     if config.size > CONFIG_MAX {
         return Err(fault(format!("a config of {} bytes", config.size)));
@@ -177,10 +159,9 @@ pub fn parse(what: &str, bytes: &[u8]) -> Result<Document, Error> {
         return Err(fault(format!("lists {} layers", layers.len())));
     }
     if let Some(layer) = layers.iter().find(|l| l.media_type.ends_with("+encrypted")) {
-        return Err(fault(format!(
-            "layer {} is encrypted, which is not supported",
-            layer.digest
-        )));
+        let layer = &layer.digest;
+        let why = format!("layer {layer} is encrypted, which is not supported");
+        return Err(fault(why));
     }
     Ok(Document::Image(ImageManifest {
         config: config.into(),
@@ -192,14 +173,12 @@ fn index_entry(raw: RawDescriptor) -> IndexEntry {
     let annotations = raw.annotations.unwrap_or_default();
     let kind = annotations.reference_type.as_deref();
     let attestation = kind == Some("attestation-manifest");
-    let names = annotations.image_name.or(annotations.ref_name);
-    let names = names.into_iter().collect();
     IndexEntry {
         digest: raw.digest,
         size: raw.size,
         artifact: attestation || raw.artifact_type.is_some(),
         platform: raw.platform,
-        names,
+        name: annotations.image_name.or(annotations.ref_name),
     }
 }
 
@@ -230,14 +209,9 @@ fn choose_for<'a>(
         .map(|p| format!("{}/{}{}", p.os, p.architecture, p.variant))
         .collect();
     let (os, architecture) = (&host.os, &host.architecture);
-    let why = format!(
-        "no image for {os}/{architecture} (available: {})",
-        offered.join(", ")
-    );
-    Err(Error::Manifest {
-        manifest: what.to_owned(),
-        why,
-    })
+    let offered = offered.join(", ");
+    let why = format!("no image for {os}/{architecture} (available: {offered})");
+    Err(fault(what, why))
 }
 
 /// How well an entry fits; 0 is best, none is not at all.

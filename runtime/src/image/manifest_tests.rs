@@ -16,7 +16,7 @@ fn entries(platforms: &[&str]) -> Vec<IndexEntry> {
         size: 1,
         platform: (!p.is_empty()).then(|| platform(p)),
         artifact: false,
-        names: vec![],
+        name: None,
     };
     platforms.iter().enumerate().map(entry).collect()
 }

@@ -12,80 +12,57 @@
 //! asked for it, but for a pull that several wait for, which ends with the last of them.
 
 mod archive;
-mod aside;
-mod attributes;
-mod auth;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod checks;
-mod compare;
-mod copy_up;
 mod digest;
-mod entry_facts;
 mod error;
 mod finish;
 mod flights;
 mod fsutil;
-mod hosts;
 mod images;
 mod import;
 mod ingest;
-mod inventory;
 mod layer;
-mod layer_record;
 mod manifest;
-mod overlay;
-mod pace;
+mod mount;
 mod progress;
 mod pull;
 mod pull_error;
-mod record;
-mod recover;
 mod reference;
 mod registry;
-mod registry_host;
-mod rootfs;
-mod scratch;
 mod spool;
 mod store;
-mod store_layers;
-mod sum;
-mod token;
-mod transfer;
 mod turns;
 pub mod unpack;
-mod uses;
 mod verify;
-mod view;
-mod volume;
 
 use std::path::Path;
 use std::sync::Arc;
 
 pub use archive::ImportFrom;
-pub use aside::InTheWay;
-pub use auth::Auth;
-pub use compare::Watch;
 pub use digest::Digest;
 pub use error::Error;
 pub use flights::PullUnderWay;
 pub use fsutil::Usage;
 pub use images::{FsInfo, Images, Options};
 pub use import::Imported;
-pub use layer::TreeBounds;
-pub use overlay::Userns;
+pub use mount::overlay::Userns;
+pub use mount::rootfs::{Rootfs, try_root_in};
+pub use mount::uses::InUse;
 pub use progress::Progress;
 pub use pull_error::PullError;
-pub use record::{ImageRecord, ImageUser, Named, RunConfig};
 pub use reference::{BadReference, Reference};
-pub use rootfs::{Rootfs, try_root_in};
+pub use registry::auth::Auth;
+pub use store::aside::InTheWay;
+pub use store::record::{ImageRecord, RunConfig};
 pub use turns::Bounds as TurnBounds;
-pub use uses::InUse;
+pub use unpack::limits::TreeBounds;
+pub use verify::compare::Watch;
 pub use verify::{Damage, Verified};
-pub use volume::ImageMount;
 
 use images::Shared;
-use layer::Unpacker;
-use store::Store;
+use mount::uses;
+use store::index::Store;
 use turns::Turns;
 
 impl Images {
@@ -93,29 +70,22 @@ impl Images {
     /// is finished: half-made layers go, records that cannot be read stay, uses are found again.
     pub fn open(root: &Path, options: Options) -> Result<Self, Error> {
         let store = Store::open(root)?;
-        let unpacker = Arc::new(Unpacker::new(
-            options.unpack_helper.clone(),
-            Turns::new(options.turns),
-            options.image,
-            options.progress_timeout,
-        ));
         let images = Self(Arc::new(Shared {
             store,
-            unpacker,
+            turns: Turns::new(options.turns),
             options,
             clients: Default::default(),
             flights: Default::default(),
         }));
         let options = &images.0.options;
-        let volumes = images.0.volumes_dir();
-        uses::find_uses(&images.0.store, &options.roots_dir, &volumes)?;
+        uses::find_uses(&images.0.store, &options.roots_dir, &options.volumes_dir)?;
         images.0.store.collect();
         for reference in &options.pinned {
             if let Some(image) = reference
                 .repo_tag()
                 .and_then(|tag| images.0.store.by_tag(&tag))
             {
-                images.0.store.pin(&image.id, true)?;
+                images.0.store.pin(&image.id)?;
             }
         }
         Ok(images)

@@ -12,22 +12,24 @@ use std::sync::{Arc, Weak};
 
 use futures_util::TryStreamExt;
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::auth::Auth;
 use super::digest::Digest;
 use super::error::{Error, blocking};
 use super::flights::{Flight, Outcome};
-use super::hosts;
 use super::images::{Images, Shared};
 use super::ingest::{Source, ingest};
 use super::manifest::{self, CONFIG_MAX, Descriptor, Document, ImageManifest};
 use super::progress::Progress;
 use super::pull_error::PullError;
-use super::record::{ImageRecord, Names};
 use super::reference::Reference;
-use super::registry::Remote;
+use super::registry::auth::Auth;
+use super::registry::host::Host;
+use super::registry::hosts;
+use super::registry::remote::Remote;
+use super::registry::transfer::RemoteBlobs;
 use super::spool::{self, Spool};
-use super::transfer::RemoteBlobs;
+use super::store::record::{ImageRecord, Names};
 use crate::spans;
 
 /// The attribute that names an image.
@@ -46,13 +48,11 @@ impl Images {
         let auth = auth.unwrap_or_default();
         let flight = self.flight(reference, auth, progress);
         let mut outcome = flight.outcome.clone();
-        let done = outcome
-            .wait_for(Option::is_some)
-            .await
-            .map(|done| done.clone());
+        let done = outcome.wait_for(Option::is_some).await;
+        let done = done.ok().and_then(|done| done.clone());
         drop(flight);
         self.0.flights.tidy();
-        done.ok().flatten().unwrap_or(Err(PullError::CutShort))
+        done.unwrap_or(Err(PullError::CutShort))
     }
 
     fn flight(&self, reference: Reference, auth: Auth, progress: &Progress) -> Arc<Flight> {
@@ -75,7 +75,7 @@ impl Images {
         });
         let flight = Arc::new(Flight {
             outcome,
-            task,
+            _task: AbortOnDropHandle::new(task),
             progress: own,
             since: tokio::time::Instant::now(),
         });
@@ -84,23 +84,27 @@ impl Images {
     }
 }
 
-async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Progress) -> Outcome {
+async fn pull(
+    shared: &Arc<Shared>,
+    reference: &Reference,
+    auth: &Auth,
+    progress: &Progress,
+) -> Outcome {
     let registry = &reference.registry;
-    let endpoints = hosts::endpoints(shared.options.registry_config_dir.as_deref(), registry)?;
+    let endpoints = hosts::endpoints(&shared.options.registry_config_dir, registry)?;
     let services = shared.options.token_services.get(registry);
     let given = auth.given(registry, services.map_or(&[], Vec::as_slice));
     let given = given.map_err(PullError::Credentials)?;
-    let stall = shared.options.progress_timeout;
-    let remote = Remote::new(
-        &shared.clients,
-        endpoints,
-        registry,
-        &reference.repository,
+    let host = |endpoint| Host::new(&shared.clients, endpoint, &given);
+    let hosts = endpoints.into_iter().map(host).collect::<Result<_, _>>()?;
+    let remote = Arc::new(Remote {
+        repository: reference.repository.clone(),
+        registry: registry.clone(),
+        hosts,
         given,
-        stall,
-        shared.store.scratch.tmp(),
-    )?;
-    let remote = Arc::new(remote);
+        stall: shared.options.progress_timeout,
+        spool_dir: shared.store.scratch.tmp(),
+    });
     let asked = now(shared, &remote, reference);
     if let Some(digest) = spans::step_of("ask the registry", (IMAGE, reference), asked).await? {
         let by_digest = Reference {
@@ -121,22 +125,12 @@ async fn pull(shared: &Shared, reference: &Reference, auth: &Auth, progress: &Pr
         (IMAGE, reference),
         find(&remote, reference),
     );
-    let found = found.await?;
+    let (image, manifests) = found.await?;
     let source = Arc::new(RemoteBlobs(remote));
-    let config = config(shared, &source, &found.image.config);
+    let config = config(shared, &source, &image.config);
     let config = spans::step("fetch the config", config).await?;
-    let names = names(reference, found.manifests);
-    let (store, unpacker) = (&shared.store, &shared.unpacker);
-    let record = ingest(
-        store,
-        unpacker,
-        &found.image,
-        config,
-        &names,
-        &source,
-        progress,
-    )
-    .await?;
+    let names = names(reference, manifests);
+    let record = ingest(shared, &image, config, &names, &source, progress).await?;
     pin(shared, reference, record.id.clone()).await
 }
 
@@ -206,14 +200,12 @@ fn names(reference: &Reference, manifests: Vec<Digest>) -> Names {
     }
 }
 
-/// The manifest of the image for this machine.
-struct FoundImage {
-    image: ImageManifest,
-    /// What the reference leads to, then the manifest chosen from it.
-    manifests: Vec<Digest>,
-}
-
-async fn find(remote: &Remote, reference: &Reference) -> Result<FoundImage, PullError> {
+/// The manifest of the image for this machine; and the digests of what the reference leads to, then of the manifest
+/// chosen from it.
+async fn find(
+    remote: &Remote,
+    reference: &Reference,
+) -> Result<(ImageManifest, Vec<Digest>), PullError> {
     let what = reference.to_string();
     let (mut document, digest) = manifest(remote, reference.manifest_name(), &what).await?;
     let mut manifests = vec![digest];
@@ -224,15 +216,8 @@ async fn find(remote: &Remote, reference: &Reference) -> Result<FoundImage, Pull
         document = next;
     }
     match document {
-        Document::Image(image) => Ok(FoundImage { image, manifests }),
-        Document::Index(_) => {
-            let why = "nested index".to_owned();
-            Err(Error::Manifest {
-                manifest: what,
-                why,
-            }
-            .into())
-        }
+        Document::Image(image) => Ok((image, manifests)),
+        Document::Index(_) => Err(manifest::fault(&what, "nested index").into()),
     }
 }
 
@@ -246,11 +231,7 @@ async fn manifest(
     let what = what.to_owned();
     let parsed = blocking(move || {
         let parsed = came.read(|bytes| manifest::parse(&what, bytes));
-        let fault = |e: std::io::Error| Error::Manifest {
-            manifest: what.clone(),
-            why: e.to_string(),
-        };
-        parsed.map_err(fault)?
+        parsed.map_err(|e| manifest::fault(&what, e.to_string()))?
     });
     Ok((parsed.await?, digest))
 }
@@ -262,13 +243,13 @@ async fn config(
     blob: &Descriptor,
 ) -> Result<spool::Document, PullError> {
     let dir = shared.store.scratch.tmp();
-    let mut spool = Spool::default();
+    let mut spool = Spool::new(&dir);
     let mut chunks = source.open(blob).await?;
     while let Some(chunk) = chunks.try_next().await? {
         if spool.bytes() + chunk.len() as u64 > blob.size.unwrap_or(CONFIG_MAX).min(CONFIG_MAX) {
             return Err(blob.fault("is longer than its manifest says").into());
         }
-        let kept = spool.push(&chunk, &dir);
+        let kept = spool.push(&chunk);
         kept.map_err(Error::io("image store", "spool a config", &dir))?;
     }
     let (config, digest) = spool.finish();

@@ -1,8 +1,8 @@
 //! Errors of pulls.
 
 use super::error::Error;
-use super::hosts::BadHosts;
 use super::reference::BadReference;
+use super::registry::hosts::BadHosts;
 
 /// Error of a pull: one line, no secrets.
 #[derive(Debug, Clone, thiserror::Error)]

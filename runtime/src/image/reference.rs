@@ -159,17 +159,11 @@ fn check_registry(registry: &str) -> Result<(), &'static str> {
     let (host, port) = if let Some(v6) = registry.strip_prefix('[') {
         let (addr, after) = v6.split_once(']').ok_or(WHY)?;
         addr.parse::<std::net::Ipv6Addr>().map_err(|_| WHY)?;
-        (
-            None,
-            after
-                .strip_prefix(':')
-                .or((!after.is_empty()).then_some("bad")),
-        )
+        let port = after.strip_prefix(':');
+        (None, port.or((!after.is_empty()).then_some("bad")))
     } else {
-        match registry.split_once(':') {
-            None => (Some(registry), None),
-            Some((host, port)) => (Some(host), Some(port)),
-        }
+        let (host, port) = registry.split_once(':').unzip();
+        (host.or(Some(registry)), port)
     };
     if let Some(host) = host {
         let label = |l: &str| {
@@ -206,10 +200,9 @@ fn check_path(path: &str) -> Result<(), &'static str> {
                 .split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
                 .all(|sep| matches!(sep, "" | "." | "_" | "__") || sep.bytes().all(|b| b == b'-'))
     });
-    if good {
-        Ok(())
-    } else {
-        Err("the repository is malformed")
+    match good {
+        true => Ok(()),
+        false => Err("the repository is malformed"),
     }
 }
 
@@ -218,10 +211,9 @@ fn check_tag(tag: &str) -> Result<(), &'static str> {
     let good = tag.len() <= TAG_MAX
         && tag.bytes().next().is_some_and(word)
         && tag.bytes().all(|b| word(b) || b == b'.' || b == b'-');
-    if good {
-        Ok(())
-    } else {
-        Err("the tag is malformed")
+    match good {
+        true => Ok(()),
+        false => Err("the tag is malformed"),
     }
 }
 

@@ -4,10 +4,11 @@
 //! than a page or two lies in a file without a name, and such files are read one at a time.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use parking_lot::Mutex;
+use tempfile::{SpooledData, SpooledTempFile};
 
 use super::digest::{Digest, Hasher};
 
@@ -18,42 +19,29 @@ const MEMORY_MAX: usize = 16 << 10;
 static LONG: Mutex<()> = Mutex::new(());
 
 /// A document that is coming.
-#[derive(Default)]
 pub struct Spool {
-    head: Vec<u8>,
-    /// All of it, from when it got too long for `head`.
-    file: Option<File>,
+    content: SpooledTempFile,
     hasher: Hasher,
 }
 
 /// A document that has come.
 pub struct Document {
-    content: Content,
+    content: SpooledData,
     pub bytes: u64,
 }
 
-enum Content {
-    Memory(Vec<u8>),
-    File(File),
-}
-
 impl Spool {
-    /// Takes the next bytes; `dir` is where a file for them can be. Its page cache takes the few
-    /// megabytes that a document may have.
-    pub fn push(&mut self, bytes: &[u8], dir: &Path) -> io::Result<()> {
+    /// `dir` is where a file for it can be. Its page cache takes the few megabytes that a document may have.
+    pub fn new(dir: &Path) -> Self {
+        Self {
+            content: tempfile::spooled_tempfile_in(MEMORY_MAX, dir),
+            hasher: Hasher::default(),
+        }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hasher.update(bytes);
-        if self.file.is_none() && self.head.len() + bytes.len() > MEMORY_MAX {
-            let mut file = tempfile::tempfile_in(dir)?;
-            file.write_all(&std::mem::take(&mut self.head))?;
-            self.file = Some(file);
-        }
-        match &mut self.file {
-            Some(file) => file.write_all(bytes),
-            None => {
-                self.head.extend_from_slice(bytes);
-                Ok(())
-            }
-        }
+        self.content.write_all(bytes)
     }
 
     pub fn bytes(&self) -> u64 {
@@ -62,10 +50,7 @@ impl Spool {
 
     /// The document, and the digest of its bytes.
     pub fn finish(self) -> (Document, Digest) {
-        let content = match self.file {
-            Some(file) => Content::File(file),
-            None => Content::Memory(self.head),
-        };
+        let content = self.content.into_inner();
         let bytes = self.hasher.bytes();
         (Document { content, bytes }, self.hasher.finish())
     }
@@ -76,14 +61,14 @@ impl Document {
     pub fn of(bytes: Vec<u8>) -> Self {
         Self {
             bytes: bytes.len() as u64,
-            content: Content::Memory(bytes),
+            content: SpooledData::InMemory(Cursor::new(bytes)),
         }
     }
 
     /// What somebody wrote into a file, who has ended.
     pub fn from_file(file: File) -> io::Result<Self> {
         let bytes = file.metadata()?.len();
-        let content = Content::File(file);
+        let content = SpooledData::OnDisk(file);
         Ok(Self { content, bytes })
     }
 
@@ -94,11 +79,11 @@ impl Document {
     /// Shows the bytes to `look`. May block; a long document waits for others to be looked at.
     pub fn read<T: Send>(&self, look: impl FnOnce(&[u8]) -> T + Send) -> io::Result<T> {
         match &self.content {
-            Content::Memory(bytes) => Ok(look(bytes)),
-            Content::File(file) if self.is_long() => {
+            SpooledData::InMemory(bytes) => Ok(look(bytes.get_ref())),
+            SpooledData::OnDisk(file) if self.is_long() => {
                 one_at_a_time(|| self.load(file).map(|b| look(&b)))
             }
-            Content::File(file) => self.load(file).map(|bytes| look(&bytes)),
+            SpooledData::OnDisk(file) => self.load(file).map(|bytes| look(&bytes)),
         }
     }
 
@@ -130,12 +115,12 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         for length in [0, 1, MEMORY_MAX - 1, MEMORY_MAX, MEMORY_MAX + 1, 1 << 20] {
             let bytes: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
-            let mut spool = Spool::default();
+            let mut spool = Spool::new(tmp.path());
             for chunk in bytes.chunks(1000) {
-                spool.push(chunk, tmp.path()).unwrap();
+                spool.push(chunk).unwrap();
             }
             let (document, digest) = spool.finish();
-            let long = matches!(document.content, Content::File(_));
+            let long = matches!(document.content, SpooledData::OnDisk(_));
             assert_eq!(long, length > MEMORY_MAX, "{length}");
             assert_eq!(
                 (document.bytes, digest),

@@ -4,7 +4,7 @@
 //! host with the fewest turns, then the image with the fewest, then who came first. So a host that is
 //! slow, or an image that is, uses up its own share and nobody else's.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -33,10 +33,8 @@ struct Owner {
 
 #[derive(Default)]
 struct State {
-    /// Turns held: in all, and by host and image. Who has none is not in here.
-    all: usize,
-    hosts: HashMap<String, usize>,
-    images: HashMap<u64, usize>,
+    /// Whose turns are held.
+    held: Vec<Owner>,
     waiting: VecDeque<(Owner, oneshot::Sender<Turn>)>,
     /// The number of the next image.
     next: u64,
@@ -85,9 +83,7 @@ impl Turns {
                 let Some((owner, tell)) = state.waiting.remove(at) else {
                     return;
                 };
-                state.all += 1;
-                *state.hosts.entry(owner.host.clone()).or_default() += 1;
-                *state.images.entry(owner.image).or_default() += 1;
+                state.held.push(owner.clone());
                 (owner, tell)
             };
             let turns = self.clone();
@@ -100,17 +96,14 @@ impl Turns {
 impl State {
     /// Who of those that wait is next, if anybody may be.
     fn next(&self, bounds: Bounds) -> Option<usize> {
-        if self.all >= bounds.all {
+        let held = &self.held;
+        if held.len() >= bounds.all {
             return None;
         }
-        let held = |owner: &Owner| {
-            let host = self.hosts.get(&owner.host).copied().unwrap_or(0);
-            let image = self.images.get(&owner.image).copied().unwrap_or(0);
-            (host, image)
-        };
         let waiting = self.waiting.iter().enumerate();
         let may = waiting.filter_map(|(at, (owner, _))| {
-            let (host, image) = held(owner);
+            let host = held.iter().filter(|held| held.host == owner.host).count();
+            let image = held.iter().filter(|held| held.image == owner.image).count();
             (host < bounds.host && image < bounds.image).then_some((host, image, at))
         });
         may.min().map(|(_, _, at)| at)
@@ -120,21 +113,12 @@ impl State {
 impl Drop for Turn {
     fn drop(&mut self) {
         {
-            let mut state = self.turns.state.lock();
-            state.all -= 1;
-            give_back(&mut state.hosts, &self.owner.host);
-            give_back(&mut state.images, &self.owner.image);
+            let held = &mut self.turns.state.lock().held;
+            if let Some(at) = held.iter().position(|held| *held == self.owner) {
+                held.swap_remove(at);
+            }
         }
         self.turns.hand_on();
-    }
-}
-
-fn give_back<K: std::hash::Hash + Eq>(held: &mut HashMap<K, usize>, key: &K) {
-    if let Some(count) = held.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            held.remove(key);
-        }
     }
 }
 
@@ -200,7 +184,7 @@ mod tests {
         );
         drop(held);
         assert!(ask(&turns, "c", 3).is_some());
-        assert!(turns.state.lock().hosts.is_empty() && turns.state.lock().images.is_empty());
+        assert!(turns.state.lock().held.is_empty());
     }
 
     proptest! {
@@ -234,10 +218,14 @@ mod tests {
                     }
                 }
                 let state = turns.state.lock();
-                prop_assert_eq!(state.all, held.len());
-                prop_assert!(state.all <= BOUNDS.all);
-                prop_assert!(state.hosts.values().all(|n| (1..=BOUNDS.host).contains(n)));
-                prop_assert!(state.images.values().all(|n| (1..=BOUNDS.image).contains(n)));
+                prop_assert_eq!(state.held.len(), held.len());
+                prop_assert!(held.len() <= BOUNDS.all);
+                for Turn { owner, .. } in &held {
+                    let of_host = state.held.iter().filter(|held| held.host == owner.host);
+                    prop_assert!((1..=BOUNDS.host).contains(&of_host.count()));
+                    let of_image = state.held.iter().filter(|held| held.image == owner.image);
+                    prop_assert!((1..=BOUNDS.image).contains(&of_image.count()));
+                }
                 prop_assert_eq!(state.waiting.len(), waiting.len());
                 prop_assert!(state.next(BOUNDS).is_none());
             }

@@ -81,7 +81,7 @@ pub async fn mount(
             .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns, label)
             .await
             .map_err(|error| failed(&error))?;
-        mounted.insert(path.clone(), (tree.path, image.id.to_string()));
+        mounted.insert(path.clone(), (tree, image.id.to_string()));
     }
     Ok(mounted)
 }

@@ -38,14 +38,10 @@ impl<R: Record> Cell<R> {
     /// # Errors
     /// When it cannot be written; memory then still holds the old record.
     pub async fn change(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
-        let turn = self.writing.lock().await;
-        let mut record = R::clone(&self.get());
-        edit(&mut record);
-        let record = Arc::new(record);
-        let (store, written) = (self.store.clone(), Arc::clone(&record));
-        blocking(move || store.save(&written)).await?;
+        let _turn = self.writing.lock().await;
+        let record = self.edited(edit);
+        self.save(&record).await?;
         *self.current.write() = Arc::clone(&record);
-        drop(turn);
         Ok(record)
     }
 
@@ -55,15 +51,22 @@ impl<R: Record> Cell<R> {
     /// # Errors
     /// When it cannot be written; memory holds the new record all the same.
     pub async fn record_fact(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
-        let turn = self.writing.lock().await;
+        let _turn = self.writing.lock().await;
+        let record = self.edited(edit);
+        *self.current.write() = Arc::clone(&record);
+        self.save(&record).await?;
+        Ok(record)
+    }
+
+    fn edited(&self, edit: impl FnOnce(&mut R)) -> Arc<R> {
         let mut record = R::clone(&self.get());
         edit(&mut record);
-        let record = Arc::new(record);
-        *self.current.write() = Arc::clone(&record);
-        let (store, written) = (self.store.clone(), Arc::clone(&record));
-        let saved = blocking(move || store.save(&written)).await;
-        drop(turn);
-        saved.map(|()| record)
+        Arc::new(record)
+    }
+
+    async fn save(&self, record: &Arc<R>) -> Result<(), Error> {
+        let (store, record) = (self.store.clone(), Arc::clone(record));
+        blocking(move || store.save(&record)).await
     }
 
     /// Changes memory, and the disk if it takes it: for marks without which a removal goes on all the same, as it must
@@ -79,11 +82,9 @@ impl<R: Record> Cell<R> {
     /// # Errors
     /// When the file system refuses.
     pub async fn delete(&self) -> Result<(), Error> {
-        let turn = self.writing.lock().await;
+        let _turn = self.writing.lock().await;
         let (store, id) = (self.store.clone(), self.get().id().to_owned());
-        let result = blocking(move || store.delete(&id)).await;
-        drop(turn);
-        result
+        blocking(move || store.delete(&id)).await
     }
 }
 

@@ -3,7 +3,7 @@
 //! A file that cannot be read, or is of a newer schema, is left where it is: the program that wrote it finds it there.
 
 use std::{
-    fmt, fs, io,
+    fs, io,
     marker::PhantomData,
     path::{Path, PathBuf},
 };
@@ -42,20 +42,11 @@ pub struct Unreadable {
 }
 
 /// A directory of records of one kind.
+#[derive(Clone)]
 pub struct Store<R> {
     dir: PathBuf,
     unsynced: Unsynced,
     kind: PhantomData<fn() -> R>,
-}
-
-impl<R> Clone for Store<R> {
-    fn clone(&self) -> Self {
-        Self {
-            dir: self.dir.clone(),
-            unsynced: self.unsynced.clone(),
-            kind: PhantomData,
-        }
-    }
 }
 
 impl<R: Record> Store<R> {
@@ -90,29 +81,28 @@ impl<R: Record> Store<R> {
         let entries = fs::read_dir(&self.dir).map_err(Error::io("read", &self.dir))?;
         for entry in entries {
             let path = entry.map_err(Error::io("read", &self.dir))?.path();
-            let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
+            let name = path.file_name().and_then(|n| n.to_str());
+            let Some(id) = name.and_then(|n| n.strip_suffix(".json")) else {
                 continue;
             };
-            if let Some(id) = name.strip_suffix(".json") {
-                let reason = match read_record::<R>(&path) {
-                    Ok(record) if record.id() == id => {
-                        records.push(record);
-                        continue;
-                    }
-                    Ok(record) => format!("is the record of {}", record.id()),
-                    Err(_) if rebooted && is_blank(&path) => {
-                        tracing::warn!(path = %path.display(), "an empty record is all that a loss of power left: removed");
-                        self.unsynced.remove(&path)?;
-                        continue;
-                    }
-                    Err(reason) => reason,
-                };
-                unreadable.push(Unreadable {
-                    id: id.to_owned(),
-                    path: path.clone(),
-                    reason,
-                });
-            }
+            let reason = match read_record::<R>(&path) {
+                Ok(record) if record.id() == id => {
+                    records.push(record);
+                    continue;
+                }
+                Ok(record) => format!("is the record of {}", record.id()),
+                Err(_) if rebooted && is_blank(&path) => {
+                    tracing::warn!(path = %path.display(), "an empty record is all that a loss of power left: removed");
+                    self.unsynced.remove(&path)?;
+                    continue;
+                }
+                Err(reason) => reason,
+            };
+            unreadable.push(Unreadable {
+                id: id.to_owned(),
+                path: path.clone(),
+                reason,
+            });
         }
         Ok((records, unreadable))
     }
@@ -193,12 +183,6 @@ pub fn parse_record<R: Record>(bytes: &[u8]) -> Result<R, String> {
     serde_json::from_slice::<Envelope<R>>(bytes)
         .map(|envelope| envelope.record)
         .map_err(|error| error.to_string())
-}
-
-impl<R> fmt::Debug for Store<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Store({})", self.dir.display())
-    }
 }
 
 #[cfg(test)]

@@ -195,8 +195,7 @@ async fn in_a_user_namespace_lower_trees_are_shifted_and_the_upper_one_is_its_ro
         .images
         .mount_image_volume("pod", &record, "", Some(userns.fd()), None)
         .await
-        .unwrap()
-        .path;
+        .unwrap();
     let _volume = Mounted(volume.clone());
     for view in [&merged, &volume] {
         let owner = |name: &str| {

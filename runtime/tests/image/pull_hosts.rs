@@ -23,7 +23,7 @@ fn mirrored(f: &Fixture, mirrors: &[&str]) -> Images {
     }
     fs::write(dir.join("hosts.toml"), text).unwrap();
     open(&f.path("mirrored"), |o| {
-        o.registry_config_dir = Some(f.path("certs.d"));
+        o.registry_config_dir = f.path("certs.d");
         o.progress_timeout = Duration::from_secs(2);
     })
 }

@@ -344,12 +344,12 @@ async fn an_image_volume_is_one_read_only_view_per_pod_with_sub_paths_kept_insid
             .mount_image_volume("pod1", &record, sub, None, None)
             .await
     };
-    let whole = mount("").await.unwrap().path;
+    let whole = mount("").await.unwrap();
     let _mounted = Mounted(whole.clone());
-    assert_eq!(mount("").await.unwrap().path, whole);
-    assert_eq!(mount("data").await.unwrap().path, whole.join("data"));
+    assert_eq!(mount("").await.unwrap(), whole);
+    assert_eq!(mount("data").await.unwrap(), whole.join("data"));
     assert_eq!(
-        mount("out").await.unwrap().path,
+        mount("out").await.unwrap(),
         whole.join("etc"),
         "inside the image, not the host"
     );

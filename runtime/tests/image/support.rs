@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use cairn::image::{Digest, Images, ImportFrom, Options};
+use cairn::image::{Digest, Images, ImportFrom, Options, TreeBounds, TurnBounds};
 use serde_json::{Value, json};
 
 pub const HELPER: &str = env!("CARGO_BIN_EXE_cairn");
@@ -54,9 +55,26 @@ impl Fixture {
 }
 
 pub fn open(root: &Path, change: impl FnOnce(&mut Options)) -> Images {
-    let helper = vec![HELPER.into(), "unpack".into()];
-    let mut options = Options::new(root.join("containers"), helper);
-    options.volumes_dir = Some(root.join("volumes"));
+    let mut options = Options {
+        roots_dir: root.join("containers"),
+        volumes_dir: root.join("volumes"),
+        unpack_helper: vec![HELPER.into(), "unpack".into()],
+        registry_config_dir: root.join("none"),
+        turns: TurnBounds {
+            all: 32,
+            host: 4,
+            image: 2,
+        },
+        image: TreeBounds {
+            bytes: 64 << 30,
+            files: 2_000_000,
+            depth: 512,
+        },
+        max_volume_bytes: 10 << 30,
+        progress_timeout: Duration::from_secs(300),
+        token_services: BTreeMap::new(),
+        pinned: Vec::new(),
+    };
     change(&mut options);
     Images::open(&root.join("images"), options).unwrap()
 }

@@ -3,7 +3,7 @@
 use proto_cri::v1 as cri;
 
 use crate::{
-    image::{ImageRecord, Images, Named},
+    image::{ImageRecord, Images},
     pod::error::{Error, Result},
 };
 
@@ -22,11 +22,7 @@ pub fn list_images(images: &Images, filter: Option<&cri::ImageFilter>) -> Result
 
 /// The same whichever reference was asked for (CRI-171).
 pub fn message(image: &ImageRecord) -> cri::Image {
-    let (uid, username) = match image.user().user {
-        Some(Named::Id(id)) => (Some(cri::Int64Value { value: id.into() }), String::new()),
-        Some(Named::Name(name)) => (None, name),
-        None => (None, String::new()),
-    };
+    let (uid, username) = user(&image.run.user);
     cri::Image {
         id: image.id.to_string(),
         repo_tags: image.repo_tags.clone(),
@@ -36,5 +32,31 @@ pub fn message(image: &ImageRecord) -> cri::Image {
         username,
         spec: None,
         pinned: image.pinned,
+    }
+}
+
+/// The user of an image's config: a number, or a name to be looked up inside the image; its group aside (CRI-173).
+fn user(text: &str) -> (Option<cri::Int64Value>, String) {
+    let (user, _group) = text.split_once(':').unwrap_or((text, ""));
+    match user.parse::<u32>() {
+        Ok(id) => (Some(cri::Int64Value { value: id.into() }), String::new()),
+        Err(_) => (None, user.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_a_number_or_a_name_with_an_optional_group() {
+        let id = |value| (Some(cri::Int64Value { value }), String::new());
+        let name = |name: &str| (None, name.to_owned());
+        assert_eq!(user(""), name(""));
+        assert_eq!(user("1002"), id(1002));
+        assert_eq!(user("www-data"), name("www-data"));
+        assert_eq!(user("1003:1004"), id(1003));
+        assert_eq!(user("www-data:www"), name("www-data"));
+        assert_eq!(user("5000000000"), name("5000000000"));
     }
 }

@@ -10,19 +10,18 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Result};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Dev, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timestamps, Uid, XattrFlags,
+    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
-use super::limits::{Limits, REPORTED_MAX, SUMS_MAX};
-use super::metadata::{
-    PAGE, copy_sparsely, failed, is_applied, is_dir, metadata, owner, times, tolerate,
-};
+use super::limits::{REPORTED_MAX, SUMS_MAX, TreeBounds};
+use super::metadata::{PAGE, attributes, copy_sparsely, failed, metadata, owner, times};
 use super::path::{CleanPath, Meaning, meaning};
 use super::tarball::{Entry, Kind};
+use crate::image::fsutil::{self, is};
 use crate::remove::remove_tree;
 
 /// Symlinks followed while a parent directory is made; the kernel's own limit.
@@ -57,12 +56,12 @@ pub struct Applier {
     dir_times: Vec<(CleanPath, Timestamps)>,
     /// Entries still taken.
     entries_left: u64,
-    limits: Limits,
+    limits: TreeBounds,
     pub applied: Applied,
 }
 
 impl Applier {
-    pub fn new(root: OwnedFd, limits: Limits) -> Self {
+    pub fn new(root: OwnedFd, limits: TreeBounds) -> Self {
         let mut applied = Applied {
             inodes: 1,
             disk_bytes: PAGE,
@@ -143,15 +142,17 @@ impl Applier {
         let name = CString::new(name).map_err(io::Error::other)?;
         self.enter(dir)?;
         match self.stat(&name)? {
-            Some(stat) if is_dir(&stat) => {
-                self.applied.opaque.insert(path);
+            Some(stat) => {
+                if is(&stat, FileType::Directory) {
+                    self.applied.opaque.insert(path);
+                }
                 return Ok(());
             }
-            Some(_) => return Ok(()),
             None => {}
         }
+        let kind = FileType::CharacterDevice;
         let none = rustix::fs::makedev(0, 0);
-        self.mknod(&name, FileType::CharacterDevice, 0, none)
+        rustix::fs::mknodat(self.here(), &name, kind, Mode::empty(), none)
             .map_err(failed("make a whiteout"))?;
         self.applied.whiteouts.insert(path);
         self.applied.inodes += 1;
@@ -184,19 +185,11 @@ impl Applier {
                 rustix::fs::symlinkat(&entry.link[..], self.here(), name)
                     .map_err(failed("make a symlink"))?;
             }
-            Kind::Fifo => self
-                .mknod(name, FileType::Fifo, entry.mode, 0)
-                .map_err(failed("make a fifo"))?,
-            Kind::Char | Kind::Block => {
-                let kind = if entry.kind == Kind::Char {
-                    FileType::CharacterDevice
-                } else {
-                    FileType::BlockDevice
-                };
-                let device = rustix::fs::makedev(entry.device.0, entry.device.1);
-                self.mknod(name, kind, entry.mode, device)
-                    .map_err(failed("make a device"))?;
+            Kind::Fifo => self.make_node(entry, name, FileType::Fifo, "make a fifo")?,
+            Kind::Char => {
+                self.make_node(entry, name, FileType::CharacterDevice, "make a device")?;
             }
+            Kind::Block => self.make_node(entry, name, FileType::BlockDevice, "make a device")?,
             Kind::Dir | Kind::Hardlink => return Err(io::ErrorKind::InvalidInput.into()),
         }
         // No descriptor can be had of these: by name, in a directory nobody else changes.
@@ -204,7 +197,10 @@ impl Applier {
         let (uid, gid) = owner(entry);
         rustix::fs::chownat(here, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(failed("set the owner"))?;
-        self.special_xattrs(entry, name)?;
+        // By name in the current directory, which is `here()`.
+        attributes(entry, true, |key, value| {
+            rustix::fs::lsetxattr(name, key, value, XattrFlags::empty())
+        })?;
         if entry.kind != Kind::Symlink {
             rustix::fs::chmodat(here, name, mode, AtFlags::empty())
                 .map_err(failed("set the mode"))?;
@@ -221,7 +217,7 @@ impl Applier {
         there: Option<Stat>,
     ) -> Result<()> {
         // Two directories are merged; anything else gives way (CRI-442).
-        if !there.as_ref().is_some_and(is_dir) {
+        if !there.is_some_and(|there| is(&there, FileType::Directory)) {
             self.clear(path, name, there)?;
             self.bound_depth(self.depth + 1)?;
             rustix::fs::mkdirat(self.here(), name, Mode::RWXU)
@@ -230,9 +226,7 @@ impl Applier {
             self.applied.disk_bytes += PAGE;
         }
         self.applied.implied.remove(path);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(self.here(), name, flags, Mode::empty())
-            .map_err(failed("open a directory"))?;
+        let dir = fsutil::open_dir(self.here(), name).map_err(failed("open a directory"))?;
         self.dir_metadata(entry, dir, path.clone())
     }
 
@@ -296,7 +290,7 @@ impl Applier {
             // The name of lower layers stays hidden: a file covers it, a directory must say so.
             self.applied.opaque.insert(path.clone());
         }
-        if is_dir(&there) {
+        if is(&there, FileType::Directory) {
             // A cached directory might be inside; the current one is its parent and stays.
             self.applied.implied.remove(path);
             self.applied.opaque.insert(path.clone());
@@ -333,7 +327,7 @@ impl Applier {
 
     fn bound_depth(&self, depth: usize) -> Result<()> {
         let max = self.limits.depth;
-        if depth <= max {
+        if depth <= max as usize {
             return Ok(());
         }
         let why = format!("more than {max} directories in each other (image.max_image_depth)");
@@ -394,36 +388,29 @@ impl Applier {
             .map_err(failed("open a directory"))
     }
 
-    fn here(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.last
-            .as_ref()
-            .map_or(self.root.as_fd(), |(_, fd)| fd.as_fd())
+    fn here(&self) -> BorrowedFd<'_> {
+        let last = self.last.as_ref();
+        last.map_or(self.root.as_fd(), |(_, fd)| fd.as_fd())
     }
 
     fn stat(&self, name: &CString) -> Result<Option<Stat>> {
-        match rustix::fs::statat(self.here(), name, AtFlags::SYMLINK_NOFOLLOW) {
+        match fsutil::stat(self.here(), name) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(failed("look at an entry")(e)),
         }
     }
 
-    fn mknod(
+    /// Of a fifo the device's number is 0.
+    fn make_node(
         &self,
+        entry: &Entry,
         name: &CString,
         kind: FileType,
-        mode: u32,
-        device: Dev,
-    ) -> rustix::io::Result<()> {
-        rustix::fs::mknodat(self.here(), name, kind, Mode::from_raw_mode(mode), device)
-    }
-
-    /// Attributes of what has no descriptor: by name in the current directory, which is `here()`.
-    fn special_xattrs(&self, entry: &Entry, name: &CString) -> Result<()> {
-        for (key, value) in entry.xattrs.iter().filter(|(key, _)| is_applied(key)) {
-            let set = rustix::fs::lsetxattr(name, &key[..], value, XattrFlags::empty());
-            tolerate(key, set, true)?;
-        }
-        Ok(())
+        step: &'static str,
+    ) -> Result<()> {
+        let mode = Mode::from_raw_mode(entry.mode);
+        let device = rustix::fs::makedev(entry.device.0, entry.device.1);
+        rustix::fs::mknodat(self.here(), name, kind, mode, device).map_err(failed(step))
     }
 }

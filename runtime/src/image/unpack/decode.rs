@@ -15,27 +15,36 @@ const RATIO_FREE: u64 = 1 << 30;
 /// Beyond it: a little more than the best that gzip can do, so only crafted zstd exceeds it.
 const RATIO_MAX: u64 = 1100;
 
-/// The plain bytes of a stream that is gzip, zstd or plain.
+/// The plain bytes of a stream that is gzip, zstd or plain; more than `max` are an error.
+pub fn bounded<'a>(input: impl Read + 'a, max: u64) -> io::Result<impl Read + 'a> {
+    let went_in = Rc::new(Cell::new(0));
+    let count = went_in.clone();
+    let inner = decoder(Counted {
+        inner: input,
+        count,
+    })?;
+    Ok(Bounded {
+        inner,
+        went_in,
+        came_out: 0,
+        max,
+    })
+}
+
+/// The same without a bound.
 pub fn decoder<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut input = BufReader::with_capacity(BUFFER, input);
     // A pipe may give its first bytes singly; the first buffer decides only with four of them.
-    let mut head = [0; 4];
-    let mut have = 0;
-    while have < head.len() {
-        match input.read(&mut head[have..])? {
-            0 => break,
-            n => have += n,
-        }
-    }
-    let whole =
-        BufReader::with_capacity(BUFFER, io::Cursor::new(head).take(have as u64).chain(input));
-    Ok(match head {
+    let mut head = Vec::new();
+    input.by_ref().take(4).read_to_end(&mut head)?;
+    let whole = BufReader::with_capacity(BUFFER, io::Cursor::new(head.clone()).chain(input));
+    Ok(match head[..] {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
         [0x28, 0xb5, 0x2f, 0xfd] => zstd_decoder(whole)?,
         // A skippable frame, as chunked zstd images may begin with.
         [0x50..=0x5f, 0x2a, 0x4d, 0x18] => zstd_decoder(whole)?,
         [0xfd, b'7', b'z', b'X'] => return Err(unsupported("xz")),
-        [b'B', b'Z', b'h', _] => return Err(unsupported("bzip2")),
+        [b'B', b'Z', b'h', ..] => return Err(unsupported("bzip2")),
         _ => Box::new(whole),
     })
 }
@@ -53,26 +62,10 @@ fn unsupported(what: &str) -> io::Error {
     )
 }
 
-/// A count that somebody else looks at.
-pub type Count = Rc<Cell<u64>>;
-
 /// Counts bytes that pass.
-pub struct Counted<R> {
+struct Counted<R> {
     inner: R,
-    count: Count,
-}
-
-impl<R> Counted<R> {
-    pub fn new(inner: R) -> (Self, Count) {
-        let count = Count::default();
-        (
-            Self {
-                inner,
-                count: count.clone(),
-            },
-            count,
-        )
-    }
+    count: Rc<Cell<u64>>,
 }
 
 impl<R: Read> Read for Counted<R> {
@@ -84,22 +77,11 @@ impl<R: Read> Read for Counted<R> {
 }
 
 /// Fails when more comes out than `max`, or out of all proportion to what went in (CRI-444).
-pub struct Bounded<R> {
+struct Bounded<R> {
     inner: R,
-    went_in: Count,
+    went_in: Rc<Cell<u64>>,
     came_out: u64,
     max: u64,
-}
-
-impl<R> Bounded<R> {
-    pub fn new(inner: R, went_in: Count, max: u64) -> Self {
-        Self {
-            inner,
-            went_in,
-            came_out: 0,
-            max,
-        }
-    }
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -155,17 +137,23 @@ mod tests {
     #[test]
     fn what_unpacks_to_more_than_the_bound_is_an_error() {
         let bomb = zstd::encode_all(io::repeat(0).take(3 << 20), 1).unwrap();
-        let (input, count) = Counted::new(&bomb[..]);
-        let mut bounded = Bounded::new(decoder(input).unwrap(), count, 1 << 20);
+        let mut bounded = bounded(&bomb[..], 1 << 20).unwrap();
         assert!(io::copy(&mut bounded, &mut io::sink()).is_err());
     }
 
     #[test]
     fn what_unpacks_out_of_all_proportion_is_an_error() {
-        let (input, count) = Counted::new(&b"12345678"[..]);
-        let mut input = input;
+        let mut input = Counted {
+            inner: &b"12345678"[..],
+            count: Rc::default(),
+        };
         io::copy(&mut input, &mut io::sink()).unwrap();
-        let mut bounded = Bounded::new(io::repeat(0).take(2 << 30), count, u64::MAX);
+        let mut bounded = Bounded {
+            inner: io::repeat(0).take(2 << 30),
+            went_in: input.count,
+            came_out: 0,
+            max: u64::MAX,
+        };
         let copied = io::copy(&mut bounded, &mut io::sink());
         assert!(copied.is_err());
     }

@@ -6,13 +6,13 @@ pub const REPORTED_MAX: usize = 200_000;
 /// Sums of files in a report; the daemon reads the files that come later once more.
 pub const SUMS_MAX: usize = 500_000;
 
-/// Of one layer.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
+/// What one image may come to, unpacked; a helper is given what is left of it for one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeBounds {
     /// Bytes of the uncompressed archive.
     pub bytes: u64,
     /// Entries of the archive, and what is made.
     pub files: u64,
     /// Directories in each other.
-    pub depth: usize,
+    pub depth: u32,
 }

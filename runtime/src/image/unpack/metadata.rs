@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{self, Read, Result, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 
-use rustix::fs::{FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::super::sum::Sum;
 use super::tarball::Entry;
+use crate::image::verify::sum::Sum;
 
 pub const PAGE: u64 = 4096;
 
@@ -23,32 +23,40 @@ pub fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
 pub fn metadata(entry: &Entry, fd: impl AsFd) -> Result<()> {
     let (uid, gid) = owner(entry);
     rustix::fs::fchown(&fd, uid, gid).map_err(failed("set the owner"))?;
-    for (key, value) in entry.xattrs.iter().filter(|(key, _)| is_applied(key)) {
-        let set = rustix::fs::fsetxattr(&fd, &key[..], value, XattrFlags::empty());
-        tolerate(key, set, false)?;
-    }
+    attributes(entry, false, |key, value| {
+        rustix::fs::fsetxattr(&fd, key, value, XattrFlags::empty())
+    })?;
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode)).map_err(failed("set the mode"))
+}
+
+/// Sets each attribute by `set`; `special` is what is neither file nor directory.
+pub fn attributes(
+    entry: &Entry,
+    special: bool,
+    set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>,
+) -> Result<()> {
+    let applied = entry.xattrs.iter().filter(|(key, _)| is_applied(key));
+    applied
+        .map(|(key, value)| tolerate(key, set(key, value), special))
+        .collect()
 }
 
 /// `trusted.*` is overlayfs's own language (a redirect would reach into other layers), as
 /// `user.overlay.*` is: an image must not speak it.
-pub fn is_applied(key: &[u8]) -> bool {
+fn is_applied(key: &[u8]) -> bool {
     !key.starts_with(b"trusted.") && !key.starts_with(b"user.overlay.")
 }
 
 /// What the file system cannot hold is left out, as every runtime does (CRI-443).
-pub fn tolerate(key: &[u8], set: rustix::io::Result<()>, special: bool) -> Result<()> {
+fn tolerate(key: &[u8], set: rustix::io::Result<()>, special: bool) -> Result<()> {
     match set {
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(Errno::PERM) if special && key.starts_with(b"user.") => Ok(()),
         // Labels are the host's business; without the capability for them they are not set.
         Err(Errno::PERM) if key.starts_with(b"security.selinux") => Ok(()),
         Err(e) => {
-            let key = String::from_utf8_lossy(key).into_owned();
-            Err(io::Error::other(format!(
-                "set attribute {key}: {}",
-                io::Error::from(e)
-            )))
+            let (key, cause) = (String::from_utf8_lossy(key), io::Error::from(e));
+            Err(io::Error::other(format!("set attribute {key}: {cause}")))
         }
     }
 }
@@ -69,10 +77,6 @@ pub fn times(entry: &Entry) -> Timestamps {
         last_access: time,
         last_modification: time,
     }
-}
-
-pub fn is_dir(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
 /// Copies a file's content, leaving holes where whole pages are zero. Returns bytes on disk, and the content's sum.

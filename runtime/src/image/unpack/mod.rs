@@ -14,7 +14,7 @@
 pub mod apply;
 mod confine;
 pub mod decode;
-mod limits;
+pub mod limits;
 mod metadata;
 pub mod path;
 pub mod tarball;
@@ -30,10 +30,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::digest::{Digest, HashingReader};
-use super::inventory::Sums;
+use crate::image::digest::{Digest, HashingReader};
+use crate::image::verify::inventory::Sums;
 use apply::Applier;
-use limits::{Limits, REPORTED_MAX, SUMS_MAX};
+use limits::{REPORTED_MAX, SUMS_MAX, TreeBounds};
 use path::CleanPath;
 
 /// The report is a few numbers, three lists of paths, and one of sums, of up to 8 MB.
@@ -150,15 +150,9 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, Limits)> {
-    let mut args = args.into_iter();
-    let (Some(dir), Some(bytes), Some(files), Some(depth), None) = (
-        args.next(),
-        args.next(),
-        args.next(),
-        args.next(),
-        args.next(),
-    ) else {
+fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, TreeBounds)> {
+    let args: Vec<_> = args.into_iter().collect();
+    let Ok([dir, bytes, files, depth]) = <[OsString; 4]>::try_from(args) else {
         return Err(io::Error::other(
             "usage: unpack <directory> <max bytes> <max files> <max depth>",
         ));
@@ -169,18 +163,16 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, Limit
     };
     Ok((
         dir.into(),
-        Limits {
+        TreeBounds {
             bytes: number(bytes)?,
             files: number(files)?,
-            depth: usize::try_from(number(depth)?).unwrap_or(usize::MAX),
+            depth: u32::try_from(number(depth)?).unwrap_or(u32::MAX),
         },
     ))
 }
 
-fn unpack(input: impl io::Read, root: OwnedFd, limits: Limits) -> io::Result<Report> {
-    let (input, went_in) = decode::Counted::new(input);
-    let plain = decode::Bounded::new(decode::decoder(input)?, went_in, limits.bytes);
-    let mut plain = HashingReader::new(plain);
+fn unpack(input: impl io::Read, root: OwnedFd, limits: TreeBounds) -> io::Result<Report> {
+    let mut plain = HashingReader::new(decode::bounded(input, limits.bytes)?);
     let mut reader = tarball::Reader::new(&mut plain);
     let mut applier = Applier::new(root, limits);
     while let Some(entry) = reader.next_entry()? {

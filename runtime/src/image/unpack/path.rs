@@ -69,23 +69,23 @@ impl CleanPath {
 
     /// This directory's entry `name`, which is a single component.
     pub fn join(&self, name: &[u8]) -> CleanPath {
-        if self.is_root() {
-            return CleanPath(name.to_vec());
-        }
-        CleanPath([&self.0[..], b"/", name].concat())
+        CleanPath(below(&self.0, name))
     }
 
     /// The directories on the way to this path, shallowest first, itself included.
     pub fn prefixes(&self) -> impl Iterator<Item = CleanPath> + '_ {
-        let ends = self
-            .0
-            .iter()
-            .enumerate()
-            .filter(|(_, b)| **b == b'/')
-            .map(|(at, _)| at);
+        let ends = (0..self.0.len()).filter(|at| self.0[*at] == b'/');
         let whole = (!self.is_root()).then_some(self.0.len());
         ends.chain(whole)
             .map(|end| CleanPath(self.0[..end].to_vec()))
+    }
+}
+
+/// An entry's path by its directory's, which is empty for the root.
+pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    match dir.is_empty() {
+        true => name.to_vec(),
+        false => [dir, b"/", name].concat(),
     }
 }
 

@@ -7,6 +7,8 @@
 
 use std::io::{self, Read};
 
+use super::path::below;
+
 const BLOCK: usize = 512;
 /// A PAX block or a long name: attributes of one file are at most 64 KiB each.
 const EXTENSION_MAX: u64 = 1 << 20;
@@ -126,14 +128,12 @@ impl<R: Read> Reader<R> {
             0
         };
         self.set_data(size)?;
-        let device = if matches!(kind, Kind::Char | Kind::Block) {
-            (
-                small(&h[329..337], "device")?,
-                small(&h[337..345], "device")?,
-            )
-        } else {
-            (0, 0)
+        let device = |at| small(&h[at..at + 8], "device");
+        let device = match kind {
+            Kind::Char | Kind::Block => (device(329)?, device(337)?),
+            _ => (0, 0),
         };
+        let mtime = i64::try_from(number(&h[136..148]).unwrap_or(0)).unwrap_or(0);
         Ok(Entry {
             kind,
             path,
@@ -141,13 +141,7 @@ impl<R: Read> Reader<R> {
             mode: small(&h[100..108], "mode")? & 0o7777,
             uid: ext.uid.map_or_else(|| small(&h[108..116], "uid"), Ok)?,
             gid: ext.gid.map_or_else(|| small(&h[116..124], "gid"), Ok)?,
-            mtime: match ext.mtime {
-                Some(mtime) => mtime,
-                None => (
-                    i64::try_from(number(&h[136..148]).unwrap_or(0)).unwrap_or(0),
-                    0,
-                ),
-            },
+            mtime: ext.mtime.unwrap_or((mtime, 0)),
             size,
             device,
             xattrs: ext.xattrs,
@@ -172,15 +166,15 @@ impl<R: Read> Reader<R> {
 
     /// The next header; none at a zero block or at a clean end of the stream.
     fn header(&mut self) -> io::Result<Option<[u8; BLOCK]>> {
-        let mut block = [0; BLOCK];
-        let mut have = 0;
-        while have < BLOCK {
-            match self.inner.read(&mut block[have..])? {
-                0 if have == 0 => return Ok(None),
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => have += n,
-            }
+        let mut block = Vec::with_capacity(BLOCK);
+        (&mut self.inner)
+            .take(BLOCK as u64)
+            .read_to_end(&mut block)?;
+        if block.is_empty() {
+            return Ok(None);
         }
+        let whole = <[u8; BLOCK]>::try_from(block);
+        let block = whole.map_err(|_| io::ErrorKind::UnexpectedEof)?;
         if block.iter().all(|b| *b == 0) {
             return Ok(None);
         }
@@ -290,11 +284,7 @@ fn header_path(h: &[u8; BLOCK]) -> Vec<u8> {
     } else {
         b""
     };
-    if prefix.is_empty() {
-        name.to_vec()
-    } else {
-        [prefix, b"/", name].concat()
-    }
+    below(prefix, name)
 }
 
 fn until_nul(field: &[u8]) -> &[u8] {

@@ -1,0 +1,48 @@
+//! Owner, mode, times and extended attributes of a directory, copied to another.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::image::fsutil::filled;
+
+/// Owner, attributes, mode and times of one directory for another. Also gives a container's upper
+/// directory the look of its image's root (CRI-451).
+pub fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
+    let stat = rustix::fs::fstat(from)?;
+    let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+    rustix::fs::fchown(to, Some(uid), Some(gid))?;
+    copy_xattrs(from, to)?;
+    rustix::fs::fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+    rustix::fs::futimens(to, &times(&stat))
+}
+
+/// The times of a file, to be set for another.
+pub fn times(stat: &Stat) -> Timestamps {
+    let time = |sec, nsec: u64| Timespec {
+        tv_sec: sec,
+        tv_nsec: nsec.try_into().unwrap_or(0),
+    };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+/// Attributes but overlayfs's own, whose meaning ends with the layer they stand in.
+fn copy_xattrs(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
+    let names = match filled(|buffer| rustix::fs::flistxattr(from, buffer)) {
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        other => other?,
+    };
+    let names = names.split(|b| *b == 0).filter(|n| !n.is_empty());
+    for name in names.filter(|n| !n.starts_with(b"trusted.overlay.")) {
+        let value = filled(|buffer| rustix::fs::fgetxattr(from, name, buffer))?;
+        match rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty()) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! A container's root: read-only layers of its image, and what it writes. Overlayfs (CRI-450).
+//!
+//! It is described here, and mounted on the host only for the moment in which the container's own
+//! mount namespace is made (`pod/start_container.rs`).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Gid, Uid};
+
+use super::attributes::copy_attributes;
+use super::copy_up::CopyBudget;
+use super::overlay::{Overlay, Userns};
+use super::uses::{begin_use, component, release};
+use super::view::View;
+use crate::image::digest::Digest;
+use crate::image::error::{Error, blocking};
+use crate::image::fsutil::{Usage, usage};
+use crate::image::images::Images;
+use crate::image::store::index::Store;
+use crate::image::store::record::ImageRecord;
+
+/// Longest file read out of a container's root: a passwd of some 20,000 accounts.
+const TEXT_MAX: u64 = 1 << 20;
+
+/// A container's root file system: what its overlay is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rootfs {
+    /// Read-only trees, topmost first; never empty.
+    pub lower: Vec<PathBuf>,
+    /// What the container writes.
+    pub upper: PathBuf,
+    pub work: PathBuf,
+}
+
+impl Images {
+    /// Makes what the container's root is mounted from, anew if something of that id is there. It
+    /// keeps the image's layers until `release_rootfs` (CRI-175). `root` is the host's user and
+    /// group of a user namespace's root, who gets the upper directory.
+    pub async fn prepare_rootfs(
+        &self,
+        container_id: &str,
+        image: &ImageRecord,
+        root: Option<(u32, u32)>,
+    ) -> Result<Rootfs, Error> {
+        let dir = self.rootfs_dir(container_id)?;
+        let store = self.0.store.clone();
+        let (id, layers) = (image.id.clone(), image.layers.clone());
+        blocking(move || {
+            release(&store, &dir)?;
+            let made = make_rootfs(&store, &dir, id, &layers, root);
+            if made.is_err() {
+                // Its own error is worth less than the first.
+                let _ = release(&store, &dir);
+            }
+            made
+        })
+        .await
+    }
+
+    /// The root of a container that was prepared earlier, also before a restart.
+    pub fn find_rootfs(&self, container_id: &str) -> Result<Option<Rootfs>, Error> {
+        let dir = self.rootfs_dir(container_id)?;
+        let Some(layers) = self.0.store.layers_of_use(&dir) else {
+            return Ok(None);
+        };
+        let lower = self.0.store.lowers(&layers)?;
+        Ok(Some(Rootfs {
+            lower,
+            upper: dir.join("upper"),
+            work: dir.join("work"),
+        }))
+    }
+
+    /// What the container has written so far. Walks the tree: not for the hot path.
+    pub async fn rootfs_usage(&self, container_id: &str) -> Result<Usage, Error> {
+        let upper = self.rootfs_dir(container_id)?.join("upper");
+        blocking(move || usage(&upper).map_err(Error::io("container root", "count", &upper))).await
+    }
+
+    /// The text of a file in the container's root, such as `/etc/passwd`, resolved as overlayfs
+    /// would show it and never outside it. None if there is no such file.
+    pub async fn rootfs_text(&self, rootfs: &Rootfs, path: &str) -> Result<Option<String>, Error> {
+        let (trees, path) = (rootfs.trees(), PathBuf::from(path));
+        blocking(move || {
+            let text = View::open(&trees).and_then(|view| view.text(&path, TEXT_MAX));
+            text.map_err(Error::io("container root", "read", &path))
+        })
+        .await
+    }
+
+    /// Fills empty directories with what the image has at these paths: the first content of an image's
+    /// `VOLUME`s (CRI-129), bounded for all of them together. Owners are the image's own; in a user
+    /// namespace the volume is mounted shifted.
+    pub async fn fill_volumes(
+        &self,
+        rootfs: &Rootfs,
+        volumes: &BTreeMap<String, PathBuf>,
+    ) -> Result<(), Error> {
+        let (trees, volumes) = (rootfs.trees(), volumes.clone());
+        let mut budget = CopyBudget::new(self.0.options.max_volume_bytes);
+        blocking(move || {
+            for (path, into) in &volumes {
+                let path = Path::new(path);
+                let done =
+                    View::open(&trees).and_then(|view| view.copy_up(path, into, &mut budget));
+                done.map_err(Error::io("image VOLUME", "fill", path))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Removes the container's root; what is gone already is fine. Files go in the background. The
+    /// container, and with it its mount, is gone before.
+    pub async fn release_rootfs(&self, container_id: &str) -> Result<(), Error> {
+        let dir = self.rootfs_dir(container_id)?;
+        let store = self.0.store.clone();
+        blocking(move || release(&store, &dir)).await
+    }
+
+    fn rootfs_dir(&self, container_id: &str) -> Result<PathBuf, Error> {
+        let own = self.0.options.roots_dir.join(component(container_id)?);
+        Ok(own.join("rootfs"))
+    }
+}
+
+/// Tries whether a container's root can lie in `dir`, an existing directory of the caller's; nothing
+/// is mounted, but directories are made there. With a user namespace the owners of its image are
+/// shifted, as the kernel and the file system must both know how.
+///
+/// # Errors
+/// What the kernel said.
+pub fn try_root_in(dir: &Path, userns: Option<Userns>) -> Result<(), Error> {
+    let [lower, upper, work, view] = ["lower", "upper", "work", "view"].map(|n| dir.join(n));
+    for made in [&lower, &upper, &work, &view] {
+        fs::create_dir_all(made).map_err(Error::io("container root", "create", made))?;
+    }
+    let overlay = Overlay {
+        lowers: vec![lower],
+        upper: Some((&upper, &work)),
+        userns,
+        label: None,
+        target: &view,
+    };
+    overlay.try_out()
+}
+
+impl Rootfs {
+    /// All trees, topmost first.
+    fn trees(&self) -> Vec<PathBuf> {
+        let all = std::iter::once(&self.upper).chain(&self.lower);
+        all.cloned().collect()
+    }
+
+    /// Mounts it in this process's mount namespace: for a start, until the container has its own.
+    /// `label`: the SELinux label of all its files.
+    pub fn mount_at(
+        &self,
+        target: &Path,
+        userns: Option<Userns>,
+        label: Option<&str>,
+    ) -> Result<(), Error> {
+        let overlay = Overlay {
+            lowers: self.lower.clone(),
+            upper: Some((&self.upper, &self.work)),
+            userns,
+            label,
+            target,
+        };
+        overlay.mount()
+    }
+}
+
+fn make_rootfs(
+    store: &Store,
+    dir: &Path,
+    image: Digest,
+    layers: &[Digest],
+    root: Option<(u32, u32)>,
+) -> Result<Rootfs, Error> {
+    let (upper, work) = (dir.join("upper"), dir.join("work"));
+    begin_use(store, dir, image, layers)?;
+    for made in [&upper, &work] {
+        fs::create_dir(made).map_err(Error::io("container root", "create", made))?;
+    }
+    let lower = store.lowers(layers)?;
+    dress_upper(&lower, &upper, root).map_err(Error::io("container root", "prepare", &upper))?;
+    Ok(Rootfs { lower, upper, work })
+}
+
+/// The upper directory is what `/` looks like: it takes owner, mode and attributes of the image's
+/// root (CRI-451), and in a user namespace belongs to its root.
+fn dress_upper(lowers: &[PathBuf], upper: &Path, root: Option<(u32, u32)>) -> io::Result<()> {
+    let upper: OwnedFd = File::open(upper)?.into();
+    if let Some(top) = lowers.first() {
+        copy_attributes(&File::open(top)?.into(), &upper)?;
+    }
+    if let Some((uid, gid)) = root {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
+    }
+    Ok(())
+}

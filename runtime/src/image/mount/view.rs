@@ -1,0 +1,191 @@
+//! Looks into a container's root without mounting it: resolves paths through upper and lower trees
+//! as overlayfs would show them, whiteouts and opaque directories respected, symlinks kept inside.
+//!
+//! A directory of the view is a stack of directories, topmost first; a name is looked up from the
+//! top until something hides what is below.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+use crate::image::fsutil::{self, is, open_dir, open_file};
+
+/// Symlinks followed in one look-up; the kernel's own limit.
+const LINKS_MAX: usize = 40;
+/// Components walked in one look-up, those of symlinks included.
+const STEPS_MAX: usize = 4096;
+
+/// Directories shown as one, topmost first.
+pub type Merged = Rc<Vec<OwnedFd>>;
+
+/// Kind of file at a path.
+pub enum Found {
+    Dir(Merged),
+    Other(Shown),
+}
+
+/// What is no directory, by name in the one that shows it.
+pub struct Shown {
+    dirs: Merged,
+    at: usize,
+    name: CString,
+    pub stat: Stat,
+}
+
+impl Shown {
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dirs[self.at].as_fd()
+    }
+}
+
+/// The trees of a container's root, topmost (the upper one) first.
+pub struct View {
+    root: Merged,
+}
+
+impl View {
+    pub fn open(trees: &[PathBuf]) -> io::Result<Self> {
+        let mut root = Vec::new();
+        for tree in trees {
+            root.push(OwnedFd::from(File::open(tree)?));
+        }
+        Ok(Self {
+            root: Rc::new(root),
+        })
+    }
+
+    /// The text of a regular file, symlinks followed inside the view. None if there is no such file;
+    /// an error if it is something else, longer than `max`, or not UTF-8.
+    pub fn text(&self, path: &Path, max: u64) -> io::Result<Option<String>> {
+        let file = match self.find(path.as_os_str().as_encoded_bytes())? {
+            None => return Ok(None),
+            Some(Found::Other(shown)) if is(&shown.stat, FileType::RegularFile) => {
+                open_file(shown.dir(), &shown.name)?
+            }
+            Some(_) => return Err(io::Error::other("is not a regular file")),
+        };
+        let mut bytes = Vec::new();
+        file.take(max + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > max {
+            return Err(io::Error::other(format!("is longer than {max} bytes")));
+        }
+        String::from_utf8(bytes)
+            .map(Some)
+            .map_err(|_| io::Error::other("is not UTF-8"))
+    }
+
+    /// Whether the view has something at exactly this path, no symlink followed.
+    pub fn has(&self, path: &[u8]) -> io::Result<bool> {
+        let mut here = self.root.clone();
+        let mut parts = components(path).peekable();
+        while let Some(name) = parts.next() {
+            let name = CString::new(name).map_err(io::Error::other)?;
+            match step(&here, &name)? {
+                None => return Ok(false),
+                Some(Found::Dir(dir)) => here = dir,
+                Some(Found::Other(_)) => return Ok(parts.peek().is_none()),
+            }
+        }
+        Ok(true)
+    }
+
+    pub fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
+        let mut todo: VecDeque<Vec<u8>> = components(path).collect();
+        let mut stack: Vec<Merged> = vec![self.root.clone()];
+        let mut links = 0;
+        let mut steps = 0;
+        while let Some(name) = todo.pop_front() {
+            steps += 1;
+            if steps > STEPS_MAX {
+                return Err(Errno::NAMETOOLONG.into());
+            }
+            if name == b".." {
+                stack.truncate(stack.len().saturating_sub(1).max(1));
+                continue;
+            }
+            let here = stack.last().unwrap_or(&self.root).clone();
+            let name = CString::new(name).map_err(io::Error::other)?;
+            match step(&here, &name)? {
+                None => return Ok(None),
+                Some(Found::Dir(dir)) => stack.push(dir),
+                Some(Found::Other(link)) if is(&link.stat, FileType::Symlink) => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Errno::LOOP.into());
+                    }
+                    let target = rustix::fs::readlinkat(link.dir(), &link.name, Vec::new())?;
+                    if target.as_bytes().starts_with(b"/") {
+                        stack.truncate(1);
+                    }
+                    for part in components(target.as_bytes()).rev() {
+                        todo.push_front(part);
+                    }
+                }
+                Some(other) if todo.is_empty() => return Ok(Some(other)),
+                Some(_) => return Ok(None),
+            }
+        }
+        Ok(stack.pop().map(Found::Dir))
+    }
+}
+
+fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
+    path.split(|b| *b == b'/')
+        .filter(|c| !c.is_empty() && *c != b".")
+        .map(<[u8]>::to_vec)
+}
+
+/// Looks `name` up in a merged directory.
+pub fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
+    let mut dirs = Vec::new();
+    for (at, dir) in here.iter().enumerate() {
+        let stat = match fsutil::stat(dir, name) {
+            Err(Errno::NOENT) => continue,
+            other => other?,
+        };
+        if is(&stat, FileType::Directory) {
+            let fd = open_dir(dir.as_fd(), name)?;
+            let opaque = is_opaque(&fd)?;
+            dirs.push(fd);
+            if opaque {
+                break;
+            }
+        } else if dirs.is_empty() && !is_whiteout(&stat) {
+            let (dirs, name) = (here.clone(), name.to_owned());
+            let shown = Shown {
+                dirs,
+                at,
+                name,
+                stat,
+            };
+            return Ok(Some(Found::Other(shown)));
+        } else {
+            break;
+        }
+    }
+    Ok((!dirs.is_empty()).then(|| Found::Dir(Rc::new(dirs))))
+}
+
+fn is_whiteout(stat: &Stat) -> bool {
+    is(stat, FileType::CharacterDevice) && stat.st_rdev == 0
+}
+
+fn is_opaque(dir: &OwnedFd) -> io::Result<bool> {
+    let mut value = [0u8; 1];
+    match rustix::fs::fgetxattr(dir, "trusted.overlay.opaque", &mut value) {
+        Ok(n) => Ok(n == 1 && value == *b"y"),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+#[path = "view_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,299 @@
+//! Speaks the distribution protocol to the hosts of one repository (CRI-401, CRI-404, CRI-410).
+//!
+//! ```text
+//! request ─► host 1 ─► 401? answer the challenge once, again
+//!                  └─► 5xx, 429, reset, stall? wait, again ─► give up ─► host 2 …
+//! ```
+//!
+//! Hand-written upon `reqwest`, not `oci-client`: that one knows no mirrors, path overrides, extra
+//! headers, resumption, or bounds on what a registry may answer.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
+use reqwest::{Method, Response, StatusCode};
+use serde::Deserialize;
+
+use super::auth::{self, Challenge, Credentials, Given, secret};
+use super::host::{Host, Trouble, redirected};
+use super::hosts::Endpoint;
+use super::pace::Paced;
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+use crate::image::manifest::{self, MANIFEST_MAX};
+use crate::image::pull_error::PullError;
+use crate::image::spool::{Document, Spool};
+
+const REDIRECTS_MAX: usize = 5;
+/// Tries at one host before the next is asked.
+pub const TRIES: u32 = 3;
+const BACKOFF: Duration = Duration::from_millis(250);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Bytes of an error's text taken.
+const ERROR_MAX: u64 = 16 << 10;
+
+/// One repository, as one pull with its credentials sees it.
+pub struct Remote {
+    pub repository: String,
+    pub registry: String,
+    pub hosts: Vec<Host>,
+    pub given: Given,
+    /// A host that sends nothing for so long is given up.
+    pub stall: Duration,
+    /// Where long documents may lie while they come.
+    pub spool_dir: PathBuf,
+}
+
+impl Remote {
+    /// The host that is asked first.
+    pub fn first_host(&self) -> &str {
+        let first = self.hosts.first();
+        first.map_or(&self.registry, |host| &host.endpoint.host)
+    }
+
+    /// The digest a tag has now, if the registry says so without sending the manifest.
+    pub async fn head(&self, tag: &str) -> Result<Option<Digest>, PullError> {
+        let (_, said) = self.on_hosts(&Method::HEAD, tag).await?;
+        Ok(said)
+    }
+
+    /// A manifest or index by tag or digest: its exact bytes and their digest.
+    pub async fn manifest(&self, name: &str) -> Result<(Document, Digest), PullError> {
+        match self.on_hosts(&Method::GET, name).await? {
+            (document, Some(digest)) => Ok((document, digest)),
+            (_, None) => Err(PullError::CutShort),
+        }
+    }
+
+    /// Asks hosts in order; on each as often as trouble is transient. The last word is that of the
+    /// last host that could be reached at all.
+    async fn on_hosts(
+        &self,
+        method: &Method,
+        name: &str,
+    ) -> Result<(Document, Option<Digest>), PullError> {
+        let mut last: Option<PullError> = None;
+        for host in &self.hosts {
+            if !may_ask(&host.endpoint, method, name) {
+                continue;
+            }
+            let mut tries = 0;
+            let error = loop {
+                tries += 1;
+                match self.ask(host, method, name).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(Trouble::Transient(e)) if tries < TRIES && !e.is_unreachable() => {
+                        tracing::debug!(host = host.endpoint.host, "trying again: {e}");
+                        tokio::time::sleep(backoff(tries)).await;
+                    }
+                    Err(Trouble::Transient(e) | Trouble::Final(e)) => break e,
+                }
+            };
+            if last
+                .as_ref()
+                .is_none_or(|l| l.is_unreachable() || !error.is_unreachable())
+            {
+                last = Some(error);
+            }
+        }
+        Err(last.unwrap_or_else(|| PullError::Registry {
+            host: self.registry.clone(),
+            why: "no configured host has the required capability".into(),
+        }))
+    }
+
+    /// A manifest's bytes and their digest, checked; for HEAD no bytes, and the digest the host says.
+    async fn ask(
+        &self,
+        host: &Host,
+        method: &Method,
+        name: &str,
+    ) -> Result<(Document, Option<Digest>), Trouble> {
+        let path = format!("manifests/{name}");
+        let response = self.send(host, method, &path, &accept()).await?;
+        let said = response.headers().get("docker-content-digest");
+        let said: Option<Digest> = said.and_then(|d| d.to_str().ok()?.parse().ok());
+        if *method == Method::HEAD {
+            return Ok((Document::of(Vec::new()), said));
+        }
+        let (document, digest) = self.document(host, response, MANIFEST_MAX).await?;
+        match name.parse().ok().or(said) {
+            Some(want) if want != digest => {
+                let why = format!("manifest {name} has the digest {digest}, not {want}");
+                Err(Trouble::Final(host.error(&why)))
+            }
+            _ => Ok((document, Some(digest))),
+        }
+    }
+
+    /// One request, with the challenge answered and redirects followed.
+    pub(super) async fn send(
+        &self,
+        host: &Host,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Response, Trouble> {
+        let mut answered = false;
+        loop {
+            let (response, own) = self.send_once(host, method, path, headers).await?;
+            let status = response.status();
+            // Who a redirect led to may not ask for credentials in the host's name.
+            if status != StatusCode::UNAUTHORIZED || answered || !own {
+                return self.check(host, path, response).await;
+            }
+            answered = true;
+            let header = response.headers().get(reqwest::header::WWW_AUTHENTICATE);
+            let asked = header.and_then(|h| auth::challenge(h.to_str().ok()?));
+            let authorization = match (asked, &host.credentials) {
+                (Some(Challenge::Basic), Credentials::Basic { user, password }) => {
+                    secret(&auth::basic(user, password))
+                }
+                (
+                    Some(Challenge::Bearer {
+                        realm,
+                        service,
+                        scope,
+                    }),
+                    credentials,
+                ) if !matches!(credentials, Credentials::Bearer(_)) => {
+                    Some(self.token(host, &realm, service, scope).await?)
+                }
+                _ => return self.check(host, path, response).await,
+            };
+            *host.authorization.lock() = authorization;
+        }
+    }
+
+    /// The answer, and whether it is the host's own: not that of another one behind a redirect.
+    async fn send_once(
+        &self,
+        host: &Host,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<(Response, bool), Trouble> {
+        let authorization = host.authorization.lock().clone();
+        let mut url = host.url(&self.repository, path, &self.registry)?;
+        let mut origin = url.origin();
+        for _ in 0..REDIRECTS_MAX {
+            let mut request = host
+                .http
+                .request(method.clone(), url.clone())
+                .headers(headers.clone());
+            // Neither credentials nor configured headers go to another host (CRI-401).
+            let own = url.origin() == origin;
+            if own {
+                request = request.headers(host.extra_headers());
+                if let Some(authorization) = &authorization {
+                    request = request.header(AUTHORIZATION, authorization.clone());
+                }
+            }
+            let response = match tokio::time::timeout(self.stall, request.send()).await {
+                Err(_) => return Err(Trouble::Transient(host.stalled())),
+                Ok(Err(e)) if e.is_connect() && host.may_go_plain() => {
+                    url = host.url(&self.repository, path, &self.registry)?;
+                    origin = url.origin();
+                    continue;
+                }
+                Ok(Err(e)) => return Err(host.trouble(&e)),
+                Ok(Ok(response)) => response,
+            };
+            let target = response.headers().get(LOCATION);
+            match target.and_then(|l| l.to_str().ok()) {
+                Some(target) if response.status().is_redirection() => {
+                    url = redirected(host, &url, target)?;
+                }
+                _ => return Ok((response, own)),
+            }
+        }
+        Err(Trouble::Final(host.error("too many redirects")))
+    }
+
+    /// Turns a status into success or the kind of error it is (CRI-407).
+    pub(super) async fn check(
+        &self,
+        host: &Host,
+        path: &str,
+        response: Response,
+    ) -> Result<Response, Trouble> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let name = host.endpoint.host.clone();
+        let what = format!("{}/{} {path}", self.registry, self.repository);
+        let transient = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        let said = match self.document(host, response, ERROR_MAX).await {
+            Ok((body, _)) => body.read(first_error).unwrap_or_default(),
+            Err(_) => String::new(),
+        };
+        let why = format!("{what}: {status}{said}");
+        Err(match status {
+            _ if transient => Trouble::Transient(PullError::Registry { host: name, why }),
+            StatusCode::NOT_FOUND => Trouble::Final(PullError::NotFound { host: name, what }),
+            StatusCode::UNAUTHORIZED => {
+                Trouble::Final(PullError::Unauthenticated { host: name, why })
+            }
+            StatusCode::FORBIDDEN => Trouble::Final(PullError::Denied { host: name, why }),
+            _ => Trouble::Final(PullError::Registry { host: name, why }),
+        })
+    }
+
+    /// The body of an answer, `max` bytes of it at most, and its digest.
+    pub(super) async fn document(
+        &self,
+        host: &Host,
+        response: Response,
+        max: u64,
+    ) -> Result<(Document, Digest), Trouble> {
+        let mut spool = Spool::new(&self.spool_dir);
+        let mut chunks = Paced::new(response, self.stall);
+        while let Some(chunk) = chunks.next(host).await? {
+            if spool.bytes() + chunk.len() as u64 > max {
+                let why = format!("the response exceeds the limit of {max} bytes");
+                return Err(Trouble::Final(host.error(&why)));
+            }
+            let kept = spool.push(&chunk);
+            let failed = Error::io("image store", "spool a document", &self.spool_dir);
+            kept.map_err(|e| Trouble::Final(failed(e).into()))?;
+        }
+        Ok(spool.finish())
+    }
+}
+
+/// What a tag means is asked only where that is allowed (CRI-410).
+fn may_ask(endpoint: &Endpoint, method: &Method, name: &str) -> bool {
+    let by_digest = name.parse::<Digest>().is_ok();
+    (endpoint.resolve || by_digest) && (endpoint.pull || *method == Method::HEAD)
+}
+
+fn accept() -> HeaderMap {
+    HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(manifest::ACCEPT))])
+}
+
+pub fn backoff(tries: u32) -> Duration {
+    BACKOFF.saturating_mul(1 << tries.min(6)).min(BACKOFF_MAX)
+}
+
+/// The first error of a registry's answer, for a person, or nothing.
+pub fn first_error(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Answer {
+        errors: Vec<Said>,
+    }
+    #[derive(Deserialize)]
+    struct Said {
+        code: Option<String>,
+        message: Option<String>,
+    }
+    let answer: Option<Answer> = serde_json::from_slice(body).ok();
+    let first = answer.and_then(|answer| answer.errors.into_iter().next());
+    let text = first.and_then(|said| said.message.filter(|m| !m.is_empty()).or(said.code));
+    let shown = text.map(|text| {
+        let plain = text.chars().filter(|c| !c.is_control());
+        format!(" ({})", plain.take(200).collect::<String>())
+    });
+    shown.unwrap_or_default()
+}

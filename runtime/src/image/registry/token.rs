@@ -1,0 +1,93 @@
+//! A bearer token from the service that a registry's challenge names (CRI-404).
+
+use reqwest::Url;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use serde::Deserialize;
+
+use super::auth::{self, Credentials, secret};
+use super::host::{Host, Trouble};
+use super::remote::Remote;
+
+/// Bytes of a token service's answer taken.
+const TOKEN_MAX: u64 = 256 << 10;
+const CLIENT_ID: &str = "cairn";
+
+impl Remote {
+    /// Asks the token service a challenge names.
+    pub(super) async fn token(
+        &self,
+        host: &Host,
+        realm: &str,
+        service: Option<String>,
+        scope: Option<String>,
+    ) -> Result<HeaderValue, Trouble> {
+        let url: Url = realm
+            .parse()
+            .map_err(|_| Trouble::Final(host.error("bad token realm")))?;
+        let secret_sent = host.credentials != Credentials::Anonymous;
+        if secret_sent && url.scheme() != "https" && host.is_secure() {
+            return Err(Trouble::Final(
+                host.error("asks for credentials over an unencrypted connection"),
+            ));
+        }
+        if secret_sent && !self.given.may_go_to(&url) {
+            let to = url.host_str().unwrap_or_default();
+            let port = url.port().map(|port| format!(":{port}"));
+            let why = format!(
+                "wants its credentials sent to {to}{}, which image.token_services does not name for {}",
+                port.unwrap_or_default(),
+                self.registry
+            );
+            return Err(Trouble::Final(host.error(&why)));
+        }
+        let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.repository));
+        let mut query = vec![("scope", scope)];
+        query.extend(service.map(|service| ("service", service)));
+        let request = match &host.credentials {
+            Credentials::Refresh(token) => {
+                query.push(("grant_type", "refresh_token".into()));
+                query.push(("client_id", CLIENT_ID.into()));
+                query.push(("refresh_token", token.clone()));
+                let mut form =
+                    Url::parse("form:").map_err(|_| Trouble::Final(host.error("form")))?;
+                form.query_pairs_mut().extend_pairs(&query);
+                let body = form.query().unwrap_or_default().to_owned();
+                let kind = "application/x-www-form-urlencoded";
+                host.http.post(url).header(CONTENT_TYPE, kind).body(body)
+            }
+            credentials => {
+                let mut authorization = HeaderMap::new();
+                if let Credentials::Basic { user, password } = credentials {
+                    query.push(("account", user.clone()));
+                    let basic = secret(&auth::basic(user, password));
+                    let empty = HeaderValue::from_static("");
+                    authorization.insert(AUTHORIZATION, basic.unwrap_or(empty));
+                }
+                let mut url = url;
+                url.query_pairs_mut().extend_pairs(&query);
+                host.http.get(url).headers(authorization)
+            }
+        };
+        let response = match tokio::time::timeout(self.stall, request.send()).await {
+            Err(_) => return Err(Trouble::Transient(host.stalled())),
+            Ok(Err(e)) => return Err(host.trouble(&e)),
+            Ok(Ok(response)) => self.check(host, "token", response).await?,
+        };
+        let (body, _) = self.document(host, response, TOKEN_MAX).await?;
+        let token = body.read(token_of).ok().flatten();
+        token.ok_or_else(|| Trouble::Final(host.error("the token service sent no token")))
+    }
+}
+
+/// `Authorization` by a token service's answer.
+pub fn token_of(answer: &[u8]) -> Option<HeaderValue> {
+    #[derive(Deserialize)]
+    struct Answer {
+        token: Option<String>,
+        access_token: Option<String>,
+    }
+    let answer: Answer = serde_json::from_slice(answer).ok()?;
+    let token = answer.token.or(answer.access_token);
+    let token = token.filter(|token| !token.is_empty())?;
+    secret(&format!("Bearer {token}"))
+}

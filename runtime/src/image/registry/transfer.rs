@@ -1,0 +1,158 @@
+//! A blob on its way from a registry: resumed where it stopped, moved to the next host when one
+//! fails (CRI-405, CRI-406). Digest and size are checked by whoever reads it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use reqwest::header::{HeaderMap, HeaderValue, RANGE};
+use reqwest::{Method, StatusCode};
+
+use super::host::{Host, Trouble};
+use super::pace::Paced;
+use super::remote::{Remote, TRIES, backoff};
+use crate::image::digest::Digest;
+use crate::image::ingest::{Opened, Source};
+use crate::image::manifest::Descriptor;
+use crate::image::pull_error::PullError;
+
+struct Body {
+    chunks: Paced,
+    /// Bytes had already.
+    skip: u64,
+}
+
+/// A blob on its way, over as many connections and hosts as it takes.
+struct Transfer {
+    remote: Arc<Remote>,
+    digest: Digest,
+    size: Option<u64>,
+    offset: u64,
+    /// Index of the host in use, and tries at it without a byte.
+    host: usize,
+    tries: u32,
+    body: Option<Body>,
+}
+
+impl Transfer {
+    async fn next(&mut self) -> Result<Option<Bytes>, PullError> {
+        loop {
+            if self.size.is_some_and(|size| self.offset >= size) {
+                return Ok(None);
+            }
+            let remote = self.remote.clone();
+            let Some(host) = remote.hosts.get(self.host) else {
+                return Err(PullError::Registry {
+                    host: remote.registry.clone(),
+                    why: format!("no host serves blob {}", self.digest),
+                });
+            };
+            match self.read(&remote, host).await {
+                Ok(chunk) => {
+                    self.tries = 0;
+                    self.offset += chunk.as_ref().map_or(0, |c| c.len() as u64);
+                    return Ok(chunk);
+                }
+                Err(trouble) => self.recover(host, trouble).await?,
+            }
+        }
+    }
+
+    async fn read(&mut self, remote: &Remote, host: &Host) -> Result<Option<Bytes>, Trouble> {
+        if !host.endpoint.pull {
+            return Err(Trouble::Final(host.error("lacks the pull capability")));
+        }
+        let body = match &mut self.body {
+            Some(body) => body,
+            none => none.insert(remote.open_at(host, &self.digest, self.offset).await?),
+        };
+        loop {
+            let mut chunk = match body.chunks.next(host).await? {
+                Some(chunk) => chunk,
+                None if self.size.is_none() => return Ok(None),
+                None => return Err(Trouble::Transient(host.error("ended the blob early"))),
+            };
+            let skip = body.skip.min(chunk.len() as u64);
+            body.skip -= skip;
+            let _ = chunk.split_to(usize::try_from(skip).unwrap_or(usize::MAX));
+            if !chunk.is_empty() {
+                return Ok(Some(chunk));
+            }
+        }
+    }
+
+    /// Waits and tries again, or goes to the next host; the last host's trouble is the answer.
+    async fn recover(&mut self, host: &Host, trouble: Trouble) -> Result<(), PullError> {
+        self.body = None;
+        self.tries += 1;
+        let (again, error) = match trouble {
+            Trouble::Transient(e) => (self.tries < TRIES && !e.is_unreachable(), e),
+            Trouble::Final(e) => (false, e),
+        };
+        tracing::debug!(host = host.endpoint.host, blob = %self.digest, again, "trouble: {error}");
+        if again {
+            tokio::time::sleep(backoff(self.tries)).await;
+            return Ok(());
+        }
+        self.host += 1;
+        self.tries = 0;
+        if self.host < self.remote.hosts.len() {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    }
+}
+
+/// A remote as a source of blobs.
+pub struct RemoteBlobs(pub Arc<Remote>);
+
+impl Source for RemoteBlobs {
+    type Error = PullError;
+
+    fn host(&self) -> &str {
+        self.0.first_host()
+    }
+
+    async fn open(&self, blob: &Descriptor) -> Opened<PullError> {
+        let digest = blob
+            .digest
+            .clone()
+            .ok_or_else(|| blob.fault("has no digest"))?;
+        let transfer = Transfer {
+            remote: self.0.clone(),
+            digest,
+            size: blob.size,
+            offset: 0,
+            host: 0,
+            tries: 0,
+            body: None,
+        };
+        let chunks = stream::try_unfold(transfer, async |mut transfer| {
+            Ok(transfer.next().await?.map(|chunk| (chunk, transfer)))
+        });
+        Ok(chunks.boxed())
+    }
+}
+
+impl Remote {
+    /// Opens a blob at `offset`; a host that does not know ranges sends all, and the beginning is
+    /// passed over.
+    async fn open_at(&self, host: &Host, digest: &Digest, offset: u64) -> Result<Body, Trouble> {
+        let mut headers = HeaderMap::new();
+        if offset > 0 {
+            // A number is always a valid header.
+            let range = HeaderValue::from_str(&format!("bytes={offset}-"));
+            headers.extend(range.ok().map(|range| (RANGE, range)));
+        }
+        let path = format!("blobs/{digest}");
+        let response = self.send(host, &Method::GET, &path, &headers).await?;
+        let skip = if response.status() == StatusCode::PARTIAL_CONTENT {
+            0
+        } else {
+            offset
+        };
+        let chunks = Paced::new(response, self.stall);
+        Ok(Body { chunks, skip })
+    }
+}

@@ -1,0 +1,99 @@
+//! What is damaged is set aside: out of the store's sight, so that the next pull fetches it. The images that it is of are
+//! not here until then; their good layers are kept for it until the store is opened next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::index::{Inner, Store};
+use super::record::ImageRecord;
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+
+/// Who needs a layer, so that it stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InTheWay {
+    /// Ids of the containers whose root it is in, and of the pods with an image volume that it is in.
+    Users(Vec<String>),
+    /// A pull, an import or another verification counts on it.
+    Work,
+    /// Some container's root cannot say what it is made of.
+    Unknown,
+}
+
+/// What came of setting layers aside: they are away, and these images with them; or nothing, as this layer is needed.
+pub type SetAside = Result<Vec<Arc<ImageRecord>>, (Digest, InTheWay)>;
+
+impl Store {
+    /// Takes layers away, each as it was found, and forgets the images that have one of them, which it gives: all of it,
+    /// or nothing where one is needed. Of a layer that is not there any more, or was made anew meanwhile, nothing is
+    /// taken.
+    pub fn set_aside(
+        self: &Arc<Self>,
+        found: &BTreeMap<Digest, Option<PathBuf>>,
+    ) -> Result<SetAside, Error> {
+        let mut taken = Vec::new();
+        let images: Vec<_> = {
+            let mut inner = self.lock();
+            for chain_id in found.keys() {
+                if let Some(in_the_way) = self.in_the_way(&inner, chain_id) {
+                    return Ok(Err((chain_id.clone(), in_the_way)));
+                }
+            }
+            let mut gone = BTreeSet::new();
+            for (chain_id, dir) in found {
+                let there = inner.layers.get(chain_id).map(|layer| layer.dir.clone());
+                if there != *dir {
+                    continue;
+                }
+                gone.insert(chain_id);
+                taken.extend(inner.layers.remove(chain_id).map(|layer| (chain_id, layer)));
+            }
+            let images = inner.images.values();
+            let has = |image: &&Arc<ImageRecord>| image.layers.iter().any(|id| gone.contains(id));
+            images.filter(has).cloned().collect()
+        };
+        for image in &images {
+            if let Err(error) = self.forget(&image.id) {
+                let mut inner = self.lock();
+                for (chain_id, layer) in taken {
+                    inner.layers.entry(chain_id.clone()).or_insert(layer);
+                }
+                return Err(error);
+            }
+        }
+        for (_, layer) in taken {
+            self.scratch.discard(&layer.dir);
+        }
+        Ok(Ok(images))
+    }
+
+    fn in_the_way(&self, inner: &Inner, chain_id: &Digest) -> Option<InTheWay> {
+        if self.is_frozen() {
+            return Some(InTheWay::Unknown);
+        }
+        let of_it = inner.uses.iter().filter(|(_, has)| has.contains(chain_id));
+        let mut users: Vec<_> = of_it.map(|(dir, _)| user(dir)).collect();
+        users.sort();
+        if !users.is_empty() {
+            return Some(InTheWay::Users(users));
+        }
+        inner.holds.contains_key(chain_id).then_some(InTheWay::Work)
+    }
+
+    /// Forgets an image whose layers the next pull of it will need.
+    pub fn forget(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
+        {
+            let mut inner = self.lock();
+            let layers = inner.images.get(id).map(|image| image.layers.clone());
+            inner.kept.extend(layers.unwrap_or_default());
+        }
+        self.remove(id)
+    }
+}
+
+/// `<id>` of `<id>/rootfs`, or of `<id>/<image>`.
+fn user(dir: &Path) -> String {
+    let id = dir.parent().and_then(Path::file_name);
+    id.unwrap_or(dir.as_os_str()).to_string_lossy().into_owned()
+}

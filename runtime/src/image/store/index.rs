@@ -1,0 +1,318 @@
+//! Image store: records and layers on disk, their index in memory, and who uses which layer
+//! (what is done with layers: `layers.rs`).
+//!
+//! ```text
+//! <root>/records/<id hex>.json     one image; a file here means all its layers are here (CRI-445)
+//! <root>/layers/<n>/fs             one layer's tree; layers/<n>/layer.json says which
+//! <root>/tmp/<n>/                  being made; swept when the store is opened
+//! <root>/trash/<n>                 being removed; swept when the store is opened
+//! ```
+//!
+//! A layer is *committed* by the rename of its directory into `layers/`; it goes when no image, use
+//! (container root or image volume), or hold (a pull in progress) names it. The one mutex guards
+//! memory only: no disk or network work is done under it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::layer_record::Layer;
+use super::record::{self, ImageRecord, Names};
+use super::recover::{drop_stolen_tags, load_layers, load_records, take_back};
+use super::scratch::Scratch;
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+use crate::image::fsutil;
+use crate::image::reference::Reference;
+use crate::image::spool::{Document, one_at_a_time};
+use crate::replace;
+
+/// Locks for the writing of records; two images seldom share one.
+const WRITERS: usize = 16;
+
+#[derive(Default)]
+pub(super) struct Inner {
+    pub images: HashMap<Digest, Arc<ImageRecord>>,
+    /// `name:tag` to the one image that has it.
+    tags: HashMap<String, Digest>,
+    pub layers: HashMap<Digest, Layer>,
+    /// Directory of a use to the chain ids it needs.
+    pub uses: HashMap<PathBuf, Vec<Digest>>,
+    /// Layers that work in progress counts on.
+    pub holds: HashMap<Digest, usize>,
+    /// Good layers of images that were set aside, for the pull that brings these back.
+    pub kept: HashSet<Digest>,
+    /// Images whose file could not be brought up to date.
+    behind: HashSet<Digest>,
+}
+
+pub struct Store {
+    root: PathBuf,
+    /// Valid between any two statements: a panic while it is held spoils nothing.
+    inner: Mutex<Inner>,
+    writers: [Mutex<()>; WRITERS],
+    /// One unpacks a layer, others wait for it.
+    pub(super) layer_locks: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    pub scratch: Arc<Scratch>,
+    /// Some record could not be read.
+    damaged: bool,
+    frozen: AtomicBool,
+}
+
+impl Store {
+    /// Opens, or makes, the store at `root`. The caller holds the lock that keeps others out.
+    pub fn open(root: &Path) -> Result<Arc<Self>, Error> {
+        for dir in ["records", "layers", "tmp", "trash", "empty"] {
+            let dir = root.join(dir);
+            fs::create_dir_all(&dir).map_err(Error::io("image store", "create", &dir))?;
+        }
+        take_back(root)?;
+        let (layers, last) = load_layers(root)?;
+        let (images, damaged) = load_records(root, &layers)?;
+        let mut inner = Inner {
+            layers,
+            ..Inner::default()
+        };
+        for image in images {
+            for tag in &image.repo_tags {
+                inner.tags.insert(tag.clone(), image.id.clone());
+            }
+            inner.images.insert(image.id.clone(), image);
+        }
+        drop_stolen_tags(&mut inner.images, &inner.tags);
+        let store = Arc::new(Self {
+            root: root.to_owned(),
+            inner: Mutex::new(inner),
+            writers: Default::default(),
+            layer_locks: Mutex::default(),
+            scratch: Arc::new(Scratch::new(root, last + 1)),
+            damaged: damaged > 0,
+            frozen: AtomicBool::new(false),
+        });
+        store.scratch.sweep()?;
+        if damaged > 0 {
+            tracing::warn!(
+                damaged,
+                "image records cannot be read; unused layers are kept meanwhile"
+            );
+        }
+        Ok(store)
+    }
+
+    /// Removes what no image and no use names. Called once, when the uses are known. While a record
+    /// cannot be read nothing is removed, so that whoever reads it finds its layers.
+    pub fn collect(self: &Arc<Self>) {
+        let all: Vec<_> = self.lock().layers.keys().cloned().collect();
+        if !self.damaged {
+            self.sweep(&all);
+        }
+    }
+
+    /// A container or volume uses layers and cannot say which: none goes until the next start.
+    pub fn freeze(&self) {
+        self.frozen.store(true, Ordering::Release);
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::Acquire)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    pub fn get(&self, id: &Digest) -> Option<Arc<ImageRecord>> {
+        self.lock().images.get(id).cloned()
+    }
+
+    pub fn by_tag(&self, tag: &str) -> Option<Arc<ImageRecord>> {
+        let inner = self.lock();
+        inner.images.get(inner.tags.get(tag)?).cloned()
+    }
+
+    /// The image that the reference names, by its digest if it has one.
+    pub fn named(&self, reference: &Reference) -> Option<Arc<ImageRecord>> {
+        match reference.repo_tag() {
+            Some(tag) => self.by_tag(&tag),
+            None => {
+                let mut all = self.list().into_iter();
+                all.find(|image| image.answers_to(reference))
+            }
+        }
+    }
+
+    /// All images, by id.
+    pub fn list(&self) -> Vec<Arc<ImageRecord>> {
+        let mut all: Vec<_> = self.lock().images.values().cloned().collect();
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all
+    }
+
+    /// Adds an image with its config, or names to one that is known. Tags move here from the image that
+    /// had them. On disk when this returns. The caller holds the image's layers.
+    pub fn put(
+        &self,
+        record: &ImageRecord,
+        config: Option<&Document>,
+        names: &Names,
+    ) -> Result<Arc<ImageRecord>, Error> {
+        crate::fault::point("image.record.write").map_err(Error::Task)?;
+        let (now, losers) = {
+            let mut inner = self.lock();
+            let known = inner.images.get(&record.id).cloned();
+            if known.is_none() && config.is_none() {
+                return Err(Error::NoImage(record.id.clone()));
+            }
+            let base = known.as_deref().unwrap_or(record);
+            let mut now = base.with_names(names);
+            now.pinned |= record.pinned;
+            let mut losers = HashSet::new();
+            for tag in &names.repo_tags {
+                let before = inner.tags.insert(tag.clone(), record.id.clone());
+                if let Some(id) = before.filter(|id| *id != record.id)
+                    && let Some(other) = inner.images.get_mut(&id)
+                {
+                    Arc::make_mut(other).repo_tags.retain(|t| t != tag);
+                    losers.insert(id);
+                }
+            }
+            let now = Arc::new(now);
+            inner.images.insert(record.id.clone(), now.clone());
+            for layer in &now.layers {
+                inner.kept.remove(layer);
+            }
+            (now, losers)
+        };
+        // A tag is taken from its old owner first: a crash between leaves no tag with two owners.
+        for id in losers {
+            self.flush(&id, None)?;
+        }
+        self.flush(&record.id, config)?;
+        Ok(now)
+    }
+
+    /// Marks an image as not to be collected by others (CRI-178).
+    pub fn pin(&self, id: &Digest) -> Result<(), Error> {
+        match self.lock().images.get_mut(id) {
+            Some(image) if !image.pinned => Arc::make_mut(image).pinned = true,
+            _ => return Ok(()),
+        }
+        self.flush(id, None)
+    }
+
+    /// Forgets an image under all its names (CRI-175); layers in use stay until the use ends.
+    pub fn remove(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
+        let gone = {
+            let mut inner = self.lock();
+            let gone = inner.images.remove(id);
+            inner.tags.retain(|_, owner| owner != id);
+            gone
+        };
+        let Some(gone) = gone else {
+            return Ok(());
+        };
+        let result = self.flush(id, None);
+        if result.is_err() {
+            // Still on disk, so still listed: the caller may try again.
+            let mut inner = self.lock();
+            for tag in &gone.repo_tags {
+                inner.tags.entry(tag.clone()).or_insert_with(|| id.clone());
+            }
+            inner.images.entry(id.clone()).or_insert(gone);
+            return result;
+        }
+        self.sweep(&gone.layers);
+        Ok(())
+    }
+
+    /// Reads of a record's file what it is when nobody writes it.
+    pub fn settled<T>(&self, id: &Digest, read: impl FnOnce() -> T) -> T {
+        let _writer = self.writer_of(id);
+        read()
+    }
+
+    /// Removes the record of an image that is on the disk alone.
+    pub fn remove_unknown(&self, id: &Digest) -> Result<(), Error> {
+        let _writer = self.writer_of(id);
+        match self.get(id) {
+            Some(_) => Ok(()),
+            None => {
+                let path = self.record_path(id);
+                fsutil::remove_durably(&path).map_err(Error::io("image record", "remove", &path))
+            }
+        }
+    }
+
+    fn writer_of(&self, id: &Digest) -> MutexGuard<'_, ()> {
+        let stripe = usize::from(id.hex().as_bytes()[0] ^ id.hex().as_bytes()[1]) % WRITERS;
+        self.writers[stripe].lock()
+    }
+
+    /// Brings the record's file to what memory says *now*. Several changes may end in one write, and
+    /// the last write always has the last word. Without `config` it is that of the file; where there is
+    /// no file, whoever adds the image again writes it.
+    fn flush(&self, id: &Digest, config: Option<&Document>) -> Result<(), Error> {
+        let _writer = self.writer_of(id);
+        let path = self.record_path(id);
+        let write = |record: &ImageRecord, config: &str| {
+            replace::file_durably(&path, &record.to_json(config))
+        };
+        let written = match (self.get(id), config) {
+            (None, _) => fsutil::remove_durably(&path),
+            (Some(record), Some(config)) => config
+                .read(|bytes| {
+                    let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+                    write(&record, text)
+                })
+                .flatten(),
+            (Some(record), None) => match with_config(&path, |config| write(&record, config)) {
+                Ok(Some(written)) => written,
+                Ok(None) => return Ok(()),
+                Err(e) => Err(e),
+            },
+        };
+        let mut inner = self.lock();
+        match &written {
+            Ok(()) => inner.behind.remove(id),
+            Err(_) => inner.behind.insert(id.clone()),
+        };
+        written.map_err(Error::io("image record", "write", &path))
+    }
+
+    /// The config of an image as it came. Blocking.
+    pub fn config_json(&self, id: &Digest) -> Result<Option<String>, Error> {
+        let path = self.record_path(id);
+        with_config(&path, str::to_owned).map_err(Error::io("image record", "read", &path))
+    }
+
+    pub fn record_path(&self, id: &Digest) -> PathBuf {
+        self.root.join("records").join(format!("{}.json", id.hex()))
+    }
+
+    /// Whether the image is on disk as it is in memory.
+    pub fn is_durable(&self, id: &Digest) -> bool {
+        !self.lock().behind.contains(id)
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+/// Shows the config in a record's file to `look`, if there is such a file.
+fn with_config<T: Send>(path: &Path, look: impl FnOnce(&str) -> T + Send) -> io::Result<Option<T>> {
+    one_at_a_time(|| {
+        let bytes = match fs::read(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        let config = record::config_json(&bytes).map_err(io::Error::other)?;
+        drop(bytes);
+        Ok(Some(look(&config)))
+    })
+}

@@ -1,0 +1,146 @@
+//! Recovery of a store when it is opened: layers, records, and the damage a crash or a disk did.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::layer_record::{Layer, LayerInfo, SCHEMA};
+use super::record::{BadRecord, ImageRecord};
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+
+/// A crash between two writes may leave a tag in two records: only its owner keeps it.
+pub fn drop_stolen_tags(
+    images: &mut HashMap<Digest, Arc<ImageRecord>>,
+    tags: &HashMap<String, Digest>,
+) {
+    for image in images.values_mut() {
+        let owns = |tag: &String| tags.get(tag) == Some(&image.id);
+        if !image.repo_tags.iter().all(owns) {
+            let mut next = (**image).clone();
+            next.repo_tags.retain(owns);
+            *image = Arc::new(next);
+        }
+    }
+}
+
+/// Before 0.2 a record that could not be read was moved to `aside/`.
+pub fn take_back(root: &Path) -> Result<(), Error> {
+    let aside = root.join("aside");
+    let failed = || Error::io("image records", "take back", &aside);
+    let entries = match fs::read_dir(&aside) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(failed())?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed())?;
+        let to = root.join("records").join(entry.file_name());
+        if !to.exists() {
+            fs::rename(entry.path(), &to).map_err(failed())?;
+        }
+    }
+    Ok(())
+}
+
+/// Committed layers, and the highest number used for a directory.
+pub fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> {
+    let dir = root.join("layers");
+    let failed = || Error::io("layers", "read", &dir);
+    let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse::<u64>().ok();
+    let mut layers = HashMap::new();
+    let mut last = 0;
+    for entry in fs::read_dir(&dir).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        let number = number(&entry);
+        last = last.max(number.unwrap_or(0));
+        let path = entry.path();
+        let info = fs::read(path.join("layer.json"))
+            .ok()
+            .and_then(|json| serde_json::from_slice::<LayerInfo>(&json).ok())
+            .filter(|info| info.schema == SCHEMA && number.is_some());
+        match info {
+            Some(info) => {
+                layers.insert(info.chain_id.clone(), Layer { dir: path, info });
+            }
+            None => tracing::warn!(dir = %path.display(), "not a layer of this version; ignored"),
+        }
+    }
+    for dir in ["tmp", "trash"] {
+        for entry in fs::read_dir(root.join(dir)).map_err(failed())?.flatten() {
+            last = last.max(number(&entry).unwrap_or(0));
+        }
+    }
+    Ok((layers, last))
+}
+
+/// Readable records whose layers are all there; the others stay where they are, for the version that wrote them.
+pub fn load_records(
+    root: &Path,
+    layers: &HashMap<Digest, Layer>,
+) -> Result<(Vec<Arc<ImageRecord>>, usize), Error> {
+    let mut images = Vec::new();
+    let mut damaged = 0;
+    for path in in_records(root)? {
+        let path = path?;
+        if path.extension() != Some(OsStr::new("json")) {
+            // A write that never came to its rename.
+            let _ = fs::remove_file(&path);
+            continue;
+        }
+        match read_record(&path, layers) {
+            Ok(record) => images.push(Arc::new(record)),
+            Err(why) => {
+                damaged += 1;
+                tracing::error!(record = %path.display(), "image record skipped: {why}");
+            }
+        }
+    }
+    Ok((images, damaged))
+}
+
+/// The files in the directory of records.
+fn in_records(root: &Path) -> Result<impl Iterator<Item = Result<PathBuf, Error>>, Error> {
+    let dir = root.join("records");
+    let failed = Error::io("image records", "read", &dir);
+    let entries = fs::read_dir(&dir).map_err(&failed)?;
+    Ok(entries.map(move |entry| Ok(entry.map_err(&failed)?.path())))
+}
+
+fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageRecord, String> {
+    let record = read_one(path)?;
+    match record.layers.iter().find(|l| !layers.contains_key(*l)) {
+        Some(missing) => Err(format!("layer {missing} is missing")),
+        None => Ok(record),
+    }
+}
+
+/// The record in this file; the error says why it cannot be believed.
+pub fn read_one(path: &Path) -> Result<ImageRecord, String> {
+    let bytes = fs::read(path).map_err(|e| e.to_string())?;
+    let record = ImageRecord::from_json(&bytes).map_err(|e| e.to_string())?;
+    if path.file_stem() != Some(OsStr::new(record.id.hex())) {
+        return Err(format!("its name does not match image {}", record.id));
+    }
+    Ok(record)
+}
+
+/// Whether it is the record of another version of this program, and so no damage.
+pub fn is_of_another_version(path: &Path) -> bool {
+    let bytes = fs::read(path).unwrap_or_default();
+    matches!(ImageRecord::from_json(&bytes), Err(BadRecord::Schema(_)))
+}
+
+/// The images that have a record on the disk, whatever is in it.
+pub fn ids_on_disk(root: &Path) -> Result<Vec<Digest>, Error> {
+    let mut ids = Vec::new();
+    for path in in_records(root)? {
+        let path = path?;
+        let stem = path.file_stem().and_then(OsStr::to_str);
+        if path.extension() == Some(OsStr::new("json")) {
+            ids.extend(stem.and_then(|hex| Digest::from_hex(hex).ok()));
+        }
+    }
+    Ok(ids)
+}

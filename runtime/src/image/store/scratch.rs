@@ -1,0 +1,121 @@
+//! What the image store does not have yet, or not any more: directories under `tmp/` and `trash/`, by numbers that no
+//! other has had. Of neither anything counts when the store is opened next.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::image::error::Error;
+use crate::remove::remove_tree_at;
+
+pub struct Scratch {
+    root: PathBuf,
+    next: AtomicU64,
+}
+
+/// A directory under `tmp/`, removed when dropped unless it was renamed away.
+pub struct TempDir {
+    scratch: Arc<Scratch>,
+    pub path: PathBuf,
+}
+
+impl Scratch {
+    /// Below the store's `root`, with numbers from `next` on.
+    pub fn new(root: &Path, next: u64) -> Self {
+        Self {
+            root: root.to_owned(),
+            next: AtomicU64::new(next),
+        }
+    }
+
+    /// Moves a directory out of sight now and removes it in the background (CRI-454).
+    pub fn discard(&self, dir: &Path) {
+        let trash = self.fresh("trash");
+        if let Err(e) = fs::rename(dir, &trash) {
+            let removed = match e.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                // Image volumes may be elsewhere; little is in them.
+                io::ErrorKind::CrossesDevices => remove_tree_at(dir),
+                _ => Err(e),
+            };
+            if let Err(e) = removed {
+                tracing::warn!(dir = %dir.display(), "cannot discard: {e}");
+            }
+            return;
+        }
+        remove_in_background(trash);
+    }
+
+    pub fn temp_dir(self: &Arc<Self>) -> Result<TempDir, Error> {
+        let path = self.fresh("tmp");
+        fs::create_dir(&path).map_err(Error::io("image store", "create", &path))?;
+        Ok(TempDir {
+            scratch: self.clone(),
+            path,
+        })
+    }
+
+    /// A name not used before in this directory.
+    pub fn fresh(&self, dir: &str) -> PathBuf {
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        self.root.join(dir).join(n.to_string())
+    }
+
+    /// For files that are gone when they are closed, or when the store is opened next.
+    pub fn tmp(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
+    /// What a crash left: goes on with removals that it cut short, and removes what it left half made.
+    pub fn sweep(&self) -> Result<(), Error> {
+        for entry in self.entries("trash")? {
+            remove_in_background(entry.path());
+        }
+        for entry in self.entries("tmp")? {
+            self.discard(&entry.path());
+        }
+        Ok(())
+    }
+
+    fn entries(&self, dir: &str) -> Result<Vec<fs::DirEntry>, Error> {
+        let dir = self.root.join(dir);
+        let entries = fs::read_dir(&dir).map_err(Error::io("image store", "sweep", &dir))?;
+        Ok(entries.flatten().collect())
+    }
+}
+
+const TRASH_AGAIN: Duration = Duration::from_secs(1);
+const TRASH_SELDOM: Duration = Duration::from_secs(300);
+
+/// What cannot be removed now (no descriptor left, a disk's error) is tried again, ever more seldom.
+fn remove_in_background(path: PathBuf) {
+    let remove = move || {
+        let removed = remove_tree_at(&path);
+        if let Err(e) = &removed {
+            tracing::warn!(dir = %path.display(), "cannot empty the trash: {e}");
+        }
+        removed.is_ok()
+    };
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        remove();
+        return;
+    };
+    runtime.spawn(async move {
+        let mut pause = TRASH_AGAIN;
+        while !matches!(tokio::task::spawn_blocking(remove.clone()).await, Ok(true)) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(TRASH_SELDOM);
+        }
+    });
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if self.path.exists() {
+            self.scratch.discard(&self.path);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What there is to know of one entry of a layer's tree, by its directory's descriptor and its name. Nothing is followed,
+//! and nothing but a regular file is opened.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use super::sum;
+use crate::image::fsutil::{self, filled, is};
+
+/// Of one entry. The time is not in it: nobody's program fails for that.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Type and permissions.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Bytes of a file or of a symlink's target; the number of a device; else 0.
+    pub size: u64,
+    /// Sum of the target or, unless that was left to the caller, of the content.
+    pub content: u32,
+    /// Sum of its extended attributes; 0 for none.
+    pub attributes: u32,
+}
+
+impl Facts {
+    /// Of an entry that `stat` was just told of, but for a file's content.
+    pub fn look(dir: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> io::Result<Self> {
+        let mut facts = Self {
+            mode: stat.st_mode,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            attributes: attributes(dir, name)?,
+            ..Self::default()
+        };
+        match facts.kind() {
+            FileType::RegularFile => facts.size = stat.st_size.unsigned_abs(),
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
+                facts.size = target.as_bytes().len() as u64;
+                facts.content = sum::of(target.as_bytes());
+            }
+            FileType::CharacterDevice | FileType::BlockDevice => facts.size = stat.st_rdev,
+            _ => {}
+        }
+        Ok(facts)
+    }
+
+    pub fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind() == FileType::Directory
+    }
+
+    /// Whether it has bytes that take a read to know.
+    pub fn has_content(&self) -> bool {
+        self.kind() == FileType::RegularFile && self.size > 0
+    }
+
+    /// In what it differs from `want`, the content of files aside; in one line.
+    pub fn differs(&self, want: &Facts) -> Option<String> {
+        if self.kind() != want.kind() {
+            let (is, was) = (kind(self.kind()), kind(want.kind()));
+            return Some(format!("is a {is}, and was a {was}"));
+        }
+        let is_link = self.kind() == FileType::Symlink;
+        if is_link && (self.size, self.content) != (want.size, want.content) {
+            return Some("points elsewhere than it did".to_owned());
+        }
+        if self.kind() == FileType::RegularFile && self.size != want.size {
+            return Some(format!("has {} bytes of {}", self.size, want.size));
+        }
+        if self.size != want.size {
+            return Some("is another device than it was".to_owned());
+        }
+        let owner = |facts: &Facts| format!("{}:{}", facts.uid, facts.gid);
+        let (is, was) = (owner(self), owner(want));
+        if is != was {
+            return Some(format!("belongs to {is}, and did to {was}"));
+        }
+        if self.mode != want.mode {
+            let (is, was) = (self.mode & 0o7777, want.mode & 0o7777);
+            return Some(format!("has mode {is:o}, and had {was:o}"));
+        }
+        let differ = self.attributes != want.attributes;
+        differ.then(|| "has other extended attributes than it had".to_owned())
+    }
+}
+
+fn kind(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::Fifo => "fifo",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        _ => "socket",
+    }
+}
+
+/// The sum of what hangs at an entry, in the order of the names. Labels (`security.*`) are the host's, but for
+/// capabilities.
+fn attributes(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u32> {
+    // No call takes a directory's descriptor and a name; this path leads there, and the name is not followed.
+    let shown = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
+    let path: PathBuf = shown.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
+    let all = match filled(|buffer| rustix::fs::llistxattr(&path, buffer)) {
+        Err(Errno::OPNOTSUPP) => return Ok(0),
+        other => other?,
+    };
+    let mut names: Vec<&[u8]> = all.split(|byte| *byte == 0).collect();
+    names.retain(|name| {
+        !name.is_empty() && (!name.starts_with(b"security.") || *name == b"security.capability")
+    });
+    names.sort_unstable();
+    let mut summed = Vec::new();
+    for name in names {
+        let value = filled(|buffer| rustix::fs::lgetxattr(&path, name, buffer))?;
+        summed.extend_from_slice(name);
+        summed.push(0);
+        summed.extend_from_slice(&(value.len() as u64).to_le_bytes());
+        summed.extend_from_slice(&value);
+    }
+    Ok(match summed.is_empty() {
+        true => 0,
+        false => sum::of(&summed),
+    })
+}
+
+/// The directory at `path` below `root`, however long the path is; empty is the root. No link is followed, and no mount
+/// entered.
+pub fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+    const AT_ONCE: usize = 4000;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let mut here = rustix::fs::openat2(root, ".", flags, Mode::empty(), resolve)?;
+    let mut rest = path;
+    while !rest.is_empty() {
+        let cut = match rest.len() {
+            0..=AT_ONCE => rest.len(),
+            _ => rest[..AT_ONCE]
+                .iter()
+                .rposition(|byte| *byte == b'/')
+                .unwrap_or(rest.len()),
+        };
+        here = rustix::fs::openat2(&here, &rest[..cut], flags, Mode::empty(), resolve)?;
+        rest = rest.get(cut + 1..).unwrap_or_default();
+    }
+    Ok(here)
+}
+
+/// A regular file, opened without waiting for anything; what has become something else meanwhile is an error.
+pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
+    let file = fsutil::open_file(dir, name)?;
+    match is(&rustix::fs::fstat(&file)?, FileType::RegularFile) {
+        true => Ok(file),
+        false => Err(io::Error::other("is no regular file any more")),
+    }
+}

@@ -1,0 +1,220 @@
+//! `cairn image verify`: what the store holds, held against what it should be; and the way for the next pull to mend it.
+//!
+//! ```text
+//! records/<id>.json   its config has the digest that the id says
+//! layers/<n>          the tree has what its inventory says (compare.rs), once for all images that have the layer
+//! ```
+//!
+//! Reads what the disk has, at the speed of the disk, on the one thread of the caller.
+
+pub mod compare;
+mod entry_facts;
+pub mod inventory;
+pub mod sum;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::image::digest::Digest;
+use crate::image::error::Error;
+use crate::image::images::Images;
+use crate::image::store::aside::InTheWay;
+use crate::image::store::index::Store;
+use crate::image::store::record::ImageRecord;
+use crate::image::store::recover::{ids_on_disk, is_of_another_version, read_one};
+use compare::{Found, Watch, compare};
+
+/// Damages of an image that are told; the rest is counted.
+const TOLD_MAX: usize = 100;
+
+/// Digits of an id that are enough to mean one.
+const SHORTEST: usize = 4;
+
+/// What was found of an image.
+#[derive(Debug)]
+pub struct Verified {
+    pub id: Digest,
+    /// Its tags, or else what it was pulled by.
+    pub names: Vec<String>,
+    pub layers: usize,
+    /// Entries of its layers that were looked at.
+    pub entries: u64,
+    /// Layers that nothing is known of that they could be held against.
+    pub unknown: usize,
+    pub damages: Vec<Damage>,
+    /// Damages that are not among those.
+    pub untold: u64,
+    /// The layers that are damaged, and where each was looked at; none for one that is missing.
+    damaged: BTreeMap<Digest, Option<PathBuf>>,
+}
+
+#[derive(Debug)]
+pub struct Damage {
+    /// The layer's chain id; none for the image's record.
+    pub layer: Option<Digest>,
+    /// In the layer; empty for the layer or the record itself.
+    pub path: String,
+    pub why: String,
+}
+
+impl Verified {
+    fn damage(&mut self, layer: Option<&Digest>, path: &str, why: String) {
+        // At least one of each layer is told.
+        let is_more = self.damages.last().map(|last| last.layer.as_ref()) == Some(layer);
+        if is_more && self.damages.len() >= TOLD_MAX {
+            self.untold += 1;
+            return;
+        }
+        self.damages.push(Damage {
+            layer: layer.cloned(),
+            path: path.to_owned(),
+            why,
+        });
+    }
+}
+
+/// A layer that was looked at already; none: it cannot be verified.
+type Seen = HashMap<Digest, Option<Arc<Found>>>;
+
+impl Images {
+    /// Verifies these images, or all, and tells of each. Ends early where the watch is over. Blocking.
+    pub fn verify(
+        &self,
+        ids: &[Digest],
+        watch: &Watch,
+        tell: &mut dyn FnMut(Verified),
+    ) -> Result<(), Error> {
+        let store = &self.0.store;
+        let records = records(store, ids)?;
+        let all = records.values().flatten().flat_map(|r| &r.layers);
+        let once: BTreeSet<_> = all.cloned().collect();
+        let once: Vec<_> = once.into_iter().collect();
+        watch.progress.expect(store.usage_of(&once).0);
+        let mut seen = Seen::new();
+        for (id, record) in records {
+            let verified = image(store, &id, record.as_deref(), &mut seen, watch);
+            if (watch.is_over)() {
+                return Ok(());
+            }
+            if let Some(verified) = verified {
+                tell(verified);
+            }
+        }
+        Ok(())
+    }
+
+    /// The image of this name or id, or of the beginning of one, also where its record cannot be read.
+    pub fn resolve_damaged(&self, text: &str) -> Result<Option<Digest>, Error> {
+        if let Some(image) = self.resolve(text)? {
+            return Ok(Some(image.id.clone()));
+        }
+        let hex = text.strip_prefix("sha256:").unwrap_or(text);
+        let mut ids = ids_on_disk(self.0.store.root())?;
+        ids.retain(|id| hex.len() >= SHORTEST && id.hex().starts_with(hex));
+        Ok(ids.pop().filter(|_| ids.is_empty()))
+    }
+
+    /// Sets aside what is damaged, so that the next pull fetches it: the images are not here until then.
+    /// Gives the names of other images that go with it, or who is in the way, of which layer. Blocking.
+    pub fn set_aside(
+        &self,
+        found: &Verified,
+    ) -> Result<Result<Vec<String>, (Digest, InTheWay)>, Error> {
+        let store = &self.0.store;
+        let images = match store.set_aside(&found.damaged)? {
+            Ok(images) => images,
+            Err(needed) => return Ok(Err(needed)),
+        };
+        let others = images.iter().filter(|image| image.id != found.id);
+        let others = others.flat_map(|image| names(image)).collect();
+        let is_known = store.get(&found.id).is_some();
+        if is_known && read_one(&store.record_path(&found.id)).is_err() {
+            store.forget(&found.id)?;
+        } else if !is_known && !is_of_another_version(&store.record_path(&found.id)) {
+            // The store has not taken it in, for what is wrong with it.
+            store.remove_unknown(&found.id)?;
+        }
+        Ok(Ok(others))
+    }
+}
+
+/// Images by id, those of memory and those of the disk; none for one whose record cannot be read.
+fn records(
+    store: &Store,
+    ids: &[Digest],
+) -> Result<BTreeMap<Digest, Option<Arc<ImageRecord>>>, Error> {
+    let mut records = BTreeMap::new();
+    for image in store.list() {
+        if ids.is_empty() || ids.contains(&image.id) {
+            records.insert(image.id.clone(), Some(image));
+        }
+    }
+    for id in ids_on_disk(store.root())? {
+        if ids.is_empty() || ids.contains(&id) {
+            let read = |id: &Digest| read_one(&store.record_path(id)).ok().map(Arc::new);
+            records.entry(id).or_insert_with_key(read);
+        }
+    }
+    Ok(records)
+}
+
+/// None if the image was removed meanwhile.
+fn image(
+    store: &Arc<Store>,
+    id: &Digest,
+    record: Option<&ImageRecord>,
+    seen: &mut Seen,
+    watch: &Watch,
+) -> Option<Verified> {
+    let is_known = || store.get(id).is_some();
+    let layers = record.map_or(&[][..], |record| &record.layers[..]);
+    // What only the disk has is held by nobody, and by this not let go of either.
+    let _hold = is_known().then(|| store.hold(layers));
+    let mut verified = Verified {
+        id: id.clone(),
+        names: record.map_or_else(Vec::new, names),
+        layers: layers.len(),
+        entries: 0,
+        unknown: 0,
+        damages: Vec::new(),
+        untold: 0,
+        damaged: BTreeMap::new(),
+    };
+    if let Err(why) = store.settled(id, || read_one(&store.record_path(id))) {
+        verified.damage(None, "", format!("its record: {why}"));
+    }
+    for chain_id in layers {
+        let Some(layer) = store.layer(chain_id) else {
+            verified.damage(Some(chain_id), "", "is missing".to_owned());
+            verified.damaged.insert(chain_id.clone(), None);
+            continue;
+        };
+        let found = seen.entry(chain_id.clone()).or_insert_with(|| {
+            let tree = layer.info.tree.as_ref();
+            tree.map(|digest| Arc::new(compare(&layer.dir, digest, watch)))
+        });
+        let Some(found) = found else {
+            verified.unknown += 1;
+            continue;
+        };
+        if !found.damages.is_empty() {
+            verified
+                .damaged
+                .insert(chain_id.clone(), Some(layer.dir.clone()));
+        }
+        for (path, why) in &found.damages {
+            verified.damage(Some(chain_id), path, why.clone());
+        }
+        verified.entries += found.entries;
+        verified.untold += found.untold;
+    }
+    (is_known() || store.record_path(id).exists()).then_some(verified)
+}
+
+fn names(record: &ImageRecord) -> Vec<String> {
+    match record.repo_tags.is_empty() {
+        true => record.repo_digests.clone(),
+        false => record.repo_tags.clone(),
+    }
+}

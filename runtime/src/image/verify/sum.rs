@@ -1,0 +1,173 @@
+//! Sums of files' contents, by which `verify` finds what a disk did to them.
+//!
+//! A CRC of all pages that are not zero, each run of them with its place: a hole and zeros are the same, and a file of a terabyte
+//! that is all hole is summed up at once. It is no proof against somebody who writes into the store: who can do that can
+//! write sums, too. The digests that a registry's word is held against are taken of what is transferred.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+
+use crc32fast::Hasher;
+use rustix::fs::Advice;
+
+use crate::image::fsutil::data_from;
+
+const PAGE: usize = 4096;
+/// Read at a time.
+const CHUNK: usize = 128 << 10;
+
+/// A sum that is being made. A file without content has 0.
+#[derive(Default)]
+pub struct Sum {
+    crc: Hasher,
+    at: u64,
+    /// The page before was not zero: its place tells this one's.
+    goes_on: bool,
+}
+
+impl Sum {
+    /// The next bytes: whole pages, but for the last ones.
+    pub fn add(&mut self, bytes: &[u8]) {
+        let is_zero = |page: &&[u8]| page.iter().all(|byte| *byte == 0);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let zeros: usize = rest.chunks(PAGE).take_while(is_zero).map(<[u8]>::len).sum();
+            if zeros > 0 {
+                self.skip(zeros as u64);
+                rest = &rest[zeros..];
+                continue;
+            }
+            let pages = rest.chunks(PAGE).take_while(|page| !is_zero(page));
+            let length = pages.map(<[u8]>::len).sum();
+            if !self.goes_on {
+                self.crc.update(&self.at.to_le_bytes());
+            }
+            self.crc.update(&rest[..length]);
+            self.at += length as u64;
+            self.goes_on = true;
+            rest = &rest[length..];
+        }
+    }
+
+    /// As many zeros, whole pages of them but for the last ones.
+    pub fn skip(&mut self, zeros: u64) {
+        self.at += zeros;
+        self.goes_on &= zeros == 0;
+    }
+
+    pub fn finish(&self) -> u32 {
+        self.crc.clone().finalize()
+    }
+}
+
+/// The sum of bytes that are no file's.
+pub fn of(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
+}
+
+/// The sum of a file of `size` bytes, as the disk has it: what memory has of it is dropped before, and after, where that
+/// is possible. `read` is told of each piece, and may end it by an error.
+pub fn of_file(
+    file: &File,
+    size: u64,
+    read: &mut dyn FnMut(usize) -> io::Result<()>,
+) -> io::Result<u32> {
+    let forget = || {
+        // A file system that does not know this gives what it has.
+        let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+    };
+    forget();
+    let mut sum = Sum::default();
+    let mut buffer = vec![0; CHUNK];
+    let mut at = 0;
+    while let Some((start, end)) = data_from(file, at, size)? {
+        // What is no hole may begin or end within a page: of a file system with smaller blocks.
+        let start = start - start % PAGE as u64;
+        let end = end.next_multiple_of(PAGE as u64).min(size);
+        sum.skip(start - at);
+        let mut file = file;
+        file.seek(io::SeekFrom::Start(start))?;
+        at = start;
+        while at < end {
+            let want = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
+            file.read_exact(&mut buffer[..want])?;
+            sum.add(&buffer[..want]);
+            at += want as u64;
+            read(want)?;
+        }
+    }
+    forget();
+    Ok(sum.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn in_file(write: impl FnOnce(&mut File), size: u64) -> u32 {
+        let mut file = tempfile::tempfile().unwrap();
+        write(&mut file);
+        file.set_len(size).unwrap();
+        of_file(&file, size, &mut |_| Ok(())).unwrap()
+    }
+
+    #[test]
+    fn holes_and_zeros_are_the_same_and_pieces_of_any_number_of_pages_too() {
+        let mut content = vec![0; 3 * CHUNK + 777];
+        content[5] = 1;
+        content[CHUNK + PAGE - 1] = 2;
+        content[3 * CHUNK + 776] = 3;
+        let size = content.len() as u64;
+        let written = in_file(|file| file.write_all(&content).unwrap(), size);
+        let with_holes = in_file(
+            |file| {
+                for at in [5, CHUNK + PAGE - 1, 3 * CHUNK + 776] {
+                    file.seek(io::SeekFrom::Start(at as u64)).unwrap();
+                    file.write_all(&content[at..=at]).unwrap();
+                }
+            },
+            size,
+        );
+        assert_eq!(written, with_holes);
+        for pages in [1, 7, 32] {
+            let mut sum = Sum::default();
+            for piece in content.chunks(pages * PAGE) {
+                match piece.iter().all(|byte| *byte == 0) {
+                    true => sum.skip(piece.len() as u64),
+                    false => sum.add(piece),
+                }
+            }
+            assert_eq!(sum.finish(), written, "{pages}");
+        }
+    }
+
+    #[test]
+    fn a_bit_a_place_and_a_lost_page_change_it() {
+        let content: Vec<u8> = (0..3 * PAGE).map(|n| (n % 251) as u8).collect();
+        let sum = |content: &[u8]| in_file(|f| f.write_all(content).unwrap(), 3 * PAGE as u64);
+        let good = sum(&content);
+        let mut flipped = content.clone();
+        flipped[PAGE + 9] ^= 4;
+        assert_ne!(sum(&flipped), good);
+        let mut moved = content.clone();
+        moved.rotate_left(PAGE);
+        assert_ne!(sum(&moved), good);
+        let mut lost = content.clone();
+        lost[PAGE..2 * PAGE].fill(0);
+        assert_ne!(sum(&lost), good);
+    }
+
+    #[test]
+    fn a_file_of_a_terabyte_of_nothing_is_summed_up_at_once() {
+        let mut pieces = 0;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 40).unwrap();
+        let sum = of_file(&file, 1 << 40, &mut |_| {
+            pieces += 1;
+            Ok(())
+        });
+        assert_eq!((sum.unwrap(), pieces), (0, 0));
+    }
+}
