@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use cairn_monitor::cgroup::{self, Cgroups};
+use cairn_monitor::cgroup::{self, Cgroups, gone};
 use cairn_monitor::codec::VERSION;
 use cairn_monitor::record::{CTL, Exit, Launch};
 use cairn_monitor::sys::{self, Status};
@@ -17,7 +17,7 @@ use cairn_monitor::wire::{Event, Phase};
 use crate::create::Creation;
 use crate::output::Output;
 use crate::peer::Peer;
-use crate::purge::{gone, purge};
+use crate::purge::purge;
 use crate::session::Exec;
 use crate::target::Target;
 
