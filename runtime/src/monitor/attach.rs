@@ -3,7 +3,7 @@
 use cairn_monitor::wire::{Event, Request};
 
 use super::client::{ANSWER, Monitor};
-use super::error::MonitorError;
+use super::error::{MonitorError, Why};
 use super::stream::{StreamIn, StreamOut, Taken};
 
 /// Which streams an attach session wants.
@@ -48,7 +48,7 @@ impl Monitor {
         };
         if fds.len() < streams.count() {
             let _detached = self.detach(attach_id).await;
-            return Err(self.no_descriptors(step));
+            return Err(self.failed(step, Why::Descriptors));
         }
         let taken =
             Taken::new(streams, fds).map_err(|e| MonitorError::file(step, self.dir(), e))?;

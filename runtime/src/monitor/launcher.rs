@@ -21,7 +21,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::client::{Ending, Monitor};
-use super::error::MonitorError;
+use super::error::{MonitorError, Why};
 use super::helpers::{self, CREATE, MONITOR};
 use crate::{detached, inherited, replace};
 
@@ -157,7 +157,7 @@ impl Launcher {
             },
             // Not started: it undoes itself as soon as this connection ends.
             Ok(_) => Ok(Reattached::Lost),
-            Err(MonitorError::Lost { .. }) => {
+            Err(MonitorError::Container { why: Why::Lost, .. }) => {
                 Ok(exit.map_or(Reattached::Lost, |e| Reattached::Exited(e, None)))
             }
             Err(other) => Err(other),
