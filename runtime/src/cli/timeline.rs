@@ -247,12 +247,7 @@ impl Timeline {
     }
 
     fn paint(&self, tint: Tint, text: &str, out: &mut String) {
-        let code = tint.code();
-        let _ = if self.color && !code.is_empty() {
-            write!(out, "\x1b[{code}m{text}\x1b[0m")
-        } else {
-            write!(out, "{text}")
-        };
+        out.push_str(&tint.paint(text, self.color));
     }
 }
 
