@@ -26,23 +26,13 @@ pub struct AttachSession {
 impl Monitor {
     /// Joins the container's streams (CRI-142, 255).
     pub async fn attach(&self, spec: AttachSpec) -> Result<AttachSession, MonitorError> {
-        let AttachSpec {
-            stdin,
-            stdout,
-            stderr,
-        } = spec;
         let step = "attach";
-        let (event, fds) = self
-            .ask(
-                step,
-                Request::Attach {
-                    stdin,
-                    stdout,
-                    stderr,
-                },
-                ANSWER,
-            )
-            .await?;
+        let request = Request::Attach {
+            stdin: spec.stdin,
+            stdout: spec.stdout,
+            stderr: spec.stderr,
+        };
+        let (event, fds) = self.ask(step, request, ANSWER).await?;
         let Event::Attached { attach_id, streams } = event else {
             return Err(self.unexpected(step, event));
         };

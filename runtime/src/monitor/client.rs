@@ -189,11 +189,11 @@ impl Monitor {
         self.done("delete", Request::Delete, ANSWER).await
     }
 
-    pub(super) async fn create(&self) -> Result<(i32, u64), MonitorError> {
+    pub(super) async fn create(&self) -> Result<(), MonitorError> {
         match self.ask("create", Request::Create, START).await? {
             (Event::Created { pid, start_time }, _) => {
                 self.inner.shared.init.send_replace((pid, start_time));
-                Ok((pid, start_time))
+                Ok(())
             }
             (event, _) => Err(self.unexpected("create", event)),
         }

@@ -59,13 +59,6 @@ pub struct LaunchSpec {
     pub join: Option<Join>,
 }
 
-/// A container made and not yet started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Launched {
-    pub pid: i32,
-    pub start_time: u64,
-}
-
 /// State that a restarted daemon finds in a container's directory.
 pub enum Reattached {
     /// Started and, as far as the monitor knows, alive.
@@ -103,7 +96,7 @@ impl Launcher {
 
     /// Monitor, `cairn-create`, init: a container whose program waits for [`Monitor::start`]. On failure the monitor
     /// undoes what it did; directory and cgroups are the caller's.
-    pub async fn launch(&self, spec: LaunchSpec) -> Result<(Monitor, Launched)> {
+    pub async fn launch(&self, spec: LaunchSpec) -> Result<Monitor> {
         let (id, dir) = (spec.id.clone(), spec.dir.clone());
         self.write_files(spec)?;
         let (ours, theirs) =
@@ -127,7 +120,7 @@ impl Launcher {
         let ended = tokio::spawn(async move { child.wait().await });
         let (monitor, _) = Monitor::connect(id, dir, ours).await?;
         match monitor.create().await {
-            Ok((pid, start_time)) => Ok((monitor, Launched { pid, start_time })),
+            Ok(()) => Ok(monitor),
             Err(error) => {
                 drop(monitor);
                 // It cleans up and ends, now that nobody is connected.
