@@ -12,7 +12,7 @@
 //! characters, and lines are folded at the width that is asked for.
 
 use super::text::{clean, date, duration, fold, pad};
-use super::words::{Tint, action_text, call, life_text, of, plugin_answer, since, who};
+use super::words::{Tint, action_text, call, life_text, of, plugin_answer, point_text, since, who};
 use crate::trace::{Event, What};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -180,12 +180,7 @@ impl Timeline {
     }
 
     fn point(&mut self, event: &Event, point: &str, hook: &str, out: &mut String) {
-        let id = if point.is_empty() {
-            String::new()
-        } else {
-            format!("{point} ")
-        };
-        let text = format!("{id}{hook}{}", of(event));
+        let text = point_text(point, hook, event);
         self.entry(event, '◆', Tint::Point, text, out);
         self.point = Some((hook.to_owned(), event.subject.container.clone(), 0));
     }

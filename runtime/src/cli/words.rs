@@ -211,6 +211,12 @@ pub fn call(event: &Event) -> String {
     format!("{}{}", event.subject.call, of(event))
 }
 
+/// `C-04 CreateContainer app`; an event that is no contract point has no id.
+pub fn point_text(point: &str, hook: &str, event: &Event) -> String {
+    let space = if point.is_empty() { "" } else { " " };
+    format!("{point}{space}{hook}{}", of(event))
+}
+
 /// ` app`, the container behind a call or a point.
 pub fn of(event: &Event) -> String {
     match event.subject.container_name.as_str() {
