@@ -1,8 +1,23 @@
 use std::error::Error;
 
+/// Commands print these as JSON, by the names of their fields.
+const PRINTED: [&str; 7] = [
+    "Plugin",
+    "HeldObject",
+    "Directory",
+    "PodNetwork",
+    "HostPort",
+    "CheckedNetwork",
+    "CollectedNetwork",
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=cairn.proto");
     let descriptors = protox::compile(["cairn.proto"], ["."])?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    let build = tonic_prost_build::configure();
+    let build = PRINTED.iter().fold(build, |build, message| {
+        build.message_attribute(message, "#[derive(serde::Serialize)]")
+    });
+    build.compile_fds(descriptors)?;
     Ok(())
 }

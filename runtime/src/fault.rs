@@ -8,18 +8,30 @@
 #[error("{0}")]
 pub struct Fired(String);
 
+/// What an armed point does.
+#[derive(Clone, Copy, PartialEq)]
+#[cfg_attr(not(feature = "fault"), expect(dead_code, reason = "none is armed"))]
+enum Act {
+    Error,
+    Hang,
+    Abort,
+}
+
+#[cfg(not(feature = "fault"))]
+fn fires(_: &str) -> Option<Act> {
+    None
+}
+
+#[cfg(feature = "fault")]
+use armed::fires;
+
 #[cfg(feature = "fault")]
 mod armed {
     use std::{collections::HashMap, env, process, sync::OnceLock};
 
     use parking_lot::Mutex;
 
-    #[derive(Clone, Copy, PartialEq)]
-    pub enum Act {
-        Error,
-        Hang,
-        Abort,
-    }
+    use super::Act;
 
     struct Fault {
         act: Act,
@@ -68,9 +80,8 @@ mod armed {
 ///
 /// # Errors
 /// The name, when a test armed this point.
-#[cfg(feature = "fault")]
 pub fn point(name: &str) -> Result<(), String> {
-    match armed::fires(name) {
+    match fires(name) {
         Some(_) => Err(name.to_owned()),
         None => Ok(()),
     }
@@ -80,31 +91,10 @@ pub fn point(name: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The name, when a test armed this point.
-#[cfg(feature = "fault")]
 pub async fn pass(name: &str) -> Result<(), Fired> {
-    match armed::fires(name) {
-        Some(armed::Act::Hang) => std::future::pending().await,
+    match fires(name) {
+        Some(Act::Hang) => std::future::pending().await,
         Some(_) => Err(Fired(name.to_owned())),
         None => Ok(()),
     }
-}
-
-/// A place in blocking code: nothing without the feature `fault`.
-///
-/// # Errors
-/// Never.
-#[cfg(not(feature = "fault"))]
-#[inline]
-pub fn point(_name: &str) -> Result<(), String> {
-    Ok(())
-}
-
-/// A place in async code: nothing without the feature `fault`.
-///
-/// # Errors
-/// Never.
-#[cfg(not(feature = "fault"))]
-#[inline]
-pub async fn pass(_name: &str) -> Result<(), Fired> {
-    Ok(())
 }

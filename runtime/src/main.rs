@@ -6,7 +6,7 @@ use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
 use cairn::{
     cli::{
-        args::{Check, Cli, Command, ConfigCommand, ImageCommand, NetworkCommand, Output},
+        args::{Check, Cli, Command, ConfigCommand, ImageCommand, NetworkCommand},
         check_table, client, image, network, ps,
         serve_flags::Serve,
         status,
@@ -120,13 +120,11 @@ fn run_check(arguments: Check) -> Result<bool, String> {
     let config = config.map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|e| format!("find our own program: {e}"))?;
     let report = preflight::inspect(&config, &program);
-    match arguments.output {
-        Output::Table => {
-            let (width, color) = client::terminal();
-            print!("{}", check_table::table(&report, width, color));
-        }
-        Output::Json => print!("{}", check_table::json(&report)),
-    }
+    let (width, color) = client::terminal();
+    arguments.output.print(
+        || check_table::table(&report, width, color),
+        || check_table::json(&report),
+    );
     Ok(report.state() != State::Fails)
 }
 

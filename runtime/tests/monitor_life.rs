@@ -246,7 +246,7 @@ async fn whenever_the_helper_is_killed_nothing_is_left() {
         }
         match launch.await.expect("no panic") {
             Err(_) => failed += 1,
-            Ok((monitor, _)) => {
+            Ok(monitor) => {
                 monitor.kill(9, true).await.expect("kill");
                 monitor.wait().await;
                 monitor.delete().await.expect("delete");

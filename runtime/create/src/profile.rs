@@ -78,7 +78,7 @@ fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>, String> {
     let default = action(profile.default_action(), profile.default_errno_ret())?;
     let mut context = ScmpFilterContext::new(default).map_err(at)?;
     for arch in profile.architectures().iter().flatten() {
-        context.add_arch(architecture(*arch)).map_err(at)?;
+        context.add_arch(architecture(*arch)?).map_err(at)?;
     }
     // Decide by a binary tree instead of a list: fewer instructions per system call.
     let _not_in_old_libraries = context.set_ctl_optimize(2);
@@ -113,7 +113,7 @@ fn unknown_calls(profile: &LinuxSeccomp) -> Vec<u8> {
     }
     let named = profile.architectures().iter().flatten();
     let mut tokens: Vec<(u32, ScmpArch)> = named
-        .map(|arch| architecture(*arch))
+        .filter_map(|arch| architecture(*arch).ok())
         .chain([ScmpArch::native()])
         .filter_map(|arch| Some((audit_token(arch)?, arch)))
         .collect();
@@ -255,33 +255,10 @@ fn action(action: Action, errno: Option<u32>) -> Result<ScmpAction, String> {
     })
 }
 
-fn architecture(arch: Arch) -> ScmpArch {
-    match arch {
-        Arch::ScmpArchNative => ScmpArch::Native,
-        Arch::ScmpArchX86 => ScmpArch::X86,
-        Arch::ScmpArchX86_64 => ScmpArch::X8664,
-        Arch::ScmpArchX32 => ScmpArch::X32,
-        Arch::ScmpArchArm => ScmpArch::Arm,
-        Arch::ScmpArchAarch64 => ScmpArch::Aarch64,
-        Arch::ScmpArchMips => ScmpArch::Mips,
-        Arch::ScmpArchMips64 => ScmpArch::Mips64,
-        Arch::ScmpArchMips64n32 => ScmpArch::Mips64N32,
-        Arch::ScmpArchMipsel => ScmpArch::Mipsel,
-        Arch::ScmpArchMipsel64 => ScmpArch::Mipsel64,
-        Arch::ScmpArchMipsel64n32 => ScmpArch::Mipsel64N32,
-        Arch::ScmpArchPpc => ScmpArch::Ppc,
-        Arch::ScmpArchPpc64 => ScmpArch::Ppc64,
-        Arch::ScmpArchPpc64le => ScmpArch::Ppc64Le,
-        Arch::ScmpArchS390 => ScmpArch::S390,
-        Arch::ScmpArchS390x => ScmpArch::S390X,
-        Arch::ScmpArchRiscv64 => ScmpArch::Riscv64,
-        Arch::ScmpArchParisc => ScmpArch::Parisc,
-        Arch::ScmpArchParisc64 => ScmpArch::Parisc64,
-        Arch::ScmpArchLoongarch64 => ScmpArch::Loongarch64,
-        Arch::ScmpArchM68k => ScmpArch::M68k,
-        Arch::ScmpArchSh => ScmpArch::Sh,
-        Arch::ScmpArchSheb => ScmpArch::Sheb,
-    }
+/// Both crates know it by one name.
+fn architecture(arch: Arch) -> Result<ScmpArch, String> {
+    let known = arch.to_string().parse();
+    known.map_err(|e| format!("compile the seccomp profile: {e}"))
 }
 
 #[cfg(test)]
@@ -298,6 +275,17 @@ mod tests {
             .syscalls(vec![rule.build().expect("a rule")])
             .build()
             .expect("a profile")
+    }
+
+    #[test]
+    fn every_architecture_of_a_profile_is_one_of_the_librarys() {
+        let names = "NATIVE X86 X86_64 X32 ARM AARCH64 MIPS MIPS64 MIPS64N32 MIPSEL MIPSEL64 MIPSEL64N32 PPC PPC64 PPC64LE \
+                     S390 S390X PARISC PARISC64 RISCV64 LOONGARCH64 M68K SH SHEB";
+        for name in names.split(' ') {
+            let name = format!("SCMP_ARCH_{name}");
+            let arch: Arch = name.parse().expect("an architecture");
+            assert_eq!(architecture(arch), Ok(name.parse().expect("one of its")));
+        }
     }
 
     #[test]

@@ -178,10 +178,7 @@ impl Session {
 
     /// False: something still runs in it.
     pub fn remove(&self) -> bool {
-        match fs::remove_dir(&self.path) {
-            Ok(()) => true,
-            Err(e) => e.kind() == io::ErrorKind::NotFound,
-        }
+        gone(fs::remove_dir(&self.path)).is_ok()
     }
 }
 
@@ -270,7 +267,12 @@ fn remove_tree(dir: &Path, depth: u32) -> io::Result<()> {
     for below in sub_groups(dir, depth) {
         remove_tree(&below, depth + 1)?;
     }
-    match fs::remove_dir(dir) {
+    gone(fs::remove_dir(dir))
+}
+
+/// What comes of a removal, for whom it is fine if there was nothing.
+pub fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }

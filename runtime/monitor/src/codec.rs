@@ -1,7 +1,8 @@
 //! Bytes in, values out: the little codec below every message and every file of the monitor.
 //!
-//! Pure. Numbers are little-endian, byte strings carry a u32 length, lists a u32 count. Decoding trusts
-//! nothing: every length is checked against what is left before anything is allocated.
+//! Pure. Numbers are little-endian, byte strings carry a u32 length, lists a u32 count, an option a flag; a struct is its
+//! fields in the order that [`coded!`] is given. Decoding trusts nothing: every length is checked against what is left
+//! before anything is allocated.
 
 use std::fmt;
 
@@ -20,74 +21,51 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// Appends values to a buffer it owns.
-#[derive(Default)]
-pub struct Writer {
-    buf: Vec<u8>,
+type Result<T> = std::result::Result<T, DecodeError>;
+
+/// A value that has a form in bytes.
+pub trait Coded: Sized {
+    /// Appends it.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Takes one off the front.
+    fn take(r: &mut Reader<'_>) -> Result<Self>;
 }
 
-impl Writer {
-    pub fn finish(self) -> Vec<u8> {
-        self.buf
-    }
+/// Makes a struct [`Coded`]: field by field, in this order.
+macro_rules! coded {
+    ($type:ident { $($field:ident),* $(,)? }) => {
+        impl $crate::codec::Coded for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                $($crate::codec::Coded::put(&self.$field, out);)*
+            }
 
-    pub fn u8(&mut self, v: u8) -> &mut Self {
-        self.buf.push(v);
-        self
-    }
-
-    pub fn bool(&mut self, v: bool) -> &mut Self {
-        self.u8(u8::from(v))
-    }
-
-    pub fn u16(&mut self, v: u16) -> &mut Self {
-        self.buf.extend_from_slice(&v.to_le_bytes());
-        self
-    }
-
-    pub fn u32(&mut self, v: u32) -> &mut Self {
-        self.buf.extend_from_slice(&v.to_le_bytes());
-        self
-    }
-
-    pub fn i32(&mut self, v: i32) -> &mut Self {
-        self.buf.extend_from_slice(&v.to_le_bytes());
-        self
-    }
-
-    pub fn u64(&mut self, v: u64) -> &mut Self {
-        self.buf.extend_from_slice(&v.to_le_bytes());
-        self
-    }
-
-    pub fn bytes(&mut self, v: &[u8]) -> &mut Self {
-        self.u32(v.len() as u32);
-        self.buf.extend_from_slice(v);
-        self
-    }
-
-    pub fn list<T>(
-        &mut self,
-        items: &[T],
-        mut each: impl for<'w> FnMut(&'w mut Self, &T) -> &'w mut Self,
-    ) -> &mut Self {
-        self.u32(items.len() as u32);
-        for item in items {
-            each(self, item);
+            fn take(
+                r: &mut $crate::codec::Reader<'_>,
+            ) -> std::result::Result<Self, $crate::codec::DecodeError> {
+                Ok(Self { $($field: $crate::codec::Coded::take(r)?),* })
+            }
         }
-        self
-    }
+    };
+}
+pub(crate) use coded;
 
-    pub fn option<T>(
-        &mut self,
-        v: Option<&T>,
-        each: impl for<'w> FnOnce(&'w mut Self, &T) -> &'w mut Self,
-    ) -> &mut Self {
-        match v {
-            None => self.u8(0),
-            Some(v) => each(self.u8(1), v),
-        }
+/// A value as a whole file, behind the version.
+pub fn to_file(value: &impl Coded) -> Vec<u8> {
+    let mut out = Vec::new();
+    VERSION.put(&mut out);
+    value.put(&mut out);
+    out
+}
+
+/// What [`to_file`] gave. `unsupported` is the error of another version.
+pub fn from_file<T: Coded>(bytes: &[u8], unsupported: &'static str) -> Result<T> {
+    let mut r = Reader::new(bytes);
+    if u16::take(&mut r)? != VERSION {
+        return Err(DecodeError(unsupported));
     }
+    let value = T::take(&mut r)?;
+    r.end()?;
+    Ok(value)
 }
 
 /// Takes values off a slice, front to back.
@@ -95,76 +73,29 @@ pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
-type Result<T> = std::result::Result<T, DecodeError>;
-
 impl<'a> Reader<'a> {
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
-        if n > self.rest.len() {
-            return Err(DecodeError("truncated value"));
-        }
-        let (head, tail) = self.rest.split_at(n);
+    fn bytes(&mut self, n: usize) -> Result<&'a [u8]> {
+        let (head, tail) = self
+            .rest
+            .split_at_checked(n)
+            .ok_or(DecodeError("truncated value"))?;
         self.rest = tail;
         Ok(head)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut out = [0; N];
-        out.copy_from_slice(self.take(N)?);
+        out.copy_from_slice(self.bytes(N)?);
         Ok(out)
     }
 
+    /// A kind or a flag. No [`Coded`], so that a `Vec<u8>` is a byte string and no list.
     pub fn u8(&mut self) -> Result<u8> {
-        Ok(self.take(1)?[0])
-    }
-
-    pub fn bool(&mut self) -> Result<bool> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(DecodeError("invalid flag")),
-        }
-    }
-
-    pub fn u16(&mut self) -> Result<u16> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    pub fn u32(&mut self) -> Result<u32> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    pub fn i32(&mut self) -> Result<i32> {
-        Ok(i32::from_le_bytes(self.array()?))
-    }
-
-    pub fn u64(&mut self) -> Result<u64> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    pub fn bytes(&mut self) -> Result<Vec<u8>> {
-        let n = self.u32()? as usize;
-        Ok(self.take(n)?.to_vec())
-    }
-
-    pub fn string(&mut self) -> Result<String> {
-        String::from_utf8(self.bytes()?).map_err(|_| DecodeError("text is not UTF-8"))
-    }
-
-    /// A list whose items are at least one byte each, so that a count can never outrun the bytes left.
-    pub fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
-        let n = self.u32()? as usize;
-        if n > self.rest.len() {
-            return Err(DecodeError("a list exceeds its message"));
-        }
-        (0..n).map(|_| each(self)).collect()
-    }
-
-    pub fn option<T>(&mut self, each: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
-        self.bool()?.then(|| each(self)).transpose()
+        Ok(self.bytes(1)?[0])
     }
 
     /// Ends the decoding. Bytes left over mean another version or damage.
@@ -174,5 +105,108 @@ impl<'a> Reader<'a> {
         } else {
             Err(DecodeError("trailing bytes"))
         }
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        $(impl Coded for $number {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn take(r: &mut Reader<'_>) -> Result<Self> {
+                Ok(Self::from_le_bytes(r.array()?))
+            }
+        })*
+    };
+}
+numbers!(u16, u32, i32, u64);
+
+impl Coded for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self> {
+        match r.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(DecodeError("invalid flag")),
+        }
+    }
+}
+
+fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    (bytes.len() as u32).put(out);
+    out.extend_from_slice(bytes);
+}
+
+impl Coded for Vec<u8> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(self, out);
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self> {
+        let n = u32::take(r)? as usize;
+        Ok(r.bytes(n)?.to_vec())
+    }
+}
+
+impl Coded for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(self.as_bytes(), out);
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self> {
+        String::from_utf8(Coded::take(r)?).map_err(|_| DecodeError("text is not UTF-8"))
+    }
+}
+
+/// Items are at least one byte each, so that a count can never outrun the bytes left.
+impl<T: Coded> Coded for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        self.iter().for_each(|item| item.put(out));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self> {
+        let n = u32::take(r)? as usize;
+        if n > r.rest.len() {
+            return Err(DecodeError("a list exceeds its message"));
+        }
+        (0..n).map(|_| T::take(r)).collect()
+    }
+}
+
+impl<T: Coded> Coded for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        self.iter().for_each(|value| value.put(out));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self> {
+        bool::take(r)?.then(|| T::take(r)).transpose()
+    }
+}
+
+impl<A: Coded, B: Coded> Coded for (A, B) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self> {
+        Ok((A::take(r)?, B::take(r)?))
+    }
+}
+
+impl<T: Coded> Coded for Box<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        T::put(self, out);
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self> {
+        T::take(r).map(Box::new)
     }
 }

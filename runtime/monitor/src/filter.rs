@@ -3,7 +3,7 @@
 //! Pure. The file holds the profile's own text too: whoever takes a filter from the cache compares the text, so that
 //! a name clash cannot hand out a foreign filter.
 
-use crate::codec::{DecodeError, Reader, VERSION, Writer};
+use crate::codec::{self, DecodeError, coded};
 
 /// The kernel's own bound on instructions.
 const MAX_INSTRUCTIONS: usize = 4096;
@@ -18,27 +18,20 @@ pub struct Filter {
     pub program: Vec<u8>,
 }
 
+coded!(Filter {
+    flags,
+    profile,
+    program,
+});
+
 impl Filter {
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        w.u16(VERSION)
-            .u32(self.flags)
-            .bytes(&self.profile)
-            .bytes(&self.program);
-        w.finish()
+        codec::to_file(self)
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Filter, DecodeError> {
-        let mut r = Reader::new(bytes);
-        if r.u16()? != VERSION {
-            return Err(DecodeError("unsupported version of the seccomp filter"));
-        }
-        let filter = Filter {
-            flags: r.u32()?,
-            profile: r.bytes()?,
-            program: r.bytes()?,
-        };
-        r.end()?;
+        let unsupported = "unsupported version of the seccomp filter";
+        let filter: Filter = codec::from_file(bytes, unsupported)?;
         let n = filter.program.len();
         if n == 0 || !n.is_multiple_of(8) || n / 8 > MAX_INSTRUCTIONS {
             return Err(DecodeError("invalid size of the seccomp filter"));

@@ -3,11 +3,14 @@
 //! Pure. The one place where the two languages meet: `cairn-create` uses it for init, the daemon as the base of an
 //! exec, so both are the same process by construction (CRI-141).
 
+use std::collections::HashSet;
+
 use oci_spec::runtime::{
     Capability, IOPriorityClass, LinuxIOPriority, LinuxMemoryPolicy, LinuxSchedulerFlag,
     LinuxSchedulerPolicy, MemoryPolicyFlagType, MemoryPolicyModeType, PosixRlimit, PosixRlimitType,
     Scheduler, Spec,
 };
+use rustix::thread::CapabilitySet;
 
 use crate::process::{Capabilities, Label, Limit, Process};
 use crate::scheduling::{Memory, Scheduling};
@@ -17,21 +20,20 @@ use crate::sys::Cpu;
 pub fn process(spec: &Spec) -> Result<Process, String> {
     let p = spec.process().as_ref().ok_or("the spec has no process")?;
     let user = p.user();
-    let set = |caps: &Option<std::collections::HashSet<Capability>>| -> u64 {
-        caps.iter()
-            .flatten()
-            .fold(0, |mask, cap| mask | 1 << bit(*cap))
+    let set = |caps: &Option<HashSet<Capability>>| {
+        let mut bits = caps.iter().flatten().map(|cap| bit(*cap));
+        bits.try_fold(0, |mask, bit| bit.map(|bit| mask | bit))
     };
-    let capabilities = p
-        .capabilities()
-        .as_ref()
-        .map_or(Capabilities::default(), |c| Capabilities {
-            bounding: set(c.bounding()),
-            effective: set(c.effective()),
-            permitted: set(c.permitted()),
-            inheritable: set(c.inheritable()),
-            ambient: set(c.ambient()),
-        });
+    let capabilities = match p.capabilities() {
+        None => Capabilities::default(),
+        Some(c) => Capabilities {
+            bounding: set(c.bounding())?,
+            effective: set(c.effective())?,
+            permitted: set(c.permitted())?,
+            inheritable: set(c.inheritable())?,
+            ambient: set(c.ambient())?,
+        },
+    };
     Ok(Process {
         argv: words(p.args()),
         env: words(p.env()),
@@ -199,57 +201,26 @@ fn node_mask(list: &str) -> Option<Vec<u64>> {
     Some(words)
 }
 
-/// Kernel number of a capability.
-pub fn bit(cap: Capability) -> u32 {
-    use Capability as C;
-    match cap {
-        C::Chown => 0,
-        C::DacOverride => 1,
-        C::DacReadSearch => 2,
-        C::Fowner => 3,
-        C::Fsetid => 4,
-        C::Kill => 5,
-        C::Setgid => 6,
-        C::Setuid => 7,
-        C::Setpcap => 8,
-        C::LinuxImmutable => 9,
-        C::NetBindService => 10,
-        C::NetBroadcast => 11,
-        C::NetAdmin => 12,
-        C::NetRaw => 13,
-        C::IpcLock => 14,
-        C::IpcOwner => 15,
-        C::SysModule => 16,
-        C::SysRawio => 17,
-        C::SysChroot => 18,
-        C::SysPtrace => 19,
-        C::SysPacct => 20,
-        C::SysAdmin => 21,
-        C::SysBoot => 22,
-        C::SysNice => 23,
-        C::SysResource => 24,
-        C::SysTime => 25,
-        C::SysTtyConfig => 26,
-        C::Mknod => 27,
-        C::Lease => 28,
-        C::AuditWrite => 29,
-        C::AuditControl => 30,
-        C::Setfcap => 31,
-        C::MacOverride => 32,
-        C::MacAdmin => 33,
-        C::Syslog => 34,
-        C::WakeAlarm => 35,
-        C::BlockSuspend => 36,
-        C::AuditRead => 37,
-        C::Perfmon => 38,
-        C::Bpf => 39,
-        C::CheckpointRestore => 40,
-    }
+/// A capability as the kernel's bit: the crates name it alike.
+fn bit(cap: Capability) -> Result<u64, String> {
+    let known = CapabilitySet::from_name(&cap.to_string());
+    let known = known.ok_or_else(|| format!("unknown capability {cap}"))?;
+    Ok(known.bits())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::node_mask;
+    use super::{Capability, CapabilitySet, bit, node_mask};
+
+    #[test]
+    fn every_capability_is_known_by_its_name() {
+        let all: Vec<_> = CapabilitySet::all().iter_names().collect();
+        assert_eq!(all.len(), 41);
+        for ((name, _), number) in all.into_iter().zip(0..) {
+            let cap: Capability = name.parse().expect(name);
+            assert_eq!(bit(cap), Ok(1 << number), "{name}");
+        }
+    }
 
     #[test]
     fn nodes_are_bits_in_as_few_words_as_they_need() {

@@ -196,15 +196,12 @@ impl Server {
             Outcome::Pending => {}
             Outcome::Started(streams, fds) => {
                 let pid = exec.pid();
-                self.tell(
-                    asker,
-                    Event::ExecStarted {
-                        session,
-                        pid,
-                        streams,
-                    },
-                    fds,
-                );
+                let started = Event::ExecStarted {
+                    session,
+                    pid,
+                    streams,
+                };
+                self.tell(asker, started, fds);
             }
             Outcome::Failed(text) => self.fail(asker, text),
         }
@@ -214,16 +211,13 @@ impl Server {
             self.leftovers
                 .extend(self.execs.remove(at).into_group().filter(|g| !g.remove()));
             if announced {
-                self.tell(
-                    asker,
-                    Event::ExecExited {
-                        session,
-                        code,
-                        signal,
-                        timed_out,
-                    },
-                    Vec::new(),
-                );
+                let exited = Event::ExecExited {
+                    session,
+                    code,
+                    signal,
+                    timed_out,
+                };
+                self.tell(asker, exited, Vec::new());
             }
         }
     }

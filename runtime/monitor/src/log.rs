@@ -159,21 +159,27 @@ impl Stamp {
 
     fn set_date(&mut self, second: u64) {
         let (day, of_day) = (second / 86_400, second % 86_400);
-        // Days since 1 March of year 0, in 400-year cycles of 146097 days: leap days then come last.
-        let z = day + 719_468;
-        let (era, of_era) = (z / 146_097, z % 146_097);
-        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let march = (5 * of_year + 2) / 153;
-        let month = if march < 10 { march + 3 } else { march - 9 };
-        let year = year_of_era + era * 400 + u64::from(month <= 2);
+        let [year, month, day] = date_of(day.cast_signed()).map(i64::cast_unsigned);
         digits(&mut self.text[0..4], year);
         digits(&mut self.text[5..7], month);
-        digits(&mut self.text[8..10], of_year - (153 * march + 2) / 5 + 1);
+        digits(&mut self.text[8..10], day);
         digits(&mut self.text[11..13], of_day / 3600);
         digits(&mut self.text[14..16], of_day / 60 % 60);
         digits(&mut self.text[17..19], of_day % 60);
     }
+}
+
+/// Year, month and day, so many days after 1 January 1970.
+pub fn date_of(day: i64) -> [i64; 3] {
+    // Days since 1 March of year 0, in 400-year cycles of 146097 days: leap days then come last.
+    let z = day + 719_468;
+    let (era, of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march = (5 * of_year + 2) / 153;
+    let month = if march < 10 { march + 3 } else { march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    [year, month, of_year - (153 * march + 2) / 5 + 1]
 }
 
 fn digits(into: &mut [u8], mut value: u64) {

@@ -3,7 +3,7 @@
 //! Pure. The same value drives init's last steps (in `cairn-create`) and an exec's (in the monitor), so that both end
 //! up equally confined; `tail.rs` applies it.
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{Coded, DecodeError, Reader, coded};
 
 /// A process, ready to run: nothing in here needs another look-up, except the program in its PATH.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -93,67 +93,53 @@ impl std::fmt::Debug for Process {
     }
 }
 
-impl Process {
-    pub fn encode(&self, w: &mut Writer) {
-        let c = self.capabilities;
-        w.list(&self.argv, |w, a| w.bytes(a))
-            .list(&self.env, |w, e| w.bytes(e))
-            .bytes(&self.cwd)
-            .u32(self.uid)
-            .u32(self.gid)
-            .list(&self.groups, |w, g| w.u32(*g))
-            .u32(self.umask)
-            .u64(c.bounding)
-            .u64(c.effective)
-            .u64(c.permitted)
-            .u64(c.inheritable)
-            .u64(c.ambient)
-            .bool(self.no_new_privileges)
-            .bool(self.seccomp)
-            .list(&self.limits, |w, l| {
-                w.u32(l.resource).u64(l.soft).u64(l.hard)
-            })
-            .i32(self.oom_score_adj);
-        match &self.label {
-            None => w.u8(0),
-            Some(Label::AppArmor(profile)) => w.u8(1).bytes(profile),
+coded!(Process {
+    argv,
+    env,
+    cwd,
+    uid,
+    gid,
+    groups,
+    umask,
+    capabilities,
+    no_new_privileges,
+    seccomp,
+    limits,
+    oom_score_adj,
+    label,
+});
+coded!(Capabilities {
+    bounding,
+    effective,
+    permitted,
+    inheritable,
+    ambient,
+});
+coded!(Limit {
+    resource,
+    soft,
+    hard,
+});
+
+/// By its kind; 0 is none.
+impl Coded for Option<Label> {
+    fn put(&self, out: &mut Vec<u8>) {
+        let (kind, name) = match self {
+            None => return out.push(0),
+            Some(Label::AppArmor(profile)) => (1, profile),
             // Never to a monitor of before there were labels: its container has none.
-            Some(Label::Selinux(context)) => w.u8(2).bytes(context),
+            Some(Label::Selinux(context)) => (2, context),
         };
+        out.push(kind);
+        name.put(out);
     }
 
-    pub fn decode(r: &mut Reader<'_>) -> Result<Process, DecodeError> {
-        Ok(Process {
-            argv: r.list(Reader::bytes)?,
-            env: r.list(Reader::bytes)?,
-            cwd: r.bytes()?,
-            uid: r.u32()?,
-            gid: r.u32()?,
-            groups: r.list(Reader::u32)?,
-            umask: r.u32()?,
-            capabilities: Capabilities {
-                bounding: r.u64()?,
-                effective: r.u64()?,
-                permitted: r.u64()?,
-                inheritable: r.u64()?,
-                ambient: r.u64()?,
-            },
-            no_new_privileges: r.bool()?,
-            seccomp: r.bool()?,
-            limits: r.list(|r| {
-                Ok(Limit {
-                    resource: r.u32()?,
-                    soft: r.u64()?,
-                    hard: r.u64()?,
-                })
-            })?,
-            oom_score_adj: r.i32()?,
-            label: match r.u8()? {
-                0 => None,
-                1 => Some(Label::AppArmor(r.bytes()?)),
-                2 => Some(Label::Selinux(r.bytes()?)),
-                _ => return Err(DecodeError("invalid label")),
-            },
+    fn take(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match r.u8()? {
+            0 => None,
+            1 => Some(Label::AppArmor(Coded::take(r)?)),
+            2 => Some(Label::Selinux(Coded::take(r)?)),
+            _ => return Err(DecodeError("invalid label")),
         })
     }
 }

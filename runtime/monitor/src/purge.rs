@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use cairn_monitor::cgroup::Cgroups;
+use cairn_monitor::cgroup::{Cgroups, gone};
 use cairn_monitor::record::CTL;
 use cairn_monitor::report::{CONSOLE, STATE};
 
@@ -15,12 +15,4 @@ pub(crate) fn purge(cgroups: &Cgroups) -> io::Result<()> {
     [CTL, CONSOLE]
         .into_iter()
         .try_for_each(|name| gone(fs::remove_file(name)))
-}
-
-/// What comes of a removal, for whom it is fine if there was nothing.
-pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }

@@ -4,7 +4,7 @@
 //! `pid` and `exit` are lines of `key=value`, for people too. `exit` appears atomically (temporary file, fdatasync,
 //! rename), so that it is either absent or whole.
 
-use crate::codec::{DecodeError, Reader, VERSION, Writer};
+use crate::codec::{self, DecodeError, VERSION, coded};
 
 /// Name of the control socket in the container's directory.
 pub const CTL: &str = "ctl.sock";
@@ -21,6 +21,24 @@ pub const HOOKS: &str = "hooks";
 pub const JOIN: &str = "join";
 /// The OCI spec.
 pub const CONFIG: &str = "config.json";
+
+/// Makes a struct a file for people too: a line for the version, then one for each field.
+macro_rules! lines {
+    ($type:ident { $($field:ident),* $(,)? }) => {
+        impl $type {
+            pub fn to_text(&self) -> String {
+                let mut text = format!("version={VERSION}\n");
+                $(text += &format!("{}={}\n", stringify!($field), self.$field);)*
+                text
+            }
+
+            pub fn from_text(text: &str) -> Result<$type, DecodeError> {
+                let fields = Fields::parse(text)?;
+                Ok($type { $($field: fields.get(stringify!($field))?),* })
+            }
+        }
+    };
+}
 
 /// Exit status of init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,46 +57,22 @@ pub struct Exit {
     pub log_lost: u64,
 }
 
-impl Exit {
-    pub fn encode<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        w.i32(self.code)
-            .i32(self.signal)
-            .u64(self.finished_at)
-            .bool(self.oom_killed)
-            .bool(self.started)
-            .u64(self.log_lost)
-    }
-
-    pub fn decode(r: &mut Reader<'_>) -> Result<Exit, DecodeError> {
-        Ok(Exit {
-            code: r.i32()?,
-            signal: r.i32()?,
-            finished_at: r.u64()?,
-            oom_killed: r.bool()?,
-            started: r.bool()?,
-            log_lost: r.u64()?,
-        })
-    }
-
-    pub fn to_text(&self) -> String {
-        format!(
-            "version={VERSION}\ncode={}\nsignal={}\nfinished_at={}\noom_killed={}\nstarted={}\nlog_lost={}\n",
-            self.code, self.signal, self.finished_at, self.oom_killed, self.started, self.log_lost
-        )
-    }
-
-    pub fn from_text(text: &str) -> Result<Exit, DecodeError> {
-        let fields = Fields::parse(text)?;
-        Ok(Exit {
-            code: fields.get("code")?,
-            signal: fields.get("signal")?,
-            finished_at: fields.get("finished_at")?,
-            oom_killed: fields.get("oom_killed")?,
-            started: fields.get("started")?,
-            log_lost: fields.get("log_lost")?,
-        })
-    }
-}
+coded!(Exit {
+    code,
+    signal,
+    finished_at,
+    oom_killed,
+    started,
+    log_lost,
+});
+lines!(Exit {
+    code,
+    signal,
+    finished_at,
+    oom_killed,
+    started,
+    log_lost,
+});
 
 /// Identity of init, safe across pid reuse and reboot (CRI-813).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,24 +85,12 @@ pub struct Pid {
     pub monitor: i32,
 }
 
-impl Pid {
-    pub fn to_text(&self) -> String {
-        format!(
-            "version={VERSION}\npid={}\nstart_time={}\nboot_id={}\nmonitor={}\n",
-            self.pid, self.start_time, self.boot_id, self.monitor
-        )
-    }
-
-    pub fn from_text(text: &str) -> Result<Pid, DecodeError> {
-        let fields = Fields::parse(text)?;
-        Ok(Pid {
-            pid: fields.get("pid")?,
-            start_time: fields.get("start_time")?,
-            boot_id: fields.get("boot_id")?,
-            monitor: fields.get("monitor")?,
-        })
-    }
-}
+lines!(Pid {
+    pid,
+    start_time,
+    boot_id,
+    monitor,
+});
 
 /// The process whose PID namespace is joined, as `join`. A number alone could be another's by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,22 +100,7 @@ pub struct Join {
     pub start_time: u64,
 }
 
-impl Join {
-    pub fn to_text(&self) -> String {
-        format!(
-            "version={VERSION}\npid={}\nstart_time={}\n",
-            self.pid, self.start_time
-        )
-    }
-
-    pub fn from_text(text: &str) -> Result<Join, DecodeError> {
-        let fields = Fields::parse(text)?;
-        Ok(Join {
-            pid: fields.get("pid")?,
-            start_time: fields.get("start_time")?,
-        })
-    }
-}
+lines!(Join { pid, start_time });
 
 /// One cgroup directory of the container, made by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +109,8 @@ pub struct CgroupDir {
     pub controller: String,
     pub path: String,
 }
+
+coded!(CgroupDir { controller, path });
 
 impl CgroupDir {
     pub fn unified(&self) -> bool {
@@ -166,47 +135,25 @@ pub struct Launch {
     pub seccomp_cache: String,
 }
 
+coded!(Launch {
+    id,
+    create,
+    cgroups,
+    tty,
+    stdin,
+    stdin_once,
+    log_path,
+    max_log_line,
+    seccomp_cache,
+});
+
 impl Launch {
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        w.u16(VERSION)
-            .bytes(self.id.as_bytes())
-            .bytes(self.create.as_bytes())
-            .list(&self.cgroups, |w, c| {
-                w.bytes(c.controller.as_bytes()).bytes(c.path.as_bytes())
-            })
-            .bool(self.tty)
-            .bool(self.stdin)
-            .bool(self.stdin_once)
-            .option(self.log_path.as_ref(), |w, path| w.bytes(path.as_bytes()))
-            .u32(self.max_log_line)
-            .bytes(self.seccomp_cache.as_bytes());
-        w.finish()
+        codec::to_file(self)
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Launch, DecodeError> {
-        let mut r = Reader::new(bytes);
-        if r.u16()? != VERSION {
-            return Err(DecodeError("unsupported version of the launch file"));
-        }
-        let launch = Launch {
-            id: r.string()?,
-            create: r.string()?,
-            cgroups: r.list(|r| {
-                Ok(CgroupDir {
-                    controller: r.string()?,
-                    path: r.string()?,
-                })
-            })?,
-            tty: r.bool()?,
-            stdin: r.bool()?,
-            stdin_once: r.bool()?,
-            log_path: r.option(Reader::string)?,
-            max_log_line: r.u32()?,
-            seccomp_cache: r.string()?,
-        };
-        r.end()?;
-        Ok(launch)
+        codec::from_file(bytes, "unsupported version of the launch file")
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{fs, io};
 
-use crate::codec::{DecodeError, Reader, VERSION, Writer};
+use crate::codec::{self, DecodeError, coded};
 use crate::record::SCHEDULING;
 use crate::sys::{self, Cpu};
 
@@ -25,6 +25,18 @@ pub struct Memory {
     /// Bit n of the whole is node n; may be empty.
     pub nodes: Vec<u64>,
 }
+
+coded!(Scheduling { cpu, io, memory });
+coded!(Memory { mode, nodes });
+coded!(Cpu {
+    policy,
+    flags,
+    nice,
+    priority,
+    runtime,
+    deadline,
+    period,
+});
 
 impl Scheduling {
     /// What the container in the working directory was given; nothing without a file.
@@ -59,46 +71,11 @@ impl Scheduling {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        w.u16(VERSION)
-            .option(self.cpu.as_ref(), |w, c| {
-                w.u32(c.policy).u64(c.flags).i32(c.nice).u32(c.priority);
-                w.u64(c.runtime).u64(c.deadline).u64(c.period)
-            })
-            .option(self.io.as_ref(), |w, io| w.u32(*io))
-            .option(self.memory.as_ref(), |w, m| {
-                w.u32(m.mode).list(&m.nodes, |w, word| w.u64(*word))
-            });
-        w.finish()
+        codec::to_file(self)
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Scheduling, DecodeError> {
-        let mut r = Reader::new(bytes);
-        if r.u16()? != VERSION {
-            return Err(DecodeError("unsupported version of the scheduling file"));
-        }
-        let scheduling = Scheduling {
-            cpu: r.option(|r| {
-                Ok(Cpu {
-                    policy: r.u32()?,
-                    flags: r.u64()?,
-                    nice: r.i32()?,
-                    priority: r.u32()?,
-                    runtime: r.u64()?,
-                    deadline: r.u64()?,
-                    period: r.u64()?,
-                })
-            })?,
-            io: r.option(Reader::u32)?,
-            memory: r.option(|r| {
-                Ok(Memory {
-                    mode: r.u32()?,
-                    nodes: r.list(Reader::u64)?,
-                })
-            })?,
-        };
-        r.end()?;
-        Ok(scheduling)
+        codec::from_file(bytes, "unsupported version of the scheduling file")
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use cairn_monitor::cgroup::{self, Cgroups};
+use cairn_monitor::cgroup::{self, Cgroups, gone};
 use cairn_monitor::codec::VERSION;
 use cairn_monitor::record::{CTL, Exit, Launch};
 use cairn_monitor::sys::{self, Status};
@@ -17,7 +17,7 @@ use cairn_monitor::wire::{Event, Phase};
 use crate::create::Creation;
 use crate::output::Output;
 use crate::peer::Peer;
-use crate::purge::{gone, purge};
+use crate::purge::purge;
 use crate::session::Exec;
 use crate::target::Target;
 
@@ -165,14 +165,10 @@ impl Server {
             add(fd, libc::POLLOUT, Token::Write(fd));
         }
         if let Some(creation) = &self.creation {
-            creation
-                .report_fd()
-                .into_iter()
-                .for_each(|fd| add(fd, libc::POLLIN, Token::Report));
-            creation
-                .status_fd()
-                .into_iter()
-                .for_each(|fd| add(fd, libc::POLLIN, Token::Status));
+            let report = creation.report_fd().into_iter();
+            report.for_each(|fd| add(fd, libc::POLLIN, Token::Report));
+            let status = creation.status_fd().into_iter();
+            status.for_each(|fd| add(fd, libc::POLLIN, Token::Status));
         }
         for exec in &self.execs {
             let token = Token::Exec(exec.session);
@@ -233,19 +229,14 @@ impl Server {
         let id = self.next_peer;
         self.next_peer += 1;
         self.peers.push(Peer::new(id, socket)?);
-        let (phase, exit, start_time) = (self.phase, self.exit, self.start_time);
-        let pid = self.target.as_ref().map_or(0, |t| t.pid);
-        self.tell(
-            (id, 0),
-            Event::Hello {
-                version: VERSION,
-                phase,
-                pid,
-                start_time,
-                exit,
-            },
-            Vec::new(),
-        );
+        let hello = Event::Hello {
+            version: VERSION,
+            phase: self.phase,
+            pid: self.target.as_ref().map_or(0, |t| t.pid),
+            start_time: self.start_time,
+            exit: self.exit,
+        };
+        self.tell((id, 0), hello, Vec::new());
         Ok(())
     }
 

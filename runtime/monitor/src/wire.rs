@@ -10,7 +10,7 @@
 //! A monitor outlives its daemon, so an old monitor meets a new daemon: a change of meaning needs a new
 //! [`VERSION`], and `tests/fixtures/v1.conversation` keeps a recorded version 1.
 
-use crate::codec::{DecodeError, Reader, VERSION, Writer};
+use crate::codec::{Coded, DecodeError, Reader, VERSION, coded};
 use crate::process::Process;
 use crate::record::Exit;
 
@@ -127,21 +127,27 @@ pub enum Phase {
     Exited = 4,
 }
 
-impl Phase {
-    fn decode(v: u8) -> Result<Phase> {
+impl Coded for Phase {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Phase> {
         use Phase::{Created, Creating, Empty, Exited, Running};
+        let number = r.u8()?;
         let mut all = [Empty, Creating, Created, Running, Exited].into_iter();
-        all.find(|phase| *phase as u8 == v)
+        all.find(|phase| *phase as u8 == number)
             .ok_or(DecodeError("unknown phase"))
     }
 }
 
 /// Wraps a payload into a frame.
-fn frame(id: u32, kind: u8, payload: Vec<u8>) -> Vec<u8> {
-    let mut w = Writer::default();
-    w.u32((payload.len() + HEADER - 4) as u32).u32(id).u8(kind);
-    let mut out = w.finish();
-    out.extend_from_slice(&payload);
+fn frame(id: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER + payload.len());
+    ((payload.len() + HEADER - 4) as u32).put(&mut out);
+    id.put(&mut out);
+    out.push(kind);
+    out.extend_from_slice(payload);
     out
 }
 
@@ -176,222 +182,98 @@ pub fn split(buf: &[u8]) -> Result<Option<Frame<'_>>> {
     }))
 }
 
-impl Request {
-    pub fn encode(&self, id: u32) -> Vec<u8> {
-        let mut w = Writer::default();
-        let kind = match self {
-            Request::Create => 1,
-            Request::Start => 2,
-            Request::Kill { signal, all } => {
-                w.i32(*signal).bool(*all);
-                3
+/// Makes an enum one of messages: the kind of each on the wire, and what it carries, in this order.
+macro_rules! messages {
+    ($type:ident, $unknown:literal: $(
+        $kind:literal => $name:ident $(($value:ident))? $({ $($field:ident),* })?,
+    )*) => {
+        impl $type {
+            pub fn encode(&self, id: u32) -> Vec<u8> {
+                let mut payload = Vec::new();
+                let kind = match self {
+                    $($type::$name $(($value))? $({ $($field),* })? => {
+                        $($value.put(&mut payload);)?
+                        $($($field.put(&mut payload);)*)?
+                        $kind
+                    })*
+                };
+                frame(id, kind, &payload)
             }
-            Request::Exec(exec) => {
-                exec.encode(&mut w);
-                4
-            }
-            Request::ExecKill { session } => {
-                w.u32(*session);
-                5
-            }
-            Request::Resize { columns, rows } => {
-                w.u16(*columns).u16(*rows);
-                6
-            }
-            Request::Attach {
-                stdin,
-                stdout,
-                stderr,
-            } => {
-                w.bool(*stdin).bool(*stdout).bool(*stderr);
-                7
-            }
-            Request::Detach { attach_id } => {
-                w.u32(*attach_id);
-                8
-            }
-            Request::ReopenLog => 9,
-            Request::Delete => 10,
-        };
-        frame(id, kind, w.finish())
-    }
 
-    pub fn decode(kind: u8, payload: &[u8]) -> Result<Request> {
-        let mut r = Reader::new(payload);
-        let request = match kind {
-            1 => Request::Create,
-            2 => Request::Start,
-            3 => Request::Kill {
-                signal: r.i32()?,
-                all: r.bool()?,
-            },
-            4 => Request::Exec(Box::new(ExecRequest::decode(&mut r)?)),
-            5 => Request::ExecKill { session: r.u32()? },
-            6 => Request::Resize {
-                columns: r.u16()?,
-                rows: r.u16()?,
-            },
-            7 => Request::Attach {
-                stdin: r.bool()?,
-                stdout: r.bool()?,
-                stderr: r.bool()?,
-            },
-            8 => Request::Detach {
-                attach_id: r.u32()?,
-            },
-            9 => Request::ReopenLog,
-            10 => Request::Delete,
-            _ => return Err(DecodeError("unknown request")),
-        };
-        r.end()?;
-        Ok(request)
-    }
+            fn parse(kind: u8, payload: &[u8]) -> Result<$type> {
+                let mut r = Reader::new(payload);
+                let message = match kind {
+                    $($kind => {
+                        $(let $value = Coded::take(&mut r)?;)?
+                        $($(let $field = Coded::take(&mut r)?;)*)?
+                        $type::$name $(($value))? $({ $($field),* })?
+                    })*
+                    _ => return Err(DecodeError($unknown)),
+                };
+                r.end()?;
+                Ok(message)
+            }
+        }
+    };
 }
 
-impl ExecRequest {
-    fn encode(&self, w: &mut Writer) {
-        self.process.encode(w);
-        w.bool(self.tty)
-            .bool(self.stdin)
-            .option(self.window.as_ref(), |w, (columns, rows)| {
-                w.u16(*columns).u16(*rows)
-            })
-            .u64(self.timeout_ms);
-    }
+messages!(Request, "unknown request":
+    1 => Create,
+    2 => Start,
+    3 => Kill { signal, all },
+    4 => Exec(exec),
+    5 => ExecKill { session },
+    6 => Resize { columns, rows },
+    7 => Attach { stdin, stdout, stderr },
+    8 => Detach { attach_id },
+    9 => ReopenLog,
+    10 => Delete,
+);
 
-    fn decode(r: &mut Reader<'_>) -> Result<ExecRequest> {
-        Ok(ExecRequest {
-            process: Process::decode(r)?,
-            tty: r.bool()?,
-            stdin: r.bool()?,
-            window: r.option(|r| Ok((r.u16()?, r.u16()?)))?,
-            timeout_ms: r.u64()?,
-        })
+messages!(Event, "unknown event":
+    1 => Hello { version, phase, pid, start_time, exit },
+    2 => Created { pid, start_time },
+    3 => Done,
+    4 => Failed { text },
+    5 => ExecStarted { session, pid, streams },
+    6 => ExecExited { session, code, signal, timed_out },
+    7 => Attached { attach_id, streams },
+    8 => Exited(exit),
+);
+
+coded!(ExecRequest {
+    process,
+    tty,
+    stdin,
+    window,
+    timeout_ms,
+});
+coded!(Streams {
+    stdin,
+    stdout,
+    stderr,
+    master,
+});
+
+impl Request {
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Request> {
+        Request::parse(kind, payload)
     }
 }
 
 impl Event {
-    pub fn encode(&self, id: u32) -> Vec<u8> {
-        let mut w = Writer::default();
-        let kind = match self {
-            Event::Hello {
-                version,
-                phase,
-                pid,
-                start_time,
-                exit,
-            } => {
-                w.u16(*version).u8(*phase as u8);
-                w.i32(*pid).u64(*start_time);
-                w.option(exit.as_ref(), |w, e| e.encode(w));
-                1
-            }
-            Event::Created { pid, start_time } => {
-                w.i32(*pid).u64(*start_time);
-                2
-            }
-            Event::Done => 3,
-            Event::Failed { text } => {
-                w.bytes(text.as_bytes());
-                4
-            }
-            Event::ExecStarted {
-                session,
-                pid,
-                streams,
-            } => {
-                w.u32(*session).i32(*pid);
-                streams.encode(&mut w);
-                5
-            }
-            Event::ExecExited {
-                session,
-                code,
-                signal,
-                timed_out,
-            } => {
-                w.u32(*session).i32(*code).i32(*signal).bool(*timed_out);
-                6
-            }
-            Event::Attached { attach_id, streams } => {
-                w.u32(*attach_id);
-                streams.encode(&mut w);
-                7
-            }
-            Event::Exited(exit) => {
-                exit.encode(&mut w);
-                8
-            }
-        };
-        frame(id, kind, w.finish())
-    }
-
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Event> {
-        let mut r = Reader::new(payload);
-        let event = match kind {
-            1 => {
-                let version = r.u16()?;
-                if version != VERSION {
-                    // Only the version's place is fixed for ever; the rest belongs to that version.
-                    return Ok(Event::Hello {
-                        version,
-                        phase: Phase::Empty,
-                        pid: 0,
-                        start_time: 0,
-                        exit: None,
-                    });
-                }
-                Event::Hello {
-                    version,
-                    phase: Phase::decode(r.u8()?)?,
-                    pid: r.i32()?,
-                    start_time: r.u64()?,
-                    exit: r.option(Exit::decode)?,
-                }
-            }
-            2 => Event::Created {
-                pid: r.i32()?,
-                start_time: r.u64()?,
-            },
-            3 => Event::Done,
-            4 => Event::Failed { text: r.string()? },
-            5 => Event::ExecStarted {
-                session: r.u32()?,
-                pid: r.i32()?,
-                streams: Streams::decode(&mut r)?,
-            },
-            6 => Event::ExecExited {
-                session: r.u32()?,
-                code: r.i32()?,
-                signal: r.i32()?,
-                timed_out: r.bool()?,
-            },
-            7 => Event::Attached {
-                attach_id: r.u32()?,
-                streams: Streams::decode(&mut r)?,
-            },
-            8 => Event::Exited(Exit::decode(&mut r)?),
-            _ => return Err(DecodeError("unknown event")),
-        };
-        r.end()?;
-        Ok(event)
-    }
-}
-
-impl Streams {
-    fn encode(self, w: &mut Writer) {
-        w.bool(self.stdin)
-            .bool(self.stdout)
-            .bool(self.stderr)
-            .bool(self.master);
-    }
-
-    fn decode(r: &mut Reader<'_>) -> Result<Streams> {
-        Ok(Streams {
-            stdin: r.bool()?,
-            stdout: r.bool()?,
-            stderr: r.bool()?,
-            master: r.bool()?,
-        })
+        // Of a greeting only the version's place is fixed for ever; the rest belongs to that version.
+        let version = u16::take(&mut Reader::new(payload));
+        match (kind, version) {
+            (1, Ok(version)) if version != VERSION => Ok(Event::Hello {
+                version,
+                phase: Phase::Empty,
+                pid: 0,
+                start_time: 0,
+                exit: None,
+            }),
+            _ => Event::parse(kind, payload),
+        }
     }
 }

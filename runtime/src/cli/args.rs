@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
 
 use super::serve_flags::Serve;
 
@@ -43,15 +44,18 @@ pub enum Command {
     /// List pods and their containers: state, age, restarts, id, image, process.
     Ps(Ps),
     /// Tell whether the daemon can run pods; if not, why, and what to do. Exit 1 if it cannot.
-    Status(Status),
+    #[command(after_help = STATUS)]
+    Status(Ask),
     /// Draw what happened to a pod: contract points, plugins' answers, the runtime's steps.
     Timeline(Timeline),
     /// List NRI plugins: who is connected, what they get, how fast they answer, what went wrong.
-    Plugins(Plugins),
+    #[command(after_help = PLUGINS)]
+    Plugins(Ask),
     /// Tell how a container came to be as it is: what CRI asked for, what each plugin changed, what came out.
     Explain(Explain),
     /// List what is held: pods and containers whose records cannot be read; they run on untouched.
-    Recover(Recover),
+    #[command(after_help = RECOVER)]
+    Recover(Ask),
     /// Stop and remove pods or containers; with --force even if a step fails, or the record cannot be read.
     Rm(Rm),
     /// Print a completion script for a shell.
@@ -123,7 +127,7 @@ impl Connect {
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     /// List images: names, id, size, how many containers were made of each.
-    Ls(ImageLs),
+    Ls(Ask),
     /// Pull an image, and show how far it is; Ctrl-C gives it up.
     Pull(ImagePull),
     /// Remove images with all their names; tells which containers still use them.
@@ -144,21 +148,17 @@ pub enum ImageCommand {
 #[derive(Debug, Subcommand)]
 pub enum NetworkCommand {
     /// List the networks of pods: bridge or CNI configuration, interface, addresses, host ports, namespace.
-    Ls(NetworkLs),
+    #[command(after_help = NETWORK_LS)]
+    Ls(Ask),
     /// Check that pods still have the network that they were given; exit 1 if one has not.
     Check(NetworkCheck),
     /// Give back what the network holds for pods that are gone; exit 1 if something is left.
     Gc(NetworkGc),
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "\
+const NETWORK_LS: &str = "\
 NETWORK is the built-in bridge, or the name of a CNI configuration. (the node's): a pod on the host's network. A line that
-begins with (unknown) is of a pod that is gone: cairn network gc.")]
-pub struct NetworkLs {
-    #[command(flatten)]
-    pub ask: Ask,
-}
+begins with (unknown) is of a pod that is gone: cairn network gc.";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -203,23 +203,12 @@ pub struct Ps {
     pub ask: Ask,
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "\
+const STATUS: &str = "\
 ok       it is as it should be
 limited  pods run; what does not, and what to do about it, stands below
 fails    no pod can be made, or none that needs what the line is about: exit code 1
 
-`cairn check` tells the same of the host, without a daemon.")]
-pub struct Status {
-    #[command(flatten)]
-    pub ask: Ask,
-}
-
-#[derive(Debug, Args)]
-pub struct ImageLs {
-    #[command(flatten)]
-    pub ask: Ask,
-}
+`cairn check` tells the same of the host, without a daemon.";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -317,17 +306,12 @@ pub struct Explain {
     pub ask: Ask,
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "\
+const RECOVER: &str = "\
 A record that is damaged, or was written by a newer cairn, is left as it is, and so is what it describes: processes,
 root, network. Such a pod is listed NOTREADY, such a container UNKNOWN, and requests to stop or remove it are refused.
 
 To keep it:     install the cairn that wrote the record, or repair the file, and restart the daemon.
-To give it up:  cairn rm --force ID")]
-pub struct Recover {
-    #[command(flatten)]
-    pub ask: Ask,
-}
+To give it up:  cairn rm --force ID";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -354,8 +338,17 @@ pub enum Output {
     Json,
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "\
+impl Output {
+    /// Prints one of the two.
+    pub fn print(self, table: impl FnOnce() -> String, json: impl FnOnce() -> Value) {
+        match self {
+            Self::Table => print!("{}", table()),
+            Self::Json => println!("{:#}", json()),
+        }
+    }
+}
+
+const PLUGINS: &str = "\
 States:
   connected  it gets events
   joining    it is being told what there is
@@ -371,8 +364,4 @@ With it, where it differs from the default:
 
 Latencies are over the last 256 calls. BACKLOG counts the Stop and Remove events that are kept for
 a plugin with must_run. JSON has more, with durations in nanoseconds, and other words for STATE: active
-(connected), overdue (hung), absent (MISSING, missing), gone (closed).")]
-pub struct Plugins {
-    #[command(flatten)]
-    pub ask: Ask,
-}
+(connected), overdue (hung), absent (MISSING, missing), gone (closed).";

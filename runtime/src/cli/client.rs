@@ -10,6 +10,7 @@ use proto_cairn::v1::{
     import_image_response::Step,
 };
 use proto_cri::v1::{self as cri, runtime_service_client::RuntimeServiceClient};
+use serde_json::json;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     net::UnixStream,
@@ -19,7 +20,7 @@ use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{
-    args::{self, Connect, Output, Plugins, Recover, Rm, Timeline},
+    args::{self, Ask, Connect, Output, Rm, Timeline},
     explain_text, plugin_table,
     text::short_id,
     timeline, timeline_page, whole_file,
@@ -261,14 +262,14 @@ fn timeline_from(
 ///
 /// # Errors
 /// One line for a person.
-pub async fn plugins(arguments: Plugins) -> Result<(), String> {
-    let mut client = connect(&arguments.ask.connect).await?;
+pub async fn plugins(ask: Ask) -> Result<(), String> {
+    let mut client = connect(&ask.connect).await?;
     let answer = client.plugins(PluginsRequest {}).await.map_err(said)?;
     let plugins = answer.into_inner().plugins;
-    match arguments.ask.output {
-        Output::Table => print!("{}", plugin_table::table(&plugins, terminal().0)),
-        Output::Json => print!("{}", plugin_table::json(&plugins)),
-    }
+    ask.output.print(
+        || plugin_table::table(&plugins, terminal().0),
+        || plugin_table::json(&plugins),
+    );
     Ok(())
 }
 
@@ -276,15 +277,12 @@ pub async fn plugins(arguments: Plugins) -> Result<(), String> {
 ///
 /// # Errors
 /// One line for a person.
-pub async fn recover(arguments: Recover) -> Result<(), String> {
-    let mut client = connect(&arguments.ask.connect).await?;
+pub async fn recover(ask: Ask) -> Result<(), String> {
+    let mut client = connect(&ask.connect).await?;
     let answer = client.held(HeldRequest {}).await.map_err(said)?;
     let held = answer.into_inner().objects;
-    match arguments.ask.output {
-        Output::Json => {
-            let objects: Vec<_> = held.iter().map(held_json).collect();
-            println!("{:#}", serde_json::json!({ "held": objects }));
-        }
+    match ask.output {
+        Output::Json => println!("{:#}", json!({ "held": held })),
         Output::Table if held.is_empty() => println!("Nothing is held: every record was read."),
         Output::Table => {
             println!(
@@ -305,17 +303,6 @@ pub async fn recover(arguments: Recover) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn held_json(held: &HeldObject) -> serde_json::Value {
-    serde_json::json!({
-        "id": held.id,
-        "kind": held.kind,
-        "name": held.name,
-        "pod": held.pod,
-        "record": held.record,
-        "reason": held.reason,
-    })
 }
 
 /// `cairn rm ID...`: prints each id that is gone.

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::{
     diff::{self, Line},
-    text::{clean, duration, fold},
+    text::{clean, cut, duration, fold},
+    words::Tint,
 };
 use crate::explain::{Change, Deed, Explanation, Said};
 
@@ -15,30 +16,12 @@ const AROUND: usize = 2;
 /// Longest value that is shown beside a change; the specification below has it whole.
 const VALUE: usize = 120;
 
-/// Colours by meaning, as in the timeline.
+/// Colours by meaning, as in the timeline; nothing is put around what is empty.
 struct Paint(bool);
 
 impl Paint {
-    fn with(&self, code: &str, text: &str) -> String {
-        match self.0 {
-            true if !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
-            _ => text.to_owned(),
-        }
-    }
-    fn strong(&self, text: &str) -> String {
-        self.with("1", text)
-    }
-    fn faint(&self, text: &str) -> String {
-        self.with("2", text)
-    }
-    fn good(&self, text: &str) -> String {
-        self.with("32", text)
-    }
-    fn warn(&self, text: &str) -> String {
-        self.with("33", text)
-    }
-    fn bad(&self, text: &str) -> String {
-        self.with("1;31", text)
+    fn with(&self, tint: Tint, text: &str) -> String {
+        tint.paint(text, self.0 && !text.is_empty())
     }
 }
 
@@ -50,12 +33,12 @@ pub fn text(explained: &Explanation, width: usize, color: bool, full: bool) -> S
     let _ = writeln!(
         out,
         "container {}  {:.13}  of pod {} {:.13}, {}",
-        paint.strong(&clean(&about.name)),
+        paint.with(Tint::Strong, &clean(&about.name)),
         about.id,
         clean(&about.pod_name),
         about.pod,
         match about.state.as_str() {
-            "refused" => paint.bad("refused"),
+            "refused" => paint.with(Tint::Bad, "refused"),
             state => state.to_owned(),
         },
     );
@@ -79,7 +62,7 @@ pub fn text(explained: &Explanation, width: usize, color: bool, full: bool) -> S
     if let Some(why) = &explained.refused {
         let lines = fold(&clean(why), width.saturating_sub(13).max(40), 0);
         let why = lines.join("\n             ");
-        let _ = writeln!(out, "\nnot created: {}", paint.bad(&why));
+        let _ = writeln!(out, "\nnot created: {}", paint.with(Tint::Bad, &why));
     }
     if let Some(spec) = &explained.spec {
         specs(&mut out, explained.base.as_ref(), spec, &paint, full);
@@ -92,10 +75,10 @@ fn plugin(out: &mut String, said: &Said, column: usize, width: usize, paint: &Pa
     let mut deeds = Vec::new();
     let validated = said.hook == "ValidateContainerAdjustment";
     match (said.outcome.as_str(), said.changes.len()) {
-        ("answered", _) if validated => deeds.push(paint.good("validated the sum")),
-        ("answered", 0) => deeds.push(paint.faint("changed nothing")),
-        ("answered", 1) => deeds.push(paint.good("1 change")),
-        ("answered", n) => deeds.push(paint.good(&format!("{n} changes"))),
+        ("answered", _) if validated => deeds.push(paint.with(Tint::Good, "validated the sum")),
+        ("answered", 0) => deeds.push(paint.with(Tint::Faint, "changed nothing")),
+        ("answered", 1) => deeds.push(paint.with(Tint::Good, "1 change")),
+        ("answered", n) => deeds.push(paint.with(Tint::Good, &format!("{n} changes"))),
         (outcome, _) => {
             let outcome = outcome.replace('_', " ");
             let text = match &said.reason {
@@ -104,14 +87,14 @@ fn plugin(out: &mut String, said: &Said, column: usize, width: usize, paint: &Pa
             };
             let rest = width.saturating_sub(column + 4).max(40);
             let lines = fold(&text, rest, 0);
-            deeds.push(paint.bad(&lines.join(&format!("\n{:1$}", "", column + 4))));
+            deeds.push(paint.with(Tint::Bad, &lines.join(&format!("\n{:1$}", "", column + 4))));
         }
     }
     if said.updates > 0 {
         deeds.push(format!("{} updates of others", said.updates));
     }
     if said.evictions > 0 {
-        deeds.push(paint.warn(&format!("{} evictions", said.evictions)));
+        deeds.push(paint.with(Tint::Warn, &format!("{} evictions", said.evictions)));
     }
     let took = said
         .took_ns
@@ -119,9 +102,9 @@ fn plugin(out: &mut String, said: &Said, column: usize, width: usize, paint: &Pa
     let _ = writeln!(
         out,
         "  {}  {}{}",
-        paint.strong(&name),
+        paint.with(Tint::Strong, &name),
         deeds.join(", "),
-        paint.faint(&took)
+        paint.with(Tint::Faint, &took)
     );
     for one in &said.changes {
         let _ = writeln!(out, "      {}", change(one, paint));
@@ -135,28 +118,27 @@ fn change(change: &Change, paint: &Paint) -> String {
         .as_ref()
         .map_or(String::new(), |key| format!(" {}", clean(key)));
     match change.deed {
-        Deed::Removed => paint.bad(&format!("- {field}{key}")),
-        Deed::Overridden => paint.warn(&format!(
-            "~ {field}{key} (overridden by a plugin behind it)"
-        )),
+        Deed::Removed => paint.with(Tint::Bad, &format!("- {field}{key}")),
+        Deed::Overridden => paint.with(
+            Tint::Warn,
+            &format!("~ {field}{key} (overridden by a plugin behind it)"),
+        ),
         Deed::Set | Deed::Added => {
             let value = match &change.value {
                 Some(value) => format!(" = {}", short(value)),
                 None => " (value not shown)".to_owned(),
             };
-            format!("{}{value}", paint.good(&format!("+ {field}{key}")))
+            format!(
+                "{}{value}",
+                paint.with(Tint::Good, &format!("+ {field}{key}"))
+            )
         }
     }
 }
 
 /// On one line, without what says nothing.
 fn short(value: &Value) -> String {
-    let text = clean(&without_empty(value).to_string());
-    if text.chars().count() <= VALUE {
-        return text;
-    }
-    let cut: String = text.chars().take(VALUE).collect();
-    format!("{cut}…")
+    cut(&clean(&without_empty(value).to_string()), VALUE)
 }
 
 /// A message without its fields that are not set.
@@ -191,7 +173,11 @@ fn specs(out: &mut String, base: Option<&Value>, spec: &Value, paint: &Paint, fu
         (false, false) => "as CRI asks for it, no plugin changed it; --full shows it",
         (false, true) => "as CRI asks for it, no plugin changed it",
     };
-    let _ = writeln!(out, "\nspec  {}", paint.faint(&format!("({note})")));
+    let _ = writeln!(
+        out,
+        "\nspec  {}",
+        paint.with(Tint::Faint, &format!("({note})"))
+    );
     let mut skipped = 0;
     for (at, line) in all.iter().enumerate() {
         let near = &all[at.saturating_sub(AROUND)..(at + AROUND + 1).min(all.len())];
@@ -200,12 +186,12 @@ fn specs(out: &mut String, base: Option<&Value>, spec: &Value, paint: &Paint, fu
             continue;
         }
         if std::mem::take(&mut skipped) > 0 {
-            let _ = writeln!(out, "  {}", paint.faint("…"));
+            let _ = writeln!(out, "  {}", paint.with(Tint::Faint, "…"));
         }
         let painted = match line {
             Line::Both(text) => format!("  {}", clean(text)),
-            Line::Old(text) => paint.bad(&format!("- {}", clean(text))),
-            Line::New(text) => paint.good(&format!("+ {}", clean(text))),
+            Line::Old(text) => paint.with(Tint::Bad, &format!("- {}", clean(text))),
+            Line::New(text) => paint.with(Tint::Good, &format!("+ {}", clean(text))),
         };
         let _ = writeln!(out, "{painted}");
     }

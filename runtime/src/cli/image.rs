@@ -6,10 +6,11 @@ use proto_cairn::v1::{
     PullsRequest, VerifyImagesRequest, cairn_client::CairnClient, verify_images_response::Step,
 };
 use proto_cri::v1::{self as cri, image_service_client::ImageServiceClient};
+use serde_json::json;
 use tonic::transport::Channel;
 
 use super::{
-    args::{ImageLs, ImagePull, ImageRm, ImageVerify, Output},
+    args::{Ask, ImagePull, ImageRm, ImageVerify},
     client::{channel, connect, containers, said},
     docker_auth, image_table,
     pull_progress::Shown,
@@ -27,8 +28,8 @@ const LOOK: Duration = Duration::from_millis(250);
 ///
 /// # Errors
 /// One line for a person.
-pub async fn ls(arguments: ImageLs) -> Result<(), String> {
-    let channel = channel(&arguments.ask.connect).await?;
+pub async fn ls(ask: Ask) -> Result<(), String> {
+    let channel = channel(&ask.connect).await?;
     let mut client =
         ImageServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
     let images = client
@@ -38,10 +39,10 @@ pub async fn ls(arguments: ImageLs) -> Result<(), String> {
         .into_inner()
         .images;
     let images = image_table::images(images, &containers(channel).await?);
-    match arguments.ask.output {
-        Output::Table => print!("{}", image_table::table(&images)),
-        Output::Json => print!("{}", image_table::json(&images)),
-    }
+    ask.output.print(
+        || image_table::table(&images),
+        || json!({ "images": images }),
+    );
     Ok(())
 }
 
@@ -59,10 +60,7 @@ pub async fn pull(
     let channel = channel(&arguments.connect).await?;
     let name = reference.to_string();
     let request = cri::PullImageRequest {
-        image: Some(cri::ImageSpec {
-            image: arguments.image,
-            ..Default::default()
-        }),
+        image: named(arguments.image),
         auth,
         sandbox_config: None,
     };
@@ -131,6 +129,14 @@ fn credentials(
     Ok(found)
 }
 
+/// As requests name an image.
+fn named(image: String) -> Option<cri::ImageSpec> {
+    Some(cri::ImageSpec {
+        image,
+        ..Default::default()
+    })
+}
+
 /// `cairn image rm IMAGE...`: prints each id that is gone, with the names that went with it.
 ///
 /// # Errors
@@ -139,12 +145,8 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
     let channel = channel(&arguments.connect).await?;
     let mut client = ImageServiceClient::new(channel.clone());
     for wanted in arguments.images {
-        let spec = Some(cri::ImageSpec {
-            image: wanted.clone(),
-            ..Default::default()
-        });
         let request = cri::ImageStatusRequest {
-            image: spec,
+            image: named(wanted.clone()),
             verbose: false,
         };
         let found = client
@@ -161,10 +163,7 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
         let containers = containers(channel.clone()).await?;
         let users = image_table::users(&found.id, &containers);
         let request = cri::RemoveImageRequest {
-            image: Some(cri::ImageSpec {
-                image: found.id.clone(),
-                ..Default::default()
-            }),
+            image: named(found.id.clone()),
         };
         client.remove_image(request).await.map_err(said)?;
         println!("{} {}", found.id, found.repo_tags.join(" "));
@@ -207,10 +206,10 @@ pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
         }
     }
     shown.end();
-    match arguments.ask.output {
-        Output::Table => print!("{}", verify_table::table(&images)),
-        Output::Json => print!("{}", verify_table::json(&images)),
-    }
+    arguments.ask.output.print(
+        || verify_table::table(&images),
+        || verify_table::json(&images),
+    );
     for line in verify_table::advice(&images) {
         eprintln!("cairn: {line}");
     }

@@ -90,11 +90,6 @@ fn nameless(image: &Image) -> String {
     format!("{name}@sha256:{}…", short_id(digest))
 }
 
-/// For programs.
-pub fn json(images: &[Image]) -> String {
-    format!("{:#}\n", serde_json::json!({ "images": images }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

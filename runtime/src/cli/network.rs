@@ -1,9 +1,10 @@
 //! `cairn network ls`, `check` and `gc`, by `cairn.v1`.
 
 use proto_cairn::v1::{CheckNetworksRequest, CollectNetworksRequest, NetworksRequest};
+use serde_json::json;
 
 use super::{
-    args::{NetworkCheck, NetworkGc, NetworkLs, Output},
+    args::{Ask, NetworkCheck, NetworkGc},
     client::{connect, said},
     network_table,
 };
@@ -13,17 +14,17 @@ use crate::cri::is_unserved;
 ///
 /// # Errors
 /// One line for a person.
-pub async fn ls(arguments: NetworkLs) -> Result<(), String> {
-    let mut client = connect(&arguments.ask.connect).await?;
+pub async fn ls(ask: Ask) -> Result<(), String> {
+    let mut client = connect(&ask.connect).await?;
     let answer = client
         .networks(NetworksRequest {})
         .await
         .map_err(unlisted)?;
     let networks = answer.into_inner().networks;
-    match arguments.ask.output {
-        Output::Table => print!("{}", network_table::networks(&networks)),
-        Output::Json => print!("{}", network_table::networks_json(&networks)),
-    }
+    ask.output.print(
+        || network_table::networks(&networks),
+        || json!({ "networks": networks }),
+    );
     Ok(())
 }
 
@@ -38,10 +39,10 @@ pub async fn check(arguments: NetworkCheck) -> Result<bool, String> {
     };
     let answer = client.check_networks(request).await.map_err(unlisted)?;
     let checked = answer.into_inner().checked;
-    match arguments.ask.output {
-        Output::Table => print!("{}", network_table::checked(&checked)),
-        Output::Json => print!("{}", network_table::checked_json(&checked)),
-    }
+    arguments.ask.output.print(
+        || network_table::checked(&checked),
+        || network_table::checked_json(&checked),
+    );
     Ok(checked.iter().all(|one| one.problem.is_empty()))
 }
 
@@ -55,10 +56,10 @@ pub async fn gc(arguments: NetworkGc) -> Result<bool, String> {
     let request = CollectNetworksRequest { dry_run };
     let answer = client.collect_networks(request).await.map_err(unlisted)?;
     let collected = answer.into_inner().collected;
-    match arguments.ask.output {
-        Output::Table => print!("{}", network_table::collected(&collected, dry_run)),
-        Output::Json => print!("{}", network_table::collected_json(&collected, dry_run)),
-    }
+    arguments.ask.output.print(
+        || network_table::collected(&collected, dry_run),
+        || network_table::collected_json(&collected, dry_run),
+    );
     Ok(collected.iter().all(|one| one.problem.is_empty()))
 }
 

@@ -1,9 +1,9 @@
 //! What `cairn network` prints. Pure: the daemon's answers in, text out.
 
 use proto_cairn::v1::{CheckedNetwork, CollectedNetwork, HostPort, PodNetwork};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::text::{clean, lines, short_id};
+use super::text::{clean, lines, short_id, with};
 
 const HEAD: [&str; 7] = [
     "POD",
@@ -42,32 +42,6 @@ pub fn networks(networks: &[PodNetwork]) -> String {
     lines(&rows)
 }
 
-/// For programs.
-pub fn networks_json(networks: &[PodNetwork]) -> String {
-    let all = networks.iter().map(|network| {
-        let ports = network.host_ports.iter().map(|port| {
-            json!({
-                "host_port": port.host_port,
-                "container_port": port.container_port,
-                "protocol": port.protocol,
-                "host_ip": port.host_ip,
-            })
-        });
-        json!({
-            "pod": network.pod,
-            "name": network.name,
-            "kind": network.kind,
-            "network": network.network,
-            "interface": network.interface,
-            "addresses": network.addresses,
-            "host_ports": ports.collect::<Vec<_>>(),
-            "netns": network.netns,
-            "problem": network.problem,
-        })
-    });
-    format!("{:#}\n", json!({ "networks": all.collect::<Vec<_>>() }))
-}
-
 /// For people: a line for each pod, and what differs at its end.
 pub fn checked(checked: &[CheckedNetwork]) -> String {
     if checked.is_empty() {
@@ -94,18 +68,10 @@ pub fn checked(checked: &[CheckedNetwork]) -> String {
 }
 
 /// For programs.
-pub fn checked_json(checked: &[CheckedNetwork]) -> String {
-    let all = checked.iter().map(|one| {
-        json!({
-            "pod": one.pod,
-            "name": one.name,
-            "network": one.network,
-            "ok": one.problem.is_empty(),
-            "problem": one.problem,
-            "not_asked": one.not_asked,
-        })
-    });
-    format!("{:#}\n", json!({ "checked": all.collect::<Vec<_>>() }))
+pub fn checked_json(checked: &[CheckedNetwork]) -> Value {
+    let all = checked.iter();
+    let all = all.map(|one| with(one, "ok", one.problem.is_empty()));
+    json!({ "checked": all.collect::<Vec<_>>() })
 }
 
 /// For people: a line for each thing.
@@ -139,18 +105,10 @@ pub fn collected(collected: &[CollectedNetwork], dry_run: bool) -> String {
 }
 
 /// For programs.
-pub fn collected_json(collected: &[CollectedNetwork], dry_run: bool) -> String {
-    let all = collected.iter().map(|one| {
-        json!({
-            "what": one.what,
-            "pod": one.pod,
-            "network": one.network,
-            "gone": !dry_run && one.problem.is_empty(),
-            "problem": one.problem,
-        })
-    });
-    let value = json!({ "dry_run": dry_run, "collected": all.collect::<Vec<_>>() });
-    format!("{value:#}\n")
+pub fn collected_json(collected: &[CollectedNetwork], dry_run: bool) -> Value {
+    let all = collected.iter();
+    let all = all.map(|one| with(one, "gone", !dry_run && one.problem.is_empty()));
+    json!({ "dry_run": dry_run, "collected": all.collect::<Vec<_>>() })
 }
 
 /// `8080/tcp->80`, `[fd00::1]:8080/tcp->80`.
@@ -258,7 +216,8 @@ mod tests {
             .map(|line| line.split_whitespace().next())
             .collect();
         assert_eq!(words, [Some("ok"), Some("differs"), Some("unasked")]);
-        assert!(checked_json(&[one("x", "")]).contains("\"ok\": false"));
+        let json = checked_json(&[one("x", "")]);
+        assert_eq!(json["checked"][0]["ok"], false);
     }
 
     #[test]
@@ -280,8 +239,7 @@ mod tests {
             collected(&[], false),
             "nothing is left of pods that are gone\n"
         );
-        let json: serde_json::Value =
-            serde_json::from_str(&collected_json(&all, false)).expect("is JSON");
+        let json = collected_json(&all, false);
         assert_eq!(
             (&json["collected"][0]["gone"], &json["collected"][1]["gone"]),
             (&true.into(), &false.into())

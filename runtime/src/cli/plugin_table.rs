@@ -3,9 +3,9 @@
 //! A line a plugin, in call order; below it what is wrong, what that means for pods, and since when.
 
 use proto_cairn::v1::Plugin;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::text::{age, clean, duration, fold, line, widths};
+use super::text::{age, clean, duration, fold, line, widths, with};
 
 const HEAD: [&str; 11] = [
     "PLUGIN", "STATE", "KIND", "PID", "PROTOCOL", "EVENTS", "CALLS", "ERRORS", "P50", "P99",
@@ -46,35 +46,10 @@ pub fn table(plugins: &[Plugin], width: usize) -> String {
 }
 
 /// For programs: everything, durations in nanoseconds.
-pub fn json(plugins: &[Plugin]) -> String {
-    let all: Vec<_> = plugins
-        .iter()
-        .map(|plugin| {
-            json!({
-                "id": id(plugin),
-                "index": plugin.index,
-                "name": plugin.name,
-                "state": plugin.state,
-                "since_ns": plugin.since_ns,
-                "kind": plugin.kind,
-                "pid": plugin.pid,
-                "protocol": plugin.protocol,
-                "events": plugin.events,
-                "required": plugin.required,
-                "must_run": plugin.must_run,
-                "on_timeout": plugin.on_timeout,
-                "fail_request": plugin.fail_request,
-                "calls": plugin.calls,
-                "errors": plugin.errors,
-                "p50_ns": plugin.p50_ns,
-                "p99_ns": plugin.p99_ns,
-                "backlog": plugin.backlog,
-                "last_error": plugin.last_error,
-                "last_error_age_ns": plugin.last_error_age_ns,
-            })
-        })
-        .collect();
-    format!("{:#}\n", json!({ "plugins": all }))
+pub fn json(plugins: &[Plugin]) -> Value {
+    let all = plugins.iter();
+    let all = all.map(|plugin| with(plugin, "id", id(plugin)));
+    json!({ "plugins": all.collect::<Vec<_>>() })
 }
 
 fn id(plugin: &Plugin) -> String {
@@ -304,8 +279,7 @@ PLUGIN     STATE                 KIND      PID   PROTOCOL  EVENTS               
 
     #[test]
     fn json_has_every_plugin_with_its_id() {
-        let text = json(&[connected(), missing()]);
-        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let value = json(&[connected(), missing()]);
         assert_eq!(value["plugins"][0]["id"], "10-logger");
         assert_eq!(value["plugins"][0]["p50_ns"], 120_000);
         assert_eq!(value["plugins"][1]["required"], true);

@@ -5,7 +5,7 @@ use proto_cri::v1::{self as cri, runtime_service_client::RuntimeServiceClient};
 use tonic::transport::Channel;
 
 use super::{
-    args::{self, Output},
+    args,
     client::{channel, containers, terminal},
     ps_tree::{self, Listed},
 };
@@ -45,16 +45,10 @@ pub async fn ps(arguments: args::Ps) -> Result<(), String> {
     if !arguments.all {
         pods.retain(ps_tree::Pod::is_active);
     }
-    match arguments.ask.output {
-        Output::Table => {
-            let color = terminal().1;
-            print!(
-                "{}",
-                ps_tree::table(&pods, clock::now_ns(), arguments.all, color)
-            );
-        }
-        Output::Json => print!("{}", ps_tree::json(&pods)),
-    }
+    arguments.ask.output.print(
+        || ps_tree::table(&pods, clock::now_ns(), arguments.all, terminal().1),
+        || ps_tree::json(&pods),
+    );
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proto_cri::v1 as cri;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{
     text::{age, aligned, clean, line, short_id},
@@ -175,17 +176,15 @@ pub fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String {
     }
     let mut text = String::new();
     for (mut row, tint) in aligned(&rows).into_iter().zip(tints) {
-        if color && !tint.code().is_empty() {
-            row[STATE] = format!("\x1b[{}m{}\x1b[0m", tint.code(), row[STATE]);
-        }
+        row[STATE] = tint.paint(&row[STATE], color);
         text += &line(&row);
     }
     text
 }
 
 /// For programs: everything, times in nanoseconds since the epoch.
-pub fn json(pods: &[Pod]) -> String {
-    format!("{:#}\n", serde_json::json!({ "pods": pods }))
+pub fn json(pods: &[Pod]) -> Value {
+    json!({ "pods": pods })
 }
 
 fn tint(state: &str, exit_code: Option<i32>) -> Tint {

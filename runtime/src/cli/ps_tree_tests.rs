@@ -123,7 +123,7 @@ fn a_pod_that_is_not_ready_is_active_while_a_container_of_it_has_not_exited() {
 
 #[test]
 fn json_has_the_pid_or_the_exit_code_and_whole_ids() {
-    let value: serde_json::Value = serde_json::from_str(&json(&some())).expect("JSON");
+    let value = json(&some());
     let app = &value["pods"][0];
     assert_eq!(app["id"], "a".repeat(64));
     assert_eq!(app["containers"][2]["pid"], 4711);

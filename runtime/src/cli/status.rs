@@ -7,7 +7,7 @@ use proto_cri::v1::{self as cri, runtime_service_client::RuntimeServiceClient};
 use tonic::Response;
 
 use super::{
-    args::{self, Output},
+    args::{Ask, Connect},
     client::{channel, terminal},
     status_report::{Answers, Report},
 };
@@ -20,22 +20,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// One line for a person, if no report could be made. That nobody answers is a report.
-pub async fn status(arguments: args::Status) -> Result<bool, String> {
-    let (_, endpoint) = arguments.ask.connect.endpoint();
-    let report = Report::new(endpoint, ask(&arguments).await);
-    match arguments.ask.output {
-        Output::Table => {
-            let (width, color) = terminal();
-            print!("{}", report.table(width, color));
-        }
-        Output::Json => print!("{}", report.json()),
-    }
+pub async fn status(asked: Ask) -> Result<bool, String> {
+    let (_, endpoint) = asked.connect.endpoint();
+    let report = Report::new(endpoint, ask(&asked.connect).await);
+    let (width, color) = terminal();
+    asked
+        .output
+        .print(|| report.table(width, color), || report.json());
     Ok(report.state() != State::Fails)
 }
 
 /// All at once; an error is that of the runtime itself.
-async fn ask(arguments: &args::Status) -> Result<Answers, String> {
-    let channel = channel(&arguments.ask.connect).await?;
+async fn ask(connect: &Connect) -> Result<Answers, String> {
+    let channel = channel(connect).await?;
     let mut runtime = RuntimeServiceClient::new(channel.clone());
     let mut again = runtime.clone();
     let cairn = || CairnClient::new(channel.clone());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proto_cairn::v1::{Directory, HeldObject, Plugin};
 use proto_cri::v1::RuntimeCondition;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     check_table::{lines, painted},
@@ -105,27 +105,15 @@ impl Report {
     }
 
     /// For programs.
-    pub fn json(&self) -> String {
-        let directories = self.directories.iter().map(|directory| {
-            json!({
-                "key": directory.key,
-                "path": directory.path,
-                "size_bytes": directory.size_bytes,
-                "free_bytes": directory.free_bytes,
-                "inodes": directory.inodes,
-                "free_inodes": directory.free_inodes,
-                "problem": directory.problem,
-            })
-        });
-        let value = json!({
+    pub fn json(&self) -> Value {
+        json!({
             "ready": self.state() != State::Fails,
             "state": self.state(),
             "endpoint": self.endpoint,
             "findings": self.findings,
             "pulls": self.pulls,
-            "directories": directories.collect::<Vec<_>>(),
-        });
-        format!("{value:#}\n")
+            "directories": self.directories,
+        })
     }
 }
 
@@ -154,7 +142,7 @@ fn network(answers: &Answers) -> Finding {
         return Finding::ok("network", "pods get one");
     };
     let config = answers.info.get("cniconfig").map_or("", String::as_str);
-    let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
+    let config: Value = serde_json::from_str(config).unwrap_or_default();
     let dir = config["confDir"].as_str().unwrap_or("the CNI directory");
     let remedy = match reason.as_str() {
         "InvalidCniConfiguration" => format!("repair or remove the file in {dir}"),

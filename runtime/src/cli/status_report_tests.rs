@@ -176,7 +176,7 @@ fn pulls_are_told_with_what_is_announced() {
         text.contains("r/x:1, 1.5 MB of 3.0 MB in 4 s; r/y, 0 B in 0 s"),
         "{text}"
     );
-    let json: serde_json::Value = serde_json::from_str(&report.json()).expect("JSON");
+    let json = report.json();
     assert_eq!(json["pulls"][0]["of"], 3_000_000);
     assert_eq!(json["ready"], true);
 }
@@ -190,7 +190,7 @@ fn what_cannot_be_asked_is_told_and_nobody_at_all_is_not_ready() {
     assert_eq!(told(answers).0, State::Limited);
     let report = Report::new("unix:///x".into(), Err("no daemon answers".into()));
     assert_eq!(report.state(), State::Fails);
-    let json: serde_json::Value = serde_json::from_str(&report.json()).expect("JSON");
+    let json = report.json();
     assert_eq!(
         (&json["ready"], &json["state"]),
         (&false.into(), &"fails".into())

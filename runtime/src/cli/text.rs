@@ -1,4 +1,8 @@
-//! Pure: texts and numbers for a terminal: folded, cut, cleaned.
+//! Pure: texts and numbers for a terminal: folded, cut, cleaned, painted; and messages for programs.
+
+use cairn_monitor::log::date_of;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Longest text shown of one event.
 const LONGEST: usize = 2000;
@@ -52,22 +56,27 @@ pub fn short_id(id: &str) -> &str {
 pub fn date(wall_ns: i64) -> String {
     let ms = wall_ns.div_euclid(1_000_000);
     let (days, ms) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
-    // Days to a date by years of 400 that begin in March, so that the leap day comes last.
-    let shifted = days + 719_468;
-    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let (day, month) = (
-        of_year - (153 * month + 2) / 5 + 1,
-        if month < 10 { month + 3 } else { month - 9 },
-    );
-    let year = year + era * 400 + i64::from(month <= 2);
+    let [year, month, day] = date_of(days);
     let (h, m, s) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
     format!(
         "{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}.{:03} UTC",
         ms % 1000
     )
+}
+
+/// A message as JSON, with what is not among its fields.
+pub fn with(message: &impl Serialize, key: &str, value: impl Into<Value>) -> Value {
+    let mut all = json!(message);
+    all[key] = value.into();
+    all
+}
+
+/// Between the codes of a colour and of its end, where colours are shown.
+pub fn painted(code: &str, text: &str, color: bool) -> String {
+    match color && !code.is_empty() {
+        true => format!("\x1b[{code}m{text}\x1b[0m"),
+        false => text.to_owned(),
+    }
 }
 
 /// Nothing from outside moves the cursor or paints: control characters become spaces, and bidi
@@ -77,18 +86,21 @@ pub fn clean(text: &str) -> String {
         let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
         if c.is_control() || hidden { ' ' } else { c }
     };
-    let mut out: String = text.chars().take(LONGEST).map(printable).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        out.push('…');
+    cut(text, LONGEST).chars().map(printable).collect()
+}
+
+/// The first of its characters, and a sign where there are more.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
-    out
 }
 
 pub fn pad(text: &str, columns: usize) -> String {
     let length = text.chars().count();
     if length > columns {
-        let cut: String = text.chars().take(columns - 1).collect();
-        return format!("{cut}…");
+        return cut(text, columns - 1);
     }
     format!("{text}{}", " ".repeat(columns - length))
 }

@@ -12,7 +12,7 @@
 //! characters, and lines are folded at the width that is asked for.
 
 use super::text::{clean, date, duration, fold, pad};
-use super::words::{Tint, action_text, call, life_text, of, plugin_answer, since, who};
+use super::words::{Tint, action_text, call, life_text, of, plugin_answer, point_text, since, who};
 use crate::trace::{Event, What};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -180,12 +180,7 @@ impl Timeline {
     }
 
     fn point(&mut self, event: &Event, point: &str, hook: &str, out: &mut String) {
-        let id = if point.is_empty() {
-            String::new()
-        } else {
-            format!("{point} ")
-        };
-        let text = format!("{id}{hook}{}", of(event));
+        let text = point_text(point, hook, event);
         self.entry(event, '◆', Tint::Point, text, out);
         self.point = Some((hook.to_owned(), event.subject.container.clone(), 0));
     }
@@ -247,12 +242,7 @@ impl Timeline {
     }
 
     fn paint(&self, tint: Tint, text: &str, out: &mut String) {
-        let code = tint.code();
-        let _ = if self.color && !code.is_empty() {
-            write!(out, "\x1b[{code}m{text}\x1b[0m")
-        } else {
-            write!(out, "{text}")
-        };
+        out.push_str(&tint.paint(text, self.color));
     }
 }
 

@@ -93,9 +93,9 @@ pub fn advice(images: &[VerifiedImage]) -> Vec<String> {
 }
 
 /// For programs.
-pub fn json(images: &[VerifiedImage]) -> String {
+pub fn json(images: &[VerifiedImage]) -> Value {
     let images: Vec<Value> = images.iter().map(one).collect();
-    format!("{:#}\n", json!({ "images": images }))
+    json!({ "images": images })
 }
 
 fn one(image: &VerifiedImage) -> Value {

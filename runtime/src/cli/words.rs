@@ -1,7 +1,7 @@
 //! Pure: what calls, steps, answers and lives of plugins are called in the timeline, and in which colour. The text and the
 //! page have their words from here, so that what one does not show the other does not either.
 
-use super::text::duration;
+use super::text::{duration, painted};
 use crate::trace::{Action, Event, Life, Outcome, What};
 
 /// Colours by meaning.
@@ -17,8 +17,8 @@ pub enum Tint {
 }
 
 impl Tint {
-    pub fn code(self) -> &'static str {
-        match self {
+    pub fn paint(self, text: &str, color: bool) -> String {
+        let code = match self {
             Self::Plain => "",
             Self::Faint => "2",
             Self::Strong => "1",
@@ -26,7 +26,8 @@ impl Tint {
             Self::Good => "32",
             Self::Warn => "33",
             Self::Bad => "1;31",
-        }
+        };
+        painted(code, text, color)
     }
 }
 
@@ -208,6 +209,12 @@ fn can_refuse(hook: &str) -> bool {
 /// `CreateContainer app`.
 pub fn call(event: &Event) -> String {
     format!("{}{}", event.subject.call, of(event))
+}
+
+/// `C-04 CreateContainer app`; an event that is no contract point has no id.
+pub fn point_text(point: &str, hook: &str, event: &Event) -> String {
+    let space = if point.is_empty() { "" } else { " " };
+    format!("{point}{space}{hook}{}", of(event))
 }
 
 /// ` app`, the container behind a call or a point.

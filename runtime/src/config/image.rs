@@ -4,9 +4,8 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-use super::duration::duration;
 use super::error::Error;
-use super::size::size;
+use super::units::{duration, size};
 use crate::image::{BadReference, Reference};
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

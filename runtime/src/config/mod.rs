@@ -5,17 +5,16 @@
 
 mod checked;
 mod container;
-mod duration;
 mod error;
 mod file;
 mod handler;
 mod image;
 mod nri;
 mod read;
-mod size;
 mod stream;
 mod text;
 mod tracing;
+mod units;
 
 pub use checked::{Config, socket_path};
 pub use container::{Container, SeccompDefault};

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use nri::{PluginConfig, PluginId, Settings, Timeouts, validate::DefaultValidator};
 use serde::Deserialize;
 
-use super::duration::duration;
 use super::error::Error;
+use super::units::duration;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -8,8 +8,8 @@ use std::{
 
 use serde::Deserialize;
 
-use super::duration::duration;
 use super::error::Error;
+use super::units::duration;
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

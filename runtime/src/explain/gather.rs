@@ -39,12 +39,12 @@ pub async fn gather(
     }
     if let Some((pod, container)) = find(registry, wanted)? {
         let specs = specs.read(&container.id).await?;
-        let events = recorded(log, Filter::Named(pod.id.clone())).await;
+        let events = recorded(log, Filter::new(&pod.id)).await;
         let of = |event: &&Arc<Event>| event.subject.container == container.id;
         let events: Vec<_> = events.iter().filter(of).cloned().collect();
         return Ok(made(&pod, &container, &specs, &events));
     }
-    let events = recorded(log, Filter::All).await;
+    let events = recorded(log, Filter::new("")).await;
     refused(&events, wanted).ok_or_else(|| Error::no_container(wanted))
 }
 

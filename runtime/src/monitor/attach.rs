@@ -3,7 +3,7 @@
 use cairn_monitor::wire::{Event, Request};
 
 use super::client::{ANSWER, Monitor};
-use super::error::MonitorError;
+use super::error::{MonitorError, Why};
 use super::stream::{StreamIn, StreamOut, Taken};
 
 /// Which streams an attach session wants.
@@ -26,29 +26,19 @@ pub struct AttachSession {
 impl Monitor {
     /// Joins the container's streams (CRI-142, 255).
     pub async fn attach(&self, spec: AttachSpec) -> Result<AttachSession, MonitorError> {
-        let AttachSpec {
-            stdin,
-            stdout,
-            stderr,
-        } = spec;
         let step = "attach";
-        let (event, fds) = self
-            .ask(
-                step,
-                Request::Attach {
-                    stdin,
-                    stdout,
-                    stderr,
-                },
-                ANSWER,
-            )
-            .await?;
+        let request = Request::Attach {
+            stdin: spec.stdin,
+            stdout: spec.stdout,
+            stderr: spec.stderr,
+        };
+        let (event, fds) = self.ask(step, request, ANSWER).await?;
         let Event::Attached { attach_id, streams } = event else {
             return Err(self.unexpected(step, event));
         };
         if fds.len() < streams.count() {
             let _detached = self.detach(attach_id).await;
-            return Err(self.no_descriptors(step));
+            return Err(self.failed(step, Why::Descriptors));
         }
         let taken =
             Taken::new(streams, fds).map_err(|e| MonitorError::file(step, self.dir(), e))?;

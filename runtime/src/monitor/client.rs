@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cairn_monitor::codec;
+use cairn_monitor::codec::VERSION;
 use cairn_monitor::record::Exit;
 use cairn_monitor::wire::{self, Event, Phase, Request};
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::error::MonitorError;
+use super::error::{MonitorError, Why};
 use super::incoming::Incoming;
 
 /// End of a container, as far as the daemon can know.
@@ -81,40 +81,31 @@ impl Monitor {
         let stream =
             Arc::new(UnixStream::from_std(stream).map_err(|e| MonitorError::file(step, &dir, e))?);
         let mut incoming = Incoming::new(stream.clone());
+        let failed = |why| {
+            let id = id.clone();
+            MonitorError::Container { id, step, why }
+        };
         let hello = tokio::time::timeout(ANSWER, incoming.next())
             .await
-            .map_err(|_| MonitorError::Silent {
-                id: id.clone(),
-                step,
-                seconds: ANSWER.as_secs(),
-            })?;
+            .map_err(|_| failed(Why::Silent(ANSWER)))?;
         let (phase, pid, start_time, exit) = match hello {
+            Ok(Some((0, Event::Hello { version, .. }, _))) if version != VERSION => {
+                return Err(failed(Why::Version(version)));
+            }
             Ok(Some((
                 0,
                 Event::Hello {
-                    version,
                     phase,
                     pid,
                     start_time,
                     exit,
+                    ..
                 },
                 _,
-            ))) => {
-                if version != codec::VERSION {
-                    return Err(MonitorError::Version {
-                        id,
-                        step,
-                        version,
-                        ours: codec::VERSION,
-                    });
-                }
-                (phase, pid, start_time, exit)
-            }
-            Ok(Some((0, Event::Failed { text }, _))) => {
-                return Err(MonitorError::Refused { id, step, text });
-            }
-            Ok(None) | Err(_) => return Err(MonitorError::Lost { id, step }),
-            Ok(Some(_)) => return Err(MonitorError::Protocol { id, step }),
+            ))) => (phase, pid, start_time, exit),
+            Ok(Some((0, Event::Failed { text }, _))) => return Err(failed(Why::Refused(text))),
+            Ok(None) | Err(_) => return Err(failed(Why::Lost)),
+            Ok(Some(_)) => return Err(failed(Why::Protocol)),
         };
         let (frames, queue) = mpsc::channel(16);
         let shared = Arc::new(Shared {
@@ -198,11 +189,11 @@ impl Monitor {
         self.done("delete", Request::Delete, ANSWER).await
     }
 
-    pub(super) async fn create(&self) -> Result<(i32, u64), MonitorError> {
+    pub(super) async fn create(&self) -> Result<(), MonitorError> {
         match self.ask("create", Request::Create, START).await? {
             (Event::Created { pid, start_time }, _) => {
                 self.inner.shared.init.send_replace((pid, start_time));
-                Ok((pid, start_time))
+                Ok(())
             }
             (event, _) => Err(self.unexpected("create", event)),
         }
@@ -221,22 +212,17 @@ impl Monitor {
         }
     }
 
-    pub(super) fn lost(&self, step: &'static str) -> MonitorError {
+    pub(super) fn failed(&self, step: &'static str, why: Why) -> MonitorError {
         let id = self.inner.id.clone();
-        MonitorError::Lost { id, step }
-    }
-
-    pub(super) fn no_descriptors(&self, step: &'static str) -> MonitorError {
-        let id = self.inner.id.clone();
-        MonitorError::Descriptors { id, step }
+        MonitorError::Container { id, step, why }
     }
 
     pub(super) fn unexpected(&self, step: &'static str, event: Event) -> MonitorError {
-        let id = self.inner.id.clone();
-        match event {
-            Event::Failed { text } => MonitorError::Refused { id, step, text },
-            _ => MonitorError::Protocol { id, step },
-        }
+        let why = match event {
+            Event::Failed { text } => Why::Refused(text),
+            _ => Why::Protocol,
+        };
+        self.failed(step, why)
     }
 
     pub(super) async fn ask(
@@ -264,17 +250,13 @@ impl Monitor {
                 frame.len(),
                 wire::MAX_FRAME
             );
-            return Err(MonitorError::Refused {
-                id: self.inner.id.clone(),
-                step,
-                text,
-            });
+            return Err(self.failed(step, Why::Refused(text)));
         }
         let (tx, rx) = oneshot::channel();
         {
             let mut waiting = self.inner.shared.waiting.lock();
             if waiting.closed {
-                return Err(self.lost(step));
+                return Err(self.failed(step, Why::Lost));
             }
             waiting.answers.insert(id, tx);
             if let Some(end) = end {
@@ -293,12 +275,8 @@ impl Monitor {
         waiting.answers.remove(&id);
         waiting.exec_ends.remove(&id);
         match answer {
-            Err(_) => Err(MonitorError::Silent {
-                id: self.inner.id.clone(),
-                step,
-                seconds: limit.as_secs(),
-            }),
-            Ok(_) => Err(self.lost(step)),
+            Err(_) => Err(self.failed(step, Why::Silent(limit))),
+            Ok(_) => Err(self.failed(step, Why::Lost)),
         }
     }
 }

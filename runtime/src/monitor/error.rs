@@ -2,41 +2,19 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use cairn_monitor::codec::VERSION;
 
 /// Each names the container, the step and the cause, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
-    /// The monitor (or `cairn-create`, or the kernel below it) said no. `text` is what it said.
-    #[error("container {id}: {step}: {text}")]
-    Refused {
+    #[error("container {id}: {step}: {why}")]
+    Container {
         id: String,
         step: &'static str,
-        text: String,
+        why: Why,
     },
-    /// The connection ended before the answer came: the monitor is gone.
-    #[error("container {id}: {step}: its monitor is gone")]
-    Lost { id: String, step: &'static str },
-    #[error("container {id}: {step}: no answer from its monitor within {seconds} s")]
-    Silent {
-        id: String,
-        step: &'static str,
-        seconds: u64,
-    },
-    #[error(
-        "container {id}: {step}: its monitor uses protocol version {version}, this daemon {ours}"
-    )]
-    Version {
-        id: String,
-        step: &'static str,
-        version: u16,
-        ours: u16,
-    },
-    #[error("container {id}: {step}: unexpected answer from its monitor")]
-    Protocol { id: String, step: &'static str },
-    #[error(
-        "container {id}: {step}: its streams could not be taken over: too many open files; raise the daemon's LimitNOFILE"
-    )]
-    Descriptors { id: String, step: &'static str },
     /// Only from `exec_sync`: everything in the session was killed (CRI-139).
     #[error("container {id}: exec: timed out after {millis} ms")]
     ExecTimedOut { id: String, millis: u64 },
@@ -48,6 +26,27 @@ pub enum MonitorError {
     },
     #[error("helpers: {0}")]
     Helpers(String),
+}
+
+/// What is wrong with a container's monitor, or what it says.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    /// The monitor (or `cairn-create`, or the kernel below it) said no, in these words.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection ended before the answer came.
+    #[error("its monitor is gone")]
+    Lost,
+    #[error("no answer from its monitor within {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("its monitor uses protocol version {0}, this daemon {ours}", ours = VERSION)]
+    Version(u16),
+    #[error("unexpected answer from its monitor")]
+    Protocol,
+    #[error(
+        "its streams could not be taken over: too many open files; raise the daemon's LimitNOFILE"
+    )]
+    Descriptors,
 }
 
 impl MonitorError {

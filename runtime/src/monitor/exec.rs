@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{ANSWER, Monitor};
-use super::error::MonitorError;
+use super::error::{MonitorError, Why};
 use super::stream::{Pty, StreamIn, StreamOut, Taken};
 
 /// The process of a container's spec as it is handed to the monitor: the base of every exec (CRI-141). Callers set
@@ -85,7 +85,7 @@ impl ExecSession {
                 signal,
                 timed_out,
             }),
-            _ => Err(self.monitor.lost("exec")),
+            _ => Err(self.monitor.failed("exec", Why::Lost)),
         }
     }
 
@@ -130,7 +130,7 @@ impl Monitor {
         if fds.len() < streams.count() {
             // It may have ended by itself.
             let _killed = started.kill().await;
-            return Err(self.no_descriptors(step));
+            return Err(self.failed(step, Why::Descriptors));
         }
         let taken =
             Taken::new(streams, fds).map_err(|e| MonitorError::file(step, self.dir(), e))?;
@@ -156,7 +156,10 @@ impl Monitor {
         // Detached: whoever leaves while the exec is being started has nothing to kill yet.
         let work = tokio::spawn(async move { monitor.collected(spec, &caller).await });
         let _caller = gone.drop_guard();
-        let work = async { work.await.unwrap_or_else(|_| Err(self.lost("exec"))) };
+        let work = async {
+            work.await
+                .unwrap_or_else(|_| Err(self.failed("exec", Why::Lost)))
+        };
         let Some(timeout) = timeout else {
             return work.await;
         };
@@ -196,7 +199,7 @@ impl Monitor {
         };
         let Some(end) = end else {
             session.kill().await?;
-            return Err(self.lost("exec"));
+            return Err(self.failed("exec", Why::Lost));
         };
         if end.timed_out {
             return Err(self.timed_out(timeout.map_or(0, millis)));

@@ -20,11 +20,6 @@ pub(super) struct Incoming {
     cut: bool,
 }
 
-struct Received {
-    bytes: usize,
-    cut: bool,
-}
-
 impl Incoming {
     pub(super) fn new(stream: Arc<UnixStream>) -> Incoming {
         Incoming {
@@ -61,11 +56,11 @@ impl Incoming {
                 fds,
                 cut,
             } = self;
-            let received = stream
+            let (received, lost) = stream
                 .async_io(Interest::READABLE, || receive(stream, bytes, fds))
                 .await?;
-            *cut |= received.cut;
-            if received.bytes == 0 {
+            *cut |= lost;
+            if received == 0 {
                 return Ok(None);
             }
         }
@@ -81,11 +76,12 @@ impl Incoming {
     }
 }
 
+/// How many bytes came, and whether descriptors were lost.
 fn receive(
     stream: &UnixStream,
     bytes: &mut Vec<u8>,
     fds: &mut VecDeque<OwnedFd>,
-) -> io::Result<Received> {
+) -> io::Result<(usize, bool)> {
     let mut chunk = [0u8; 4096];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -99,8 +95,5 @@ fn receive(
         }
     }
     bytes.extend_from_slice(&chunk[..got.bytes]);
-    Ok(Received {
-        bytes: got.bytes,
-        cut,
-    })
+    Ok((got.bytes, cut))
 }

@@ -21,7 +21,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::client::{Ending, Monitor};
-use super::error::MonitorError;
+use super::error::{MonitorError, Why};
 use super::helpers::{self, CREATE, MONITOR};
 use crate::{detached, inherited, replace};
 
@@ -57,13 +57,6 @@ pub struct LaunchSpec {
     pub max_log_line: u32,
     /// Whose PID namespace `config` names by its path; none for one that we know no process of.
     pub join: Option<Join>,
-}
-
-/// A container made and not yet started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Launched {
-    pub pid: i32,
-    pub start_time: u64,
 }
 
 /// State that a restarted daemon finds in a container's directory.
@@ -103,7 +96,7 @@ impl Launcher {
 
     /// Monitor, `cairn-create`, init: a container whose program waits for [`Monitor::start`]. On failure the monitor
     /// undoes what it did; directory and cgroups are the caller's.
-    pub async fn launch(&self, spec: LaunchSpec) -> Result<(Monitor, Launched)> {
+    pub async fn launch(&self, spec: LaunchSpec) -> Result<Monitor> {
         let (id, dir) = (spec.id.clone(), spec.dir.clone());
         self.write_files(spec)?;
         let (ours, theirs) =
@@ -127,7 +120,7 @@ impl Launcher {
         let ended = tokio::spawn(async move { child.wait().await });
         let (monitor, _) = Monitor::connect(id, dir, ours).await?;
         match monitor.create().await {
-            Ok((pid, start_time)) => Ok((monitor, Launched { pid, start_time })),
+            Ok(()) => Ok(monitor),
             Err(error) => {
                 drop(monitor);
                 // It cleans up and ends, now that nobody is connected.
@@ -157,7 +150,7 @@ impl Launcher {
             },
             // Not started: it undoes itself as soon as this connection ends.
             Ok(_) => Ok(Reattached::Lost),
-            Err(MonitorError::Lost { .. }) => {
+            Err(MonitorError::Container { why: Why::Lost, .. }) => {
                 Ok(exit.map_or(Reattached::Lost, |e| Reattached::Exited(e, None)))
             }
             Err(other) => Err(other),

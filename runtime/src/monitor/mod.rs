@@ -19,10 +19,10 @@ mod launcher;
 mod stream;
 
 pub use attach::{AttachSession, AttachSpec};
-pub use cairn_monitor::process::{Capabilities, Limit, Process};
+pub use cairn_monitor::process::Process;
 pub use cairn_monitor::record::{CgroupDir, Exit};
 pub use client::{Ending, Monitor};
 pub use error::MonitorError;
 pub use exec::{ExecEnd, ExecOutput, ExecSession, ExecSpec, process_of};
-pub use launcher::{LaunchSpec, Launched, Launcher, LauncherConfig, Reattached};
+pub use launcher::{LaunchSpec, Launcher, LauncherConfig, Reattached};
 pub use stream::{Pty, StreamIn, StreamOut};

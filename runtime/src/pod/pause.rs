@@ -64,7 +64,7 @@ impl Pauses {
             .set_up(&pod.id, resources)
             .await
             .step("pause: cgroup")?;
-        let (monitor, launched) = processes
+        let monitor = processes
             .launcher
             .launch(LaunchSpec {
                 id: format!("pause-{}", pod.id),
@@ -81,7 +81,7 @@ impl Pauses {
             .await
             .step("pause")?;
         monitor.start().await.step("pause")?;
-        let process = processes.process(&launched);
+        let process = processes.process(&monitor);
         let pid = process.pid;
         pod.cell
             .change(|record| record.pause = Some(process))

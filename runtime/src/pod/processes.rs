@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     cgroup::{self, Cgroup, CgroupPath},
-    monitor::{CgroupDir, Launched, Launcher},
+    monitor::{CgroupDir, Launcher, Monitor},
 };
 
 /// How long an emptied cgroup may take to go.
@@ -23,11 +23,12 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// A process as a record has it.
-    pub fn process(&self, launched: &Launched) -> Process {
+    /// A monitor's process as a record has it.
+    pub fn process(&self, monitor: &Monitor) -> Process {
+        let (pid, start_time) = monitor.init();
         Process {
-            pid: launched.pid.unsigned_abs(),
-            start_time: launched.start_time,
+            pid: pid.unsigned_abs(),
+            start_time,
             boot_id: self.boot_id.clone(),
         }
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock,
-    monitor::{Ending, Launched, Reattached},
+    monitor::{Ending, Reattached},
     violate,
 };
 
@@ -72,9 +72,8 @@ async fn reattach(
     let found = processes.launcher.reattach(&container.id, &dir);
     match tokio::time::timeout(ANSWER, found).await {
         Ok(Ok(Reattached::Running(monitor))) => {
-            let (pid, start_time) = monitor.init();
             container.set_monitor(Some(monitor.clone()));
-            let process = Some(processes.process(&Launched { pid, start_time }));
+            let process = Some(processes.process(&monitor));
             let was = container.cell.get();
             // Most are on record as they are: a restart writes nothing for them.
             if was.phase != ContainerPhase::Running || was.process != process {

@@ -130,10 +130,10 @@ impl StartContainer {
         let root = processes.dirs.rootfs(&container.id);
         // Not awaited: an unmount waits for the kernel's grace period, the container need not.
         tokio::task::spawn_blocking(move || unmount_root(&root));
-        let (monitor, launched) =
+        let monitor =
             launched.map_err(|error| Error::failed(mounts.name_in(&error.to_string())))?;
         container.set_monitor(Some(monitor.clone()));
-        let process = processes.process(&launched);
+        let process = processes.process(&monitor);
         let pid = process.pid;
         did(&self.log, pod, Some(container), Action::Created { pid });
         Ok((monitor, process))

@@ -14,12 +14,14 @@ use tokio::sync::mpsc;
 use tonic::codegen::http::HeaderMap;
 
 use super::{
-    parent::{HEADER, Parent},
-    span::{Kind, Span, SpanId, TraceId, Value, clipped},
+    parent::{HEADER, Parent, SpanId, TraceId},
+    wire::{INTERNAL, KeyValue, SERVER, Span, Status, Value},
 };
 use crate::clock;
 
 const MILLION: u32 = 1_000_000;
+/// Longest name, attribute or error that is sent.
+const TEXT_MAX: usize = 1024;
 
 tokio::task_local! {
     static CURRENT: Context;
@@ -52,7 +54,7 @@ impl Context {
     fn child(&self, name: &str) -> Option<Open> {
         let place = self.0.as_deref()?;
         let hangs = (place.trace, Some(place.span));
-        Open::new(place.recorder.clone(), hangs, name, Kind::Internal)
+        Open::new(place.recorder.clone(), hangs, name, INTERNAL)
     }
 }
 
@@ -130,7 +132,7 @@ impl Recorder {
             Some(parent) => (parent.sampled.then_some(parent.trace)?, Some(parent.span)),
             None => (self.by_chance()?, None),
         };
-        Open::new(self.clone(), (trace, above), name, Kind::Server)
+        Open::new(self.clone(), (trace, above), name, SERVER)
     }
 
     fn by_chance(&self) -> Option<TraceId> {
@@ -156,6 +158,8 @@ impl Recorder {
 pub struct Open {
     recorder: Recorder,
     begun: Instant,
+    trace: TraceId,
+    id: SpanId,
     /// Taken when it ends.
     span: Option<Span>,
 }
@@ -165,48 +169,51 @@ impl Open {
         recorder: Recorder,
         (trace, parent): (TraceId, Option<SpanId>),
         name: &str,
-        kind: Kind,
+        kind: i32,
     ) -> Option<Self> {
-        let start_ns = u64::try_from(clock::now_ns()).unwrap_or(0);
+        let start = u64::try_from(clock::now_ns()).unwrap_or(0);
+        let id = random()?;
+        let cut_short = "cut short: nobody waits for it any more".to_owned();
         Some(Self {
             recorder,
             begun: Instant::now(),
+            trace,
+            id,
             span: Some(Span {
-                trace,
-                id: random()?,
-                parent,
+                trace_id: trace.to_vec(),
+                span_id: id.to_vec(),
+                parent_span_id: parent.map_or_else(Vec::new, |id| id.to_vec()),
                 name: clipped(name),
                 kind,
-                start_ns,
-                end_ns: start_ns,
+                start_time_unix_nano: start,
+                end_time_unix_nano: start,
                 attributes: Vec::new(),
-                error: Some("cut short: nobody waits for it any more".to_owned()),
+                status: Some(Status::error(cut_short)),
             }),
         })
     }
 
     fn began_before(&mut self, took: Duration) {
         if let (Some(span), Some(begun)) = (&mut self.span, self.begun.checked_sub(took)) {
-            span.start_ns = span.start_ns.saturating_sub(clock::nanoseconds(took));
+            let start = &mut span.start_time_unix_nano;
+            *start = start.saturating_sub(clock::nanoseconds(took));
             self.begun = begun;
         }
     }
 
     pub fn say(&mut self, key: &'static str, value: Value) {
         if let Some(span) = &mut self.span {
-            span.attributes.push((key, value));
+            span.attributes.push(KeyValue::new(key, value));
         }
     }
 
     /// For the work that the span is of.
     pub fn context(&self) -> Context {
-        Context(self.span.as_ref().map(|span| {
-            Arc::new(Place {
-                recorder: self.recorder.clone(),
-                trace: span.trace,
-                span: span.id,
-            })
-        }))
+        Context(Some(Arc::new(Place {
+            recorder: self.recorder.clone(),
+            trace: self.trace,
+            span: self.id,
+        })))
     }
 
     async fn during<T, E: Display>(self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
@@ -218,7 +225,7 @@ impl Open {
     /// It went well, or why not.
     pub fn end(mut self, error: Option<String>) {
         if let Some(span) = &mut self.span {
-            span.error = error.map(|error| clipped(&error));
+            span.status = error.map(|error| Status::error(clipped(&error)));
         }
     }
 }
@@ -227,9 +234,17 @@ impl Drop for Open {
     fn drop(&mut self) {
         if let Some(mut span) = self.span.take() {
             let took = clock::nanoseconds(self.begun.elapsed());
-            span.end_ns = span.start_ns.saturating_add(took);
+            span.end_time_unix_nano = span.start_time_unix_nano.saturating_add(took);
             self.recorder.record(span);
         }
+    }
+}
+
+/// A text that may be anybody's, shortened.
+fn clipped(text: &str) -> String {
+    match text.char_indices().nth(TEXT_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -284,20 +299,21 @@ mod tests {
             panic!("four");
         };
         assert_eq!(
-            call.parent,
-            Some([0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31])
+            call.parent_span_id,
+            [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31]
         );
         assert_eq!(
-            (outer.parent, elsewhere.parent),
-            (Some(call.id), Some(call.id))
+            (&outer.parent_span_id, &elsewhere.parent_span_id),
+            (&call.span_id, &call.span_id)
         );
-        assert_eq!(inner.parent, Some(outer.id));
+        assert_eq!(inner.parent_span_id, outer.span_id);
         assert_eq!(
-            (&elsewhere.error, &outer.error),
-            (&Some("no".into()), &None)
+            (&elsewhere.status, &outer.status),
+            (&Some(Status::error("no".into())), &None)
         );
-        assert!(spans.iter().all(|span| span.trace == call.trace));
-        assert!(outer.start_ns <= inner.start_ns && inner.end_ns <= outer.end_ns);
+        assert!(spans.iter().all(|span| span.trace_id == call.trace_id));
+        assert!(outer.start_time_unix_nano <= inner.start_time_unix_nano);
+        assert!(inner.end_time_unix_nano <= outer.end_time_unix_nano);
     }
 
     #[tokio::test]
@@ -327,10 +343,10 @@ mod tests {
         assert_eq!(spans.len(), 8);
         assert!(
             spans[0]
-                .error
-                .as_deref()
-                .is_some_and(|e| e.starts_with("cut short"))
+                .status
+                .as_ref()
+                .is_some_and(|s| s.code == 2 && s.message.starts_with("cut short"))
         );
-        assert!(spans[0].parent.is_none());
+        assert!(spans[0].parent_span_id.is_empty());
     }
 }

@@ -24,8 +24,7 @@ use tonic_prost::ProstCodec;
 
 use super::{
     current::Recorder,
-    span::Span,
-    wire::{self, EXPORT},
+    wire::{self, EXPORT, Span},
 };
 
 /// Spans that wait for the collector; more are dropped.

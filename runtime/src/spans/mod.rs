@@ -12,11 +12,10 @@
 mod current;
 mod export;
 mod parent;
-mod span;
 mod wire;
 
 pub use current::{Context, Open, Recorder, ended, here, step, step_of};
 pub use export::start;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use parent::check as check_parent;
-pub use span::Value;
+pub use wire::Value;

@@ -1,6 +1,7 @@
 //! The caller's span, as W3C Trace Context writes it into metadata. Pure.
 
-use super::span::{SpanId, TraceId};
+pub type TraceId = [u8; 16];
+pub type SpanId = [u8; 8];
 
 /// The name of the header.
 pub const HEADER: &str = "traceparent";

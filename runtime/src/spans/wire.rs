@@ -1,7 +1,5 @@
 //! The messages of OTLP that are sent, as opentelemetry-proto 1.x numbers their fields; what is not used is left out.
 
-use super::span::{self, Kind, Value};
-
 /// Of the one method.
 pub const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
@@ -55,6 +53,11 @@ pub struct Scope {
     pub version: String,
 }
 
+pub const INTERNAL: i32 = 1;
+/// A call from outside.
+pub const SERVER: i32 = 2;
+
+/// A span that has ended; times in nanoseconds since the epoch.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Span {
     #[prost(bytes = "vec", tag = "1")]
@@ -65,7 +68,7 @@ pub struct Span {
     pub parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     pub name: String,
-    /// 1: internal, 2: server.
+    /// [`INTERNAL`] or [`SERVER`].
     #[prost(int32, tag = "6")]
     pub kind: i32,
     #[prost(fixed64, tag = "7")]
@@ -97,38 +100,44 @@ pub struct KeyValue {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AnyValue {
-    #[prost(oneof = "Any", tags = "1, 3")]
-    pub value: Option<Any>,
+    #[prost(oneof = "Value", tags = "1, 3")]
+    pub value: Option<Value>,
 }
 
+/// What a span says of itself.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Any {
+pub enum Value {
     #[prost(string, tag = "1")]
     Text(String),
     #[prost(int64, tag = "3")]
     Number(i64),
 }
 
-fn attribute(key: &str, value: Value) -> KeyValue {
-    let value = Some(match value {
-        Value::Text(text) => Any::Text(text),
-        Value::Number(number) => Any::Number(number),
-    });
-    KeyValue {
-        key: key.to_owned(),
-        value: Some(AnyValue { value }),
+impl KeyValue {
+    pub fn new(key: &str, value: Value) -> Self {
+        let value = Some(value);
+        Self {
+            key: key.to_owned(),
+            value: Some(AnyValue { value }),
+        }
+    }
+}
+
+impl Status {
+    pub fn error(message: String) -> Self {
+        Self { message, code: 2 }
     }
 }
 
 /// All of one daemon's.
-pub fn request(spans: Vec<span::Span>, host: &str) -> ExportTraceServiceRequest {
-    let text = |text: &str| Value::Text(text.to_owned());
+pub fn request(spans: Vec<Span>, host: &str) -> ExportTraceServiceRequest {
+    let text = |key: &str, text: &str| KeyValue::new(key, Value::Text(text.to_owned()));
     let version = env!("CARGO_PKG_VERSION");
     let resource = Resource {
         attributes: vec![
-            attribute("service.name", text("cairn")),
-            attribute("service.version", text(version)),
-            attribute("host.name", text(host)),
+            text("service.name", "cairn"),
+            text("service.version", version),
+            text("host.name", host),
         ],
     };
     let scope = Scope {
@@ -140,30 +149,8 @@ pub fn request(spans: Vec<span::Span>, host: &str) -> ExportTraceServiceRequest 
             resource: Some(resource),
             scope_spans: vec![ScopeSpans {
                 scope: Some(scope),
-                spans: spans.into_iter().map(Span::from).collect(),
+                spans,
             }],
         }],
-    }
-}
-
-impl From<span::Span> for Span {
-    fn from(span: span::Span) -> Self {
-        let attributes = span.attributes.into_iter();
-        Self {
-            trace_id: span.trace.to_vec(),
-            span_id: span.id.to_vec(),
-            parent_span_id: span.parent.map_or_else(Vec::new, |id| id.to_vec()),
-            name: span.name,
-            kind: match span.kind {
-                Kind::Internal => 1,
-                Kind::Server => 2,
-            },
-            start_time_unix_nano: span.start_ns,
-            end_time_unix_nano: span.end_ns,
-            attributes: attributes
-                .map(|(key, value)| attribute(key, value))
-                .collect(),
-            status: span.error.map(|message| Status { message, code: 2 }),
-        }
     }
 }

@@ -48,28 +48,18 @@ impl Options {
     }
 }
 
-/// Which events a subscriber wants.
+/// Which events a subscriber wants: those of the pods or containers that this names by an id, the beginning of one, a name,
+/// or a pod's `namespace/name`; all, where it is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Filter {
-    All,
-    /// Those of the pods or containers that this names: an id, the beginning of one, a name, or a pod's `namespace/name`.
-    Named(String),
-}
+pub struct Filter(String);
 
 impl Filter {
-    /// As a request has it: empty means all.
-    pub fn new(pod: &str) -> Self {
-        if pod.is_empty() {
-            Self::All
-        } else {
-            Self::Named(pod.to_owned())
-        }
+    pub fn new(wanted: &str) -> Self {
+        Self(wanted.to_owned())
     }
 
     pub fn matches(&self, event: &Event) -> bool {
-        let Self::Named(wanted) = self else {
-            return true;
-        };
+        let Self(wanted) = self;
         let Subject {
             pod,
             pod_name,

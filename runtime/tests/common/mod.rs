@@ -115,7 +115,7 @@ impl Ground {
     }
 
     pub async fn launch(&self, b: &Box) -> Result<Monitor, cairn::monitor::MonitorError> {
-        self.launcher.launch(b.launch_spec()).await.map(|(m, _)| m)
+        self.launcher.launch(b.launch_spec()).await
     }
 
     /// Made, started, over, deleted: its log.

@@ -6,7 +6,7 @@ use super::model::{Built, Group, Item, Lane};
 use crate::{
     cli::{
         text::clean,
-        words::{Tint, action_text, call, life_text, of, plugin_answer, since, who},
+        words::{Tint, action_text, call, life_text, of, plugin_answer, point_text, since, who},
     },
     trace::{Action, Event, What},
 };
@@ -55,8 +55,7 @@ impl Builder {
             What::CallEnded { took_ns, error } => self.ended(event, group, now, *took_ns, error),
             What::Step { step } => self.step(event, group, now, step),
             What::Point { point, hook } => {
-                let id = if point.is_empty() { "" } else { " " };
-                let label = format!("{point}{id}{hook}{}", of(event));
+                let label = point_text(point, hook, event);
                 let item = Item {
                     asked: "each plugin, in order".to_owned(),
                     open: true,

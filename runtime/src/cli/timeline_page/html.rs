@@ -14,7 +14,10 @@ use super::{
     model::{Chart, Item},
     scale::scale,
 };
-use crate::cli::{text::date, words::Tint};
+use crate::cli::{
+    text::{cut, date},
+    words::Tint,
+};
 
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -267,8 +270,8 @@ impl Texts {
         let mut text = text.to_owned();
         if self.bytes > NONE_FROM {
             text = "\u{2026}".to_owned();
-        } else if self.bytes > CUT_FROM && text.chars().nth(CUT).is_some() {
-            text = text.chars().take(CUT).chain(['\u{2026}']).collect();
+        } else if self.bytes > CUT_FROM {
+            text = cut(&text, CUT);
         }
         if let Some(known) = self.known.get(&text) {
             return *known;
