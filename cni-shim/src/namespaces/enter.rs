@@ -1,10 +1,7 @@
 //! Work inside a pinned network namespace, on a thread of its own.
 
-use std::fs::File;
-use std::os::fd::AsFd;
+use std::io;
 use std::path::Path;
-
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::error::NamespaceError;
 use super::sysctl;
@@ -51,14 +48,23 @@ pub fn in_netns<T: Send>(
     netns: &Path,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, NamespaceError> {
-    let step = |verb: &str| format!("{verb} network namespace {}", netns.display());
-    // The thread ends here: it need not come back, which can fail.
+    let step =
+        |verb: &str| NamespaceError::io(format!("{verb} network namespace {}", netns.display()));
     on_thread("netns", || {
-        let inside = File::open(netns).map_err(NamespaceError::io(step("open")))?;
-        move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(NamespaceError::io(step("enter")))?;
+        // `NetNs::run` would come back afterwards, which can fail; this thread has no way back to need.
+        let inside = netns_rs::get_from_path(netns).map_err(|e| step("open")(cause(e)))?;
+        inside.enter().map_err(|e| step("enter")(cause(e)))?;
         Ok(work())
     })?
+}
+
+/// The system's error under one of the crate's, whose text names the path once more.
+fn cause(error: netns_rs::Error) -> io::Error {
+    match error {
+        netns_rs::Error::OpenNsError(_, cause) => cause,
+        netns_rs::Error::SetnsError(errno) => errno.into(),
+        other => io::Error::other(other),
+    }
 }
 
 /// Runs `work` on a thread that ends with it, so that what the thread unshared or entered touches no other.
