@@ -13,7 +13,7 @@ use tonic::transport::{Server, server::Router};
 use tower::layer::util::{Identity, Stack};
 
 use super::{
-    accept::Accepting,
+    accept::clients,
     calls::Calls,
     metrics,
     open::{Daemon, open},
@@ -169,7 +169,7 @@ async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = server.serve_with_incoming_shutdown(Accepting::new(listener), async {
+    let server = server.serve_with_incoming_shutdown(clients(listener), async {
         // A dropped sender is a shutdown too.
         let _ = stopped.await;
     });
