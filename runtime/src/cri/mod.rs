@@ -3,7 +3,7 @@
 //! (CRI-005).
 
 mod answer;
-mod deadline;
+pub mod deadline;
 pub mod image;
 mod image_service;
 pub mod runtime;
@@ -14,7 +14,6 @@ pub mod status;
 pub mod view;
 
 pub use answer::{Answer, Streamed, answer};
-pub use deadline::Deadlines;
 pub use service::{Cri, MAX_MESSAGE};
 pub use statistics::Statistics;
 pub use status::{is_not_found, is_unserved};
