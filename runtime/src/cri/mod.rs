@@ -6,6 +6,7 @@ mod answer;
 pub mod deadline;
 pub mod image;
 mod image_service;
+mod relays;
 pub mod runtime;
 mod runtime_service;
 mod service;
