@@ -43,6 +43,7 @@ use super::{
         handshake::{self, Carries, Refusal, STREAM_PROTOCOL, Upgrade, Verb},
     },
 };
+use crate::pod::error::{self, Error, Kind};
 
 /// Connections at a time, sessions included; more wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
@@ -90,11 +91,6 @@ pub struct Streams {
     sessions: TaskTracker,
 }
 
-/// Too many URLs were handed out and not used.
-#[derive(Debug, thiserror::Error)]
-#[error("{OUTSTANDING} streaming requests wait for their clients; try again")]
-pub struct Full;
-
 impl Job {
     fn verb(&self) -> Verb {
         match self {
@@ -121,10 +117,14 @@ impl Streams {
     /// Where a client finds what it asked for: once, and soon.
     ///
     /// # Errors
-    /// When too many wait.
-    pub fn url(&self, job: Job) -> Result<String, Full> {
+    /// Exhausted when too many wait.
+    pub fn url(&self, job: Job) -> error::Result<String> {
         let verb = job.verb().name();
-        let token = self.tokens.add(job).ok_or(Full)?;
+        let token = self.tokens.add(job).ok_or_else(|| {
+            let text =
+                format!("{OUTSTANDING} streaming requests wait for their clients; try again");
+            Error::new(Kind::Exhausted, text)
+        })?;
         Ok(format!("{}/{verb}/{token}", self.base))
     }
 
