@@ -200,7 +200,6 @@ impl Parts {
 
     fn put_together(self, streams: Arc<Streams>) -> Daemon {
         let sandboxes = Arc::new(Sandboxes {
-            dirs: self.dirs.clone(),
             describe: self.describe.clone(),
             processes: Arc::clone(&self.processes),
             network: Arc::clone(&self.network),
@@ -348,7 +347,6 @@ impl Parts {
                 records: self.containers.clone(),
                 specs: self.specs.clone(),
                 images: self.images.clone(),
-                dirs: self.dirs.clone(),
                 host: Arc::clone(&self.host),
                 describe: self.describe.clone(),
                 places: AdjustedCgroups {

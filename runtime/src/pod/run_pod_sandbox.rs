@@ -23,7 +23,7 @@ use super::{
     files,
     hooks::Hooks,
     pause::Pauses,
-    record::{Mark, Namespaces, PodHooks, PodPhase, PodRecord},
+    record::{Mark, PodPhase, PodRecord},
     registry::{Registry, Reservation, new_id},
     run_phase::{PHASES, Phase},
     sandbox::Sandboxes,
@@ -129,20 +129,13 @@ impl RunPodSandbox {
             id,
             runtime_handler,
             created_at: clock::now_ns(),
-            phase: PodPhase::Creating,
-            hooks: PodHooks::default(),
             cgroup_parent: group.path().as_str().to_owned(),
-            namespaces: Namespaces::default(),
-            network_begun: false,
-            network: None,
-            plugin_ips: Vec::new(),
-            pause: None,
-            failed_step: None,
             overhead: linux.and_then(|linux| linux.overhead.clone()),
             resources: linux.and_then(|linux| linux.resources.clone()),
             boot_id: processes.boot_id.clone(),
             selinux,
             config,
+            ..PodRecord::default()
         };
         Ok((record, plan))
     }
