@@ -44,7 +44,6 @@ use crate::{
         steps::Steps,
         stop_container::StopContainer,
         stop_pod_sandbox::StopPodSandbox,
-        sweep::Sweep,
         update_container_resources::UpdateContainerResources,
         update_pod_sandbox_resources::UpdatePodSandboxResources,
     },
@@ -246,7 +245,7 @@ impl Parts {
             specs: self.specs.clone(),
             images: self.images.clone(),
             processes: Arc::clone(&self.processes),
-            sandboxes: Arc::clone(&sandboxes),
+            sandboxes,
         });
         let sampler = Sampler::default();
         Daemon {
@@ -260,13 +259,6 @@ impl Parts {
                 run_pod_sandbox: Arc::clone(&run_pod_sandbox),
                 steps,
                 remove_by_id: Arc::clone(&remove_by_id),
-                sweep: Sweep {
-                    registry: Arc::clone(&self.registry),
-                    specs: self.specs.clone(),
-                    images: self.images.clone(),
-                    processes: Arc::clone(&self.processes),
-                    sandboxes,
-                },
             },
             plugins: Plugins {
                 describe: self.describe.clone(),
