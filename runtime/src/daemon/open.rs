@@ -232,7 +232,6 @@ impl Parts {
             sandboxes: Arc::clone(&sandboxes),
             pauses,
             host: Arc::clone(&self.host),
-            default_cgroup_parent: self.config.cgroup.parent.clone(),
             hooks: Arc::clone(&self.hooks),
             events: self.events.clone(),
             log: self.log.clone(),

@@ -47,8 +47,6 @@ pub struct RunPodSandbox {
     pub sandboxes: Arc<Sandboxes>,
     pub pauses: Arc<Pauses>,
     pub host: Arc<HostFacts>,
-    /// Where pods go whose request names no cgroup.
-    pub default_cgroup_parent: String,
     pub hooks: Arc<Hooks>,
     pub events: Events,
     pub log: EventLog,
@@ -123,7 +121,7 @@ impl RunPodSandbox {
         let parent = linux.map_or("", |linux| linux.cgroup_parent.as_str());
         let group = processes
             .cgroups
-            .pod(parent, &self.default_cgroup_parent, &id)
+            .pod(parent, &policy.default_cgroup_parent, &id)
             .map_err(|error| Error::invalid(format!("RunPodSandbox: cgroup_parent: {error}")))?;
         let record = PodRecord {
             id,
