@@ -223,7 +223,7 @@ fn held_objects(held: &AllHeld) -> Vec<HeldObject> {
             kind: "sandbox".to_owned(),
             name: format!("{}/{}", metadata.namespace, metadata.name),
             pod: String::new(),
-            record: pod.record.display().to_string(),
+            record: pod.record_path.display().to_string(),
             reason: pod.reason.clone(),
         }
     });
@@ -232,7 +232,7 @@ fn held_objects(held: &AllHeld) -> Vec<HeldObject> {
         kind: "container".to_owned(),
         name: container.config.metadata.clone().unwrap_or_default().name,
         pod: container.pod.clone().unwrap_or_default(),
-        record: container.record.display().to_string(),
+        record: container.record_path.display().to_string(),
         reason: container.reason.clone(),
     });
     pods.chain(containers).collect()

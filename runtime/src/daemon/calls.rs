@@ -40,7 +40,7 @@ impl Calls {
         }
     }
 
-    fn record(&self, key: &Key, code: Code, seconds: f64) {
+    fn count(&self, key: &Key, code: Code, seconds: f64) {
         let mut all = self.0.lock();
         if all.len() >= METHODS && !all.contains_key(key) {
             return;
@@ -114,7 +114,7 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some(key) = &self.key {
             let seconds = self.start.elapsed().as_secs_f64();
-            self.calls.record(key, self.code, seconds);
+            self.calls.count(key, self.code, seconds);
         }
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     fn invented_methods_do_not_grow_the_table_without_end() {
         let calls = Calls::default();
         for n in 0..2 * METHODS {
-            calls.record(&("S".into(), format!("M{n}")), Code::Unimplemented, 0.0);
+            calls.count(&("S".into(), format!("M{n}")), Code::Unimplemented, 0.0);
         }
         assert_eq!(calls.0.lock().len(), METHODS);
     }

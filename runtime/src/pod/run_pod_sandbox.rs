@@ -193,7 +193,7 @@ impl RunPodSandbox {
         phase.fault().await?;
         match phase {
             Phase::Record => drop(pod.cell.change(|_| {}).await?),
-            Phase::Cgroup => self.sandboxes.hold_cgroup(&pod.cell.get()).await?,
+            Phase::Cgroup => self.sandboxes.make_cgroup(&pod.cell.get()).await?,
             Phase::Namespaces => {
                 let record = pod.cell.get();
                 let made = self.sandboxes.make_namespaces(&record, plan).await?;

@@ -29,7 +29,7 @@ impl Sandboxes {
     ///
     /// # Errors
     /// What could not be made.
-    pub async fn hold_cgroup(&self, record: &PodRecord) -> Result<()> {
+    pub async fn make_cgroup(&self, record: &PodRecord) -> Result<()> {
         self.processes
             .cgroup(&record.cgroup_leaf())?
             .hold_parent(&record.id)

@@ -192,11 +192,11 @@ impl Streams {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // For the one session that a connection can have.
-        let held = Arc::new(Mutex::new(Some((hang_up, place))));
+        let for_session = Arc::new(Mutex::new(Some((hang_up, place))));
         let service = service_fn(move |request: Request<Incoming>| {
-            let (streams, held) = (Arc::clone(&self), Arc::clone(&held));
+            let (streams, for_session) = (Arc::clone(&self), Arc::clone(&for_session));
             async move {
-                let answer = streams.answer(request, &held);
+                let answer = streams.answer(request, &for_session);
                 Ok::<_, Infallible>(answer.unwrap_or_else(refused))
             }
         });
@@ -213,7 +213,7 @@ impl Streams {
     fn answer(
         self: &Arc<Self>,
         mut request: Request<Incoming>,
-        held: &Mutex<Option<(HangUp, OwnedSemaphorePermit)>>,
+        for_session: &Mutex<Option<(HangUp, OwnedSemaphorePermit)>>,
     ) -> Result<Response<String>, Refusal> {
         let nothing = || Refusal::new(StatusCode::NOT_FOUND, "404 page not found");
         let (verb, token) = handshake::target(request.uri().path()).ok_or_else(nothing)?;
@@ -221,7 +221,7 @@ impl Streams {
         let fits = |job: &Job| job.verb() == verb;
         let job = self.tokens.take(token, fits).ok_or_else(nothing)?;
         check_ports(&job, &upgrade)?;
-        let (hang_up, place) = held.lock().take().ok_or_else(nothing)?;
+        let (hang_up, place) = for_session.lock().take().ok_or_else(nothing)?;
         let response = switching(&upgrade);
         let upgraded = hyper::upgrade::on(&mut request);
         let streams = Arc::clone(self);
