@@ -81,7 +81,13 @@ impl ConfDir {
             .filter(|stamp| stamp.path.parent() == Some(&self.dir))
         {
             match self.read_list(&stamp.path) {
-                Ok(list) => return Found::List(Arc::new(list)),
+                Ok(list) => {
+                    // Asked again only when a file has changed: told once.
+                    for why in &wrong {
+                        tracing::warn!(network = list.name, "CNI configuration skipped: {why}");
+                    }
+                    return Found::List(Arc::new(list));
+                }
                 Err(why) => wrong.push(format!("{}: {why}", stamp.path.display())),
             }
         }

@@ -19,7 +19,7 @@ pub fn answer<T>(value: T) -> Answer<T> {
 }
 
 /// A list in messages as [`chunks`] cuts it; an empty list is an empty stream.
-pub fn streamed<I, M>(items: Vec<I>, message: fn(Vec<I>) -> M) -> Response<Streamed<M>>
+pub fn streamed<I, M>(items: Vec<I>, message: fn(Vec<I>) -> M) -> Streamed<M>
 where
     I: Message,
     M: Send + 'static,
@@ -28,7 +28,7 @@ where
         .into_iter()
         .map(|chunk| Ok(message(chunk)))
         .collect();
-    Response::new(Box::pin(tokio_stream::iter(messages)))
+    Box::pin(tokio_stream::iter(messages))
 }
 
 /// Items in their order, at most [`CHUNK`] of them or [`CHUNK_BYTES`] together; an item that is

@@ -4,66 +4,33 @@
 //! tonic has a timer of its own outside of this one, and its answer would be CANCELLED. It wins never: this one's
 //! deadline is the earlier one, and each poll, also the one which that timer wakes, looks at the clock.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    pin::{Pin, pin},
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, future::Future, pin::pin, task::Poll, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 use tonic::{
     body::Body,
-    codegen::http::{HeaderMap, Request, Response},
+    codegen::http::{HeaderMap, Response},
 };
-use tower::{Layer, Service};
 
 use super::status::overdue;
 
 const HEADER: &str = "grpc-timeout";
 
-#[derive(Clone, Copy)]
-pub struct Deadlines;
+type Answer = Result<Response<Body>, Infallible>;
 
-impl<S> Layer<S> for Deadlines {
-    type Service = WithDeadline<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        WithDeadline(inner)
-    }
-}
-
-#[derive(Clone)]
-pub struct WithDeadline<S>(S);
-
-impl<S> Service<Request<Body>> for WithDeadline<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-    S::Future: Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let allowed = allowed(request.headers());
-        let call = self.0.call(request);
-        match allowed {
-            None => Box::pin(call),
-            Some(allowed) => {
-                let deadline = Instant::now() + allowed;
-                Box::pin(async move {
-                    match before(deadline, call).await {
-                        Some(answer) => answer,
-                        None => Ok(overdue(allowed).into_http()),
-                    }
-                })
-            }
+/// Ends the call with what its caller is told, once it has taken all that is [`allowed`]. The time runs from here.
+pub fn in_time(
+    allowed: Option<Duration>,
+    call: impl Future<Output = Answer>,
+) -> impl Future<Output = Answer> {
+    let deadline = allowed.map(|allowed| (Instant::now() + allowed, allowed));
+    async move {
+        let Some((deadline, allowed)) = deadline else {
+            return call.await;
+        };
+        match before(deadline, call).await {
+            Some(answer) => answer,
+            None => Ok(overdue(allowed).into_http()),
         }
     }
 }
@@ -87,7 +54,7 @@ async fn before<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
 }
 
 /// As gRPC writes it: at most eight digits and a unit. What is none is none, as tonic has it.
-fn allowed(headers: &HeaderMap) -> Option<Duration> {
+pub fn allowed(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(HEADER)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {

@@ -3,9 +3,10 @@
 //! (CRI-005).
 
 mod answer;
-mod deadline;
+pub mod deadline;
 pub mod image;
 mod image_service;
+mod relays;
 pub mod runtime;
 mod runtime_service;
 mod service;
@@ -14,7 +15,6 @@ pub mod status;
 pub mod view;
 
 pub use answer::{Answer, Streamed, answer};
-pub use deadline::Deadlines;
 pub use service::{Cri, MAX_MESSAGE};
 pub use statistics::Statistics;
 pub use status::{is_not_found, is_unserved};

@@ -1,41 +1,27 @@
 //! RuntimeService: each method calls the file of its name in `runtime/`.
 
 use futures_util::TryStreamExt as _;
-use proto_cri::v1::{self as cri, runtime_service_server::RuntimeService};
-use tonic::{Request, Status};
+use proto_cri::v1::{runtime_service_server::RuntimeService, *};
+use tonic::Status;
 
 use super::{
     answer::{Answer, Streamed, answer, streamed},
+    relays::relays,
     runtime::{
-        attach::attach,
-        container_stats::container_stats,
-        container_status::container_status,
-        create_container::create_container,
-        exec::exec,
-        exec_sync::exec_sync,
-        get_container_events::get_container_events,
-        list_container_stats::list_container_stats,
-        list_containers::list_containers,
-        list_metric_descriptors::list_metric_descriptors,
-        list_pod_sandbox::list_pod_sandbox,
-        list_pod_sandbox_metrics::list_pod_sandbox_metrics,
-        list_pod_sandbox_stats::list_pod_sandbox_stats,
-        pod_sandbox_stats::pod_sandbox_stats,
-        pod_sandbox_status::pod_sandbox_status,
-        port_forward::port_forward,
-        remove_container::remove_container,
-        remove_pod_sandbox::remove_pod_sandbox,
-        reopen_container_log::reopen_container_log,
-        run_pod_sandbox::run_pod_sandbox,
-        runtime_config::runtime_config,
-        start_container::start_container,
-        status::{Facts, status},
-        stop_container::stop_container,
-        stop_pod_sandbox::stop_pod_sandbox,
+        attach::attach, container_stats::container_stats, container_status::container_status,
+        create_container::create_container, exec::exec, exec_sync::exec_sync,
+        get_container_events::get_container_events, list_container_stats::list_container_stats,
+        list_containers::list_containers, list_metric_descriptors::list_metric_descriptors,
+        list_pod_sandbox::list_pod_sandbox, list_pod_sandbox_metrics::list_pod_sandbox_metrics,
+        list_pod_sandbox_stats::list_pod_sandbox_stats, pod_sandbox_stats::pod_sandbox_stats,
+        pod_sandbox_status::pod_sandbox_status, port_forward::port_forward,
+        remove_container::remove_container, remove_pod_sandbox::remove_pod_sandbox,
+        reopen_container_log::reopen_container_log, run_pod_sandbox::run_pod_sandbox,
+        runtime_config::runtime_config, start_container::start_container, status::status,
+        stop_container::stop_container, stop_pod_sandbox::stop_pod_sandbox,
         update_container_resources::update_container_resources,
         update_pod_sandbox_resources::update_pod_sandbox_resources,
-        update_runtime_config::update_runtime_config,
-        version::version,
+        update_runtime_config::update_runtime_config, version::version,
     },
     service::Cri,
     status::unserved,
@@ -45,311 +31,146 @@ use super::{
 const NO_CRIU: &str =
     "it needs CRIU, which cairn does not use: containers are made and not restored";
 
-#[tonic::async_trait]
-impl RuntimeService for Cri {
-    async fn version(&self, _: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
-        answer(version())
+relays! {
+    impl RuntimeService for Cri as |self, request|;
+
+    type StreamPodSandboxesStream = Streamed<StreamPodSandboxesResponse>;
+    type StreamContainersStream = Streamed<StreamContainersResponse>;
+    type StreamContainerStatsStream = Streamed<StreamContainerStatsResponse>;
+    type StreamPodSandboxStatsStream = Streamed<StreamPodSandboxStatsResponse>;
+    type StreamPodSandboxMetricsStream = Streamed<StreamPodSandboxMetricsResponse>;
+    type GetContainerEventsStream = Streamed<ContainerEventResponse>;
+
+    fn version(VersionRequest) -> VersionResponse {
+        version()
+    }
+    fn status(StatusRequest) -> StatusResponse {
+        status(self, request.verbose).await
+    }
+    fn runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse {
+        runtime_config(self.policies.default.cgroup_driver)
+    }
+    fn update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse {
+        update_runtime_config(&request)
     }
 
-    async fn run_pod_sandbox(
-        &self,
-        request: Request<cri::RunPodSandboxRequest>,
-    ) -> Answer<cri::RunPodSandboxResponse> {
-        answer(run_pod_sandbox(&self.run_pod_sandbox, request.into_inner()).await?)
+    fn run_pod_sandbox(RunPodSandboxRequest) -> RunPodSandboxResponse {
+        run_pod_sandbox(&self.run_pod_sandbox, request).await?
     }
-
-    async fn stop_pod_sandbox(
-        &self,
-        request: Request<cri::StopPodSandboxRequest>,
-    ) -> Answer<cri::StopPodSandboxResponse> {
-        answer(stop_pod_sandbox(&self.pods, request.into_inner()).await?)
+    fn stop_pod_sandbox(StopPodSandboxRequest) -> StopPodSandboxResponse {
+        stop_pod_sandbox(&self.pods, request).await?
     }
-
-    async fn remove_pod_sandbox(
-        &self,
-        request: Request<cri::RemovePodSandboxRequest>,
-    ) -> Answer<cri::RemovePodSandboxResponse> {
-        answer(remove_pod_sandbox(&self.pods, request.into_inner()).await?)
+    fn remove_pod_sandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse {
+        remove_pod_sandbox(&self.pods, request).await?
     }
-
-    async fn pod_sandbox_status(
-        &self,
-        request: Request<cri::PodSandboxStatusRequest>,
-    ) -> Answer<cri::PodSandboxStatusResponse> {
-        answer(pod_sandbox_status(&self.pods, request.get_ref())?)
+    fn update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse {
+        update_pod_sandbox_resources(&self.pods, request).await?
     }
-
-    async fn list_pod_sandbox(
-        &self,
-        request: Request<cri::ListPodSandboxRequest>,
-    ) -> Answer<cri::ListPodSandboxResponse> {
-        let filter = request.get_ref().filter.as_ref();
-        answer(cri::ListPodSandboxResponse {
-            items: list_pod_sandbox(&self.pods, filter),
+    fn pod_sandbox_status(PodSandboxStatusRequest) -> PodSandboxStatusResponse {
+        pod_sandbox_status(&self.pods, &request)?
+    }
+    fn list_pod_sandbox(ListPodSandboxRequest) -> ListPodSandboxResponse {
+        ListPodSandboxResponse { items: list_pod_sandbox(&self.pods, request.filter.as_ref()) }
+    }
+    fn stream_pod_sandboxes(StreamPodSandboxesRequest) -> Streamed<StreamPodSandboxesResponse> {
+        streamed(list_pod_sandbox(&self.pods, request.filter.as_ref()), |pod_sandboxes| {
+            StreamPodSandboxesResponse { pod_sandboxes }
         })
     }
 
-    type StreamPodSandboxesStream = Streamed<cri::StreamPodSandboxesResponse>;
-
-    async fn stream_pod_sandboxes(
-        &self,
-        request: Request<cri::StreamPodSandboxesRequest>,
-    ) -> Answer<Self::StreamPodSandboxesStream> {
-        let filter = request.get_ref().filter.as_ref();
-        let items = list_pod_sandbox(&self.pods, filter);
-        Ok(streamed(items, |pod_sandboxes| {
-            cri::StreamPodSandboxesResponse { pod_sandboxes }
-        }))
+    fn create_container(CreateContainerRequest) -> CreateContainerResponse {
+        create_container(&self.pods, request).await?
     }
-
-    async fn create_container(
-        &self,
-        request: Request<cri::CreateContainerRequest>,
-    ) -> Answer<cri::CreateContainerResponse> {
-        answer(create_container(&self.pods, request.into_inner()).await?)
+    fn start_container(StartContainerRequest) -> StartContainerResponse {
+        start_container(&self.pods, request).await?
     }
-
-    async fn start_container(
-        &self,
-        request: Request<cri::StartContainerRequest>,
-    ) -> Answer<cri::StartContainerResponse> {
-        answer(start_container(&self.pods, request.into_inner()).await?)
+    fn stop_container(StopContainerRequest) -> StopContainerResponse {
+        stop_container(&self.pods, request).await?
     }
-
-    async fn stop_container(
-        &self,
-        request: Request<cri::StopContainerRequest>,
-    ) -> Answer<cri::StopContainerResponse> {
-        answer(stop_container(&self.pods, request.into_inner()).await?)
+    fn remove_container(RemoveContainerRequest) -> RemoveContainerResponse {
+        remove_container(&self.pods, request).await?
     }
-
-    async fn remove_container(
-        &self,
-        request: Request<cri::RemoveContainerRequest>,
-    ) -> Answer<cri::RemoveContainerResponse> {
-        answer(remove_container(&self.pods, request.into_inner()).await?)
+    fn update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse {
+        update_container_resources(&self.pods, request).await?
     }
-
-    async fn list_containers(
-        &self,
-        request: Request<cri::ListContainersRequest>,
-    ) -> Answer<cri::ListContainersResponse> {
-        let filter = request.get_ref().filter.as_ref();
-        answer(cri::ListContainersResponse {
-            containers: list_containers(&self.pods, filter),
+    fn container_status(ContainerStatusRequest) -> ContainerStatusResponse {
+        container_status(&self.pods, &self.specs, request).await?
+    }
+    fn list_containers(ListContainersRequest) -> ListContainersResponse {
+        ListContainersResponse { containers: list_containers(&self.pods, request.filter.as_ref()) }
+    }
+    fn stream_containers(StreamContainersRequest) -> Streamed<StreamContainersResponse> {
+        streamed(list_containers(&self.pods, request.filter.as_ref()), |containers| {
+            StreamContainersResponse { containers }
         })
     }
-
-    type StreamContainersStream = Streamed<cri::StreamContainersResponse>;
-
-    async fn stream_containers(
-        &self,
-        request: Request<cri::StreamContainersRequest>,
-    ) -> Answer<Self::StreamContainersStream> {
-        let filter = request.get_ref().filter.as_ref();
-        let items = list_containers(&self.pods, filter);
-        Ok(streamed(items, |containers| {
-            cri::StreamContainersResponse { containers }
-        }))
+    fn reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse {
+        reopen_container_log(&self.pods, request).await?
+    }
+    fn get_container_events(GetEventsRequest) -> Streamed<ContainerEventResponse> {
+        Box::pin(get_container_events(&self.events)?.map_err(Status::from))
     }
 
-    async fn container_status(
-        &self,
-        request: Request<cri::ContainerStatusRequest>,
-    ) -> Answer<cri::ContainerStatusResponse> {
-        answer(container_status(&self.pods, &self.specs, request.into_inner()).await?)
+    fn exec_sync(ExecSyncRequest) -> ExecSyncResponse {
+        exec_sync(&self.pods, &self.specs, request).await?
+    }
+    fn exec(ExecRequest) -> ExecResponse {
+        exec(&self.pods, &self.specs, &self.streams, request).await?
+    }
+    fn attach(AttachRequest) -> AttachResponse {
+        attach(&self.pods, &self.streams, &request)?
+    }
+    fn port_forward(PortForwardRequest) -> PortForwardResponse {
+        port_forward(&self.pods, &self.streams, &request)?
     }
 
-    async fn update_container_resources(
-        &self,
-        request: Request<cri::UpdateContainerResourcesRequest>,
-    ) -> Answer<cri::UpdateContainerResourcesResponse> {
-        answer(update_container_resources(&self.pods, request.into_inner()).await?)
+    fn container_stats(ContainerStatsRequest) -> ContainerStatsResponse {
+        container_stats(&self.statistics, &request).await?
     }
-
-    async fn reopen_container_log(
-        &self,
-        request: Request<cri::ReopenContainerLogRequest>,
-    ) -> Answer<cri::ReopenContainerLogResponse> {
-        answer(reopen_container_log(&self.pods, request.into_inner()).await?)
+    fn list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse {
+        ListContainerStatsResponse {
+            stats: list_container_stats(&self.statistics, request.filter).await,
+        }
     }
-
-    async fn exec_sync(
-        &self,
-        request: Request<cri::ExecSyncRequest>,
-    ) -> Answer<cri::ExecSyncResponse> {
-        answer(exec_sync(&self.pods, &self.specs, request.into_inner()).await?)
-    }
-
-    async fn exec(&self, request: Request<cri::ExecRequest>) -> Answer<cri::ExecResponse> {
-        let (pods, specs, streams) = (&self.pods, &self.specs, &self.streams);
-        answer(exec(pods, specs, streams, request.into_inner()).await?)
-    }
-
-    async fn attach(&self, request: Request<cri::AttachRequest>) -> Answer<cri::AttachResponse> {
-        let (pods, streams) = (&self.pods, &self.streams);
-        answer(attach(pods, streams, request.get_ref())?)
-    }
-
-    async fn port_forward(
-        &self,
-        request: Request<cri::PortForwardRequest>,
-    ) -> Answer<cri::PortForwardResponse> {
-        let (pods, streams) = (&self.pods, &self.streams);
-        answer(port_forward(pods, streams, request.get_ref())?)
-    }
-
-    async fn container_stats(
-        &self,
-        request: Request<cri::ContainerStatsRequest>,
-    ) -> Answer<cri::ContainerStatsResponse> {
-        answer(container_stats(&self.statistics, request.get_ref()).await?)
-    }
-
-    async fn list_container_stats(
-        &self,
-        request: Request<cri::ListContainerStatsRequest>,
-    ) -> Answer<cri::ListContainerStatsResponse> {
-        let filter = request.into_inner().filter;
-        answer(cri::ListContainerStatsResponse {
-            stats: list_container_stats(&self.statistics, filter).await,
+    fn stream_container_stats(StreamContainerStatsRequest) -> Streamed<StreamContainerStatsResponse> {
+        streamed(list_container_stats(&self.statistics, request.filter).await, |container_stats| {
+            StreamContainerStatsResponse { container_stats }
         })
     }
-
-    type StreamContainerStatsStream = Streamed<cri::StreamContainerStatsResponse>;
-
-    async fn stream_container_stats(
-        &self,
-        request: Request<cri::StreamContainerStatsRequest>,
-    ) -> Answer<Self::StreamContainerStatsStream> {
-        let filter = request.into_inner().filter;
-        let items = list_container_stats(&self.statistics, filter).await;
-        Ok(streamed(items, |container_stats| {
-            cri::StreamContainerStatsResponse { container_stats }
-        }))
+    fn pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse {
+        pod_sandbox_stats(&self.statistics, &request).await?
     }
-
-    async fn pod_sandbox_stats(
-        &self,
-        request: Request<cri::PodSandboxStatsRequest>,
-    ) -> Answer<cri::PodSandboxStatsResponse> {
-        answer(pod_sandbox_stats(&self.statistics, request.get_ref()).await?)
+    fn list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse {
+        ListPodSandboxStatsResponse {
+            stats: list_pod_sandbox_stats(&self.statistics, request.filter).await,
+        }
     }
-
-    async fn list_pod_sandbox_stats(
-        &self,
-        request: Request<cri::ListPodSandboxStatsRequest>,
-    ) -> Answer<cri::ListPodSandboxStatsResponse> {
-        let filter = request.into_inner().filter;
-        answer(cri::ListPodSandboxStatsResponse {
-            stats: list_pod_sandbox_stats(&self.statistics, filter).await,
+    fn stream_pod_sandbox_stats(StreamPodSandboxStatsRequest) -> Streamed<StreamPodSandboxStatsResponse> {
+        streamed(list_pod_sandbox_stats(&self.statistics, request.filter).await, |pod_sandbox_stats| {
+            StreamPodSandboxStatsResponse { pod_sandbox_stats }
         })
     }
-
-    type StreamPodSandboxStatsStream = Streamed<cri::StreamPodSandboxStatsResponse>;
-
-    async fn stream_pod_sandbox_stats(
-        &self,
-        request: Request<cri::StreamPodSandboxStatsRequest>,
-    ) -> Answer<Self::StreamPodSandboxStatsStream> {
-        let filter = request.into_inner().filter;
-        let items = list_pod_sandbox_stats(&self.statistics, filter).await;
-        Ok(streamed(items, |pod_sandbox_stats| {
-            cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }
-        }))
+    fn list_metric_descriptors(ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse {
+        list_metric_descriptors()
     }
-
-    async fn update_runtime_config(
-        &self,
-        request: Request<cri::UpdateRuntimeConfigRequest>,
-    ) -> Answer<cri::UpdateRuntimeConfigResponse> {
-        answer(update_runtime_config(request.get_ref()))
-    }
-
-    async fn status(&self, request: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
-        let facts = Facts {
-            config: &self.config,
-            host: &self.host,
-            policies: &self.policies,
-            images: &self.images,
-            network: &self.network,
-            hooks: &self.hooks,
-        };
-        answer(status(facts, request.get_ref().verbose).await)
-    }
-
-    async fn checkpoint_container(
-        &self,
-        _: Request<cri::CheckpointContainerRequest>,
-    ) -> Answer<cri::CheckpointContainerResponse> {
-        Err(unserved("CheckpointContainer", NO_CRIU))
-    }
-
-    async fn checkpoint_pod(
-        &self,
-        _: Request<cri::CheckpointPodRequest>,
-    ) -> Answer<cri::CheckpointPodResponse> {
-        Err(unserved("CheckpointPod", NO_CRIU))
-    }
-
-    async fn restore_pod(
-        &self,
-        _: Request<cri::RestorePodRequest>,
-    ) -> Answer<cri::RestorePodResponse> {
-        Err(unserved("RestorePod", NO_CRIU))
-    }
-
-    type GetContainerEventsStream = Streamed<cri::ContainerEventResponse>;
-
-    async fn get_container_events(
-        &self,
-        _: Request<cri::GetEventsRequest>,
-    ) -> Answer<Self::GetContainerEventsStream> {
-        let events = get_container_events(&self.events)?;
-        answer(Box::pin(events.map_err(Status::from)))
-    }
-
-    async fn list_metric_descriptors(
-        &self,
-        _: Request<cri::ListMetricDescriptorsRequest>,
-    ) -> Answer<cri::ListMetricDescriptorsResponse> {
-        answer(list_metric_descriptors())
-    }
-
-    async fn list_pod_sandbox_metrics(
-        &self,
-        _: Request<cri::ListPodSandboxMetricsRequest>,
-    ) -> Answer<cri::ListPodSandboxMetricsResponse> {
-        answer(cri::ListPodSandboxMetricsResponse {
+    fn list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse {
+        ListPodSandboxMetricsResponse {
             pod_metrics: list_pod_sandbox_metrics(&self.statistics).await,
+        }
+    }
+    fn stream_pod_sandbox_metrics(StreamPodSandboxMetricsRequest) -> Streamed<StreamPodSandboxMetricsResponse> {
+        streamed(list_pod_sandbox_metrics(&self.statistics).await, |pod_sandbox_metrics| {
+            StreamPodSandboxMetricsResponse { pod_sandbox_metrics }
         })
     }
 
-    type StreamPodSandboxMetricsStream = Streamed<cri::StreamPodSandboxMetricsResponse>;
-
-    async fn stream_pod_sandbox_metrics(
-        &self,
-        _: Request<cri::StreamPodSandboxMetricsRequest>,
-    ) -> Answer<Self::StreamPodSandboxMetricsStream> {
-        let items = list_pod_sandbox_metrics(&self.statistics).await;
-        Ok(streamed(items, |pod_sandbox_metrics| {
-            cri::StreamPodSandboxMetricsResponse {
-                pod_sandbox_metrics,
-            }
-        }))
+    fn checkpoint_container(CheckpointContainerRequest) -> CheckpointContainerResponse {
+        Err(unserved("CheckpointContainer", NO_CRIU))?
     }
-
-    async fn runtime_config(
-        &self,
-        _: Request<cri::RuntimeConfigRequest>,
-    ) -> Answer<cri::RuntimeConfigResponse> {
-        answer(runtime_config(self.policies.default.cgroup_driver))
+    fn checkpoint_pod(CheckpointPodRequest) -> CheckpointPodResponse {
+        Err(unserved("CheckpointPod", NO_CRIU))?
     }
-
-    async fn update_pod_sandbox_resources(
-        &self,
-        request: Request<cri::UpdatePodSandboxResourcesRequest>,
-    ) -> Answer<cri::UpdatePodSandboxResourcesResponse> {
-        answer(update_pod_sandbox_resources(&self.pods, request.into_inner()).await?)
+    fn restore_pod(RestorePodRequest) -> RestorePodResponse {
+        Err(unserved("RestorePod", NO_CRIU))?
     }
 }

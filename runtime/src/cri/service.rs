@@ -1,4 +1,4 @@
-//! What both services have; each RPC is handed what it uses.
+//! What both services have; each RPC is handed what it uses, Status all of it.
 
 use std::sync::Arc;
 

@@ -8,7 +8,6 @@ use proto_cri::v1 as cri;
 use crate::pod::{
     held::{HeldContainer, HeldPod},
     record::{ContainerPhase, ContainerRecord, PodPhase, PodRecord},
-    state::{Container, Pod},
 };
 
 pub fn pod_state(record: &PodRecord) -> cri::PodSandboxState {
@@ -46,10 +45,6 @@ pub fn pod_status(record: &PodRecord) -> cri::PodSandboxStatus {
         _ => Vec::new(),
     };
     cri::PodSandboxStatus {
-        id: record.id.clone(),
-        metadata: record.config.metadata.clone(),
-        state: pod_state(record).into(),
-        created_at: record.created_at,
         network: Some(cri::PodSandboxNetworkStatus {
             ip: ips.first().cloned().unwrap_or_default(),
             additional_ips: ips
@@ -63,9 +58,21 @@ pub fn pod_status(record: &PodRecord) -> cri::PodSandboxStatus {
                 options: Some(record.namespace_options()),
             }),
         }),
-        labels: record.config.labels.clone(),
-        annotations: record.config.annotations.clone(),
-        runtime_handler: record.runtime_handler.clone(),
+        ..as_status(pod(record))
+    }
+}
+
+/// What the lists say too.
+fn as_status(pod: cri::PodSandbox) -> cri::PodSandboxStatus {
+    cri::PodSandboxStatus {
+        id: pod.id,
+        metadata: pod.metadata,
+        state: pod.state,
+        created_at: pod.created_at,
+        labels: pod.labels,
+        annotations: pod.annotations,
+        runtime_handler: pod.runtime_handler,
+        ..Default::default()
     }
 }
 
@@ -98,19 +105,11 @@ pub fn container(record: &ContainerRecord) -> cri::Container {
 /// CRI-143.
 pub fn container_status(record: &ContainerRecord) -> cri::ContainerStatus {
     cri::ContainerStatus {
-        id: record.id.clone(),
-        metadata: record.config.metadata.clone(),
-        state: container_state(record).into(),
-        created_at: record.created_at,
         started_at: record.started_at,
         finished_at: record.finished_at,
         exit_code: record.exit.code,
-        image: Some(image(record)),
-        image_ref: record.image.reference.clone(),
         reason: record.exit.reason.clone(),
         message: record.exit.message.clone(),
-        labels: record.config.labels.clone(),
-        annotations: record.config.annotations.clone(),
         mounts: record.config.mounts.clone(),
         log_path: record
             .log_path
@@ -121,7 +120,6 @@ pub fn container_status(record: &ContainerRecord) -> cri::ContainerStatus {
             linux: Some(record.resources.clone()),
             windows: None,
         }),
-        image_id: record.image.id.clone(),
         user: Some(cri::ContainerUser {
             linux: Some(cri::LinuxContainerUser {
                 uid: record.user.uid,
@@ -130,6 +128,23 @@ pub fn container_status(record: &ContainerRecord) -> cri::ContainerStatus {
             }),
         }),
         stop_signal: record.stop_signal,
+        ..as_container_status(container(record))
+    }
+}
+
+/// What the lists say too.
+fn as_container_status(container: cri::Container) -> cri::ContainerStatus {
+    cri::ContainerStatus {
+        id: container.id,
+        metadata: container.metadata,
+        state: container.state,
+        created_at: container.created_at,
+        image: container.image,
+        image_ref: container.image_ref,
+        image_id: container.image_id,
+        labels: container.labels,
+        annotations: container.annotations,
+        ..Default::default()
     }
 }
 
@@ -147,16 +162,7 @@ pub fn held_pod(held: &HeldPod) -> cri::PodSandbox {
 }
 
 pub fn held_pod_status(held: &HeldPod) -> cri::PodSandboxStatus {
-    let pod = held_pod(held);
-    cri::PodSandboxStatus {
-        id: pod.id,
-        metadata: pod.metadata,
-        state: pod.state,
-        created_at: pod.created_at,
-        labels: pod.labels,
-        annotations: pod.annotations,
-        ..Default::default()
-    }
+    as_status(held_pod(held))
 }
 
 /// Clients refuse a container without the name of its image, and without its reference.
@@ -193,21 +199,11 @@ pub fn held_container(held: &HeldContainer) -> cri::Container {
 }
 
 pub fn held_container_status(held: &HeldContainer) -> cri::ContainerStatus {
-    let container = held_container(held);
     cri::ContainerStatus {
-        id: container.id,
-        metadata: container.metadata,
-        state: container.state,
-        created_at: container.created_at,
-        image: container.image,
-        image_ref: container.image_ref,
-        image_id: container.image_id,
         reason: "RecordUnreadable".to_owned(),
         message: held.refusal("container").text,
-        labels: container.labels,
-        annotations: container.annotations,
         mounts: held.config.mounts.clone(),
-        ..Default::default()
+        ..as_container_status(held_container(held))
     }
 }
 
@@ -219,66 +215,22 @@ fn labels_match(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, S
 }
 
 /// CRI-119: all given conditions hold; no filter lets all through.
-pub fn pod_passes(filter: Option<&cri::PodSandboxFilter>, pod: &Pod) -> bool {
-    let record = pod.cell.get();
-    filter
-        .is_none_or(|filter| passes_pod(filter, &pod.id, pod_state(&record), &record.config.labels))
-}
-
-/// [`pod_passes`] for one that is held.
-pub fn held_pod_passes(filter: Option<&cri::PodSandboxFilter>, held: &HeldPod) -> bool {
-    let state = cri::PodSandboxState::SandboxNotready;
-    filter.is_none_or(|filter| passes_pod(filter, &held.id, state, &held.config.labels))
-}
-
-fn passes_pod(
-    filter: &cri::PodSandboxFilter,
-    id: &str,
-    state: cri::PodSandboxState,
-    labels: &BTreeMap<String, String>,
-) -> bool {
-    id.starts_with(&filter.id)
-        && filter
-            .state
-            .as_ref()
-            .is_none_or(|wanted| wanted.state() == state)
-        && labels_match(&filter.label_selector, labels)
+pub fn pod_passes(filter: Option<&cri::PodSandboxFilter>, pod: &cri::PodSandbox) -> bool {
+    filter.is_none_or(|filter| {
+        let state = filter.state.as_ref();
+        pod.id.starts_with(&filter.id)
+            && state.is_none_or(|wanted| wanted.state() == pod.state())
+            && labels_match(&filter.label_selector, &pod.labels)
+    })
 }
 
 /// CRI-135.
-pub fn container_passes(
-    filter: Option<&cri::ContainerFilter>,
-    pod: &Pod,
-    container: &Container,
-) -> bool {
-    let record = container.cell.get();
+pub fn container_passes(filter: Option<&cri::ContainerFilter>, container: &cri::Container) -> bool {
     filter.is_none_or(|filter| {
-        let ids = (container.id.as_str(), pod.id.as_str());
-        passes_container(filter, ids, container_state(&record), &record.config.labels)
+        let state = filter.state.as_ref();
+        container.id.starts_with(&filter.id)
+            && container.pod_sandbox_id.starts_with(&filter.pod_sandbox_id)
+            && state.is_none_or(|wanted| wanted.state() == container.state())
+            && labels_match(&filter.label_selector, &container.labels)
     })
-}
-
-/// [`container_passes`] for one that is held.
-pub fn held_container_passes(filter: Option<&cri::ContainerFilter>, held: &HeldContainer) -> bool {
-    let state = cri::ContainerState::ContainerUnknown;
-    filter.is_none_or(|filter| {
-        let ids = (held.id.as_str(), held.pod.as_deref().unwrap_or_default());
-        passes_container(filter, ids, state, &held.config.labels)
-    })
-}
-
-/// `ids`: the container's and its pod's.
-fn passes_container(
-    filter: &cri::ContainerFilter,
-    ids: (&str, &str),
-    state: cri::ContainerState,
-    labels: &BTreeMap<String, String>,
-) -> bool {
-    ids.0.starts_with(&filter.id)
-        && ids.1.starts_with(&filter.pod_sandbox_id)
-        && filter
-            .state
-            .as_ref()
-            .is_none_or(|wanted| wanted.state() == state)
-        && labels_match(&filter.label_selector, labels)
 }

@@ -24,7 +24,7 @@ use crate::{
     image::{Images, ImportFrom, Progress},
     pod::{
         dirs::Dirs,
-        error::{Error, Kind},
+        error::{AtStep as _, Error, Kind},
         held::AllHeld,
         hooks::Hooks,
         registry::Registry,
@@ -132,8 +132,7 @@ impl Cairn for CairnService {
     async fn explain(&self, request: Request<ExplainRequest>) -> Answer<ExplainResponse> {
         let wanted = request.into_inner().container;
         let explained = explain::gather(&self.registry, &self.specs, &self.log, &wanted).await?;
-        let json = serde_json::to_string(&explained)
-            .map_err(|error| Error::failed(format!("explain {wanted}: {error}")))?;
+        let json = serde_json::to_string(&explained).step(&format!("explain {wanted}"))?;
         answer(ExplainResponse { json })
     }
 
@@ -146,11 +145,8 @@ impl Cairn for CairnService {
         let RemoveRequest { id, force } = request.into_inner();
         let remove = Arc::clone(&self.remove_by_id);
         // Detached: a client that goes away does not leave half a removal.
-        let removal = tokio::spawn(async move { remove.run(&id, force).await });
-        let removed = removal
-            .await
-            .map_err(|error| Error::failed(format!("remove: {error}")))?;
-        let (id, skipped) = removed?;
+        let removed = tokio::spawn(async move { remove.run(&id, force).await }).await;
+        let (id, skipped) = removed.step("remove")??;
         answer(RemoveResponse { id, skipped })
     }
 
@@ -187,8 +183,7 @@ impl Cairn for CairnService {
         let networks = Arc::clone(&self.networks);
         // Detached: a client that goes away does not leave half of it.
         let collected = tokio::spawn(async move { networks.collect(look).await }).await;
-        let collected =
-            collected.map_err(|error| Error::failed(format!("collect networks: {error}")))?;
+        let collected = collected.step("collect networks")?;
         answer(CollectNetworksResponse { collected })
     }
 
@@ -196,9 +191,8 @@ impl Cairn for CairnService {
         let Dirs { root, state } = self.dirs.clone();
         // A disk that hangs must not hold up a thread that serves.
         let look = move || vec![directory("root", root), directory("state", state)];
-        let directories = tokio::task::spawn_blocking(look)
-            .await
-            .map_err(|error| Error::failed(format!("look at the directories: {error}")))?;
+        let directories = tokio::task::spawn_blocking(look).await;
+        let directories = directories.step("look at the directories")?;
         answer(DirectoriesResponse { directories })
     }
 }
@@ -229,7 +223,7 @@ fn held_objects(held: &AllHeld) -> Vec<HeldObject> {
             kind: "sandbox".to_owned(),
             name: format!("{}/{}", metadata.namespace, metadata.name),
             pod: String::new(),
-            record: pod.record.display().to_string(),
+            record: pod.record_path.display().to_string(),
             reason: pod.reason.clone(),
         }
     });
@@ -238,7 +232,7 @@ fn held_objects(held: &AllHeld) -> Vec<HeldObject> {
         kind: "container".to_owned(),
         name: container.config.metadata.clone().unwrap_or_default().name,
         pod: container.pod.clone().unwrap_or_default(),
-        record: container.record.display().to_string(),
+        record: container.record_path.display().to_string(),
         reason: container.reason.clone(),
     });
     pods.chain(containers).collect()
@@ -255,8 +249,7 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
     };
     let version = match info.version {
         Some(nri::Version::V1Alpha1) if info.old_style => "v1alpha1, StateChange",
-        Some(nri::Version::V1Alpha1) => "v1alpha1",
-        Some(nri::Version::V1Beta1) => "v1beta1",
+        Some(version) => version.as_str(),
         None => "",
     };
     let kind = match info.kind {

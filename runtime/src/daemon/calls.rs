@@ -3,24 +3,11 @@
 //! Stands outside of the deadlines, so that a call which they end is counted by the code that its caller gets. One whose
 //! caller goes away is `Cancelled`. A stream counts when it begins, by the time until then.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    fmt::Write as _,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tonic::{
-    Code,
-    body::Body,
-    codegen::http::{Request, Response},
-};
-use tower::{Layer, Service};
+use tonic::{Code, codegen::http::HeaderMap};
 
 /// Upper bounds of the histogram, in seconds.
 const BUCKETS: [f64; 8] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.0, 10.0, 60.0];
@@ -43,7 +30,17 @@ struct Method {
 pub struct Calls(Arc<Mutex<BTreeMap<Key, Method>>>);
 
 impl Calls {
-    fn record(&self, key: &Key, code: Code, seconds: f64) {
+    /// A call begins; what is returned counts it when it is dropped.
+    pub fn begin(&self, path: &str) -> UnderWay {
+        UnderWay {
+            calls: self.clone(),
+            key: key(path),
+            start: Instant::now(),
+            code: Code::Cancelled,
+        }
+    }
+
+    fn count(&self, key: &Key, code: Code, seconds: f64) {
         let mut all = self.0.lock();
         if all.len() >= METHODS && !all.contains_key(key) {
             return;
@@ -98,130 +95,39 @@ fn key(path: &str) -> Option<Key> {
 }
 
 /// A call under way; one that is dropped before its answer was cancelled.
-struct UnderWay {
+pub struct UnderWay {
     calls: Calls,
     key: Option<Key>,
     start: Instant,
     code: Code,
 }
 
+impl UnderWay {
+    /// A refusal has its code among the headers; what has none has begun well.
+    pub fn answered(&mut self, headers: &HeaderMap) {
+        let code = headers.get("grpc-status");
+        self.code = code.map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
+    }
+}
+
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some(key) = &self.key {
             let seconds = self.start.elapsed().as_secs_f64();
-            self.calls.record(key, self.code, seconds);
+            self.calls.count(key, self.code, seconds);
         }
-    }
-}
-
-impl<S> Layer<S> for Calls {
-    type Service = Counted<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Counted {
-            inner,
-            calls: self.clone(),
-        }
-    }
-}
-
-#[derive(Clone)]
-pub struct Counted<S> {
-    inner: S,
-    calls: Calls,
-}
-
-impl<S> Service<Request<Body>> for Counted<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-    S::Future: Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let under_way = UnderWay {
-            calls: self.calls.clone(),
-            key: key(request.uri().path()),
-            start: Instant::now(),
-            code: Code::Cancelled,
-        };
-        let call = self.inner.call(request);
-        Box::pin(async move {
-            // All of it goes along, not its code alone: it tells when it is dropped.
-            let mut under_way = under_way;
-            let answer = call.await?;
-            // A refusal has it among its headers; what has none has begun well.
-            let code = answer.headers().get("grpc-status");
-            under_way.code = code.map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
-            Ok(answer)
-        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tower::ServiceExt as _;
-
     use super::*;
-
-    fn request(path: &str) -> Request<Body> {
-        let request = Request::builder().uri(path);
-        request.body(Body::empty()).expect("a request")
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn calls_are_counted_by_method_and_code_with_their_time() {
-        let calls = Calls::default();
-        let answer = tower::service_fn(|request: Request<Body>| async move {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            Ok::<_, Infallible>(match request.uri().path().ends_with("Good") {
-                true => Response::new(Body::empty()),
-                false => tonic::Status::not_found("x").into_http(),
-            })
-        });
-        let service = calls.layer(answer);
-        for path in ["/a.v1.S/Good", "/a.v1.S/Good", "/a.v1.S/Bad", "/", "/a/\"x"] {
-            let _ = service.clone().oneshot(request(path)).await;
-        }
-        let text = calls.render();
-        for line in [
-            "cairn_grpc_calls_total{service=\"S\",method=\"Good\",code=\"Ok\"} 2",
-            "cairn_grpc_calls_total{service=\"S\",method=\"Bad\",code=\"NotFound\"} 1",
-            "cairn_grpc_call_seconds_bucket{service=\"S\",method=\"Good\",le=\"0.025\"} 0",
-            "cairn_grpc_call_seconds_bucket{service=\"S\",method=\"Good\",le=\"0.1\"} 2",
-            "cairn_grpc_call_seconds_bucket{service=\"S\",method=\"Good\",le=\"+Inf\"} 2",
-            "cairn_grpc_call_seconds_count{service=\"S\",method=\"Bad\"} 1",
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
-        }
-        assert_eq!(text.matches("_calls_total{").count(), 2, "{text}");
-    }
-
-    #[tokio::test]
-    async fn a_call_whose_caller_leaves_is_counted_as_cancelled() {
-        let calls = Calls::default();
-        let never = tower::service_fn(|_| std::future::pending::<Result<_, Infallible>>());
-        let call = calls.layer(never).oneshot(request("/a.S/M"));
-        let late = std::time::Duration::from_millis(1);
-        assert!(tokio::time::timeout(late, call).await.is_err());
-        let text = calls.render();
-        assert!(
-            text.contains("method=\"M\",code=\"Cancelled\"} 1"),
-            "{text}"
-        );
-    }
 
     #[test]
     fn invented_methods_do_not_grow_the_table_without_end() {
         let calls = Calls::default();
         for n in 0..2 * METHODS {
-            calls.record(&("S".into(), format!("M{n}")), Code::Unimplemented, 0.0);
+            calls.count(&("S".into(), format!("M{n}")), Code::Unimplemented, 0.0);
         }
         assert_eq!(calls.0.lock().len(), METHODS);
     }

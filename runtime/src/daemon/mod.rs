@@ -3,6 +3,7 @@
 mod accept;
 pub mod cairn_service;
 mod calls;
+mod every_call;
 mod from_config;
 pub mod metrics;
 mod networks;

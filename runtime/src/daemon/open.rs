@@ -44,7 +44,6 @@ use crate::{
         steps::Steps,
         stop_container::StopContainer,
         stop_pod_sandbox::StopPodSandbox,
-        sweep::Sweep,
         update_container_resources::UpdateContainerResources,
         update_pod_sandbox_resources::UpdatePodSandboxResources,
     },
@@ -200,7 +199,6 @@ impl Parts {
 
     fn put_together(self, streams: Arc<Streams>) -> Daemon {
         let sandboxes = Arc::new(Sandboxes {
-            dirs: self.dirs.clone(),
             describe: self.describe.clone(),
             processes: Arc::clone(&self.processes),
             network: Arc::clone(&self.network),
@@ -234,7 +232,6 @@ impl Parts {
             sandboxes: Arc::clone(&sandboxes),
             pauses,
             host: Arc::clone(&self.host),
-            default_cgroup_parent: self.config.cgroup.parent.clone(),
             hooks: Arc::clone(&self.hooks),
             events: self.events.clone(),
             log: self.log.clone(),
@@ -247,7 +244,7 @@ impl Parts {
             specs: self.specs.clone(),
             images: self.images.clone(),
             processes: Arc::clone(&self.processes),
-            sandboxes: Arc::clone(&sandboxes),
+            sandboxes,
         });
         let sampler = Sampler::default();
         Daemon {
@@ -261,13 +258,6 @@ impl Parts {
                 run_pod_sandbox: Arc::clone(&run_pod_sandbox),
                 steps,
                 remove_by_id: Arc::clone(&remove_by_id),
-                sweep: Sweep {
-                    registry: Arc::clone(&self.registry),
-                    specs: self.specs.clone(),
-                    images: self.images.clone(),
-                    processes: Arc::clone(&self.processes),
-                    sandboxes,
-                },
             },
             plugins: Plugins {
                 describe: self.describe.clone(),
@@ -348,7 +338,6 @@ impl Parts {
                 records: self.containers.clone(),
                 specs: self.specs.clone(),
                 images: self.images.clone(),
-                dirs: self.dirs.clone(),
                 host: Arc::clone(&self.host),
                 describe: self.describe.clone(),
                 places: AdjustedCgroups {

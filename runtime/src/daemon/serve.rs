@@ -13,15 +13,15 @@ use tonic::transport::{Server, server::Router};
 use tower::layer::util::{Identity, Stack};
 
 use super::{
-    accept::Accepting,
+    accept::clients,
     calls::Calls,
+    every_call::EveryCall,
     metrics,
     open::{Daemon, open},
-    traced::Traces,
 };
 use crate::{
     config::Config,
-    cri::{Deadlines, MAX_MESSAGE},
+    cri::MAX_MESSAGE,
     memory,
     pod::{error, events::Events},
     preflight, replace, spans,
@@ -29,9 +29,6 @@ use crate::{
     stream,
     trace::{Action, Subject},
 };
-
-/// What every call goes through, the innermost first.
-type Layers = Stack<Deadlines, Stack<Traces, Stack<Calls, Identity>>>;
 
 /// How long RPCs under way may take to end when the daemon is told to.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -125,10 +122,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let giving_back = tokio::spawn(memory::give_freed_back());
     let streaming = tokio::spawn(Arc::clone(&streams).serve(streams_at));
     let server = Server::builder()
-        // Outermost: what a deadline ends is counted, and traced, as the caller sees it.
-        .layer(calls)
-        .layer(Traces(recorder))
-        .layer(Deadlines)
+        .layer(EveryCall { calls, recorder })
         .add_service(
             RuntimeServiceServer::new(cri.clone())
                 .max_decoding_message_size(MAX_MESSAGE)
@@ -162,14 +156,14 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
 }
 
 async fn run(
-    server: Router<Layers>,
+    server: Router<Stack<EveryCall, Identity>>,
     events: &Events,
     streams: &Arc<stream::Streams>,
     listener: UnixListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = server.serve_with_incoming_shutdown(Accepting::new(listener), async {
+    let server = server.serve_with_incoming_shutdown(clients(listener), async {
         // A dropped sender is a shutdown too.
         let _ = stopped.await;
     });

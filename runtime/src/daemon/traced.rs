@@ -1,86 +1,36 @@
 //! A span per CRI call, below the caller's; by the names of OpenTelemetry's conventions for gRPC.
-//!
-//! Stands outside of the deadlines, as the counts do.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    task::{Context, Poll},
-};
-
-use futures_util::future::Either;
-use tonic::{
-    body::Body,
-    codegen::http::{HeaderMap, Request, Response},
-};
-use tower::{Layer, Service};
+use tonic::codegen::http::{HeaderMap, Request, Response};
 
 use crate::spans::{Open, Recorder, Value};
 
 /// Of CRI; our own commands are not traced.
 const TRACED: &str = "/runtime.v1.";
 
-/// None where nothing is traced.
-#[derive(Clone)]
-pub struct Traces(pub Option<Recorder>);
-
-impl<S> Layer<S> for Traces {
-    type Service = Traced<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Traced {
-            inner,
-            recorder: self.0.clone(),
-        }
+/// The span of a call, if it is traced.
+pub fn begin<B>(recorder: &Recorder, request: &Request<B>) -> Option<Open> {
+    let name = request.uri().path();
+    let (service, method) = name.strip_prefix('/')?.split_once('/')?;
+    let is_traced = name.starts_with(TRACED) && method.len() <= 64;
+    let mut span = is_traced.then(|| recorder.call(&name[1..], request.headers()))??;
+    for (key, value) in [
+        ("rpc.system", "grpc"),
+        ("rpc.service", service),
+        ("rpc.method", method),
+    ] {
+        span.say(key, Value::Text(value.to_owned()));
     }
+    Some(span)
 }
 
-#[derive(Clone)]
-pub struct Traced<S> {
-    inner: S,
-    recorder: Option<Recorder>,
-}
-
-type Answer = Result<Response<Body>, Infallible>;
-
-impl<S> Service<Request<Body>> for Traced<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-    S::Future: Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Either<S::Future, Pin<Box<dyn Future<Output = Answer> + Send>>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let span = self.recorder.as_ref().and_then(|recorder| {
-            let name = request.uri().path();
-            let (service, method) = name.strip_prefix('/')?.split_once('/')?;
-            let is_traced = name.starts_with(TRACED) && method.len() <= 64;
-            let mut span = is_traced.then(|| recorder.call(&name[1..], request.headers()))??;
-            for (key, value) in [
-                ("rpc.system", "grpc"),
-                ("rpc.service", service),
-                ("rpc.method", method),
-            ] {
-                span.say(key, Value::Text(value.to_owned()));
-            }
-            Some(span)
-        });
-        let call = self.inner.call(request);
-        let Some(span) = span else {
-            return Either::Left(call);
-        };
-        Either::Right(Box::pin(async move {
-            let answer = span.context().scope(call).await?;
-            finish(span, answer.headers());
-            Ok(answer)
-        }))
-    }
+/// The call, in its span.
+pub async fn during<B, E>(
+    span: Open,
+    call: impl Future<Output = Result<Response<B>, E>>,
+) -> Result<Response<B>, E> {
+    let answer = span.context().scope(call).await?;
+    finish(span, answer.headers());
+    Ok(answer)
 }
 
 /// A refusal has its code among the headers; what has none has begun well.

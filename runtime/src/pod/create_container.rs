@@ -11,16 +11,14 @@ use proto_cri::v1 as cri;
 use super::{
     adjusted_cgroup::AdjustedCgroups,
     container_exit::ContainerExit,
-    dirs::{Dirs, remove_dir},
+    dirs::remove_dir,
     error::{AtStep as _, Error, Kind, Result},
     event_log::did,
     events::{EventKind, Events},
     hooks::{Adjusted, Hooks},
     image_volumes::{self, ImageMounts},
     message::Describe,
-    record::{
-        ContainerHooks, ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Exit, Mark,
-    },
+    record::{ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Mark},
     request::CreateContainerRequest,
     selinux, setters,
     spec::{SpecStore, Specs},
@@ -47,7 +45,6 @@ pub struct CreateContainer {
     pub records: Store<ContainerRecord>,
     pub specs: SpecStore,
     pub images: Images,
-    pub dirs: Dirs,
     pub host: Arc<HostFacts>,
     pub describe: Describe,
     pub places: AdjustedCgroups,
@@ -65,20 +62,10 @@ impl CreateContainer {
             id: request.id.clone(),
             pod: pod.id.clone(),
             config: request.config.clone(),
-            image: ContainerImage::default(),
             created_at: clock::now_ns(),
-            started_at: 0,
-            finished_at: 0,
-            phase: ContainerPhase::Creating,
-            exit: Exit::default(),
-            log_path: None,
-            user: ContainerUser::default(),
-            stop_signal: 0,
             stop_signal_number: libc::SIGTERM,
-            resources: cri::LinuxContainerResources::default(),
-            process: None,
-            hooks: ContainerHooks::default(),
             cgroup: cgroup::leaf(&pod.cell.get().cgroup_parent, &request.id),
+            ..ContainerRecord::default()
         };
         Container::new(Cell::of(self.records.clone(), record))
     }
@@ -121,18 +108,21 @@ impl CreateContainer {
         }
         fault::pass("container.create.rootfs").await?;
         let image = self.find_image(&request.config)?;
-        let root = pod.cell.get().mapped_root();
-        let rootfs = self.images.prepare_rootfs(&container.id, &image, root);
+        let root = pod.cell.get().user_namespace_root();
+        let rootfs = self
+            .images
+            .prepare_rootfs(&container.id, &image, root.map(|id| (id, id)));
         let rootfs = spans::step("prepare the root", rootfs).await;
         let rootfs = rootfs.step("root file system")?;
         fault::pass("container.create.spec").await?;
-        let mounted = image_volumes::mount(&self.images, &self.dirs, pod, &request.config).await?;
+        let mounted =
+            image_volumes::mount(&self.images, &self.describe.dirs, pod, &request.config).await?;
         let built = self.build(pod, container, request, (&image, &rootfs), &mounted);
         let built = spans::step("build the spec", built).await?;
         for warning in &built.warnings {
             tracing::warn!(container = %container.id, %warning, "spec");
         }
-        selinux::relabel_trees(&self.dirs, &container.id, &built, &self.host).await?;
+        selinux::relabel_trees(&self.describe.dirs, &container.id, &built, &self.host).await?;
         fault::pass("container.create.hook").await?;
         self.complete(container, &image, &built, &mounted).await?;
         let specs = self.adjust(pod, container, Specs::new(built.spec)).await?;
@@ -189,12 +179,15 @@ impl CreateContainer {
         let group = text("/etc/group").await.step("image")?;
         let record = container.cell.get();
         let paths = oci::image_volumes(&record.config, &facts, self.describe.policy(pod));
-        let dir = self.dirs.volumes(&container.id);
+        let dir = self.describe.dirs.volumes(&container.id);
         let volumes = image_volumes::fill(&self.images, paths, &dir, rootfs).await?;
         let trees = mounted.iter().map(|(at, (tree, _))| (at, tree));
         let image_mounts = trees.map(|(at, tree)| (at.clone(), tree.clone())).collect();
         let config = request.config.clone();
-        let (id, at) = (container.id.clone(), self.dirs.rootfs(&container.id));
+        let (id, at) = (
+            container.id.clone(),
+            self.describe.dirs.rootfs(&container.id),
+        );
         let (host, policy) = (
             Arc::clone(&self.host),
             Arc::clone(self.describe.policy(pod)),
@@ -328,7 +321,7 @@ impl CreateContainer {
             let _ = self.hooks.remove_container(pod, container).await;
         }
         let released = self.images.release_rootfs(&container.id).await;
-        let volumes = remove_dir(&self.dirs.volumes(&container.id)).await;
+        let volumes = remove_dir(&self.describe.dirs.volumes(&container.id)).await;
         let steps = [
             ("specs", self.specs.remove(&container.id).await),
             ("root file system", released.step("release")),

@@ -29,7 +29,7 @@ use super::{
     error::{Error, Kind, Result},
     event_log,
     record::ContainerPhase,
-    request::{ContainerWork, CreateContainerRequest, Message, Reply, Waiter},
+    request::{ContainerWork, CreateContainerRequest, Message, Reply},
     state::{Container, Pod},
     steps::Steps,
 };
@@ -38,22 +38,15 @@ use crate::{trace::Subject, violate};
 /// Requests that may wait for a step to end; more are refused.
 const MAX_WAITING: usize = 512;
 
-/// Which step a child task is.
+/// Which step a child task is. A container has one step at a time, but for its exit: that may be recorded while another
+/// step is under way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
     StopPod,
     RemovePod,
     UpdatePod,
-    Create(String),
-    Container(String, StepKey),
-}
-
-/// An exit may be recorded while another step of the same container is under way; apart from
-/// that a container has one step at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum StepKey {
-    Main,
-    Exit,
+    Container(String),
+    Exit(String),
 }
 
 /// On the heap: these are large, and would be moved from stack to stack.
@@ -61,7 +54,7 @@ type StepFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 struct Running {
     verb: Option<Verb>,
-    waiters: Vec<Waiter>,
+    waiters: Vec<Reply<()>>,
 }
 
 pub struct Driver {
@@ -181,8 +174,8 @@ impl Driver {
 
     fn pod_step(&mut self, key: Key, decision: Decision, reply: Reply<()>, step: StepFuture) {
         match decision {
-            Decision::Run => self.spawn(key, None, Waiter::Plain(reply), step),
-            Decision::Join => self.join(&key, Waiter::Plain(reply)),
+            Decision::Run => self.spawn(key, None, reply, step),
+            Decision::Join => self.join(&key, reply),
             Decision::Deny(reason) => {
                 let text = format!("sandbox {}: {reason}", self.pod.id);
                 reply.send(Err(Error::new(Kind::WrongState, text)));
@@ -220,8 +213,8 @@ impl Driver {
             }
             result
         });
-        let key = Key::Create(id.clone());
-        self.spawn(key, Some(Verb::Create), Waiter::Id(id, reply), step);
+        let key = Key::Container(id.clone());
+        self.spawn(key, Some(Verb::Create), reply.with(id), step);
     }
 
     fn admits_creation(&self) -> Decision {
@@ -237,9 +230,9 @@ impl Driver {
         reply: Reply<String>,
     ) {
         let id = existing.id.clone();
-        let record = existing.cell.get();
+        let (record, step) = (existing.cell.get(), self.verb_of(&id));
         let as_made = record.phase == ContainerPhase::Created
-            && self.verb_of(&id).is_none()
+            && step.is_none()
             && matches!(self.admits_creation(), Decision::Run);
         let (name, pod) = (request.name_key(), &self.pod.id);
         let refusal = |why: String| {
@@ -248,8 +241,8 @@ impl Driver {
         };
         if !request.made(&record.config) {
             reply.send(refusal(format!("taken by container {id}")));
-        } else if self.running.contains_key(&Key::Create(id.clone())) {
-            self.join(&Key::Create(id.clone()), Waiter::Id(id, reply));
+        } else if step == Some(Verb::Create) {
+            self.join(&Key::Container(id.clone()), reply.with(id));
         } else if as_made && !existing.is_known() {
             reply.send(Ok(id));
         } else {
@@ -260,9 +253,7 @@ impl Driver {
     /// The step that counts for admission: the main one, else the exit under way.
     fn verb_of(&self, id: &str) -> Option<Verb> {
         let of = |key: Key| self.running.get(&key).and_then(|running| running.verb);
-        of(Key::Create(id.to_owned()))
-            .or_else(|| of(Key::Container(id.to_owned(), StepKey::Main)))
-            .or_else(|| of(Key::Container(id.to_owned(), StepKey::Exit)))
+        of(Key::Container(id.to_owned())).or_else(|| of(Key::Exit(id.to_owned())))
     }
 
     fn container(&mut self, id: String, work: ContainerWork, reply: Reply<()>) {
@@ -276,11 +267,10 @@ impl Driver {
             self.verb_of(&id),
             work.verb(),
         );
-        let slot = match work {
-            ContainerWork::Exited(_) => StepKey::Exit,
-            _ => StepKey::Main,
+        let key = match work {
+            ContainerWork::Exited(_) => Key::Exit(id.clone()),
+            _ => Key::Container(id.clone()),
         };
-        let key = Key::Container(id.clone(), slot);
         match decision {
             Decision::Run => {
                 let verb = work.verb();
@@ -290,14 +280,14 @@ impl Driver {
                 }
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
                 let step = Box::pin(async move { steps.container(&pod, &container, work).await });
-                self.spawn(key, Some(verb), Waiter::Plain(reply), step);
+                self.spawn(key, Some(verb), reply, step);
             }
-            Decision::Join => self.join(&key, Waiter::Plain(reply)),
+            Decision::Join => self.join(&key, reply),
             Decision::Shorten => {
                 if let ContainerWork::Stop { grace } = work {
                     container.grace.shorten(grace);
                 }
-                self.join(&key, Waiter::Plain(reply));
+                self.join(&key, reply);
             }
             Decision::CutShort => {
                 container.grace.shorten(Duration::ZERO);
@@ -315,17 +305,15 @@ impl Driver {
         }
     }
 
-    fn join(&mut self, key: &Key, waiter: Waiter) {
+    fn join(&mut self, key: &Key, waiter: Reply<()>) {
         match self.running.get_mut(key) {
             Some(running) => running.waiters.push(waiter),
             // Admission said that it runs; were it not so, the caller must not hang.
-            None => {
-                waiter.tell(&Err(Error::failed("the step to join has ended; try again")));
-            }
+            None => waiter.send(Err(Error::failed("the step to join has ended; try again"))),
         }
     }
 
-    fn spawn(&mut self, key: Key, verb: Option<Verb>, waiter: Waiter, step: StepFuture) {
+    fn spawn(&mut self, key: Key, verb: Option<Verb>, waiter: Reply<()>, step: StepFuture) {
         let subject = self.subject(&key);
         let (log, unsynced) = (self.steps.log.clone(), self.steps.unsynced.clone());
         // What the caller is told of is on disk (CRI-811).
@@ -333,7 +321,8 @@ impl Driver {
             step.await?;
             Ok(unsynced.sync().await?)
         };
-        let asker = waiter.asker();
+        // In whose course the step is done: his who came first.
+        let asker = waiter.asker.clone();
         let task = match call(&key, verb) {
             Some(call) => self.tasks.spawn(
                 asker.scope(async move { event_log::during(call, &log, subject, step).await }),
@@ -348,7 +337,7 @@ impl Driver {
 
     fn subject(&self, key: &Key) -> Subject {
         let container = match key {
-            Key::Create(id) | Key::Container(id, _) => self.pod.container(id),
+            Key::Container(id) | Key::Exit(id) => self.pod.container(id),
             Key::StopPod | Key::RemovePod | Key::UpdatePod => None,
         };
         event_log::subject(&self.pod, container.as_deref())
@@ -374,7 +363,7 @@ impl Driver {
             return false;
         };
         for waiter in running.waiters {
-            waiter.tell(&result);
+            waiter.send(result.clone());
         }
         matches!(key, Key::RemovePod) && result.is_ok()
     }

@@ -53,27 +53,8 @@ pub struct ContainerEvent {
     pub containers: Vec<Arc<ContainerRecord>>,
 }
 
-/// What comes next for a subscriber.
-#[derive(Debug)]
-pub enum Next {
-    Event(Arc<ContainerEvent>),
-    /// This many were missed: the subscription is over, and its owner must ask List.
-    Missed(u64),
-    /// The daemon is ending.
-    End,
-}
-
-pub struct Subscription(broadcast::Receiver<Arc<ContainerEvent>>);
-
-impl Subscription {
-    pub async fn next(&mut self) -> Next {
-        match self.0.recv().await {
-            Ok(event) => Next::Event(event),
-            Err(broadcast::error::RecvError::Lagged(missed)) => Next::Missed(missed),
-            Err(broadcast::error::RecvError::Closed) => Next::End,
-        }
-    }
-}
+/// One that lags is over, and its owner must ask List; it is closed when the daemon is ending.
+pub type Subscription = broadcast::Receiver<Arc<ContainerEvent>>;
 
 /// The one sender; `None` once the daemon is ending. The lock is held while a snapshot is taken
 /// and sent, so that a later event never shows an older state; both are memory only.
@@ -101,7 +82,7 @@ impl Events {
             let text = format!("container events: {MAX_SUBSCRIBERS} subscribe already");
             return Err(Error::new(Kind::Exhausted, text));
         }
-        Ok(Subscription(sender.subscribe()))
+        Ok(sender.subscribe())
     }
 
     /// Something happened to a container, or, without one, to the pod itself.
@@ -147,42 +128,20 @@ fn containers(pod: &Pod, concerned: Option<&Container>) -> Vec<Arc<ContainerReco
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::record::{Namespaces, PodHooks, PodPhase};
+    use broadcast::error::RecvError;
 
     fn event(number: usize) -> ContainerEvent {
-        let pod = PodRecord {
-            id: "pod".into(),
-            config: Default::default(),
-            runtime_handler: String::new(),
-            created_at: 1,
-            phase: PodPhase::Ready,
-            hooks: PodHooks::default(),
-            cgroup_parent: "/pod".into(),
-            namespaces: Namespaces::default(),
-            network_begun: false,
-            plugin_ips: Vec::new(),
-            network: None,
-            pause: None,
-            failed_step: None,
-            overhead: None,
-            resources: None,
-            boot_id: String::new(),
-            selinux: None,
-        };
         ContainerEvent {
             kind: EventKind::Started,
             id: number.to_string(),
             at: 1,
-            pod: Arc::new(pod),
+            pod: Arc::default(),
             containers: Vec::new(),
         }
     }
 
     async fn id(subscription: &mut Subscription) -> String {
-        match subscription.next().await {
-            Next::Event(event) => event.id.clone(),
-            other => panic!("{other:?}"),
-        }
+        subscription.recv().await.expect("an event").id.clone()
     }
 
     #[tokio::test]
@@ -208,7 +167,7 @@ mod tests {
             events.send(|| event(number));
             assert_eq!(id(&mut quick).await, number.to_string());
         }
-        assert!(matches!(slow.next().await, Next::Missed(3)));
+        assert!(matches!(slow.recv().await, Err(RecvError::Lagged(3))));
     }
 
     #[tokio::test]
@@ -218,7 +177,7 @@ mod tests {
         events.send(|| event(1));
         events.close();
         assert_eq!(id(&mut subscription).await, "1");
-        assert!(matches!(subscription.next().await, Next::End));
+        assert!(matches!(subscription.recv().await, Err(RecvError::Closed)));
         assert!(
             events
                 .subscribe()

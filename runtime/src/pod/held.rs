@@ -34,9 +34,9 @@ pub struct Held<C> {
     /// What is known of its configuration.
     pub config: C,
     pub created_at: i64,
-    pub record: PathBuf,
+    pub record_path: PathBuf,
     pub reason: String,
-    /// Of a container: its pod. Of a pod: its own id.
+    /// Of a container: its pod, if that is known.
     pub pod: Option<String>,
     /// Of a container: the image that it was made from, as far as its record tells.
     pub image: ContainerImage,
@@ -85,7 +85,7 @@ fn hold<C: serde::de::DeserializeOwned + Default>(found: Unreadable, outline: Ou
             .as_i64()
             .filter(|at| *at > 0)
             .unwrap_or_else(|| written(&found.path)),
-        record: found.path,
+        record_path: found.path,
         reason: found.reason,
         pod: outline.pod,
         image: serde_json::from_value(outline.image).unwrap_or_default(),
@@ -108,7 +108,6 @@ fn written(record: &Path) -> i64 {
 impl AllHeld {
     pub fn hold_pod(&mut self, found: Unreadable) {
         let mut outline = outline(&found);
-        outline.pod = Some(found.id.clone());
         let parent = outline.cgroup_parent.take();
         outline.cgroup = parent.map(|parent| format!("{parent}/{}", found.id));
         let mut held: HeldPod = hold(found, outline);
@@ -148,7 +147,7 @@ impl AllHeld {
             id: record.id.clone(),
             config: record.config,
             created_at: record.created_at,
-            record: path,
+            record_path: path,
             reason: format!("the {} of its sandbox cannot be read", PodRecord::KIND),
             pod: Some(record.pod),
             image: record.image,
@@ -197,7 +196,7 @@ impl<C> Held<C> {
             format!(
                 "{kind} {}: held as it is: its record {}: {}; repair the record and restart cairn, or give up the {kind} by: cairn rm --force {}",
                 self.id,
-                self.record.display(),
+                self.record_path.display(),
                 self.reason,
                 &self.id
             ),

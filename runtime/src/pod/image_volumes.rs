@@ -68,15 +68,11 @@ pub async fn mount(
             .map_err(|error| failed(&error))?
             .ok_or_else(|| failed(&format!("image \"{wanted}\" is not present")))?;
         let userns = pod.user_namespace().map_err(|error| failed(&error))?;
-        let passes = pod.cell.get().user_namespace_root();
+        let record = pod.cell.get();
+        let passes = record.user_namespace_root();
         make_private(&dirs.image_volumes(&pod.id), passes).map_err(|error| failed(&error))?;
         // The pod's, as its containers share the view.
-        let label = pod
-            .cell
-            .get()
-            .selinux
-            .as_ref()
-            .map(|labels| labels.file.clone());
+        let label = record.selinux.as_ref().map(|labels| labels.file.clone());
         let tree = images
             .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns, label)
             .await

@@ -37,7 +37,6 @@ pub mod driver;
 pub mod error;
 pub mod event_log;
 pub mod events;
-pub mod exec_sync;
 pub mod files;
 pub mod grace;
 pub mod held;

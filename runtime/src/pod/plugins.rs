@@ -154,10 +154,7 @@ fn life(event: &PluginEvent) -> Option<Life> {
     Some(match event {
         PluginEvent::Launched => Life::Launched,
         PluginEvent::Registered { version, .. } => Life::Registered {
-            version: match version {
-                nri::Version::V1Alpha1 => "v1alpha1".to_owned(),
-                nri::Version::V1Beta1 => "v1beta1".to_owned(),
-            },
+            version: version.as_str().to_owned(),
         },
         PluginEvent::Configured { events } => Life::Configured {
             events: events

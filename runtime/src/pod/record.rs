@@ -14,10 +14,11 @@ use crate::{
 };
 
 /// Where a pod is in its life. Only the pod's driver and the steps it runs change it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PodPhase {
     /// RunPodSandbox is under way: not listed (CRI-100, NRI-1114).
+    #[default]
     Creating,
     Ready,
     /// Stopped, or found dead: listed NOTREADY, never ready again.
@@ -109,7 +110,8 @@ pub struct Namespaces {
     pub user: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// By default: of a sandbox that is being made, and has nothing yet.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PodRecord {
     pub id: String,
     pub config: cri::PodSandboxConfig,
@@ -171,7 +173,7 @@ impl PodRecord {
             .unwrap_or_default()
     }
 
-    /// The host's user that root is mapped to, in a pod with a user namespace.
+    /// The host's user, and group, that root is mapped to in a pod with a user namespace.
     pub fn user_namespace_root(&self) -> Option<u32> {
         let map = user_mapping(&self.namespace_options());
         map.ok().flatten().map(|map| map.host_id)
@@ -193,11 +195,6 @@ impl PodRecord {
         cgroup::leaf(&self.cgroup_parent, &self.id)
     }
 
-    /// The host's user and group of a user namespace's root.
-    pub fn mapped_root(&self) -> Option<(u32, u32)> {
-        self.user_namespace_root().map(|root| (root, root))
-    }
-
     /// `name_namespace_uid_attempt`, the tuple that is unique among existing sandboxes (CRI-110).
     pub fn name_key(&self) -> String {
         let metadata = self.metadata();
@@ -209,10 +206,11 @@ impl PodRecord {
 }
 
 /// Where a container is in its life. Only the pod's driver and the steps it runs change it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContainerPhase {
     /// CreateContainer is under way: not listed.
+    #[default]
     Creating,
     Created,
     Running,
@@ -253,7 +251,8 @@ pub struct ContainerUser {
     pub groups: Vec<i64>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// By default: of a container that is being created, and has nothing yet.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ContainerRecord {
     pub id: String,
     pub pod: String,

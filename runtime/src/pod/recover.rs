@@ -35,7 +35,6 @@ use super::{
     spec::SpecStore,
     state::{Container, Pod},
     steps::Steps,
-    sweep::Sweep,
 };
 use crate::{
     config::Config,
@@ -62,7 +61,6 @@ pub struct Recovery {
     pub run_pod_sandbox: Arc<RunPodSandbox>,
     pub steps: Arc<Steps>,
     pub remove_by_id: Arc<RemoveById>,
-    pub sweep: Sweep,
 }
 
 impl Recovery {
@@ -128,7 +126,7 @@ impl Recovery {
                 tracing::error!(%error, "recovery of an object broke off");
             }
         }
-        all.sweep.run().await;
+        all.remove_by_id.sweep().await;
         all.remember_boot().await;
         Ok(summary)
     }

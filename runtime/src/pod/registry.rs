@@ -60,18 +60,9 @@ impl Registry {
         Arc::clone(&self.held.read())
     }
 
-    /// It is gone; with it goes the hold.
-    pub fn release_pod(&self, id: &str) {
-        self.release(|held| drop(held.pods.remove(id)));
-    }
-
-    /// It is gone; with it goes the hold.
-    pub fn release_container(&self, id: &str) {
-        self.release(|held| drop(held.containers.remove(id)));
-    }
-
-    fn release(&self, take: impl FnOnce(&mut AllHeld)) {
-        take(Arc::make_mut(&mut self.held.write()));
+    /// What is taken out is gone.
+    pub fn release<T>(&self, take: impl FnOnce(&mut AllHeld) -> T) -> T {
+        take(Arc::make_mut(&mut self.held.write()))
     }
 
     /// Takes the name for `id`, or says who has it (CRI-110, CRI-113).

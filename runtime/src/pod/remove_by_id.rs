@@ -97,7 +97,7 @@ impl RemoveById {
             .await?;
         self.containers.delete(&held.id)?;
         self.containers.sync().await?;
-        self.registry.release_container(&held.id);
+        self.registry.release(|all| all.containers.remove(&held.id));
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl RemoveById {
         skips.pass("cgroup", removed)?;
         self.pods.delete(id)?;
         self.pods.sync().await?;
-        self.registry.release_pod(id);
+        self.registry.release(|all| all.pods.remove(id));
         Ok(())
     }
 

@@ -36,8 +36,9 @@ impl RemovePodSandbox {
     /// failures to fail the request did not answer.
     pub async fn run(&self, pod: &Arc<Pod>) -> Result<()> {
         let what = format!("sandbox {}: remove", pod.id);
+        let cell = &pod.cell;
         if violate::is("remove-without-stop") {
-            pod.cell.note(|record| record.hooks.stop = Mark::Done).await;
+            cell.note(|record| record.hooks.stop = Mark::Done).await;
         }
         let mut told = pod.ask(Message::StopPod).await;
         if told.is_err() && !pod.stopped() {
@@ -45,9 +46,7 @@ impl RemovePodSandbox {
         }
         if violate::is("remove-before-containers") {
             self.hooks.remove_pod_sandbox(pod).await?;
-            pod.cell
-                .note(|record| record.hooks.remove = Mark::Done)
-                .await;
+            cell.note(|record| record.hooks.remove = Mark::Done).await;
         }
         for container in pod.containers() {
             let removed = pod
@@ -60,20 +59,18 @@ impl RemovePodSandbox {
                 told = told.and(removed);
             }
         }
-        if pod.cell.get().hooks.remove != Mark::Done {
+        if cell.get().hooks.remove != Mark::Done {
             fault::pass("pod.remove.hook").await.step(&what)?;
             if self.hooks.active() {
-                pod.cell
-                    .note(|record| record.hooks.remove = Mark::Begun)
-                    .await;
+                cell.note(|record| record.hooks.remove = Mark::Begun).await;
             }
             let removed = self.hooks.remove_pod_sandbox(pod).await;
             told = told.and(removed.map_err(|error| error.at(&what)));
         }
         fault::pass("pod.remove.record").await.step(&what)?;
         did(&self.log, pod, None, Action::SandboxRemoved);
-        pod.cell.delete().await?;
-        self.registry.forget(&pod.cell.get());
+        cell.delete().await?;
+        self.registry.forget(&cell.get());
         self.events.tell(pod, None, EventKind::Deleted);
         told
     }

@@ -16,43 +16,31 @@ pub const QUEUE: usize = 64;
 
 /// Where the answer goes, and in whose course the work is done.
 pub struct Reply<T> {
-    answer: oneshot::Sender<Result<T>>,
+    answer: Box<dyn FnOnce(Result<T>) + Send>,
     pub asker: spans::Context,
 }
 
-impl<T> Reply<T> {
+impl<T: Send + 'static> Reply<T> {
     /// For the task that asks.
     pub fn new() -> (Self, oneshot::Receiver<Result<T>>) {
         let (answer, answered) = oneshot::channel();
-        let asker = spans::here();
-        (Self { answer, asker }, answered)
+        let reply = Self {
+            // The caller may have gone away.
+            answer: Box::new(|result| drop(answer.send(result))),
+            asker: spans::here(),
+        };
+        (reply, answered)
     }
 
     pub fn send(self, result: Result<T>) {
-        // The caller may have gone away.
-        let _ = self.answer.send(result);
-    }
-}
-
-/// Who waits for the end of a step.
-pub enum Waiter {
-    Plain(Reply<()>),
-    Id(String, Reply<String>),
-}
-
-impl Waiter {
-    /// In whose course the step is done: his who came first.
-    pub fn asker(&self) -> spans::Context {
-        match self {
-            Self::Plain(reply) => reply.asker.clone(),
-            Self::Id(_, reply) => reply.asker.clone(),
-        }
+        (self.answer)(result);
     }
 
-    pub fn tell(self, result: &Result<()>) {
-        match self {
-            Self::Plain(reply) => reply.send(result.clone()),
-            Self::Id(id, reply) => reply.send(result.clone().map(|()| id)),
+    /// For a step that ends in nothing: where it ends well, this is answered.
+    pub fn with(self, value: T) -> Reply<()> {
+        Reply {
+            answer: Box::new(|result| (self.answer)(result.map(|()| value))),
+            asker: self.asker,
         }
     }
 }

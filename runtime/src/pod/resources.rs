@@ -16,14 +16,6 @@ use crate::{
     oci::{self, HostFacts, Policy},
 };
 
-/// What is to change: the values of a CRI request, those of plugins, or plugins' laid over a
-/// request's.
-#[derive(Default)]
-pub struct ResourceChange {
-    pub cri: Option<cri::LinuxContainerResources>,
-    pub nri: Option<proto_nri::LinuxResources>,
-}
-
 pub struct ResourceWriter {
     pub specs: SpecStore,
     pub host: Arc<HostFacts>,
@@ -32,13 +24,20 @@ pub struct ResourceWriter {
 }
 
 impl ResourceWriter {
+    /// Changes the values of a CRI request, those of plugins, or plugins' laid over a request's.
+    ///
     /// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits for
     /// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
     ///
     /// # Errors
     /// WrongState once the container has exited or while it is being created; else the value that
     /// could not be applied, with all old values restored.
-    pub async fn write(&self, container: &Container, change: &ResourceChange) -> Result<()> {
+    pub async fn write(
+        &self,
+        container: &Container,
+        cri: Option<&cri::LinuxContainerResources>,
+        nri: Option<&proto_nri::LinuxResources>,
+    ) -> Result<()> {
         let _turn = container.resources_turn.lock().await;
         let record = container.cell.get();
         let running = match record.phase {
@@ -52,10 +51,10 @@ impl ResourceWriter {
             }
         };
         let mut specs = self.specs.read(&container.id).await?;
-        if let Some(resources) = &change.cri {
+        if let Some(resources) = cri {
             oci::apply_update(&mut specs.spec, resources, &self.host, &self.policy)?;
         }
-        if let Some(resources) = &change.nri {
+        if let Some(resources) = nri {
             oci::apply_nri_update(&mut specs.spec, resources, &self.host, &self.policy)?;
         }
         if running {

@@ -23,7 +23,7 @@ use super::{
     files,
     hooks::Hooks,
     pause::Pauses,
-    record::{Mark, Namespaces, PodHooks, PodPhase, PodRecord},
+    record::{Mark, PodPhase, PodRecord},
     registry::{Registry, Reservation, new_id},
     run_phase::{PHASES, Phase},
     sandbox::Sandboxes,
@@ -47,8 +47,6 @@ pub struct RunPodSandbox {
     pub sandboxes: Arc<Sandboxes>,
     pub pauses: Arc<Pauses>,
     pub host: Arc<HostFacts>,
-    /// Where pods go whose request names no cgroup.
-    pub default_cgroup_parent: String,
     pub hooks: Arc<Hooks>,
     pub events: Events,
     pub log: EventLog,
@@ -123,26 +121,19 @@ impl RunPodSandbox {
         let parent = linux.map_or("", |linux| linux.cgroup_parent.as_str());
         let group = processes
             .cgroups
-            .pod(parent, &self.default_cgroup_parent, &id)
+            .pod(parent, &policy.default_cgroup_parent, &id)
             .map_err(|error| Error::invalid(format!("RunPodSandbox: cgroup_parent: {error}")))?;
         let record = PodRecord {
             id,
             runtime_handler,
             created_at: clock::now_ns(),
-            phase: PodPhase::Creating,
-            hooks: PodHooks::default(),
             cgroup_parent: group.path().as_str().to_owned(),
-            namespaces: Namespaces::default(),
-            network_begun: false,
-            network: None,
-            plugin_ips: Vec::new(),
-            pause: None,
-            failed_step: None,
             overhead: linux.and_then(|linux| linux.overhead.clone()),
             resources: linux.and_then(|linux| linux.resources.clone()),
             boot_id: processes.boot_id.clone(),
             selinux,
             config,
+            ..PodRecord::default()
         };
         Ok((record, plan))
     }
@@ -202,7 +193,7 @@ impl RunPodSandbox {
         phase.fault().await?;
         match phase {
             Phase::Record => drop(pod.cell.change(|_| {}).await?),
-            Phase::Cgroup => self.sandboxes.hold_cgroup(&pod.cell.get()).await?,
+            Phase::Cgroup => self.sandboxes.make_cgroup(&pod.cell.get()).await?,
             Phase::Namespaces => {
                 let record = pod.cell.get();
                 let made = self.sandboxes.make_namespaces(&record, plan).await?;

@@ -7,7 +7,6 @@ use cni_shim::{Attach, Network, PortMapping, Protocol, namespaces};
 use proto_cri::v1 as cri;
 
 use super::{
-    dirs::Dirs,
     error::{AtStep as _, Error, Kind, Result},
     message::Describe,
     processes::{CGROUP_GONE, Processes},
@@ -16,7 +15,6 @@ use super::{
 use crate::{blocking::blocking, config::NriNetwork, image::Images, oci::SandboxPlan};
 
 pub struct Sandboxes {
-    pub dirs: Dirs,
     pub describe: Describe,
     pub processes: Arc<Processes>,
     pub network: Arc<Network>,
@@ -31,7 +29,7 @@ impl Sandboxes {
     ///
     /// # Errors
     /// What could not be made.
-    pub async fn hold_cgroup(&self, record: &PodRecord) -> Result<()> {
+    pub async fn make_cgroup(&self, record: &PodRecord) -> Result<()> {
         self.processes
             .cgroup(&record.cgroup_leaf())?
             .hold_parent(&record.id)
@@ -61,8 +59,8 @@ impl Sandboxes {
         plan: &SandboxPlan,
     ) -> Result<Namespaces> {
         let (record, plan, helper) = (Arc::clone(record), plan.clone(), self.helper.clone());
-        let files = self.dirs.files(&record.id);
-        let pins = self.dirs.namespaces(&record.id);
+        let files = self.processes.dirs.files(&record.id);
+        let pins = self.processes.dirs.namespaces(&record.id);
         let hostname = self.describe.hostname(&record);
         let pinned = blocking(move || {
             files.make(
@@ -88,7 +86,10 @@ impl Sandboxes {
     /// # Errors
     /// What is left.
     pub async fn release_namespaces(&self, id: &str) -> Result<()> {
-        let (pins, files) = (self.dirs.namespaces(id), self.dirs.files(id));
+        let (pins, files) = (
+            self.processes.dirs.namespaces(id),
+            self.processes.dirs.files(id),
+        );
         blocking(move || {
             namespaces::unpin(&pins).step("namespaces")?;
             files.remove()
@@ -99,7 +100,7 @@ impl Sandboxes {
     /// # Errors
     /// What is left.
     pub async fn unpin(&self, id: &str) -> Result<()> {
-        let pins = self.dirs.namespaces(id);
+        let pins = self.processes.dirs.namespaces(id);
         let unpinned = blocking(move || namespaces::unpin(&pins)).await;
         unpinned.map_err(|error| Error::failed(error.to_string()))
     }
@@ -107,7 +108,7 @@ impl Sandboxes {
     /// # Errors
     /// What is left.
     pub async fn remove_files(&self, id: &str) -> Result<()> {
-        let files = self.dirs.files(id);
+        let files = self.processes.dirs.files(id);
         blocking(move || files.remove()).await
     }
 

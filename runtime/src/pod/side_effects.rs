@@ -12,7 +12,7 @@ use super::{
     event_log::did,
     registry::Registry,
     request::ContainerWork,
-    resources::{ResourceChange, ResourceWriter},
+    resources::ResourceWriter,
     state::Eviction,
 };
 use crate::{
@@ -105,18 +105,14 @@ impl Others {
         let mut failed = Vec::new();
         for update in updates {
             let linux = update.linux.as_ref();
-            let change = linux.and_then(|linux| linux.resources.clone());
-            let change = change.map(|resources| ResourceChange {
-                nri: Some(resources),
-                ..ResourceChange::default()
-            });
+            let resources = linux.and_then(|linux| linux.resources.as_ref());
             let id = match violate::is("updates-hit-another-container") {
                 true => self.another(&update.container_id),
                 false => update.container_id.clone(),
             };
-            let result = match (self.registry.find_container(&id), change) {
-                (Ok((_, container)), Some(change)) => {
-                    self.resources.write(&container, &change).await
+            let result = match (self.registry.find_container(&id), resources) {
+                (Ok((_, container)), Some(_)) => {
+                    self.resources.write(&container, None, resources).await
                 }
                 (Ok(_), None) => Ok(()),
                 (Err(error), _) => Err(error),

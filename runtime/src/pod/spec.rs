@@ -37,14 +37,6 @@ impl Specs {
             spec,
         }
     }
-
-    /// The bundle's config.json.
-    ///
-    /// # Errors
-    /// Never for a spec that was read or built.
-    pub fn to_config(&self) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&self.spec)
-    }
 }
 
 /// `<root>/specs/<container id>.json`.

@@ -114,7 +114,7 @@ impl StartContainer {
         let launched = processes.launcher.launch(LaunchSpec {
             id: container.id.clone(),
             dir: processes.dirs.container(&container.id),
-            config: specs.to_config().step("encode the spec")?,
+            config: serde_json::to_vec(&specs.spec).step("encode the spec")?,
             cgroups: processes.joined_by_monitor(&group),
             tty: record.config.tty,
             stdin: record.config.stdin,

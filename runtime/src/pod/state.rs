@@ -141,7 +141,10 @@ impl Pod {
     ///
     /// # Errors
     /// What the work ended in, or [`Kind::Unavailable`] when the daemon is ending.
-    pub async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T> {
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        message: impl FnOnce(Reply<T>) -> Message,
+    ) -> Result<T> {
         let (reply, answer) = Reply::new();
         let lost = |_| {
             Error::new(

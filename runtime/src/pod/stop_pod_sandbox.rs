@@ -42,52 +42,49 @@ impl StopPodSandbox {
     /// and a plugin that wants its failures to fail the request did not answer.
     pub async fn run(&self, pod: &Arc<Pod>) -> Result<()> {
         let what = format!("sandbox {}: stop", pod.id);
+        let cell = &pod.cell;
         self.refuse_held(pod)?;
         let mut told = Ok(());
-        if violate::is("stop-before-containers") && pod.cell.get().hooks.stop != Mark::Done {
+        if violate::is("stop-before-containers") && cell.get().hooks.stop != Mark::Done {
             told = self.hooks.stop_pod_sandbox(pod).await;
-            pod.cell.note(|record| record.hooks.stop = Mark::Done).await;
+            cell.note(|record| record.hooks.stop = Mark::Done).await;
         }
         let stopped = stop_containers(pod).await;
         pod.skips
             .pass("containers", stopped)
             .map_err(|error| error.at(&what))?;
         if violate::is("stop-after-network") {
-            self.sandboxes.release_network(&pod.cell.get()).await?;
+            self.sandboxes.release_network(&cell.get()).await?;
         }
         let again = violate::is("resumed-stop-tells-again");
-        if pod.cell.get().hooks.stop != Mark::Done || again {
+        if cell.get().hooks.stop != Mark::Done || again {
             fault::pass("pod.stop.hook").await.step(&what)?;
             if self.hooks.active() {
-                pod.cell
-                    .note(|record| record.hooks.stop = Mark::Begun)
-                    .await;
+                cell.note(|record| record.hooks.stop = Mark::Begun).await;
             }
             told = self.hooks.stop_pod_sandbox(pod).await;
-            let was_ready = pod.cell.get().phase == PodPhase::Ready;
-            pod.cell
-                .note(|record| {
-                    record.hooks.stop = Mark::Done;
-                    record.phase = PodPhase::NotReady;
-                })
-                .await;
+            let was_ready = cell.get().phase == PodPhase::Ready;
+            cell.note(|record| {
+                record.hooks.stop = Mark::Done;
+                record.phase = PodPhase::NotReady;
+            })
+            .await;
             if was_ready {
                 self.events.tell(pod, None, EventKind::Stopped);
             }
         }
         let result = self.release(pod).await;
-        pod.cell
-            .note(|record| {
-                record.phase = PodPhase::NotReady;
-                record.failed_step = result.as_ref().err().map(|error| error.text.clone());
-                if result.is_ok() {
-                    record.namespaces = Namespaces::default();
-                    record.network_begun = false;
-                    record.network = None;
-                    record.pause = None;
-                }
-            })
-            .await;
+        cell.note(|record| {
+            record.phase = PodPhase::NotReady;
+            record.failed_step = result.as_ref().err().map(|error| error.text.clone());
+            if result.is_ok() {
+                record.namespaces = Namespaces::default();
+                record.network_begun = false;
+                record.network = None;
+                record.pause = None;
+            }
+        })
+        .await;
         result.map_err(|error| error.at(&what))?;
         did(&self.log, pod, None, Action::Stopped);
         told.map_err(|error| error.at(&what))

@@ -1,29 +1,18 @@
 //! What no record owns, at the end of a recovery: it is removed. What is held is owned.
 
-use std::{collections::HashSet, fs, path::Path, sync::Arc};
+use std::{collections::HashSet, fs, path::Path};
 
-use super::{
-    dirs::remove_dir, processes::Processes, registry::Registry, sandbox::Sandboxes, spec::SpecStore,
-};
-use crate::image::Images;
+use super::{dirs::remove_dir, remove_by_id::RemoveById};
 
-pub struct Sweep {
-    pub registry: Arc<Registry>,
-    pub specs: SpecStore,
-    pub images: Images,
-    pub processes: Arc<Processes>,
-    pub sandboxes: Arc<Sandboxes>,
-}
-
-impl Sweep {
-    pub async fn run(&self) {
+impl RemoveById {
+    pub async fn sweep(&self) {
         let (pods, containers) = self.owners();
         if let Err(error) = self.sandboxes.network.gc(&pods).await {
             tracing::error!(%error, "give back the networks of sandboxes that are gone");
         }
-        self.pods(&pods).await;
-        self.containers(&containers).await;
-        self.units(&pods, &containers).await;
+        self.sweep_pods(&pods).await;
+        self.sweep_containers(&containers).await;
+        self.sweep_units(&pods, &containers).await;
         for id in self.images.in_use().pods {
             if !pods.contains(&id) {
                 let result = self.images.release_image_volumes(&id).await;
@@ -50,7 +39,7 @@ impl Sweep {
         (pods, containers)
     }
 
-    async fn pods(&self, pods: &HashSet<String>) {
+    async fn sweep_pods(&self, pods: &HashSet<String>) {
         let (dirs, sandboxes) = (&self.processes.dirs, &self.sandboxes);
         for id in others(&dirs.all_namespaces(), pods) {
             log("namespaces", &id, sandboxes.unpin(&id).await);
@@ -64,7 +53,7 @@ impl Sweep {
         }
     }
 
-    async fn containers(&self, containers: &HashSet<String>) {
+    async fn sweep_containers(&self, containers: &HashSet<String>) {
         let dirs = &self.processes.dirs;
         for id in others(&dirs.containers(), containers) {
             let ended = self.processes.end(&dirs.container(&id)).await;
@@ -85,7 +74,7 @@ impl Sweep {
     }
 
     /// systemd's scopes and slices that were made for what is no more.
-    async fn units(&self, pods: &HashSet<String>, containers: &HashSet<String>) {
+    async fn sweep_units(&self, pods: &HashSet<String>, containers: &HashSet<String>) {
         let Some(systemd) = self.processes.cgroups.systemd() else {
             return;
         };

@@ -7,7 +7,6 @@ use super::{
     error::{AtStep as _, Error, Result},
     event_log::did,
     hooks::Hooks,
-    resources::ResourceChange,
     side_effects::Others,
     state::{Container, Pod},
 };
@@ -52,11 +51,8 @@ impl UpdateContainerResources {
             self.hooks.post_update_container(pod, container).await;
         }
         if answer.is_err() && violate::is("update-veto-applies") {
-            let change = ResourceChange {
-                cri: Some(wanted.clone()),
-                nri: None,
-            };
-            self.others.resources.write(container, &change).await?;
+            let resources = &self.others.resources;
+            resources.write(container, Some(&wanted), None).await?;
         }
         let mut answer = answer.map_err(|error| error.at(&what))?;
         let others = (&self.others, &answer.others);
@@ -70,11 +66,10 @@ impl UpdateContainerResources {
         if drops && let Some(own) = &mut own {
             own.cpu = None;
         }
-        let change = ResourceChange {
-            cri: (!drops).then_some(wanted),
-            nri: own.filter(|_| !violate::is("update-request-wins")),
-        };
-        let written = self.others.resources.write(container, &change).await;
+        let cri = (!drops).then_some(&wanted);
+        let nri = own.filter(|_| !violate::is("update-request-wins"));
+        let resources = &self.others.resources;
+        let written = resources.write(container, cri, nri.as_ref()).await;
         // The turn ends when the update is applied.
         drop(answer);
         written.map_err(|error| error.at(&what))?;

@@ -47,22 +47,18 @@ async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, limits: &L
         true => monitor.attach(spec).await.map(Some),
         false => Ok(None),
     };
+    let mut ids = vec![output.attach_id];
     let outcome = match input {
         Ok(input) => {
-            let ids = (
-                output.attach_id,
-                input.as_ref().map(|input| input.attach_id),
-            );
-            let outcome = serve(remote, monitor, output, input, limits).await;
-            for id in [Some(ids.0), ids.1].into_iter().flatten() {
-                // The stdin's may be over already.
-                let _container_gone = monitor.detach(id).await;
-            }
-            return outcome;
+            ids.extend(input.as_ref().map(|input| input.attach_id));
+            serve(remote, monitor, output, input, limits).await
         }
         Err(error) => Outcome::Failed(error.to_string()),
     };
-    let _container_gone = monitor.detach(output.attach_id).await;
+    for id in ids {
+        // The stdin's may be over already.
+        let _container_gone = monitor.detach(id).await;
+    }
     outcome
 }
 

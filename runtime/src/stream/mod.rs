@@ -32,4 +32,4 @@ pub mod wire;
 
 pub use job::Job;
 pub use remote::Wanted;
-pub use server::{Full, Listener, Streams};
+pub use server::{Listener, Streams};

@@ -9,8 +9,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::tcp::{OwnedReadHalf, OwnedWriteHalf},
+    io::AsyncReadExt as _,
+    net::tcp::OwnedReadHalf,
     sync::mpsc,
     task::JoinSet,
     time::{Instant, sleep_until},
@@ -20,6 +20,7 @@ use super::{
     dial::dial,
     limits::{CREATION, Limits, cut},
     link::{Input, Link, Output, PIECE},
+    pump::feed,
     spdy::Opened,
     wire::{headers::Headers, spdy::Reset},
 };
@@ -196,21 +197,12 @@ async fn forward(pod: &Pod, port: u16, input: Input, output: Output, error: Outp
     };
     let (reads, writes) = stream.into_split();
     let reset = input.reset();
-    let both = async { tokio::join!(to_pod(input, writes), to_client(reads, &output)) };
+    let both = async { tokio::join!(feed(input, writes), to_client(reads, &output)) };
     tokio::select! {
         ((), ()) = both => {}
         () = reset.cancelled() => {}
     }
     error.end().await;
-}
-
-async fn to_pod(mut input: Input, mut to: OwnedWriteHalf) {
-    while let Some(bytes) = input.next().await {
-        if to.write_all(&bytes).await.is_err() {
-            return;
-        }
-    }
-    let _already_closed = to.shutdown().await;
 }
 
 async fn to_client(mut from: OwnedReadHalf, output: &Output) {

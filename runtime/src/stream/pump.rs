@@ -1,10 +1,10 @@
-//! Bytes between a client and a process.
+//! Bytes between a client and a process, or a port.
 
 use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ use super::{
     link::{Input, Output, PIECE},
     wire::resize::{Decoder, Size},
 };
-use crate::monitor::{StreamIn, StreamOut};
+use crate::monitor::StreamOut;
 
 /// How long a stream of a process that has ended is read while nothing comes: a child in the
 /// background may hold it.
@@ -22,9 +22,9 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// holds less.
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// Until the client ends its side, or the process does not take any more. Dropping the stream
-/// tells the process.
-pub async fn feed(mut from: Input, mut to: StreamIn) {
+/// Until the client ends its side, or the other end does not take any more. Dropping the stream
+/// tells that end.
+pub async fn feed(mut from: Input, mut to: impl AsyncWrite + Unpin) {
     while let Some(bytes) = from.next().await {
         if to.write_all(&bytes).await.is_err() {
             return;

@@ -43,6 +43,7 @@ use super::{
         handshake::{self, Carries, Refusal, STREAM_PROTOCOL, Upgrade, Verb},
     },
 };
+use crate::pod::error::{self, Error, Kind};
 
 /// Connections at a time, sessions included; more wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
@@ -90,11 +91,6 @@ pub struct Streams {
     sessions: TaskTracker,
 }
 
-/// Too many URLs were handed out and not used.
-#[derive(Debug, thiserror::Error)]
-#[error("{OUTSTANDING} streaming requests wait for their clients; try again")]
-pub struct Full;
-
 impl Job {
     fn verb(&self) -> Verb {
         match self {
@@ -121,10 +117,14 @@ impl Streams {
     /// Where a client finds what it asked for: once, and soon.
     ///
     /// # Errors
-    /// When too many wait.
-    pub fn url(&self, job: Job) -> Result<String, Full> {
+    /// Exhausted when too many wait.
+    pub fn url(&self, job: Job) -> error::Result<String> {
         let verb = job.verb().name();
-        let token = self.tokens.add(job).ok_or(Full)?;
+        let token = self.tokens.add(job).ok_or_else(|| {
+            let text =
+                format!("{OUTSTANDING} streaming requests wait for their clients; try again");
+            Error::new(Kind::Exhausted, text)
+        })?;
         Ok(format!("{}/{verb}/{token}", self.base))
     }
 
@@ -192,11 +192,11 @@ impl Streams {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // For the one session that a connection can have.
-        let held = Arc::new(Mutex::new(Some((hang_up, place))));
+        let for_session = Arc::new(Mutex::new(Some((hang_up, place))));
         let service = service_fn(move |request: Request<Incoming>| {
-            let (streams, held) = (Arc::clone(&self), Arc::clone(&held));
+            let (streams, for_session) = (Arc::clone(&self), Arc::clone(&for_session));
             async move {
-                let answer = streams.answer(request, &held);
+                let answer = streams.answer(request, &for_session);
                 Ok::<_, Infallible>(answer.unwrap_or_else(refused))
             }
         });
@@ -213,7 +213,7 @@ impl Streams {
     fn answer(
         self: &Arc<Self>,
         mut request: Request<Incoming>,
-        held: &Mutex<Option<(HangUp, OwnedSemaphorePermit)>>,
+        for_session: &Mutex<Option<(HangUp, OwnedSemaphorePermit)>>,
     ) -> Result<Response<String>, Refusal> {
         let nothing = || Refusal::new(StatusCode::NOT_FOUND, "404 page not found");
         let (verb, token) = handshake::target(request.uri().path()).ok_or_else(nothing)?;
@@ -221,7 +221,7 @@ impl Streams {
         let fits = |job: &Job| job.verb() == verb;
         let job = self.tokens.take(token, fits).ok_or_else(nothing)?;
         check_ports(&job, &upgrade)?;
-        let (hang_up, place) = held.lock().take().ok_or_else(nothing)?;
+        let (hang_up, place) = for_session.lock().take().ok_or_else(nothing)?;
         let response = switching(&upgrade);
         let upgraded = hyper::upgrade::on(&mut request);
         let streams = Arc::clone(self);

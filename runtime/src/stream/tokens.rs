@@ -13,14 +13,14 @@ const LIFETIME: Duration = Duration::from_secs(60);
 pub const OUTSTANDING: usize = 1000;
 
 pub struct Tokens<T> {
-    held: Mutex<HashMap<String, (Instant, T)>>,
+    outstanding: Mutex<HashMap<String, (Instant, T)>>,
     added: Notify,
 }
 
 impl<T> Default for Tokens<T> {
     fn default() -> Self {
         Self {
-            held: Mutex::default(),
+            outstanding: Mutex::default(),
             added: Notify::new(),
         }
     }
@@ -36,36 +36,41 @@ impl<T> Tokens<T> {
         }
         let token = URL_SAFE_NO_PAD.encode(bytes);
         let now = Instant::now();
-        let mut held = self.held.lock();
-        held.retain(|_, (until, _)| *until > now);
-        if held.len() >= OUTSTANDING {
+        let mut outstanding = self.outstanding.lock();
+        outstanding.retain(|_, (until, _)| *until > now);
+        if outstanding.len() >= OUTSTANDING {
             return None;
         }
-        held.insert(token.clone(), (now + LIFETIME, value));
+        outstanding.insert(token.clone(), (now + LIFETIME, value));
         self.added.notify_one();
         Some(token)
     }
 
     /// What a token stands for, if it fits; it is used up then.
     pub fn take(&self, token: &str, fits: impl FnOnce(&T) -> bool) -> Option<T> {
-        let mut held = self.held.lock();
-        let (until, value) = held.get(token)?;
+        let mut outstanding = self.outstanding.lock();
+        let (until, value) = outstanding.get(token)?;
         if *until <= Instant::now() || !fits(value) {
             return None;
         }
-        held.remove(token).map(|(_, value)| value)
+        outstanding.remove(token).map(|(_, value)| value)
     }
 
     /// Lets go of what was not used in time. Runs until dropped.
     pub async fn expire(&self) {
         loop {
-            let first = self.held.lock().values().map(|(until, _)| *until).min();
+            let first = self
+                .outstanding
+                .lock()
+                .values()
+                .map(|(until, _)| *until)
+                .min();
             match first {
                 None => self.added.notified().await,
                 Some(until) => {
                     tokio::time::sleep_until(until).await;
                     let now = Instant::now();
-                    self.held.lock().retain(|_, (until, _)| *until > now);
+                    self.outstanding.lock().retain(|_, (until, _)| *until > now);
                 }
             }
         }
@@ -97,7 +102,7 @@ mod tests {
         }
         assert_eq!(tokens.add(0), None);
         let _runs_for_ever = tokio::time::timeout(LIFETIME * 2, tokens.expire()).await;
-        assert!(tokens.held.lock().is_empty());
+        assert!(tokens.outstanding.lock().is_empty());
         assert!(tokens.add(0).is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use proto_cri::v1 as cri;
 
-use super::exec::{check, url};
+use super::exec::check;
 use crate::{
     pod::{
         error::{Error, Result},
@@ -40,7 +40,6 @@ pub fn attach(
     if wanted.stdin && !config.stdin {
         return refuse("stdin is set, and the container was created without");
     }
-    let job = Job::Attach { container, wanted };
-    let url = url(streams, job)?;
+    let url = streams.url(Job::Attach { container, wanted })?;
     Ok(cri::AttachResponse { url })
 }

@@ -3,13 +3,14 @@
 use proto_cri::v1 as cri;
 
 use crate::{
-    monitor::process_of,
+    monitor::{Monitor, Process, process_of},
     pod::{
-        error::{AtStep as _, Error, Kind, Result},
+        error::{AtStep as _, Error, Result},
         registry::Registry,
         spec::SpecStore,
+        state::Container,
     },
-    stream::{Full, Job, Streams, Wanted},
+    stream::{Job, Streams, Wanted},
 };
 
 /// # Errors
@@ -28,26 +29,38 @@ pub async fn exec(
     };
     check("exec", &request.container_id, wanted)?;
     let (_, container) = pods.container(&request.container_id)?;
-    if request.cmd.is_empty() {
+    let (_, mut process) = process(specs, &container, request.cmd).await?;
+    if wanted.tty && !process.env.iter().any(|entry| entry.starts_with(b"TERM=")) {
+        process.env.push(b"TERM=xterm".to_vec());
+    }
+    let url = streams.url(Job::Exec {
+        container,
+        process: Box::new(process),
+        wanted,
+    })?;
+    Ok(cri::ExecResponse { url })
+}
+
+/// A process beside init, as that is but for its arguments, and who makes it.
+///
+/// # Errors
+/// No arguments, or a container that is not running.
+pub async fn process(
+    specs: &SpecStore,
+    container: &Container,
+    argv: Vec<String>,
+) -> Result<(Monitor, Process)> {
+    if argv.is_empty() {
         return Err(Error::invalid(format!(
             "container {}: exec: cmd is empty",
             container.id
         )));
     }
-    container.running_monitor()?;
+    let monitor = container.running_monitor()?;
     let specs = specs.read(&container.id).await?;
-    let mut process = Box::new(process_of(&specs.spec).step("exec")?);
-    process.argv = request.cmd.into_iter().map(String::into_bytes).collect();
-    if wanted.tty && !process.env.iter().any(|entry| entry.starts_with(b"TERM=")) {
-        process.env.push(b"TERM=xterm".to_vec());
-    }
-    let job = Job::Exec {
-        container,
-        process,
-        wanted,
-    };
-    let url = url(streams, job)?;
-    Ok(cri::ExecResponse { url })
+    let mut process = process_of(&specs.spec).step("exec")?;
+    process.argv = argv.into_iter().map(String::into_bytes).collect();
+    Ok((monitor, process))
 }
 
 /// What holds for exec and attach.
@@ -66,11 +79,4 @@ pub fn check(verb: &str, id: &str, wanted: Wanted) -> Result<()> {
         return refuse("tty and stderr cannot both be set: a terminal has one output");
     }
     Ok(())
-}
-
-/// # Errors
-/// Exhausted when too many URLs wait for their clients.
-pub fn url(streams: &Streams, job: Job) -> Result<String> {
-    let full = |error: Full| Error::new(Kind::Exhausted, error.to_string());
-    streams.url(job).map_err(full)
 }

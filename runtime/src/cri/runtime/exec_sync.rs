@@ -1,31 +1,52 @@
-//! ExecSync (CRI-139 to CRI-141): needs no queue.
+//! ExecSync (CRI-139 to CRI-141): changes no state of the container, so it needs no queue.
 
 use std::time::Duration;
 
 use proto_cri::v1 as cri;
 
-use crate::pod::{
-    error::{Error, Result},
-    exec_sync as exec,
-    registry::Registry,
-    spec::SpecStore,
+use super::exec::process;
+use crate::{
+    monitor::{ExecSpec, MonitorError},
+    pod::{
+        error::{Error, Kind, Result},
+        registry::Registry,
+        spec::SpecStore,
+    },
 };
 
+/// # Errors
+/// WrongState unless RUNNING; TimedOut when the timeout killed it; Failed with the kernel's
+/// words when it could not be executed.
 pub async fn exec_sync(
     pods: &Registry,
     specs: &SpecStore,
     request: cri::ExecSyncRequest,
 ) -> Result<cri::ExecSyncResponse> {
     let (_, container) = pods.container(&request.container_id)?;
-    if request.cmd.is_empty() {
-        return Err(Error::invalid(format!(
-            "container {}: exec: cmd is empty",
-            container.id
-        )));
-    }
     let timeout = u64::try_from(request.timeout)
         .ok()
         .filter(|seconds| *seconds > 0)
         .map(Duration::from_secs);
-    exec::exec_sync(specs, &container, request.cmd, timeout).await
+    let (monitor, process) = process(specs, &container, request.cmd).await?;
+    let output = monitor
+        .exec_sync(ExecSpec {
+            process,
+            tty: false,
+            stdin: false,
+            window: None,
+            timeout,
+        })
+        .await
+        .map_err(|error| {
+            let kind = match error {
+                MonitorError::ExecTimedOut { .. } => Kind::TimedOut,
+                _ => Kind::Failed,
+            };
+            Error::new(kind, error.to_string())
+        })?;
+    Ok(cri::ExecSyncResponse {
+        stdout: output.stdout,
+        stderr: output.stderr,
+        exit_code: output.code,
+    })
 }

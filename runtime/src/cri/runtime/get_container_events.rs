@@ -3,12 +3,13 @@
 
 use futures_util::{Stream, stream};
 use proto_cri::v1 as cri;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::{
     cri::view,
     pod::{
         error::{Error, Kind, Result},
-        events::{ContainerEvent, EventKind, Events, Next},
+        events::{ContainerEvent, EventKind, Events},
     },
 };
 
@@ -18,13 +19,13 @@ pub fn get_container_events(
     let subscription = events.subscribe()?;
     Ok(stream::unfold(Some(subscription), |open| async move {
         let mut open = open?;
-        match open.next().await {
-            Next::Event(event) => Some((Ok(translate(&event)), Some(open))),
-            Next::Missed(missed) => {
+        match open.recv().await {
+            Ok(event) => Some((Ok(translate(&event)), Some(open))),
+            Err(RecvError::Lagged(missed)) => {
                 let text = format!("container events: {missed} were not read in time");
                 Some((Err(Error::new(Kind::Exhausted, text)), None))
             }
-            Next::End => {
+            Err(RecvError::Closed) => {
                 let text = "container events: the daemon is ending";
                 Some((Err(Error::new(Kind::Unavailable, text)), None))
             }

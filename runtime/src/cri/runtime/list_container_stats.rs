@@ -20,8 +20,8 @@ pub async fn list_container_stats(
         .pods
         .containers()
         .iter()
-        .filter(|(pod, container)| view::container_passes(filter.as_ref(), pod, container))
         .map(|(_, container)| container.cell.get())
+        .filter(|record| view::container_passes(filter.as_ref(), &view::container(record)))
         .collect();
     statistics.of_containers(wanted).await
 }

@@ -11,12 +11,9 @@ pub fn list_containers(
     let (containers, held) = (pods.containers(), pods.held());
     let served = containers
         .iter()
-        .filter(|(pod, container)| view::container_passes(filter, pod, container))
         .map(|(_, container)| view::container(&container.cell.get()));
-    let held = held
-        .containers
-        .values()
-        .filter(|held| view::held_container_passes(filter, held))
-        .map(view::held_container);
-    served.chain(held).collect()
+    let held = held.containers.values().map(view::held_container);
+    let all = served.chain(held);
+    all.filter(|container| view::container_passes(filter, container))
+        .collect()
 }

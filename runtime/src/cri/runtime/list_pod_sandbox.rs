@@ -9,14 +9,8 @@ pub fn list_pod_sandbox(
     filter: Option<&cri::PodSandboxFilter>,
 ) -> Vec<cri::PodSandbox> {
     let (pods, held) = (pods.pods(), pods.held());
-    let served = pods
-        .iter()
-        .filter(|pod| view::pod_passes(filter, pod))
-        .map(|pod| view::pod(&pod.cell.get()));
-    let held = held
-        .pods
-        .values()
-        .filter(|held| view::held_pod_passes(filter, held))
-        .map(view::held_pod);
-    served.chain(held).collect()
+    let served = pods.iter().map(|pod| view::pod(&pod.cell.get()));
+    let held = held.pods.values().map(view::held_pod);
+    let all = served.chain(held);
+    all.filter(|pod| view::pod_passes(filter, pod)).collect()
 }

@@ -2,7 +2,6 @@
 
 use proto_cri::v1 as cri;
 
-use super::exec::url;
 use crate::{
     pod::{
         error::{Error, Kind, Result},
@@ -32,6 +31,6 @@ pub fn port_forward(
         let text = format!("sandbox {}: port-forward: is not ready", pod.id);
         return Err(Error::new(Kind::WrongState, text));
     }
-    let url = url(streams, Job::PortForward { pod, ports })?;
+    let url = streams.url(Job::PortForward { pod, ports })?;
     Ok(cri::PortForwardResponse { url })
 }

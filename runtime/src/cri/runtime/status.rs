@@ -2,30 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use cni_shim::Network;
 use proto_cri::v1 as cri;
 use proto_nri::Event;
 use serde_json::json;
 
-use crate::{
-    config::{Config, NriNetwork},
-    image::Images,
-    oci::{CgroupDriver, HostFacts, Policies},
-    pod::hooks::Hooks,
-};
+use crate::{config::NriNetwork, cri::service::Cri, oci::CgroupDriver};
 
-/// What Status tells of: the same for the daemon's life, but for the network.
-pub struct Facts<'a> {
-    pub config: &'a Config,
-    pub host: &'a HostFacts,
-    pub policies: &'a Policies,
-    pub images: &'a Images,
-    pub network: &'a Network,
-    pub hooks: &'a Hooks,
-}
-
-pub async fn status(facts: Facts<'_>, verbose: bool) -> cri::StatusResponse {
-    let network = network_status(&facts).await;
+pub async fn status(service: &Cri, verbose: bool) -> cri::StatusResponse {
+    let network = network_status(service).await;
     let condition = |kind: &str, problem: Option<(String, String)>| {
         let status = problem.is_none();
         let (reason, message) = problem.unwrap_or_default();
@@ -44,59 +28,59 @@ pub async fn status(facts: Facts<'_>, verbose: bool) -> cri::StatusResponse {
             ],
         }),
         info: if verbose {
-            info(&facts, network.err())
+            info(service, network.err())
         } else {
             BTreeMap::new()
         },
         // One runtime serves all handlers: what one can, all can.
         runtime_handlers: std::iter::once("")
-            .chain(facts.policies.handlers.keys().map(String::as_str))
+            .chain(service.policies.handlers.keys().map(String::as_str))
             .map(|name| cri::RuntimeHandler {
                 name: name.to_owned(),
                 features: Some(cri::RuntimeHandlerFeatures {
-                    recursive_read_only_mounts: facts.host.recursive_readonly,
-                    user_namespaces: facts.host.no_user_namespaces.is_none(),
+                    recursive_read_only_mounts: service.host.recursive_readonly,
+                    user_namespaces: service.host.no_user_namespaces.is_none(),
                 }),
             })
             .collect(),
         features: Some(cri::RuntimeFeatures {
             supplemental_groups_policy: true,
-            user_namespaces_host_network: facts.host.no_user_namespaces.is_none(),
+            user_namespaces_host_network: service.host.no_user_namespaces.is_none(),
             mount_options: true,
         }),
     }
 }
 
-fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String, String> {
+fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, String> {
     let config = json!({
-        "stateDir": facts.config.state,
-        "rootDir": facts.config.root,
-        "listen": facts.config.listen,
-        "cgroupParent": facts.config.cgroup.parent,
-        "cgroupDriver": match facts.policies.default.cgroup_driver {
+        "stateDir": service.config.state,
+        "rootDir": service.config.root,
+        "listen": service.config.listen,
+        "cgroupParent": service.config.cgroup.parent,
+        "cgroupDriver": match service.policies.default.cgroup_driver {
             CgroupDriver::Cgroupfs => "cgroupfs",
             CgroupDriver::Systemd => "systemd",
         },
-        "apparmor": facts.host.apparmor.as_ref().map(|apparmor| json!({
+    "apparmor": service.host.apparmor.as_ref().map(|apparmor| json!({
             "defaultProfile": apparmor.as_ref().ok(),
             "problem": apparmor.as_ref().err().map_or("", String::as_str),
         })),
-        "selinux": facts.host.selinux.as_ref().map(|selinux| json!({
+        "selinux": service.host.selinux.as_ref().map(|selinux| json!({
             "enforcing": selinux.enforcing,
             "process": selinux.contexts.as_ref().ok().map(|contexts| &contexts.process),
             "file": selinux.contexts.as_ref().ok().map(|contexts| &contexts.file),
             "problem": selinux.contexts.as_ref().err(),
         })),
-        "nriSocket": facts.config.nri.socket,
+        "nriSocket": service.config.nri.socket,
     });
     let cni = json!({
-        "confDir": facts.config.network.cni_conf_dir,
-        "binDirs": facts.config.network.cni_bin_dirs,
-        "bridge": facts.config.network.bridge,
-        "subnet": facts.config.network.subnet,
-        "nri": facts.config.network.nri,
+        "confDir": service.config.network.cni_conf_dir,
+        "binDirs": service.config.network.cni_bin_dirs,
+        "bridge": service.config.network.bridge,
+        "subnet": service.config.network.subnet,
+        "nri": service.config.network.nri,
     });
-    let pulls = facts.images.pulls().into_iter().map(|pull| {
+    let pulls = service.images.pulls().into_iter().map(|pull| {
         let (bytes, of) = pull.progress;
         json!({ "image": pull.reference, "bytes": bytes, "of": of, "seconds": pull.seconds })
     });
@@ -111,9 +95,9 @@ fn info(facts: &Facts<'_>, network: Option<(String, String)>) -> BTreeMap<String
 }
 
 /// `(reason, message)` while no pod could get a network (CRI-104).
-async fn network_status(facts: &Facts<'_>) -> Result<(), (String, String)> {
-    if facts.config.network.nri == NriNetwork::Only {
-        return match facts.hooks.hears(Event::RunPodSandbox) {
+async fn network_status(service: &Cri) -> Result<(), (String, String)> {
+    if service.config.network.nri == NriNetwork::Only {
+        return match service.hooks.hears(Event::RunPodSandbox) {
             true => Ok(()),
             false => Err((
                 "NetworkPluginNotReady".to_owned(),
@@ -122,7 +106,7 @@ async fn network_status(facts: &Facts<'_>) -> Result<(), (String, String)> {
             )),
         };
     }
-    facts.network.status().await.map_err(|problem| {
+    service.network.status().await.map_err(|problem| {
         let message = format!("Network plugin returns error: {}", problem.message);
         (problem.reason.to_owned(), message)
     })
