@@ -61,7 +61,7 @@ fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, St
             CgroupDriver::Cgroupfs => "cgroupfs",
             CgroupDriver::Systemd => "systemd",
         },
-    "apparmor": service.host.apparmor.as_ref().map(|apparmor| json!({
+        "apparmor": service.host.apparmor.as_ref().map(|apparmor| json!({
             "defaultProfile": apparmor.as_ref().ok(),
             "problem": apparmor.as_ref().err().map_or("", String::as_str),
         })),
