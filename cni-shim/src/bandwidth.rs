@@ -93,9 +93,11 @@ fn bits_per_second(text: &str) -> Option<u64> {
 /// What a suffix multiplies by: a power of two, and the exponent of a power of ten.
 fn scale(suffix: &str) -> Option<(u128, i32)> {
     let position = |suffixes: &[&str]| suffixes.iter().position(|one| *one == suffix);
+    // By place: 10^-9, 10^-6, …
     if let Some(thousands) = position(&["n", "u", "m", "", "k", "M", "G", "T", "P", "E"]) {
         return Some((1, 3 * thousands as i32 - 9));
     }
+    // By place: 2^0 (met above), 2^10, …
     if let Some(kibis) = position(&["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]) {
         return Some((1 << (10 * kibis), 0));
     }

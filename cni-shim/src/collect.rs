@@ -10,6 +10,7 @@ use crate::network::Network;
 use crate::record::{Backend, Record};
 use crate::types::PortMapping;
 
+/// Also by this [`crate::Network::collect`] knows what it has to abandon.
 const UNREADABLE: &str = "unreadable record";
 
 /// A sandbox's network, as it is recorded.

@@ -108,7 +108,7 @@ impl Message {
         }
     }
 
-    /// Takes this answer for success: what was asked is already so.
+    /// Takes this answer for success: what was asked is already so, or what was looked up is not there.
     pub(crate) fn tolerate(mut self, errno: Errno) -> Self {
         self.tolerated = Some(errno);
         self

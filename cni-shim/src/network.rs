@@ -123,6 +123,7 @@ impl Network {
                 reason: record.reason.clone(),
             });
         }
+        // A record of CNI's programs goes here, after all else; the bridge's goes in `undo`, and when abandoned, either.
         let by_cni = matches!(
             self.attachments.recorded(sandbox_id),
             Some((_, Backend::Cni(_)))

@@ -13,7 +13,8 @@ use crate::addr::Cidr;
 /// The interface of a pod's network (CRI-510).
 pub const INTERFACE: &str = "eth0";
 
-/// Configuration of the network. Two daemons on one machine need different `state_dir`s and bridges.
+/// Configuration of the network. Two daemons on one machine need different `state_dir`s and bridges. By default there is no
+/// time for CNI's programs, and no directory of theirs: who attaches by CNI gives both.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// Directory of CNI configurations (CRI-500).

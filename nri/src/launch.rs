@@ -157,6 +157,7 @@ impl Shared {
         sessions.extend(launched.iter().map(|c| c.session.clone()));
         self.roster.adopt();
         let (joining, snapshot) = self.roster.join(&sessions);
+        // As at a stop, the first wins (NRI-317).
         let mut merge = StopMerge::new();
         let mut ready: Vec<Joining> = Vec::new();
         for (session, joining) in sessions.iter().zip(joining) {

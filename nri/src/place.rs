@@ -2,7 +2,8 @@
 
 use proto_nri::Field;
 
-/// As JSON pointers into an adjustment.
+/// As JSON pointers into an adjustment; a container has these fields in the same places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Simple(&'static str),
     /// By key.

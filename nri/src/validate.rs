@@ -317,10 +317,17 @@ fn refuse<'a>(
     owners: impl IntoIterator<Item = &'a Owner>,
     what: &str,
 ) -> Result<(), String> {
-    let plugins = names(owners.into_iter().flat_map(Owner::plugins));
-    match rejects && !plugins.is_empty() {
-        true => Err(format!("plugin(s) {plugins} may not adjust {what}")),
-        false => Ok(()),
+    // A hostile answer has thousands of owners; most switches are off.
+    if !rejects {
+        return Ok(());
+    }
+    let plugins: BTreeSet<&PluginId> = owners.into_iter().flat_map(Owner::plugins).collect();
+    match plugins.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "plugin(s) {} may not adjust {what}",
+            names(plugins)
+        )),
     }
 }
 

@@ -191,9 +191,8 @@ async fn a_frozen_process_can_be_killed() {
         }
     }
     let frozen = async {
-        let mut before = 0;
-        while used() != before {
-            before = used();
+        let mut before = None;
+        while before.replace(used()) != Some(used()) || used() == 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };

@@ -343,8 +343,9 @@ fn upward(arrows: &Arrows, name: &str, floors: &BTreeMap<String, u8>) -> Vec<Str
             continue;
         };
         // What lies in the root is no room's.
-        let told = a.is_empty() || b.is_empty() || a == b;
-        if !told && !(floors.contains_key(&b) && floors.get(&a) >= floors.get(&b)) {
+        let within = a.is_empty() || b.is_empty() || a == b;
+        let down = floors.contains_key(&b) && floors.get(&a) >= floors.get(&b);
+        if !within && !down {
             wrong.push(format!(
                 "  {from} (floor {:?}) -> {to} (floor {:?}) by {place}",
                 floors.get(&a),

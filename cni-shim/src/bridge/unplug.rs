@@ -25,7 +25,7 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
         step: format!("delete link {name}"),
         errno,
     };
-    let not_started = |error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    let refused = |error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO));
     let listener = Socket::listen(Family::Route, link::RTMGRP_LINK)?;
     let mut socket = Socket::open(Family::Route)?;
     if link::find(&mut socket, name)?.is_none() {
@@ -33,7 +33,7 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
     }
     let (answered, answer) = mpsc::sync_channel(1);
     // The writing end is closed when the thread is through: that wakes the poll.
-    let (wake, closed_when_done) = io::pipe().map_err(not_started)?;
+    let (wake, closed_when_done) = io::pipe().map_err(refused)?;
     let request = link::delete(name);
     thread::Builder::new()
         .name("unplug".into())
@@ -42,7 +42,7 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
             let _ = answered.send(socket.run(&[request]));
             drop(closed_when_done);
         })
-        .map_err(not_started)?;
+        .map_err(refused)?;
 
     let mut listening = true;
     loop {

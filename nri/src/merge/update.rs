@@ -265,7 +265,7 @@ pub struct StopMerge {
     updates: UpdateSet,
 }
 
-/// Merged updates of one StopContainer, or of the start-up of plugins.
+/// What a set of updates comes to: all there is of a StopContainer or of the start-up of plugins, a part of other merges.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MergedStop {
     pub update: Vec<ContainerUpdate>,

@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// Methods as they are where a plugin has not written them: `name(arguments) -> Answer` here is
-/// `async fn name(&self, cx: &Context, arguments) -> Result<Answer>` there.
+/// Methods as they are where a plugin has not written them. A line `name(arguments) -> Answer` of the trait below is
+/// `async fn name(&self, cx: &Context, arguments) -> Result<Answer>` to who writes it.
 macro_rules! unwritten {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $Arg:ty),*) -> $Answer:ty;)*) => {
         $($(#[$doc])*

@@ -247,7 +247,8 @@ mod tests {
     #[test]
     fn a_long_message_begins_in_a_short_frame() {
         let bytes = message(5000).frames();
-        assert_eq!(bytes[..8], mux::header(TO_RUNTIME, 10));
+        assert_eq!(bytes[..4], TO_RUNTIME.to_be_bytes());
+        assert_eq!(bytes[4..8], 10u32.to_be_bytes());
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub const JOIN: &str = "join";
 /// The OCI spec.
 pub const CONFIG: &str = "config.json";
 
-/// Makes a struct a file for people too: a line for the version, then one for each field.
+/// Makes a struct a file for people too: a line for the version, then one for each field. A field's name is its key in the
+/// files of monitors that still run: never rename one.
 macro_rules! lines {
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl $type {

@@ -3,7 +3,7 @@
 use cairn_monitor::codec::VERSION;
 use cairn_monitor::filter::Filter;
 use cairn_monitor::process::{Capabilities, Label, Limit, Process};
-use cairn_monitor::record::{CgroupDir, Exit, Launch, Pid};
+use cairn_monitor::record::{CgroupDir, Exit, Join, Launch, Pid};
 use cairn_monitor::report::Report;
 use cairn_monitor::wire::{Event, ExecRequest, Phase, Request, Streams, split};
 use proptest::prelude::*;
@@ -197,7 +197,33 @@ fn the_files_on_disk_come_back_as_they_were_written() {
         boot_id: "b-o-o-t".to_owned(),
         monitor: 41,
     };
+    assert_eq!(
+        pid.to_text(),
+        "version=1\npid=42\nstart_time=77\nboot_id=b-o-o-t\nmonitor=41\n"
+    );
     assert_eq!(Pid::from_text(&pid.to_text()), Ok(pid));
+    let join = "version=1\npid=42\nstart_time=77\n";
+    assert_eq!(
+        Join::from_text(join).map(|join| join.to_text()),
+        Ok(join.to_owned())
+    );
+    let keys: Vec<_> = exit()
+        .to_text()
+        .lines()
+        .filter_map(|line| line.split('=').next().map(str::to_owned))
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "version",
+            "code",
+            "signal",
+            "finished_at",
+            "oom_killed",
+            "started",
+            "log_lost"
+        ]
+    );
     assert!(Exit::from_text("version=2\ncode=0\n").is_err());
     assert!(Exit::from_text("").is_err());
     let launch = Launch {

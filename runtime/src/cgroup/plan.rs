@@ -2,7 +2,7 @@
 //! them. What is there now is asked through [`View`]; nothing is written here.
 //!
 //! `None` in the resources means "leave as it is" (CRI-137). Devices are not here (`devices.rs`), nor is what no spec of
-//! ours has: block I/O, network classes, RDMA, bursts (what v2 has of these comes as `unified`).
+//! ours has: block I/O, network classes, RDMA, bursts (what v2 has of these comes as `unified`). Whoever sets one of them in `oci/` adds it here.
 
 use super::error::{Error, Result};
 use super::host::Place;

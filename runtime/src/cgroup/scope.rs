@@ -45,7 +45,7 @@ impl Cgroup {
     /// Limits of a container that runs: only what is given changes.
     ///
     /// # Errors
-    /// As [`Cgroup::update`], and what systemd says; the limits are then as before.
+    /// As [`Cgroup::apply`], and what systemd says; the limits are then as before. Device rules in `resources` are not looked at.
     pub async fn change(&self, resources: LinuxResources) -> Result<()> {
         let scope = unit::scope_of(&self.path);
         let this = self.clone();

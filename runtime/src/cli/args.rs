@@ -339,11 +339,14 @@ pub enum Output {
 }
 
 impl Output {
-    /// Prints one of the two.
+    /// Prints one of the two, as one piece: who reads only its first line ends nobody.
     pub fn print(self, table: impl FnOnce() -> String, json: impl FnOnce() -> Value) {
         match self {
             Self::Table => print!("{}", table()),
-            Self::Json => println!("{:#}", json()),
+            Self::Json => {
+                let text = format!("{:#}\n", json());
+                print!("{text}");
+            }
         }
     }
 }

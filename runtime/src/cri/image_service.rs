@@ -13,28 +13,28 @@ use super::{
 };
 
 relays! {
-    impl ImageService for Cri as |self, request|;
+    impl ImageService for Cri as |self|;
 
     type StreamImagesStream = Streamed<StreamImagesResponse>;
 
-    fn list_images(ListImagesRequest) -> ListImagesResponse {
+    fn list_images(request: ListImagesRequest) -> ListImagesResponse {
         ListImagesResponse { images: list_images(&self.images, request.filter.as_ref())? }
     }
-    fn stream_images(StreamImagesRequest) -> Streamed<StreamImagesResponse> {
+    fn stream_images(request: StreamImagesRequest) -> Streamed<StreamImagesResponse> {
         streamed(list_images(&self.images, request.filter.as_ref())?, |images| {
             StreamImagesResponse { images }
         })
     }
-    fn image_status(ImageStatusRequest) -> ImageStatusResponse {
+    fn image_status(request: ImageStatusRequest) -> ImageStatusResponse {
         image_status(&self.images, &request).await?
     }
-    fn pull_image(PullImageRequest) -> PullImageResponse {
+    fn pull_image(request: PullImageRequest) -> PullImageResponse {
         pull_image(&self.images, &self.policies, request).await?
     }
-    fn remove_image(RemoveImageRequest) -> RemoveImageResponse {
+    fn remove_image(request: RemoveImageRequest) -> RemoveImageResponse {
         remove_image(&self.images, request).await?
     }
-    fn image_fs_info(ImageFsInfoRequest) -> ImageFsInfoResponse {
+    fn image_fs_info(_: ImageFsInfoRequest) -> ImageFsInfoResponse {
         image_fs_info(&self.images)
     }
 }

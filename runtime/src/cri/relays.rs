@@ -1,6 +1,6 @@
 //! How a service of CRI is written down: for each method what is asked, what is answered, and where that comes from.
 
-/// `fn name(Asked) -> Answered { value }` is the method
+/// `fn name(request: Asked) -> Answered { value }` is the method
 ///
 /// ```ignore
 /// async fn name(&self, request: Request<Asked>) -> Answer<Answered> {
@@ -9,14 +9,13 @@
 /// }
 /// ```
 ///
-/// The first line names `self` and `request`, as a macro cannot see words that are not given to it.
+/// A request that says nothing is `_`. The first line names `self`, as a macro cannot see a word that is not given to it.
 macro_rules! relays {
     (
-        impl $service:ident for $cri:ty as |$self:ident, $request:ident|;
+        impl $service:ident for $cri:ty as |$self:ident|;
         $(type $stream:ident = $of:ty;)*
-        $(fn $method:ident($asked:ty) -> $answered:ty { $value:expr })*
+        $(fn $method:ident($request:tt: $asked:ty) -> $answered:ty { $value:expr })*
     ) => {
-        #[allow(unused_variables, reason = "some requests say nothing")]
         #[tonic::async_trait]
         impl $service for $cri {
             $(type $stream = $of;)*

@@ -32,7 +32,7 @@ const NO_CRIU: &str =
     "it needs CRIU, which cairn does not use: containers are made and not restored";
 
 relays! {
-    impl RuntimeService for Cri as |self, request|;
+    impl RuntimeService for Cri as |self|;
 
     type StreamPodSandboxesStream = Streamed<StreamPodSandboxesResponse>;
     type StreamContainersStream = Streamed<StreamContainersResponse>;
@@ -41,136 +41,136 @@ relays! {
     type StreamPodSandboxMetricsStream = Streamed<StreamPodSandboxMetricsResponse>;
     type GetContainerEventsStream = Streamed<ContainerEventResponse>;
 
-    fn version(VersionRequest) -> VersionResponse {
+    fn version(_: VersionRequest) -> VersionResponse {
         version()
     }
-    fn status(StatusRequest) -> StatusResponse {
+    fn status(request: StatusRequest) -> StatusResponse {
         status(self, request.verbose).await
     }
-    fn runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse {
+    fn runtime_config(_: RuntimeConfigRequest) -> RuntimeConfigResponse {
         runtime_config(self.policies.default.cgroup_driver)
     }
-    fn update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse {
+    fn update_runtime_config(request: UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse {
         update_runtime_config(&request)
     }
 
-    fn run_pod_sandbox(RunPodSandboxRequest) -> RunPodSandboxResponse {
+    fn run_pod_sandbox(request: RunPodSandboxRequest) -> RunPodSandboxResponse {
         run_pod_sandbox(&self.run_pod_sandbox, request).await?
     }
-    fn stop_pod_sandbox(StopPodSandboxRequest) -> StopPodSandboxResponse {
+    fn stop_pod_sandbox(request: StopPodSandboxRequest) -> StopPodSandboxResponse {
         stop_pod_sandbox(&self.pods, request).await?
     }
-    fn remove_pod_sandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse {
+    fn remove_pod_sandbox(request: RemovePodSandboxRequest) -> RemovePodSandboxResponse {
         remove_pod_sandbox(&self.pods, request).await?
     }
-    fn update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse {
+    fn update_pod_sandbox_resources(request: UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse {
         update_pod_sandbox_resources(&self.pods, request).await?
     }
-    fn pod_sandbox_status(PodSandboxStatusRequest) -> PodSandboxStatusResponse {
+    fn pod_sandbox_status(request: PodSandboxStatusRequest) -> PodSandboxStatusResponse {
         pod_sandbox_status(&self.pods, &request)?
     }
-    fn list_pod_sandbox(ListPodSandboxRequest) -> ListPodSandboxResponse {
+    fn list_pod_sandbox(request: ListPodSandboxRequest) -> ListPodSandboxResponse {
         ListPodSandboxResponse { items: list_pod_sandbox(&self.pods, request.filter.as_ref()) }
     }
-    fn stream_pod_sandboxes(StreamPodSandboxesRequest) -> Streamed<StreamPodSandboxesResponse> {
+    fn stream_pod_sandboxes(request: StreamPodSandboxesRequest) -> Streamed<StreamPodSandboxesResponse> {
         streamed(list_pod_sandbox(&self.pods, request.filter.as_ref()), |pod_sandboxes| {
             StreamPodSandboxesResponse { pod_sandboxes }
         })
     }
 
-    fn create_container(CreateContainerRequest) -> CreateContainerResponse {
+    fn create_container(request: CreateContainerRequest) -> CreateContainerResponse {
         create_container(&self.pods, request).await?
     }
-    fn start_container(StartContainerRequest) -> StartContainerResponse {
+    fn start_container(request: StartContainerRequest) -> StartContainerResponse {
         start_container(&self.pods, request).await?
     }
-    fn stop_container(StopContainerRequest) -> StopContainerResponse {
+    fn stop_container(request: StopContainerRequest) -> StopContainerResponse {
         stop_container(&self.pods, request).await?
     }
-    fn remove_container(RemoveContainerRequest) -> RemoveContainerResponse {
+    fn remove_container(request: RemoveContainerRequest) -> RemoveContainerResponse {
         remove_container(&self.pods, request).await?
     }
-    fn update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse {
+    fn update_container_resources(request: UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse {
         update_container_resources(&self.pods, request).await?
     }
-    fn container_status(ContainerStatusRequest) -> ContainerStatusResponse {
+    fn container_status(request: ContainerStatusRequest) -> ContainerStatusResponse {
         container_status(&self.pods, &self.specs, request).await?
     }
-    fn list_containers(ListContainersRequest) -> ListContainersResponse {
+    fn list_containers(request: ListContainersRequest) -> ListContainersResponse {
         ListContainersResponse { containers: list_containers(&self.pods, request.filter.as_ref()) }
     }
-    fn stream_containers(StreamContainersRequest) -> Streamed<StreamContainersResponse> {
+    fn stream_containers(request: StreamContainersRequest) -> Streamed<StreamContainersResponse> {
         streamed(list_containers(&self.pods, request.filter.as_ref()), |containers| {
             StreamContainersResponse { containers }
         })
     }
-    fn reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse {
+    fn reopen_container_log(request: ReopenContainerLogRequest) -> ReopenContainerLogResponse {
         reopen_container_log(&self.pods, request).await?
     }
-    fn get_container_events(GetEventsRequest) -> Streamed<ContainerEventResponse> {
+    fn get_container_events(_: GetEventsRequest) -> Streamed<ContainerEventResponse> {
         Box::pin(get_container_events(&self.events)?.map_err(Status::from))
     }
 
-    fn exec_sync(ExecSyncRequest) -> ExecSyncResponse {
+    fn exec_sync(request: ExecSyncRequest) -> ExecSyncResponse {
         exec_sync(&self.pods, &self.specs, request).await?
     }
-    fn exec(ExecRequest) -> ExecResponse {
+    fn exec(request: ExecRequest) -> ExecResponse {
         exec(&self.pods, &self.specs, &self.streams, request).await?
     }
-    fn attach(AttachRequest) -> AttachResponse {
+    fn attach(request: AttachRequest) -> AttachResponse {
         attach(&self.pods, &self.streams, &request)?
     }
-    fn port_forward(PortForwardRequest) -> PortForwardResponse {
+    fn port_forward(request: PortForwardRequest) -> PortForwardResponse {
         port_forward(&self.pods, &self.streams, &request)?
     }
 
-    fn container_stats(ContainerStatsRequest) -> ContainerStatsResponse {
+    fn container_stats(request: ContainerStatsRequest) -> ContainerStatsResponse {
         container_stats(&self.statistics, &request).await?
     }
-    fn list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse {
+    fn list_container_stats(request: ListContainerStatsRequest) -> ListContainerStatsResponse {
         ListContainerStatsResponse {
             stats: list_container_stats(&self.statistics, request.filter).await,
         }
     }
-    fn stream_container_stats(StreamContainerStatsRequest) -> Streamed<StreamContainerStatsResponse> {
+    fn stream_container_stats(request: StreamContainerStatsRequest) -> Streamed<StreamContainerStatsResponse> {
         streamed(list_container_stats(&self.statistics, request.filter).await, |container_stats| {
             StreamContainerStatsResponse { container_stats }
         })
     }
-    fn pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse {
+    fn pod_sandbox_stats(request: PodSandboxStatsRequest) -> PodSandboxStatsResponse {
         pod_sandbox_stats(&self.statistics, &request).await?
     }
-    fn list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse {
+    fn list_pod_sandbox_stats(request: ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse {
         ListPodSandboxStatsResponse {
             stats: list_pod_sandbox_stats(&self.statistics, request.filter).await,
         }
     }
-    fn stream_pod_sandbox_stats(StreamPodSandboxStatsRequest) -> Streamed<StreamPodSandboxStatsResponse> {
+    fn stream_pod_sandbox_stats(request: StreamPodSandboxStatsRequest) -> Streamed<StreamPodSandboxStatsResponse> {
         streamed(list_pod_sandbox_stats(&self.statistics, request.filter).await, |pod_sandbox_stats| {
             StreamPodSandboxStatsResponse { pod_sandbox_stats }
         })
     }
-    fn list_metric_descriptors(ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse {
+    fn list_metric_descriptors(_: ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse {
         list_metric_descriptors()
     }
-    fn list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse {
+    fn list_pod_sandbox_metrics(_: ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse {
         ListPodSandboxMetricsResponse {
             pod_metrics: list_pod_sandbox_metrics(&self.statistics).await,
         }
     }
-    fn stream_pod_sandbox_metrics(StreamPodSandboxMetricsRequest) -> Streamed<StreamPodSandboxMetricsResponse> {
+    fn stream_pod_sandbox_metrics(_: StreamPodSandboxMetricsRequest) -> Streamed<StreamPodSandboxMetricsResponse> {
         streamed(list_pod_sandbox_metrics(&self.statistics).await, |pod_sandbox_metrics| {
             StreamPodSandboxMetricsResponse { pod_sandbox_metrics }
         })
     }
 
-    fn checkpoint_container(CheckpointContainerRequest) -> CheckpointContainerResponse {
+    fn checkpoint_container(_: CheckpointContainerRequest) -> CheckpointContainerResponse {
         Err(unserved("CheckpointContainer", NO_CRIU))?
     }
-    fn checkpoint_pod(CheckpointPodRequest) -> CheckpointPodResponse {
+    fn checkpoint_pod(_: CheckpointPodRequest) -> CheckpointPodResponse {
         Err(unserved("CheckpointPod", NO_CRIU))?
     }
-    fn restore_pod(RestorePodRequest) -> RestorePodResponse {
+    fn restore_pod(_: RestorePodRequest) -> RestorePodResponse {
         Err(unserved("RestorePod", NO_CRIU))?
     }
 }

@@ -215,22 +215,52 @@ fn labels_match(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, S
 }
 
 /// CRI-119: all given conditions hold; no filter lets all through.
-pub fn pod_passes(filter: Option<&cri::PodSandboxFilter>, pod: &cri::PodSandbox) -> bool {
+pub fn pod_passes(filter: Option<&cri::PodSandboxFilter>, record: &PodRecord) -> bool {
+    passes_pod(filter, &record.id, pod_state(record), &record.config.labels)
+}
+
+pub fn held_pod_passes(filter: Option<&cri::PodSandboxFilter>, held: &HeldPod) -> bool {
+    let state = cri::PodSandboxState::SandboxNotready;
+    passes_pod(filter, &held.id, state, &held.config.labels)
+}
+
+fn passes_pod(
+    filter: Option<&cri::PodSandboxFilter>,
+    id: &str,
+    state: cri::PodSandboxState,
+    labels: &BTreeMap<String, String>,
+) -> bool {
     filter.is_none_or(|filter| {
-        let state = filter.state.as_ref();
-        pod.id.starts_with(&filter.id)
-            && state.is_none_or(|wanted| wanted.state() == pod.state())
-            && labels_match(&filter.label_selector, &pod.labels)
+        let wanted = filter.state.as_ref();
+        id.starts_with(&filter.id)
+            && wanted.is_none_or(|wanted| wanted.state() == state)
+            && labels_match(&filter.label_selector, labels)
     })
 }
 
 /// CRI-135.
-pub fn container_passes(filter: Option<&cri::ContainerFilter>, container: &cri::Container) -> bool {
+pub fn container_passes(filter: Option<&cri::ContainerFilter>, record: &ContainerRecord) -> bool {
+    let (ids, labels) = ((&*record.id, &*record.pod), &record.config.labels);
+    passes_container(filter, ids, container_state(record), labels)
+}
+
+pub fn held_container_passes(filter: Option<&cri::ContainerFilter>, held: &HeldContainer) -> bool {
+    let ids = (&*held.id, held.pod.as_deref().unwrap_or_default());
+    let state = cri::ContainerState::ContainerUnknown;
+    passes_container(filter, ids, state, &held.config.labels)
+}
+
+fn passes_container(
+    filter: Option<&cri::ContainerFilter>,
+    (id, pod): (&str, &str),
+    state: cri::ContainerState,
+    labels: &BTreeMap<String, String>,
+) -> bool {
     filter.is_none_or(|filter| {
-        let state = filter.state.as_ref();
-        container.id.starts_with(&filter.id)
-            && container.pod_sandbox_id.starts_with(&filter.pod_sandbox_id)
-            && state.is_none_or(|wanted| wanted.state() == container.state())
-            && labels_match(&filter.label_selector, &container.labels)
+        let wanted = filter.state.as_ref();
+        id.starts_with(&filter.id)
+            && pod.starts_with(&filter.pod_sandbox_id)
+            && wanted.is_none_or(|wanted| wanted.state() == state)
+            && labels_match(&filter.label_selector, labels)
     })
 }

@@ -22,7 +22,7 @@ pub use attach::{AttachSession, AttachSpec};
 pub use cairn_monitor::process::Process;
 pub use cairn_monitor::record::{CgroupDir, Exit};
 pub use client::{Ending, Monitor};
-pub use error::MonitorError;
+pub use error::{MonitorError, Why};
 pub use exec::{ExecEnd, ExecOutput, ExecSession, ExecSpec, process_of};
 pub use launcher::{LaunchSpec, Launcher, LauncherConfig, Reattached};
 pub use stream::{Pty, StreamIn, StreamOut};

@@ -56,7 +56,7 @@ impl SpecError {
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::Field { field, .. } => Some(field),
-            _ => None,
+            Self::RroUnsupported { .. } | Self::ImageVolume { .. } | Self::NoCommand => None,
         }
     }
 

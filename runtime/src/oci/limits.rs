@@ -1,4 +1,4 @@
-//! Limits that are asked for, merged into those of a spec (CRI-230 to CRI-233, NRI-706). CRI's come as NRI's.
+//! Limits that are asked for, merged into those of a spec (CRI-230 to CRI-232, NRI-706). CRI's come as NRI's.
 //!
 //! Zero means "not given", and so does absent: the old value stays. Some plugins send the zeros of CRI back (NRI-1231).
 
@@ -128,7 +128,8 @@ fn merge_cpu(cpu: &mut LinuxCpu, asked: &nri::LinuxCpu, by: &Asker) -> Result<()
     Ok(())
 }
 
-/// Swap is the total of memory and swap: a limit of memory alone that sets it, too, means no swap.
+/// Swap is the total of memory and swap. Without a value of its own it equals the memory limit, which means no swap, and
+/// follows it in an update; an adjustment's memory limit ends a swap limit that there was (`ends_swap`).
 fn merge_memory(
     memory: &mut LinuxMemory,
     asked: &nri::LinuxMemory,

@@ -8,7 +8,7 @@
 //!  ContainerSpec { spec, user, seccomp, stop signal, ... }
 //!        │ nri_container ──► plugins ──► ContainerAdjustment
 //!        ▼ apply_adjustment
-//!  Spec ──► the create helper;  apply_update / apply_nri_resources for a change later
+//!  Spec ──► the create helper;  apply_update / apply_nri_update for a change later
 //! ```
 //!
 //! What must be looked up (a bind source, a device node, the mount a path lies in) comes through

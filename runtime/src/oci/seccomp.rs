@@ -178,8 +178,7 @@ pub fn default_profile(granted: CapMask, arch: &str) -> LinuxSeccomp {
         let flags = argument(index, CLONE_NAMESPACES, Some(0), ScmpCmpMaskedEq);
         rules.push(allow_with("clone", flags));
         // Its flags are in memory, out of a filter's sight; libraries fall back to clone on ENOSYS.
-        let mut clone3 = allow(&["clone3"]);
-        clone3.set_action(LinuxSeccompAction::ScmpActErrno);
+        let mut clone3 = rule(&["clone3"], LinuxSeccompAction::ScmpActErrno);
         clone3.set_errno_ret(Some(ENOSYS));
         rules.push(clone3);
     }
@@ -203,9 +202,13 @@ fn architectures(arch: &str) -> Vec<Arch> {
 }
 
 fn allow(names: &[&str]) -> LinuxSyscall {
+    rule(names, LinuxSeccompAction::ScmpActAllow)
+}
+
+fn rule(names: &[&str], action: LinuxSeccompAction) -> LinuxSyscall {
     let mut rule = LinuxSyscall::default();
     rule.set_names(names.iter().map(|n| (*n).to_owned()).collect());
-    rule.set_action(LinuxSeccompAction::ScmpActAllow);
+    rule.set_action(action);
     rule
 }
 

@@ -162,11 +162,11 @@ impl Hooks {
     /// # Errors
     /// The first plugin's veto.
     pub async fn run_pod_sandbox(&self, pod: &Pod) -> Result<Vec<IpAddr>> {
-        let Some((nri, point)) = self.reach(pod, None, Event::RunPodSandbox) else {
+        let Some((adaptation, point)) = self.reach(pod, None, Event::RunPodSandbox) else {
             return Ok(Vec::new());
         };
         let message = violated::run(self.describe.pod(pod));
-        match nri.run_pod_sandbox(message).await {
+        match adaptation.run_pod_sandbox(message).await {
             Ok(ran) => {
                 point.passed(None);
                 Ok(violated::addresses(ran.ips))
@@ -197,10 +197,10 @@ impl Hooks {
     /// Everyone was told, and the teardown goes on; this is for the caller once it is complete: a plugin
     /// did not answer that wants its failures to fail the request.
     pub async fn stop_pod_sandbox(&self, pod: &Pod) -> Result<()> {
-        let Some((nri, point)) = self.reach(pod, None, Event::StopPodSandbox) else {
+        let Some((adaptation, point)) = self.reach(pod, None, Event::StopPodSandbox) else {
             return Ok(());
         };
-        let told = nri.stop_pod_sandbox(self.describe.pod(pod)).await;
+        let told = adaptation.stop_pod_sandbox(self.describe.pod(pod)).await;
         let refused = |d: &&nri::Delivery| matches!(d.outcome, nri::Outcome::Refused(_));
         if violate::is("stop-error-fails-the-call")
             && let Some(refused) = told.deliveries.iter().find(refused)
@@ -216,11 +216,11 @@ impl Hooks {
     /// # Errors
     /// As [`Hooks::stop_pod_sandbox`].
     pub async fn remove_pod_sandbox(&self, pod: &Pod) -> Result<()> {
-        let Some((nri, point)) = self.reach(pod, None, Event::RemovePodSandbox) else {
+        let Some((adaptation, point)) = self.reach(pod, None, Event::RemovePodSandbox) else {
             return Ok(());
         };
         let message = violated::remove(self.describe.pod(pod));
-        point.told(&nri.remove_pod_sandbox(message).await)
+        point.told(&adaptation.remove_pod_sandbox(message).await)
     }
 
     /// C-12. NRI-1240.
@@ -233,7 +233,7 @@ impl Hooks {
         overhead: Option<&cri::LinuxContainerResources>,
         resources: Option<&cri::LinuxContainerResources>,
     ) -> Result<()> {
-        let Some((nri, point)) = self.reach(pod, None, Event::UpdatePodSandbox) else {
+        let Some((adaptation, point)) = self.reach(pod, None, Event::UpdatePodSandbox) else {
             return Ok(());
         };
         let empty = violate::is("update-pod-without-resources");
@@ -243,13 +243,17 @@ impl Hooks {
         };
         let (message, overhead, resources) =
             (self.describe.pod(pod), wire(overhead), wire(resources));
-        point.end(nri.update_pod_sandbox(message, overhead, resources).await)
+        point.end(
+            adaptation
+                .update_pod_sandbox(message, overhead, resources)
+                .await,
+        )
     }
 
     /// C-13.
     pub async fn post_update_pod_sandbox(&self, pod: &Pod) {
-        if let Some((nri, point)) = self.reach(pod, None, Event::PostUpdatePodSandbox) {
-            let told = nri.post_update_pod_sandbox(self.describe.pod(pod));
+        if let Some((adaptation, point)) = self.reach(pod, None, Event::PostUpdatePodSandbox) {
+            let told = adaptation.post_update_pod_sandbox(self.describe.pod(pod));
             point.noted(&told.await);
         }
     }
@@ -264,13 +268,14 @@ impl Hooks {
         container: &Container,
         specs: &Specs,
     ) -> Result<Answer<Adjusted>> {
-        let Some((nri, point)) = self.reach(pod, Some(container), Event::CreateContainer) else {
+        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::CreateContainer)
+        else {
             return Ok(Answer::none());
         };
         container.set_message(&self.describe.from_spec(pod, container, specs));
-        let turn = nri.turn().await;
+        let turn = adaptation.turn().await;
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));
-        let created = match nri.create_container(&turn, sandbox, message).await {
+        let created = match adaptation.create_container(&turn, sandbox, message).await {
             Ok(created) => created,
             Err(refused) => return point.refused(refused),
         };
@@ -293,9 +298,11 @@ impl Hooks {
 
     /// C-05. The container is listed.
     pub async fn post_create_container(&self, pod: &Pod, container: &Container) {
-        if let Some((nri, point)) = self.reach(pod, Some(container), Event::PostCreateContainer) {
+        if let Some((adaptation, point)) =
+            self.reach(pod, Some(container), Event::PostCreateContainer)
+        {
             let (sandbox, message) = (self.describe.pod(pod), message::container(container));
-            point.noted(&nri.post_create_container(sandbox, message).await);
+            point.noted(&adaptation.post_create_container(sandbox, message).await);
         }
     }
 
@@ -304,20 +311,23 @@ impl Hooks {
     /// # Errors
     /// The first plugin's veto.
     pub async fn start_container(&self, pod: &Pod, container: &Container, pid: u32) -> Result<()> {
-        let Some((nri, point)) = self.reach(pod, Some(container), Event::StartContainer) else {
+        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::StartContainer)
+        else {
             return Ok(());
         };
         let (sandbox, mut message) = (self.describe.pod(pod), message::container(container));
         message.pid = pid;
         let message = violated::start(message);
-        point.end(nri.start_container(sandbox, message).await)
+        point.end(adaptation.start_container(sandbox, message).await)
     }
 
     /// C-07.
     pub async fn post_start_container(&self, pod: &Pod, container: &Container) {
-        if let Some((nri, point)) = self.reach(pod, Some(container), Event::PostStartContainer) {
+        if let Some((adaptation, point)) =
+            self.reach(pod, Some(container), Event::PostStartContainer)
+        {
             let (sandbox, message) = (self.describe.pod(pod), message::container(container));
-            point.noted(&nri.post_start_container(sandbox, message).await);
+            point.noted(&adaptation.post_start_container(sandbox, message).await);
         }
     }
 
@@ -331,12 +341,13 @@ impl Hooks {
         container: &Container,
         wanted: &cri::LinuxContainerResources,
     ) -> Result<Answer<proto_nri::LinuxResources>> {
-        let Some((nri, point)) = self.reach(pod, Some(container), Event::UpdateContainer) else {
+        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::UpdateContainer)
+        else {
             return Ok(Answer::none());
         };
-        let turn = nri.turn().await;
+        let turn = adaptation.turn().await;
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));
-        let updated = nri
+        let updated = adaptation
             .update_container(&turn, sandbox, message, oci::cri_to_nri(wanted))
             .await;
         let merged = match updated {
@@ -360,20 +371,23 @@ impl Hooks {
 
     /// C-09.
     pub async fn post_update_container(&self, pod: &Pod, container: &Container) {
-        if let Some((nri, point)) = self.reach(pod, Some(container), Event::PostUpdateContainer) {
+        if let Some((adaptation, point)) =
+            self.reach(pod, Some(container), Event::PostUpdateContainer)
+        {
             let (sandbox, message) = (self.describe.pod(pod), message::container(container));
-            point.noted(&nri.post_update_container(sandbox, message).await);
+            point.noted(&adaptation.post_update_container(sandbox, message).await);
         }
     }
 
     /// C-10. The process is gone; its exit is on record.
     pub async fn stop_container(&self, pod: &Pod, container: &Container) -> Answer<()> {
-        let Some((nri, point)) = self.reach(pod, Some(container), Event::StopContainer) else {
+        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::StopContainer)
+        else {
             return Answer::none();
         };
-        let turn = nri.turn().await;
+        let turn = adaptation.turn().await;
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));
-        let stopped = nri.stop_container(&turn, sandbox, message).await;
+        let stopped = adaptation.stop_container(&turn, sandbox, message).await;
         point.passed(None);
         Answer {
             own: None,
@@ -394,11 +408,12 @@ impl Hooks {
     /// # Errors
     /// As [`Hooks::stop_pod_sandbox`].
     pub async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<()> {
-        let Some((nri, point)) = self.reach(pod, Some(container), Event::RemoveContainer) else {
+        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::RemoveContainer)
+        else {
             return Ok(());
         };
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));
-        point.told(&nri.remove_container(sandbox, message).await)
+        point.told(&adaptation.remove_container(sandbox, message).await)
     }
 
     /// What an answer wants of other containers, done. What cannot be had is told under the pod and container whose event

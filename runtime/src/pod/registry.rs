@@ -60,8 +60,8 @@ impl Registry {
         Arc::clone(&self.held.read())
     }
 
-    /// What is taken out is gone.
-    pub fn release<T>(&self, take: impl FnOnce(&mut AllHeld) -> T) -> T {
+    /// It is gone; with it goes the hold.
+    pub(super) fn release<T>(&self, take: impl FnOnce(&mut AllHeld) -> T) -> T {
         take(Arc::make_mut(&mut self.held.write()))
     }
 

@@ -5,7 +5,8 @@ use std::{collections::HashSet, fs, path::Path};
 use super::{dirs::remove_dir, remove_by_id::RemoveById};
 
 impl RemoveById {
-    pub async fn sweep(&self) {
+    /// At the end of a recovery alone: a pod that is being made is not among the owners.
+    pub(super) async fn sweep(&self) {
         let (pods, containers) = self.owners();
         if let Err(error) = self.sandboxes.network.gc(&pods).await {
             tracing::error!(%error, "give back the networks of sandboxes that are gone");

@@ -22,8 +22,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// holds less.
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// Until the client ends its side, or the other end does not take any more. Dropping the stream
-/// tells that end.
+/// Until the client ends its side, or the other end does not take any more. The drop of `to`
+/// must end its direction, as that of OwnedWriteHalf and StreamIn does.
 pub async fn feed(mut from: Input, mut to: impl AsyncWrite + Unpin) {
     while let Some(bytes) = from.next().await {
         if to.write_all(&bytes).await.is_err() {

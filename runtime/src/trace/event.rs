@@ -161,6 +161,7 @@ pub enum Outcome {
     TimedOut,
     Lost(String),
     Garbled(String),
+    /// Nothing writes it any more; an older log may have it.
     Panicked(String),
     Conflict(String),
     Denied(String),

@@ -70,6 +70,7 @@ impl Filter {
         let name = pod_name.rsplit_once('/').map_or("", |(_, name)| name);
         // Losses concern everybody.
         matches!(event.what, What::Lost { .. })
+            // Every id begins with an empty one: that wants all.
             || pod.starts_with(wanted)
             || pod_name == wanted
             || name == wanted

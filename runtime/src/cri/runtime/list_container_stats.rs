@@ -21,7 +21,7 @@ pub async fn list_container_stats(
         .containers()
         .iter()
         .map(|(_, container)| container.cell.get())
-        .filter(|record| view::container_passes(filter.as_ref(), &view::container(record)))
+        .filter(|record| view::container_passes(filter.as_ref(), record))
         .collect();
     statistics.of_containers(wanted).await
 }

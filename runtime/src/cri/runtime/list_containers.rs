@@ -11,9 +11,10 @@ pub fn list_containers(
     let (containers, held) = (pods.containers(), pods.held());
     let served = containers
         .iter()
-        .map(|(_, container)| view::container(&container.cell.get()));
-    let held = held.containers.values().map(view::held_container);
-    let all = served.chain(held);
-    all.filter(|container| view::container_passes(filter, container))
-        .collect()
+        .map(|(_, container)| container.cell.get())
+        .filter(|record| view::container_passes(filter, record))
+        .map(|record| view::container(&record));
+    let held = held.containers.values();
+    let held = held.filter(|held| view::held_container_passes(filter, held));
+    served.chain(held.map(view::held_container)).collect()
 }

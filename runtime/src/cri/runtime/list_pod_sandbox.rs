@@ -9,8 +9,12 @@ pub fn list_pod_sandbox(
     filter: Option<&cri::PodSandboxFilter>,
 ) -> Vec<cri::PodSandbox> {
     let (pods, held) = (pods.pods(), pods.held());
-    let served = pods.iter().map(|pod| view::pod(&pod.cell.get()));
-    let held = held.pods.values().map(view::held_pod);
-    let all = served.chain(held);
-    all.filter(|pod| view::pod_passes(filter, pod)).collect()
+    let served = pods
+        .iter()
+        .map(|pod| pod.cell.get())
+        .filter(|record| view::pod_passes(filter, record))
+        .map(|record| view::pod(&record));
+    let held = held.pods.values();
+    let held = held.filter(|held| view::held_pod_passes(filter, held));
+    served.chain(held.map(view::held_pod)).collect()
 }

@@ -20,6 +20,6 @@ pub async fn list_pod_sandbox_stats(
         }),
     };
     let mut wanted = statistics.pods.pods();
-    wanted.retain(|pod| view::pod_passes(Some(&filter), &view::pod(&pod.cell.get())));
+    wanted.retain(|pod| view::pod_passes(Some(&filter), &pod.cell.get()));
     statistics.of_pods(&wanted).await
 }

@@ -141,14 +141,11 @@ impl Applier {
         let path = dir.join(name);
         let name = CString::new(name).map_err(io::Error::other)?;
         self.enter(dir)?;
-        match self.stat(&name)? {
-            Some(stat) => {
-                if is(&stat, FileType::Directory) {
-                    self.applied.opaque.insert(path);
-                }
-                return Ok(());
+        if let Some(stat) = self.stat(&name)? {
+            if is(&stat, FileType::Directory) {
+                self.applied.opaque.insert(path);
             }
-            None => {}
+            return Ok(());
         }
         let kind = FileType::CharacterDevice;
         let none = rustix::fs::makedev(0, 0);

@@ -35,10 +35,8 @@ pub fn attributes(
     special: bool,
     set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>,
 ) -> Result<()> {
-    let applied = entry.xattrs.iter().filter(|(key, _)| is_applied(key));
-    applied
-        .map(|(key, value)| tolerate(key, set(key, value), special))
-        .collect()
+    let mut applied = entry.xattrs.iter().filter(|(key, _)| is_applied(key));
+    applied.try_for_each(|(key, value)| tolerate(key, set(key, value), special))
 }
 
 /// `trusted.*` is overlayfs's own language (a redirect would reach into other layers), as
