@@ -90,7 +90,7 @@ pub fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd>
     rustix::fs::openat(dir, name, flags, Mode::empty())
 }
 
-/// Never waits for the writer of a fifo put there meanwhile.
+/// Opens whatever is there: the caller looks at its type. Never waits for the writer of a fifo put there meanwhile.
 pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty()).map(File::from)

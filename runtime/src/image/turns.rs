@@ -20,7 +20,7 @@ pub struct Bounds {
 
 pub struct Turns {
     bounds: Bounds,
-    /// Counts change in one go: a panic while it is held spoils nothing.
+    /// Who holds and who waits changes in one go: a panic while it is locked spoils nothing.
     state: Mutex<State>,
 }
 

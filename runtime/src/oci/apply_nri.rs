@@ -40,7 +40,13 @@ pub fn apply_adjustment(
     process::hooks(&mut new, adjust.hooks.as_ref())?;
     process::hook_programs(adjust.hooks.as_ref(), context.view)?;
     let devices: Vec<String> = adjust.cdi_devices.iter().map(|d| d.name.clone()).collect();
-    cdi_apply::inject(&mut new, &devices, context.host, context.view)?;
+    // CRI has such devices too: here they are the adjustment's, so that the plugin is named.
+    cdi_apply::inject(&mut new, &devices, context.host, context.view).map_err(
+        |error| match error.field() {
+            Some("CDI_devices") => error.of_field("adjust.CDI_devices"),
+            _ => error,
+        },
+    )?;
     if let Some(asked) = &adjust.linux {
         linux_section(&mut new, asked, context)?;
     }

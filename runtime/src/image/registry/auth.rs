@@ -1,4 +1,4 @@
-//! Credentials and challenges (CRI-404). Pure; the requests are made in `registry` and `token`.
+//! Credentials and challenges (CRI-404). Pure; the requests are made in `remote` and `token`.
 //!
 //! Secrets are in no `Debug` output and in no error.
 

@@ -39,7 +39,7 @@ fn a_config_as_docker_writes_it_with_nulls_and_extras_is_read() {
         "config": {
             "Hostname": "", "User": "", "AttachStdin": false, "Tty": false, "Env": null,
             "Cmd": null, "Entrypoint": null, "Image": "sha256:x", "Volumes": null,
-            "ExposedPorts": null, "WorkingDir": "", "OnBuild": null, "Labels": null,
+            "ExposedPorts": null, "WorkingDir": null, "OnBuild": null, "Labels": null,
             "ArgsEscaped": true, "Healthcheck": {"Test": ["CMD"]}, "Shell": null,
             "StopSignal": "SIGQUIT", "MacAddress": ""
         },

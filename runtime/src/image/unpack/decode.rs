@@ -31,7 +31,7 @@ pub fn bounded<'a>(input: impl Read + 'a, max: u64) -> io::Result<impl Read + 'a
     })
 }
 
-/// The same without a bound.
+/// The same without a bound: for [`bounded`], and for tests.
 pub fn decoder<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut input = BufReader::with_capacity(BUFFER, input);
     // A pipe may give its first bytes singly; the first buffer decides only with four of them.

@@ -1,4 +1,4 @@
-//! What the helper may make at most.
+//! What an image, and so a helper, may make at most.
 
 /// Paths in the lists of a report together: what the daemon has left to do for one layer.
 pub const REPORTED_MAX: usize = 200_000;
@@ -9,9 +9,9 @@ pub const SUMS_MAX: usize = 500_000;
 /// What one image may come to, unpacked; a helper is given what is left of it for one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeBounds {
-    /// Bytes of the uncompressed archive.
+    /// Of an image: bytes on disk. Of a layer: of the uncompressed archive, too.
     pub bytes: u64,
-    /// Entries of the archive, and what is made.
+    /// Inodes that are made; entries of the archive, too.
     pub files: u64,
     /// Directories in each other.
     pub depth: u32,

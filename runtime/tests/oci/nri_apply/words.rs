@@ -110,7 +110,7 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.hooks", "above zero", hook(|h| h.timeout = int(0))),
         ("adjust.rlimits[\"RLIMIT_NONSENSE\"]", "unknown", adjust(|a| a.rlimits = vec![rlimit("RLIMIT_NONSENSE", 1, 1)])),
         ("adjust.rlimits[\"nofile\"]", "above the hard", adjust(|a| a.rlimits = vec![rlimit("nofile", 2, 1)])),
-        ("CDI_devices", "no/such=one", adjust(|a| a.cdi_devices = vec![nri::CdiDevice { name: "no/such=one".to_owned() }])),
+        ("adjust.CDI_devices", "no/such=one", adjust(|a| a.cdi_devices = vec![nri::CdiDevice { name: "no/such=one".to_owned() }])),
         ("adjust.linux.devices[\"/dev/x\"]", "\"z\"", linux(|l| l.devices = vec![device("/dev/x", "z", 1, 1)])),
         ("adjust.linux.devices[\"/dev/x\"]", "negative", linux(|l| l.devices = vec![device("/dev/x", "c", -1, 1)])),
         ("adjust.linux.cgroups_path", "absolute", linux(|l| l.cgroups_path = "elsewhere".to_owned())),
