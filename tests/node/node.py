@@ -359,6 +359,7 @@ def nothing_is_left(node):
     if node.runtime.name == "cairn":
         left = [p for d in ("pods", "ns", "containers", "pause") for p in (node.state / d).glob("*")]
         expect("directories of pods in the state directory", [], left)
+    until(60, "no link of a pod is left", lambda: all(": uplink@" in link for link in node.run("ip", "-o", "link", "show", "type", "veth").splitlines()))
     until(60, "no cgroup of a pod is left", lambda: not run("find", "/sys/fs/cgroup", "-type", "d", "-name", "*pod????????[-_]????[-_]*", "-path",
                                                          "*kubepods*" if node.on_node else f"*/{node.cgroup}/*"))
 

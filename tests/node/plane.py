@@ -87,8 +87,10 @@ class Plane:
 
     def join(self, node, address):
         """A node that runs becomes one of the cluster, under its address on the uplink."""
-        # Pods of one bridge answer each other directly: without a masquerade a service's answer would miss its way back.
-        self.add("kube-proxy", "--kubeconfig", self.config["system:kube-proxy"], "--proxy-mode", "nftables", "--masquerade-all",
+        # Pods of one bridge answer each other directly: without a masquerade a service's answer would miss its way back. Cairn's
+        # bridge has one for them, and leaves those of other nodes their addresses.
+        hide = [] if node.runtime.name == "cairn" else ["--masquerade-all"]
+        self.add("kube-proxy", "--kubeconfig", self.config["system:kube-proxy"], "--proxy-mode", "nftables", *hide,
                  "--hostname-override", node.name, "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
                  "--conntrack-tcp-timeout-close-wait", "0", place=node.place).start()
         node.configure({"address": "0.0.0.0", "registerNode": True}, "--kubeconfig", self.config[f"system:node:{node.name}"],
