@@ -35,7 +35,7 @@ from kubectl import KUBECTL, LIMITED, PLUGIN, applied, asked_for, c, condition, 
 from kubectl import rolled_out, single, workload
 from node import FOREVER, IMAGE, Failed, Here, Table, expect, http, nothing_is_left, until
 from place import Place
-from plane import ADDRESS, NODES, Plane, connect, subnet_of
+from plane import ADDRESS, NODES, Plane, connect
 
 TABLE = Table("cluster")
 test = TABLE.test
@@ -341,7 +341,7 @@ def join_a_second(runtime):
     """Makes another node, in the place that was made for it."""
     address = "192.168.88.2"
     connect(PLACE, PLACE.pid, address)
-    node = Here(NODE.work / PLACE.name, runtime, subnet=subnet_of(2), name=PLACE.name, place=PLACE, address=address)
+    node = Here(NODE.work / PLACE.name, runtime, gets_subnet=True, name=PLACE.name, place=PLACE, address=address)
     NODES.append(node)
     node.start()
     node.crictl("pull", IMAGE)
@@ -383,7 +383,7 @@ def main():
         TABLE.refuse("--shell and --runtime are for --here")
     if args.nodes != 1 and not args.shell:
         TABLE.refuse("--nodes is for --shell: tests say themselves how many they need")
-    NODE = TABLE.node(args, runtime=args.runtime, subnet=subnet_of(1))
+    NODE = TABLE.node(args, runtime=args.runtime, gets_subnet=True)
     NODES.append(NODE)
     try:
         if args.here:

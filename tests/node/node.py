@@ -141,8 +141,8 @@ class Node:
     # How many times longer than elsewhere things may take: others work on this machine, and a node is emulated.
     patience = 2
 
-    # Its pods' addresses, where we and not the package choose them.
-    subnet = None
+    # Whether its pods have no network until its cluster has given it their subnet.
+    gets_subnet = False
 
     def __init__(self, work, on_node, name="node", place=None, address="127.0.0.1"):
         """Its kubelet is asked at this address."""
@@ -185,11 +185,14 @@ class Node:
         return path
 
     def start(self):
-        self.runtime.start()
+        self.serve()
         # A kubelet ends where nobody listens.
-        until(60, f"{self.runtime.name} serves", lambda: self.crictl("version"))
         self.kubelet.start()
         self.healthy()
+
+    def serve(self):
+        self.runtime.start()
+        until(60, f"{self.runtime.name} serves", lambda: self.crictl("version"))
 
     def healthy(self):
         until(90, "the kubelet is healthy", lambda: self.get(HEALTH, "/healthz") == "ok" and self.pods() is not None)
@@ -280,21 +283,13 @@ state = "{work}/state"
 """
 
 
-def bridge_for(subnet):
-    """What cairn's own bridge does, for a runtime that has none."""
-    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [
-        {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": not subnet, "hairpinMode": True,
-         "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet or "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-        {"type": "portmap", "capabilities": {"portMappings": True}}]}
-
-
 class Here(Node):
     """A node on this machine: where the tests are, see outside(), or in a place of its own. The runtime is cairn, or containerd to
-    compare it with. With a subnet its pods' packets leave it under their own addresses: who knows the way back says otherwise."""
+    compare it with."""
 
-    def __init__(self, work, runtime="cairn", subnet=None, **more):
+    def __init__(self, work, runtime="cairn", gets_subnet=False, **more):
         super().__init__(work, False, **more)
-        work, self.subnet = str(work), subnet
+        work, self.gets_subnet = str(work), gets_subnet
         # The first node's work is in the directory that the run has, and every other's in a directory of that.
         name = self.cgroup = f"{self.work.parent.name}.{self.name}" if self.place else self.work.name
         bins, peers = os.environ["CAIRN_BIN_DIR"], os.environ["CAIRN_PEERS"] + "/bin"
@@ -308,8 +303,7 @@ class Here(Node):
             (self.work / "certs" / host).mkdir()
             (self.work / "certs" / host / "hosts.toml").write_text(
                 f'server = "https://{host}"\n[host."http://127.0.0.1:5000"]\ncapabilities = ["pull", "resolve"]\n')
-        network = f'[network]\nsubnet = "{subnet}"\nmasquerade = false\n' if subnet else ""
-        (self.work / "cairn.toml").write_text(f'version = 1\n[cgroup]\nparent = "/{name}"\n{network}')
+        self.set_network('bridge = ""' if gets_subnet else "")
         (self.work / "registry.yml").write_text(
             "version: 0.1\nlog: {level: warn}\nhttp: {addr: 127.0.0.1:5000}\n"
             f"storage: {{filesystem: {{rootdirectory: {os.environ['REGISTRY']}}}, "
@@ -322,7 +316,8 @@ class Here(Node):
             "--nri-plugin-config-dir", f"{work}/plugin-conf", "--cni-conf-dir", f"{work}/cni", "--cni-cache-dir", f"{work}/cni-cache",
             "--registry-config-dir", f"{work}/certs")
         if runtime == "containerd":
-            (self.work / "cni" / "10-pods.conflist").write_text(json.dumps(bridge_for(subnet)))
+            if not gets_subnet:
+                self.set_bridge("10.88.0.0/16", True)
             (self.work / "containerd.toml").write_text(CONTAINERD.format(work=work, peers=peers, socket=self.socket))
             # Its shim and runc are beside it.
             os.environ["PATH"] = f"{peers}:{os.environ['PATH']}"
@@ -335,6 +330,26 @@ class Here(Node):
 
     def program(self, name, *argv):
         return Program(name, argv, f"{self.work}/{name}.log", place=self.place)
+
+    def set_network(self, lines):
+        (self.work / "cairn.toml").write_text(f'version = 1\n[cgroup]\nparent = "/{self.cgroup}"\n[network]\n{lines}\n')
+
+    def set_bridge(self, subnet, masquerade):
+        """What cairn's own bridge does, for a runtime that has none."""
+        (self.work / "cni" / "10-pods.conflist").write_text(json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+            {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": masquerade, "hairpinMode": True,
+             "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+            {"type": "portmap", "capabilities": {"portMappings": True}}]}))
+
+    def take_subnet(self, subnet):
+        """Gives its pods a network of these addresses, under which their packets leave the node."""
+        self.subnet = subnet
+        if self.runtime.name != "cairn":
+            self.set_bridge(subnet, False)
+            return
+        self.set_network(f'subnet = "{subnet}"\nmasquerade = false')
+        self.runtime.stop()
+        self.serve()
 
     def flags(self, flags):
         self.kubelet.argv = self.plain + list(flags)

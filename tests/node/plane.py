@@ -5,7 +5,7 @@ import json
 import os
 
 from kubectl import ask_with, condition, get, kubectl
-from node import Program, expect, run, until
+from node import Program, run, until
 
 ADDRESS, SECURE, OUTSIDER = "192.168.88.1", 6443, "192.168.88.254"
 # Every pod's address is in it; each node has a part of its own.
@@ -20,11 +20,6 @@ LEAVING = """table ip leaving {{
 """
 # Those that were started, the first first.
 NODES = []
-
-
-def subnet_of(number):
-    """Of the pods of a node, as the controller manager hands them out: in the order in which nodes join."""
-    return f"10.88.{number - 1}.0/24"
 
 
 class Plane:
@@ -58,7 +53,7 @@ class Plane:
                  "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged")
         # A node that is emulated chooses its pods' addresses itself, and may be slow to say that it lives.
         subnets = ["--allocate-node-cidrs", "--cluster-cidr", PODS, "--node-cidr-mask-size", "24",
-                   "--node-monitor-grace-period", "30s"] if node.subnet else []
+                   "--node-monitor-grace-period", "30s"] if node.gets_subnet else []
         self.add("kube-controller-manager", "--kubeconfig", self.config["system:kube-controller-manager"], "--leader-elect=false",
                  "--use-service-account-credentials", "--service-account-private-key-file", str(key), "--root-ca-file", "api/apiserver.crt", *subnets)
         self.add("kube-scheduler", "--kubeconfig", self.config["system:kube-scheduler"], "--leader-elect=false")
@@ -95,11 +90,10 @@ class Plane:
                  "--conntrack-tcp-timeout-close-wait", "0", place=node.place).start()
         node.configure({"address": "0.0.0.0", "registerNode": True}, "--kubeconfig", self.config[f"system:node:{node.name}"],
                        "--hostname-override", node.name, "--node-ip", address)
-        until(120, f"{node.name} is ready", lambda: condition(get("node", node.name), "Ready"))
-        if node.subnet:
-            until(30, f"{node.name} has its pods' subnet", lambda: get("node", node.name)["spec"]["podCIDR"])
-            expect(f"the pods' subnet of {node.name}", node.subnet, get("node", node.name)["spec"]["podCIDR"])
+        if node.gets_subnet:
+            node.take_subnet(until(120, f"{node.name} has a subnet for its pods", lambda: get("node", node.name)["spec"]["podCIDR"]))
             node.run("nft", "-f", "-", text=LEAVING.format(subnet=node.subnet, pods=PODS))
+        until(120, f"{node.name} is ready", lambda: condition(get("node", node.name), "Ready"))
         for other in NODES:
             if other is not node:
                 route(node, other)
