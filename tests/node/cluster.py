@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a cluster's users expect of a node with cairn: a cluster of one, with a real API server, asked by kubectl.
+"""What a cluster's users expect of nodes with cairn: a cluster of one, and of two, with a real API server, asked by kubectl.
 
   cluster.py --node [--results DIR] [NAME...]       on a node: cairn.service, a unit for the kubelet, the images' registry
   cluster.py --here [--results DIR] [NAME...]       on this machine, in namespaces of its own: needs CAIRN_BIN_DIR,
@@ -9,12 +9,14 @@
                                                     random; no pod may be restarted that was not killed
     --seed N                                        the storm's
     --shell                                         instead of the tests: a shell with kubectl, crictl and cairn; with it, all ends
+    --nodes N                                       the shell's: 1 (the default) or 2
     NRI_PLUGINS=DIR                                 a checkout of github.com/containers/nri-plugins, for the policy balloons
 
   cluster.py --list
 
 etcd, the API server, its controllers, the scheduler and the service proxy are those of the kubelet's release. Judged by what
-the API server says of the pods, and by what is left on the node. Exits 0 if all of it held.
+the API server says of the pods, and by what is left on the node. Tests that take two nodes (two.py; their names have "two" in
+them) come after the others, when a second node has joined: on this machine only. Exits 0 if all of it held.
 """
 import argparse
 import base64
@@ -23,160 +25,20 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import time
 
-from node import FOREVER, IMAGE, Failed, Program, Table, expect, http, nothing_is_left, run, until
+import two
+from kubectl import KUBECTL, LIMITED, PLUGIN, applied, asked_for, c, condition, get, is_ready, kubectl, limits, one_of, plugin, pods_of, ready_of
+from kubectl import rolled_out, single, workload
+from node import FOREVER, IMAGE, Failed, Here, Table, expect, http, nothing_is_left, until
+from place import Place
+from plane import ADDRESS, NODES, Plane, connect
 
-ADDRESS, SECURE = "192.168.88.1", 6443
-PLUGIN = "plugins.test/ulimit-adjuster"
 TABLE = Table("cluster")
 test = TABLE.test
-
-
-# ---- the cluster ---------------------------------------------------------------------------------
-
-
-class Plane:
-    """The control plane, as children of this program."""
-
-    USERS = {"admin": "system:masters", "system:node:node": "system:nodes", "system:kube-controller-manager": "",
-             "system:kube-scheduler": "", "system:kube-proxy": ""}
-
-    def __init__(self, node):
-        self.node, self.work = node, node.work / "plane"
-        self.work.mkdir()
-        # The node's address in its cluster; nothing is behind it.
-        run("ip", "link", "add", "uplink", "type", "bridge")
-        run("ip", "address", "add", f"{ADDRESS}/24", "dev", "uplink")
-        run("ip", "link", "set", "uplink", "up")
-        run("ip", "route", "add", "default", "via", "192.168.88.254", "dev", "uplink")
-        tokens = {user: hashlib.sha256(os.urandom(32)).hexdigest() for user in self.USERS}
-        (self.work / "tokens.csv").write_text("".join(f'{token},{user},{user},"{self.USERS[user]}"\n' for user, token in tokens.items()))
-        key = self.work / "accounts.key"
-        run("openssl", "genrsa", "-out", str(key), "2048")
-        self.config = {user: self.kubeconfig(user, token) for user, token in tokens.items()}
-        self.daemons = []
-        self.add("etcd", "--data-dir", "etcd", "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
-                 "--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "warn")
-        self.add("kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--cert-dir", "api", "--secure-port", str(SECURE),
-                 "--advertise-address", ADDRESS, "--token-auth-file", "tokens.csv", "--authorization-mode", "Node,RBAC",
-                 "--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://kubernetes.default.svc",
-                 "--service-account-key-file", str(key), "--service-account-signing-key-file", str(key),
-                 "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged")
-        self.add("kube-controller-manager", "--kubeconfig", self.config["system:kube-controller-manager"], "--leader-elect=false",
-                 "--use-service-account-credentials", "--service-account-private-key-file", str(key), "--root-ca-file", "api/apiserver.crt")
-        self.add("kube-scheduler", "--kubeconfig", self.config["system:kube-scheduler"], "--leader-elect=false")
-        # Pods of one bridge answer each other directly: without a masquerade a service's answer would miss its way back.
-        self.add("kube-proxy", "--kubeconfig", self.config["system:kube-proxy"], "--proxy-mode", "nftables", "--masquerade-all",
-                 "--hostname-override", "node", "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
-                 "--conntrack-tcp-timeout-close-wait", "0")
-
-    def add(self, name, *flags):
-        argv = [f"{self.node.programs}/{name}", *flags]
-        self.daemons.append(Program(name, argv, str(self.work / f"{name}.log"), cwd=str(self.work)))
-
-    def kubeconfig(self, user, token):
-        path = self.work / f"{user.replace(':', '.')}.json"
-        path.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{SECURE}", "insecure-skip-tls-verify": True}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {"token": token}}]}))
-        return str(path)
-
-    def start(self):
-        for daemon in self.daemons:
-            daemon.start()
-            if daemon.name == "kube-apiserver":
-                until(120, "the API server is ready", lambda: kubectl("get", "--raw", "/readyz") == "ok")
-        self.node.configure({"address": "0.0.0.0", "registerNode": True}, "--kubeconfig", self.config["system:node:node"],
-                            "--hostname-override", "node", "--node-ip", ADDRESS)
-        until(120, "the node is ready", lambda: condition(get("node", "node"), "Ready"))
-        until(60, "pods may have an account", lambda: get("serviceaccount", "default"))
-
-    def end(self):
-        for daemon in reversed(self.daemons):
-            daemon.stop()
-        run(f"{self.node.programs}/kube-proxy", "--cleanup", check=False)
-        run("ip", "link", "del", "uplink", check=False)
-
-
-def condition(thing, name):
-    return any(c["type"] == name and c["status"] == "True" for c in thing["status"].get("conditions", []))
-
-
-def kubectl(*args, text="", check=True, raw=False):
-    """What kubectl prints; with raw, how it ran."""
-    argv = line_of(*args)
-    if raw:
-        return subprocess.run(argv, input=text, capture_output=True, text=True)
-    return run(*argv, text=text, check=check)
-
-
-def line_of(*args):
-    return [f"{NODE.programs}/kubectl", "--kubeconfig", PLANE.config["admin"], "--cache-dir", str(PLANE.work / "cache"), *args]
-
-
-def get(kind, name="", *more):
-    return json.loads(kubectl("get", kind, *([name] if name else []), "-o", "json", *more))
-
-
-def pods_of(app):
-    return get("pods", "", "--all-namespaces", "-l", f"app={app}")["items"]
-
-
-def ready_of(app):
-    return [p for p in pods_of(app) if condition(p, "Ready") and "deletionTimestamp" not in p["metadata"]]
-
-
-def one_of(app):
-    return until(60, f"a pod of {app} is ready", lambda: ready_of(app))[0]["metadata"]["name"]
-
-
-def c(script, **more):
-    return {"name": "c", "image": IMAGE, "command": ["sh", "-c", script], **more}
-
-
-def workload(kind, name, *containers, annotations=None, **spec):
-    pod = {"terminationGracePeriodSeconds": 2, "enableServiceLinks": False, "containers": list(containers), **spec.pop("pod", {})}
-    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": {
-        "selector": {"matchLabels": {"app": name}}, **spec,
-        "template": {"metadata": {"labels": {"app": name}, "annotations": annotations or {}}, "spec": pod}}}
-
-
-def single(name, *containers, annotations=None, **spec):
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations or {}},
-            "spec": {"terminationGracePeriodSeconds": 2, "enableServiceLinks": False, "containers": list(containers), **spec}}
-
-
-@contextlib.contextmanager
-def applied(*things):
-    """These objects, while the block runs; afterwards they are seen to go, with their pods."""
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)})
-
-    def end():
-        kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", text=text)
-        for name in {t["metadata"]["name"] for t in things}:
-            until(90, f"the pods of {name} are gone", lambda n=name: not pods_of(n))
-
-    try:
-        kubectl("apply", "-f", "-", text=text)
-        yield
-    except Exception:
-        # What went wrong first is told; the next test still finds an empty node.
-        with contextlib.suppress(Failed):
-            end()
-        raise
-    end()
-
-
-def rolled_out(kind, name, *more):
-    kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={int(300 * NODE.patience)}s", *more)
-
-
-def is_ready(name):
-    kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={int(60 * NODE.patience)}s")
 
 
 # ---- what is expected ------------------------------------------------------------------------------
@@ -219,7 +81,7 @@ def exec_logs_cp_attach_and_debug_by_kubectl():
 def a_port_is_forwarded_by_kubectl():
     with applied(single("web", c("mkdir /tmp/www; echo here >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"))):
         is_ready("web")
-        with subprocess.Popen(line_of("port-forward", "pod/web", "18081:8080"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as forward:
+        with subprocess.Popen([*KUBECTL, "port-forward", "pod/web", "18081:8080"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as forward:
             try:
                 until(30, "the page, through the forwarded port", lambda: http("127.0.0.1", 18081) == "here\n")
             finally:
@@ -264,28 +126,6 @@ def a_job_runs_to_its_end_and_a_stateful_set_in_its_order():
             ready = next(c["lastTransitionTime"] for c in one["status"]["conditions"] if c["type"] == "Ready")
             made = following["metadata"]["creationTimestamp"]
             expect(f"{following['metadata']['name']} is made once the one before it is ready, at {ready}", lambda at, r=ready: at >= r, made)
-
-
-def plugin(version):
-    """A plugin as its users deploy it."""
-    mount = {"name": "nri", "mountPath": "/var/run/nri"}
-    return workload("DaemonSet", "plugin", {
-        "name": "c", "image": f"{PLUGIN}:{version}", "args": ["-idx", "20", "-name", "ulimits"], "volumeMounts": [mount],
-    }, pod={"volumes": [{"name": "nri", "hostPath": {"path": "/var/run/nri", "type": "Directory"}}], "priorityClassName": "system-node-critical"})
-
-
-LIMITED = {"ulimits.nri.containerd.io/container.c": "- type: nofile\n  hard: 345\n  soft: 234\n"}
-
-
-def limits(pod):
-    return kubectl("exec", pod, "--", "sh", "-c", "echo $(ulimit -Sn) $(ulimit -Hn)")
-
-
-def asked_for(name):
-    """A pod that wants to be adjusted: the limits it got."""
-    with applied(single(name, c(FOREVER), annotations=LIMITED)):
-        is_ready(name)
-        return limits(name)
 
 
 @test()
@@ -405,7 +245,11 @@ def many_pods_are_rolled_over_and_go():
 
 @test(last=True)
 def nothing_is_left_when_all_is_deleted():
-    nothing_is_left(NODE)
+    for node in NODES:
+        nothing_is_left(node)
+
+
+TABLE.tests += two.TABLE.tests
 
 
 # ---- the storm -------------------------------------------------------------------------------------
@@ -466,13 +310,21 @@ def storm(minutes, seed):
 
 def shell():
     """Kubectl and the rest for a person, or for the lines that standard input has."""
+    def talks_to(node):
+        return {name: f"unix://{node.socket}" for name in ("CONTAINER_RUNTIME_ENDPOINT", "IMAGE_SERVICE_ENDPOINT")}
     path = [os.environ["CAIRN_BIN_DIR"], NODE.programs, os.environ["PATH"]]
-    socket = f"unix://{NODE.socket}"
-    print(f"cluster: one node, {NODE.runtime.name}; kubectl, crictl and cairn talk to it; plugins connect to /var/run/nri/nri.sock\n"
-          "cluster: an image from elsewhere: cairn image import FILE; with the end of this shell all of it ends", flush=True)
+    print(f"cluster: one node, {NODE.runtime.name}; kubectl, crictl and cairn talk to it; plugins connect to /var/run/nri/nri.sock")
+    for node in NODES[1:]:
+        # Its name is a program that runs another there.
+        there = node.work / "bin" / node.name
+        there.parent.mkdir()
+        there.write_text(f"#!/bin/sh\nexec {shlex.join(node.enter)} env {shlex.join(f'{k}={v}' for k, v in talks_to(node).items())} \"$@\"\n")
+        there.chmod(0o755)
+        path.insert(0, str(there.parent))
+        print(f"cluster: and another, {node.name}; to do things on it: {node.name} crictl pods, {node.name} sh")
+    print("cluster: an image from elsewhere: cairn image import FILE; with the end of this shell all of it ends", flush=True)
     return subprocess.call([os.environ.get("SHELL") or "sh"], cwd=os.environ.get("CALLER_DIR"), env={
-        **os.environ, "PATH": ":".join(path), "KUBECONFIG": PLANE.config["admin"], "KUBECACHEDIR": str(PLANE.work / "cache"),
-        "CONTAINER_RUNTIME_ENDPOINT": socket, "IMAGE_SERVICE_ENDPOINT": socket})
+        **os.environ, **talks_to(NODE), "PATH": ":".join(path), "KUBECONFIG": PLANE.config["admin"], "KUBECACHEDIR": str(PLANE.work / "cache")})
 
 
 def minutes(text):
@@ -482,42 +334,82 @@ def minutes(text):
     return value
 
 
-NODE = PLANE = None
+NODE = PLANE = PLACE = None
+
+
+def join_a_second(runtime):
+    """Makes another node, in the place that was made for it."""
+    address = "192.168.88.2"
+    connect(PLACE, PLACE.pid, address)
+    node = Here(NODE.work / PLACE.name, runtime, gets_subnet=True, name=PLACE.name, place=PLACE, address=address)
+    NODES.append(node)
+    node.start()
+    node.crictl("pull", IMAGE)
+    PLANE.join(node, address)
+
+
+def why_left_out(entry, nodes):
+    need = entry.marks.get("needs")
+    if need and not os.environ.get(need):
+        return f"it needs {need}"
+    if entry.marks.get("nodes", 1) > nodes:
+        return "there is no second node" if PLACE else "it needs a second node, which can be made beside one in namespaces only"
+    return None
+
+
+def hold(runtime):
+    """The tests that are wanted: those of two nodes after those of one."""
+    nodes = 1
+    for entry in sorted(TABLE.wanted, key=lambda t: (t.marks.get("last", False), t.marks.get("nodes", 1))):
+        if entry.marks.get("nodes") == 2 and PLACE and len(NODES) == 1:
+            nodes += TABLE.one(TABLE.made("a second node joins", lambda: join_a_second(runtime)))
+        why = why_left_out(entry, nodes)
+        if why:
+            print(f"left out {entry.name}: {why}")
+        else:
+            TABLE.one(entry)
 
 
 def all_daemons():
-    return [NODE.runtime, NODE.kubelet, *(PLANE.daemons if PLANE else [])]
+    return [daemon for node in NODES for daemon in (node.runtime, node.kubelet)] + (PLANE.daemons if PLANE else [])
 
 
 def main():
-    global NODE, PLANE
+    global NODE, PLANE, PLACE
     args = TABLE.arguments(__doc__, ("--runtime", {"choices": ["cairn", "containerd"], "default": "cairn"}), ("--shell", {"action": "store_true"}),
+                           ("--nodes", {"type": int, "choices": [1, 2], "default": 1}),
                            ("--storm", {"type": minutes, "metavar": "MINUTES"}), ("--seed", {"type": int, "default": 1}))
     if args.node and (args.shell or args.runtime != "cairn"):
         TABLE.refuse("--shell and --runtime are for --here")
-    NODE = TABLE.node(args, runtime=args.runtime)
+    if args.nodes != 1 and not args.shell:
+        TABLE.refuse("--nodes is for --shell: tests say themselves how many they need")
+    NODE = TABLE.node(args, runtime=args.runtime, gets_subnet=True)
+    NODES.append(NODE)
     try:
+        if args.here:
+            PLACE = Place("node2")
         NODE.start()
         PLANE = Plane(NODE)
         PLANE.start()
         if args.shell:
+            if args.nodes == 2:
+                join_a_second(args.runtime)
             return shell()
         NODE.crictl("pull", IMAGE)
         if args.storm:
             TABLE.wanted = [t for t in TABLE.tests if t.marks.get("last")]
             TABLE.one(TABLE.made("pods outlive a storm", lambda: storm(args.storm, args.seed)))
-        for entry in sorted(TABLE.wanted, key=lambda t: t.marks.get("last", False)):
-            need = entry.marks.get("needs")
-            if need and not os.environ.get(need):
-                print(f"left out {entry.name}: it needs {need}")
-            else:
-                TABLE.one(entry)
+        hold(args.runtime)
     except Failed as error:
         TABLE.broken("the cluster", error, all_daemons())
     finally:
+        for node in NODES[1:]:
+            node.end()
         if PLANE:
             PLANE.end()
         NODE.end()
+        if PLACE:
+            PLACE.end()
     return TABLE.end(args, all_daemons())
 
 

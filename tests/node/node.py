@@ -11,12 +11,13 @@ import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
 import typing
 import urllib.request
+
+from place import child_of, inside, make_cgroups, outside
 
 IMAGE = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
 PORT, READ_ONLY, HEALTH = 10350, 10355, 10348
@@ -73,7 +74,7 @@ class Unit:
     """A daemon of systemd."""
 
     def __init__(self, name):
-        self.name = name
+        self.name = self.title = name
 
     def start(self):
         run("systemctl", "start", self.name)
@@ -95,29 +96,40 @@ class Unit:
 
 
 class Program:
-    """A daemon that is our child."""
+    """A daemon that is our child, or that of the program by which it entered another place."""
 
-    def __init__(self, name, argv, log, cwd=None):
+    def __init__(self, name, argv, log, cwd=None, place=None):
         self.name, self.argv, self.path, self.cwd, self.child = name, argv, log, cwd, None
+        self.enter, self.title = (place.enter, f"{name}-{place.name}") if place else ([], name)
 
     def start(self):
         with open(self.path, "ab") as log:
-            self.child = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cwd)
+            self.child = subprocess.Popen([*self.enter, *self.argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cwd)
 
     def stop(self):
         if self.child and self.child.poll() is None:
-            self.child.terminate()
+            self.signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(20)
-            self.child.kill()
-            self.child.wait()
+                return
+            self.crash()
+
+    def signal(self, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid() or self.child.pid, number)
 
     def pid(self):
-        return self.child.pid if self.child else 0
+        if not self.child:
+            return 0
+        return child_of(self.child.pid) if self.enter else self.child.pid
+
+    def crash(self):
+        """Ends it by force."""
+        self.signal(signal.SIGKILL)
+        self.child.wait()
 
     def kill(self):
-        self.child.kill()
-        self.child.wait()
+        self.crash()
         self.start()
 
     def log(self):
@@ -129,8 +141,13 @@ class Node:
     # How many times longer than elsewhere things may take: others work on this machine, and a node is emulated.
     patience = 2
 
-    def __init__(self, work, on_node):
-        self.work, self.on_node = pathlib.Path(work), on_node
+    # Whether its pods have no network until its cluster has given it their subnet.
+    gets_subnet = False
+
+    def __init__(self, work, on_node, name="node", place=None, address="127.0.0.1"):
+        """Its kubelet is asked at this address."""
+        self.work, self.on_node, self.name, self.address = pathlib.Path(work), on_node, name, address
+        self.place, self.enter = place, place.enter if place else []
         Node.patience = 4 if on_node else 2
         self.manifests = self.work / "manifests"
         self.shared = self.work / "shared"
@@ -145,8 +162,8 @@ class Node:
             "kind": "KubeletConfiguration",
             "staticPodPath": str(self.manifests),
             "containerRuntimeEndpoint": f"unix://{self.socket}",
-            "enableServer": True, "address": "127.0.0.1", "port": PORT, "readOnlyPort": READ_ONLY,
-            "healthzPort": HEALTH,
+            "enableServer": True, "address": self.address, "port": PORT, "readOnlyPort": READ_ONLY,
+            "healthzPort": HEALTH, "healthzBindAddress": self.address,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "fileCheckFrequency": "1s", "syncFrequency": "10s",
@@ -168,11 +185,14 @@ class Node:
         return path
 
     def start(self):
-        self.runtime.start()
+        self.serve()
         # A kubelet ends where nobody listens.
-        until(60, f"{self.runtime.name} serves", lambda: self.crictl("version"))
         self.kubelet.start()
         self.healthy()
+
+    def serve(self):
+        self.runtime.start()
+        until(60, f"{self.runtime.name} serves", lambda: self.crictl("version"))
 
     def healthy(self):
         until(90, "the kubelet is healthy", lambda: self.get(HEALTH, "/healthz") == "ok" and self.pods() is not None)
@@ -186,21 +206,25 @@ class Node:
         self.healthy()
 
     def get(self, port, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{self.address}:{port}{path}", timeout=20) as answer:
             return answer.read().decode(errors="replace")
 
     def pods(self):
         return json.loads(self.get(READ_ONLY, "/pods"))["items"] or []
 
+    def run(self, *argv, **more):
+        """What a program prints that is run on the node."""
+        return run(*self.enter, *argv, **more)
+
     def crictl(self, *args):
-        return run(self.crictl_program, "--config", "/dev/null", "-t", "60s", "-r", f"unix://{self.socket}",
+        return self.run(self.crictl_program, "--config", "/dev/null", "-t", "60s", "-r", f"unix://{self.socket}",
                    "-i", f"unix://{self.socket}", *args)
 
     def secure(self, method, path):
         """The kubelet's own port; its certificate is one it made itself."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        request = urllib.request.Request(f"https://127.0.0.1:{PORT}{path}", method=method)
+        request = urllib.request.Request(f"https://{self.address}:{PORT}{path}", method=method)
         with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             return answer.read().decode(errors="replace")
 
@@ -257,19 +281,17 @@ state = "{work}/state"
   plugin_path = "{work}/plugins"
   plugin_config_path = "{work}/plugin-conf"
 """
-# What cairn's own bridge does, for a runtime that has none.
-BRIDGE = {"cniVersion": "1.0.0", "name": "pods", "plugins": [
-    {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": True, "hairpinMode": True,
-     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-    {"type": "portmap", "capabilities": {"portMappings": True}}]}
 
 
 class Here(Node):
-    """Namespaces of our own on this machine; see outside(). The runtime is cairn, or containerd to compare it with."""
+    """A node on this machine: where the tests are, see outside(), or in a place of its own. The runtime is cairn, or containerd to
+    compare it with."""
 
-    def __init__(self, work, runtime="cairn"):
-        super().__init__(work, False)
-        name = self.work.name
+    def __init__(self, work, runtime="cairn", gets_subnet=False, **more):
+        super().__init__(work, False, **more)
+        work, self.gets_subnet = str(work), gets_subnet
+        # The first node's work is in the directory that the run has, and every other's in a directory of that.
+        name = self.cgroup = f"{self.work.parent.name}.{self.name}" if self.place else self.work.name
         bins, peers = os.environ["CAIRN_BIN_DIR"], os.environ["CAIRN_PEERS"] + "/bin"
         self.programs = peers
         self.crictl_program = f"{peers}/crictl"
@@ -281,29 +303,53 @@ class Here(Node):
             (self.work / "certs" / host).mkdir()
             (self.work / "certs" / host / "hosts.toml").write_text(
                 f'server = "https://{host}"\n[host."http://127.0.0.1:5000"]\ncapabilities = ["pull", "resolve"]\n')
-        (self.work / "cairn.toml").write_text(f'version = 1\n[cgroup]\nparent = "/{name}"\n')
+        self.set_network('bridge = ""' if gets_subnet else "")
         (self.work / "registry.yml").write_text(
             "version: 0.1\nlog: {level: warn}\nhttp: {addr: 127.0.0.1:5000}\n"
             f"storage: {{filesystem: {{rootdirectory: {os.environ['REGISTRY']}}}, "
             "maintenance: {uploadpurging: {enabled: false}, readonly: {enabled: true}}}\n")
-        self.registry = Program("registry", ["docker-registry", "serve", work + "/registry.yml"], work + "/registry.log")
+        self.registry = self.program("registry", "docker-registry", "serve", work + "/registry.yml")
         # Its NRI socket is where every node has it.
-        self.runtime = Program("cairn", [
-            f"{bins}/cairn", "serve", "--config", f"{work}/cairn.toml", "--root", f"{work}/root", "--state", f"{work}/state",
+        self.runtime = self.program(
+            "cairn", f"{bins}/cairn", "serve", "--config", f"{work}/cairn.toml", "--root", f"{work}/root", "--state", f"{work}/state",
             "--listen", f"unix://{self.socket}", "--nri-plugin-dir", f"{work}/plugins",
             "--nri-plugin-config-dir", f"{work}/plugin-conf", "--cni-conf-dir", f"{work}/cni", "--cni-cache-dir", f"{work}/cni-cache",
-            "--registry-config-dir", f"{work}/certs"], work + "/cairn.log")
+            "--registry-config-dir", f"{work}/certs")
         if runtime == "containerd":
-            (self.work / "cni" / "10-pods.conflist").write_text(json.dumps(BRIDGE))
+            if not gets_subnet:
+                self.set_bridge("10.88.0.0/16", True)
             (self.work / "containerd.toml").write_text(CONTAINERD.format(work=work, peers=peers, socket=self.socket))
             # Its shim and runc are beside it.
             os.environ["PATH"] = f"{peers}:{os.environ['PATH']}"
-            self.runtime = Program("containerd", [f"{peers}/containerd", "--config", f"{work}/containerd.toml"], work + "/containerd.log")
+            self.runtime = self.program("containerd", f"{peers}/containerd", "--config", f"{work}/containerd.toml")
         make_cgroups(name)
         self.own = {"failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{name}", "enforceNodeAllocatable": ["none"]}
         config = self.config(self.own)
         self.plain = [f"{peers}/kubelet", "--config", str(config), "--root-dir", f"{work}/kubelet", "--cert-dir", f"{work}/cert", "--v=2"]
-        self.kubelet = Program("kubelet", self.plain, work + "/kubelet.log")
+        self.kubelet = self.program("kubelet", *self.plain)
+
+    def program(self, name, *argv):
+        return Program(name, argv, f"{self.work}/{name}.log", place=self.place)
+
+    def set_network(self, lines):
+        (self.work / "cairn.toml").write_text(f'version = 1\n[cgroup]\nparent = "/{self.cgroup}"\n[network]\n{lines}\n')
+
+    def set_bridge(self, subnet, masquerade):
+        """What cairn's own bridge does, for a runtime that has none."""
+        (self.work / "cni" / "10-pods.conflist").write_text(json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+            {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": masquerade, "hairpinMode": True,
+             "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+            {"type": "portmap", "capabilities": {"portMappings": True}}]}))
+
+    def take_subnet(self, subnet):
+        """Gives its pods a network of these addresses, under which their packets leave the node."""
+        self.subnet = subnet
+        if self.runtime.name != "cairn":
+            self.set_bridge(subnet, False)
+            return
+        self.set_network(f'subnet = "{subnet}"\nmasquerade = false')
+        self.runtime.stop()
+        self.serve()
 
     def flags(self, flags):
         self.kubelet.argv = self.plain + list(flags)
@@ -317,99 +363,6 @@ class Here(Node):
             daemon.stop()
 
 
-def make_cgroups(name):
-    """Cgroups of our own, on a machine that others use."""
-    top = pathlib.Path("/sys/fs/cgroup")
-    if (top / "cgroup.controllers").exists():
-        wanted = [c for c in (top / "cgroup.controllers").read_text().split() if c in ("cpu", "cpuset", "memory", "pids", "io", "hugetlb")]
-        (top / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in wanted))
-        (top / name).mkdir()
-        return
-    for group in top.iterdir():
-        if (group / "cgroup.procs").exists() and not (group / name).exists():
-            (group / name).mkdir()
-            for file in ("cpuset.cpus", "cpuset.mems"):
-                if (group / file).exists():
-                    (group / name / file).write_text((group / file).read_text())
-
-
-# What a kubelet and containerd make for themselves, whatever directories they are given.
-OWN = {"/var/lib": {"kubelet", "cni"}, "/var/log": {"containers"}, "/usr/libexec": {"kubernetes"}, "/opt": {"containerd"}}
-
-
-def outside(name):
-    """Runs this program again, in namespaces whose process 1 ends all that is left inside; ends with its exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
-    tuned = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
-    before = {key: read(pathlib.Path("/proc/sys") / key) for key in tuned}
-    work = tempfile.mkdtemp(prefix=f"cairn-{name}-", dir="/tmp")
-    child = None
-    try:
-        os.chmod(work, 0o755)
-        # It ends with us, and process 1 with it, however we end.
-        child = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation",
-                                  "private", "--mount-proc", "--", sys.executable, *sys.argv], env={**os.environ, "CAIRN_NODE_INSIDE": work})
-        code = child.wait()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        if child:
-            child.kill()
-            child.wait()
-        # The kubelet tunes the kernel, which is not ours alone.
-        for key, value in before.items():
-            with contextlib.suppress(OSError):
-                (pathlib.Path("/proc/sys") / key).write_text(value)
-        clean(work)
-    sys.exit(code)
-
-
-def clean(work):
-    """Removes what a run had on this machine, once its last process is gone; says what stays."""
-    end = time.monotonic() + 30
-    while True:
-        shutil.rmtree(work, ignore_errors=True)
-        left = subprocess.run(["find", "/sys/fs/cgroup", work, "-maxdepth", "2", "-name", pathlib.Path(work).name],
-                              capture_output=True, text=True).stdout.split()
-        if not left:
-            return
-        if time.monotonic() > end:
-            print("node: cannot be removed:", *left, file=sys.stderr)
-            return
-        for group in left:
-            subprocess.run(["find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"], capture_output=True)
-        time.sleep(0.1)
-
-
-def inside():
-    """What a node has, in the namespaces that outside() made; nothing of it leaves them."""
-    run("ip", "link", "set", "lo", "up")
-    run("mount", "-t", "tmpfs", "tmpfs", "/run")
-    os.makedirs("/run/lock")
-    for place, own in OWN.items():
-        hide(place, own)
-    # As systemd has it: plugins and volumes ask for mounts that propagate.
-    run("mount", "--make-rshared", "/")
-
-
-def hide(place, names):
-    """Puts a directory of our own over one of the machine's, with the same entries but for these."""
-    over = pathlib.Path("/run/over")
-    over.mkdir(exist_ok=True)
-    run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(over))
-    for entry in os.scandir(place):
-        there = over / entry.name
-        if entry.name in names:
-            continue
-        if entry.is_symlink():
-            there.symlink_to(os.readlink(entry.path))
-            continue
-        there.mkdir() if entry.is_dir() else there.touch()
-        run("mount", "--rbind", entry.path, str(there))
-    run("mount", "--move", str(over), place)
-
-
 def http(address, port, path="/"):
     return urllib.request.urlopen(f"http://{address}:{port}{path}", timeout=5).read().decode()
 
@@ -421,8 +374,9 @@ def nothing_is_left(node):
     if node.runtime.name == "cairn":
         left = [p for d in ("pods", "ns", "containers", "pause") for p in (node.state / d).glob("*")]
         expect("directories of pods in the state directory", [], left)
+    until(60, "no link of a pod is left", lambda: all(": uplink@" in link for link in node.run("ip", "-o", "link", "show", "type", "veth").splitlines()))
     until(60, "no cgroup of a pod is left", lambda: not run("find", "/sys/fs/cgroup", "-type", "d", "-name", "*pod????????[-_]????[-_]*", "-path",
-                                                         "*kubepods*" if node.on_node else f"*{node.work.name}*"))
+                                                         "*kubepods*" if node.on_node else f"*/{node.cgroup}/*"))
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -489,6 +443,7 @@ class Table:
             list(pool.map(self.one, tests))
 
     def one(self, test):
+        """Whether it held."""
         began = time.monotonic()
         try:
             test.function()
@@ -503,11 +458,12 @@ class Table:
                 self.failed += 1
             else:
                 self.held += 1
+        return not why
 
     def broken(self, what, error, daemons):
         print(f"FAILED   {what} does not come up: {error}")
         for daemon in daemons:
-            print(f"---- {daemon.name}\n{daemon.log()[-1500:]}")
+            print(f"---- {daemon.title}\n{daemon.log()[-1500:]}")
         self.failed += 1
 
     def end(self, args, daemons):
@@ -515,6 +471,6 @@ class Table:
         if args.results:
             os.makedirs(args.results, exist_ok=True)
             for daemon in daemons:
-                (pathlib.Path(args.results) / f"{daemon.name}.log").write_text(daemon.log())
+                (pathlib.Path(args.results) / f"{daemon.title}.log").write_text(daemon.log())
         print(f"{self.name}: {self.held} held, {self.failed} failed")
         return 1 if self.failed or not self.held else 0

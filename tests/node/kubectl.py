@@ -1,0 +1,115 @@
+"""A cluster, asked as its users do: by kubectl; and the objects that tests give it."""
+import contextlib
+import json
+import subprocess
+
+from node import IMAGE, FOREVER, Failed, Node, run, until
+
+PLUGIN = "plugins.test/ulimit-adjuster"
+# The program, and who asks where: see ask_with().
+KUBECTL = []
+
+
+def ask_with(*argv):
+    KUBECTL[:] = argv
+
+
+def condition(thing, name):
+    return any(c["type"] == name and c["status"] == "True" for c in thing["status"].get("conditions", []))
+
+
+def kubectl(*args, text="", check=True, raw=False):
+    """What kubectl prints; with raw, how it ran."""
+    argv = [*KUBECTL, *args]
+    if raw:
+        return subprocess.run(argv, input=text, capture_output=True, text=True)
+    return run(*argv, text=text, check=check)
+
+
+def get(kind, name="", *more):
+    return json.loads(kubectl("get", kind, *([name] if name else []), "-o", "json", *more))
+
+
+def pods_of(app):
+    return get("pods", "", "--all-namespaces", "-l", f"app={app}")["items"]
+
+
+def ready_of(app):
+    return [p for p in pods_of(app) if condition(p, "Ready") and "deletionTimestamp" not in p["metadata"]]
+
+
+def one_of(app):
+    return until(60, f"a pod of {app} is ready", lambda: ready_of(app))[0]["metadata"]["name"]
+
+
+# ---- objects -----------------------------------------------------------------------------------
+
+
+def c(script, **more):
+    return {"name": "c", "image": IMAGE, "command": ["sh", "-c", script], **more}
+
+
+def workload(kind, name, *containers, annotations=None, **spec):
+    pod = {"terminationGracePeriodSeconds": 2, "enableServiceLinks": False, "containers": list(containers), **spec.pop("pod", {})}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": {
+        "selector": {"matchLabels": {"app": name}}, **spec,
+        "template": {"metadata": {"labels": {"app": name}, "annotations": annotations or {}}, "spec": pod}}}
+
+
+def single(name, *containers, annotations=None, **spec):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations or {}},
+            "spec": {"terminationGracePeriodSeconds": 2, "enableServiceLinks": False, "containers": list(containers), **spec}}
+
+
+def plugin(version):
+    """A plugin as its users deploy it."""
+    mount = {"name": "nri", "mountPath": "/var/run/nri"}
+    return workload("DaemonSet", "plugin", {
+        "name": "c", "image": f"{PLUGIN}:{version}", "args": ["-idx", "20", "-name", "ulimits"], "volumeMounts": [mount],
+    }, pod={"volumes": [{"name": "nri", "hostPath": {"path": "/var/run/nri", "type": "Directory"}}], "priorityClassName": "system-node-critical"})
+
+
+LIMITED = {"ulimits.nri.containerd.io/container.c": "- type: nofile\n  hard: 345\n  soft: 234\n"}
+
+
+# ---- what becomes of them ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def applied(*things):
+    """These objects, while the block runs; afterwards they are seen to go, with their pods."""
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)})
+
+    def end():
+        kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", text=text)
+        for name in {t["metadata"]["name"] for t in things}:
+            until(90, f"the pods of {name} are gone", lambda n=name: not pods_of(n))
+
+    try:
+        kubectl("apply", "-f", "-", text=text)
+        yield
+    except Exception:
+        # What went wrong first is told; the next test still finds an empty node.
+        with contextlib.suppress(Failed):
+            end()
+        raise
+    end()
+
+
+def rolled_out(kind, name, *more):
+    kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={int(300 * Node.patience)}s", *more)
+
+
+def is_ready(name):
+    kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={int(60 * Node.patience)}s")
+
+
+def limits(pod):
+    return kubectl("exec", pod, "--", "sh", "-c", "echo $(ulimit -Sn) $(ulimit -Hn)")
+
+
+def asked_for(name, **spec):
+    """A pod that wants to be adjusted: the limits it got."""
+    with applied(single(name, c(FOREVER), annotations=LIMITED, **spec)):
+        is_ready(name)
+        return limits(name)
