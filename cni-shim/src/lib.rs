@@ -1,7 +1,6 @@
 //! The network of a pod sandbox.
 //!
 //! Knows sandboxes by an id and a network namespace, and nothing of CRI or NRI.
-#![warn(unreachable_pub)]
 
 mod addr;
 mod attachments;

@@ -111,8 +111,13 @@
 //! plugin has each object in its list or gets its Run/Create event; never both, never neither.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Errors of the wire are in the plugin side's face, which is a feature.
-#![cfg_attr(feature = "stub", warn(unreachable_pub))]
+#![cfg_attr(
+    not(feature = "stub"),
+    allow(
+        unreachable_pub,
+        reason = "errors of the wire are in the plugin side's face, which is a feature"
+    )
+)]
 #![allow(
     clippy::result_large_err,
     reason = "an error is made once per failed operation, and its fields are for the caller"

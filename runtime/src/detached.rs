@@ -20,10 +20,10 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 /// cgroup code shall find no hierarchies to move processes through.
 const KERNEL: [(&str, bool); 3] = [("/proc", false), ("/sys", false), ("/dev", true)];
 /// An empty directory in it.
-pub const FREE: &str = "/mnt";
+pub(crate) const FREE: &str = "/mnt";
 
 /// The bare namespace: made when it is first asked for, held by its descriptor alone.
-pub fn bare() -> io::Result<BorrowedFd<'static>> {
+pub(crate) fn bare() -> io::Result<BorrowedFd<'static>> {
     static BARE: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(made) = BARE.get() {
         return Ok(made.as_fd());
@@ -35,7 +35,9 @@ pub fn bare() -> io::Result<BorrowedFd<'static>> {
 /// Runs `work` on a thread of its own, in a copy of the bare namespace and with a working directory of its own. What it
 /// mounts is seen by nobody else and is gone with the thread; a detached tree that it returns stays. What it needs of the
 /// host's file systems it must have taken hold of before.
-pub fn in_bare_namespace<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(crate) fn in_bare_namespace<T: Send>(
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
     let bare = bare()?;
     on_a_thread(|| {
         unshare(UnshareFlags::FS)?;
@@ -86,7 +88,7 @@ fn make_bare() -> io::Result<OwnedFd> {
 
 /// A detached copy of the mount at `path`, to be attached upon others; with its owners shifted as in the user namespace
 /// `userns`, if one is given.
-pub fn copy(path: &Path, userns: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+pub(crate) fn copy(path: &Path, userns: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let tree = mount_tree::copy(path, false)?;
     let attributes = Attributes {
         set: userns.map_or(0, |_| libc::MOUNT_ATTR_IDMAP),
@@ -101,7 +103,7 @@ pub fn copy(path: &Path, userns: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> 
 
 /// Whether this kernel changes attributes of whole trees, without which no container can be made:
 /// Linux 5.12 and later do.
-pub fn probe() -> io::Result<()> {
+pub(crate) fn probe() -> io::Result<()> {
     let attributes = Attributes {
         set: libc::MOUNT_ATTR_RDONLY,
         recursive: true,

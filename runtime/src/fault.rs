@@ -58,7 +58,7 @@ mod armed {
     }
 
     /// What to do at this pass, if anything. Each armed fault fires once.
-    pub fn fires(name: &str) -> Option<Act> {
+    pub(super) fn fires(name: &str) -> Option<Act> {
         let faults =
             FAULTS.get_or_init(|| Mutex::new(parse(&env::var("CAIRN_FAULT").unwrap_or_default())));
         let mut faults = faults.lock();

@@ -9,7 +9,6 @@
 //! Dropping a [`Daemon`] ends the yard's pid 1, and with it every process, mount and network
 //! device that was made inside; the cgroups and the directory are removed after that. The harness
 //! knows the daemon only by its command line, its sockets and the kernel's view of what it made.
-#![warn(unreachable_pub)]
 
 pub mod bench;
 pub mod bins;

@@ -19,7 +19,7 @@ const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
 
 /// Runs `body` isolated. `name` is the test's own name, by which the child finds it again. Needs root; without it
 /// the test says so and does nothing.
-pub fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(PathBuf) -> F) {
+pub(crate) fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(PathBuf) -> F) {
     if let Some(dir) = std::env::var_os(INSIDE).map(PathBuf::from) {
         shell("ip link set lo up");
         // Named namespaces and lock files of the tools go here, and away with the mount namespace.
@@ -64,13 +64,13 @@ fn is_root() -> bool {
 }
 
 /// Runs a command that must succeed, and returns what it wrote.
-pub fn shell(command: &str) -> String {
+pub(crate) fn shell(command: &str) -> String {
     let (ok, text) = try_shell(command);
     assert!(ok, "{command}: {text}");
     text
 }
 
-pub fn try_shell(command: &str) -> (bool, String) {
+pub(crate) fn try_shell(command: &str) -> (bool, String) {
     let output = Command::new("sh")
         .args(["-c", command])
         .output()
@@ -82,12 +82,12 @@ pub fn try_shell(command: &str) -> (bool, String) {
     )
 }
 
-pub fn ping(ip: IpAddr) -> bool {
+pub(crate) fn ping(ip: IpAddr) -> bool {
     try_shell(&format!("busybox ping -c 1 -W 2 {ip}")).0
 }
 
 /// Waits until `condition` holds, for at most five seconds.
-pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..500 {
         if condition() {
             return;
@@ -98,7 +98,7 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The same for what is asked asynchronously, for at most fifteen.
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     for _ in 0..300 {
         if condition().await {
             return;
@@ -108,7 +108,7 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     panic!("never: {what}");
 }
 
-pub fn helper() -> HelperCommand {
+pub(crate) fn helper() -> HelperCommand {
     let this = std::env::current_exe().expect("the test program");
     let target = this
         .parent()
@@ -120,7 +120,7 @@ pub fn helper() -> HelperCommand {
     }
 }
 
-pub fn config(dir: &Path, subnets: &[&str]) -> Config {
+pub(crate) fn config(dir: &Path, subnets: &[&str]) -> Config {
     let subnets = subnets
         .iter()
         .map(|subnet| subnet.parse().expect("a subnet"))
@@ -149,13 +149,13 @@ pub fn config(dir: &Path, subnets: &[&str]) -> Config {
 }
 
 /// Puts a list where the network looks for one.
-pub fn write_list(config: &Config, list: &Value) {
+pub(crate) fn write_list(config: &Config, list: &Value) {
     fs::create_dir_all(&config.conf_dir).expect("makes");
     fs::write(config.conf_dir.join("10-test.conflist"), list.to_string()).expect("writes");
 }
 
 /// A plugin that is a shell script.
-pub fn script(config: &Config, name: &str, body: &str) {
+pub(crate) fn script(config: &Config, name: &str, body: &str) {
     fs::create_dir_all(&config.bin_dirs[0]).expect("makes");
     let path = config.bin_dirs[0].join(name);
     let new = path.with_extension("new");
@@ -166,7 +166,7 @@ pub fn script(config: &Config, name: &str, body: &str) {
 }
 
 /// A sandbox's namespaces, and the request to attach it.
-pub fn sandbox(dir: &Path, id: &str) -> (Pinned, Attach) {
+pub(crate) fn sandbox(dir: &Path, id: &str) -> (Pinned, Attach) {
     let spec = PinSpec {
         net: true,
         ipc: true,
@@ -186,12 +186,12 @@ pub fn sandbox(dir: &Path, id: &str) -> (Pinned, Attach) {
     (pinned, attach)
 }
 
-pub fn pin_dir(dir: &Path, id: &str) -> PathBuf {
+pub(crate) fn pin_dir(dir: &Path, id: &str) -> PathBuf {
     dir.join("netns").join(id)
 }
 
 /// Runs a command in a pod's network namespace.
-pub fn in_pod(pinned: &Pinned, command: &str) -> String {
+pub(crate) fn in_pod(pinned: &Pinned, command: &str) -> String {
     let netns = pinned
         .net
         .as_ref()
@@ -202,7 +202,7 @@ pub fn in_pod(pinned: &Pinned, command: &str) -> String {
 }
 
 /// Answers one connection to `port` in a pod: reads until the end, writes back what was read and the peer's address.
-pub fn echo_in_pod(pinned: &Pinned, address: &str) -> std::thread::JoinHandle<()> {
+pub(crate) fn echo_in_pod(pinned: &Pinned, address: &str) -> std::thread::JoinHandle<()> {
     let netns = pinned.net.clone().expect("a network namespace");
     let listener = in_netns(&netns, || TcpListener::bind(address))
         .expect("enters")
@@ -216,7 +216,7 @@ pub fn echo_in_pod(pinned: &Pinned, address: &str) -> std::thread::JoinHandle<()
 }
 
 /// Says `text` to an echo and returns its answer.
-pub fn say(address: &str, text: &str) -> std::io::Result<String> {
+pub(crate) fn say(address: &str, text: &str) -> std::io::Result<String> {
     let address = address.parse().expect("an address with a port");
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
     stream.set_read_timeout(Some(Duration::from_secs(3)))?;
@@ -229,7 +229,7 @@ pub fn say(address: &str, text: &str) -> std::io::Result<String> {
 
 /// The programs of github.com/containernetworking/plugins, and cnitool: at `$CNI_SHIM_PLUGINS`, else built beside the tests by
 /// `tests/build-plugins.sh` (once; needs Go). `None`, said aloud, when they cannot be had.
-pub fn real_plugins() -> Option<PathBuf> {
+pub(crate) fn real_plugins() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("CNI_SHIM_PLUGINS") {
         return Some(dir.into());
     }
@@ -255,7 +255,7 @@ pub fn real_plugins() -> Option<PathBuf> {
 }
 
 /// A TCP port of the node that leads into a pod.
-pub fn port(host_port: u16, container_port: u16, host_ip: Option<&str>) -> PortMapping {
+pub(crate) fn port(host_port: u16, container_port: u16, host_ip: Option<&str>) -> PortMapping {
     let host_ip = host_ip.map(|ip| ip.parse().expect("an address"));
     PortMapping {
         host_port,
@@ -266,6 +266,6 @@ pub fn port(host_port: u16, container_port: u16, host_ip: Option<&str>) -> PortM
 }
 
 /// How many files there are in a directory.
-pub fn files(dir: &Path) -> usize {
+pub(crate) fn files(dir: &Path) -> usize {
     fs::read_dir(dir).map_or(0, Iterator::count)
 }

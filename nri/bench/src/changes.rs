@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 /// One field or key that has an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub(crate) struct Change {
     /// Such as `Env DEMO`.
     pub what: String,
     /// `None`: it was not there.
@@ -23,7 +23,7 @@ pub struct Change {
 }
 
 /// Every change, in order of the fields. `adjust` is what the plugins made of `container`, both as JSON.
-pub fn changes(owners: &ContainerOwners, container: &Value, adjust: &Value) -> Vec<Change> {
+pub(crate) fn changes(owners: &ContainerOwners, container: &Value, adjust: &Value) -> Vec<Change> {
     let mut all = Vec::new();
     for field in FieldMask::ALL.iter() {
         let name = field.as_str_name();

@@ -27,7 +27,7 @@ use crate::tap::Tap;
 static LAUNCHING: Mutex<()> = Mutex::new(());
 
 /// Between SIGTERM and SIGKILL, and from the end of a connection to that of a launched plugin.
-pub const GRACE: Duration = Duration::from_secs(2);
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// Stands for the socket in the arguments of a plugin that connects.
 const SOCKET: &str = "{socket}";
 /// Bytes of its output that a report shows.
@@ -35,7 +35,7 @@ const TAIL: usize = 2048;
 
 /// How plugins come to be.
 #[derive(Debug, Clone)]
-pub enum How {
+pub(crate) enum How {
     /// As a runtime launches them: three variables and a connection that is there.
     Launched(Vec<OsString>),
     /// Started with the path of the socket in place of `{socket}`.
@@ -45,7 +45,7 @@ pub enum How {
 }
 
 /// How to start the plugin, and where what it prints goes.
-pub struct Program {
+pub(crate) struct Program {
     pub how: How,
     pub id: PluginId,
     pub socket: PathBuf,
@@ -54,7 +54,7 @@ pub struct Program {
 
 impl Program {
     /// Starts one; `None` where somebody else does.
-    pub fn start(&self, tap: &Tap) -> io::Result<Option<Instance>> {
+    pub(crate) fn start(&self, tap: &Tap) -> io::Result<Option<Instance>> {
         let mut options = OpenOptions::new();
         let output = options.create(true).append(true).open(&self.output)?;
         match &self.how {
@@ -79,7 +79,7 @@ impl Program {
         }
     }
 
-    pub fn is_launched(&self) -> bool {
+    pub(crate) fn is_launched(&self) -> bool {
         matches!(self.how, How::Launched(_))
     }
 
@@ -102,19 +102,19 @@ impl Program {
     }
 
     /// Bytes that it has printed so far.
-    pub fn printed(&self) -> usize {
+    pub(crate) fn printed(&self) -> usize {
         let file = fs::metadata(&self.output);
         file.map_or(0, |file| usize::try_from(file.len()).unwrap_or(0))
     }
 
     /// What it printed from this byte on.
-    pub fn printed_since(&self, from: usize) -> String {
+    pub(crate) fn printed_since(&self, from: usize) -> String {
         let text = fs::read(&self.output).unwrap_or_default();
         String::from_utf8_lossy(text.get(from..).unwrap_or_default()).into_owned()
     }
 
     /// The end of what it printed.
-    pub fn tail(&self) -> String {
+    pub(crate) fn tail(&self) -> String {
         let from = self.printed().saturating_sub(TAIL);
         self.printed_since(from).trim().to_owned()
     }
@@ -141,24 +141,24 @@ fn spawn(command: &mut Command, program: &Path) -> io::Result<Instance> {
 }
 
 /// One running plugin; killed when it is dropped.
-pub struct Instance {
+pub(crate) struct Instance {
     child: Child,
     pub pid: u32,
 }
 
 impl Instance {
     /// Its exit status, once it has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
     /// Waits for its end; false if it does not come.
-    pub async fn ends_within(&mut self, limit: Duration) -> bool {
+    pub(crate) async fn ends_within(&mut self, limit: Duration) -> bool {
         timeout(limit, self.child.wait()).await.is_ok()
     }
 
     /// SIGTERM, a grace, SIGKILL. False if it took the last.
-    pub async fn stop(mut self) -> bool {
+    pub(crate) async fn stop(mut self) -> bool {
         if self.ended().is_some() {
             return true;
         }
@@ -175,7 +175,7 @@ impl Instance {
 }
 
 /// Resident memory of a process in bytes, as `/proc` has it.
-pub fn resident(pid: u32) -> Option<u64> {
+pub(crate) fn resident(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
         .lines()

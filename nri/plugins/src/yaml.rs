@@ -3,14 +3,14 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 /// A number with a leading 0 is octal, as Go's parsers have it. An error is one line.
-pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut options = serde_saphyr::Options::default();
     options.legacy_octal_numbers = true;
     options.with_snippet = false;
     serde_saphyr::from_str_with_options(text, options).map_err(|e| e.to_string())
 }
 
-pub fn print(value: &impl Serialize) -> Result<String, String> {
+pub(crate) fn print(value: &impl Serialize) -> Result<String, String> {
     let mut options = serde_saphyr::SerializerOptions::default();
     // Long texts stay on their lines.
     options.folded_wrap_chars = usize::MAX;

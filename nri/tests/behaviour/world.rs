@@ -11,7 +11,7 @@ use nri::{
 use crate::common::{Place, container, pod, until_active};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
+pub(crate) enum Transport {
     StateChange,
     Dedicated,
     V1Beta1,
@@ -19,19 +19,19 @@ pub enum Transport {
 }
 
 /// An adaptation with its plugins, all active.
-pub struct World {
+pub(crate) struct World {
     pub nri: Adaptation,
     pub place: Place,
     pub stubs: Vec<Stub>,
 }
 
-pub type Settings = BTreeMap<nri::PluginId, PluginSettings>;
+pub(crate) type Settings = BTreeMap<nri::PluginId, PluginSettings>;
 
-pub async fn world(transport: Transport, plugins: Vec<(&str, Handlers)>) -> World {
+pub(crate) async fn world(transport: Transport, plugins: Vec<(&str, Handlers)>) -> World {
     world_with(transport, Settings::new(), plugins).await
 }
 
-pub async fn world_with(
+pub(crate) async fn world_with(
     transport: Transport,
     settings: Settings,
     plugins: Vec<(&str, Handlers)>,
@@ -55,7 +55,12 @@ pub async fn world_with(
     World { nri, place, stubs }
 }
 
-pub async fn connect(transport: Transport, place: &Place, id: &str, handlers: Handlers) -> Stub {
+pub(crate) async fn connect(
+    transport: Transport,
+    place: &Place,
+    id: &str,
+    handlers: Handlers,
+) -> Stub {
     let (index, name) = id.split_once('-').unwrap();
     let stub = Stub::builder(handlers)
         .index(index)
@@ -69,20 +74,20 @@ pub async fn connect(transport: Transport, place: &Place, id: &str, handlers: Ha
     stub.start().await.unwrap()
 }
 
-pub fn settings(id: &str, change: impl FnOnce(&mut PluginSettings)) -> Settings {
+pub(crate) fn settings(id: &str, change: impl FnOnce(&mut PluginSettings)) -> Settings {
     let mut settings = PluginSettings::default();
     change(&mut settings);
     Settings::from([(id.parse().unwrap(), settings)])
 }
 
-pub fn outcome<'a>(deliveries: &'a [Delivery], plugin: &str) -> &'a Outcome {
+pub(crate) fn outcome<'a>(deliveries: &'a [Delivery], plugin: &str) -> &'a Outcome {
     let found = deliveries.iter().find(|d| d.plugin.to_string() == plugin);
     &found
         .unwrap_or_else(|| panic!("{plugin} is not in {deliveries:?}"))
         .outcome
 }
 
-pub fn annotate(key: &'static str, value: &'static str) -> ContainerAdjustment {
+pub(crate) fn annotate(key: &'static str, value: &'static str) -> ContainerAdjustment {
     ContainerAdjustment {
         annotations: BTreeMap::from([(key.into(), value.into())]),
         ..Default::default()
@@ -90,14 +95,14 @@ pub fn annotate(key: &'static str, value: &'static str) -> ContainerAdjustment {
 }
 
 /// A plugin that adjusts each container so.
-pub fn adjuster(adjust: ContainerAdjustment) -> Handlers {
+pub(crate) fn adjuster(adjust: ContainerAdjustment) -> Handlers {
     Handlers::new().create_container(move |_, _| {
         let adjust = adjust.clone();
         async move { Ok((Some(adjust), Vec::new())) }
     })
 }
 
-pub fn shares(container: &str, shares: u64) -> ContainerUpdate {
+pub(crate) fn shares(container: &str, shares: u64) -> ContainerUpdate {
     let cpu = LinuxCpu {
         shares: Some(OptionalUInt64 { value: shares }),
         ..Default::default()
@@ -115,7 +120,7 @@ pub fn shares(container: &str, shares: u64) -> ContainerUpdate {
 }
 
 /// The whole life of a pod with one container; returns the names of the events.
-pub async fn whole_life(nri: &Adaptation) -> Vec<&'static str> {
+pub(crate) async fn whole_life(nri: &Adaptation) -> Vec<&'static str> {
     let (p, c) = (|| pod("p"), || container("c", "p"));
     let none = LinuxResources::default;
     nri.run_pod_sandbox(p()).await.unwrap();
@@ -150,7 +155,7 @@ pub async fn whole_life(nri: &Adaptation) -> Vec<&'static str> {
 }
 
 /// The teardown and notification events, and what plugins said to each.
-pub async fn teardown(nri: &Adaptation) -> Vec<Vec<Delivery>> {
+pub(crate) async fn teardown(nri: &Adaptation) -> Vec<Vec<Delivery>> {
     let (p, c) = (|| pod("p"), || container("c", "p"));
     let turn = nri.turn().await;
     vec![
@@ -166,7 +171,7 @@ pub async fn teardown(nri: &Adaptation) -> Vec<Vec<Delivery>> {
 }
 
 /// Fails every event there is.
-pub fn failing() -> Handlers {
+pub(crate) fn failing() -> Handlers {
     macro_rules! fail {
         ($($name:ident($($arg:ident),*))*) => {
             Handlers::new()$(.$name(|$($arg),*| async move {

@@ -13,7 +13,7 @@ use std::{
 use super::{Place, until};
 
 /// Where the Go programs are, built once per run; `None` if Go is left out.
-pub fn programs() -> Option<&'static Path> {
+pub(crate) fn programs() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         if env::var_os("NRI_WITHOUT_GO").is_some() {
@@ -53,14 +53,14 @@ fn build(args: &[&str]) {
 }
 
 /// A Go program and the lines it has printed. Killed and reaped when dropped.
-pub struct Program {
+pub(crate) struct Program {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Program {
-    pub fn start(path: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(path: &Path, args: &[&str]) -> Self {
         let mut child = Command::new(path)
             .args(args)
             .stdin(Stdio::piped())
@@ -83,16 +83,16 @@ impl Program {
         }
     }
 
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
 
-    pub async fn says(&self, start: &str) -> String {
+    pub(crate) async fn says(&self, start: &str) -> String {
         self.says_times(start, 1).await
     }
 
     /// Waits for so many lines that start like this; gives the first.
-    pub async fn says_times(&self, start: &str, times: usize) -> String {
+    pub(crate) async fn says_times(&self, start: &str, times: usize) -> String {
         until(&format!("it says {start:?} {times} times"), || {
             let lines = self.lines();
             lines.iter().filter(|line| line.starts_with(start)).count() >= times
@@ -105,17 +105,17 @@ impl Program {
             .unwrap()
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it; what it has printed stays.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    pub fn tell(&mut self, line: &str) {
+    pub(crate) fn tell(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 }
@@ -127,7 +127,12 @@ impl Drop for Program {
     }
 }
 
-pub fn go_plugin(program: &str, place: &Place, index: &str, more: &[&str]) -> Option<Program> {
+pub(crate) fn go_plugin(
+    program: &str,
+    place: &Place,
+    index: &str,
+    more: &[&str],
+) -> Option<Program> {
     let path = programs()?.join(program);
     let socket = place.socket();
     let mut args = vec![
@@ -142,7 +147,7 @@ pub fn go_plugin(program: &str, place: &Place, index: &str, more: &[&str]) -> Op
     Some(Program::start(&path, &args))
 }
 
-pub fn go_runtime(place: &Place, more: &[&str]) -> Option<Program> {
+pub(crate) fn go_runtime(place: &Place, more: &[&str]) -> Option<Program> {
     let socket = place.socket();
     let mut args = vec!["-socket", socket.to_str().unwrap()];
     args.extend(more);

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub mod go;
+pub(crate) mod go;
 
 use nri::{
     Adaptation, BoxFuture, Builder, Delivery, Handlers, Observer, PluginEvent, PluginName,
@@ -20,7 +20,7 @@ use nri::{
 
 /// A runtime without containers: lists, updates asked for, evictions asked for.
 #[derive(Default)]
-pub struct Runtime {
+pub(crate) struct Runtime {
     pub all: Mutex<Snapshot>,
     pub updates: Mutex<Vec<ContainerUpdate>>,
     pub evictions: Mutex<Vec<(String, String)>>,
@@ -57,7 +57,7 @@ impl Source for Runtime {
 
 /// Everything the adaptation told its observer.
 #[derive(Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub deliveries: Mutex<Vec<Delivery>>,
     pub plugins: Mutex<Vec<(String, PluginEvent)>>,
 }
@@ -74,7 +74,7 @@ impl Observer for Seen {
 }
 
 impl Seen {
-    pub fn saw(&self, plugin: &str, what: impl Fn(&PluginEvent) -> bool) -> bool {
+    pub(crate) fn saw(&self, plugin: &str, what: impl Fn(&PluginEvent) -> bool) -> bool {
         let all = self.plugins.lock().unwrap();
         all.iter()
             .any(|(name, event)| name == plugin && what(event))
@@ -82,14 +82,14 @@ impl Seen {
 }
 
 /// A place of its own with a runtime, before it is started.
-pub struct Place {
+pub(crate) struct Place {
     pub dir: tempfile::TempDir,
     pub runtime: Arc<Runtime>,
     pub seen: Arc<Seen>,
 }
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
             runtime: Arc::default(),
@@ -97,11 +97,11 @@ impl Place {
         }
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("nri.sock")
     }
 
-    pub fn builder(&self) -> Builder {
+    pub(crate) fn builder(&self) -> Builder {
         Adaptation::builder("test", "v1.2.3")
             .socket(self.socket())
             .plugin_dir(self.dir.path().join("plugins"))
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-pub fn pod(id: &str) -> PodSandbox {
+pub(crate) fn pod(id: &str) -> PodSandbox {
     PodSandbox {
         id: id.into(),
         name: format!("name-of-{id}"),
@@ -123,7 +123,7 @@ pub fn pod(id: &str) -> PodSandbox {
     }
 }
 
-pub fn container(id: &str, pod: &str) -> Container {
+pub(crate) fn container(id: &str, pod: &str) -> Container {
     Container {
         id: id.into(),
         pod_sandbox_id: pod.into(),
@@ -137,20 +137,20 @@ pub fn container(id: &str, pod: &str) -> Container {
 
 /// What a recording plugin was told, as `Event pod container`.
 #[derive(Clone, Default)]
-pub struct Record(pub Arc<Mutex<Vec<String>>>);
+pub(crate) struct Record(pub Arc<Mutex<Vec<String>>>);
 
 impl Record {
-    pub fn add(&self, event: &str, pod: &str, container: &str) {
+    pub(crate) fn add(&self, event: &str, pod: &str, container: &str) {
         let line = format!("{event} {pod} {container}");
         self.0.lock().unwrap().push(line.trim_end().to_owned());
     }
 
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 
     /// Handlers for all thirteen events and Synchronize that write down and agree.
-    pub fn handlers(&self) -> Handlers {
+    pub(crate) fn handlers(&self) -> Handlers {
         macro_rules! pods {
             ($handlers:expr, $($name:ident $event:literal),*) => {{
                 let handlers = $handlers;
@@ -214,20 +214,20 @@ impl Record {
 }
 
 /// The plugins that are there or should be; not those that have gone.
-pub fn there(nri: &Adaptation) -> Vec<nri::PluginInfo> {
+pub(crate) fn there(nri: &Adaptation) -> Vec<nri::PluginInfo> {
     let mut plugins = nri.plugins();
     plugins.retain(|p| p.state != nri::PluginState::Gone);
     plugins
 }
 
 /// How many times longer than on a machine things may take here: by `NRI_PATIENCE`, for one that is emulated.
-pub fn patience() -> u32 {
+pub(crate) fn patience() -> u32 {
     let asked = std::env::var("NRI_PATIENCE").ok();
     asked.map_or(1, |asked| asked.parse().expect("NRI_PATIENCE is a number"))
 }
 
 /// Settings in which one plugin alone has little time: the others have what a busy machine needs.
-pub fn hasty(id: &str, limit: Duration) -> BTreeMap<nri::PluginId, nri::PluginSettings> {
+pub(crate) fn hasty(id: &str, limit: Duration) -> BTreeMap<nri::PluginId, nri::PluginSettings> {
     let mut settings = nri::PluginSettings::default();
     settings.policy.request_timeout = Some(limit * patience());
     settings.policy.sync_timeout = Some(limit * patience());
@@ -235,7 +235,7 @@ pub fn hasty(id: &str, limit: Duration) -> BTreeMap<nri::PluginId, nri::PluginSe
 }
 
 /// Polls a condition until it holds; fails after twenty seconds.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let limit = Duration::from_secs(20) * patience();
     let deadline = Instant::now() + limit;
     while !holds() {
@@ -245,7 +245,7 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Waits until the plugin gets events.
-pub async fn until_active(nri: &Adaptation, id: &str) {
+pub(crate) async fn until_active(nri: &Adaptation, id: &str) {
     until(&format!("{id} is active"), || {
         let plugins = nri.plugins();
         plugins
@@ -256,7 +256,7 @@ pub async fn until_active(nri: &Adaptation, id: &str) {
 }
 
 /// Notes a cell of the hostile table that held, for the count `hack/test nri` prints.
-pub fn held(cell: &str) {
+pub(crate) fn held(cell: &str) {
     use std::io::Write;
     if let Some(path) = std::env::var_os("CAIRN_TEST_CELLS") {
         let mut file = std::fs::OpenOptions::new()
@@ -268,7 +268,7 @@ pub fn held(cell: &str) {
     }
 }
 
-pub fn plugin(place: &Place, id: &str, handlers: Handlers) -> StubBuilder {
+pub(crate) fn plugin(place: &Place, id: &str, handlers: Handlers) -> StubBuilder {
     let (index, name) = id.split_once('-').unwrap();
     Stub::builder(handlers)
         .index(index)
@@ -276,7 +276,7 @@ pub fn plugin(place: &Place, id: &str, handlers: Handlers) -> StubBuilder {
         .socket(place.socket())
 }
 
-pub fn update(container: &str) -> ContainerUpdate {
+pub(crate) fn update(container: &str) -> ContainerUpdate {
     ContainerUpdate {
         container_id: container.into(),
         ..Default::default()

@@ -13,7 +13,7 @@ use crate::common::Place;
 
 /// The envelope of ttrpc, as far as these tests need it.
 #[derive(Clone, PartialEq, Message)]
-pub struct Request {
+pub(crate) struct Request {
     #[prost(string, tag = "1")]
     pub service: String,
     #[prost(string, tag = "2")]
@@ -25,7 +25,7 @@ pub struct Request {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Response {
+pub(crate) struct Response {
     #[prost(message, optional, tag = "1")]
     pub status: Option<Status>,
     #[prost(bytes = "vec", tag = "2")]
@@ -33,26 +33,26 @@ pub struct Response {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Status {
+pub(crate) struct Status {
     #[prost(int32, tag = "1")]
     pub code: i32,
     #[prost(string, tag = "2")]
     pub message: String,
 }
 
-pub const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
-pub const REQUEST: u8 = 1;
-pub const RESPONSE: u8 = 2;
-pub const DATA: u8 = 3;
+pub(crate) const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
+pub(crate) const REQUEST: u8 = 1;
+pub(crate) const RESPONSE: u8 = 2;
+pub(crate) const DATA: u8 = 3;
 
 /// A connection without any rules.
-pub struct Raw {
+pub(crate) struct Raw {
     pub stream: UnixStream,
     pub next_id: u32,
 }
 
 /// A ttrpc message as it came.
-pub struct Got {
+pub(crate) struct Got {
     pub conn: u32,
     pub stream: u32,
     pub kind: u8,
@@ -60,14 +60,14 @@ pub struct Got {
 }
 
 impl Raw {
-    pub async fn connect(place: &Place) -> Self {
+    pub(crate) async fn connect(place: &Place) -> Self {
         Self {
             stream: UnixStream::connect(place.socket()).await.unwrap(),
             next_id: 1,
         }
     }
 
-    pub async fn frame(&mut self, conn: u32, bytes: &[u8]) {
+    pub(crate) async fn frame(&mut self, conn: u32, bytes: &[u8]) {
         let mut frame = conn.to_be_bytes().to_vec();
         frame.extend((bytes.len() as u32).to_be_bytes());
         frame.extend(bytes);
@@ -75,7 +75,7 @@ impl Raw {
         let _ = self.stream.write_all(&frame).await;
     }
 
-    pub async fn message(&mut self, conn: u32, stream: u32, kind: u8, payload: &[u8]) {
+    pub(crate) async fn message(&mut self, conn: u32, stream: u32, kind: u8, payload: &[u8]) {
         let mut message = (payload.len() as u32).to_be_bytes().to_vec();
         message.extend(stream.to_be_bytes());
         message.extend([kind, 0]);
@@ -83,7 +83,7 @@ impl Raw {
         self.frame(conn, &message).await;
     }
 
-    pub async fn request(&mut self, service: &str, method: &str, payload: Vec<u8>) {
+    pub(crate) async fn request(&mut self, service: &str, method: &str, payload: Vec<u8>) {
         let request = Request {
             service: service.into(),
             method: method.into(),
@@ -95,14 +95,14 @@ impl Raw {
         self.message(2, id, REQUEST, &request.encode_to_vec()).await;
     }
 
-    pub async fn reply(&mut self, stream: u32, payload: Vec<u8>) {
+    pub(crate) async fn reply(&mut self, stream: u32, payload: Vec<u8>) {
         let status = None;
         let response = Response { status, payload }.encode_to_vec();
         self.message(1, stream, RESPONSE, &response).await;
     }
 
     /// The next message; our own runtime side sends it in one or two frames. `None` at the end.
-    pub async fn read(&mut self) -> Option<Got> {
+    pub(crate) async fn read(&mut self) -> Option<Got> {
         let (conn, mut bytes) = self.read_frame().await?;
         let len = u32::from_be_bytes(bytes[..4].try_into().unwrap()) as usize;
         while bytes.len() < len + 10 {
@@ -117,7 +117,7 @@ impl Raw {
         })
     }
 
-    pub async fn read_frame(&mut self) -> Option<(u32, Vec<u8>)> {
+    pub(crate) async fn read_frame(&mut self) -> Option<(u32, Vec<u8>)> {
         let conn = self.stream.read_u32().await.ok()?;
         let len = self.stream.read_u32().await.ok()?;
         let mut bytes = vec![0; len as usize];
@@ -125,7 +125,7 @@ impl Raw {
         Some((conn, bytes))
     }
 
-    pub async fn register(&mut self, index: &str, name: &str) {
+    pub(crate) async fn register(&mut self, index: &str, name: &str) {
         let request = RegisterPluginRequest {
             plugin_name: name.into(),
             plugin_idx: index.into(),
@@ -136,7 +136,12 @@ impl Raw {
     }
 
     /// Registers and asks for `events`; answers Synchronize. Then the first event is there.
-    pub async fn first_event(&mut self, index: &str, name: &str, events: i32) -> Option<Got> {
+    pub(crate) async fn first_event(
+        &mut self,
+        index: &str,
+        name: &str,
+        events: i32,
+    ) -> Option<Got> {
         self.register(index, name).await;
         loop {
             let got = self.read().await?;
@@ -156,7 +161,7 @@ impl Raw {
     }
 
     /// The status of the next answer to one of our requests; 0 is OK.
-    pub async fn status(&mut self) -> Option<i32> {
+    pub(crate) async fn status(&mut self) -> Option<i32> {
         loop {
             let got = self.read().await?;
             if got.conn == 2 && got.kind == RESPONSE {
@@ -166,7 +171,7 @@ impl Raw {
         }
     }
 
-    pub async fn is_closed_by_peer(&mut self) -> bool {
+    pub(crate) async fn is_closed_by_peer(&mut self) -> bool {
         let drained = async { while self.read_frame().await.is_some() {} };
         tokio::time::timeout(Duration::from_secs(3), drained)
             .await
@@ -174,7 +179,7 @@ impl Raw {
     }
 }
 
-pub fn configured(events: i32) -> ConfigureResponse {
+pub(crate) fn configured(events: i32) -> ConfigureResponse {
     ConfigureResponse {
         events,
         failure_policy: None,

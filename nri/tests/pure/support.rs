@@ -10,12 +10,12 @@ use proto_nri::{
     LinuxNetDevice, Mount, PodSandbox,
 };
 
-pub fn plugin(id: &str) -> PluginId {
+pub(crate) fn plugin(id: &str) -> PluginId {
     id.parse().expect("a valid plugin id")
 }
 
 /// A container with one thing of each kind that can be removed: key `/old`, `OLD`, `old`.
-pub fn container() -> Container {
+pub(crate) fn container() -> Container {
     Container {
         id: "ctr".into(),
         name: "main".into(),
@@ -34,7 +34,7 @@ pub fn container() -> Container {
     }
 }
 
-pub fn mount(destination: &str, source: &str) -> Mount {
+pub(crate) fn mount(destination: &str, source: &str) -> Mount {
     Mount {
         destination: destination.into(),
         source: source.into(),
@@ -42,7 +42,7 @@ pub fn mount(destination: &str, source: &str) -> Mount {
     }
 }
 
-pub fn device(path: &str, minor: i64) -> LinuxDevice {
+pub(crate) fn device(path: &str, minor: i64) -> LinuxDevice {
     LinuxDevice {
         path: path.into(),
         r#type: "c".into(),
@@ -51,18 +51,18 @@ pub fn device(path: &str, minor: i64) -> LinuxDevice {
     }
 }
 
-pub fn namespace(kind: &str, path: &str) -> LinuxNamespace {
+pub(crate) fn namespace(kind: &str, path: &str) -> LinuxNamespace {
     LinuxNamespace {
         r#type: kind.into(),
         path: path.into(),
     }
 }
 
-pub fn net_device(name: &str) -> LinuxNetDevice {
+pub(crate) fn net_device(name: &str) -> LinuxNetDevice {
     LinuxNetDevice { name: name.into() }
 }
 
-pub fn hook(path: &str) -> Hook {
+pub(crate) fn hook(path: &str) -> Hook {
     Hook {
         path: path.into(),
         ..Default::default()
@@ -70,7 +70,7 @@ pub fn hook(path: &str) -> Hook {
 }
 
 /// An adjustment, written by a closure on an empty one.
-pub fn adjust(
+pub(crate) fn adjust(
     write: impl FnOnce(&mut ContainerAdjustment) -> &mut ContainerAdjustment,
 ) -> CreateContainerResponse {
     let mut adjust = ContainerAdjustment::default();
@@ -81,7 +81,7 @@ pub fn adjust(
     }
 }
 
-pub fn updates(update: Vec<ContainerUpdate>) -> CreateContainerResponse {
+pub(crate) fn updates(update: Vec<ContainerUpdate>) -> CreateContainerResponse {
     CreateContainerResponse {
         update,
         ..Default::default()
@@ -90,42 +90,42 @@ pub fn updates(update: Vec<ContainerUpdate>) -> CreateContainerResponse {
 
 /// What a merge came to: what a next plugin would be shown, and the merged answer.
 #[derive(Debug)]
-pub struct Merged {
+pub(crate) struct Merged {
     pub seen: Container,
     pub answer: MergedCreate,
 }
 
 impl Merged {
-    pub fn owner(&self, field: Field) -> Option<String> {
+    pub(crate) fn owner(&self, field: Field) -> Option<String> {
         let owners = self.answer.owners.container("ctr")?;
         owners.owner(field).map(Owner::to_string)
     }
 
-    pub fn owner_of(&self, field: Field, key: &str) -> Option<String> {
+    pub(crate) fn owner_of(&self, field: Field, key: &str) -> Option<String> {
         let owners = self.answer.owners.container("ctr")?;
         owners.owner_of(field, key).map(Owner::to_string)
     }
 
-    pub fn reply(&self) -> &ContainerAdjustment {
+    pub(crate) fn reply(&self) -> &ContainerAdjustment {
         &self.answer.adjust
     }
 
-    pub fn linux(&self) -> &proto_nri::LinuxContainerAdjustment {
+    pub(crate) fn linux(&self) -> &proto_nri::LinuxContainerAdjustment {
         self.reply().linux.as_ref().expect("always present")
     }
 
-    pub fn seen_linux(&self) -> &LinuxContainer {
+    pub(crate) fn seen_linux(&self) -> &LinuxContainer {
         self.seen.linux.as_ref().expect("always present")
     }
 }
 
 /// Merges the answers of plugins `10-a`, `20-b`, `30-c`, … in this order.
-pub fn merge(answers: Vec<CreateContainerResponse>) -> Result<Merged, MergeError> {
+pub(crate) fn merge(answers: Vec<CreateContainerResponse>) -> Result<Merged, MergeError> {
     let ids = ["10-a", "20-b", "30-c", "40-d"];
     merge_as(ids.into_iter().zip(answers))
 }
 
-pub fn merge_as<'a>(
+pub(crate) fn merge_as<'a>(
     answers: impl IntoIterator<Item = (&'a str, CreateContainerResponse)>,
 ) -> Result<Merged, MergeError> {
     let mut merge = CreateMerge::new(CreateContainerRequest {
@@ -144,7 +144,7 @@ pub fn merge_as<'a>(
 
 /// Asserts that plugin `later` conflicts with `earlier` over this field and key.
 #[track_caller]
-pub fn assert_conflict(
+pub(crate) fn assert_conflict(
     result: Result<Merged, MergeError>,
     later: &str,
     earlier: &str,

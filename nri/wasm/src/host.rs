@@ -28,7 +28,7 @@ const INVAL: i32 = 28;
 const NOSYS: i32 = 52;
 
 /// What an instance has of its host.
-pub struct State {
+pub(crate) struct State {
     pub limits: StoreLimits,
     /// When the call under way is stopped.
     pub deadline: Instant,
@@ -36,7 +36,7 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(limits: StoreLimits, deadline: Instant) -> Self {
+    pub(crate) fn new(limits: StoreLimits, deadline: Instant) -> Self {
         Self {
             limits,
             deadline,
@@ -47,7 +47,7 @@ impl State {
 
 /// Error of a host function that would sleep beyond the deadline.
 #[derive(Debug)]
-pub struct TimedOut;
+pub(crate) struct TimedOut;
 
 impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,7 +63,7 @@ type Answer<T> = Result<T, i32>;
 
 /// # Errors
 /// None that a module could be the cause of.
-pub fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Error> {
+pub(crate) fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Error> {
     linker.allow_shadowing(true);
     for import in module.imports() {
         if let ExternType::Func(kind) = import.ty()
@@ -156,7 +156,7 @@ fn timely(host: &Host<'_>, answer: Answer<()>) -> Result<i32, Error> {
 }
 
 /// A line of the log: our standard error. Who has closed that does not want to know.
-pub fn say(level: &str, text: &str) {
+pub(crate) fn say(level: &str, text: &str) {
     let mut line: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })

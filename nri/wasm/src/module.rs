@@ -30,7 +30,7 @@ const START: Duration = Duration::from_secs(5);
 
 /// Error of a module.
 #[derive(Debug, thiserror::Error)]
-pub enum ModuleError {
+pub(crate) enum ModuleError {
     #[error("not a module that can be run: {0}")]
     Bad(String),
     #[error("exports no {0}: not an NRI plugin")]
@@ -54,7 +54,7 @@ impl ModuleError {
 }
 
 /// A module and its instance, if it has one.
-pub struct Module {
+pub(crate) struct Module {
     engine: Engine,
     module: wasmi::Module,
     memory: usize,
@@ -76,7 +76,7 @@ impl Module {
     ///
     /// # Errors
     /// It is no module, no plugin, or does not start.
-    pub fn load(bytes: &[u8], memory: usize) -> Result<Self, ModuleError> {
+    pub(crate) fn load(bytes: &[u8], memory: usize) -> Result<Self, ModuleError> {
         let mut config = Config::default();
         // The start section would run without a deadline; no compiler of plugins writes one.
         config.consume_fuel(true).allow_start_fn(false);
@@ -108,7 +108,7 @@ impl Module {
     }
 
     /// Whether it exports a function of this name.
-    pub fn has(&self, function: &str) -> bool {
+    pub(crate) fn has(&self, function: &str) -> bool {
         let export = self.module.get_export(function);
         export.is_some_and(|export| export.func().is_some())
     }
@@ -117,7 +117,7 @@ impl Module {
     ///
     /// # Errors
     /// As [`Module::call`].
-    pub fn configure(
+    pub(crate) fn configure(
         &mut self,
         request: Vec<u8>,
         deadline: Instant,
@@ -131,7 +131,7 @@ impl Module {
     ///
     /// # Errors
     /// Its own, or what has become of it: then its instance is gone.
-    pub fn call(
+    pub(crate) fn call(
         &mut self,
         function: &'static str,
         request: &[u8],

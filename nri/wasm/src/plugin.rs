@@ -52,7 +52,7 @@ fn deadline() -> Instant {
 }
 
 /// Every event that `module` can take.
-pub fn handlers(module: Module) -> Handlers {
+pub(crate) fn handlers(module: Module) -> Handlers {
     let module = Arc::new(Mutex::new(module));
     with_events(with_control(Handlers::new(), &module), &module)
 }

@@ -12,7 +12,6 @@
 //! do, and a mount namespace of our own that has little of the host (`adjust.rs`, `place.rs`) → libcontainer → in its init,
 //! as its last step, the same tail as every exec's (`init.rs`); where a PID namespace is joined (`join.rs`), in a process
 //! that is born into it then (`birth.rs`).
-#![warn(unreachable_pub)]
 
 mod adjust;
 mod birth;

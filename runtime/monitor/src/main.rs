@@ -10,7 +10,6 @@
 //!    └───────────────┴───────────┴─ nobody is connected: undo all, end
 //! ```
 //! Only `life.rs` changes the phase, and `request.rs` to Creating.
-#![warn(unreachable_pub)]
 
 mod create;
 mod joiner;

@@ -68,11 +68,11 @@ struct GetFdById {
 }
 
 /// A failed step with its cause.
-pub type Failure = (&'static str, io::Error);
+pub(super) type Failure = (&'static str, io::Error);
 
 /// Attaches `program` to the cgroup directory `dir` and takes away the device filters that were on
 /// it before, in this order, so that it is never open in between.
-pub fn replace_device_filter(dir: &Path, program: &[u64]) -> Result<(), Failure> {
+pub(super) fn replace_device_filter(dir: &Path, program: &[u64]) -> Result<(), Failure> {
     let at = |step| move |error| (step, error);
     let cgroup = File::open(dir).map_err(at("open the cgroup"))?;
     let former = query(&cgroup).map_err(at("list the filters"))?;

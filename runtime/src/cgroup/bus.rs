@@ -15,18 +15,18 @@ const ANSWER: Duration = Duration::from_secs(30);
 const JOBS: usize = 4096;
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
-pub const OBJECT: &str = "/org/freedesktop/systemd1";
-pub const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+pub(super) const OBJECT: &str = "/org/freedesktop/systemd1";
+pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 
 #[derive(Debug, Clone)]
-pub struct Link {
+pub(super) struct Link {
     connection: Connection,
     /// Job and result of each job that ended.
     jobs: broadcast::Sender<(OwnedObjectPath, String)>,
 }
 
 impl Link {
-    pub async fn open(bus: &Path) -> zbus::Result<Self> {
+    pub(super) async fn open(bus: &Path) -> zbus::Result<Self> {
         let stream = tokio::net::UnixStream::connect(bus)
             .await
             .and_then(tokio::net::UnixStream::into_std)
@@ -57,11 +57,11 @@ impl Link {
         Ok(link)
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.connection.is_closed()
     }
 
-    pub async fn call<B: Serialize + DynamicType>(
+    pub(super) async fn call<B: Serialize + DynamicType>(
         &self,
         method: &str,
         body: &B,
@@ -72,7 +72,7 @@ impl Link {
     }
 
     /// A method that starts a job, and the job's end.
-    pub async fn job<B: Serialize + DynamicType>(
+    pub(super) async fn job<B: Serialize + DynamicType>(
         &self,
         method: &str,
         body: &B,
@@ -122,6 +122,6 @@ async fn hear(mut messages: MessageStream, jobs: broadcast::Sender<(OwnedObjectP
 }
 
 /// Whether it is the error of this name that was answered.
-pub fn is_named(error: &zbus::Error, wanted: &str) -> bool {
+pub(super) fn is_named(error: &zbus::Error, wanted: &str) -> bool {
     matches!(error, zbus::Error::MethodError(name, _, _) if name.as_str() == wanted)
 }

@@ -35,7 +35,7 @@ struct Rule {
 }
 
 /// Makes `rules` the device rules of the cgroup.
-pub fn apply(group: &Cgroup, rules: &[LinuxDeviceCgroup]) -> Result<()> {
+pub(super) fn apply(group: &Cgroup, rules: &[LinuxDeviceCgroup]) -> Result<()> {
     let rules = check(group, rules)?;
     if let Some(Place::V1(_)) = group.host().place("devices") {
         return apply_v1(group, &rules);
@@ -178,16 +178,16 @@ fn op(code: u8, dst: u8, src: u8, off: i16, imm: u32) -> u64 {
 
 /// Instruction codes that the filter uses.
 mod code {
-    pub const LOAD_U32: u8 = 0x61;
-    pub const MOVE_REG: u8 = 0xbf;
-    pub const MOVE: u8 = 0xb7;
-    pub const AND: u8 = 0x57;
-    pub const SHIFT_RIGHT: u8 = 0x77;
-    pub const JUMP: u8 = 0x05;
-    pub const JUMP_NOT_EQUAL: u8 = 0x55;
-    pub const JUMP_NOT_EQUAL_U32: u8 = 0x56;
-    pub const JUMP_ANY_SET: u8 = 0x45;
-    pub const EXIT: u8 = 0x95;
+    pub(super) const LOAD_U32: u8 = 0x61;
+    pub(super) const MOVE_REG: u8 = 0xbf;
+    pub(super) const MOVE: u8 = 0xb7;
+    pub(super) const AND: u8 = 0x57;
+    pub(super) const SHIFT_RIGHT: u8 = 0x77;
+    pub(super) const JUMP: u8 = 0x05;
+    pub(super) const JUMP_NOT_EQUAL: u8 = 0x55;
+    pub(super) const JUMP_NOT_EQUAL_U32: u8 = 0x56;
+    pub(super) const JUMP_ANY_SET: u8 = 0x45;
+    pub(super) const EXIT: u8 = 0x95;
 }
 
 /// The program for `rules`. Register 3 holds the accesses that no rule has decided yet: an allowing

@@ -13,7 +13,7 @@ const READ_LIMIT: usize = 32 << 20;
 const CHUNK: usize = 8 << 10;
 
 /// The whole text of a cgroup file.
-pub fn read(path: &Path) -> io::Result<String> {
+pub(super) fn read(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut chunk = [0_u8; CHUNK];
     let mut bytes = Vec::new();
@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> io::Result<String> {
 }
 
 /// The trimmed text, or `None` where the file (or its cgroup) does not exist.
-pub fn read_if_there(path: &Path) -> Result<Option<String>> {
+pub(super) fn read_if_there(path: &Path) -> Result<Option<String>> {
     match read(path) {
         Ok(text) => Ok(Some(text.trim_end().to_owned())),
         Err(e) if is_gone(&e) => Ok(None),
@@ -38,19 +38,19 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>> {
 }
 
 /// Writes `value` to an existing file. Never creates one: a missing file is a missing controller.
-pub fn write(path: &Path, value: &str) -> io::Result<()> {
+pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
     file.write_all(value.as_bytes())
 }
 
 /// True for the two errors by which a cgroup says that it was removed: no such file, and no such
 /// device when the file was opened before the removal.
-pub fn is_gone(error: &io::Error) -> bool {
+pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 
 /// The pids of one `cgroup.procs` text. Pid 0 (a process outside our pid namespace) is left out.
-pub fn parse_pids(text: &str) -> Vec<u32> {
+pub(super) fn parse_pids(text: &str) -> Vec<u32> {
     text.lines()
         .filter_map(|line| line.trim().parse().ok())
         .filter(|pid| *pid != 0)

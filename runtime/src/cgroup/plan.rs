@@ -10,7 +10,7 @@ use super::values::{is_page_size, max_or, parse_limit};
 use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 /// Facts about the cgroup for the planner.
-pub trait View {
+pub(super) trait View {
     /// For messages.
     fn name(&self) -> &str;
     /// `None` if the host does not have the controller.
@@ -21,7 +21,7 @@ pub trait View {
 
 /// One value for one file in the directory of one controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub(super) struct Change {
     pub controller: String,
     pub file: String,
     pub value: String,
@@ -32,7 +32,7 @@ pub struct Change {
 /// # Errors
 /// A needed controller is missing, a setting has no counterpart here, or a value is senseless.
 /// Nothing has been written then.
-pub fn plan(view: &dyn View, resources: &LinuxResources) -> Result<Vec<Change>> {
+pub(super) fn plan(view: &dyn View, resources: &LinuxResources) -> Result<Vec<Change>> {
     let mut plan = Plan {
         view,
         changes: Vec::new(),

@@ -29,7 +29,7 @@ pub struct IoDevice {
 }
 
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and `full …`; total is in µs there.
-pub fn parse_psi(text: &str) -> Psi {
+pub(super) fn parse_psi(text: &str) -> Psi {
     let line = |name: &str| {
         let mut out = PressureLine::default();
         let found = text.lines().find_map(|l| l.strip_prefix(name));
@@ -53,7 +53,7 @@ pub fn parse_psi(text: &str) -> Psi {
 }
 
 /// v2: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
-pub fn parse_io_stat(text: &str) -> Vec<IoDevice> {
+pub(super) fn parse_io_stat(text: &str) -> Vec<IoDevice> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let mut device = io_device(words.next()?)?;
@@ -73,7 +73,7 @@ pub fn parse_io_stat(text: &str) -> Vec<IoDevice> {
 }
 
 /// v1: two files of `8:0 Read 123` lines, one in bytes and one in operations.
-pub fn parse_blkio(bytes: &str, operations: &str) -> Vec<IoDevice> {
+pub(super) fn parse_blkio(bytes: &str, operations: &str) -> Vec<IoDevice> {
     let mut devices: Vec<IoDevice> = Vec::new();
     for (text, in_bytes) in [(bytes, true), (operations, false)] {
         for line in text.lines() {

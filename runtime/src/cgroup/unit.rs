@@ -40,7 +40,7 @@ pub fn leaf(parent: &str, id: &str) -> String {
 }
 
 /// The scope of which `path` is the container's cgroup, if it is one of [`leaf`]'s kind.
-pub fn scope_of(path: &CgroupPath) -> Option<Scope> {
+pub(super) fn scope_of(path: &CgroupPath) -> Option<Scope> {
     let inside = path.as_str().strip_suffix(CONTAINER)?.strip_suffix('/')?;
     let (slice, name) = inside.rsplit_once('/')?;
     let slice = slice.rsplit('/').next()?;
@@ -57,12 +57,12 @@ pub fn scope_of(path: &CgroupPath) -> Option<Scope> {
 }
 
 /// The suffix of the last name decides between the drivers.
-pub fn is_slice(parent: &str) -> bool {
+pub(super) fn is_slice(parent: &str) -> bool {
     last(parent).ends_with(".slice")
 }
 
 /// The last name of a path.
-pub fn last(path: &str) -> &str {
+pub(super) fn last(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or("")
 }
 
@@ -70,7 +70,7 @@ pub fn last(path: &str) -> &str {
 ///
 /// # Errors
 /// Not the name of a slice, or that of the root slice, which holds no pod.
-pub fn slice_path(slice: &str) -> Result<CgroupPath> {
+pub(super) fn slice_path(slice: &str) -> Result<CgroupPath> {
     let bad = |why| Error::BadPath {
         path: slice.chars().take(MAX_NAME).collect(),
         why,
@@ -97,7 +97,7 @@ pub fn slice_path(slice: &str) -> Result<CgroupPath> {
 ///
 /// # Errors
 /// As [`slice_path`]; or a path at which systemd would not put that slice.
-pub fn slice_of_parent(parent: &str) -> Result<CgroupPath> {
+pub(super) fn slice_of_parent(parent: &str) -> Result<CgroupPath> {
     let path = slice_path(last(parent))?;
     let names = parent.split('/').filter(|name| !name.is_empty());
     let given = names.collect::<Vec<_>>().join("/");
@@ -114,7 +114,7 @@ pub fn slice_of_parent(parent: &str) -> Result<CgroupPath> {
 ///
 /// # Errors
 /// As [`slice_path`].
-pub fn slice_for_pod(default_parent: &str, pod: &str) -> Result<CgroupPath> {
+pub(super) fn slice_for_pod(default_parent: &str, pod: &str) -> Result<CgroupPath> {
     let names = default_parent.split('/').filter(|name| !name.is_empty());
     let stem = if is_slice(default_parent) {
         last(default_parent).trim_end_matches(".slice").to_owned()

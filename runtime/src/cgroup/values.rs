@@ -3,7 +3,7 @@
 /// v2 `cpu.weight` for v1 shares, by the curve that runc and crun use today: it maps the least, the
 /// default and the greatest shares (2, 1024, 262144) to 1, 100 and 10000 (CRI-230).
 /// `None` for 0, which means "not set".
-pub fn weight_from_shares(shares: u64) -> Option<u64> {
+pub(super) fn weight_from_shares(shares: u64) -> Option<u64> {
     match shares {
         0 => None,
         1..=2 => Some(1),
@@ -19,7 +19,7 @@ pub fn weight_from_shares(shares: u64) -> Option<u64> {
 }
 
 /// v2 text of a byte or count limit: negative is unlimited.
-pub fn max_or(value: i64) -> String {
+pub(super) fn max_or(value: i64) -> String {
     if value < 0 {
         "max".to_owned()
     } else {
@@ -28,13 +28,13 @@ pub fn max_or(value: i64) -> String {
 }
 
 /// A limit as read back: `max`, or more than any machine has (v1's way to say so), is no limit.
-pub fn parse_limit(text: &str) -> Option<u64> {
+pub(super) fn parse_limit(text: &str) -> Option<u64> {
     let value: u64 = text.trim().parse().ok()?;
     (value < 1 << 62).then_some(value)
 }
 
 /// The two numbers of `cpu.max`: quota (`None` if unlimited) and period, in µs.
-pub fn parse_cpu_max(text: &str) -> Option<(Option<u64>, u64)> {
+pub(super) fn parse_cpu_max(text: &str) -> Option<(Option<u64>, u64)> {
     let mut words = text.split_whitespace();
     let quota = words.next()?.parse().ok();
     Some((quota, words.next()?.parse().ok()?))
@@ -42,7 +42,7 @@ pub fn parse_cpu_max(text: &str) -> Option<(Option<u64>, u64)> {
 
 /// A page size as cgroup files name it (`2MB`, `1GB`, `64KB`): digits and a unit, nothing that
 /// could lead to another file.
-pub fn is_page_size(text: &str) -> bool {
+pub(super) fn is_page_size(text: &str) -> bool {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_uppercase());
     let unit = &text[digits.len()..];
     !digits.is_empty()

@@ -2,14 +2,14 @@
 
 /// One line of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line<'a> {
+pub(super) enum Line<'a> {
     Both(&'a str),
     Old(&'a str),
     New(&'a str),
 }
 
 /// The shortest way from `old` to `new`: what goes first, then what comes.
-pub fn lines<'a>(old: &'a str, new: &'a str) -> Vec<Line<'a>> {
+pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<Line<'a>> {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let same = |(a, b): &(&&str, &&str)| a == b;
     let head = old.iter().zip(&new).take_while(same).count();

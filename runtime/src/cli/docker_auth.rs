@@ -33,7 +33,7 @@ struct Entry {
 ///
 /// # Errors
 /// The file is none of docker's, or keeps the credentials in a program that cairn does not run.
-pub fn find(text: &str, image: &Reference) -> Result<Option<AuthConfig>, String> {
+pub(super) fn find(text: &str, image: &Reference) -> Result<Option<AuthConfig>, String> {
     let file: File = serde_json::from_str(text).map_err(|error| {
         // Its own text may show a value.
         let (line, column) = (error.line(), error.column());

@@ -26,7 +26,7 @@ impl Paint {
 }
 
 /// `full`: also the lines of the spec that no plugin changed.
-pub fn text(explained: &Explanation, width: usize, color: bool, full: bool) -> String {
+pub(super) fn text(explained: &Explanation, width: usize, color: bool, full: bool) -> String {
     let paint = Paint(color);
     let mut out = String::new();
     let about = &explained.container;

@@ -8,7 +8,7 @@ use super::text::{clean, lines, short_id, size};
 const HEAD: [&str; 5] = ["IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED"];
 
 #[derive(Debug, Serialize)]
-pub struct Image {
+pub(super) struct Image {
     pub id: String,
     pub tags: Vec<String>,
     pub digests: Vec<String>,
@@ -20,7 +20,7 @@ pub struct Image {
 }
 
 /// By name; those without one come last.
-pub fn images(images: Vec<cri::Image>, containers: &[cri::Container]) -> Vec<Image> {
+pub(super) fn images(images: Vec<cri::Image>, containers: &[cri::Container]) -> Vec<Image> {
     let listed = images.into_iter().map(|image| {
         let users = users(&image.id, containers).into_iter();
         Image {
@@ -41,7 +41,7 @@ pub fn images(images: Vec<cri::Image>, containers: &[cri::Container]) -> Vec<Ima
 }
 
 /// The containers that were made of an image.
-pub fn users<'a>(id: &str, containers: &'a [cri::Container]) -> Vec<&'a cri::Container> {
+pub(super) fn users<'a>(id: &str, containers: &'a [cri::Container]) -> Vec<&'a cri::Container> {
     let uses = |container: &&cri::Container| {
         container.image_id == id || container.image_id.is_empty() && container.image_ref == id
     };
@@ -49,7 +49,7 @@ pub fn users<'a>(id: &str, containers: &'a [cri::Container]) -> Vec<&'a cri::Con
 }
 
 /// `web (1a2b3c4d5e6f7), side (…)`.
-pub fn named(containers: &[&cri::Container]) -> String {
+pub(super) fn named(containers: &[&cri::Container]) -> String {
     let names = containers.iter().map(|container| {
         let name = container.metadata.as_ref().map_or("", |m| m.name.as_str());
         format!("{} ({})", clean(name), short_id(&container.id))
@@ -58,7 +58,7 @@ pub fn named(containers: &[&cri::Container]) -> String {
 }
 
 /// For people: a line for each name.
-pub fn table(images: &[Image]) -> String {
+pub(super) fn table(images: &[Image]) -> String {
     if images.is_empty() {
         return "there is no image\n".to_owned();
     }

@@ -16,7 +16,7 @@ const HEAD: [&str; 7] = [
 ];
 
 /// For people: a line for each pod.
-pub fn networks(networks: &[PodNetwork]) -> String {
+pub(super) fn networks(networks: &[PodNetwork]) -> String {
     if networks.is_empty() {
         return "no pod has a network\n".to_owned();
     }
@@ -43,7 +43,7 @@ pub fn networks(networks: &[PodNetwork]) -> String {
 }
 
 /// For people: a line for each pod, and what differs at its end.
-pub fn checked(checked: &[CheckedNetwork]) -> String {
+pub(super) fn checked(checked: &[CheckedNetwork]) -> String {
     if checked.is_empty() {
         return "no pod has a network of its own\n".to_owned();
     }
@@ -68,14 +68,14 @@ pub fn checked(checked: &[CheckedNetwork]) -> String {
 }
 
 /// For programs.
-pub fn checked_json(checked: &[CheckedNetwork]) -> Value {
+pub(super) fn checked_json(checked: &[CheckedNetwork]) -> Value {
     let all = checked.iter();
     let all = all.map(|one| with(one, "ok", one.problem.is_empty()));
     json!({ "checked": all.collect::<Vec<_>>() })
 }
 
 /// For people: a line for each thing.
-pub fn collected(collected: &[CollectedNetwork], dry_run: bool) -> String {
+pub(super) fn collected(collected: &[CollectedNetwork], dry_run: bool) -> String {
     let of_pods = collected.iter().any(|one| !one.pod.is_empty());
     let mut rows: Vec<_> = collected
         .iter()
@@ -105,7 +105,7 @@ pub fn collected(collected: &[CollectedNetwork], dry_run: bool) -> String {
 }
 
 /// For programs.
-pub fn collected_json(collected: &[CollectedNetwork], dry_run: bool) -> Value {
+pub(super) fn collected_json(collected: &[CollectedNetwork], dry_run: bool) -> Value {
     let all = collected.iter();
     let all = all.map(|one| with(one, "gone", !dry_run && one.problem.is_empty()));
     json!({ "dry_run": dry_run, "collected": all.collect::<Vec<_>>() })

@@ -18,7 +18,7 @@ const EVENTS: usize = 13;
 const INDENT: usize = 4;
 
 /// For people. `width` is the terminal's; only what stands below a plugin is folded to it.
-pub fn table(plugins: &[Plugin], width: usize) -> String {
+pub(super) fn table(plugins: &[Plugin], width: usize) -> String {
     if plugins.is_empty() {
         return "no NRI plugin is connected, and none is required\n".to_owned();
     }
@@ -46,7 +46,7 @@ pub fn table(plugins: &[Plugin], width: usize) -> String {
 }
 
 /// For programs: everything, durations in nanoseconds.
-pub fn json(plugins: &[Plugin]) -> Value {
+pub(super) fn json(plugins: &[Plugin]) -> Value {
     let all = plugins.iter();
     let all = all.map(|plugin| with(plugin, "id", id(plugin)));
     json!({ "plugins": all.collect::<Vec<_>>() })

@@ -24,14 +24,14 @@ const HEAD: [&str; 7] = [
 const STATE: usize = 1;
 
 /// A container as listed, and its status.
-pub struct Listed {
+pub(super) struct Listed {
     pub container: cri::Container,
     pub status: cri::ContainerStatus,
     pub pid: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
-pub struct Pod {
+pub(super) struct Pod {
     pub id: String,
     pub namespace: String,
     pub name: String,
@@ -44,7 +44,7 @@ pub struct Pod {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Container {
+pub(super) struct Container {
     pub id: String,
     pub name: String,
     pub state: &'static str,
@@ -65,13 +65,13 @@ pub struct Container {
 
 impl Pod {
     /// Whether it is shown without `--all`.
-    pub fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.state == "ready" || self.containers.iter().any(|c| c.state != "exited")
     }
 }
 
 /// Pods by namespace, name and attempt, each with its containers in the order of their creation.
-pub fn pods(pods: &[cri::PodSandbox], listed: Vec<Listed>) -> Vec<Pod> {
+pub(super) fn pods(pods: &[cri::PodSandbox], listed: Vec<Listed>) -> Vec<Pod> {
     let mut of_pod: BTreeMap<String, Vec<Container>> = BTreeMap::new();
     for one in listed {
         let pod = one.container.pod_sandbox_id.clone();
@@ -152,7 +152,7 @@ fn container(listed: Listed) -> Container {
 }
 
 /// For people. `all`: nothing was left out.
-pub fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String {
+pub(super) fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String {
     if pods.is_empty() {
         let text = match all {
             true => "there is no pod\n",
@@ -183,7 +183,7 @@ pub fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String {
 }
 
 /// For programs: everything, times in nanoseconds since the epoch.
-pub fn json(pods: &[Pod]) -> Value {
+pub(super) fn json(pods: &[Pod]) -> Value {
     json!({ "pods": pods })
 }
 

@@ -15,13 +15,13 @@ const BAR: &str = "{msg}  [{bar:30}]  {bytes} of {total_bytes}, {bytes_per_sec},
 const SPINNER: &str = "{msg}  {spinner} {bytes}";
 
 /// On standard error; standard output is for the result.
-pub enum Shown {
+pub(super) enum Shown {
     Bar(ProgressBar),
     Lines(Lines),
 }
 
 impl Shown {
-    pub fn of(image: String) -> Self {
+    pub(super) fn of(image: String) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self::Lines(Lines::new(image));
         }
@@ -29,7 +29,7 @@ impl Shown {
     }
 
     /// `of`: what is announced so far; 0 while it is not known.
-    pub fn show(&mut self, bytes: u64, of: u64) {
+    pub(super) fn show(&mut self, bytes: u64, of: u64) {
         match self {
             Self::Bar(bar) => {
                 let template = if of == 0 { SPINNER } else { BAR };
@@ -51,7 +51,7 @@ impl Shown {
     }
 
     /// Nothing of a bar is left on the terminal.
-    pub fn end(self) {
+    pub(super) fn end(self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
         }
@@ -59,7 +59,7 @@ impl Shown {
 }
 
 /// Pure: which lines are told.
-pub struct Lines {
+pub(super) struct Lines {
     image: String,
     last: Option<(u64, Instant)>,
 }

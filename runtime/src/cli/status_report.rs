@@ -20,7 +20,7 @@ const LITTLE: u64 = 10;
 const FEW_INODES: u64 = 5;
 
 /// What was asked; an `Err` is why there is no answer.
-pub struct Answers {
+pub(super) struct Answers {
     pub name: String,
     pub version: String,
     pub conditions: Vec<RuntimeCondition>,
@@ -40,7 +40,7 @@ struct Pull {
     seconds: u64,
 }
 
-pub struct Report {
+pub(super) struct Report {
     endpoint: String,
     findings: Vec<Finding>,
     pulls: Vec<Pull>,
@@ -49,7 +49,7 @@ pub struct Report {
 
 impl Report {
     /// `answers`: or why nobody gave any.
-    pub fn new(endpoint: String, answers: Result<Answers, String>) -> Self {
+    pub(super) fn new(endpoint: String, answers: Result<Answers, String>) -> Self {
         let answers = match answers {
             Ok(answers) => answers,
             Err(why) => {
@@ -88,13 +88,13 @@ impl Report {
     }
 
     /// The worst of all.
-    pub fn state(&self) -> State {
+    pub(super) fn state(&self) -> State {
         let states = self.findings.iter().map(|finding| finding.state);
         states.max().unwrap_or(State::Fails)
     }
 
     /// For people.
-    pub fn table(&self, width: usize, color: bool) -> String {
+    pub(super) fn table(&self, width: usize, color: bool) -> String {
         let verdict = match self.state() {
             State::Ok => "ready",
             State::Limited => "ready, but for what the lines marked \"limited\" say",
@@ -105,7 +105,7 @@ impl Report {
     }
 
     /// For programs.
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         json!({
             "ready": self.state() != State::Fails,
             "state": self.state(),

@@ -8,7 +8,7 @@ use super::text::{aligned, clean, line, short_id};
 const HEAD: [&str; 5] = ["IMAGE", "ID", "LAYERS", "ENTRIES", "STATE"];
 
 /// For people: a line for each image, and one for each damage below it.
-pub fn table(images: &[VerifiedImage]) -> String {
+pub(super) fn table(images: &[VerifiedImage]) -> String {
     if images.is_empty() {
         return "there is no image\n".to_owned();
     }
@@ -55,7 +55,7 @@ fn damage(damage: &ImageDamage) -> String {
 }
 
 /// What to do, a line each, for standard error.
-pub fn advice(images: &[VerifiedImage]) -> Vec<String> {
+pub(super) fn advice(images: &[VerifiedImage]) -> Vec<String> {
     let mut lines = Vec::new();
     for image in images {
         let name = match image.names.first() {
@@ -93,7 +93,7 @@ pub fn advice(images: &[VerifiedImage]) -> Vec<String> {
 }
 
 /// For programs.
-pub fn json(images: &[VerifiedImage]) -> Value {
+pub(super) fn json(images: &[VerifiedImage]) -> Value {
     let images: Vec<Value> = images.iter().map(one).collect();
     json!({ "images": images })
 }

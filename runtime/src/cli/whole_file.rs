@@ -7,7 +7,7 @@ use std::{io::Write as _, os::unix::fs::PermissionsExt as _, path::Path};
 ///
 /// # Errors
 /// One line for a person, with the path.
-pub fn write(path: &Path, text: &str) -> Result<(), String> {
+pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
     let failed = |why: &dyn std::fmt::Display| format!("write {}: {why}", path.display());
     // Through a link to the file, so that the link stays; never in place of a device or a directory.
     let target = match path.canonicalize() {

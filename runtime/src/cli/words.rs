@@ -31,7 +31,7 @@ impl Tint {
     }
 }
 
-pub fn action_text(action: &Action) -> (String, Tint) {
+pub(super) fn action_text(action: &Action) -> (String, Tint) {
     let plain = |text: &str| (text.to_owned(), Tint::Plain);
     match action {
         Action::Namespaces => plain("namespaces made"),
@@ -89,7 +89,7 @@ fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
     }
 }
 
-pub fn life_text(life: &Life) -> (String, Tint) {
+pub(super) fn life_text(life: &Life) -> (String, Tint) {
     match life {
         Life::Launched => ("launched".to_owned(), Tint::Plain),
         Life::Registered { version } => (format!("registered, {version}"), Tint::Plain),
@@ -135,7 +135,7 @@ pub fn life_text(life: &Life) -> (String, Tint) {
 }
 
 /// What one plugin made of one event.
-pub struct PluginAnswer<'a> {
+pub(super) struct PluginAnswer<'a> {
     pub hook: &'a str,
     pub plugin: &'a str,
     pub word: &'static str,
@@ -147,7 +147,7 @@ pub struct PluginAnswer<'a> {
 }
 
 /// `None` for what is no plugin's answer.
-pub fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
+pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
     let What::Plugin {
         hook,
         plugin,
@@ -188,7 +188,7 @@ pub fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
 
 /// ns between the first event, by its monotonic time and its time of day, and this one. Monotonic time starts anew at a
 /// reboot; then the time of day has to do.
-pub fn since(begun: (u64, i64), event: &Event) -> u64 {
+pub(super) fn since(begun: (u64, i64), event: &Event) -> u64 {
     let wall = u64::try_from(event.wall_ns.saturating_sub(begun.1)).unwrap_or(0);
     event.mono_ns.checked_sub(begun.0).unwrap_or(wall)
 }
@@ -207,18 +207,18 @@ fn can_refuse(hook: &str) -> bool {
 }
 
 /// `CreateContainer app`.
-pub fn call(event: &Event) -> String {
+pub(super) fn call(event: &Event) -> String {
     format!("{}{}", event.subject.call, of(event))
 }
 
 /// `C-04 CreateContainer app`; an event that is no contract point has no id.
-pub fn point_text(point: &str, hook: &str, event: &Event) -> String {
+pub(super) fn point_text(point: &str, hook: &str, event: &Event) -> String {
     let space = if point.is_empty() { "" } else { " " };
     format!("{point}{space}{hook}{}", of(event))
 }
 
 /// ` app`, the container behind a call or a point.
-pub fn of(event: &Event) -> String {
+pub(super) fn of(event: &Event) -> String {
     match event.subject.container_name.as_str() {
         "" => String::new(),
         name => format!(" {name}"),
@@ -226,7 +226,7 @@ pub fn of(event: &Event) -> String {
 }
 
 /// `app: `, the container before a step.
-pub fn who(event: &Event) -> String {
+pub(super) fn who(event: &Event) -> String {
     match event.subject.container_name.as_str() {
         "" => String::new(),
         name => format!("{name}: "),

@@ -19,7 +19,7 @@ pub fn answer<T>(value: T) -> Answer<T> {
 }
 
 /// A list in messages as [`chunks`] cuts it; an empty list is an empty stream.
-pub fn streamed<I, M>(items: Vec<I>, message: fn(Vec<I>) -> M) -> Streamed<M>
+pub(super) fn streamed<I, M>(items: Vec<I>, message: fn(Vec<I>) -> M) -> Streamed<M>
 where
     I: Message,
     M: Send + 'static,

@@ -8,7 +8,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub fn clients(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
+pub(super) fn clients(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
     unfold(listener, async |listener| {
         loop {
             match listener.accept().await {

@@ -20,7 +20,7 @@ use crate::{
 };
 
 #[derive(Clone)]
-pub struct EveryCall {
+pub(super) struct EveryCall {
     pub calls: Calls,
     /// None where nothing is traced.
     pub recorder: Option<Recorder>,
@@ -38,7 +38,7 @@ impl<S> Layer<S> for EveryCall {
 }
 
 #[derive(Clone)]
-pub struct Around<S> {
+pub(super) struct Around<S> {
     inner: S,
     every: EveryCall,
 }

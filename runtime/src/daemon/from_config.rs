@@ -26,7 +26,7 @@ const CNI_GRACE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// None for a configuration that was checked.
-pub fn policies(config: &Config, cgroups: &cgroup::Host) -> Result<Policies> {
+pub(super) fn policies(config: &Config, cgroups: &cgroup::Host) -> Result<Policies> {
     let own = |container: &config::Container| policy(config, container, cgroups).map(Arc::new);
     let handlers = config.handlers.iter();
     Ok(Policies {
@@ -63,7 +63,7 @@ fn policy(
 }
 
 /// What of this host keeps containers from what they may ask for.
-pub fn warn_of(host: &HostFacts) {
+pub(super) fn warn_of(host: &HostFacts) {
     if let Some(selinux) = &host.selinux
         && let Err(why) = &selinux.contexts
     {
@@ -81,7 +81,7 @@ pub fn warn_of(host: &HostFacts) {
 }
 
 /// The hierarchies, and systemd where the driver is systemd.
-pub async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result<cgroup::Host> {
+pub(super) async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result<cgroup::Host> {
     let host = cgroup::Host::detect().step("cgroups")?;
     let only_v2 = host.mode() == cgroup::Mode::V2;
     match config.cgroup.driver {
@@ -103,7 +103,7 @@ pub async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result<cgroup
     Ok(host.driven_by(systemd))
 }
 
-pub fn open_log(config: &Config) -> Result<EventLog> {
+pub(super) fn open_log(config: &Config) -> Result<EventLog> {
     if config.trace.ring.is_some() {
         tracing::warn!(
             "trace.ring has no meaning any more and can go: the event log is in files alone"
@@ -117,7 +117,7 @@ pub fn open_log(config: &Config) -> Result<EventLog> {
     EventLog::open(&config.root.join("trace"), &options).step("event log")
 }
 
-pub fn image_options(config: &Config, program: &Path) -> Result<image::Options> {
+pub(super) fn image_options(config: &Config, program: &Path) -> Result<image::Options> {
     let asked = &config.image;
     Ok(image::Options {
         roots_dir: config.root.join("roots"),
@@ -141,7 +141,7 @@ pub fn image_options(config: &Config, program: &Path) -> Result<image::Options> 
     })
 }
 
-pub fn network_config(config: &Config) -> Result<cni_shim::Config> {
+pub(super) fn network_config(config: &Config) -> Result<cni_shim::Config> {
     let network = &config.network;
     let subnets = [&network.subnet, &network.subnet6]
         .into_iter()

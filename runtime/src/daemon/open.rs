@@ -55,7 +55,7 @@ use crate::{
 };
 
 /// What `serve.rs` serves and drains.
-pub struct Daemon {
+pub(super) struct Daemon {
     pub cri: Cri,
     pub cairn: CairnService,
     pub recovery: Recovery,
@@ -91,7 +91,7 @@ struct Parts {
 ///
 /// # Errors
 /// The first thing that is not to be had.
-pub async fn open(config: Config, streams: Arc<Streams>) -> Result<Daemon> {
+pub(super) async fn open(config: Config, streams: Arc<Streams>) -> Result<Daemon> {
     Ok(Parts::open(config).await?.put_together(streams))
 }
 

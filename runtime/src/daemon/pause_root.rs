@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The static monitor program doubles as the pause program: it is all that the root holds.
-pub fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
+pub(super) fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
     let root = state.join("pause-root");
     // libcontainer mounts over these, as the root of a user namespace in some pods.
     for dir in [
@@ -50,7 +50,7 @@ pub fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
 
 /// All pods read it: its label has none of their categories. Where it cannot have one, and this is not enforced, pods run
 /// without labels.
-pub fn label(root: &Path, selinux: &mut SelinuxFacts) -> Result<()> {
+pub(super) fn label(root: &Path, selinux: &mut SelinuxFacts) -> Result<()> {
     let Ok(contexts) = &selinux.contexts else {
         return Ok(());
     };

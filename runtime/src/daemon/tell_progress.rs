@@ -12,7 +12,7 @@ const TELL: Duration = Duration::from_secs(1);
 
 /// A word a second while there is something new to tell: `word` makes it of what is done and what there is to do.
 /// Ends when the client is gone. A courtesy: a slow reader misses some, and the work does not wait.
-pub async fn tell_progress<T>(
+pub(super) async fn tell_progress<T>(
     progress: &Progress,
     answers: &mpsc::Sender<Result<T, Status>>,
     word: impl Fn(u64, u64) -> T,

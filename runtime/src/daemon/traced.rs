@@ -8,7 +8,7 @@ use crate::spans::{Open, Recorder, Value};
 const TRACED: &str = "/runtime.v1.";
 
 /// The span of a call, if it is traced.
-pub fn begin<B>(recorder: &Recorder, request: &Request<B>) -> Option<Open> {
+pub(super) fn begin<B>(recorder: &Recorder, request: &Request<B>) -> Option<Open> {
     let name = request.uri().path();
     let (service, method) = name.strip_prefix('/')?.split_once('/')?;
     let is_traced = name.starts_with(TRACED) && method.len() <= 64;
@@ -24,7 +24,7 @@ pub fn begin<B>(recorder: &Recorder, request: &Request<B>) -> Option<Open> {
 }
 
 /// The call, in its span.
-pub async fn during<B, E>(
+pub(super) async fn during<B, E>(
     span: Open,
     call: impl Future<Output = Result<Response<B>, E>>,
 ) -> Result<Response<B>, E> {

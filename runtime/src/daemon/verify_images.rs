@@ -24,7 +24,7 @@ const ANSWERS: usize = 16;
 type Answer = std::result::Result<VerifyImagesResponse, Status>;
 
 /// Begins to verify these images, or all; ends when nobody takes the answers any more.
-pub fn start(
+pub(super) fn start(
     images: Images,
     registry: Arc<Registry>,
     wanted: &[String],

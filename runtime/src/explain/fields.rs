@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::explanation::{Change, Deed};
 
 /// What this plugin changed: its entries in the table of owners, with values from the merged adjustment.
-pub fn changes(
+pub(super) fn changes(
     owners: &FieldOwners,
     adjustment: &ContainerAdjustment,
     plugin: &str,
@@ -33,7 +33,7 @@ pub fn changes(
 }
 
 /// Plugins in the table of owners, by index and name.
-pub fn owners(table: &FieldOwners) -> Vec<String> {
+pub(super) fn owners(table: &FieldOwners) -> Vec<String> {
     let keyed = table
         .compound
         .values()
@@ -96,7 +96,7 @@ fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
 }
 
 /// What the event log names as set, such as `Env DEMO`: the field, its key, and no value.
-pub fn named(changed: &str) -> Change {
+pub(super) fn named(changed: &str) -> Change {
     let (field, key) = match changed.split_once(' ') {
         Some((field, key)) => (field, Some(key.to_owned())),
         None => (changed, None),
@@ -110,7 +110,7 @@ pub fn named(changed: &str) -> Change {
 }
 
 /// Sets without an order, in one: capabilities.
-pub fn order(spec: &mut Value) {
+pub(super) fn order(spec: &mut Value) {
     let sets = spec.pointer_mut("/process/capabilities");
     for set in sets.and_then(Value::as_object_mut).into_iter().flatten() {
         if let Some(names) = set.1.as_array_mut() {
@@ -121,7 +121,7 @@ pub fn order(spec: &mut Value) {
 
 /// Puts the mounts of `base` into the order of those of `spec`, so that a line by line comparison shows what was
 /// mounted, and not that what is sorted by its path was sorted anew. Mounts that `spec` has no more stay last.
-pub fn order_like(base: &mut Value, spec: &Value) {
+pub(super) fn order_like(base: &mut Value, spec: &Value) {
     let destination = |mount: &Value| mount.get("destination").cloned();
     let order: Vec<_> = spec["mounts"]
         .as_array()
@@ -141,7 +141,7 @@ pub fn order_like(base: &mut Value, spec: &Value) {
 }
 
 /// Takes the values of environment variables out of a spec or a hook: `NAME=value` becomes `NAME=…`.
-pub fn hide_variables(value: &mut Value) {
+pub(super) fn hide_variables(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(hide_variables),
         Value::Object(fields) => {

@@ -38,7 +38,7 @@ pub enum ImportFrom {
 }
 
 /// The files of an archive, ready to be read in any order.
-pub enum Archive {
+pub(super) enum Archive {
     Spooled {
         by_path: HashMap<CleanPath, Spooled>,
         by_digest: HashMap<Digest, PathBuf>,
@@ -47,17 +47,17 @@ pub enum Archive {
     Layout(PathBuf),
 }
 
-pub enum Spooled {
+pub(super) enum Spooled {
     File(PathBuf),
     Link(CleanPath),
 }
 
-pub fn bad(why: impl ToString) -> Error {
+pub(super) fn bad(why: impl ToString) -> Error {
     Error::Archive(why.to_string())
 }
 
 impl Archive {
-    pub async fn open(shared: &Arc<Shared>, from: ImportFrom) -> Result<Archive, Error> {
+    pub(super) async fn open(shared: &Arc<Shared>, from: ImportFrom) -> Result<Archive, Error> {
         let shared = shared.clone();
         blocking(move || {
             let reader: Box<dyn Read + Send> = match from {
@@ -76,7 +76,7 @@ impl Archive {
     }
 
     /// A file by its name in the archive, if it is there.
-    pub fn named(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
+    pub(super) fn named(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
         let path = match self {
             Archive::Layout(root) if name == "index.json" => root.join(name),
             Archive::Layout(_) => return Ok(None),
@@ -88,7 +88,7 @@ impl Archive {
         read_bounded(&path, max).map(Some)
     }
 
-    pub fn path_of(&self, blob: &Descriptor) -> Result<PathBuf, Error> {
+    pub(super) fn path_of(&self, blob: &Descriptor) -> Result<PathBuf, Error> {
         let path = match (self, &blob.digest) {
             (Archive::Layout(root), Some(digest)) => {
                 Some(root.join("blobs/sha256").join(digest.hex()))
@@ -103,7 +103,7 @@ impl Archive {
     }
 
     /// A small blob, checked.
-    pub fn blob(&self, blob: &Descriptor, max: u64) -> Result<Vec<u8>, Error> {
+    pub(super) fn blob(&self, blob: &Descriptor, max: u64) -> Result<Vec<u8>, Error> {
         let bytes = read_bounded(&self.path_of(blob)?, max)?;
         match &blob.digest {
             Some(want) if *want != Digest::of(&bytes) => Err(blob.fault("digest mismatch")),

@@ -97,22 +97,22 @@ impl fmt::Debug for Digest {
 
 /// A digest being computed, with the count of bytes seen.
 #[derive(Clone, Default)]
-pub struct Hasher {
+pub(super) struct Hasher {
     state: Sha256,
     bytes: u64,
 }
 
 impl Hasher {
-    pub fn update(&mut self, bytes: &[u8]) {
+    pub(super) fn update(&mut self, bytes: &[u8]) {
         self.state.update(bytes);
         self.bytes += bytes.len() as u64;
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn finish(self) -> Digest {
+    pub(super) fn finish(self) -> Digest {
         let mut text = String::with_capacity(PREFIX.len() + 64);
         text.push_str(PREFIX);
         for byte in self.state.finalize() {
@@ -125,13 +125,13 @@ impl Hasher {
 }
 
 /// A reader that hashes what passes through it.
-pub struct HashingReader<R> {
+pub(super) struct HashingReader<R> {
     inner: R,
     pub hasher: Hasher,
 }
 
 impl<R: Read> HashingReader<R> {
-    pub fn new(inner: R) -> Self {
+    pub(super) fn new(inner: R) -> Self {
         Self {
             inner,
             hasher: Hasher::default(),

@@ -18,7 +18,7 @@ use super::unpack::Report;
 use super::unpack::path::CleanPath;
 
 /// Does what the report leaves to do upon `lowers`; whether the layer hides all of them.
-pub fn finish(
+pub(super) fn finish(
     chain_id: &Digest,
     root: &OwnedFd,
     lowers: &[PathBuf],

@@ -17,7 +17,7 @@ use crate::replace::sync_parent;
 
 /// Bytes and inodes that may be used below `path`: never more than leaves the disk a tenth of what
 /// is free. File systems that do not count inodes have enough of them.
-pub fn room(path: &Path) -> io::Result<(u64, u64)> {
+pub(super) fn room(path: &Path) -> io::Result<(u64, u64)> {
     let disk = rustix::fs::statvfs(path)?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let inodes = if disk.f_files == 0 {
@@ -37,7 +37,7 @@ pub struct Usage {
 
 /// Counts a tree that a container may be changing meanwhile: nothing is followed out of it, what
 /// vanishes is passed over, and what lies deeper than a path can say is not counted.
-pub fn usage(root: &Path) -> io::Result<Usage> {
+pub(super) fn usage(root: &Path) -> io::Result<Usage> {
     let root: OwnedFd = File::open(root)?.into();
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -68,7 +68,7 @@ pub fn usage(root: &Path) -> io::Result<Usage> {
 }
 
 /// Removes a file, durably; one that is not there is removed already.
-pub fn remove_durably(path: &Path) -> io::Result<()> {
+pub(super) fn remove_durably(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
@@ -76,28 +76,28 @@ pub fn remove_durably(path: &Path) -> io::Result<()> {
     }
 }
 
-pub fn is(stat: &Stat, kind: FileType) -> bool {
+pub(super) fn is(stat: &Stat, kind: FileType) -> bool {
     FileType::from_raw_mode(stat.st_mode) == kind
 }
 
 /// What the kernel says of an entry, a link itself.
-pub fn stat(dir: impl AsFd, name: impl Arg) -> rustix::io::Result<Stat> {
+pub(super) fn stat(dir: impl AsFd, name: impl Arg) -> rustix::io::Result<Stat> {
     statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-pub fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
+pub(super) fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty())
 }
 
 /// Opens whatever is there: the caller looks at its type. Never waits for the writer of a fifo put there meanwhile.
-pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<File> {
+pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty()).map(File::from)
 }
 
 /// What a call writes into a buffer of a size that mostly does, or else of the kernel's largest.
-pub fn filled(
+pub(super) fn filled(
     mut write: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Vec<u8>> {
     const LARGEST: usize = 64 << 10;
@@ -113,7 +113,7 @@ pub fn filled(
 }
 
 /// The next part of a file that is no hole, from `at` on.
-pub fn data_from(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+pub(super) fn data_from(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
     }

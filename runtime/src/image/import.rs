@@ -33,7 +33,7 @@ struct SavedImage {
     layers: Vec<String>,
 }
 
-pub async fn import(
+pub(super) async fn import(
     shared: &Arc<Shared>,
     from: ImportFrom,
     name: Option<Reference>,

@@ -34,7 +34,7 @@ use crate::spans;
 const LAYER: &str = "cairn.layer";
 
 /// Source of blobs: a registry, or an archive.
-pub trait Source: Send + Sync + 'static {
+pub(super) trait Source: Send + Sync + 'static {
     type Error: From<Error> + Display + Send + 'static;
 
     /// Who is busy with sending: turns are shared out by it.
@@ -44,7 +44,7 @@ pub trait Source: Send + Sync + 'static {
     fn open(&self, blob: &Descriptor) -> impl Future<Output = Opened<Self::Error>> + Send;
 }
 
-pub type Opened<E> = Result<BoxStream<'static, Result<Bytes, E>>, E>;
+pub(super) type Opened<E> = Result<BoxStream<'static, Result<Bytes, E>>, E>;
 
 /// A layer that is being made here; the guard lets others wait for it.
 struct Made {
@@ -54,7 +54,7 @@ struct Made {
 }
 
 /// Stores the image and gives it `names`. Only what is missing is fetched.
-pub async fn ingest<S: Source>(
+pub(super) async fn ingest<S: Source>(
     shared: &Arc<Shared>,
     manifest: &ImageManifest,
     config: Document,

@@ -40,7 +40,7 @@ const STDERR_MAX: u64 = 4096;
 static LONG_REPORT: Mutex<()> = Mutex::new(());
 
 /// What an image may still come to, as its layers are unpacked one beside the other.
-pub struct Budget {
+pub(super) struct Budget {
     bounds: TreeBounds,
     /// Bytes and files.
     left: Mutex<(u64, u64)>,
@@ -63,7 +63,7 @@ impl Budget {
 }
 
 /// A layer's tree in `tmp/`, checked, not yet committed.
-pub struct Unpacked {
+pub(super) struct Unpacked {
     tmp: TempDir,
     /// The helper's report, and what of it is kept in memory.
     said: Document,
@@ -72,7 +72,7 @@ pub struct Unpacked {
 
 impl Shared {
     /// What is left for an image of which layers of so many bytes and files are here.
-    pub fn budget(&self, (bytes, files): (u64, u64)) -> Result<Budget, Error> {
+    pub(super) fn budget(&self, (bytes, files): (u64, u64)) -> Result<Budget, Error> {
         let bounds = self.options.image;
         let left = Mutex::new((bounds.bytes, bounds.files));
         let budget = Budget { bounds, left };
@@ -81,7 +81,7 @@ impl Shared {
     }
 
     /// Unpacks `stream` and checks it against the blob's digest and size and the config's diff id.
-    pub async fn unpack<E: From<Error>>(
+    pub(super) async fn unpack<E: From<Error>>(
         &self,
         blob: &Descriptor,
         diff_id: &Digest,
@@ -224,7 +224,7 @@ async fn read_some(pipe: Option<impl AsyncRead + Unpin>, max: u64) -> Vec<u8> {
 
 impl Unpacked {
     /// Finishes the tree upon `lowers` (topmost first), makes it durable and commits it. Blocking.
-    pub fn commit(
+    pub(super) fn commit(
         self,
         store: &Store,
         chain_id: &Digest,

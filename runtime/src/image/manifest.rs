@@ -8,22 +8,22 @@ use super::error::Error;
 use super::store::record::LAYERS_MAX;
 
 /// Bytes of a manifest or index taken.
-pub const MANIFEST_MAX: u64 = 4 << 20;
+pub(super) const MANIFEST_MAX: u64 = 4 << 20;
 /// Bytes of an image config taken.
-pub const CONFIG_MAX: u64 = 4 << 20;
+pub(super) const CONFIG_MAX: u64 = 4 << 20;
 const INDEX_ENTRIES_MAX: usize = 1000;
 /// Bytes of a media type kept.
 const NAME_MAX: usize = 200;
 
 /// Accepted media types, best first.
-pub const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
+pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
 /// A blob as a manifest names it. Those of a `docker save` archive come without digest and size.
 #[derive(Debug, Clone)]
-pub struct Descriptor {
+pub(super) struct Descriptor {
     pub digest: Option<Digest>,
     pub size: Option<u64>,
     /// Media type, or the file's name in an archive: what an error calls it by.
@@ -32,7 +32,7 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// An error about this blob.
-    pub fn fault(&self, why: impl Into<String>) -> Error {
+    pub(super) fn fault(&self, why: impl Into<String>) -> Error {
         let digest = self.digest.as_ref();
         Error::Blob {
             blob: digest.map_or(self.name.as_str(), Digest::as_str).to_owned(),
@@ -42,7 +42,7 @@ impl Descriptor {
 }
 
 /// An error about the manifest `what`.
-pub fn fault(what: &str, why: impl Into<String>) -> Error {
+pub(super) fn fault(what: &str, why: impl Into<String>) -> Error {
     Error::Manifest {
         manifest: what.to_owned(),
         why: why.into(),
@@ -51,21 +51,21 @@ pub fn fault(what: &str, why: impl Into<String>) -> Error {
 
 /// A document found in place of a manifest: an index or a manifest.
 #[derive(Debug)]
-pub enum Document {
+pub(super) enum Document {
     Image(ImageManifest),
     /// Manifests to choose from.
     Index(Vec<IndexEntry>),
 }
 
 #[derive(Debug)]
-pub struct ImageManifest {
+pub(super) struct ImageManifest {
     pub config: Descriptor,
     /// Lowest first.
     pub layers: Vec<Descriptor>,
 }
 
 #[derive(Debug, Clone)]
-pub struct IndexEntry {
+pub(super) struct IndexEntry {
     pub digest: Digest,
     pub size: u64,
     pub platform: Option<Platform>,
@@ -77,7 +77,7 @@ pub struct IndexEntry {
 
 #[derive(Debug, Clone, Deserialize, Default, PartialEq, Eq)]
 #[serde(default)]
-pub struct Platform {
+pub(super) struct Platform {
     pub os: String,
     pub architecture: String,
     pub variant: String,
@@ -127,7 +127,7 @@ impl From<RawDescriptor> for Descriptor {
 }
 
 /// Parses a manifest or an index; `what` names it in an error.
-pub fn parse(what: &str, bytes: &[u8]) -> Result<Document, Error> {
+pub(super) fn parse(what: &str, bytes: &[u8]) -> Result<Document, Error> {
     let fault = |why: String| fault(what, why);
     let raw: Raw = serde_json::from_slice(bytes).map_err(|e| fault(e.to_string()))?;
     if raw.schema_version != 2 {
@@ -183,7 +183,7 @@ fn index_entry(raw: RawDescriptor) -> IndexEntry {
 }
 
 /// The entry for this host (CRI-402): exact variant first, then lesser ones it can run.
-pub fn choose<'a>(what: &str, entries: &'a [IndexEntry]) -> Result<&'a IndexEntry, Error> {
+pub(super) fn choose<'a>(what: &str, entries: &'a [IndexEntry]) -> Result<&'a IndexEntry, Error> {
     choose_for(what, entries, &host_platform())
 }
 

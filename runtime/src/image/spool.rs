@@ -19,37 +19,37 @@ const MEMORY_MAX: usize = 16 << 10;
 static LONG: Mutex<()> = Mutex::new(());
 
 /// A document that is coming.
-pub struct Spool {
+pub(super) struct Spool {
     content: SpooledTempFile,
     hasher: Hasher,
 }
 
 /// A document that has come.
-pub struct Document {
+pub(super) struct Document {
     content: SpooledData,
     pub bytes: u64,
 }
 
 impl Spool {
     /// `dir` is where a file for it can be. Its page cache takes the few megabytes that a document may have.
-    pub fn new(dir: &Path) -> Self {
+    pub(super) fn new(dir: &Path) -> Self {
         Self {
             content: tempfile::spooled_tempfile_in(MEMORY_MAX, dir),
             hasher: Hasher::default(),
         }
     }
 
-    pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hasher.update(bytes);
         self.content.write_all(bytes)
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.hasher.bytes()
     }
 
     /// The document, and the digest of its bytes.
-    pub fn finish(self) -> (Document, Digest) {
+    pub(super) fn finish(self) -> (Document, Digest) {
         let content = self.content.into_inner();
         let bytes = self.hasher.bytes();
         (Document { content, bytes }, self.hasher.finish())
@@ -58,7 +58,7 @@ impl Spool {
 
 impl Document {
     /// A document that is in memory anyway.
-    pub fn of(bytes: Vec<u8>) -> Self {
+    pub(super) fn of(bytes: Vec<u8>) -> Self {
         Self {
             bytes: bytes.len() as u64,
             content: SpooledData::InMemory(Cursor::new(bytes)),
@@ -66,18 +66,18 @@ impl Document {
     }
 
     /// What somebody wrote into a file, who has ended.
-    pub fn from_file(file: File) -> io::Result<Self> {
+    pub(super) fn from_file(file: File) -> io::Result<Self> {
         let bytes = file.metadata()?.len();
         let content = SpooledData::OnDisk(file);
         Ok(Self { content, bytes })
     }
 
-    pub fn is_long(&self) -> bool {
+    pub(super) fn is_long(&self) -> bool {
         self.bytes > MEMORY_MAX as u64
     }
 
     /// Shows the bytes to `look`. May block; a long document waits for others to be looked at.
-    pub fn read<T: Send>(&self, look: impl FnOnce(&[u8]) -> T + Send) -> io::Result<T> {
+    pub(super) fn read<T: Send>(&self, look: impl FnOnce(&[u8]) -> T + Send) -> io::Result<T> {
         match &self.content {
             SpooledData::InMemory(bytes) => Ok(look(bytes.get_ref())),
             SpooledData::OnDisk(file) if self.is_long() => {
@@ -98,7 +98,7 @@ impl Document {
 
 /// Does what takes much memory for a moment. Blocks while others do. On a thread of its own: an
 /// allocator keeps some of what a thread gave back, and the threads of a pool would each keep it.
-pub fn one_at_a_time<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(super) fn one_at_a_time<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let _turn = LONG.lock();
     std::thread::scope(|scope| match scope.spawn(work).join() {
         Ok(done) => done,

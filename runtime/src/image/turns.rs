@@ -18,7 +18,7 @@ pub struct Bounds {
     pub image: usize,
 }
 
-pub struct Turns {
+pub(super) struct Turns {
     bounds: Bounds,
     /// Who holds and who waits changes in one go: a panic while it is locked spoils nothing.
     state: Mutex<State>,
@@ -41,13 +41,13 @@ struct State {
 }
 
 /// A right to fetch one layer; it passes on when dropped.
-pub struct Turn {
+pub(super) struct Turn {
     turns: Arc<Turns>,
     owner: Owner,
 }
 
 impl Turns {
-    pub fn new(bounds: Bounds) -> Arc<Self> {
+    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
             bounds,
             state: Mutex::default(),
@@ -55,14 +55,14 @@ impl Turns {
     }
 
     /// A number for an image whose layers are to be fetched.
-    pub fn image(&self) -> u64 {
+    pub(super) fn image(&self) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;
         state.next
     }
 
     /// Waits for a turn of this host and image.
-    pub async fn take(self: &Arc<Self>, host: &str, image: u64) -> Option<Turn> {
+    pub(super) async fn take(self: &Arc<Self>, host: &str, image: u64) -> Option<Turn> {
         let (tell, told) = oneshot::channel();
         let host = host.to_owned();
         let owner = Owner { host, image };

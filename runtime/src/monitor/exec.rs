@@ -67,7 +67,7 @@ pub struct ExecOutput {
 }
 
 /// Clients take answers of 16 MiB in all, framing included: a longer one would reach them as an error.
-pub const OUTPUT_LIMIT: usize = (16 << 20) - (64 << 10);
+pub(super) const OUTPUT_LIMIT: usize = (16 << 20) - (64 << 10);
 /// How long after the end a background child may keep the pipes open (CRI-140).
 const DRAIN: Duration = Duration::from_secs(2);
 

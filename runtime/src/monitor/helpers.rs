@@ -17,13 +17,13 @@ use rustix::mount::MountFlags;
 use super::error::MonitorError;
 use crate::detached;
 
-pub const MONITOR: &str = "cairn-monitor";
-pub const CREATE: &str = "cairn-create";
+pub(super) const MONITOR: &str = "cairn-monitor";
+pub(super) const CREATE: &str = "cairn-create";
 
 /// The tree of the helpers in this directory.
 ///
 /// The helpers themselves are bound, not their directory: a version that replaces one on disk is not seen in the tree.
-pub fn gather(dir: &Path) -> Result<OwnedFd, MonitorError> {
+pub(super) fn gather(dir: &Path) -> Result<OwnedFd, MonitorError> {
     let sources = [MONITOR, CREATE].map(|name| dir.join(name));
     for source in &sources {
         check(source)?;

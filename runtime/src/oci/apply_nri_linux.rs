@@ -19,7 +19,7 @@ use ::nri::owners::removal;
 
 /// Per entry: the device with that path goes, with the rule that was made for it; unless it is a
 /// removal, the new one comes, with a rule `rwm`. A fifo has none (NRI-704).
-pub fn devices(
+pub(super) fn devices(
     spec: &mut Spec,
     asked: &[nri::LinuxDevice],
     view: &dyn HostView,
@@ -86,7 +86,7 @@ fn is_as_the_hosts(asked: &nri::LinuxDevice, path: &str, view: &dyn HostView) ->
 }
 
 /// Puts a device in, in the place of another at its path, with a rule that allows this much of it.
-pub fn put_device(linux: &mut Linux, device: LinuxDevice, access: &str) {
+pub(super) fn put_device(linux: &mut Linux, device: LinuxDevice, access: &str) {
     take_device(linux, &device.path().to_string_lossy());
     if let Some(rule) = rule_for(&device, access) {
         let resources = linux.resources_mut().get_or_insert_default();
@@ -124,7 +124,11 @@ fn take_device(linux: &mut Linux, path: &str) {
 }
 
 /// Replaces the path of the cgroup; it must not lead out of the hierarchy.
-pub fn cgroups_path(spec: &mut Spec, asked: &str, driver: CgroupDriver) -> Result<(), SpecError> {
+pub(super) fn cgroups_path(
+    spec: &mut Spec,
+    asked: &str,
+    driver: CgroupDriver,
+) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }
@@ -146,7 +150,7 @@ pub fn cgroups_path(spec: &mut Spec, asked: &str, driver: CgroupDriver) -> Resul
 }
 
 /// A marked type goes; another is added, or gets the new path.
-pub fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Result<(), SpecError> {
+pub(super) fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Result<(), SpecError> {
     for entry in asked {
         let (name, remove) = marked(&entry.r#type);
         let field = format!("adjust.linux.namespaces[{name:?}]");
@@ -209,7 +213,7 @@ fn is_joined(linux: &Linux, kind: LinuxNamespaceType, path: Option<&std::path::P
 }
 
 /// First all removals, then all values (NRI-702); only what is the pod's own to set.
-pub fn sysctl(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<(), SpecError> {
+pub(super) fn sysctl(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }
@@ -228,7 +232,7 @@ pub fn sysctl(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<(), S
 }
 
 /// Devices of the host that move into the container's network; first the removals.
-pub fn net_devices(
+pub(super) fn net_devices(
     spec: &mut Spec,
     asked: &BTreeMap<String, nri::LinuxNetDevice>,
 ) -> Result<(), SpecError> {
@@ -269,7 +273,11 @@ pub fn net_devices(
 }
 
 /// `remove` first, then each value that is present; an empty message does nothing (NRI-515).
-pub fn rdt(spec: &mut Spec, asked: &nri::LinuxRdt, host: &HostFacts) -> Result<(), SpecError> {
+pub(super) fn rdt(
+    spec: &mut Spec,
+    asked: &nri::LinuxRdt,
+    host: &HostFacts,
+) -> Result<(), SpecError> {
     let linux = linux_of(spec);
     if asked.remove {
         linux.set_intel_rdt(None);
@@ -299,7 +307,7 @@ pub fn rdt(spec: &mut Spec, asked: &nri::LinuxRdt, host: &HostFacts) -> Result<(
 }
 
 /// A class is one directory of resctrl, which must be there.
-pub fn check_rdt(class: &str, host: &HostFacts, field: &str) -> Result<(), SpecError> {
+pub(super) fn check_rdt(class: &str, host: &HostFacts, field: &str) -> Result<(), SpecError> {
     if class == "."
         || class == ".."
         || (class.len() > 1 && class.contains('/'))

@@ -26,7 +26,11 @@ const OF_BINDS: [&str; 51] = [
 
 /// Removes, replaces and appends in the order given; then, if anything was asked for, sorts the whole
 /// list so that parents come first. Propagation is judged for each mount on its own (NRI-722).
-pub fn apply(spec: &mut Spec, asked: &[nri::Mount], view: &dyn HostView) -> Result<(), SpecError> {
+pub(super) fn apply(
+    spec: &mut Spec,
+    asked: &[nri::Mount],
+    view: &dyn HostView,
+) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }

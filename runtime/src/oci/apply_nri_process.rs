@@ -15,7 +15,10 @@ use super::{
 use ::nri::owners::removal;
 
 /// First all removals, then all values (NRI-702).
-pub fn annotations(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<(), SpecError> {
+pub(super) fn annotations(
+    spec: &mut Spec,
+    asked: &BTreeMap<String, String>,
+) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }
@@ -37,7 +40,7 @@ pub fn annotations(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<
 
 /// Existing variables keep their places: each is kept, removed, or given its new value; new ones
 /// follow. A name that the container has twice is changed once and the rest dropped (NRI-703).
-pub fn env(spec: &mut Spec, asked: &[nri::KeyValue]) -> Result<(), SpecError> {
+pub(super) fn env(spec: &mut Spec, asked: &[nri::KeyValue]) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }
@@ -96,7 +99,7 @@ fn check_variable(entry: &nri::KeyValue) -> Result<(), SpecError> {
 }
 
 /// A list that is not empty replaces the arguments; an empty first element is a marker (5.2).
-pub fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
+pub(super) fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
     let args = match asked {
         [marker, rest @ ..] if marker.is_empty() => rest,
         all => all,
@@ -116,7 +119,10 @@ pub fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
 }
 
 /// All but those of startContainer are programs of the host: they must be there.
-pub fn hook_programs(asked: Option<&nri::Hooks>, view: &dyn HostView) -> Result<(), SpecError> {
+pub(super) fn hook_programs(
+    asked: Option<&nri::Hooks>,
+    view: &dyn HostView,
+) -> Result<(), SpecError> {
     let Some(asked) = asked else {
         return Ok(());
     };
@@ -141,7 +147,7 @@ pub fn hook_programs(asked: Option<&nri::Hooks>, view: &dyn HostView) -> Result<
 }
 
 /// Appended per kind.
-pub fn hooks(spec: &mut Spec, asked: Option<&nri::Hooks>) -> Result<(), SpecError> {
+pub(super) fn hooks(spec: &mut Spec, asked: Option<&nri::Hooks>) -> Result<(), SpecError> {
     let Some(asked) = asked.filter(|h| **h != nri::Hooks::default()) else {
         return Ok(());
     };
@@ -184,7 +190,7 @@ fn append(list: &mut Option<Vec<Hook>>, asked: &[nri::Hook]) -> Result<(), SpecE
 }
 
 /// May exceed what the kubelet gave, but not the kernel's range.
-pub fn oom_score_adj(
+pub(super) fn oom_score_adj(
     spec: &mut Spec,
     asked: Option<&nri::OptionalInt>,
     host: &HostFacts,
@@ -200,7 +206,7 @@ pub fn oom_score_adj(
 }
 
 /// A type that is there already is replaced: OCI forbids a second one (NRI-708).
-pub fn rlimits(spec: &mut Spec, asked: &[nri::PosixRlimit]) -> Result<(), SpecError> {
+pub(super) fn rlimits(spec: &mut Spec, asked: &[nri::PosixRlimit]) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }

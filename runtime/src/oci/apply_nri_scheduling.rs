@@ -17,7 +17,10 @@ use super::{
 };
 
 /// Class NONE removes the priority.
-pub fn io_priority(spec: &mut Spec, asked: Option<&nri::LinuxIoPriority>) -> Result<(), SpecError> {
+pub(super) fn io_priority(
+    spec: &mut Spec,
+    asked: Option<&nri::LinuxIoPriority>,
+) -> Result<(), SpecError> {
     const FIELD: &str = "adjust.linux.io_priority";
     let Some(asked) = asked else {
         return Ok(());
@@ -46,7 +49,10 @@ pub fn io_priority(spec: &mut Spec, asked: Option<&nri::LinuxIoPriority>) -> Res
 }
 
 /// Policy NONE removes the scheduler. What the kernel would refuse is refused here, by name.
-pub fn scheduler(spec: &mut Spec, asked: Option<&nri::LinuxScheduler>) -> Result<(), SpecError> {
+pub(super) fn scheduler(
+    spec: &mut Spec,
+    asked: Option<&nri::LinuxScheduler>,
+) -> Result<(), SpecError> {
     const FIELD: &str = "adjust.linux.scheduler";
     let Some(asked) = asked else {
         return Ok(());
@@ -94,7 +100,7 @@ pub fn scheduler(spec: &mut Spec, asked: Option<&nri::LinuxScheduler>) -> Result
 
 /// Where real-time processes get their time per cgroup, a new cgroup has none: the kernel would refuse the policy once the
 /// container starts.
-pub fn check_realtime(spec: &Spec, host: &HostFacts) -> Result<(), SpecError> {
+pub(super) fn check_realtime(spec: &Spec, host: &HostFacts) -> Result<(), SpecError> {
     use LinuxSchedulerPolicy::{SchedFifo, SchedRr};
     let scheduler = spec.process().as_ref().and_then(|p| p.scheduler().as_ref());
     let cpu = spec
@@ -176,7 +182,7 @@ fn scheduler_flag(
 }
 
 /// Replaces the policy as a whole; `MPOL_DEFAULT` is kept as a mode of its own.
-pub fn memory_policy(
+pub(super) fn memory_policy(
     spec: &mut Spec,
     asked: Option<&nri::LinuxMemoryPolicy>,
 ) -> Result<(), SpecError> {

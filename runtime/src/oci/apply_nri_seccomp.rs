@@ -8,7 +8,7 @@ use proto_nri as nri;
 use super::{base::linux_of, error::SpecError, seccomp};
 
 /// Replaces the filter as a whole, the default errno included (NRI-705).
-pub fn apply(spec: &mut Spec, asked: Option<&nri::LinuxSeccomp>) -> Result<(), SpecError> {
+pub(super) fn apply(spec: &mut Spec, asked: Option<&nri::LinuxSeccomp>) -> Result<(), SpecError> {
     const FIELD: &str = "adjust.linux.seccomp_policy";
     let Some(asked) = asked else {
         return Ok(());

@@ -67,12 +67,12 @@ const IDENTITY: &str = "getegid getegid32 geteuid geteuid32 getgid getgid32 getg
     setresuid32 setreuid setreuid32 setuid setuid32";
 
 /// Allowed to everyone.
-pub const ALWAYS: &[&str] = &[
+pub(super) const ALWAYS: &[&str] = &[
     FILES, WAITING, MEMORY, PROCESSES, SIGNALS, TIME, SOCKETS, IPC, IDENTITY,
 ];
 
 /// Allowed to who holds the capability.
-pub const BY_CAPABILITY: &[(&str, &str)] = &[
+pub(super) const BY_CAPABILITY: &[(&str, &str)] = &[
     ("DAC_READ_SEARCH", "open_by_handle_at"),
     (
         "SYS_ADMIN",
@@ -102,7 +102,7 @@ pub const BY_CAPABILITY: &[(&str, &str)] = &[
 ];
 
 /// Allowed on one family of processors.
-pub fn of_architecture(arch: &str) -> &'static str {
+pub(super) fn of_architecture(arch: &str) -> &'static str {
     match arch {
         "x86_64" | "x86" => "arch_prctl modify_ldt",
         "aarch64" | "arm" => {
@@ -116,13 +116,13 @@ pub fn of_architecture(arch: &str) -> &'static str {
 }
 
 /// `personality` with these values: Linux, Linux32, with or without UNAME26, and the question (all ones).
-pub const PERSONALITIES: &[u64] = &[0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
+pub(super) const PERSONALITIES: &[u64] = &[0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 /// `socket` with any family but this one: AF_VSOCK reaches the hypervisor past every network namespace.
-pub const FORBIDDEN_FAMILY: u64 = 40;
+pub(super) const FORBIDDEN_FAMILY: u64 = 40;
 
 /// The flags by which `clone` makes namespaces: mount, cgroup, UTS, IPC, user, PID, network.
-pub const CLONE_NAMESPACES: u64 = 0x7e02_0000;
+pub(super) const CLONE_NAMESPACES: u64 = 0x7e02_0000;
 
-pub const EPERM: u32 = 1;
-pub const ENOSYS: u32 = 38;
+pub(super) const EPERM: u32 = 1;
+pub(super) const ENOSYS: u32 = 38;

@@ -14,7 +14,7 @@ use crate::{
 
 /// One pass through a contract point, for the event log. What each plugin answered in it is logged by
 /// [`Plugins`](super::plugins::Plugins), as it comes.
-pub struct Point<'a> {
+pub(super) struct Point<'a> {
     log: &'a EventLog,
     subject: Subject,
     event: Event,
@@ -22,7 +22,7 @@ pub struct Point<'a> {
 }
 
 impl<'a> Point<'a> {
-    pub fn reach(log: &'a EventLog, subject: Subject, event: Event) -> Self {
+    pub(super) fn reach(log: &'a EventLog, subject: Subject, event: Event) -> Self {
         let point = Self {
             log,
             subject,
@@ -40,7 +40,7 @@ impl<'a> Point<'a> {
         self.log.record(self.subject.clone(), what);
     }
 
-    pub fn passed(&self, aborted: Option<String>) {
+    pub(super) fn passed(&self, aborted: Option<String>) {
         self.record(What::Passed {
             hook: nri::mask::event_name(self.event).to_owned(),
             took_ns: nanoseconds(self.begun.elapsed()),
@@ -49,12 +49,12 @@ impl<'a> Point<'a> {
     }
 
     /// A notification: what went wrong is in the plugins' lines.
-    pub fn noted(&self, _: &Told) {
+    pub(super) fn noted(&self, _: &Told) {
         self.passed(None);
     }
 
     /// A teardown: nothing stops it, and a failure that is to be told is for its end.
-    pub fn told(&self, told: &Told) -> Result<()> {
+    pub(super) fn told(&self, told: &Told) -> Result<()> {
         self.passed(None);
         match &told.failed {
             None => Ok(()),
@@ -62,7 +62,7 @@ impl<'a> Point<'a> {
         }
     }
 
-    pub fn end(&self, told: std::result::Result<Told, Refused>) -> Result<()> {
+    pub(super) fn end(&self, told: std::result::Result<Told, Refused>) -> Result<()> {
         match told {
             Ok(_) => {
                 self.passed(None);
@@ -72,7 +72,7 @@ impl<'a> Point<'a> {
         }
     }
 
-    pub fn refused<T>(&self, refused: Refused) -> Result<T> {
+    pub(super) fn refused<T>(&self, refused: Refused) -> Result<T> {
         self.passed(Some(refused.reason.clone()));
         if self.event == Event::RunPodSandbox && violate::is("run-veto-nameless") {
             return Err(Error::failed("NRI: vetoed"));

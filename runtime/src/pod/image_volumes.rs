@@ -19,13 +19,13 @@ use crate::{
 };
 
 /// Images that are mounted, by container path: the tree to bind, and the image's id.
-pub type ImageMounts = BTreeMap<String, (PathBuf, String)>;
+pub(super) type ImageMounts = BTreeMap<String, (PathBuf, String)>;
 
 /// CRI-129: a directory below `dir` for each of these paths, filled with what the image has there.
 ///
 /// # Errors
 /// The path that cannot be made, or the image's that cannot be read.
-pub async fn fill(
+pub(super) async fn fill(
     images: &Images,
     paths: impl IntoIterator<Item = String>,
     dir: &Path,
@@ -47,7 +47,7 @@ pub async fn fill(
 ///
 /// # Errors
 /// Names the mount, in kubelet's words.
-pub async fn mount(
+pub(super) async fn mount(
     images: &Images,
     dirs: &Dirs,
     pod: &Pod,

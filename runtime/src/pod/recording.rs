@@ -14,7 +14,7 @@ const FLUSH: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// One line: the file cannot be ours.
-pub fn begin(nri: &config::Nri) -> Result<Option<Recorder>> {
+pub(super) fn begin(nri: &config::Nri) -> Result<Option<Recorder>> {
     let file = nri.record.clone();
     if file.as_os_str().is_empty() {
         return Ok(None);
@@ -60,7 +60,7 @@ fn keep_the_last(file: &Path) {
 }
 
 /// Ends it, and waits a moment until it is on file.
-pub async fn end(recorder: &Recorder) {
+pub(super) async fn end(recorder: &Recorder) {
     let recorder = recorder.clone();
     let ended = tokio::task::spawn_blocking(move || recorder.finish(FLUSH)).await;
     if let Ok(summary) = ended

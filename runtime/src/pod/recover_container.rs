@@ -24,7 +24,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// What is asked of the driver failed.
-pub async fn recover_container(
+pub(super) async fn recover_container(
     steps: &Arc<Steps>,
     pod: &Arc<Pod>,
     container: &Arc<Container>,
@@ -149,7 +149,7 @@ async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Re
 }
 
 /// A step that failed: recovery goes on.
-pub fn log_failure<E: std::fmt::Display>(
+pub(super) fn log_failure<E: std::fmt::Display>(
     pod: &Pod,
     step: &str,
     result: std::result::Result<(), E>,

@@ -8,7 +8,7 @@ use crate::{
 
 /// How far a sandbox has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub(super) enum Phase {
     /// The name and the record are ours.
     Record,
     /// The pod's cgroup is there.
@@ -28,7 +28,7 @@ pub enum Phase {
 }
 
 /// In order.
-pub const PHASES: [Phase; 8] = [
+pub(super) const PHASES: [Phase; 8] = [
     Phase::Record,
     Phase::Cgroup,
     Phase::Namespaces,
@@ -44,7 +44,7 @@ impl Phase {
     ///
     /// # Errors
     /// A test made it.
-    pub async fn fault(self) -> std::result::Result<(), fault::Fired> {
+    pub(super) async fn fault(self) -> std::result::Result<(), fault::Fired> {
         match self {
             Self::Record => fault::pass("pod.start.reserved").await,
             Self::Cgroup => fault::pass("pod.start.cgroup").await,
@@ -58,7 +58,7 @@ impl Phase {
     }
 
     /// Its span; of the others there is nothing to see, or there are those of plugins.
-    pub fn step(self, plan: &SandboxPlan) -> Option<&'static str> {
+    pub(super) fn step(self, plan: &SandboxPlan) -> Option<&'static str> {
         match self {
             Self::Cgroup => Some("make the cgroup"),
             Self::Namespaces => Some("make namespaces"),
@@ -69,7 +69,7 @@ impl Phase {
     }
 
     /// What is left where its undo failed.
-    pub fn leaves(self) -> &'static str {
+    pub(super) fn leaves(self) -> &'static str {
         match self {
             Self::Record => "record",
             Self::Cgroup => "cgroup",

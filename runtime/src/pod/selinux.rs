@@ -22,7 +22,7 @@ use crate::{
 ///
 /// # Errors
 /// For options that are invalid, or that this host cannot serve.
-pub fn of_new_pod(
+pub(super) fn of_new_pod(
     config: &cri::PodSandboxConfig,
     id: &str,
     registry: &Registry,
@@ -53,7 +53,7 @@ pub fn of_new_pod(
 ///
 /// # Errors
 /// Names the tree; where nothing is enforced it is only logged.
-pub async fn relabel_trees(
+pub(super) async fn relabel_trees(
     dirs: &Dirs,
     id: &str,
     built: &ContainerSpec,

@@ -9,7 +9,7 @@ use super::side_effects::SideEffects;
 use crate::violate;
 
 /// C-01's message.
-pub fn run(mut message: PodSandbox) -> PodSandbox {
+pub(super) fn run(mut message: PodSandbox) -> PodSandbox {
     if violate::is("run-without-ips") {
         message.ips.clear();
     }
@@ -29,7 +29,7 @@ pub fn run(mut message: PodSandbox) -> PodSandbox {
 }
 
 /// What C-01 brought.
-pub fn addresses(ips: Vec<IpAddr>) -> Vec<IpAddr> {
+pub(super) fn addresses(ips: Vec<IpAddr>) -> Vec<IpAddr> {
     match violate::is("run-drops-addresses") {
         true => Vec::new(),
         false => ips,
@@ -37,7 +37,7 @@ pub fn addresses(ips: Vec<IpAddr>) -> Vec<IpAddr> {
 }
 
 /// C-03's message.
-pub fn remove(mut message: PodSandbox) -> PodSandbox {
+pub(super) fn remove(mut message: PodSandbox) -> PodSandbox {
     if violate::is("remove-without-labels") {
         message.labels.clear();
         message.annotations.clear();
@@ -54,7 +54,7 @@ pub fn remove(mut message: PodSandbox) -> PodSandbox {
 }
 
 /// C-06's message.
-pub fn start(mut message: Container) -> Container {
+pub(super) fn start(mut message: Container) -> Container {
     if violate::is("start-without-pid") {
         message.pid = 0;
     }
@@ -62,7 +62,7 @@ pub fn start(mut message: Container) -> Container {
 }
 
 /// What of an adjustment reaches the container.
-pub fn adjustment(mut adjust: ContainerAdjustment) -> ContainerAdjustment {
+pub(super) fn adjustment(mut adjust: ContainerAdjustment) -> ContainerAdjustment {
     if violate::is("adjust-drops-env") {
         adjust.env.clear();
     }
@@ -85,7 +85,7 @@ pub fn adjustment(mut adjust: ContainerAdjustment) -> ContainerAdjustment {
 }
 
 /// What C-04's answers want of other containers.
-pub fn others_at_create(mut others: SideEffects) -> SideEffects {
+pub(super) fn others_at_create(mut others: SideEffects) -> SideEffects {
     if violate::is("create-updates-dropped") {
         others.updates.clear();
     }

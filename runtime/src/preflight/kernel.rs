@@ -19,12 +19,12 @@ const CONTROLLERS: [(&str, &str); 6] = [
 ];
 const NAMESPACES: [&str; 7] = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
 
-pub fn release() -> String {
+pub(super) fn release() -> String {
     let name = rustix::system::uname();
     name.release().to_string_lossy().into_owned()
 }
 
-pub fn mounts() -> Finding {
+pub(super) fn mounts() -> Finding {
     let release = release();
     match detached::probe() {
         Ok(()) => Finding::ok("kernel", format!("Linux {release}")),
@@ -41,7 +41,7 @@ pub fn mounts() -> Finding {
     }
 }
 
-pub fn cgroups() -> Finding {
+pub(super) fn cgroups() -> Finding {
     const WHAT: &str = "cgroups";
     let host = match Host::detect() {
         Ok(host) => host,
@@ -72,7 +72,7 @@ pub fn cgroups() -> Finding {
     Finding::limited(WHAT, found, costs.join("; "))
 }
 
-pub fn namespaces() -> Finding {
+pub(super) fn namespaces() -> Finding {
     const WHAT: &str = "namespaces";
     let missing: Vec<_> = NAMESPACES
         .into_iter()
@@ -93,7 +93,7 @@ pub fn namespaces() -> Finding {
     }
 }
 
-pub fn security() -> [Finding; 3] {
+pub(super) fn security() -> [Finding; 3] {
     [seccomp(), apparmor(), selinux()]
 }
 

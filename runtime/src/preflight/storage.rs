@@ -22,13 +22,13 @@ const LITTLE: u64 = 1 << 30;
 
 /// A directory on the file system of `root`, which may not be there yet. Removed when dropped; below
 /// `images/tmp`, where there is one, the next daemon removes what a killed one left.
-pub struct Place {
+pub(super) struct Place {
     dir: PathBuf,
     made: io::Result<()>,
 }
 
 impl Place {
-    pub fn on(root: &Path) -> Self {
+    pub(super) fn on(root: &Path) -> Self {
         let tmp = root.join("images/tmp");
         let parent = if tmp.is_dir() {
             tmp
@@ -77,7 +77,7 @@ fn existing(path: &Path) -> &Path {
         .unwrap_or(Path::new("/"))
 }
 
-pub fn root(path: &Path) -> Finding {
+pub(super) fn root(path: &Path) -> Finding {
     on_filesystem("root", path, |flags, free| {
         if free < LITTLE {
             return Some(format!(
@@ -90,7 +90,7 @@ pub fn root(path: &Path) -> Finding {
     })
 }
 
-pub fn state(path: &Path) -> Finding {
+pub(super) fn state(path: &Path) -> Finding {
     // Nothing is executed there, and device nodes and setuid programs are not kept there.
     on_filesystem("state", path, |_, _| None)
 }
@@ -124,7 +124,7 @@ fn on_filesystem(
     }
 }
 
-pub fn overlay(place: &Place) -> Finding {
+pub(super) fn overlay(place: &Place) -> Finding {
     const WHAT: &str = "overlayfs";
     let dir = match place.made() {
         Ok(dir) => dir,
@@ -159,7 +159,7 @@ fn tells_types(dir: &Path) -> io::Result<bool> {
 }
 
 /// What came of trying a container's root with shifted owners.
-pub enum Trial {
+pub(super) enum Trial {
     Works,
     /// Pods with a user namespace are refused, for this reason.
     Refused(String),
@@ -167,7 +167,7 @@ pub enum Trial {
     Untested(String),
 }
 
-pub fn user_namespaces(place: &Place, program: &Path) -> Trial {
+pub(super) fn user_namespaces(place: &Place, program: &Path) -> Trial {
     match (shifted_root(place, program), place.full()) {
         (Ok(()), _) => Trial::Works,
         (Err(_), Some(full)) => Trial::Untested(full),
@@ -198,7 +198,7 @@ fn refusal(error: &image::Error) -> String {
     }
 }
 
-pub fn shown(trial: &Trial) -> Finding {
+pub(super) fn shown(trial: &Trial) -> Finding {
     const WHAT: &str = "user namespaces";
     match trial {
         Trial::Untested(why) => Finding::limited(WHAT, why, "could not be tested"),

@@ -18,7 +18,7 @@ const HELPERS: [&str; 2] = ["cairn-monitor", "cairn-create"];
 /// Enough for some thousand containers.
 const OPEN_FILES: u64 = 65_536;
 
-pub fn helpers(dir: &Path) -> Finding {
+pub(super) fn helpers(dir: &Path) -> Finding {
     let bad: Vec<_> = HELPERS
         .into_iter()
         .filter(|name| {
@@ -39,7 +39,7 @@ pub fn helpers(dir: &Path) -> Finding {
     )
 }
 
-pub fn open_files() -> Finding {
+pub(super) fn open_files() -> Finding {
     let limit = getrlimit(Resource::Nofile);
     let shown = |value: Option<u64>| value.map_or("unlimited".to_owned(), |n| n.to_string());
     let found = format!(
@@ -61,7 +61,7 @@ pub fn open_files() -> Finding {
     )
 }
 
-pub fn network(config: &Config) -> Vec<Finding> {
+pub(super) fn network(config: &Config) -> Vec<Finding> {
     if config.network.nri == NriNetwork::Only {
         let found = "network.nri is \"only\": pods get their addresses from NRI plugins";
         return vec![Finding::ok("network", found)];
@@ -142,7 +142,7 @@ fn bridge(config: &Config) -> Finding {
     }
 }
 
-pub fn nri(config: &Config) -> Finding {
+pub(super) fn nri(config: &Config) -> Finding {
     const WHAT: &str = "nri";
     let socket = &config.nri.socket;
     let shown = socket.display();

@@ -1,14 +1,14 @@
 //! The caller's span, as W3C Trace Context writes it into metadata. Pure.
 
-pub type TraceId = [u8; 16];
-pub type SpanId = [u8; 8];
+pub(super) type TraceId = [u8; 16];
+pub(super) type SpanId = [u8; 8];
 
 /// The name of the header.
-pub const HEADER: &str = "traceparent";
+pub(super) const HEADER: &str = "traceparent";
 
 /// A span of somebody else's, to hang ours below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parent {
+pub(super) struct Parent {
     pub trace: TraceId,
     pub span: SpanId,
     /// The caller records it.
@@ -17,7 +17,7 @@ pub struct Parent {
 
 impl Parent {
     /// `00-<32 hex>-<16 hex>-<2 hex>`. What is not that is no parent: tracing never fails a call.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let (version, trace) = (parts.next()?, parts.next()?);
         let (span, flags) = (parts.next()?, parts.next()?);

@@ -1,22 +1,22 @@
 //! The messages of OTLP that are sent, as opentelemetry-proto 1.x numbers their fields; what is not used is left out.
 
 /// Of the one method.
-pub const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+pub(super) const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ExportTraceServiceRequest {
+pub(super) struct ExportTraceServiceRequest {
     #[prost(message, repeated, tag = "1")]
     pub resource_spans: Vec<ResourceSpans>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ExportTraceServiceResponse {
+pub(super) struct ExportTraceServiceResponse {
     #[prost(message, optional, tag = "1")]
     pub partial_success: Option<PartialSuccess>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct PartialSuccess {
+pub(super) struct PartialSuccess {
     #[prost(int64, tag = "1")]
     pub rejected_spans: i64,
     #[prost(string, tag = "2")]
@@ -24,7 +24,7 @@ pub struct PartialSuccess {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ResourceSpans {
+pub(super) struct ResourceSpans {
     #[prost(message, optional, tag = "1")]
     pub resource: Option<Resource>,
     #[prost(message, repeated, tag = "2")]
@@ -32,13 +32,13 @@ pub struct ResourceSpans {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Resource {
+pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
     pub attributes: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ScopeSpans {
+pub(super) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
     pub scope: Option<Scope>,
     #[prost(message, repeated, tag = "2")]
@@ -46,16 +46,16 @@ pub struct ScopeSpans {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Scope {
+pub(super) struct Scope {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(string, tag = "2")]
     pub version: String,
 }
 
-pub const INTERNAL: i32 = 1;
+pub(super) const INTERNAL: i32 = 1;
 /// A call from outside.
-pub const SERVER: i32 = 2;
+pub(super) const SERVER: i32 = 2;
 
 /// A span that has ended; times in nanoseconds since the epoch.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -130,7 +130,7 @@ impl Status {
 }
 
 /// All of one daemon's.
-pub fn request(spans: Vec<Span>, host: &str) -> ExportTraceServiceRequest {
+pub(super) fn request(spans: Vec<Span>, host: &str) -> ExportTraceServiceRequest {
     let text = |key: &str, text: &str| KeyValue::new(key, Value::Text(text.to_owned()));
     let version = env!("CARGO_PKG_VERSION");
     let resource = Resource {

@@ -6,17 +6,17 @@ use crate::cgroup::{HugePages, IoDevice, Psi};
 use proto_cri::v1::MetricType;
 
 /// Labels that every metric begins with.
-pub const LABELS: [&str; 5] = ["pod", "namespace", "container", "id", "image"];
+pub(super) const LABELS: [&str; 5] = ["pod", "namespace", "container", "id", "image"];
 
 /// Whose numbers a family has.
-pub enum Source {
+pub(super) enum Source {
     /// A container's.
     Container(fn(&Container<'_>) -> Vec<Reading>),
     /// A pod's as a whole: its network.
     Pod(fn(&Pod<'_>) -> Vec<Reading>),
 }
 
-pub struct Family {
+pub(super) struct Family {
     pub name: &'static str,
     pub help: &'static str,
     pub kind: MetricType,
@@ -70,7 +70,7 @@ type C<'a, 'b> = &'a Container<'b>;
 /// critest allows that (hugetlb, pressure, quota, reservation, ulimits, I/O), else the nearest
 /// number that is true.
 #[rustfmt::skip]
-pub static FAMILIES: &[Family] = &[
+pub(super) static FAMILIES: &[Family] = &[
     // cpu
     container!("cpu_usage_seconds_total", Counter, "CPU time used, in seconds.",
         |c: C| c.stats.cpu.map(|cpu| cpu.usage_ns / NS)),

@@ -34,7 +34,7 @@ pub struct Interface {
 }
 
 /// One sample of a metric: the values of the extra labels, and the number.
-pub type Reading = (Vec<String>, u64);
+pub(super) type Reading = (Vec<String>, u64);
 
 /// Reading of a running container.
 #[derive(Debug)]

@@ -20,7 +20,12 @@ use crate::{
 /// Between the end of a container's output and its exit.
 const EXIT: Duration = Duration::from_secs(3);
 
-pub async fn run(mut remote: Remote, container: &Container, wanted: Wanted, limits: &Limits) {
+pub(super) async fn run(
+    mut remote: Remote,
+    container: &Container,
+    wanted: Wanted,
+    limits: &Limits,
+) {
     let outcome = match container.running_monitor() {
         Ok(monitor) => join(&mut remote, &monitor, wanted, limits).await,
         Err(error) => Outcome::Failed(error.to_string()),

@@ -27,7 +27,7 @@ const CONNECT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// One line: the pod is not ready, or what each address answered.
-pub async fn dial(pod: &Pod, port: u16) -> Result<TcpStream, String> {
+pub(super) async fn dial(pod: &Pod, port: u16) -> Result<TcpStream, String> {
     let failed = |why: String| format!("port {port} of sandbox {}: {why}", pod.id);
     let record = pod.cell.get();
     if record.phase != PodPhase::Ready {

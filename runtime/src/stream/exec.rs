@@ -22,7 +22,7 @@ use crate::{
 /// What a process whose client is gone has left.
 const GRACE: Duration = Duration::from_secs(2);
 
-pub async fn run(
+pub(super) async fn run(
     mut remote: Remote,
     container: &Container,
     process: Process,

@@ -8,17 +8,17 @@ use std::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// Watches a socket without reading it.
-pub struct HangUp(OwnedFd);
+pub(super) struct HangUp(OwnedFd);
 
 impl HangUp {
     /// # Errors
     /// When there is no descriptor left.
-    pub fn of(socket: &impl AsFd) -> io::Result<Self> {
+    pub(super) fn of(socket: &impl AsFd) -> io::Result<Self> {
         Ok(Self(socket.as_fd().try_clone_to_owned()?))
     }
 
     /// Returns when the other side has closed the connection, whatever it sent before.
-    pub async fn wait(&self) {
+    pub(super) async fn wait(&self) {
         if closed(&self.0).await.is_err() {
             // It cannot be watched: the next write will tell.
             std::future::pending().await

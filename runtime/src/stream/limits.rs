@@ -7,11 +7,11 @@ use tokio_util::sync::CancellationToken;
 use super::link::Link;
 
 /// How long a client may take to open the streams that it asked for.
-pub const CREATION: Duration = Duration::from_secs(30);
+pub(super) const CREATION: Duration = Duration::from_secs(30);
 
 /// Limits of a session.
 #[derive(Clone)]
-pub struct Limits {
+pub(super) struct Limits {
     /// Without any data.
     pub idle: Duration,
     /// The daemon is ending.
@@ -19,7 +19,7 @@ pub struct Limits {
 }
 
 /// Reason for cutting a session.
-pub async fn cut(link: &Link, limits: &Limits) -> &'static str {
+pub(super) async fn cut(link: &Link, limits: &Limits) -> &'static str {
     let gone = link.gone();
     tokio::select! {
         () = gone.cancelled() => "the client is gone",

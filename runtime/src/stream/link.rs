@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::{hang_up::HangUp, wire::spdy::Reset};
 
 /// Bytes of one piece of data, at most.
-pub const PIECE: usize = 32 << 10;
+pub(super) const PIECE: usize = 32 << 10;
 /// Pieces that wait for one reader here, and frames that wait for one client.
 const QUEUE: usize = 8;
 /// Answers of the reader task to the client that may wait to be written.
@@ -41,7 +41,7 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// Item for the writer task.
 #[derive(Debug)]
-pub enum Frame {
+pub(super) enum Frame {
     /// The stream is served; before anything else upon it.
     Reply(u32),
     Data(u32, Bytes),
@@ -55,17 +55,17 @@ pub enum Frame {
 
 /// The other side takes or sends nothing more.
 #[derive(Debug)]
-pub struct Closed;
+pub(super) struct Closed;
 
 /// Data of a client on one stream.
-pub struct Input {
+pub(super) struct Input {
     pieces: mpsc::Receiver<Bytes>,
     reset: CancellationToken,
 }
 
 impl Input {
     /// The next bytes; `None` at the end, which is also that of the stream or the connection.
-    pub async fn next(&mut self) -> Option<Bytes> {
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             biased;
             () = self.reset.cancelled() => None,
@@ -74,14 +74,14 @@ impl Input {
     }
 
     /// Returns when the client has reset the stream, or is gone.
-    pub fn reset(&self) -> CancellationToken {
+    pub(super) fn reset(&self) -> CancellationToken {
         self.reset.clone()
     }
 }
 
 /// Data for a client on one stream.
 #[derive(Clone)]
-pub struct Output {
+pub(super) struct Output {
     id: u32,
     frames: mpsc::Sender<Frame>,
     reset: CancellationToken,
@@ -93,7 +93,7 @@ impl Output {
     ///
     /// # Errors
     /// When the stream was reset, or the client is gone.
-    pub async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
+    pub(super) async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(PIECE));
@@ -103,14 +103,14 @@ impl Output {
     }
 
     /// Nothing more comes on this stream.
-    pub async fn end(&self) {
+    pub(super) async fn end(&self) {
         if self.put(Frame::End(self.id)).await.is_ok() {
             self.shared.ended_here(self.id);
         }
     }
 
     /// Neither side uses the stream any more.
-    pub async fn reset(&self, why: Reset) {
+    pub(super) async fn reset(&self, why: Reset) {
         let _gone = self.put(Frame::Reset(self.id, why)).await;
         self.shared.forget(self.id);
     }
@@ -137,7 +137,7 @@ struct Entry {
 }
 
 /// Shared by the tasks of a connection and by its streams.
-pub struct Shared {
+pub(super) struct Shared {
     streams: Mutex<HashMap<u32, Entry>>,
     answers: mpsc::Sender<Frame>,
     gone: CancellationToken,
@@ -148,11 +148,11 @@ pub struct Shared {
 
 impl Shared {
     /// Streams that are open now.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.streams.lock().len()
     }
 
-    pub fn open(self: &Arc<Self>, id: u32, frames: &mpsc::Sender<Frame>) -> (Input, Output) {
+    pub(super) fn open(self: &Arc<Self>, id: u32, frames: &mpsc::Sender<Frame>) -> (Input, Output) {
         let (to, pieces) = mpsc::channel(QUEUE);
         let reset = self.gone.child_token();
         let entry = Entry {
@@ -172,7 +172,7 @@ impl Shared {
 
     /// Data of the client. Waits while nobody takes it, and meanwhile looks whether the client
     /// is there at all.
-    pub async fn deliver(&self, id: u32, bytes: Bytes, hang_up: &HangUp) {
+    pub(super) async fn deliver(&self, id: u32, bytes: Bytes, hang_up: &HangUp) {
         self.touch();
         let to = match self.streams.lock().get(&id) {
             Some(entry) => entry.to.clone(),
@@ -199,7 +199,7 @@ impl Shared {
     }
 
     /// The client writes no more to a stream.
-    pub fn ended_there(&self, id: u32) {
+    pub(super) fn ended_there(&self, id: u32) {
         let mut streams = self.streams.lock();
         if let Some(entry) = streams.get_mut(&id) {
             entry.to = None;
@@ -220,7 +220,7 @@ impl Shared {
     }
 
     /// The client has reset a stream.
-    pub fn was_reset(&self, id: u32) {
+    pub(super) fn was_reset(&self, id: u32) {
         if let Some(entry) = self.streams.lock().remove(&id) {
             entry.reset.cancel();
         }
@@ -232,18 +232,18 @@ impl Shared {
 
     /// From the reader task, which must not wait for the client to read. One that asks for more
     /// answers than it reads gets none.
-    pub fn answer(&self, frame: Frame) {
+    pub(super) fn answer(&self, frame: Frame) {
         let _flood = self.answers.try_send(frame);
     }
 
     /// Data moved: the connection is not idle.
-    pub fn touch(&self) {
+    pub(super) fn touch(&self) {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.active.store(now, Ordering::Relaxed);
     }
 
     /// Nothing comes from the client any more, or nothing reaches it.
-    pub fn is_gone(&self) {
+    pub(super) fn is_gone(&self) {
         self.gone.cancel();
         // Their readers see the end.
         self.streams.lock().clear();
@@ -251,14 +251,14 @@ impl Shared {
 }
 
 /// Source of frames for a protocol's writer task.
-pub struct Frames {
+pub(super) struct Frames {
     frames: mpsc::Receiver<Frame>,
     answers: mpsc::Receiver<Frame>,
 }
 
 impl Frames {
     /// Answers come first: among them is nothing that must follow data.
-    pub async fn next(&mut self) -> Option<Frame> {
+    pub(super) async fn next(&mut self) -> Option<Frame> {
         tokio::select! {
             biased;
             Some(frame) = self.answers.recv() => Some(frame),
@@ -267,14 +267,14 @@ impl Frames {
     }
 
     /// One that is there already.
-    pub fn ready(&mut self) -> Option<Frame> {
+    pub(super) fn ready(&mut self) -> Option<Frame> {
         let answer = self.answers.try_recv();
         answer.or_else(|_| self.frames.try_recv()).ok()
     }
 }
 
 /// A connection, owned by its session.
-pub struct Link {
+pub(super) struct Link {
     pub shared: Arc<Shared>,
     pub frames: mpsc::Sender<Frame>,
     reader: JoinHandle<()>,
@@ -282,7 +282,7 @@ pub struct Link {
 }
 
 /// What the tasks of a protocol are made of.
-pub fn channel() -> (Arc<Shared>, mpsc::Sender<Frame>, Frames) {
+pub(super) fn channel() -> (Arc<Shared>, mpsc::Sender<Frame>, Frames) {
     let (frames, frames_out) = mpsc::channel(QUEUE);
     let (answers, answers_out) = mpsc::channel(ANSWERS);
     let shared = Shared {
@@ -301,7 +301,7 @@ pub fn channel() -> (Arc<Shared>, mpsc::Sender<Frame>, Frames) {
 
 impl Link {
     /// Runs the tasks. When one of them ends, the client is gone.
-    pub fn new(
+    pub(super) fn new(
         shared: Arc<Shared>,
         frames: mpsc::Sender<Frame>,
         reader: impl Future<Output = ()> + Send + 'static,
@@ -323,12 +323,12 @@ impl Link {
     }
 
     /// Cancelled when the client is gone.
-    pub fn gone(&self) -> CancellationToken {
+    pub(super) fn gone(&self) -> CancellationToken {
         self.shared.gone.clone()
     }
 
     /// Returns when no data has moved for so long.
-    pub async fn idle(&self, limit: Duration) {
+    pub(super) async fn idle(&self, limit: Duration) {
         loop {
             let active = Duration::from_millis(self.shared.active.load(Ordering::Relaxed));
             let until = self.shared.began + active + limit;
@@ -342,7 +342,7 @@ impl Link {
     /// Lets the client have what is on its way, for `patience` at most, then says goodbye and
     /// waits a moment for it to do so: a socket that is closed while something is unread would
     /// take from the client what it has not read yet.
-    pub async fn close(mut self, patience: Duration) {
+    pub(super) async fn close(mut self, patience: Duration) {
         let saying = async {
             let _gone = self.frames.send(Frame::Close).await;
             let _done = (&mut self.writer).await;

@@ -27,7 +27,7 @@ use super::{
 use crate::pod::{record::PodPhase, state::Pod};
 
 /// Streams of one client: half as many forwarded connections.
-pub const MAX_STREAMS: usize = 1024;
+pub(super) const MAX_STREAMS: usize = 1024;
 /// How often we look whether the pod is still there: its sockets would keep its network.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -39,7 +39,7 @@ struct Half {
 }
 
 /// Until the client leaves.
-pub async fn by_spdy(
+pub(super) async fn by_spdy(
     link: Link,
     mut opened: mpsc::Receiver<Opened>,
     pod: Arc<Pod>,
@@ -72,7 +72,7 @@ pub async fn by_spdy(
 }
 
 /// The n-th port has channels 2n and 2n+1; the first message on each is the port.
-pub async fn by_channels(
+pub(super) async fn by_channels(
     link: Link,
     streams: Vec<(Input, Output)>,
     ports: Vec<u16>,

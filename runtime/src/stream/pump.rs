@@ -24,7 +24,7 @@ const DRAIN_BYTES: usize = 1 << 20;
 
 /// Until the client ends its side, or the other end does not take any more. The drop of `to`
 /// must end its direction, as that of OwnedWriteHalf and StreamIn does.
-pub async fn feed(mut from: Input, mut to: impl AsyncWrite + Unpin) {
+pub(super) async fn feed(mut from: Input, mut to: impl AsyncWrite + Unpin) {
     while let Some(bytes) = from.next().await {
         if to.write_all(&bytes).await.is_err() {
             return;
@@ -34,7 +34,7 @@ pub async fn feed(mut from: Input, mut to: impl AsyncWrite + Unpin) {
 
 /// Until the end of the stream. While the client is slow, nothing is read. Without a client for
 /// it, it is read all the same, so that the process does not block.
-pub async fn show(mut from: StreamOut, to: Option<&Output>, ended: &CancellationToken) {
+pub(super) async fn show(mut from: StreamOut, to: Option<&Output>, ended: &CancellationToken) {
     let mut quiet = DRAIN;
     let mut left = DRAIN_BYTES;
     loop {
@@ -65,7 +65,7 @@ pub async fn show(mut from: StreamOut, to: Option<&Output>, ended: &Cancellation
 }
 
 /// Applies sizes of the terminal as they come.
-pub async fn resize<F: Future<Output = ()>>(mut from: Input, apply: impl Fn(Size) -> F) {
+pub(super) async fn resize<F: Future<Output = ()>>(mut from: Input, apply: impl Fn(Size) -> F) {
     let mut decoder = Decoder::default();
     while let Some(bytes) = from.next().await {
         match decoder.push(&bytes) {
@@ -80,7 +80,7 @@ pub async fn resize<F: Future<Output = ()>>(mut from: Input, apply: impl Fn(Size
 }
 
 /// Runs what there is.
-pub async fn optional<F: Future<Output = ()>>(work: Option<F>) {
+pub(super) async fn optional<F: Future<Output = ()>>(work: Option<F>) {
     if let Some(work) = work {
         work.await;
     }

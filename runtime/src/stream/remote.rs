@@ -35,7 +35,7 @@ pub struct Wanted {
 }
 
 /// The streams of a session.
-pub struct Remote {
+pub(super) struct Remote {
     pub link: Link,
     pub stdin: Option<Input>,
     pub stdout: Option<Output>,
@@ -66,7 +66,7 @@ impl Remote {
     ///
     /// # Errors
     /// When it does not in time; it was told so if that could be.
-    pub async fn by_spdy<S>(
+    pub(super) async fn by_spdy<S>(
         io: S,
         hang_up: HangUp,
         wanted: Wanted,
@@ -135,7 +135,7 @@ impl Remote {
     }
 
     /// All channels are there from the beginning.
-    pub async fn by_websocket<S>(
+    pub(super) async fn by_websocket<S>(
         socket: WebSocketStream<S>,
         hang_up: HangUp,
         wanted: Wanted,
@@ -166,7 +166,7 @@ impl Remote {
     }
 
     /// The end of the session: output is over, then the client is told how it ended.
-    pub async fn finish(self, outcome: &Outcome, patience: Duration) {
+    pub(super) async fn finish(self, outcome: &Outcome, patience: Duration) {
         let telling = async {
             for output in [&self.stdout, &self.stderr].into_iter().flatten() {
                 output.end().await;

@@ -23,7 +23,7 @@ const OPENED: usize = 16;
 const BATCH: usize = 64 << 10;
 
 /// A stream that the client asks for. Dropped, it is forgotten without an answer.
-pub struct Opened {
+pub(super) struct Opened {
     pub id: u32,
     pub headers: Headers,
     input: Input,
@@ -31,19 +31,19 @@ pub struct Opened {
 }
 
 impl Opened {
-    pub async fn accept(self) -> (Input, Output) {
+    pub(super) async fn accept(self) -> (Input, Output) {
         self.output.reply().await;
         (self.input, self.output)
     }
 
-    pub async fn refuse(self) {
+    pub(super) async fn refuse(self) {
         self.output.reset(Reset::Refused).await;
     }
 }
 
 /// Serves a connection whose handshake is done. What clients open comes through the channel, of
 /// which at most `max_streams` are open at a time.
-pub fn serve<S>(io: S, hang_up: HangUp, max_streams: usize) -> (Link, mpsc::Receiver<Opened>)
+pub(super) fn serve<S>(io: S, hang_up: HangUp, max_streams: usize) -> (Link, mpsc::Receiver<Opened>)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {

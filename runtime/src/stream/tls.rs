@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// # Errors
 /// A file that cannot be read, or does not hold what it should.
-pub fn acceptor(cert: &Path, key: &Path) -> io::Result<TlsAcceptor> {
+pub(super) fn acceptor(cert: &Path, key: &Path) -> io::Result<TlsAcceptor> {
     let bad = |path: &Path, why: &dyn std::fmt::Display| {
         io::Error::other(format!("{}: {why}", path.display()))
     };

@@ -10,9 +10,9 @@ use tokio::{sync::Notify, time::Instant};
 /// How long a token may be used.
 const LIFETIME: Duration = Duration::from_secs(60);
 /// Tokens that are not used yet.
-pub const OUTSTANDING: usize = 1000;
+pub(super) const OUTSTANDING: usize = 1000;
 
-pub struct Tokens<T> {
+pub(super) struct Tokens<T> {
     outstanding: Mutex<HashMap<String, (Instant, T)>>,
     added: Notify,
 }
@@ -28,7 +28,7 @@ impl<T> Default for Tokens<T> {
 
 impl<T> Tokens<T> {
     /// A new token. `None` when too many are outstanding, or the kernel has no random bytes.
-    pub fn add(&self, value: T) -> Option<String> {
+    pub(super) fn add(&self, value: T) -> Option<String> {
         let mut bytes = [0; 18];
         let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
         if filled < bytes.len() {
@@ -47,7 +47,7 @@ impl<T> Tokens<T> {
     }
 
     /// What a token stands for, if it fits; it is used up then.
-    pub fn take(&self, token: &str, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+    pub(super) fn take(&self, token: &str, fits: impl FnOnce(&T) -> bool) -> Option<T> {
         let mut outstanding = self.outstanding.lock();
         let (until, value) = outstanding.get(token)?;
         if *until <= Instant::now() || !fits(value) {
@@ -57,7 +57,7 @@ impl<T> Tokens<T> {
     }
 
     /// Lets go of what was not used in time. Runs until dropped.
-    pub async fn expire(&self) {
+    pub(super) async fn expire(&self) {
         loop {
             let first = self
                 .outstanding

@@ -32,7 +32,7 @@ use super::{
 const MAX_MESSAGE: usize = 1 << 20;
 
 /// A connection whose handshake is done.
-pub async fn upgraded<S: AsyncRead + AsyncWrite + Unpin>(io: S) -> WebSocketStream<S> {
+pub(super) async fn upgraded<S: AsyncRead + AsyncWrite + Unpin>(io: S) -> WebSocketStream<S> {
     let config = WebSocketConfig::default()
         .max_message_size(Some(MAX_MESSAGE))
         .max_frame_size(Some(MAX_MESSAGE))
@@ -43,7 +43,7 @@ pub async fn upgraded<S: AsyncRead + AsyncWrite + Unpin>(io: S) -> WebSocketStre
 }
 
 /// Serves `count` channels, from 0 on.
-pub fn serve<S>(
+pub(super) fn serve<S>(
     socket: WebSocketStream<S>,
     hang_up: HangUp,
     format: Format,
@@ -152,7 +152,7 @@ fn goodbye() -> Message {
 }
 
 /// The messages of a socket as one stream of bytes, each way.
-pub struct Tunnel<S> {
+pub(super) struct Tunnel<S> {
     socket: WebSocketStream<S>,
     /// What of the last message was not read yet.
     rest: Bytes,
@@ -161,7 +161,7 @@ pub struct Tunnel<S> {
 }
 
 impl<S> Tunnel<S> {
-    pub fn new(socket: WebSocketStream<S>) -> Self {
+    pub(super) fn new(socket: WebSocketStream<S>) -> Self {
         Self {
             socket,
             rest: Bytes::new(),

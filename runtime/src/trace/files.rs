@@ -18,7 +18,7 @@ const MAX_LINE: u64 = 1 << 20;
 const TAIL: u64 = 256 << 10;
 
 /// The log's files with the first sequence number of each, oldest first.
-pub fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+pub(super) fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -31,7 +31,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// The sequence number after the last one that was written; 1 in an empty directory.
-pub fn next_seq(dir: &Path) -> io::Result<u64> {
+pub(super) fn next_seq(dir: &Path) -> io::Result<u64> {
     let Some((first, path)) = list(dir)?.pop() else {
         return Ok(1);
     };
@@ -45,7 +45,7 @@ pub fn next_seq(dir: &Path) -> io::Result<u64> {
 }
 
 /// Passes on what is read of the log: in order, each event at most once, and for those that are missing before one, a loss.
-pub struct Reader<F> {
+pub(super) struct Reader<F> {
     before: u64,
     each: F,
     /// Of the last event that was seen; 0 for none.
@@ -54,7 +54,7 @@ pub struct Reader<F> {
 
 impl<F: FnMut(Event) -> bool> Reader<F> {
     /// Of events with a sequence number below `before`. `each` says false when it wants no more.
-    pub fn new(before: u64, each: F) -> Self {
+    pub(super) fn new(before: u64, each: F) -> Self {
         Self {
             before,
             each,
@@ -66,7 +66,7 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
     ///
     /// # Errors
     /// The first of them.
-    pub fn files(&mut self, dir: &Path) -> io::Result<()> {
+    pub(super) fn files(&mut self, dir: &Path) -> io::Result<()> {
         let mut result = Ok(());
         for (first, path) in list(dir)? {
             if first >= self.before {
@@ -98,14 +98,14 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
         }
     }
 
-    pub fn lines(&mut self, lines: &[u8]) {
+    pub(super) fn lines(&mut self, lines: &[u8]) {
         let _all_or_stopped = lines
             .split_inclusive(|b| *b == b'\n')
             .all(|line| self.line(line));
     }
 
     /// How many events are missing up to the last that could have been seen.
-    pub fn missing(&self) -> u64 {
+    pub(super) fn missing(&self) -> u64 {
         self.before.saturating_sub(self.last + 1)
     }
 
@@ -155,7 +155,7 @@ fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Option<T> {
 }
 
 /// The file that is being written, and the bound on all of them.
-pub struct Rotating {
+pub(super) struct Rotating {
     dir: PathBuf,
     max_bytes: u64,
     files: usize,
@@ -163,7 +163,7 @@ pub struct Rotating {
 }
 
 impl Rotating {
-    pub fn new(dir: &Path, max_bytes: u64, files: usize) -> Self {
+    pub(super) fn new(dir: &Path, max_bytes: u64, files: usize) -> Self {
         Self {
             dir: dir.to_owned(),
             max_bytes,
@@ -176,7 +176,7 @@ impl Rotating {
     ///
     /// # Errors
     /// After an error the next call opens the file anew, so a full disk heals by itself.
-    pub fn append(&mut self, seq: u64, lines: &[u8]) -> io::Result<()> {
+    pub(super) fn append(&mut self, seq: u64, lines: &[u8]) -> io::Result<()> {
         let (mut file, mut length) = match self.current.take() {
             Some(open) => open,
             None => self.open_last(seq)?,

@@ -11,7 +11,7 @@ use super::{event::Event, files::Rotating};
 
 /// Lines that are written by one `write(2)`.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub(super) struct Batch {
     /// Of the first event.
     seq: u64,
     events: u64,
@@ -19,7 +19,7 @@ pub struct Batch {
 }
 
 #[derive(Debug)]
-pub struct Unwritten {
+pub(super) struct Unwritten {
     batches: VecDeque<Batch>,
     bytes: usize,
     /// More than this, and the oldest are lost.
@@ -27,7 +27,7 @@ pub struct Unwritten {
 }
 
 impl Batch {
-    pub fn push(&mut self, event: &Event) {
+    pub(super) fn push(&mut self, event: &Event) {
         if self.events == 0 {
             self.seq = event.seq;
         }
@@ -40,13 +40,13 @@ impl Batch {
         }
     }
 
-    pub fn events(&self) -> u64 {
+    pub(super) fn events(&self) -> u64 {
         self.events
     }
 }
 
 impl Unwritten {
-    pub fn new(max_bytes: usize) -> Self {
+    pub(super) fn new(max_bytes: usize) -> Self {
         Self {
             batches: VecDeque::new(),
             bytes: 0,
@@ -54,7 +54,7 @@ impl Unwritten {
         }
     }
 
-    pub fn push(&mut self, batch: Batch) {
+    pub(super) fn push(&mut self, batch: Batch) {
         self.bytes += batch.lines.len();
         self.batches.push_back(batch);
     }
@@ -63,7 +63,7 @@ impl Unwritten {
     ///
     /// # Errors
     /// What the first batch that is still here was refused for.
-    pub fn write(&mut self, files: &mut Rotating) -> io::Result<()> {
+    pub(super) fn write(&mut self, files: &mut Rotating) -> io::Result<()> {
         while let Some(batch) = self.batches.front() {
             files.append(batch.seq, &batch.lines)?;
             self.bytes -= batch.lines.len();
@@ -73,7 +73,7 @@ impl Unwritten {
     }
 
     /// Drops the oldest of what is too much, and counts it in `lost`.
-    pub fn bound(&mut self, lost: &AtomicU64) {
+    pub(super) fn bound(&mut self, lost: &AtomicU64) {
         while self.bytes > self.max_bytes
             && self.batches.len() > 1
             && let Some(oldest) = self.batches.pop_front()
@@ -84,7 +84,7 @@ impl Unwritten {
     }
 
     /// All lines, in order.
-    pub fn lines(&self) -> Vec<u8> {
+    pub(super) fn lines(&self) -> Vec<u8> {
         let batches = self.batches.iter();
         batches.flat_map(|batch| &batch.lines).copied().collect()
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Stack of the writer: it formats and writes, nothing is nested.
-pub const STACK: usize = 256 << 10;
+pub(super) const STACK: usize = 256 << 10;
 /// Events that are written by one `write(2)` at most.
 const BATCH: u64 = 256;
 
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Message of the log to its writer.
-pub enum Job {
+pub(super) enum Job {
     Write(Arc<Event>),
     /// Answered when all jobs before it are done.
     Flush(oneshot::Sender<()>),
@@ -31,14 +31,14 @@ pub enum Job {
 
 /// What the log and its writer share.
 #[derive(Debug)]
-pub struct Account {
+pub(super) struct Account {
     /// Events that will be in no file: they found the queue full, or were too much to wait for the disk.
     pub lost: AtomicU64,
     pub unwritten: Mutex<Unwritten>,
 }
 
 /// Runs until the log is dropped.
-pub fn run(jobs: &Receiver<Job>, mut files: Rotating, account: &Account) {
+pub(super) fn run(jobs: &Receiver<Job>, mut files: Rotating, account: &Account) {
     let mut failing = false;
     loop {
         let patience = if failing { AGAIN } else { Duration::MAX };

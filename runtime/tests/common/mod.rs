@@ -25,14 +25,14 @@ const APPLETS: &[&str] = &[
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// One test's ground.
-pub struct Ground {
+pub(crate) struct Ground {
     pub dir: tempfile::TempDir,
     pub launcher: Launcher,
     cgroups: Vec<Vec<CgroupDir>>,
 }
 
 /// One container on it.
-pub struct Box {
+pub(crate) struct Box {
     pub id: String,
     pub dir: PathBuf,
     pub log: PathBuf,
@@ -61,7 +61,7 @@ fn helpers() -> PathBuf {
 }
 
 impl Ground {
-    pub async fn new() -> Ground {
+    pub(crate) async fn new() -> Ground {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let root = dir.path().join("rootfs");
         for name in ["bin", "proc", "dev", "sys", "tmp", "etc"] {
@@ -90,11 +90,11 @@ impl Ground {
         }
     }
 
-    pub fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.dir.path().join("rootfs")
     }
 
-    pub fn container(&mut self, args: &[&str]) -> Box {
+    pub(crate) fn container(&mut self, args: &[&str]) -> Box {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = format!("cairn-test-{}-{n}", std::process::id());
         let cgroups = make_cgroups(&id);
@@ -114,12 +114,12 @@ impl Ground {
         }
     }
 
-    pub async fn launch(&self, b: &Box) -> Result<Monitor, cairn::monitor::MonitorError> {
+    pub(crate) async fn launch(&self, b: &Box) -> Result<Monitor, cairn::monitor::MonitorError> {
         self.launcher.launch(b.launch_spec()).await
     }
 
     /// Made, started, over, deleted: its log.
-    pub async fn run(&self, b: &Box) -> String {
+    pub(crate) async fn run(&self, b: &Box) -> String {
         let monitor = self.launch(b).await.expect("create");
         monitor.start().await.expect("start");
         monitor.wait().await;
@@ -129,7 +129,7 @@ impl Ground {
 }
 
 impl Box {
-    pub fn launch_spec(&self) -> LaunchSpec {
+    pub(crate) fn launch_spec(&self) -> LaunchSpec {
         LaunchSpec {
             id: self.id.clone(),
             dir: self.dir.clone(),
@@ -144,12 +144,12 @@ impl Box {
         }
     }
 
-    pub fn base(&self) -> cairn::monitor::Process {
+    pub(crate) fn base(&self) -> cairn::monitor::Process {
         let spec = serde_json::from_value(self.spec.clone()).expect("spec");
         cairn::monitor::process_of(&spec).expect("process")
     }
 
-    pub fn exec(&self, args: &[&str]) -> cairn::monitor::ExecSpec {
+    pub(crate) fn exec(&self, args: &[&str]) -> cairn::monitor::ExecSpec {
         let mut process = self.base();
         process.argv = args.iter().map(|a| a.as_bytes().to_vec()).collect();
         cairn::monitor::ExecSpec {
@@ -243,7 +243,7 @@ fn make_cgroups(id: &str) -> Vec<CgroupDir> {
     dirs
 }
 
-pub fn spec(root: &Path, id: &str, args: &[&str]) -> Value {
+pub(crate) fn spec(root: &Path, id: &str, args: &[&str]) -> Value {
     let caps = [
         "CAP_CHOWN",
         "CAP_KILL",
@@ -286,7 +286,7 @@ pub fn spec(root: &Path, id: &str, args: &[&str]) -> Value {
 }
 
 /// The contents of a log, without its stamps: `(stream, tag, content)`.
-pub fn records(log: &str) -> Vec<(String, String, String)> {
+pub(crate) fn records(log: &str) -> Vec<(String, String, String)> {
     log.lines()
         .map(|line| {
             let mut parts = line.splitn(4, ' ').skip(1).map(str::to_owned);
@@ -300,7 +300,7 @@ pub fn records(log: &str) -> Vec<(String, String, String)> {
 }
 
 /// Looks until it holds.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !holds() {
         assert!(Instant::now() < deadline, "not within 10 s: {what}");
@@ -308,13 +308,13 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-pub async fn running(ground: &Ground, b: &Box) -> Monitor {
+pub(crate) async fn running(ground: &Ground, b: &Box) -> Monitor {
     let monitor = ground.launch(b).await.expect("create");
     monitor.start().await.expect("start");
     monitor
 }
 
-pub async fn end(monitor: Monitor) {
+pub(crate) async fn end(monitor: Monitor) {
     monitor.kill(9, true).await.expect("kill all");
     monitor.wait().await;
     monitor.delete().await.expect("delete");

@@ -11,17 +11,21 @@ use serde_json::json;
 use crate::registry::*;
 use crate::support::*;
 
-pub async fn pull(images: &Images, reference: &str) -> Result<Digest, PullError> {
+pub(crate) async fn pull(images: &Images, reference: &str) -> Result<Digest, PullError> {
     images.pull(reference, None, &Progress::default()).await
 }
 
-pub async fn pull_as(images: &Images, reference: &str, auth: Auth) -> Result<Digest, PullError> {
+pub(crate) async fn pull_as(
+    images: &Images,
+    reference: &str,
+    auth: Auth,
+) -> Result<Digest, PullError> {
     images
         .pull(reference, Some(auth), &Progress::default())
         .await
 }
 
-pub fn user(password: &str) -> Auth {
+pub(crate) fn user(password: &str) -> Auth {
     Auth {
         username: "user".into(),
         password: password.into(),
@@ -29,7 +33,7 @@ pub fn user(password: &str) -> Auth {
     }
 }
 
-pub fn image(text: &str) -> Image {
+pub(crate) fn image(text: &str) -> Image {
     Image::new(
         "unnamed:1",
         &[
@@ -395,7 +399,7 @@ async fn a_pull_nobody_waits_for_ends_and_leaves_nothing() {
 }
 
 /// Bytes that do not compress and hold no page of zeros.
-pub fn noise(n: usize) -> Vec<u8> {
+pub(crate) fn noise(n: usize) -> Vec<u8> {
     let mut state = 1u32;
     let mut next = || {
         state ^= state << 13;

@@ -17,7 +17,7 @@ use rustix::net::{
 use crate::support::{Image, OCI_MANIFEST};
 
 /// A real registry; ends with the test.
-pub struct Registry {
+pub(crate) struct Registry {
     child: Child,
     tmp: tempfile::TempDir,
     pub host: String,
@@ -25,21 +25,21 @@ pub struct Registry {
 }
 
 impl Registry {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::with("", "")
     }
 
     /// Knows the user `user` with the password `secret`.
-    pub fn with_password() -> Self {
+    pub(crate) fn with_password() -> Self {
         Self::with("auth: {htpasswd: {realm: test, path: DIR/htpasswd}}\n", "")
     }
 
     /// Speaks https with a certificate that only `certificate` vouches for.
-    pub fn with_tls() -> Self {
+    pub(crate) fn with_tls() -> Self {
         Self::with("", ", tls: {certificate: DIR/cert.pem, key: DIR/key.pem}")
     }
 
-    pub fn certificate(&self) -> PathBuf {
+    pub(crate) fn certificate(&self) -> PathBuf {
         self.tmp.path().join("cert.pem")
     }
 
@@ -87,7 +87,7 @@ impl Registry {
     }
 
     /// Pushes with skopeo, digests unchanged.
-    pub fn push(&self, image: &Image, repository: &str, tag: &str) {
+    pub(crate) fn push(&self, image: &Image, repository: &str, tag: &str) {
         let layout = self.tmp.path().join("push");
         let _ = std::fs::remove_dir_all(&layout);
         write_layout(&layout, image);
@@ -114,7 +114,7 @@ impl Drop for Registry {
 }
 
 /// Has skopeo write the image as `<kind>:<file>:<name>`.
-pub fn archive(dir: &Path, image: &Image, kind: &str, name: &str) -> PathBuf {
+pub(crate) fn archive(dir: &Path, image: &Image, kind: &str, name: &str) -> PathBuf {
     let layout = dir.join(format!("{kind}-layout"));
     write_layout(&layout, image);
     let file = dir.join(format!("{kind}.tar"));
@@ -191,13 +191,13 @@ impl Port {
 }
 
 /// An address where nobody listens.
-pub fn nobody() -> String {
+pub(crate) fn nobody() -> String {
     static NOBODYS: LazyLock<Port> = LazyLock::new(Port::take);
     NOBODYS.host()
 }
 
 #[derive(Debug, Clone)]
-pub struct Request {
+pub(crate) struct Request {
     pub method: String,
     /// With the query.
     pub path: String,
@@ -206,7 +206,7 @@ pub struct Request {
 }
 
 #[derive(Debug, Clone)]
-pub enum Reply {
+pub(crate) enum Reply {
     /// Status, extra header lines, body.
     Full(u16, Vec<String>, Vec<u8>),
     /// Announces all of the body and sends so many bytes of it, then closes.
@@ -222,7 +222,7 @@ pub enum Reply {
 type Answer = dyn Fn(&Request) -> Option<Reply> + Send + Sync;
 
 /// A registry that serves images as it is told to, and remembers what it was asked.
-pub struct Fake {
+pub(crate) struct Fake {
     pub host: String,
     pub requests: Arc<Mutex<Vec<Request>>>,
     /// Sockets kept silent; they close with the server.
@@ -231,7 +231,7 @@ pub struct Fake {
 
 impl Fake {
     /// Serves `images` by `repo:tag` and digest; `first` may answer before that.
-    pub fn start(
+    pub(crate) fn start(
         images: Vec<(&str, Image)>,
         first: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static,
     ) -> Self {
@@ -259,7 +259,7 @@ impl Fake {
         }
     }
 
-    pub fn count(&self, what: impl Fn(&Request) -> bool) -> usize {
+    pub(crate) fn count(&self, what: impl Fn(&Request) -> bool) -> usize {
         self.requests
             .lock()
             .unwrap()

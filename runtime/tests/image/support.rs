@@ -8,35 +8,35 @@ use std::time::Duration;
 use cairn::image::{Digest, Images, ImportFrom, Options, TreeBounds, TurnBounds};
 use serde_json::{Value, json};
 
-pub const HELPER: &str = env!("CARGO_BIN_EXE_cairn");
+pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_cairn");
 
 /// A store that goes with the test.
-pub struct Fixture {
+pub(crate) struct Fixture {
     pub tmp: tempfile::TempDir,
     pub images: Images,
 }
 
 impl Fixture {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let tmp = tempfile::tempdir().unwrap();
         let images = open(tmp.path(), |_| {});
         Self { tmp, images }
     }
 
     /// The store as a restarted daemon sees it.
-    pub fn reopen(self) -> Self {
+    pub(crate) fn reopen(self) -> Self {
         let Self { tmp, images } = self;
         drop(images);
         let images = open(tmp.path(), |_| {});
         Self { tmp, images }
     }
 
-    pub fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.tmp.path().join(path)
     }
 
     /// Names below a directory of the store.
-    pub fn names(&self, dir: &str) -> Vec<String> {
+    pub(crate) fn names(&self, dir: &str) -> Vec<String> {
         let mut names: Vec<_> = std::fs::read_dir(self.path("images").join(dir))
             .map(|d| {
                 d.map(|e| e.unwrap().file_name().into_string().unwrap())
@@ -47,14 +47,14 @@ impl Fixture {
         names
     }
 
-    pub async fn import(&self, image: &Image) -> Result<Digest, cairn::image::Error> {
+    pub(crate) async fn import(&self, image: &Image) -> Result<Digest, cairn::image::Error> {
         let from = ImportFrom::Reader(Box::new(Cursor::new(image.layout())));
         let done = self.images.import(from, None, &Default::default()).await?;
         Ok(done[0].id.clone())
     }
 }
 
-pub fn open(root: &Path, change: impl FnOnce(&mut Options)) -> Images {
+pub(crate) fn open(root: &Path, change: impl FnOnce(&mut Options)) -> Images {
     let mut options = Options {
         roots_dir: root.join("containers"),
         volumes_dir: root.join("volumes"),
@@ -81,10 +81,10 @@ pub fn open(root: &Path, change: impl FnOnce(&mut Options)) -> Images {
 
 /// A layer under construction.
 #[derive(Default)]
-pub struct Layer(Vec<(tar::Header, Vec<u8>, Vec<u8>)>);
+pub(crate) struct Layer(Vec<(tar::Header, Vec<u8>, Vec<u8>)>);
 
 impl Layer {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -107,27 +107,27 @@ impl Layer {
         self
     }
 
-    pub fn file(self, path: &str, text: &str) -> Self {
+    pub(crate) fn file(self, path: &str, text: &str) -> Self {
         self.add(tar::EntryType::Regular, path, "", text.as_bytes(), 0o644)
     }
 
-    pub fn bytes(self, path: &str, data: &[u8], mode: u32) -> Self {
+    pub(crate) fn bytes(self, path: &str, data: &[u8], mode: u32) -> Self {
         self.add(tar::EntryType::Regular, path, "", data, mode)
     }
 
-    pub fn dir(self, path: &str, mode: u32) -> Self {
+    pub(crate) fn dir(self, path: &str, mode: u32) -> Self {
         self.add(tar::EntryType::Directory, path, "", b"", mode)
     }
 
-    pub fn symlink(self, path: &str, target: &str) -> Self {
+    pub(crate) fn symlink(self, path: &str, target: &str) -> Self {
         self.add(tar::EntryType::Symlink, path, target, b"", 0o777)
     }
 
-    pub fn hardlink(self, path: &str, target: &str) -> Self {
+    pub(crate) fn hardlink(self, path: &str, target: &str) -> Self {
         self.add(tar::EntryType::Link, path, target, b"", 0o644)
     }
 
-    pub fn special(self, kind: tar::EntryType, path: &str, major: u32, minor: u32) -> Self {
+    pub(crate) fn special(self, kind: tar::EntryType, path: &str, major: u32, minor: u32) -> Self {
         self.add(kind, path, "", b"", 0o600).last(|h| {
             h.set_device_major(major).unwrap();
             h.set_device_minor(minor).unwrap();
@@ -135,14 +135,14 @@ impl Layer {
     }
 
     /// Changes the header of the last entry.
-    pub fn last(mut self, change: impl FnOnce(&mut tar::Header)) -> Self {
+    pub(crate) fn last(mut self, change: impl FnOnce(&mut tar::Header)) -> Self {
         let (h, ..) = self.0.last_mut().unwrap();
         change(h);
         h.set_cksum();
         self
     }
 
-    pub fn owner(self, uid: u64, gid: u64) -> Self {
+    pub(crate) fn owner(self, uid: u64, gid: u64) -> Self {
         self.last(|h| {
             h.set_uid(uid);
             h.set_gid(gid);
@@ -150,7 +150,7 @@ impl Layer {
     }
 
     /// Gives the last entry an extended attribute.
-    pub fn xattr(mut self, name: &str, value: &[u8]) -> Self {
+    pub(crate) fn xattr(mut self, name: &str, value: &[u8]) -> Self {
         let key = format!("SCHILY.xattr.{name}");
         let body = key.len() + value.len() + 3;
         let length = (1..6)
@@ -165,7 +165,7 @@ impl Layer {
     }
 
     /// The archive.
-    pub fn tar(&self) -> Vec<u8> {
+    pub(crate) fn tar(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut put = |h: &tar::Header, data: &[u8]| {
             out.extend(h.as_bytes());
@@ -189,7 +189,7 @@ impl Layer {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Packing {
+pub(crate) enum Packing {
     Plain,
     Gzip,
     Zstd,
@@ -197,22 +197,22 @@ pub enum Packing {
 
 /// An image: its blobs, and the digests that name it.
 #[derive(Clone)]
-pub struct Image {
+pub(crate) struct Image {
     pub blobs: BTreeMap<Digest, Vec<u8>>,
     pub manifest: Digest,
     pub id: Digest,
     pub name: String,
 }
 
-pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 impl Image {
-    pub fn new(name: &str, layers: &[Layer]) -> Self {
+    pub(crate) fn new(name: &str, layers: &[Layer]) -> Self {
         Self::build(name, layers, Packing::Gzip, |_| {})
     }
 
     /// `config` may change the image config before it is sealed.
-    pub fn build(
+    pub(crate) fn build(
         name: &str,
         layers: &[Layer],
         packing: Packing,
@@ -257,7 +257,7 @@ impl Image {
     }
 
     /// The digest of layer `n`'s blob.
-    pub fn layer_blob(&self, n: usize) -> Digest {
+    pub(crate) fn layer_blob(&self, n: usize) -> Digest {
         let manifest: Value = serde_json::from_slice(&self.blobs[&self.manifest]).unwrap();
         manifest["layers"][n]["digest"]
             .as_str()
@@ -266,7 +266,7 @@ impl Image {
             .unwrap()
     }
 
-    pub fn index(&self) -> Vec<u8> {
+    pub(crate) fn index(&self) -> Vec<u8> {
         json!({"schemaVersion": 2, "manifests": [{
             "mediaType": OCI_MANIFEST,
             "digest": self.manifest, "size": self.blobs[&self.manifest].len(),
@@ -277,7 +277,7 @@ impl Image {
     }
 
     /// An OCI layout as a tar, the index last.
-    pub fn layout(&self) -> Vec<u8> {
+    pub(crate) fn layout(&self) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         let mut put = |path: &str, bytes: &[u8]| {
             let mut h = tar::Header::new_gnu();
@@ -294,7 +294,7 @@ impl Image {
     }
 }
 
-pub fn arch() -> &'static str {
+pub(crate) fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -302,7 +302,7 @@ pub fn arch() -> &'static str {
     }
 }
 
-pub fn pack(tar: &[u8], packing: Packing) -> (&'static str, Vec<u8>) {
+pub(crate) fn pack(tar: &[u8], packing: Packing) -> (&'static str, Vec<u8>) {
     match packing {
         Packing::Plain => ("", tar.to_vec()),
         Packing::Gzip => {
@@ -316,7 +316,7 @@ pub fn pack(tar: &[u8], packing: Packing) -> (&'static str, Vec<u8>) {
 }
 
 /// A mount that goes with the test.
-pub struct Mounted(pub PathBuf);
+pub(crate) struct Mounted(pub PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {

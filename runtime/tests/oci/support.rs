@@ -17,7 +17,7 @@ use proto_cri::v1::{
 use serde_json::Value;
 
 /// Everything a spec is made of, with values of an everyday pod.
-pub struct Fixture {
+pub(crate) struct Fixture {
     pub config: ContainerConfig,
     pub sandbox: SandboxFacts,
     pub host: HostFacts,
@@ -34,7 +34,7 @@ pub struct Fixture {
 
 /// A host where every path below `/shared`, `/slave` and `/private` exists with that propagation, and programs below `/h`.
 #[derive(Default)]
-pub struct View {
+pub(crate) struct View {
     pub devices: Vec<HostDevice>,
     pub cdi: CdiRegistry,
 }
@@ -147,7 +147,7 @@ fn sandbox() -> SandboxFacts {
 }
 
 impl Fixture {
-    pub fn build(&self) -> Result<ContainerSpec, SpecError> {
+    pub(crate) fn build(&self) -> Result<ContainerSpec, SpecError> {
         container_spec(&Inputs {
             id: "c1",
             config: &self.config,
@@ -166,30 +166,30 @@ impl Fixture {
         })
     }
 
-    pub fn spec(&self) -> ContainerSpec {
+    pub(crate) fn spec(&self) -> ContainerSpec {
         self.build().expect("a valid container")
     }
 
     /// The text of the refusal.
-    pub fn refusal(&self) -> String {
+    pub(crate) fn refusal(&self) -> String {
         self.build().expect_err("refused").to_string()
     }
 
-    pub fn linux(&mut self) -> &mut LinuxContainerConfig {
+    pub(crate) fn linux(&mut self) -> &mut LinuxContainerConfig {
         self.config.linux.get_or_insert_default()
     }
 
-    pub fn context(&mut self) -> &mut LinuxContainerSecurityContext {
+    pub(crate) fn context(&mut self) -> &mut LinuxContainerSecurityContext {
         self.linux().security_context.get_or_insert_default()
     }
 
-    pub fn resources(&mut self) -> &mut LinuxContainerResources {
+    pub(crate) fn resources(&mut self) -> &mut LinuxContainerResources {
         self.linux().resources.get_or_insert_default()
     }
 }
 
 /// Compares a value with `tests/golden/oci/<name>.json`. With `UPDATE_GOLDEN=1` it is written.
-pub fn assert_golden(name: &str, value: &impl serde::Serialize) {
+pub(crate) fn assert_golden(name: &str, value: &impl serde::Serialize) {
     let mut value = serde_json::to_value(value).expect("serialisable");
     sort_sets(&mut value);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/oci/{name}.json"));
@@ -207,7 +207,7 @@ pub fn assert_golden(name: &str, value: &impl serde::Serialize) {
 }
 
 /// The text of a spec, the same for the same spec.
-pub fn sorted(mut value: Value) -> String {
+pub(crate) fn sorted(mut value: Value) -> String {
     sort_sets(&mut value);
     value.to_string()
 }

@@ -7,7 +7,7 @@ use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
 
 /// Fields of CRI that a module of `oci/` reads.
-pub const CRI_HANDLED: &[&str] = &[
+pub(crate) const CRI_HANDLED: &[&str] = &[
     "Capability.add_ambient_capabilities",
     "Capability.add_capabilities",
     "Capability.drop_capabilities",
@@ -114,7 +114,7 @@ pub const CRI_HANDLED: &[&str] = &[
 ];
 
 /// Fields of CRI that do not shape a spec, with who handles them.
-pub const CRI_ELSEWHERE: &[(&str, &str)] = &[
+pub(crate) const CRI_ELSEWHERE: &[(&str, &str)] = &[
     ("ContainerConfig.image", "pod: the image store resolves it"),
     (
         "ContainerConfig.labels",
@@ -152,7 +152,7 @@ pub const CRI_ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// Fields of CRI that are refused where they would mean something.
-pub const CRI_REFUSED: &[&str] = &[
+pub(crate) const CRI_REFUSED: &[&str] = &[
     "ContainerConfig.windows",
     "LinuxContainerSecurityContext.selinux_options",
     "LinuxSandboxSecurityContext.selinux_options",
@@ -161,7 +161,7 @@ pub const CRI_REFUSED: &[&str] = &[
 ];
 
 /// Messages whose fields are refused as a whole.
-pub const CRI_OPAQUE: &[&str] = &["WindowsContainerConfig", "WindowsPodSandboxConfig"];
+pub(crate) const CRI_OPAQUE: &[&str] = &["WindowsContainerConfig", "WindowsPodSandboxConfig"];
 
 const NRI_HANDLED: &[&str] = &[
     "CDIDevice.name",
@@ -311,7 +311,7 @@ fn no_field_of_an_adjustment_is_dropped_in_silence() {
 }
 
 /// Every field below the roots stands in exactly one list, and every entry of a list is a field.
-pub fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: &[&[&str]]) {
+pub(crate) fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: &[&[&str]]) {
     let found = fields(descriptors, roots, opaque);
     let mut listed = BTreeSet::new();
     for field in lists.iter().flat_map(|list| list.iter()) {
@@ -329,7 +329,7 @@ pub fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: &[&[&st
     assert!(stale.is_empty(), "no such fields any more: {stale:#?}");
 }
 
-pub fn fields(descriptors: &[u8], roots: &[&str], opaque: &[&str]) -> BTreeSet<String> {
+pub(crate) fn fields(descriptors: &[u8], roots: &[&str], opaque: &[&str]) -> BTreeSet<String> {
     let set = FileDescriptorSet::decode(descriptors).expect("a descriptor set");
     let messages: BTreeMap<&str, &DescriptorProto> = set
         .file

@@ -1,5 +1,4 @@
 //! The end-to-end tests, by theme. One binary: linking is most of what a test binary costs.
-#![warn(unreachable_pub)]
 
 mod adjustments;
 mod bad_input;

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// Serves until the runtime is gone.
-pub async fn serve(socket: &Path) -> ExitCode {
+pub(crate) async fn serve(socket: &Path) -> ExitCode {
     match talk(socket).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -18,7 +18,7 @@ use nri::{
 use known::{NAMESPACES, SYSCTLS, is_mount_option};
 
 /// Everything wrong, a line each.
-pub fn wrong(adjust: &ContainerAdjustment) -> Vec<String> {
+pub(crate) fn wrong(adjust: &ContainerAdjustment) -> Vec<String> {
     let mut all = Vec::new();
     for mount in adjust.mounts.iter().filter(|m| kept(&m.destination)) {
         mount_wrong(mount, &mut all);
@@ -184,7 +184,7 @@ fn device_wrong(device: &LinuxDevice, all: &mut Vec<String>) {
 }
 
 /// What is wrong with resources, of an adjustment or an update.
-pub fn resources_wrong(resources: &LinuxResources) -> Vec<String> {
+pub(crate) fn resources_wrong(resources: &LinuxResources) -> Vec<String> {
     let mut all = Vec::new();
     if let Some(memory) = &resources.memory {
         let limits = [

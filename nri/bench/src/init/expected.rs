@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::toml::{inline, key};
 
 /// Lines of a step, as far as a scenario can ask for it. `named`: the name of a container of this id.
-pub fn expected(answer: &Value, named: impl Fn(&str) -> Option<String>) -> String {
+pub(super) fn expected(answer: &Value, named: impl Fn(&str) -> Option<String>) -> String {
     let mut lines = String::new();
     let mut adjust = answer.get("adjust").cloned().unwrap_or(Value::Null);
     without_removals(&mut adjust, "", false);

@@ -11,13 +11,13 @@ use std::fmt::Write as _;
 use pod::{Container, Pod};
 use toml::quoted;
 
-pub use recording::scenario as from_script;
+pub(crate) use recording::scenario as from_script;
 
 /// The scenario of who has no pod at hand.
-pub const TEMPLATE: &str = include_str!("template.toml");
+pub(crate) const TEMPLATE: &str = include_str!("template.toml");
 
 /// The scenario of a pod's whole life. `text` is YAML or JSON: a Pod, or what has a template of one.
-pub fn from_pod(text: &str) -> Result<String, String> {
+pub(crate) fn from_pod(text: &str) -> Result<String, String> {
     let pod = Pod::read(text)?;
     let mut out = String::from(
         "# Run it: nri-bench run THIS -- ./my-plugin      Every key: docs/bench.md of cairn\n\

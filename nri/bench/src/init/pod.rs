@@ -11,7 +11,7 @@ const PERIOD: i64 = 100_000;
 
 /// A pod with all its containers, init containers first.
 #[derive(Debug)]
-pub struct Pod {
+pub(super) struct Pod {
     pub name: String,
     pub namespace: String,
     pub labels: BTreeMap<String, String>,
@@ -49,7 +49,7 @@ struct Spec {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Container {
+pub(super) struct Container {
     pub name: String,
     pub command: Vec<String>,
     pub args: Vec<String>,
@@ -60,14 +60,14 @@ pub struct Container {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Env {
+pub(super) struct Env {
     pub name: String,
     pub value: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct VolumeMount {
+pub(super) struct VolumeMount {
     pub name: String,
     pub mount_path: String,
     pub read_only: bool,
@@ -82,7 +82,7 @@ struct Resources {
 
 impl Pod {
     /// Reads the first document.
-    pub fn read(text: &str) -> Result<Self, String> {
+    pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut options = serde_saphyr::Options::default();
         options.with_snippet = false;
         let object: Object =
@@ -125,7 +125,7 @@ impl Pod {
 
 impl Container {
     /// What a kubelet makes of requests and limits: the field below `linux.resources`, and its value.
-    pub fn resources(&self) -> Result<Vec<(&'static str, i64)>, String> {
+    pub(super) fn resources(&self) -> Result<Vec<(&'static str, i64)>, String> {
         let bad = |what: &str, text: &str| {
             format!(
                 "container {:?}: {what} {text:?} is not a quantity",

@@ -1,7 +1,7 @@
 //! Quantities of Kubernetes: `250m`, `1.5`, `64Mi`, `1G`, `1e3`.
 
 /// In thousandths, rounded up as Kubernetes does.
-pub fn milli(text: &str) -> Option<i64> {
+pub(super) fn milli(text: &str) -> Option<i64> {
     let exponent = |text: &str| text.trim_start_matches(['e', 'E']).parse::<i32>().ok();
     let end = text
         .find(|c: char| !(c.is_ascii_digit() || c == '.'))
@@ -30,7 +30,7 @@ pub fn milli(text: &str) -> Option<i64> {
 }
 
 /// In whole units, rounded up.
-pub fn whole(text: &str) -> Option<i64> {
+pub(super) fn whole(text: &str) -> Option<i64> {
     milli(text).map(|milli| milli.div_euclid(1000) + i64::from(milli % 1000 != 0))
 }
 

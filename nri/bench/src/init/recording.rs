@@ -28,7 +28,7 @@ const OF_THE_RUNTIME: [&str; 8] = [
 ];
 
 /// A scenario that does the same again.
-pub fn scenario(script: &Script) -> String {
+pub(crate) fn scenario(script: &Script) -> String {
     let mut told = Told::default();
     let calls = script.calls.iter().filter(|c| c.from == Side::Runtime);
     calls.for_each(|call| told.call(call));

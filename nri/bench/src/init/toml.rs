@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 /// A text as TOML has it; JSON's escapes are TOML's, but for one character.
-pub fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let json = Value::from(text).to_string();
     json.replace('\u{7f}', "\\u007f")
 }
 
 /// A key, quoted where it must be.
-pub fn key(text: &str) -> String {
+pub(super) fn key(text: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match !text.is_empty() && text.chars().all(bare) {
         true => text.to_owned(),
@@ -18,7 +18,7 @@ pub fn key(text: &str) -> String {
 }
 
 /// Any value; an empty message is an empty table.
-pub fn inline(value: &Value) -> String {
+pub(super) fn inline(value: &Value) -> String {
     match value {
         // A field that is not set is not there.
         Value::Null => "{}".to_owned(),

@@ -36,7 +36,7 @@ const FLUSH: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where plugins connect, and where their traffic goes; the socket is gone when it is dropped.
-pub struct Proxy {
+pub(crate) struct Proxy {
     listener: UnixListener,
     listen: PathBuf,
     runtime: PathBuf,
@@ -53,7 +53,12 @@ impl Drop for Proxy {
 
 impl Proxy {
     /// Listens, and begins the file.
-    pub fn new(runtime: &Path, listen: &Path, file: &Path, env: Values) -> Result<Self, String> {
+    pub(crate) fn new(
+        runtime: &Path,
+        listen: &Path,
+        file: &Path,
+        env: Values,
+    ) -> Result<Self, String> {
         let recorder = recorder(file, env).map_err(|e| format!("{}: {e}", file.display()))?;
         let listener = bind(listen).map_err(|e| format!("socket {}: {e}", listen.display()))?;
         Ok(Self {
@@ -66,7 +71,7 @@ impl Proxy {
     }
 
     /// Takes plugins in, until it is dropped.
-    pub async fn serve(&mut self) {
+    pub(crate) async fn serve(&mut self) {
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
@@ -86,7 +91,7 @@ impl Proxy {
     }
 
     /// Cuts every connection and ends the file.
-    pub async fn end(mut self) -> Summary {
+    pub(crate) async fn end(mut self) -> Summary {
         self.connections.shutdown().await;
         self.recorder.finish(FLUSH)
     }
@@ -166,7 +171,7 @@ async fn pass(
 }
 
 /// What it came to, in a line.
-pub fn told(summary: &Summary, file: &Path) -> String {
+pub(crate) fn told(summary: &Summary, file: &Path) -> String {
     let (file, connections, lines) = (file.display(), summary.connections, summary.lines);
     let mut text = format!("{file}: {connections} connections, {lines} lines");
     if summary.dropped > 0 {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// One place where two answers differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// Such as `adjust.env[NAME].value`.
     pub path: String,
     /// What was recorded; `None`: nothing.
@@ -18,7 +18,7 @@ pub struct Difference {
 }
 
 /// Every difference, by path.
-pub fn differences(recorded: &Value, now: &Value) -> Vec<Difference> {
+pub(super) fn differences(recorded: &Value, now: &Value) -> Vec<Difference> {
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     flatten("", recorded, "", false, &mut before);
     flatten("", now, "", false, &mut after);

@@ -23,14 +23,14 @@ use crate::{
 
 /// Containers that the plugin could know of.
 #[derive(Debug, Default)]
-pub struct Known {
+pub(super) struct Known {
     there: BTreeSet<String>,
     removed: BTreeSet<String>,
 }
 
 impl Known {
     /// What this call tells.
-    pub fn sees(&mut self, call: &Call) {
+    pub(super) fn sees(&mut self, call: &Call) {
         let id = |container: &Value| container.get("id")?.as_str().map(str::to_owned);
         let listed = call.message.get("containers").and_then(Value::as_array);
         self.there
@@ -51,7 +51,7 @@ impl Known {
     }
 
     /// What is wrong with the updates and evictions of a message.
-    pub fn of_updates(&self, message: &Value) -> Vec<Finding> {
+    pub(super) fn of_updates(&self, message: &Value) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (list, deed) in [("update", "an update"), ("evict", "an eviction")] {
             let all = message
@@ -84,13 +84,13 @@ impl Known {
 }
 
 /// What an answer to Configure subscribes to.
-pub fn subscribed(answer: &Value) -> Option<EventMask> {
+pub(crate) fn subscribed(answer: &Value) -> Option<EventMask> {
     let events = answer.get("events").and_then(Value::as_i64).unwrap_or(0);
     EventMask::from_wire(i32::try_from(events).ok()?).ok()
 }
 
 /// What is wrong with an answer, whatever was answered then.
-pub fn of_answer(call: &Call, came: &Came, limit: Duration, known: &Known) -> Vec<Finding> {
+pub(super) fn of_answer(call: &Call, came: &Came, limit: Duration, known: &Known) -> Vec<Finding> {
     let method = &call.method;
     let (rule, what) = match came {
         Came::Answer { message, payload } => {

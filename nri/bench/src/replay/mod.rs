@@ -21,9 +21,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub use differ::Difference;
-pub use judge::subscribed;
-pub use script::{Answer, Call, Script, scripts};
+pub(crate) use differ::Difference;
+pub(crate) use judge::subscribed;
+pub(crate) use script::{Answer, Call, Script, scripts};
 
 use crate::{
     plugin::{GRACE, How, Instance, Program},
@@ -44,7 +44,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// How to play.
 #[derive(Debug, Clone)]
-pub struct Manners {
+pub(crate) struct Manners {
     pub how: How,
     /// Where plugins connect; a place of its own without one.
     pub socket: Option<PathBuf>,
@@ -53,7 +53,11 @@ pub struct Manners {
 }
 
 /// Plays one connection. `name` is what the report is called.
-pub async fn replay(name: String, script: Script, manners: &Manners) -> Result<Report, String> {
+pub(crate) async fn replay(
+    name: String,
+    script: Script,
+    manners: &Manners,
+) -> Result<Report, String> {
     let mut replay = Replay::new(name, script, manners).await?;
     if let Err(why) = replay.play(manners.pace).await {
         replay.report.not_joined = Some(why);

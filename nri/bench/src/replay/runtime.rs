@@ -26,7 +26,7 @@ const PIECE: usize = 16 << 10;
 
 /// What became of a call to the plugin.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Came {
+pub(super) enum Came {
     Answer {
         message: Value,
         payload: Vec<u8>,
@@ -40,7 +40,7 @@ pub enum Came {
 
 /// A plugin that has registered.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Registered {
+pub(super) struct Registered {
     pub plugin: String,
     /// `nri.pkg.api.v1alpha1.` or `nri.pkg.api.v1beta1.`
     pub package: String,
@@ -48,13 +48,13 @@ pub struct Registered {
 
 /// An UpdateContainers that the plugin made.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Made {
+pub(super) struct Made {
     pub message: Value,
     /// It was told apart from the others by one of the recording.
     pub matched: bool,
 }
 
-pub struct Runtime {
+pub(super) struct Runtime {
     stream: UnixStream,
     reader: Reader,
     env: Values,
@@ -69,7 +69,11 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub fn new(stream: UnixStream, env: Values, updates: impl IntoIterator<Item = Call>) -> Self {
+    pub(super) fn new(
+        stream: UnixStream,
+        env: Values,
+        updates: impl IntoIterator<Item = Call>,
+    ) -> Self {
         Self {
             stream,
             reader: Reader::default(),
@@ -84,7 +88,7 @@ impl Runtime {
     }
 
     /// Calls the plugin and waits for its answer.
-    pub async fn call(&mut self, method: &str, message: &Value, limit: Duration) -> Came {
+    pub(super) async fn call(&mut self, method: &str, message: &Value, limit: Duration) -> Came {
         let package = self
             .registered
             .as_ref()
@@ -143,7 +147,7 @@ impl Runtime {
     }
 
     /// Hears the plugin until this holds; false if it did not in time.
-    pub async fn until(
+    pub(super) async fn until(
         &mut self,
         deadline: Instant,
         holds: impl Fn(&Self) -> bool,

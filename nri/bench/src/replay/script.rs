@@ -16,7 +16,7 @@ const STATE_CHANGE: &str = "StateChange";
 
 /// One connection, from Configure to its end.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Script {
+pub(crate) struct Script {
     /// `NN-name`, as it registered.
     pub plugin: String,
     pub connection: u64,
@@ -35,7 +35,7 @@ pub struct Script {
 
 /// A call of the runtime, or an UpdateContainers that the plugin made of its own accord.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call {
+pub(crate) struct Call {
     pub at: f64,
     pub from: Side,
     /// Of an event, its own call: a StateChange has become it.
@@ -46,7 +46,7 @@ pub struct Call {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
+pub(crate) enum Answer {
     Message(Value),
     Error(Failure),
     /// None is in the recording.
@@ -57,7 +57,7 @@ pub enum Answer {
 
 impl Answer {
     /// As the message that it is compared as; `None` where there is nothing to compare with.
-    pub fn as_value(&self) -> Option<Value> {
+    pub(crate) fn as_value(&self) -> Option<Value> {
         match self {
             Self::Message(message) => Some(message.clone()),
             Self::Error(failure) => Some(of_failure(failure)),
@@ -68,7 +68,7 @@ impl Answer {
 }
 
 /// An error as a message.
-pub fn of_failure(failure: &Failure) -> Value {
+pub(super) fn of_failure(failure: &Failure) -> Value {
     json!({"error": {"code": failure.code, "message": failure.message}})
 }
 
@@ -76,7 +76,7 @@ pub fn of_failure(failure: &Failure) -> Value {
 ///
 /// # Errors
 /// There is none such, or there are several and none is asked for; with their names.
-pub fn scripts(recording: &Recording, plugin: Option<&str>) -> Result<Vec<Script>, String> {
+pub(crate) fn scripts(recording: &Recording, plugin: Option<&str>) -> Result<Vec<Script>, String> {
     let mut all = all(recording);
     all.retain(|script| script.calls.iter().any(|call| call.method == "Configure"));
     let mut ids: Vec<String> = all.iter().map(|script| script.plugin.clone()).collect();

@@ -14,7 +14,7 @@ const WIDTH: usize = 64;
 
 /// Paints, or does not.
 #[derive(Debug, Clone, Copy)]
-pub struct Paint(pub bool);
+pub(crate) struct Paint(pub bool);
 
 impl Paint {
     fn as_(self, colour: &str, text: &str) -> String {
@@ -26,7 +26,7 @@ impl Paint {
 }
 
 /// The whole report.
-pub fn render(report: &Report, paint: Paint) -> String {
+pub(crate) fn render(report: &Report, paint: Paint) -> String {
     let mut out = format!("{}\n", report.scenario);
     for (n, step) in report.steps.iter().enumerate() {
         render_step(&mut out, n + 1, step, paint);
@@ -155,7 +155,7 @@ fn render_difference(difference: &Difference, paint: Paint) -> String {
 }
 
 /// A time with three digits or so.
-pub fn short(duration: Duration) -> String {
+pub(crate) fn short(duration: Duration) -> String {
     let micros = duration.as_micros();
     match micros {
         0..1000 => format!("{micros} us"),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{Report, StepReport};
 
 /// All reports as one document.
-pub fn render(reports: &[Report]) -> String {
+pub(crate) fn render(reports: &[Report]) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
     for report in reports {
         suite(&mut out, report);

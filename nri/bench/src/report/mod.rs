@@ -1,7 +1,7 @@
 //! What a run came to, for people and for programs.
 
-pub mod human;
-pub mod junit;
+pub(crate) mod human;
+pub(crate) mod junit;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{changes::Change, replay::Difference, rules::Finding};
 
 /// One scenario, run.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     pub scenario: String,
     pub plugins: Vec<String>,
     pub steps: Vec<StepReport>,
@@ -30,7 +30,7 @@ pub struct Report {
 
 /// One step, made.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct StepReport {
+pub(crate) struct StepReport {
     /// What it does, and with what: `create web/greeter`.
     pub title: String,
     pub line: usize,
@@ -55,22 +55,22 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    pub fn fail(&mut self, why: impl Into<String>) {
+    pub(crate) fn fail(&mut self, why: impl Into<String>) {
         self.failures.push(why.into());
     }
 
-    pub fn note(&mut self, note: impl Into<String>) {
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    pub fn held(&self) -> bool {
+    pub(crate) fn held(&self) -> bool {
         self.failures.is_empty() && self.findings.is_empty() && self.differences.is_empty()
     }
 }
 
 /// Answers to one event.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Latency {
+pub(crate) struct Latency {
     pub count: usize,
     #[serde(serialize_with = "seconds")]
     pub p50: Duration,
@@ -81,25 +81,25 @@ pub struct Latency {
 }
 
 impl Report {
-    pub fn held(&self) -> bool {
+    pub(crate) fn held(&self) -> bool {
         self.not_joined.is_none() && self.steps.iter().all(StepReport::held)
     }
 
     /// Counts what plugins answered.
-    pub fn count(&mut self, deliveries: &[Delivery]) {
+    pub(crate) fn count(&mut self, deliveries: &[Delivery]) {
         for delivery in deliveries.iter().filter(|d| was_called(d)) {
             self.took(nri::mask::event_name(delivery.event), delivery.took);
         }
     }
 
     /// Counts one answer.
-    pub fn took(&mut self, method: &str, took: Duration) {
+    pub(crate) fn took(&mut self, method: &str, took: Duration) {
         let latency = self.latencies.entry(method.to_owned()).or_default();
         latency.all.push(took);
     }
 
     /// Sums the counts up.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         for latency in self.latencies.values_mut() {
             let all = &mut latency.all;
             all.sort_unstable();

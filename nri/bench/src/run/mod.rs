@@ -33,7 +33,7 @@ const PRINTS: Duration = Duration::from_secs(1);
 
 /// Why nothing could be tried at all.
 #[derive(Debug, thiserror::Error)]
-pub enum Misuse {
+pub(crate) enum Misuse {
     #[error("the runtime: {0}")]
     Runtime(#[from] StartError),
     #[error("{0}")]
@@ -69,7 +69,11 @@ struct Bench {
 }
 
 /// Runs one scenario. `socket`: where plugins connect; one of its own if there is none.
-pub async fn run(scenario: Scenario, how: How, socket: Option<PathBuf>) -> Result<Report, Misuse> {
+pub(crate) async fn run(
+    scenario: Scenario,
+    how: How,
+    socket: Option<PathBuf>,
+) -> Result<Report, Misuse> {
     let mut bench = Bench::new(scenario, how, socket).await?;
     match bench.steps().await {
         Ok(()) => {}

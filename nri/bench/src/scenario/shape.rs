@@ -21,14 +21,14 @@ const ANY: &str = "*";
 
 /// Why a value does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Misfit {
+pub(super) struct Misfit {
     /// Keys from the message to what does not fit.
     pub path: Vec<String>,
     pub why: String,
 }
 
 /// A value of a scenario as the message `T`, or what of it does not fit.
-pub fn read<T: DeserializeOwned + Serialize>(given: &Value) -> Result<(T, Value), Misfit> {
+pub(super) fn read<T: DeserializeOwned + Serialize>(given: &Value) -> Result<(T, Value), Misfit> {
     let sample = T::deserialize(Filled).map_err(|e| misfit(e.to_string()))?;
     let shape = serde_json::to_value(sample).map_err(|e| misfit(e.to_string()))?;
     let whole = fit(&shape, given, "")?;

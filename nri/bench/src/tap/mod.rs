@@ -28,14 +28,14 @@ use tokio::{
 
 use crate::{rules::Finding, scenario::Speaks};
 
-pub use watch::Seen;
+pub(crate) use watch::Seen;
 
 /// How long plugins that were let go may take to be gone.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// What the tap does to messages; the same for all links.
 #[derive(Debug, Default)]
-pub struct Manner {
+pub(crate) struct Manner {
     pub speaks: Speaks,
     pub config: String,
     /// How long messages to the plugin are held back.
@@ -50,7 +50,7 @@ struct Shared {
 }
 
 /// The tap; its links are cut when it is dropped.
-pub struct Tap {
+pub(crate) struct Tap {
     shared: Arc<Shared>,
     runtime: PathBuf,
     socket: PathBuf,
@@ -67,7 +67,7 @@ impl Drop for Tap {
 
 impl Tap {
     /// In front of the runtime at `runtime`; plugins connect to `socket`.
-    pub fn new(runtime: &Path, socket: &Path, manner: Manner) -> Self {
+    pub(crate) fn new(runtime: &Path, socket: &Path, manner: Manner) -> Self {
         let shared = Shared {
             manner: Mutex::new(manner),
             seen: Mutex::default(),
@@ -82,7 +82,7 @@ impl Tap {
     }
 
     /// Takes in whoever connects from now on.
-    pub fn listen(&mut self) -> io::Result<()> {
+    pub(crate) fn listen(&mut self) -> io::Result<()> {
         let listener = UnixListener::bind(&self.socket).map_err(|e| {
             let what = format!("socket {}: {e}", self.socket.display());
             io::Error::new(e.kind(), what)
@@ -101,7 +101,7 @@ impl Tap {
     }
 
     /// One end of a connection that is there already, for a plugin that is launched.
-    pub fn connection(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn connection(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let plugin = UnixStream::from_std(ours)?;
@@ -111,13 +111,13 @@ impl Tap {
     }
 
     /// Ends every connection without a word, and takes no new ones until [`Self::listen`].
-    pub fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         self.close();
         *self.links.lock() = JoinSet::new();
     }
 
     /// Waits until the runtime has let every plugin go and the plugins had a moment to say what they should not.
-    pub async fn drained(&mut self) {
+    pub(crate) async fn drained(&mut self) {
         self.close();
         let mut links = std::mem::take(&mut *self.links.lock());
         // One that does not read is cut off.
@@ -131,22 +131,22 @@ impl Tap {
         }
     }
 
-    pub fn slow_down(&self, by: Duration) {
+    pub(crate) fn slow_down(&self, by: Duration) {
         self.shared.manner.lock().slow = by;
     }
 
     /// What was found since the last call.
-    pub fn take_findings(&self) -> Vec<Finding> {
+    pub(crate) fn take_findings(&self) -> Vec<Finding> {
         std::mem::take(&mut self.shared.seen.lock().findings)
     }
 
     /// The longest answer to each method since the last call.
-    pub fn take_longest(&self) -> BTreeMap<String, Duration> {
+    pub(crate) fn take_longest(&self) -> BTreeMap<String, Duration> {
         std::mem::take(&mut self.shared.seen.lock().longest)
     }
 
     /// What was noted of the wire.
-    pub fn seen<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+    pub(crate) fn seen<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
         look(&self.shared.seen.lock())
     }
 }

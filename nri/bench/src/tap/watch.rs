@@ -20,7 +20,7 @@ const V1BETA1: &str = "nri.pkg.api.v1beta1.";
 
 /// What becomes of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     Pass(Message),
     /// It goes back to its sender, as the answer.
     Answer(Message),
@@ -37,7 +37,7 @@ struct Call {
 
 /// What one link is at.
 #[derive(Debug, Default)]
-pub struct LinkState {
+pub(crate) struct LinkState {
     calls: BTreeMap<u32, Call>,
     /// It has answered Shutdown.
     said_goodbye: bool,
@@ -45,11 +45,11 @@ pub struct LinkState {
 
 impl LinkState {
     /// Whether the plugin is being asked something that it has not answered.
-    pub fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         !self.calls.is_empty()
     }
 
-    pub fn asked(&self) -> String {
+    pub(crate) fn asked(&self) -> String {
         let methods: Vec<_> = self.calls.values().map(|c| c.method.as_str()).collect();
         methods.join(", ")
     }
@@ -57,7 +57,7 @@ impl LinkState {
 
 /// What was seen on all links.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub findings: Vec<Finding>,
     /// Longest answer to each method.
     pub longest: BTreeMap<String, Duration>,
@@ -70,7 +70,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn found(&mut self, rule: Rule, what: impl Into<String>) {
+    pub(crate) fn found(&mut self, rule: Rule, what: impl Into<String>) {
         let finding = Finding::new(rule, what);
         if !self.findings.contains(&finding) {
             self.findings.push(finding);
@@ -78,7 +78,7 @@ impl Seen {
     }
 
     /// A message of the runtime.
-    pub fn runtime_says(
+    pub(crate) fn runtime_says(
         &mut self,
         link: &mut LinkState,
         manner: &Manner,
@@ -110,7 +110,7 @@ impl Seen {
     }
 
     /// A message of the plugin.
-    pub fn plugin_says(
+    pub(crate) fn plugin_says(
         &mut self,
         link: &mut LinkState,
         manner: &Manner,

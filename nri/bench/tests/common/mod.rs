@@ -12,10 +12,10 @@ use std::{
 use serde_json::Value;
 
 /// A place for scenarios.
-pub struct Bench(tempfile::TempDir);
+pub(crate) struct Bench(tempfile::TempDir);
 
 /// What a run came to.
-pub struct Run {
+pub(crate) struct Run {
     pub code: u8,
     pub text: String,
     pub json: Value,
@@ -23,7 +23,7 @@ pub struct Run {
 
 impl Run {
     /// The rules that were broken, each once, in order.
-    pub fn rules(&self) -> Vec<&str> {
+    pub(crate) fn rules(&self) -> Vec<&str> {
         let mut rules = Vec::new();
         for report in self.json.as_array().into_iter().flatten() {
             for step in report["steps"].as_array().into_iter().flatten() {
@@ -41,7 +41,7 @@ impl Run {
 
 /// The words that start the plugin which breaks this rule. It is built here where nothing has built it, as when a single suite
 /// is asked for.
-pub fn broken(rule: &str) -> Vec<OsString> {
+pub(crate) fn broken(rule: &str) -> Vec<OsString> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
         let bench = Path::new(env!("CARGO_BIN_EXE_nri-bench"));
@@ -61,16 +61,16 @@ pub fn broken(rule: &str) -> Vec<OsString> {
 }
 
 impl Bench {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().expect("a folder"))
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// Runs one scenario against a plugin.
-    pub fn run(&self, scenario: &str, flags: &[&str], plugin: &[OsString]) -> Run {
+    pub(crate) fn run(&self, scenario: &str, flags: &[&str], plugin: &[OsString]) -> Run {
         let file = self.path("scenario.toml");
         fs::write(&file, scenario).expect("a file");
         let mut args = vec!["run".into(), file.into()];
@@ -79,7 +79,7 @@ impl Bench {
     }
 
     /// Runs nri-bench with these arguments, the plugin's last.
-    pub fn answer(&self, args: Vec<OsString>, plugin: &[OsString]) -> Run {
+    pub(crate) fn answer(&self, args: Vec<OsString>, plugin: &[OsString]) -> Run {
         let json = self.path("out.json");
         let _ = fs::remove_file(&json);
         let mut all = vec!["nri-bench".into()];

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Where nri-bench lies, and the samples beside it: built here where nothing has built them.
-pub fn programs() -> &'static Path {
+pub(crate) fn programs() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let bench = Path::new(env!("CARGO_BIN_EXE_nri-bench"));
@@ -26,7 +26,7 @@ pub fn programs() -> &'static Path {
 }
 
 /// A program that `hack/peers` has built.
-pub fn go_program(name: &str) -> PathBuf {
+pub(crate) fn go_program(name: &str) -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let peers = env::var_os("CAIRN_PEERS");
     let peers = peers.map_or_else(|| repository.join("target/peers"), PathBuf::from);

@@ -19,14 +19,14 @@ use crate::common::{Bench, broken};
 const LONG: Duration = Duration::from_secs(30);
 
 /// `nri-bench record`, killed when it is dropped.
-pub struct Recorder {
+pub(crate) struct Recorder {
     child: Child,
     pub listen: PathBuf,
     pub file: PathBuf,
 }
 
 impl Recorder {
-    pub fn start(bench: &Bench, runtime: &Path, flags: &[&str]) -> Self {
+    pub(crate) fn start(bench: &Bench, runtime: &Path, flags: &[&str]) -> Self {
         let (listen, file) = (bench.path("proxy.sock"), bench.path("recording.jsonl"));
         let child = Command::new(env!("CARGO_BIN_EXE_nri-bench"))
             .arg("record")
@@ -49,13 +49,13 @@ impl Recorder {
         }
     }
 
-    pub fn interrupt(&mut self) -> ExitStatus {
+    pub(crate) fn interrupt(&mut self) -> ExitStatus {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("it runs"), Signal::INT).expect("ours");
         self.child.wait().expect("it ends")
     }
 
-    pub fn read(&self) -> Recording {
+    pub(crate) fn read(&self) -> Recording {
         let bytes = fs::read(&self.file).expect("a file");
         nri::record::read(bytes.as_slice()).expect("a recording")
     }
@@ -84,7 +84,7 @@ fn plugin(rule: &str, socket: &Path) -> Killed {
     Killed(command.stdout(Stdio::null()).spawn().expect("a plugin"))
 }
 
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
@@ -93,7 +93,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// A pod's life with the plugin behind the proxy.
-pub fn life(
+pub(crate) fn life(
     rule: &str,
     recorder: &Recorder,
     runtime: &FakeRuntime,
@@ -116,7 +116,7 @@ pub fn life(
     drop(plugin);
 }
 
-pub fn tokio() -> tokio::runtime::Runtime {
+pub(crate) fn tokio() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -125,7 +125,7 @@ pub fn tokio() -> tokio::runtime::Runtime {
 }
 
 /// Such a life of the plugin that breaks this rule, on file.
-pub fn recorded(bench: &Bench, rule: &str, flags: &[&str]) -> PathBuf {
+pub(crate) fn recorded(bench: &Bench, rule: &str, flags: &[&str]) -> PathBuf {
     let tokio = tokio();
     let runtime = tokio.block_on(FakeRuntime::start()).expect("a runtime");
     let mut recorder = Recorder::start(bench, runtime.socket(), flags);

@@ -34,7 +34,7 @@ impl Source for Runtime {
 }
 
 /// A runtime, a folder of its own, and the programs connected to it, which end with it.
-pub struct World {
+pub(crate) struct World {
     pub nri: Adaptation,
     pub dir: tempfile::TempDir,
     children: Vec<Child>,
@@ -50,12 +50,12 @@ impl Drop for World {
 }
 
 impl World {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
     /// Starts it with what `prepare` puts into folders `plugins` and `conf.d`.
-    pub async fn start_with(prepare: impl FnOnce(&Path)) -> Self {
+    pub(crate) async fn start_with(prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         prepare(dir.path());
         let mut settings = nri::Settings {
@@ -81,12 +81,12 @@ impl World {
     }
 
     /// A path in the folder.
-    pub fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_string_lossy().into_owned()
     }
 
     /// Writes a file of the folder and gives its path.
-    pub fn write(&self, name: &str, text: &str) -> String {
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         if let Some(parent) = PathBuf::from(&path).parent() {
             fs::create_dir_all(parent).expect("a folder");
@@ -95,12 +95,12 @@ impl World {
         path
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
     /// Runs a program with these flags, and waits until plugins of these ids are active.
-    pub async fn run(&mut self, program: &str, args: &[&str], ids: &[&str]) {
+    pub(crate) async fn run(&mut self, program: &str, args: &[&str], ids: &[&str]) {
         let child = Command::new(program)
             .args(["-socket-path", &self.path("nri.sock")])
             .args(args)
@@ -119,7 +119,7 @@ impl World {
     }
 
     /// Waits, not for ever, until something holds.
-    pub async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !holds(self) {
             assert!(Instant::now() < deadline, "not in time: {what}");
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// Waits, not for ever, until the program that was run last has ended.
-    pub async fn exit_code(&mut self) -> Option<i32> {
+    pub(crate) async fn exit_code(&mut self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let child = self.children.last_mut().expect("one was run");
@@ -140,7 +140,11 @@ impl World {
         }
     }
 
-    pub async fn create(&self, pod: PodSandbox, ctr: Container) -> Result<MergedCreate, String> {
+    pub(crate) async fn create(
+        &self,
+        pod: PodSandbox,
+        ctr: Container,
+    ) -> Result<MergedCreate, String> {
         let turn = self.nri.turn().await;
         let created = self.nri.create_container(&turn, pod, ctr).await;
         created.map(|c| c.merged).map_err(|e| e.to_string())
@@ -148,7 +152,7 @@ impl World {
 }
 
 /// Pod `pod0` with these annotations, in a network namespace of its own.
-pub fn pod(annotations: &[(&str, &str)]) -> PodSandbox {
+pub(crate) fn pod(annotations: &[(&str, &str)]) -> PodSandbox {
     let all = annotations.iter();
     PodSandbox {
         id: "pod0-id".into(),
@@ -168,7 +172,7 @@ pub fn pod(annotations: &[(&str, &str)]) -> PodSandbox {
 }
 
 /// Container `ctr0`, which runs `sh` and has `/sys/fs/cgroup`.
-pub fn container() -> Container {
+pub(crate) fn container() -> Container {
     Container {
         id: "ctr0-id".into(),
         pod_sandbox_id: "pod0-id".into(),

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Items in the order of their begin, groups in the order of their first event.
-pub fn build<'a>(events: impl IntoIterator<Item = &'a Event>) -> Built {
+pub(super) fn build<'a>(events: impl IntoIterator<Item = &'a Event>) -> Built {
     let mut builder = Builder::default();
     for event in events {
         builder.event(event);

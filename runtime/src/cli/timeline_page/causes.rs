@@ -4,7 +4,7 @@ use super::model::{Failure, Item, Lane};
 use crate::cli::words::Tint;
 
 /// Each failed call with its cause, and what failed outside of any; by time. `items` are in the order of their begin.
-pub fn failures(items: &[Item]) -> Vec<Failure> {
+pub(super) fn failures(items: &[Item]) -> Vec<Failure> {
     let mut told = vec![false; items.len()];
     let mut failures = Vec::new();
     for (index, call) in items.iter().enumerate() {

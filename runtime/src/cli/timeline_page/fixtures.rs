@@ -3,13 +3,13 @@
 use crate::trace::{Action, Event, Life, Outcome, SCHEMA, Subject, What};
 
 /// Records events with times of its own.
-pub struct Script {
+pub(super) struct Script {
     pub events: Vec<Event>,
     pub now_us: u64,
 }
 
 impl Script {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             events: Vec::new(),
             now_us: 0,
@@ -17,7 +17,7 @@ impl Script {
     }
 
     /// So many microseconds after the one before.
-    pub fn after(&mut self, us: u64, subject: &Subject, what: impl Into<What>) -> &mut Self {
+    pub(super) fn after(&mut self, us: u64, subject: &Subject, what: impl Into<What>) -> &mut Self {
         self.now_us += us;
         self.events.push(Event {
             schema: SCHEMA,
@@ -30,12 +30,12 @@ impl Script {
         self
     }
 
-    pub fn point(&mut self, subject: &Subject, point: &str, hook: &str) -> &mut Self {
+    pub(super) fn point(&mut self, subject: &Subject, point: &str, hook: &str) -> &mut Self {
         let (point, hook) = (point.to_owned(), hook.to_owned());
         self.after(50, subject, What::Point { point, hook })
     }
 
-    pub fn answer(
+    pub(super) fn answer(
         &mut self,
         subject: &Subject,
         hook: &str,
@@ -55,7 +55,12 @@ impl Script {
         self.after(420, subject, what)
     }
 
-    pub fn passed(&mut self, subject: &Subject, hook: &str, aborted: Option<&str>) -> &mut Self {
+    pub(super) fn passed(
+        &mut self,
+        subject: &Subject,
+        hook: &str,
+        aborted: Option<&str>,
+    ) -> &mut Self {
         let what = What::Passed {
             hook: hook.to_owned(),
             took_ns: 500_000,
@@ -64,7 +69,12 @@ impl Script {
         self.after(30, subject, what)
     }
 
-    pub fn ended(&mut self, subject: &Subject, took_us: u64, error: Option<&str>) -> &mut Self {
+    pub(super) fn ended(
+        &mut self,
+        subject: &Subject,
+        took_us: u64,
+        error: Option<&str>,
+    ) -> &mut Self {
         let what = What::CallEnded {
             took_ns: took_us * 1000,
             error: error.map(str::to_owned),
@@ -73,12 +83,12 @@ impl Script {
     }
 }
 
-pub fn pod(name: &str) -> Subject {
+pub(super) fn pod(name: &str) -> Subject {
     Subject::pod(&format!("id-of-{name}"), "default", name)
 }
 
 /// The daemon and a plugin come, then a pod whose container a plugin refuses: `10-quota` says `why`.
-pub fn refused(name: &str, why: &str) -> Script {
+pub(super) fn refused(name: &str, why: &str) -> Script {
     let mut script = Script::new();
     let version = "0.1.0".to_owned();
     script.after(0, &Subject::daemon(), Action::DaemonStarted { version });

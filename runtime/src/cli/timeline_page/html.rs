@@ -74,7 +74,7 @@ fn fill(template: &str, parts: &[(&str, &str)]) -> String {
 }
 
 /// Text as it stands in an element or an attribute in double quotes.
-pub fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -76,7 +76,7 @@ pub struct Failure {
 
 /// Items by time, before they have places.
 #[derive(Debug, Default)]
-pub struct Built {
+pub(super) struct Built {
     pub groups: Vec<Group>,
     pub items: Vec<Item>,
     /// Time of day of the first event, ns since the epoch.
@@ -112,7 +112,7 @@ impl Chart {
 }
 
 /// The items at these indices, in this order; a point that is not among them is forgotten.
-pub fn taken(items: &[Item], order: &[usize]) -> Vec<Item> {
+pub(super) fn taken(items: &[Item], order: &[usize]) -> Vec<Item> {
     let mut new = vec![None; items.len()];
     for (now, before) in order.iter().enumerate() {
         new[*before] = Some(now);

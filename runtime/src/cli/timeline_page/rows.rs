@@ -9,7 +9,7 @@ const ROWS: usize = 4;
 
 /// Pods with failures, then the others, each in the order of their first event, and the daemon last. With more than
 /// `many` each begins folded.
-pub fn arrange(built: Built, failures: Vec<Failure>, many: usize) -> Chart {
+pub(super) fn arrange(built: Built, failures: Vec<Failure>, many: usize) -> Chart {
     let Built {
         groups,
         mut items,

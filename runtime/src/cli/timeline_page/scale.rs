@@ -2,7 +2,7 @@
 
 /// Break points, as pairs of a time and its place; between two of them places grow evenly. Both begin at 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scale {
+pub(super) struct Scale {
     pub breaks: Vec<(u64, u64)>,
     /// Indices of break points behind which a quiet time begins that is folded.
     pub folds: Vec<usize>,
@@ -13,7 +13,7 @@ const SHORT: u64 = 1000;
 
 /// `busy` are begins and ends, by begin. Gaps longer than half of what is busy are folded, each to a 25th of that, all
 /// together to no more than a third.
-pub fn scale(busy: &[(u64, u64)], end: u64) -> Scale {
+pub(super) fn scale(busy: &[(u64, u64)], end: u64) -> Scale {
     let mut gaps = Vec::new();
     let mut until = 0;
     let mut length = 0;

@@ -5,7 +5,7 @@ use crate::cli::words::Tint;
 
 /// Leaves at most `most` items, and says how many are gone: failures stay before calls, these before steps and answers,
 /// these before what plugins were not asked; among equals the earlier.
-pub fn thin(items: &mut Vec<Item>, most: usize) -> usize {
+pub(super) fn thin(items: &mut Vec<Item>, most: usize) -> usize {
     if items.len() <= most {
         return 0;
     }

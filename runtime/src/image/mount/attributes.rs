@@ -9,7 +9,7 @@ use crate::image::fsutil::filled;
 
 /// Owner, attributes, mode and times of one directory for another. Also gives a container's upper
 /// directory the look of its image's root (CRI-451).
-pub fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
+pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
     let stat = rustix::fs::fstat(from)?;
     let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     rustix::fs::fchown(to, Some(uid), Some(gid))?;
@@ -19,7 +19,7 @@ pub fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
 }
 
 /// The times of a file, to be set for another.
-pub fn times(stat: &Stat) -> Timestamps {
+pub(crate) fn times(stat: &Stat) -> Timestamps {
     let time = |sec, nsec: u64| Timespec {
         tv_sec: sec,
         tv_nsec: nsec.try_into().unwrap_or(0),

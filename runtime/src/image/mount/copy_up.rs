@@ -21,7 +21,12 @@ const COPY_MAX: usize = 1_000_000;
 impl View {
     /// Copies what the view has in the directory at `path` into `into`, which exists and is empty,
     /// with owners, modes, attributes, times and holes. Nothing there, or no directory, is fine.
-    pub fn copy_up(&self, path: &Path, into: &Path, budget: &mut CopyBudget) -> io::Result<()> {
+    pub(crate) fn copy_up(
+        &self,
+        path: &Path,
+        into: &Path,
+        budget: &mut CopyBudget,
+    ) -> io::Result<()> {
         let Some(Found::Dir(from)) = self.find(path.as_os_str().as_encoded_bytes())? else {
             return Ok(());
         };
@@ -68,14 +73,14 @@ impl View {
 
 /// What may still be copied up for one container.
 #[derive(Debug)]
-pub struct CopyBudget {
+pub(crate) struct CopyBudget {
     entries: usize,
     bytes: u64,
     max_bytes: u64,
 }
 
 impl CopyBudget {
-    pub fn new(max_bytes: u64) -> Self {
+    pub(crate) fn new(max_bytes: u64) -> Self {
         Self {
             entries: COPY_MAX,
             bytes: max_bytes,

@@ -1,9 +1,9 @@
 //! Views of images: containers' roots and image volumes, mounted or looked into; and who uses which layers for one.
 
-pub mod attributes;
+pub(super) mod attributes;
 mod copy_up;
-pub mod overlay;
-pub mod rootfs;
-pub mod uses;
-pub mod view;
-pub mod volume;
+pub(super) mod overlay;
+pub(super) mod rootfs;
+pub(super) mod uses;
+pub(super) mod view;
+pub(super) mod volume;

@@ -36,7 +36,7 @@ const DESCRIPTORS: &str = "/proc/thread-self/fd";
 pub type Userns = Arc<OwnedFd>;
 
 /// What overlayfs is given.
-pub struct Overlay<'a> {
+pub(crate) struct Overlay<'a> {
     /// Topmost first.
     pub lowers: Vec<PathBuf>,
     /// Upper and work directory; none for a read-only view.
@@ -56,12 +56,12 @@ enum Api {
 }
 
 impl Overlay<'_> {
-    pub fn mount(&self) -> Result<(), Error> {
+    pub(crate) fn mount(&self) -> Result<(), Error> {
         self.mount_by(supported())
     }
 
     /// Whether it can be mounted; nothing is.
-    pub fn try_out(&self) -> Result<(), Error> {
+    pub(crate) fn try_out(&self) -> Result<(), Error> {
         self.make(supported()).map(drop)
     }
 

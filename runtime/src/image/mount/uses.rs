@@ -65,7 +65,7 @@ impl Images {
 }
 
 /// An id is a file name: a single, plain component.
-pub fn component(id: &str) -> Result<&str, Error> {
+pub(crate) fn component(id: &str) -> Result<&str, Error> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if id.is_empty() || id.len() > 200 || id.starts_with('.') || !id.bytes().all(plain) {
         let path = PathBuf::from(id.chars().take(80).collect::<String>());
@@ -76,7 +76,12 @@ pub fn component(id: &str) -> Result<&str, Error> {
 }
 
 /// Makes the directory of a use, with the list of what it needs.
-pub fn begin_use(store: &Store, dir: &Path, image: Digest, layers: &[Digest]) -> Result<(), Error> {
+pub(crate) fn begin_use(
+    store: &Store,
+    dir: &Path,
+    image: Digest,
+    layers: &[Digest],
+) -> Result<(), Error> {
     let failed = Error::io("view of an image", "create", dir);
     store.add_use(dir, layers);
     fs::create_dir_all(dir).map_err(&failed)?;
@@ -91,7 +96,7 @@ pub fn begin_use(store: &Store, dir: &Path, image: Digest, layers: &[Digest]) ->
 }
 
 /// Ends a use and removes its directory. Idempotent, also after a crash at any step.
-pub fn release(store: &Arc<Store>, dir: &Path) -> Result<(), Error> {
+pub(crate) fn release(store: &Arc<Store>, dir: &Path) -> Result<(), Error> {
     let merged = dir.join("merged");
     for _ in 0..STACKED_MAX {
         match rustix::mount::unmount(&merged, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
@@ -112,7 +117,7 @@ pub fn release(store: &Arc<Store>, dir: &Path) -> Result<(), Error> {
 }
 
 /// Registers what containers and volumes use, found by their `use.json`.
-pub fn find_uses(store: &Store, containers: &Path, volumes: &Path) -> Result<(), Error> {
+pub(crate) fn find_uses(store: &Store, containers: &Path, volumes: &Path) -> Result<(), Error> {
     for dir in [containers, volumes] {
         fs::create_dir_all(dir).map_err(Error::io("views of images", "create", dir))?;
     }

@@ -23,16 +23,16 @@ const LINKS_MAX: usize = 40;
 const STEPS_MAX: usize = 4096;
 
 /// Directories shown as one, topmost first.
-pub type Merged = Rc<Vec<OwnedFd>>;
+pub(crate) type Merged = Rc<Vec<OwnedFd>>;
 
 /// Kind of file at a path.
-pub enum Found {
+pub(crate) enum Found {
     Dir(Merged),
     Other(Shown),
 }
 
 /// What is no directory, by name in the one that shows it.
-pub struct Shown {
+pub(crate) struct Shown {
     dirs: Merged,
     at: usize,
     name: CString,
@@ -40,18 +40,18 @@ pub struct Shown {
 }
 
 impl Shown {
-    pub fn dir(&self) -> BorrowedFd<'_> {
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
         self.dirs[self.at].as_fd()
     }
 }
 
 /// The trees of a container's root, topmost (the upper one) first.
-pub struct View {
+pub(crate) struct View {
     root: Merged,
 }
 
 impl View {
-    pub fn open(trees: &[PathBuf]) -> io::Result<Self> {
+    pub(crate) fn open(trees: &[PathBuf]) -> io::Result<Self> {
         let mut root = Vec::new();
         for tree in trees {
             root.push(OwnedFd::from(File::open(tree)?));
@@ -63,7 +63,7 @@ impl View {
 
     /// The text of a regular file, symlinks followed inside the view. None if there is no such file;
     /// an error if it is something else, longer than `max`, or not UTF-8.
-    pub fn text(&self, path: &Path, max: u64) -> io::Result<Option<String>> {
+    pub(crate) fn text(&self, path: &Path, max: u64) -> io::Result<Option<String>> {
         let file = match self.find(path.as_os_str().as_encoded_bytes())? {
             None => return Ok(None),
             Some(Found::Other(shown)) if is(&shown.stat, FileType::RegularFile) => {
@@ -82,7 +82,7 @@ impl View {
     }
 
     /// Whether the view has something at exactly this path, no symlink followed.
-    pub fn has(&self, path: &[u8]) -> io::Result<bool> {
+    pub(crate) fn has(&self, path: &[u8]) -> io::Result<bool> {
         let mut here = self.root.clone();
         let mut parts = components(path).peekable();
         while let Some(name) = parts.next() {
@@ -96,7 +96,7 @@ impl View {
         Ok(true)
     }
 
-    pub fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
+    pub(crate) fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
         let mut todo: VecDeque<Vec<u8>> = components(path).collect();
         let mut stack: Vec<Merged> = vec![self.root.clone()];
         let mut links = 0;
@@ -143,7 +143,7 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
 }
 
 /// Looks `name` up in a merged directory.
-pub fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
+pub(crate) fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
     let mut dirs = Vec::new();
     for (at, dir) in here.iter().enumerate() {
         let stat = match fsutil::stat(dir, name) {

@@ -11,34 +11,34 @@ fn make_opaque(dir: &Path) {
     rustix::fs::setxattr(dir, "trusted.overlay.opaque", b"y", none).unwrap();
 }
 
-pub struct Trees {
+pub(crate) struct Trees {
     tmp: tempfile::TempDir,
 }
 
 impl Trees {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tmp: tempfile::tempdir().unwrap(),
         }
     }
 
-    pub fn path(&self, tree: &str, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, tree: &str, path: &str) -> PathBuf {
         let path = self.tmp.path().join(tree).join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         path
     }
 
-    pub fn file(&self, tree: &str, path: &str, text: &str) {
+    pub(crate) fn file(&self, tree: &str, path: &str, text: &str) {
         fs::write(self.path(tree, path), text).unwrap();
     }
 
-    pub fn whiteout(&self, tree: &str, path: &str) {
+    pub(crate) fn whiteout(&self, tree: &str, path: &str) {
         let path = self.path(tree, path);
         let kind = FileType::CharacterDevice;
         rustix::fs::mknodat(rustix::fs::CWD, path, kind, Mode::empty(), 0).unwrap();
     }
 
-    pub fn view(&self, trees: &[&str]) -> View {
+    pub(crate) fn view(&self, trees: &[&str]) -> View {
         let trees: Vec<_> = trees.iter().map(|t| self.tmp.path().join(t)).collect();
         trees.iter().for_each(|t| fs::create_dir_all(t).unwrap());
         View::open(&trees).unwrap()

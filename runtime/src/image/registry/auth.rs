@@ -166,7 +166,7 @@ fn host_of(address: &str) -> &str {
 
 /// Challenge of a registry (`WWW-Authenticate`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Challenge {
+pub(crate) enum Challenge {
     Basic,
     Bearer {
         realm: String,
@@ -176,7 +176,7 @@ pub enum Challenge {
 }
 
 /// The challenge to answer among those of a header: bearer before basic.
-pub fn challenge(header: &str) -> Option<Challenge> {
+pub(crate) fn challenge(header: &str) -> Option<Challenge> {
     let mut basic = None;
     for (scheme, params) in challenges(header) {
         let param = |key: &str| {
@@ -243,14 +243,14 @@ fn quoted(text: &str) -> (String, &str) {
 }
 
 /// An `Authorization` that no log shows.
-pub fn secret(text: &str) -> Option<HeaderValue> {
+pub(crate) fn secret(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
 /// `Authorization` for basic credentials.
-pub fn basic(user: &str, password: &str) -> String {
+pub(crate) fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }
 

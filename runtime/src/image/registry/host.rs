@@ -16,10 +16,10 @@ const CLIENTS_MAX: usize = 32;
 
 /// HTTP clients by what makes them differ; each keeps its connections for the next pull.
 #[derive(Default)]
-pub struct Clients(Mutex<HashMap<(Tls, Duration, bool), Client>>);
+pub(crate) struct Clients(Mutex<HashMap<(Tls, Duration, bool), Client>>);
 
 impl Clients {
-    pub fn get(&self, endpoint: &Endpoint) -> Result<Client, String> {
+    pub(crate) fn get(&self, endpoint: &Endpoint) -> Result<Client, String> {
         let local = super::hosts::is_loopback(&endpoint.host);
         let key = (endpoint.tls.clone(), endpoint.dial_timeout, local);
         let mut clients = self.0.lock();
@@ -70,7 +70,7 @@ fn build(endpoint: &Endpoint, local: bool, system: bool) -> reqwest::Result<Clie
 }
 
 /// A host as one pull speaks to it.
-pub struct Host {
+pub(crate) struct Host {
     pub endpoint: Endpoint,
     pub http: Client,
     /// What this host may be told.
@@ -82,14 +82,18 @@ pub struct Host {
 }
 
 /// Failure of one host, and whether to ask again.
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// Perhaps better in a moment: connection, 5xx, 429, stall.
     Transient(PullError),
     Final(PullError),
 }
 
 impl Host {
-    pub fn new(clients: &Clients, endpoint: Endpoint, given: &Given) -> Result<Self, PullError> {
+    pub(crate) fn new(
+        clients: &Clients,
+        endpoint: Endpoint,
+        given: &Given,
+    ) -> Result<Self, PullError> {
         let http = clients.get(&endpoint).map_err(|why| PullError::Registry {
             host: endpoint.host.clone(),
             why: format!("cannot make a client: {why}"),
@@ -108,7 +112,7 @@ impl Host {
         })
     }
 
-    pub fn url(&self, repository: &str, path: &str, registry: &str) -> Result<Url, Trouble> {
+    pub(crate) fn url(&self, repository: &str, path: &str, registry: &str) -> Result<Url, Trouble> {
         let api = match self.plain.load(Ordering::Relaxed) {
             true => self.endpoint.api.replacen("https:", "http:", 1),
             false => self.endpoint.api.clone(),
@@ -123,16 +127,16 @@ impl Host {
             .map_err(|_| Trouble::Final(self.error("invalid configured URL")))
     }
 
-    pub fn is_secure(&self) -> bool {
+    pub(crate) fn is_secure(&self) -> bool {
         self.endpoint.api.starts_with("https:") && !self.plain.load(Ordering::Relaxed)
     }
 
     /// Turns to plain http, once, where that is allowed.
-    pub fn may_go_plain(&self) -> bool {
+    pub(crate) fn may_go_plain(&self) -> bool {
         self.endpoint.plain_fallback && !self.plain.swap(true, Ordering::Relaxed)
     }
 
-    pub fn extra_headers(&self) -> HeaderMap {
+    pub(crate) fn extra_headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in &self.endpoint.headers {
             let pair = (name.parse::<HeaderName>(), HeaderValue::from_str(value));
@@ -143,14 +147,14 @@ impl Host {
         headers
     }
 
-    pub fn error(&self, why: &str) -> PullError {
+    pub(crate) fn error(&self, why: &str) -> PullError {
         PullError::Registry {
             host: self.endpoint.host.clone(),
             why: why.to_owned(),
         }
     }
 
-    pub fn stalled(&self) -> PullError {
+    pub(crate) fn stalled(&self) -> PullError {
         PullError::Stalled {
             host: self.endpoint.host.clone(),
         }
@@ -158,7 +162,7 @@ impl Host {
 
     /// A failure below HTTP. The innermost cause says most, and the URL, which may hold a signature,
     /// stays out of it.
-    pub fn trouble(&self, e: &reqwest::Error) -> Trouble {
+    pub(crate) fn trouble(&self, e: &reqwest::Error) -> Trouble {
         let mut cause: &dyn std::error::Error = e;
         while let Some(inner) = cause.source() {
             cause = inner;
@@ -171,7 +175,7 @@ impl Host {
     }
 }
 
-pub fn redirected(host: &Host, from: &Url, target: &str) -> Result<Url, Trouble> {
+pub(crate) fn redirected(host: &Host, from: &Url, target: &str) -> Result<Url, Trouble> {
     let to = from
         .join(target)
         .map_err(|_| Trouble::Final(host.error("bad redirect")))?;

@@ -24,7 +24,7 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One place to ask for a registry's images.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     /// `scheme://host[:port][/path]`, up to and with the API's version: `https://mirror.example/v2`.
     pub api: String,
     /// `host[:port]`: what an error names and credentials are kept for.
@@ -43,7 +43,7 @@ pub struct Endpoint {
 
 /// PEM files, read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Tls {
+pub(crate) struct Tls {
     pub skip_verify: bool,
     /// Authorities trusted besides the system's.
     pub authorities: Vec<Vec<u8>>,
@@ -60,7 +60,7 @@ pub struct BadHosts {
 }
 
 /// Hosts for images of `registry`, in order. Never empty.
-pub fn endpoints(config: &Path, registry: &str) -> Result<Vec<Endpoint>, BadHosts> {
+pub(crate) fn endpoints(config: &Path, registry: &str) -> Result<Vec<Endpoint>, BadHosts> {
     let Some(dir) = directory(config, registry) else {
         return Ok(vec![default_endpoint(registry)]);
     };
@@ -126,7 +126,7 @@ fn api_host(registry: &str) -> &str {
 }
 
 /// Whether `host[:port]` is this machine.
-pub fn is_loopback(host: &str) -> bool {
+pub(crate) fn is_loopback(host: &str) -> bool {
     loopback_port(host).is_some()
 }
 
@@ -144,7 +144,7 @@ fn loopback_port(registry: &str) -> Option<Option<u16>> {
 }
 
 /// Parses `hosts.toml`; files it names are relative to `dir`.
-pub fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoint>, String> {
+pub(crate) fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoint>, String> {
     let table: Table = text
         .parse()
         .map_err(|e: toml::de::Error| e.message().to_owned())?;

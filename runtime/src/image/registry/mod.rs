@@ -1,9 +1,9 @@
 //! Registries: which hosts serve an image, what they are told, and what comes from them.
 
-pub mod auth;
-pub mod host;
-pub mod hosts;
+pub(super) mod auth;
+pub(super) mod host;
+pub(super) mod hosts;
 mod pace;
-pub mod remote;
-pub mod token;
-pub mod transfer;
+pub(super) mod remote;
+pub(super) mod token;
+pub(super) mod transfer;

@@ -14,7 +14,7 @@ use super::host::{Host, Trouble};
 const RATE_MIN: u64 = 1024;
 
 /// The body of an answer.
-pub struct Paced {
+pub(super) struct Paced {
     chunks: BoxStream<'static, reqwest::Result<Bytes>>,
     /// What counts as no progress, after which time.
     stall: Duration,
@@ -24,7 +24,7 @@ pub struct Paced {
 }
 
 impl Paced {
-    pub fn new(response: Response, stall: Duration) -> Self {
+    pub(super) fn new(response: Response, stall: Duration) -> Self {
         Self {
             chunks: response.bytes_stream().boxed(),
             stall,
@@ -34,7 +34,7 @@ impl Paced {
     }
 
     /// The next bytes from `host`, or none at the end.
-    pub async fn next(&mut self, host: &Host) -> Result<Option<Bytes>, Trouble> {
+    pub(super) async fn next(&mut self, host: &Host) -> Result<Option<Bytes>, Trouble> {
         let stalled = || Trouble::Transient(host.stalled());
         let from = Instant::now();
         let chunk = tokio::time::timeout(self.stall, self.chunks.next()).await;

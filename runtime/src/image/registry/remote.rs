@@ -27,14 +27,14 @@ use crate::image::spool::{Document, Spool};
 
 const REDIRECTS_MAX: usize = 5;
 /// Tries at one host before the next is asked.
-pub const TRIES: u32 = 3;
+pub(crate) const TRIES: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Bytes of an error's text taken.
 const ERROR_MAX: u64 = 16 << 10;
 
 /// One repository, as one pull with its credentials sees it.
-pub struct Remote {
+pub(crate) struct Remote {
     pub repository: String,
     pub registry: String,
     pub hosts: Vec<Host>,
@@ -47,19 +47,19 @@ pub struct Remote {
 
 impl Remote {
     /// The host that is asked first.
-    pub fn first_host(&self) -> &str {
+    pub(crate) fn first_host(&self) -> &str {
         let first = self.hosts.first();
         first.map_or(&self.registry, |host| &host.endpoint.host)
     }
 
     /// The digest a tag has now, if the registry says so without sending the manifest.
-    pub async fn head(&self, tag: &str) -> Result<Option<Digest>, PullError> {
+    pub(crate) async fn head(&self, tag: &str) -> Result<Option<Digest>, PullError> {
         let (_, said) = self.on_hosts(&Method::HEAD, tag).await?;
         Ok(said)
     }
 
     /// A manifest or index by tag or digest: its exact bytes and their digest.
-    pub async fn manifest(&self, name: &str) -> Result<(Document, Digest), PullError> {
+    pub(crate) async fn manifest(&self, name: &str) -> Result<(Document, Digest), PullError> {
         match self.on_hosts(&Method::GET, name).await? {
             (document, Some(digest)) => Ok((document, digest)),
             (_, None) => Err(PullError::CutShort),
@@ -273,12 +273,12 @@ fn accept() -> HeaderMap {
     HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(manifest::ACCEPT))])
 }
 
-pub fn backoff(tries: u32) -> Duration {
+pub(crate) fn backoff(tries: u32) -> Duration {
     BACKOFF.saturating_mul(1 << tries.min(6)).min(BACKOFF_MAX)
 }
 
 /// The first error of a registry's answer, for a person, or nothing.
-pub fn first_error(body: &[u8]) -> String {
+pub(crate) fn first_error(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Answer {
         errors: Vec<Said>,

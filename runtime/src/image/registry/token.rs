@@ -80,7 +80,7 @@ impl Remote {
 }
 
 /// `Authorization` by a token service's answer.
-pub fn token_of(answer: &[u8]) -> Option<HeaderValue> {
+pub(crate) fn token_of(answer: &[u8]) -> Option<HeaderValue> {
     #[derive(Deserialize)]
     struct Answer {
         token: Option<String>,

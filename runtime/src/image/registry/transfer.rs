@@ -105,7 +105,7 @@ impl Transfer {
 }
 
 /// A remote as a source of blobs.
-pub struct RemoteBlobs(pub Arc<Remote>);
+pub(crate) struct RemoteBlobs(pub Arc<Remote>);
 
 impl Source for RemoteBlobs {
     type Error = PullError;

@@ -22,13 +22,13 @@ pub enum InTheWay {
 }
 
 /// What came of setting layers aside: they are away, and these images with them; or nothing, as this layer is needed.
-pub type SetAside = Result<Vec<Arc<ImageRecord>>, (Digest, InTheWay)>;
+pub(crate) type SetAside = Result<Vec<Arc<ImageRecord>>, (Digest, InTheWay)>;
 
 impl Store {
     /// Takes layers away, each as it was found, and forgets the images that have one of them, which it gives: all of it,
     /// or nothing where one is needed. Of a layer that is not there any more, or was made anew meanwhile, nothing is
     /// taken.
-    pub fn set_aside(
+    pub(crate) fn set_aside(
         self: &Arc<Self>,
         found: &BTreeMap<Digest, Option<PathBuf>>,
     ) -> Result<SetAside, Error> {
@@ -82,7 +82,7 @@ impl Store {
     }
 
     /// Forgets an image whose layers the next pull of it will need.
-    pub fn forget(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
+    pub(crate) fn forget(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
         {
             let mut inner = self.lock();
             let layers = inner.images.get(id).map(|image| image.layers.clone());

@@ -51,7 +51,7 @@ pub(super) struct Inner {
     behind: HashSet<Digest>,
 }
 
-pub struct Store {
+pub(crate) struct Store {
     root: PathBuf,
     /// Valid between any two statements: a panic while it is held spoils nothing.
     inner: Mutex<Inner>,
@@ -66,7 +66,7 @@ pub struct Store {
 
 impl Store {
     /// Opens, or makes, the store at `root`. The caller holds the lock that keeps others out.
-    pub fn open(root: &Path) -> Result<Arc<Self>, Error> {
+    pub(crate) fn open(root: &Path) -> Result<Arc<Self>, Error> {
         for dir in ["records", "layers", "tmp", "trash", "empty"] {
             let dir = root.join(dir);
             fs::create_dir_all(&dir).map_err(Error::io("image store", "create", &dir))?;
@@ -106,7 +106,7 @@ impl Store {
 
     /// Removes what no image and no use names. Called once, when the uses are known. While a record
     /// cannot be read nothing is removed, so that whoever reads it finds its layers.
-    pub fn collect(self: &Arc<Self>) {
+    pub(crate) fn collect(self: &Arc<Self>) {
         let all: Vec<_> = self.lock().layers.keys().cloned().collect();
         if !self.damaged {
             self.sweep(&all);
@@ -114,11 +114,11 @@ impl Store {
     }
 
     /// A container or volume uses layers and cannot say which: none goes until the next start.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.frozen.store(true, Ordering::Release);
     }
 
-    pub fn is_frozen(&self) -> bool {
+    pub(crate) fn is_frozen(&self) -> bool {
         self.frozen.load(Ordering::Acquire)
     }
 
@@ -126,17 +126,17 @@ impl Store {
         self.inner.lock()
     }
 
-    pub fn get(&self, id: &Digest) -> Option<Arc<ImageRecord>> {
+    pub(crate) fn get(&self, id: &Digest) -> Option<Arc<ImageRecord>> {
         self.lock().images.get(id).cloned()
     }
 
-    pub fn by_tag(&self, tag: &str) -> Option<Arc<ImageRecord>> {
+    pub(crate) fn by_tag(&self, tag: &str) -> Option<Arc<ImageRecord>> {
         let inner = self.lock();
         inner.images.get(inner.tags.get(tag)?).cloned()
     }
 
     /// The image that the reference names, by its digest if it has one.
-    pub fn named(&self, reference: &Reference) -> Option<Arc<ImageRecord>> {
+    pub(crate) fn named(&self, reference: &Reference) -> Option<Arc<ImageRecord>> {
         match reference.repo_tag() {
             Some(tag) => self.by_tag(&tag),
             None => {
@@ -147,7 +147,7 @@ impl Store {
     }
 
     /// All images, by id.
-    pub fn list(&self) -> Vec<Arc<ImageRecord>> {
+    pub(crate) fn list(&self) -> Vec<Arc<ImageRecord>> {
         let mut all: Vec<_> = self.lock().images.values().cloned().collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
@@ -155,7 +155,7 @@ impl Store {
 
     /// Adds an image with its config, or names to one that is known. Tags move here from the image that
     /// had them. On disk when this returns. The caller holds the image's layers.
-    pub fn put(
+    pub(crate) fn put(
         &self,
         record: &ImageRecord,
         config: Option<&Document>,
@@ -197,7 +197,7 @@ impl Store {
     }
 
     /// Marks an image as not to be collected by others (CRI-178).
-    pub fn pin(&self, id: &Digest) -> Result<(), Error> {
+    pub(crate) fn pin(&self, id: &Digest) -> Result<(), Error> {
         match self.lock().images.get_mut(id) {
             Some(image) if !image.pinned => Arc::make_mut(image).pinned = true,
             _ => return Ok(()),
@@ -206,7 +206,7 @@ impl Store {
     }
 
     /// Forgets an image under all its names (CRI-175); layers in use stay until the use ends.
-    pub fn remove(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
+    pub(crate) fn remove(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
         let gone = {
             let mut inner = self.lock();
             let gone = inner.images.remove(id);
@@ -231,13 +231,13 @@ impl Store {
     }
 
     /// Reads of a record's file what it is when nobody writes it.
-    pub fn settled<T>(&self, id: &Digest, read: impl FnOnce() -> T) -> T {
+    pub(crate) fn settled<T>(&self, id: &Digest, read: impl FnOnce() -> T) -> T {
         let _writer = self.writer_of(id);
         read()
     }
 
     /// Removes the record of an image that is on the disk alone.
-    pub fn remove_unknown(&self, id: &Digest) -> Result<(), Error> {
+    pub(crate) fn remove_unknown(&self, id: &Digest) -> Result<(), Error> {
         let _writer = self.writer_of(id);
         match self.get(id) {
             Some(_) => Ok(()),
@@ -285,21 +285,21 @@ impl Store {
     }
 
     /// The config of an image as it came. Blocking.
-    pub fn config_json(&self, id: &Digest) -> Result<Option<String>, Error> {
+    pub(crate) fn config_json(&self, id: &Digest) -> Result<Option<String>, Error> {
         let path = self.record_path(id);
         with_config(&path, str::to_owned).map_err(Error::io("image record", "read", &path))
     }
 
-    pub fn record_path(&self, id: &Digest) -> PathBuf {
+    pub(crate) fn record_path(&self, id: &Digest) -> PathBuf {
         self.root.join("records").join(format!("{}.json", id.hex()))
     }
 
     /// Whether the image is on disk as it is in memory.
-    pub fn is_durable(&self, id: &Digest) -> bool {
+    pub(crate) fn is_durable(&self, id: &Digest) -> bool {
         !self.lock().behind.contains(id)
     }
 
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 }

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use crate::image::digest::Digest;
 
 /// Of `layer.json`.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 /// The inventory of a layer's tree, beside it.
-pub const INVENTORY: &str = "tree";
+pub(crate) const INVENTORY: &str = "tree";
 
 /// Record of a committed layer; `layer.json` beside its tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LayerInfo {
+pub(crate) struct LayerInfo {
     pub schema: u32,
     pub chain_id: Digest,
     pub diff_id: Digest,
@@ -29,7 +29,7 @@ pub struct LayerInfo {
 }
 
 #[derive(Debug, Clone)]
-pub struct Layer {
+pub(crate) struct Layer {
     pub dir: PathBuf,
     pub info: LayerInfo,
 }

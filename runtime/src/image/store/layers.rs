@@ -13,14 +13,14 @@ use crate::image::error::Error;
 use crate::replace;
 
 /// Keeps a set of layers from removal while it lives.
-pub struct Hold {
+pub(crate) struct Hold {
     store: Arc<Store>,
     layers: Vec<Digest>,
 }
 
 impl Store {
     /// The one lock of this layer: whoever holds it may unpack it.
-    pub fn layer_lock(&self, chain_id: &Digest) -> Arc<tokio::sync::Mutex<()>> {
+    pub(crate) fn layer_lock(&self, chain_id: &Digest) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.layer_locks.lock();
         if let Some(lock) = locks.get(chain_id).and_then(Weak::upgrade) {
             return lock;
@@ -32,7 +32,7 @@ impl Store {
     }
 
     /// Keeps these layers, present or to come, from removal.
-    pub fn hold(self: &Arc<Self>, layers: &[Digest]) -> Hold {
+    pub(crate) fn hold(self: &Arc<Self>, layers: &[Digest]) -> Hold {
         let mut inner = self.lock();
         for layer in layers {
             *inner.holds.entry(layer.clone()).or_default() += 1;
@@ -43,17 +43,17 @@ impl Store {
         }
     }
 
-    pub fn has_layer(&self, chain_id: &Digest) -> bool {
+    pub(crate) fn has_layer(&self, chain_id: &Digest) -> bool {
         self.lock().layers.contains_key(chain_id)
     }
 
-    pub fn layer(&self, chain_id: &Digest) -> Option<Layer> {
+    pub(crate) fn layer(&self, chain_id: &Digest) -> Option<Layer> {
         self.lock().layers.get(chain_id).cloned()
     }
 
     /// Trees of these layers, topmost first, down to the first that hides all below.
     /// An image without layers has one empty tree.
-    pub fn lowers(&self, layers: &[Digest]) -> Result<Vec<PathBuf>, Error> {
+    pub(crate) fn lowers(&self, layers: &[Digest]) -> Result<Vec<PathBuf>, Error> {
         let inner = self.lock();
         let mut trees = Vec::with_capacity(layers.len());
         for chain_id in layers.iter().rev() {
@@ -73,14 +73,14 @@ impl Store {
     }
 
     /// Bytes and inodes of those of these layers that are here.
-    pub fn usage_of(&self, layers: &[Digest]) -> (u64, u64) {
+    pub(crate) fn usage_of(&self, layers: &[Digest]) -> (u64, u64) {
         let inner = self.lock();
         total(layers.iter().filter_map(|layer| inner.layers.get(layer)))
     }
 
     /// Commits an unpacked layer: `tmp` holds `fs/`, whose files are on stable storage. The caller has
     /// the layer's lock, and it is not here yet.
-    pub fn commit_layer(&self, tmp: &TempDir, info: LayerInfo) -> Result<(), Error> {
+    pub(crate) fn commit_layer(&self, tmp: &TempDir, info: LayerInfo) -> Result<(), Error> {
         let failed = |step| Error::io("layer", step, &tmp.path);
         let json = serde_json::to_vec(&info).map_err(|e| failed("describe")(e.into()))?;
         replace::file_durably(&tmp.path.join("layer.json"), &json).map_err(failed("describe"))?;
@@ -95,22 +95,22 @@ impl Store {
     }
 
     /// Registers a use by its directory, before anything is mounted there.
-    pub fn add_use(&self, dir: &Path, layers: &[Digest]) {
+    pub(crate) fn add_use(&self, dir: &Path, layers: &[Digest]) {
         self.lock().uses.insert(dir.to_owned(), layers.to_vec());
     }
 
     /// Directories of all uses.
-    pub fn uses(&self) -> Vec<PathBuf> {
+    pub(crate) fn uses(&self) -> Vec<PathBuf> {
         self.lock().uses.keys().cloned().collect()
     }
 
     /// The layers a use needs, lowest first.
-    pub fn layers_of_use(&self, dir: &Path) -> Option<Vec<Digest>> {
+    pub(crate) fn layers_of_use(&self, dir: &Path) -> Option<Vec<Digest>> {
         self.lock().uses.get(dir).cloned()
     }
 
     /// Ends a use; layers that only it kept go.
-    pub fn end_use(self: &Arc<Self>, dir: &Path) {
+    pub(crate) fn end_use(self: &Arc<Self>, dir: &Path) {
         let ended = self.lock().uses.remove(dir);
         if let Some(layers) = ended {
             self.sweep(&layers);
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Bytes and inodes of all layers, from memory.
-    pub fn usage(&self) -> (u64, u64) {
+    pub(crate) fn usage(&self) -> (u64, u64) {
         total(self.lock().layers.values())
     }
 

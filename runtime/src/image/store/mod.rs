@@ -1,9 +1,9 @@
 //! What is kept of images: records and layers, on disk and in memory.
 
-pub mod aside;
-pub mod index;
-pub mod layer_record;
-pub mod layers;
-pub mod record;
-pub mod recover;
-pub mod scratch;
+pub(super) mod aside;
+pub(super) mod index;
+pub(super) mod layer_record;
+pub(super) mod layers;
+pub(super) mod record;
+pub(super) mod recover;
+pub(super) mod scratch;

@@ -14,7 +14,7 @@ use crate::image::reference::Reference;
 
 const SCHEMA: u32 = 1;
 /// Layers in one image: more than any tool makes; overlayfs itself stops at 500.
-pub const LAYERS_MAX: usize = 500;
+pub(crate) const LAYERS_MAX: usize = 500;
 /// Entries of one list in a config: of the environment, say.
 const LIST_MAX: usize = 10_000;
 /// Bytes of all that is kept in memory of a config; an `execve` takes no more.
@@ -178,7 +178,7 @@ impl RunConfig {
 }
 
 /// What a config says of running the image, and the diff ids it lists, lowest layer first.
-pub fn parse_config(json: &str) -> Result<(RunConfig, Vec<Digest>), BadRecord> {
+pub(crate) fn parse_config(json: &str) -> Result<(RunConfig, Vec<Digest>), BadRecord> {
     let raw: RawConfig = serde_json::from_str(json).map_err(|e| BadRecord::Json(e.to_string()))?;
     if raw.rootfs.kind != "layers" {
         return Err(BadRecord::NotLayers(
@@ -299,7 +299,7 @@ impl ImageRecord {
 }
 
 /// The config as it came, out of a record's file.
-pub fn config_json(record: &[u8]) -> Result<String, BadRecord> {
+pub(crate) fn config_json(record: &[u8]) -> Result<String, BadRecord> {
     let on_disk: OnDisk =
         serde_json::from_slice(record).map_err(|e| BadRecord::Json(e.to_string()))?;
     Ok(on_disk.config.into_owned())

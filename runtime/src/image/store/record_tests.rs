@@ -1,6 +1,6 @@
 use super::*;
 
-pub fn config(user: &str, diff_ids: &[Digest]) -> String {
+pub(crate) fn config(user: &str, diff_ids: &[Digest]) -> String {
     let ids: Vec<_> = diff_ids.iter().map(Digest::as_str).collect();
     serde_json::json!({
         "architecture": "amd64", "os": "linux",

@@ -12,7 +12,7 @@ use crate::image::digest::Digest;
 use crate::image::error::Error;
 
 /// A crash between two writes may leave a tag in two records: only its owner keeps it.
-pub fn drop_stolen_tags(
+pub(crate) fn drop_stolen_tags(
     images: &mut HashMap<Digest, Arc<ImageRecord>>,
     tags: &HashMap<String, Digest>,
 ) {
@@ -27,7 +27,7 @@ pub fn drop_stolen_tags(
 }
 
 /// Before 0.2 a record that could not be read was moved to `aside/`.
-pub fn take_back(root: &Path) -> Result<(), Error> {
+pub(crate) fn take_back(root: &Path) -> Result<(), Error> {
     let aside = root.join("aside");
     let failed = || Error::io("image records", "take back", &aside);
     let entries = match fs::read_dir(&aside) {
@@ -45,7 +45,7 @@ pub fn take_back(root: &Path) -> Result<(), Error> {
 }
 
 /// Committed layers, and the highest number used for a directory.
-pub fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> {
+pub(crate) fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> {
     let dir = root.join("layers");
     let failed = || Error::io("layers", "read", &dir);
     let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse::<u64>().ok();
@@ -76,7 +76,7 @@ pub fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), Error> 
 }
 
 /// Readable records whose layers are all there; the others stay where they are, for the version that wrote them.
-pub fn load_records(
+pub(crate) fn load_records(
     root: &Path,
     layers: &HashMap<Digest, Layer>,
 ) -> Result<(Vec<Arc<ImageRecord>>, usize), Error> {
@@ -117,7 +117,7 @@ fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageReco
 }
 
 /// The record in this file; the error says why it cannot be believed.
-pub fn read_one(path: &Path) -> Result<ImageRecord, String> {
+pub(crate) fn read_one(path: &Path) -> Result<ImageRecord, String> {
     let bytes = fs::read(path).map_err(|e| e.to_string())?;
     let record = ImageRecord::from_json(&bytes).map_err(|e| e.to_string())?;
     if path.file_stem() != Some(OsStr::new(record.id.hex())) {
@@ -127,13 +127,13 @@ pub fn read_one(path: &Path) -> Result<ImageRecord, String> {
 }
 
 /// Whether it is the record of another version of this program, and so no damage.
-pub fn is_of_another_version(path: &Path) -> bool {
+pub(crate) fn is_of_another_version(path: &Path) -> bool {
     let bytes = fs::read(path).unwrap_or_default();
     matches!(ImageRecord::from_json(&bytes), Err(BadRecord::Schema(_)))
 }
 
 /// The images that have a record on the disk, whatever is in it.
-pub fn ids_on_disk(root: &Path) -> Result<Vec<Digest>, Error> {
+pub(crate) fn ids_on_disk(root: &Path) -> Result<Vec<Digest>, Error> {
     let mut ids = Vec::new();
     for path in in_records(root)? {
         let path = path?;

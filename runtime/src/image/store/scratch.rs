@@ -11,20 +11,20 @@ use std::time::Duration;
 use crate::image::error::Error;
 use crate::remove::remove_tree_at;
 
-pub struct Scratch {
+pub(crate) struct Scratch {
     root: PathBuf,
     next: AtomicU64,
 }
 
 /// A directory under `tmp/`, removed when dropped unless it was renamed away.
-pub struct TempDir {
+pub(crate) struct TempDir {
     scratch: Arc<Scratch>,
     pub path: PathBuf,
 }
 
 impl Scratch {
     /// Below the store's `root`, with numbers from `next` on.
-    pub fn new(root: &Path, next: u64) -> Self {
+    pub(crate) fn new(root: &Path, next: u64) -> Self {
         Self {
             root: root.to_owned(),
             next: AtomicU64::new(next),
@@ -32,7 +32,7 @@ impl Scratch {
     }
 
     /// Moves a directory out of sight now and removes it in the background (CRI-454).
-    pub fn discard(&self, dir: &Path) {
+    pub(crate) fn discard(&self, dir: &Path) {
         let trash = self.fresh("trash");
         if let Err(e) = fs::rename(dir, &trash) {
             let removed = match e.kind() {
@@ -49,7 +49,7 @@ impl Scratch {
         remove_in_background(trash);
     }
 
-    pub fn temp_dir(self: &Arc<Self>) -> Result<TempDir, Error> {
+    pub(crate) fn temp_dir(self: &Arc<Self>) -> Result<TempDir, Error> {
         let path = self.fresh("tmp");
         fs::create_dir(&path).map_err(Error::io("image store", "create", &path))?;
         Ok(TempDir {
@@ -59,18 +59,18 @@ impl Scratch {
     }
 
     /// A name not used before in this directory.
-    pub fn fresh(&self, dir: &str) -> PathBuf {
+    pub(crate) fn fresh(&self, dir: &str) -> PathBuf {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         self.root.join(dir).join(n.to_string())
     }
 
     /// For files that are gone when they are closed, or when the store is opened next.
-    pub fn tmp(&self) -> PathBuf {
+    pub(crate) fn tmp(&self) -> PathBuf {
         self.root.join("tmp")
     }
 
     /// What a crash left: goes on with removals that it cut short, and removes what it left half made.
-    pub fn sweep(&self) -> Result<(), Error> {
+    pub(crate) fn sweep(&self) -> Result<(), Error> {
         for entry in self.entries("trash")? {
             remove_in_background(entry.path());
         }

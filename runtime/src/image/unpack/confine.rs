@@ -22,7 +22,7 @@ const FILES_MAX: u64 = 64;
 const NOBODY: u32 = 65534;
 
 /// Shuts the process in; what it can reach afterwards is the layer and its three streams. No file grows beyond `bytes`.
-pub fn confine(dir: &Path, bytes: u64) -> io::Result<OwnedFd> {
+pub(super) fn confine(dir: &Path, bytes: u64) -> io::Result<OwnedFd> {
     // Raising it is allowed to everybody; the daemon's protection is its own.
     let _already_higher = std::fs::write("/proc/self/oom_score_adj", "0");
     let limits = [

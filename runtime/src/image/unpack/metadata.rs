@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use super::tarball::Entry;
 use crate::image::verify::sum::Sum;
 
-pub const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
-pub fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
+pub(super) fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
     move |e| {
         let cause = io::Error::from(e);
         io::Error::new(cause.kind(), format!("{step}: {cause}"))
@@ -20,7 +20,7 @@ pub fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
 }
 
 /// Owner, then attributes (a change of owner drops capabilities), then mode (it drops setuid too).
-pub fn metadata(entry: &Entry, fd: impl AsFd) -> Result<()> {
+pub(super) fn metadata(entry: &Entry, fd: impl AsFd) -> Result<()> {
     let (uid, gid) = owner(entry);
     rustix::fs::fchown(&fd, uid, gid).map_err(failed("set the owner"))?;
     attributes(entry, false, |key, value| {
@@ -30,7 +30,7 @@ pub fn metadata(entry: &Entry, fd: impl AsFd) -> Result<()> {
 }
 
 /// Sets each attribute by `set`; `special` is what is neither file nor directory.
-pub fn attributes(
+pub(super) fn attributes(
     entry: &Entry,
     special: bool,
     set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>,
@@ -59,14 +59,14 @@ fn tolerate(key: &[u8], set: rustix::io::Result<()>, special: bool) -> Result<()
     }
 }
 
-pub fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
+pub(super) fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
     (
         Some(Uid::from_raw(entry.uid)),
         Some(Gid::from_raw(entry.gid)),
     )
 }
 
-pub fn times(entry: &Entry) -> Timestamps {
+pub(super) fn times(entry: &Entry) -> Timestamps {
     let time = Timespec {
         tv_sec: entry.mtime.0,
         tv_nsec: i64::from(entry.mtime.1),
@@ -78,7 +78,11 @@ pub fn times(entry: &Entry) -> Timestamps {
 }
 
 /// Copies a file's content, leaving holes where whole pages are zero. Returns bytes on disk, and the content's sum.
-pub fn copy_sparsely(data: &mut impl Read, file: &mut File, size: u64) -> Result<(u64, u32)> {
+pub(super) fn copy_sparsely(
+    data: &mut impl Read,
+    file: &mut File,
+    size: u64,
+) -> Result<(u64, u32)> {
     let mut buffer = vec![0; 128 * 1024];
     let mut left = size;
     let mut on_disk = 0;

@@ -33,7 +33,7 @@ pub struct Watch<'a> {
 
 /// What was found of one layer.
 #[derive(Debug, Default)]
-pub struct Found {
+pub(crate) struct Found {
     /// Entries that were looked at.
     pub entries: u64,
     /// Paths as they are in the layer, empty for the layer itself, with what is wrong there.
@@ -43,7 +43,7 @@ pub struct Found {
 }
 
 impl Found {
-    pub fn damage(&mut self, path: &[u8], why: String) {
+    pub(crate) fn damage(&mut self, path: &[u8], why: String) {
         if self.damages.len() == TOLD_MAX {
             self.untold += 1;
             return;
@@ -55,7 +55,7 @@ impl Found {
 
 /// Holds `layer/fs` against `layer/tree`, whose digest is to be `digest`. Where the watch is over, what is
 /// found is worth nothing.
-pub fn compare(layer: &Path, digest: &Digest, watch: &Watch) -> Found {
+pub(crate) fn compare(layer: &Path, digest: &Digest, watch: &Watch) -> Found {
     let mut check = Check {
         watch,
         found: Found::default(),

@@ -16,7 +16,7 @@ use crate::image::fsutil::{self, filled, is};
 
 /// Of one entry. The time is not in it: nobody's program fails for that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Facts {
+pub(crate) struct Facts {
     /// Type and permissions.
     pub mode: u32,
     pub uid: u32,
@@ -31,7 +31,7 @@ pub struct Facts {
 
 impl Facts {
     /// Of an entry that `stat` was just told of, but for a file's content.
-    pub fn look(dir: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> io::Result<Self> {
+    pub(crate) fn look(dir: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> io::Result<Self> {
         let mut facts = Self {
             mode: stat.st_mode,
             uid: stat.st_uid,
@@ -52,21 +52,21 @@ impl Facts {
         Ok(facts)
     }
 
-    pub fn kind(&self) -> FileType {
+    pub(crate) fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.mode)
     }
 
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.kind() == FileType::Directory
     }
 
     /// Whether it has bytes that take a read to know.
-    pub fn has_content(&self) -> bool {
+    pub(crate) fn has_content(&self) -> bool {
         self.kind() == FileType::RegularFile && self.size > 0
     }
 
     /// In what it differs from `want`, the content of files aside; in one line.
-    pub fn differs(&self, want: &Facts) -> Option<String> {
+    pub(crate) fn differs(&self, want: &Facts) -> Option<String> {
         if self.kind() != want.kind() {
             let (is, was) = (kind(self.kind()), kind(want.kind()));
             return Some(format!("is a {is}, and was a {was}"));
@@ -137,7 +137,7 @@ fn attributes(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u32> {
 
 /// The directory at `path` below `root`, however long the path is; empty is the root. No link is followed, and no mount
 /// entered.
-pub fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+pub(super) fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
     const AT_ONCE: usize = 4000;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -158,7 +158,7 @@ pub fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd
 }
 
 /// A regular file, opened without waiting for anything; what has become something else meanwhile is an error.
-pub fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
+pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
     let file = fsutil::open_file(dir, name)?;
     match is(&rustix::fs::fstat(&file)?, FileType::RegularFile) {
         true => Ok(file),

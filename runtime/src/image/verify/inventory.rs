@@ -34,11 +34,11 @@ const DIRECTORY: u8 = 0;
 const ENTRY: u8 = 1;
 
 /// Sums of files' contents by the files' inodes: what the unpack helper summed up as it wrote.
-pub type Sums = HashMap<u64, u32>;
+pub(crate) type Sums = HashMap<u64, u32>;
 
 /// Writes the inventory of the tree at `root`. Contents that are not among `sums` are read. Its digest, or none for a
 /// tree that is too large for one: `out` is worth nothing then.
-pub fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result<Option<Digest>> {
+pub(crate) fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result<Option<Digest>> {
     let mut writer = Writer {
         out: BufWriter::new(out),
         hasher: Hasher::default(),
@@ -122,17 +122,17 @@ impl Writer<'_> {
 
 /// A line of an inventory.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Line {
+pub(crate) enum Line {
     Directory(Vec<u8>),
     /// The root's name is empty.
     Entry(CString, Facts),
 }
 
 /// Reads an inventory whose digest is known to be right; another form is an error all the same.
-pub struct Reader<R>(BufReader<R>);
+pub(crate) struct Reader<R>(BufReader<R>);
 
 impl<R: Read> Reader<R> {
-    pub fn new(input: R) -> io::Result<Self> {
+    pub(crate) fn new(input: R) -> io::Result<Self> {
         let mut reader = Self(BufReader::new(input));
         match reader.bytes(HEAD.len())? == HEAD {
             true => Ok(reader),
@@ -141,7 +141,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next line, or none at the end.
-    pub fn next_line(&mut self) -> io::Result<Option<Line>> {
+    pub(crate) fn next_line(&mut self) -> io::Result<Option<Line>> {
         let mut tag = [0];
         if self.0.read(&mut tag)? == 0 {
             return Ok(None);
@@ -184,7 +184,7 @@ impl<R: Read> Reader<R> {
 }
 
 /// The digest of an inventory as it lies on the disk.
-pub fn digest(file: &File) -> io::Result<Digest> {
+pub(crate) fn digest(file: &File) -> io::Result<Digest> {
     let mut reader = HashingReader::new(file);
     io::copy(&mut reader, &mut io::sink())?;
     Ok(reader.hasher.finish())

@@ -7,10 +7,10 @@
 //!
 //! Reads what the disk has, at the speed of the disk, on the one thread of the caller.
 
-pub mod compare;
+pub(super) mod compare;
 mod entry_facts;
-pub mod inventory;
-pub mod sum;
+pub(super) mod inventory;
+pub(super) mod sum;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;

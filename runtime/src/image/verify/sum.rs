@@ -18,7 +18,7 @@ const CHUNK: usize = 128 << 10;
 
 /// A sum that is being made. A file without content has 0.
 #[derive(Default)]
-pub struct Sum {
+pub(crate) struct Sum {
     crc: Hasher,
     at: u64,
     /// The page before was not zero: its place tells this one's.
@@ -27,7 +27,7 @@ pub struct Sum {
 
 impl Sum {
     /// The next bytes: whole pages, but for the last ones.
-    pub fn add(&mut self, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
         let is_zero = |page: &&[u8]| page.iter().all(|byte| *byte == 0);
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -50,24 +50,24 @@ impl Sum {
     }
 
     /// As many zeros, whole pages of them but for the last ones.
-    pub fn skip(&mut self, zeros: u64) {
+    pub(crate) fn skip(&mut self, zeros: u64) {
         self.at += zeros;
         self.goes_on &= zeros == 0;
     }
 
-    pub fn finish(&self) -> u32 {
+    pub(crate) fn finish(&self) -> u32 {
         self.crc.clone().finalize()
     }
 }
 
 /// The sum of bytes that are no file's.
-pub fn of(bytes: &[u8]) -> u32 {
+pub(crate) fn of(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
 /// The sum of a file of `size` bytes, as the disk has it: what memory has of it is dropped before, and after, where that
 /// is possible. `read` is told of each piece, and may end it by an error.
-pub fn of_file(
+pub(crate) fn of_file(
     file: &File,
     size: u64,
     read: &mut dyn FnMut(usize) -> io::Result<()>,

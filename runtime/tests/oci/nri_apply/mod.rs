@@ -14,7 +14,7 @@ use proto_nri as nri;
 
 use crate::support::Fixture;
 
-pub fn context(f: &Fixture) -> ApplyContext<'_> {
+pub(crate) fn context(f: &Fixture) -> ApplyContext<'_> {
     ApplyContext {
         host: &f.host,
         policy: &f.policy,
@@ -23,7 +23,7 @@ pub fn context(f: &Fixture) -> ApplyContext<'_> {
 }
 
 /// One value of every kind that this host can do.
-pub fn everything() -> nri::ContainerAdjustment {
+pub(crate) fn everything() -> nri::ContainerAdjustment {
     let hook = |path: &str| {
         vec![nri::Hook {
             path: path.to_owned(),

@@ -8,7 +8,6 @@
 //! A call that is refused, late or lost without an excuse, a state that the books do not allow, an end or a line of a
 //! log that was lost, and whatever is left when all was removed, are violations: the exit code is 1 then, and the
 //! daemon's log and its event log are kept. Exit code 2: nothing could be tested.
-#![warn(unreachable_pub)]
 
 mod arena;
 mod args;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-pub const USAGE: &str = "\
+pub(crate) const USAGE: &str = "\
 nri-contract: holds a running CRI runtime against the contract of pods, containers and NRI plugins (CONTRACT.md).
 
   nri-contract --cri unix://PATH --nri PATH [options]
@@ -37,7 +37,7 @@ it could not be asked.
 
 /// What the command line asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Args {
+pub(crate) struct Args {
     pub cri: String,
     pub nri: PathBuf,
     pub image: String,
@@ -60,7 +60,7 @@ pub struct Args {
 impl Args {
     /// # Errors
     /// One line that names the argument; an empty one asks for the usage.
-    pub fn parse(given: impl IntoIterator<Item = String>) -> Result<Self, String> {
+    pub(crate) fn parse(given: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut args = Self {
             image: "registry.k8s.io/e2e-test-images/busybox:1.29-2".to_owned(),
             repeat: 1,

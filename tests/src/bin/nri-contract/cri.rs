@@ -12,15 +12,15 @@ use tonic::Status;
 use crate::verdict::{Answer, Checked};
 
 /// All pods of the suite are in this namespace.
-pub const NAMESPACE: &str = "nri-contract";
+pub(crate) const NAMESPACE: &str = "nri-contract";
 /// The run that an object belongs to.
-pub const RUN_LABEL: &str = "nri-contract.run";
+pub(crate) const RUN_LABEL: &str = "nri-contract.run";
 /// The point that an object belongs to.
-pub const POINT_LABEL: &str = "nri-contract.point";
+pub(crate) const POINT_LABEL: &str = "nri-contract.point";
 
 /// One connection to the runtime, with what the suite's requests have in common.
 #[derive(Clone, Debug)]
-pub struct Cri {
+pub(crate) struct Cri {
     pub client: Client,
     pub common: Arc<Common>,
     /// Labels of all that is made through it.
@@ -30,7 +30,7 @@ pub struct Cri {
 
 /// What all requests have in common.
 #[derive(Debug)]
-pub struct Common {
+pub(crate) struct Common {
     pub image: String,
     pub cgroup_parent: String,
     /// Logs of containers are below it.
@@ -39,7 +39,7 @@ pub struct Common {
 
 /// A pod of the suite.
 #[derive(Clone, Debug)]
-pub struct Pod {
+pub(crate) struct Pod {
     pub cri: Cri,
     pub id: String,
     pub config: cri::PodSandboxConfig,
@@ -47,13 +47,13 @@ pub struct Pod {
 
 /// A container of the suite.
 #[derive(Clone, Debug)]
-pub struct Container {
+pub(crate) struct Container {
     pub cri: Cri,
     pub id: String,
 }
 
 /// A container that lives until it is stopped, and forks nothing.
-pub const SLEEPER: [&str; 2] = ["sleep", "1000"];
+pub(crate) const SLEEPER: [&str; 2] = ["sleep", "1000"];
 
 impl Cri {
     fn labels(&self) -> std::collections::HashMap<String, String> {
@@ -62,7 +62,7 @@ impl Cri {
             .into()
     }
 
-    pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
+    pub(crate) fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
         let uid = format!("uid-{name}");
         let logs = self.common.logs.join(&uid);
         cri::PodSandboxConfig {
@@ -88,7 +88,7 @@ impl Cri {
         }
     }
 
-    pub fn container_config(&self, name: &str, command: &[&str]) -> cri::ContainerConfig {
+    pub(crate) fn container_config(&self, name: &str, command: &[&str]) -> cri::ContainerConfig {
         cri::ContainerConfig {
             metadata: Some(cri::ContainerMetadata {
                 name: name.to_owned(),
@@ -112,7 +112,7 @@ impl Cri {
         }
     }
 
-    pub async fn run(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
+    pub(crate) async fn run(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
         // As a kubelet does.
         let _ = fs::create_dir_all(&config.log_directory);
         let id = self.client.run_pod(config.clone()).await?;
@@ -120,7 +120,7 @@ impl Cri {
     }
 
     /// A pod that is known by its id.
-    pub fn pod(&self, id: String, config: cri::PodSandboxConfig) -> Pod {
+    pub(crate) fn pod(&self, id: String, config: cri::PodSandboxConfig) -> Pod {
         Pod {
             cri: self.clone(),
             id,
@@ -129,7 +129,7 @@ impl Cri {
     }
 
     /// A container that is known by its id.
-    pub fn container(&self, id: &str) -> Container {
+    pub(crate) fn container(&self, id: &str) -> Container {
         Container {
             cri: self.clone(),
             id: id.to_owned(),
@@ -137,12 +137,12 @@ impl Cri {
     }
 
     /// The pods of this point; of all points where `point` is empty.
-    pub async fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
+    pub(crate) async fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
         self.client.pods(self.selector()).await
     }
 
     /// The containers of this point.
-    pub async fn containers(&self) -> Result<Vec<cri::Container>, Status> {
+    pub(crate) async fn containers(&self) -> Result<Vec<cri::Container>, Status> {
         self.client.containers(self.selector()).await
     }
 
@@ -152,14 +152,14 @@ impl Cri {
         labels
     }
 
-    pub async fn pod_status(&self, id: &str) -> Result<cri::PodSandboxStatus, Status> {
+    pub(crate) async fn pod_status(&self, id: &str) -> Result<cri::PodSandboxStatus, Status> {
         let answer = self.client.pod_status(id, false).await?;
         Ok(answer.status.unwrap_or_default())
     }
 }
 
 /// The namespaces that a pod asks for.
-pub fn namespace_options(
+pub(crate) fn namespace_options(
     config: &mut cri::PodSandboxConfig,
     change: impl FnOnce(&mut cri::NamespaceOption),
 ) {
@@ -169,12 +169,15 @@ pub fn namespace_options(
 }
 
 impl Pod {
-    pub async fn create(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
+    pub(crate) async fn create(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
         self.create_with(self.cri.container_config(name, command))
             .await
     }
 
-    pub async fn create_with(&self, mut config: cri::ContainerConfig) -> Result<Container, Status> {
+    pub(crate) async fn create_with(
+        &self,
+        mut config: cri::ContainerConfig,
+    ) -> Result<Container, Status> {
         // A container shares what its pod shares, as a kubelet has it.
         let of_pod = self.config.linux.as_ref();
         let of_pod = of_pod.and_then(|l| l.security_context.as_ref()?.namespace_options.clone());
@@ -187,40 +190,40 @@ impl Pod {
     }
 
     /// A sleeper, which must be created.
-    pub async fn created(&self, name: &str) -> Checked<Container> {
+    pub(crate) async fn created(&self, name: &str) -> Checked<Container> {
         let created = self.create(name, &SLEEPER).await;
         created.succeeds("CreateContainer")
     }
 
     /// Created and started.
-    pub async fn start(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
+    pub(crate) async fn start(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
         let container = self.create(name, command).await?;
         container.start().await?;
         Ok(container)
     }
 
-    pub async fn stop(&self) -> Result<(), Status> {
+    pub(crate) async fn stop(&self) -> Result<(), Status> {
         self.cri.client.stop_pod(&self.id).await
     }
-    pub async fn remove(&self) -> Result<(), Status> {
+    pub(crate) async fn remove(&self) -> Result<(), Status> {
         self.cri.client.remove_pod(&self.id).await
     }
     /// Stopped and removed.
-    pub async fn end(&self) -> Result<(), Status> {
+    pub(crate) async fn end(&self) -> Result<(), Status> {
         self.stop().await?;
         self.remove().await
     }
     /// As [`Pod::end`], which must succeed.
-    pub async fn ends(&self) -> Checked {
+    pub(crate) async fn ends(&self) -> Checked {
         let ended = self.end().await;
         ended.succeeds("StopPodSandbox, RemovePodSandbox")
     }
-    pub async fn status(&self) -> Result<cri::PodSandboxStatus, Status> {
+    pub(crate) async fn status(&self) -> Result<cri::PodSandboxStatus, Status> {
         self.cri.pod_status(&self.id).await
     }
 
     /// UpdatePodSandboxResources, by the types of proto-cri: k8s-cri lacks it.
-    pub async fn update(&self, cpu_shares: i64) -> Result<(), Status> {
+    pub(crate) async fn update(&self, cpu_shares: i64) -> Result<(), Status> {
         let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
             pod_sandbox_id: self.id.clone(),
             overhead: Some(proto_cri::v1::LinuxContainerResources::default()),
@@ -235,34 +238,34 @@ impl Pod {
 }
 
 impl Container {
-    pub async fn start(&self) -> Result<(), Status> {
+    pub(crate) async fn start(&self) -> Result<(), Status> {
         self.cri.client.start_container(&self.id).await
     }
 
     /// Without grace: the suite's containers have nothing to save.
-    pub async fn stop(&self) -> Result<(), Status> {
+    pub(crate) async fn stop(&self) -> Result<(), Status> {
         self.cri.client.stop_container(&self.id, 0).await
     }
 
-    pub async fn remove(&self) -> Result<(), Status> {
+    pub(crate) async fn remove(&self) -> Result<(), Status> {
         self.cri.client.remove_container(&self.id).await
     }
 
-    pub async fn status(&self) -> Result<cri::ContainerStatus, Status> {
+    pub(crate) async fn status(&self) -> Result<cri::ContainerStatus, Status> {
         let answer = self.cri.client.container_status(&self.id, false).await?;
         Ok(answer.status.unwrap_or_default())
     }
 
-    pub async fn state(&self) -> Result<ContainerState, Status> {
+    pub(crate) async fn state(&self) -> Result<ContainerState, Status> {
         self.status().await.map(|status| status.state())
     }
 
-    pub async fn update(&self, change: cri::LinuxContainerResources) -> Result<(), Status> {
+    pub(crate) async fn update(&self, change: cri::LinuxContainerResources) -> Result<(), Status> {
         self.cri.client.update_container(&self.id, change).await
     }
 
     /// What a script in the container prints: standard output and error, and its exit code.
-    pub async fn sh(&self, script: &str) -> Result<(String, i32), Status> {
+    pub(crate) async fn sh(&self, script: &str) -> Result<(String, i32), Status> {
         let command = ["sh", "-c", script];
         let answer = self.cri.client.exec(&self.id, &command, 10).await?;
         let said = [answer.stdout, answer.stderr].concat();
@@ -271,7 +274,7 @@ impl Container {
     }
 
     /// Waits until it has exited, or `patience` has run out: then its status as it is.
-    pub async fn exited(&self, patience: Duration) -> Result<cri::ContainerStatus, Status> {
+    pub(crate) async fn exited(&self, patience: Duration) -> Result<cri::ContainerStatus, Status> {
         let asked = || async {
             match self.status().await {
                 Ok(status) if status.state() != ContainerState::ContainerExited => None,
@@ -286,7 +289,7 @@ impl Container {
 }
 
 /// Removes everything of a run, or of a point of it; tells what stays.
-pub async fn clear(cri: &Cri) -> Result<(), String> {
+pub(crate) async fn clear(cri: &Cri) -> Result<(), String> {
     let mut trouble = String::new();
     for _ in 0..3 {
         let pods = cri
@@ -320,7 +323,7 @@ pub async fn clear(cri: &Cri) -> Result<(), String> {
 }
 
 /// The image is there, or is pulled.
-pub async fn provide(client: &Client, image: &str) -> Result<(), String> {
+pub(crate) async fn provide(client: &Client, image: &str) -> Result<(), String> {
     let spec = cri::ImageSpec {
         image: image.to_owned(),
         ..Default::default()
@@ -348,14 +351,14 @@ pub async fn provide(client: &Client, image: &str) -> Result<(), String> {
 }
 
 /// The runtime's name and version.
-pub async fn version(client: &Client) -> Result<(String, String), Status> {
+pub(crate) async fn version(client: &Client) -> Result<(String, String), Status> {
     let request = cri::VersionRequest::default();
     let answer = client.runtime.clone().version(request).await?.into_inner();
     Ok((answer.runtime_name, answer.runtime_version))
 }
 
 /// Whether the runtime names cgroups for systemd.
-pub async fn systemd_cgroups(client: &Client) -> bool {
+pub(crate) async fn systemd_cgroups(client: &Client) -> bool {
     let request = cri::RuntimeConfigRequest::default();
     let answer = client.runtime.clone().runtime_config(request).await;
     let linux = answer.ok().and_then(|answer| answer.into_inner().linux);
@@ -363,7 +366,7 @@ pub async fn systemd_cgroups(client: &Client) -> bool {
 }
 
 /// Connects to an endpoint such as `unix:///run/containerd/containerd.sock`.
-pub async fn connect(endpoint: &str) -> Result<Client, String> {
+pub(crate) async fn connect(endpoint: &str) -> Result<Client, String> {
     let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
     let connected = Client::connect(Path::new(path)).await;
     connected.map_err(|e| format!("{endpoint}: {}", causes(&e)))

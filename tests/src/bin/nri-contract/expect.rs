@@ -9,7 +9,7 @@ use crate::point::{Point, matches};
 /// One entry; its key is the id of a point, or a glob of several.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Deviation {
+pub(crate) struct Deviation {
     /// What the runtime does instead, and why: one sentence its maintainers can act on.
     pub because: String,
     /// The steps that show it without this suite.
@@ -22,7 +22,7 @@ pub struct Deviation {
 
 impl Deviation {
     /// The sentence, and how to see it.
-    pub fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         match self.steps.as_str() {
             "" => self.because.clone(),
             steps => format!("{} (to see it: {steps})", self.because),
@@ -32,12 +32,12 @@ impl Deviation {
 
 /// The whole file.
 #[derive(Clone, Debug, Default)]
-pub struct Deviations(BTreeMap<String, Deviation>);
+pub(crate) struct Deviations(BTreeMap<String, Deviation>);
 
 impl Deviations {
     /// # Errors
     /// One line: the file, and what is wrong in it.
-    pub fn read(path: &Path, points: &[Point]) -> Result<Self, String> {
+    pub(crate) fn read(path: &Path, points: &[Point]) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
         let all = Self(toml::from_str(&text).map_err(|e| {
             let line = e.to_string();
@@ -52,7 +52,7 @@ impl Deviations {
     }
 
     /// Why this point is expected to fail, if it is.
-    pub fn of(&self, id: &str) -> Option<&Deviation> {
+    pub(crate) fn of(&self, id: &str) -> Option<&Deviation> {
         let exact = self.0.get(id);
         exact.or_else(|| {
             let mut by_glob = self.0.iter().filter(|(key, _)| matches(key, id));

@@ -20,7 +20,7 @@ use crate::journal::{Journal, Seen};
 
 /// What a plugin does at an event instead of agreeing.
 #[derive(Clone, Debug)]
-pub enum Deed {
+pub(crate) enum Deed {
     /// Answers with an error.
     Error(String),
     /// Never answers.
@@ -33,10 +33,10 @@ pub enum Deed {
     Wait(Arc<Semaphore>),
 }
 
-pub type Answers<I, O> = Mutex<Option<Arc<dyn Fn(&I) -> O + Send + Sync>>>;
+pub(crate) type Answers<I, O> = Mutex<Option<Arc<dyn Fn(&I) -> O + Send + Sync>>>;
 
 /// What the point and the handlers share.
-pub struct Shared {
+pub(crate) struct Shared {
     pub id: String,
     pub journal: Arc<Journal>,
     pub deeds: Mutex<BTreeMap<i32, Deed>>,
@@ -124,7 +124,7 @@ impl Shared {
     }
 }
 
-pub fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
+pub(crate) fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
     let own = shared.clone();
     let mut handlers = Handlers::new().synchronize(move |pods, containers| {
         let own = own.clone();

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 /// One event as a plugin got it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Counts all events of a point's plugins.
     pub number: usize,
     pub at: Instant,
@@ -24,20 +24,20 @@ pub struct Seen {
 
 impl Seen {
     /// "Event pod" or "Event pod/container", names without the point's prefix.
-    pub fn line(&self, prefix: &str) -> String {
+    pub(crate) fn line(&self, prefix: &str) -> String {
         let pod = self.pod.name.strip_prefix(prefix).unwrap_or(&self.pod.name);
         match &self.container {
             Some(container) => format!("{} {pod}/{}", event_name(self.event), container.name),
             None => format!("{} {pod}", event_name(self.event)),
         }
     }
-    pub fn container_id(&self) -> &str {
+    pub(crate) fn container_id(&self) -> &str {
         self.container.as_ref().map_or("", |c| &c.id)
     }
 }
 
 /// What the plugins of one point were told, in its order.
-pub struct Journal {
+pub(crate) struct Journal {
     pub begun: Instant,
     /// Names of the point's pods begin so.
     pub prefix: String,
@@ -45,17 +45,17 @@ pub struct Journal {
 }
 
 impl Journal {
-    pub fn new(prefix: String) -> Self {
+    pub(crate) fn new(prefix: String) -> Self {
         Self {
             begun: Instant::now(),
             prefix,
             seen: watch::channel(Vec::new()).0,
         }
     }
-    pub fn all(&self) -> Vec<Seen> {
+    pub(crate) fn all(&self) -> Vec<Seen> {
         self.seen.borrow().clone()
     }
-    pub fn note(&self, mut seen: Seen) -> usize {
+    pub(crate) fn note(&self, mut seen: Seen) -> usize {
         let mut number = 0;
         self.seen.send_modify(|all| {
             number = all.len();
@@ -64,12 +64,12 @@ impl Journal {
         });
         number
     }
-    pub fn answered(&self, number: usize) {
+    pub(crate) fn answered(&self, number: usize) {
         self.seen
             .send_modify(|all| all[number].answered = Some(Instant::now()));
     }
     /// The events as a person reads them.
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let line = |seen: &Seen| {
             let ms = seen.at.duration_since(self.begun).as_millis();
             format!("{ms:>6} ms  {}  {}", seen.plugin, seen.line(&self.prefix))
@@ -79,7 +79,7 @@ impl Journal {
 }
 
 /// Lines in one line.
-pub fn listed(lines: &[String]) -> String {
+pub(crate) fn listed(lines: &[String]) -> String {
     match lines {
         [] => "nothing".to_owned(),
         lines => lines.join(", "),

@@ -22,17 +22,17 @@ const DIAL: Duration = Duration::from_secs(2);
 
 /// The kinds of namespace that a pod's message may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Network,
     Ipc,
     Uts,
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::Network, Self::Ipc, Self::Uts];
+    pub(crate) const ALL: [Self; 3] = [Self::Network, Self::Ipc, Self::Uts];
 
     /// As OCI and NRI call it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Network => "network",
             Self::Ipc => "ipc",
@@ -40,7 +40,7 @@ impl Kind {
         }
     }
     /// As `/proc/<pid>/ns` calls it.
-    pub fn file(self) -> &'static str {
+    pub(crate) fn file(self) -> &'static str {
         match self {
             Self::Network => "net",
             Self::Ipc => "ipc",
@@ -57,14 +57,14 @@ impl Kind {
 }
 
 /// The path of a pod's namespace, where its message names one.
-pub fn namespace(pod: &PodSandbox, kind: Kind) -> Option<PathBuf> {
+pub(crate) fn namespace(pod: &PodSandbox, kind: Kind) -> Option<PathBuf> {
     let linux = pod.linux.as_ref()?;
     let found = linux.namespaces.iter().find(|n| n.r#type == kind.name())?;
     (!found.path.is_empty()).then(|| PathBuf::from(&found.path))
 }
 
 /// As [`namespace`], where it must be.
-pub fn path_of(pod: &PodSandbox, kind: Kind) -> Checked<PathBuf> {
+pub(crate) fn path_of(pod: &PodSandbox, kind: Kind) -> Checked<PathBuf> {
     let told = pod.linux.as_ref().map(|l| l.namespaces.clone());
     namespace(pod, kind).map_or_else(
         || {
@@ -79,7 +79,7 @@ pub fn path_of(pod: &PodSandbox, kind: Kind) -> Checked<PathBuf> {
 }
 
 /// Does something in a namespace.
-pub async fn inside<T: Send + 'static>(
+pub(crate) async fn inside<T: Send + 'static>(
     path: PathBuf,
     kind: Kind,
     act: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -101,7 +101,7 @@ pub async fn inside<T: Send + 'static>(
 }
 
 /// The namespace can be entered, and is not the host's.
-pub async fn can_be_entered(path: PathBuf, kind: Kind) -> Checked {
+pub(crate) async fn can_be_entered(path: PathBuf, kind: Kind) -> Checked {
     let own = done(
         "our own namespace",
         fs::metadata(format!("/proc/self/ns/{}", kind.file())),
@@ -121,7 +121,7 @@ pub async fn can_be_entered(path: PathBuf, kind: Kind) -> Checked {
 }
 
 /// The host name in a UTS namespace.
-pub async fn hostname(path: PathBuf) -> io::Result<String> {
+pub(crate) async fn hostname(path: PathBuf) -> io::Result<String> {
     inside(path, Kind::Uts, || {
         Ok(rustix::system::uname()
             .nodename()
@@ -132,7 +132,7 @@ pub async fn hostname(path: PathBuf) -> io::Result<String> {
 }
 
 /// The pod's address works: somebody listens on it in the network namespace, and the host gets there.
-pub async fn network_works(netns: PathBuf, address: &str) -> Checked {
+pub(crate) async fn network_works(netns: PathBuf, address: &str) -> Checked {
     let expected = format!("the host reaches {address} in the pod's network namespace");
     let address: IpAddr = match address.parse() {
         Ok(address) => address,
@@ -161,7 +161,7 @@ pub async fn network_works(netns: PathBuf, address: &str) -> Checked {
 }
 
 /// Where a cgroup is in the file system, by the path that the runtime told: cgroupfs's or systemd's.
-pub fn cgroup_dirs(path: &str) -> Vec<PathBuf> {
+pub(crate) fn cgroup_dirs(path: &str) -> Vec<PathBuf> {
     look::cgroup_dirs(&cgroup_path(path))
 }
 
@@ -192,7 +192,7 @@ fn slice_path(slice: &str) -> String {
 }
 
 /// A file of the cgroup of a process, on v1 in the hierarchy of `controller`; `None` where there is no such file.
-pub fn of_cgroup(pid: u32, controller: &str, v1: &str, v2: &str) -> Option<String> {
+pub(crate) fn of_cgroup(pid: u32, controller: &str, v1: &str, v2: &str) -> Option<String> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     groups.lines().find_map(|line| {
         let (names, path) = line.split_once(':')?.1.split_once(':')?;
@@ -216,18 +216,18 @@ pub fn of_cgroup(pid: u32, controller: &str, v1: &str, v2: &str) -> Option<Strin
 }
 
 /// Whether a number is that of a process, and not of one of a process's threads.
-pub fn is_process(pid: u32) -> bool {
+pub(crate) fn is_process(pid: u32) -> bool {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     look::status_field(&proc, "Tgid").is_some_and(|leader| leader == pid.to_string())
 }
 
 /// Whether a process runs; one that waits to be reaped does not.
-pub fn runs(pid: u32) -> bool {
+pub(crate) fn runs(pid: u32) -> bool {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     look::status_field(&proc, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
 /// The processes of a cgroup, by any of its hierarchies.
-pub fn pids(path: &str) -> Vec<u32> {
+pub(crate) fn pids(path: &str) -> Vec<u32> {
     look::cgroup_pids(&cgroup_path(path)).into_iter().collect()
 }

@@ -28,10 +28,10 @@ use crate::{
 };
 
 /// How long a point waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What is wanted of a plugin.
-pub struct Wanted {
+pub(crate) struct Wanted {
     index: String,
     name: String,
     socket: std::path::PathBuf,
@@ -45,13 +45,13 @@ pub struct Wanted {
 }
 
 /// A connected plugin; dropping it disconnects it.
-pub struct Plugin {
+pub(crate) struct Plugin {
     shared: Arc<Shared>,
     stub: Stub,
 }
 
 impl Wanted {
-    pub fn new(socket: &Path, index: &str, name: &str, journal: Arc<Journal>) -> Self {
+    pub(crate) fn new(socket: &Path, index: &str, name: &str, journal: Arc<Journal>) -> Self {
         let all = EVENTS.iter().map(|(event, _)| *event);
         let all = all.filter(|event| *event != Event::ValidateContainerAdjustment);
         Self {
@@ -68,12 +68,12 @@ impl Wanted {
         }
     }
     /// Index and name, as the runtime knows it.
-    pub fn id(&self) -> String {
+    pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
     /// Only these events; all but the validation if nothing is said.
     #[must_use]
-    pub fn events(mut self, events: &[Event]) -> Self {
+    pub(crate) fn events(mut self, events: &[Event]) -> Self {
         self.events = events
             .iter()
             .copied()
@@ -81,7 +81,7 @@ impl Wanted {
         self
     }
     #[must_use]
-    pub fn policy(mut self, fail_request: bool, keep_connected: bool) -> Self {
+    pub(crate) fn policy(mut self, fail_request: bool, keep_connected: bool) -> Self {
         self.policy = Some(FailurePolicy {
             fail_request,
             keep_connected,
@@ -89,24 +89,24 @@ impl Wanted {
         self
     }
     #[must_use]
-    pub fn protocol(mut self, protocol: Protocol) -> Self {
+    pub(crate) fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = protocol;
         self
     }
     #[must_use]
-    pub fn state_change_only(mut self) -> Self {
+    pub(crate) fn state_change_only(mut self) -> Self {
         self.state_change_only = true;
         self
     }
     /// As [`Plugin::does`], from before it connects.
     #[must_use]
-    pub fn does_from_the_start(mut self, event: Event, deed: Deed) -> Self {
+    pub(crate) fn does_from_the_start(mut self, event: Event, deed: Deed) -> Self {
         self.deeds.insert(event as i32, deed);
         self
     }
     /// What it does at Synchronize instead of agreeing.
     #[must_use]
-    pub fn at_synchronize(mut self, deed: Deed) -> Self {
+    pub(crate) fn at_synchronize(mut self, deed: Deed) -> Self {
         self.synchronises = Some(deed);
         self
     }
@@ -115,7 +115,7 @@ impl Wanted {
     ///
     /// # Errors
     /// The runtime's reason, one line.
-    pub async fn try_start(self) -> Result<Plugin, String> {
+    pub(crate) async fn try_start(self) -> Result<Plugin, String> {
         let raw = UnixStream::connect(&self.socket)
             .map_err(|e| format!("{}: {e}", self.socket.display()))?;
         let connection = raw.try_clone().map_err(|e| e.to_string())?;
@@ -153,7 +153,7 @@ impl Wanted {
     }
 
     /// As [`Wanted::try_start`], until it is synchronised.
-    pub async fn join(self) -> Checked<Plugin> {
+    pub(crate) async fn join(self) -> Checked<Plugin> {
         let id = self.id();
         match self.try_start().await {
             Ok(plugin) => {
@@ -166,12 +166,12 @@ impl Wanted {
 }
 
 impl Plugin {
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         &self.shared.id
     }
 
     /// What it was told by Synchronize.
-    pub async fn synchronised(&self) -> Checked<(Vec<PodSandbox>, Vec<Container>)> {
+    pub(crate) async fn synchronised(&self) -> Checked<(Vec<PodSandbox>, Vec<Container>)> {
         let mut told = self.shared.told.subscribe();
         let wait = told.wait_for(Option::is_some);
         match tokio::time::timeout(PATIENCE, wait).await {
@@ -184,24 +184,27 @@ impl Plugin {
     }
 
     /// Makes it misbehave at an event of its point's pods.
-    pub fn does(&self, event: Event, deed: Deed) {
+    pub(crate) fn does(&self, event: Event, deed: Deed) {
         self.shared.deeds.lock().insert(event as i32, deed);
     }
-    pub fn behaves(&self) {
+    pub(crate) fn behaves(&self) {
         self.shared.deeds.lock().clear();
     }
     /// Answers every RunPodSandbox with these addresses of the pod.
-    pub fn gives(&self, ips: &[&str]) {
+    pub(crate) fn gives(&self, ips: &[&str]) {
         *self.shared.addresses.lock() = ips.iter().map(ToString::to_string).collect();
     }
-    pub fn creates<F>(&self, answer: F)
+    pub(crate) fn creates<F>(&self, answer: F)
     where
         F: Fn(&CreateContainerRequest) -> CreateContainerResponse + Send + Sync + 'static,
     {
         *self.shared.creates.lock() = Some(Arc::new(answer));
     }
     /// Answers every CreateContainer with this adjustment.
-    pub fn adjusts(&self, change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static) {
+    pub(crate) fn adjusts(
+        &self,
+        change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static,
+    ) {
         self.creates(move |_| {
             let mut adjust = ContainerAdjustment::default();
             change(&mut adjust);
@@ -211,61 +214,65 @@ impl Plugin {
             }
         });
     }
-    pub fn updates<F>(&self, answer: F)
+    pub(crate) fn updates<F>(&self, answer: F)
     where
         F: Fn(&UpdateContainerRequest) -> Vec<ContainerUpdate> + Send + Sync + 'static,
     {
         *self.shared.updates.lock() = Some(Arc::new(answer));
     }
-    pub fn stops<F>(&self, answer: F)
+    pub(crate) fn stops<F>(&self, answer: F)
     where
         F: Fn(&StopContainerRequest) -> Vec<ContainerUpdate> + Send + Sync + 'static,
     {
         *self.shared.stops.lock() = Some(Arc::new(answer));
     }
     /// Judges as a validator.
-    pub fn judges<F>(&self, verdict: F)
+    pub(crate) fn judges<F>(&self, verdict: F)
     where
         F: Fn(&ValidateContainerAdjustmentRequest) -> Result<(), String> + Send + Sync + 'static,
     {
         *self.shared.judges.lock() = Some(Arc::new(verdict));
     }
     /// What it was asked as a validator.
-    pub fn judged(&self) -> Vec<ValidateContainerAdjustmentRequest> {
+    pub(crate) fn judged(&self) -> Vec<ValidateContainerAdjustmentRequest> {
         self.shared.judged.lock().clone()
     }
 
     /// Its events so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         let mut all = self.shared.journal.all();
         all.retain(|seen| seen.plugin == self.shared.id);
         all
     }
     /// Its events so far, one line each.
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let seen = self.seen();
         let lines = seen.iter().map(|s| s.line(&self.shared.journal.prefix));
         lines.collect()
     }
     /// Its events so far must be these, and no others.
-    pub fn was_told(&self, expected: &[&str]) -> Checked {
+    pub(crate) fn was_told(&self, expected: &[&str]) -> Checked {
         let lines = self.lines();
         that(lines == expected, expected.join(", "), listed(&lines))
     }
     /// How often it got an event of a pod or a container, by the end of its line.
-    pub fn count(&self, event: Event, of: &str) -> usize {
+    pub(crate) fn count(&self, event: Event, of: &str) -> usize {
         let line = format!("{} {of}", event_name(event));
         self.lines().iter().filter(|l| **l == line).count()
     }
     /// Waits for an event of `pod` or `pod/container`; answers the first such.
-    pub async fn sees(&self, event: Event, of: &str) -> Checked<Seen> {
+    pub(crate) async fn sees(&self, event: Event, of: &str) -> Checked<Seen> {
         let line = format!("{} {of}", event_name(event));
         let what = format!("{} gets {line}", self.id());
         self.sees_where(&what, |prefix, seen| seen.line(prefix) == line)
             .await
     }
     /// Waits for an event that satisfies a condition.
-    pub async fn sees_where(&self, what: &str, is: impl Fn(&str, &Seen) -> bool) -> Checked<Seen> {
+    pub(crate) async fn sees_where(
+        &self,
+        what: &str,
+        is: impl Fn(&str, &Seen) -> bool,
+    ) -> Checked<Seen> {
         let journal = &self.shared.journal;
         let own = |seen: &Seen| seen.plugin == self.shared.id && is(&journal.prefix, seen);
         let mut all = journal.seen.subscribe();
@@ -282,23 +289,23 @@ impl Plugin {
     }
 
     /// Whether the runtime closes its connection within this time.
-    pub async fn is_closed(&self, within: Duration) -> bool {
+    pub(crate) async fn is_closed(&self, within: Duration) -> bool {
         tokio::time::timeout(within, self.stub.wait()).await.is_ok()
     }
     /// The reason with which the runtime has said goodbye, if it has; empty where the protocol has no place for one.
-    pub fn was_shut_down(&self) -> Option<String> {
+    pub(crate) fn was_shut_down(&self) -> Option<String> {
         self.shared.shutdown.borrow().clone()
     }
     /// The most events it ever had to answer at once.
-    pub fn most_at_once(&self) -> usize {
+    pub(crate) fn most_at_once(&self) -> usize {
         self.shared.most.load(Ordering::SeqCst)
     }
     /// Identity of the runtime.
-    pub fn info(&self) -> &nri::stub::RuntimeInfo {
+    pub(crate) fn info(&self) -> &nri::stub::RuntimeInfo {
         self.stub.runtime_info()
     }
     /// To ask the runtime for updates and evictions.
-    pub fn runtime(&self) -> nri::stub::Runtime {
+    pub(crate) fn runtime(&self) -> nri::stub::Runtime {
         self.stub.runtime()
     }
 }

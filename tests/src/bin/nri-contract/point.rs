@@ -8,7 +8,7 @@ use crate::{stage::Stage, verdict::Checked};
 
 /// What a point costs; in this order they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cost {
+pub(crate) enum Cost {
     /// Some calls, nothing waited for.
     Fast,
     /// The runtime's request timeout is waited for, or there is much of something.
@@ -21,7 +21,7 @@ type Body = Arc<dyn Fn(Arc<Stage>) -> Pin<Box<dyn Future<Output = Checked> + Sen
 
 /// One thing that is asked of a runtime.
 #[derive(Clone)]
-pub struct Point {
+pub(crate) struct Point {
     /// `C-02.6/told-once`: the guarantee of CONTRACT.md, and which of its points.
     pub id: String,
     /// What must hold.
@@ -31,7 +31,12 @@ pub struct Point {
 }
 
 impl Point {
-    pub fn new<F, Fut>(id: impl Into<String>, title: impl Into<String>, cost: Cost, body: F) -> Self
+    pub(crate) fn new<F, Fut>(
+        id: impl Into<String>,
+        title: impl Into<String>,
+        cost: Cost,
+        body: F,
+    ) -> Self
     where
         F: Fn(Arc<Stage>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Checked> + Send + 'static,
@@ -45,7 +50,7 @@ impl Point {
     }
 
     /// The guarantee that it is a point of.
-    pub fn guarantee(&self) -> &str {
+    pub(crate) fn guarantee(&self) -> &str {
         self.id.split('/').next().unwrap_or(&self.id)
     }
 }
@@ -60,7 +65,7 @@ macro_rules! points {
 pub(crate) use points;
 
 /// Whether an id is one that a glob stands for: `*` is any text, a comma is "or".
-pub fn matches(globs: &str, id: &str) -> bool {
+pub(crate) fn matches(globs: &str, id: &str) -> bool {
     fn glob(pattern: &[u8], text: &[u8]) -> bool {
         match pattern.split_first() {
             None => text.is_empty(),
@@ -76,7 +81,7 @@ pub fn matches(globs: &str, id: &str) -> bool {
 }
 
 /// Draws an order from a seed.
-pub fn shuffle<T>(all: &mut [T], seed: u64) {
+pub(crate) fn shuffle<T>(all: &mut [T], seed: u64) {
     let mut rng = Rng::of(seed);
     for n in (1..all.len()).rev() {
         all.swap(n, rng.index(n + 1));

@@ -54,19 +54,19 @@ const RESPONSE: u8 = 2;
 
 /// A request of the runtime.
 #[derive(Debug)]
-pub struct Call {
+pub(crate) struct Call {
     pub method: String,
     stream: u32,
 }
 
 /// A connection without any rules.
-pub struct Raw {
+pub(crate) struct Raw {
     stream: UnixStream,
     next: u32,
 }
 
 impl Raw {
-    pub async fn connect(socket: &Path) -> Checked<Self> {
+    pub(crate) async fn connect(socket: &Path) -> Checked<Self> {
         let connected = UnixStream::connect(socket).await;
         let stream = done("the NRI socket takes connections", connected)?;
         Ok(Self { stream, next: 1 })
@@ -85,7 +85,7 @@ impl Raw {
     }
 
     /// Asks to be registered; the answer is one of [`Raw::next`].
-    pub async fn register(&mut self, index: &str, name: &str) {
+    pub(crate) async fn register(&mut self, index: &str, name: &str) {
         let payload = RegisterPluginRequest {
             plugin_name: name.into(),
             plugin_idx: index.into(),
@@ -103,7 +103,7 @@ impl Raw {
     }
 
     /// Answers a request with these bytes.
-    pub async fn answer(&mut self, call: &Call, payload: Vec<u8>) {
+    pub(crate) async fn answer(&mut self, call: &Call, payload: Vec<u8>) {
         let response = Response {
             status: None,
             payload,
@@ -142,7 +142,7 @@ impl Raw {
 
     /// Registers and waits for a request of this method; answers what comes before it: Configure with these events,
     /// Synchronize with nothing.
-    pub async fn until(&mut self, method: &str, events: i32) -> Checked<Call> {
+    pub(crate) async fn until(&mut self, method: &str, events: i32) -> Checked<Call> {
         let wait = async {
             loop {
                 match self.next().await {
@@ -173,7 +173,7 @@ impl Raw {
     }
 
     /// Whether the runtime refuses or ends it within this time; whatever it asks stays without an answer.
-    pub async fn is_turned_away(&mut self, within: Duration) -> bool {
+    pub(crate) async fn is_turned_away(&mut self, within: Duration) -> bool {
         let wait = async { while !matches!(self.next().await, None | Some(Err(Err(_)))) {} };
         tokio::time::timeout(within, wait).await.is_ok()
     }

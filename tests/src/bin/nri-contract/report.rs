@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What the results are of.
-pub struct Subject {
+pub(crate) struct Subject {
     pub runtime: String,
     pub version: String,
     pub nri_version: String,
@@ -19,7 +19,7 @@ pub struct Subject {
 
 /// How many rows have each verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     pub passed: usize,
     pub failed: usize,
     pub known: usize,
@@ -28,7 +28,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn of(rows: &[Row]) -> Self {
+    pub(crate) fn of(rows: &[Row]) -> Self {
         let mut counts = Self::default();
         for row in rows {
             *match row.verdict {
@@ -42,11 +42,11 @@ impl Counts {
         counts
     }
     /// Whether all is as it is expected to be.
-    pub fn held(self) -> bool {
+    pub(crate) fn held(self) -> bool {
         self.failed == 0 && self.unexpected == 0
     }
     /// "162 points: 160 passed, …".
-    pub fn line(self) -> String {
+    pub(crate) fn line(self) -> String {
         let all = self.passed + self.failed + self.known + self.unexpected + self.skipped;
         let mut line = format!(
             "{all} points: {} passed, {} failed",
@@ -66,7 +66,7 @@ impl Counts {
 }
 
 /// A line for each point, failures with what was expected and seen; `all`: passes as well.
-pub fn table(rows: &[Row], all: bool, colour: bool) -> String {
+pub(crate) fn table(rows: &[Row], all: bool, colour: bool) -> String {
     let paint = |code: &str, text: &str| match colour {
         true => format!("\x1b[{code}m{text}\x1b[0m"),
         false => text.to_owned(),
@@ -125,7 +125,7 @@ pub fn table(rows: &[Row], all: bool, colour: bool) -> String {
 }
 
 /// Guarantees by their numbers, not by their letters: C-01.2 before C-01.10.
-pub fn order(id: &str) -> (String, Vec<u32>, String) {
+pub(crate) fn order(id: &str) -> (String, Vec<u32>, String) {
     let (guarantee, point) = id.split_once('/').unwrap_or((id, ""));
     let (kind, numbers) = guarantee.split_once('-').unwrap_or((guarantee, ""));
     let numbers = numbers.split('.').filter_map(|n| n.parse().ok()).collect();
@@ -133,7 +133,7 @@ pub fn order(id: &str) -> (String, Vec<u32>, String) {
 }
 
 /// All of it as one object.
-pub fn json(subject: &Subject, rows: &[Row], took: Duration) -> Value {
+pub(crate) fn json(subject: &Subject, rows: &[Row], took: Duration) -> Value {
     let counts = Counts::of(rows);
     let points: Vec<Value> = rows.iter().map(row_json).collect();
     json!({
@@ -186,7 +186,7 @@ fn seconds(took: Duration) -> f64 {
 }
 
 /// One suite, a case per point.
-pub fn junit(subject: &Subject, rows: &[Row], took: Duration) -> String {
+pub(crate) fn junit(subject: &Subject, rows: &[Row], took: Duration) -> String {
     let counts = Counts::of(rows);
     let mut xml = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"nri-contract {}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{}\">\n",

@@ -12,7 +12,7 @@ const CANNOT: i32 = 77;
 /// What the runtime is started with, for one point, beside what it always has: variables of the command's environment,
 /// empty where nothing is asked for.
 #[derive(Clone, Debug, Default)]
-pub struct With {
+pub(crate) struct With {
     /// `REQUIRED`: the plugin without which no pod and no container is made.
     pub required: String,
     /// `TOLERATE`: pods with this annotation set to true are let through without it.
@@ -39,7 +39,7 @@ impl With {
 
 /// How the runtime is killed and started again.
 #[derive(Clone, Debug)]
-pub struct Restart {
+pub(crate) struct Restart {
     /// Run by `sh -c`. It returns when the runtime was started; whether it answers is asked here.
     pub command: String,
     pub endpoint: String,
@@ -53,7 +53,7 @@ impl Restart {
     ///
     /// # Errors
     /// One line: the command failed, or the runtime does not answer.
-    pub async fn again(&self, with: &With) -> Result<Option<Client>, String> {
+    pub(crate) async fn again(&self, with: &With) -> Result<Option<Client>, String> {
         let mut shell = tokio::process::Command::new("sh");
         shell.args(["-c", &self.command]).stdin(Stdio::null());
         let asked = with.variables();

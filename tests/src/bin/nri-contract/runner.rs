@@ -22,7 +22,7 @@ const ATTEMPTS: u32 = 4;
 
 /// What came of a point.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Pass,
     Fail {
         expected: String,
@@ -43,14 +43,14 @@ pub enum Verdict {
 
 /// A row of the report.
 #[derive(Clone)]
-pub struct Row {
+pub(crate) struct Row {
     pub point: Point,
     pub verdict: Verdict,
     pub took: Duration,
 }
 
 /// Everything the runner knows.
-pub struct Runner {
+pub(crate) struct Runner {
     pub run: Arc<Run>,
     pub deviations: Deviations,
     pub repeat: u32,
@@ -60,7 +60,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    pub fn new(run: Arc<Run>, deviations: Deviations, repeat: u32) -> Self {
+    pub(crate) fn new(run: Arc<Run>, deviations: Deviations, repeat: u32) -> Self {
         Self {
             run,
             deviations,
@@ -71,7 +71,7 @@ impl Runner {
     }
 
     /// All points; the rows so far are in `rows` also when this future is dropped.
-    pub async fn all(&mut self, points: &[Point], rows: &mut Vec<Row>) {
+    pub(crate) async fn all(&mut self, points: &[Point], rows: &mut Vec<Row>) {
         let progress = std::io::stderr().is_terminal();
         let mut failed = 0;
         for (done, point) in points.iter().enumerate() {

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// What all points of a run share.
-pub struct Run {
+pub(crate) struct Run {
     /// Names of pods and plugins begin with it, labels carry it.
     pub id: String,
     pub client: Mutex<Client>,
@@ -47,7 +47,7 @@ pub struct Run {
 
 impl Run {
     /// The client side, for one point, or for the whole run.
-    pub fn cri(&self, point: &str) -> Cri {
+    pub(crate) fn cri(&self, point: &str) -> Cri {
         Cri {
             client: self.client.lock().clone(),
             common: self.common.clone(),
@@ -56,13 +56,13 @@ impl Run {
         }
     }
     /// After a restart of the runtime.
-    pub fn connected(&self, client: Client) {
+    pub(crate) fn connected(&self, client: Client) {
         *self.client.lock() = client;
     }
 }
 
 /// One attempt at one point.
-pub struct Stage {
+pub(crate) struct Stage {
     pub run: Arc<Run>,
     pub journal: Arc<Journal>,
     number: String,
@@ -73,7 +73,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub fn new(run: &Arc<Run>, number: String) -> Arc<Self> {
+    pub(crate) fn new(run: &Arc<Run>, number: String) -> Arc<Self> {
         let prefix = format!("{}-{number}-", run.id);
         Arc::new(Self {
             run: run.clone(),
@@ -84,19 +84,19 @@ impl Stage {
         })
     }
 
-    pub fn cri(&self) -> Cri {
+    pub(crate) fn cri(&self) -> Cri {
         self.run.cri(&self.number)
     }
     /// Whether a look took longer than the hook could be held.
-    pub fn was_hurried(&self) -> bool {
+    pub(crate) fn was_hurried(&self) -> bool {
         *self.hurried.lock()
     }
     /// What should have come in time did not: on a busy host that says nothing at the first attempt.
-    pub fn hurry(&self) {
+    pub(crate) fn hurry(&self) {
         *self.hurried.lock() = true;
     }
     /// A directory of the point's own on the host.
-    pub fn directory(&self) -> Checked<PathBuf> {
+    pub(crate) fn directory(&self) -> Checked<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         let dir = self.run.scratch.join(&self.number);
         let made = std::fs::create_dir_all(&dir)
@@ -105,16 +105,16 @@ impl Stage {
     }
 
     /// A plugin that is to be connected, subscribed to everything but the validation.
-    pub fn wanted(&self, index: &str, name: &str) -> Wanted {
+    pub(crate) fn wanted(&self, index: &str, name: &str) -> Wanted {
         let name = format!("{}-{name}", self.run.id);
         Wanted::new(&self.run.nri, index, &name, self.journal.clone())
     }
     /// A connected plugin.
-    pub async fn plugin(&self, index: &str, name: &str) -> Checked<Plugin> {
+    pub(crate) async fn plugin(&self, index: &str, name: &str) -> Checked<Plugin> {
         self.wanted(index, name).join().await
     }
     /// A connected plugin that says how its failures are to be taken.
-    pub async fn plugin_with(
+    pub(crate) async fn plugin_with(
         &self,
         index: &str,
         name: &str,
@@ -130,26 +130,26 @@ impl Stage {
     }
 
     /// The full name of a pod of the point.
-    pub fn name(&self, name: &str) -> String {
+    pub(crate) fn name(&self, name: &str) -> String {
         format!("{}{name}", self.journal.prefix)
     }
-    pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
+    pub(crate) fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
         self.cri().pod_config(&self.name(name))
     }
     /// A pod that must run.
-    pub async fn pod(&self, name: &str) -> Checked<Pod> {
+    pub(crate) async fn pod(&self, name: &str) -> Checked<Pod> {
         let ran = self.cri().run(self.pod_config(name)).await;
         ran.succeeds("RunPodSandbox")
     }
     /// A pod with one container `c` that runs until it is stopped.
-    pub async fn sleeper(&self, name: &str) -> Checked<(Pod, Container)> {
+    pub(crate) async fn sleeper(&self, name: &str) -> Checked<(Pod, Container)> {
         let pod = self.pod(name).await?;
         let container = pod.start("c", &SLEEPER).await;
         Ok((pod, container.succeeds("CreateContainer, StartContainer")?))
     }
 
     /// Starts a call that the stage waits for at its end.
-    pub fn call<T: Send + 'static>(
+    pub(crate) fn call<T: Send + 'static>(
         &self,
         call: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
@@ -167,14 +167,14 @@ impl Stage {
         })
     }
     /// Waits until every call has returned.
-    pub async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         let mut calls = self.calls.subscribe();
         let wait = calls.wait_for(|n| *n == 0);
         let _ = tokio::time::timeout(PATIENCE, wait).await;
     }
 
     /// Makes a call whose hook for `of` blocks in a plugin until [`Hook::returns`].
-    pub async fn hold<T: Send + 'static>(
+    pub(crate) async fn hold<T: Send + 'static>(
         &self,
         plugin: &Plugin,
         event: Event,
@@ -209,7 +209,7 @@ impl Stage {
     }
 
     /// Runs a pod, held in C-01 by a plugin.
-    pub async fn hold_run(
+    pub(crate) async fn hold_run(
         &self,
         plugin: &Plugin,
         config: cri::PodSandboxConfig,
@@ -249,7 +249,7 @@ impl Drop for Gate {
 }
 
 /// A hook that blocks; it goes on when this is dropped.
-pub struct Hook<T> {
+pub(crate) struct Hook<T> {
     /// What the plugin that blocks was told.
     pub seen: Seen,
     gate: Gate,
@@ -258,7 +258,7 @@ pub struct Hook<T> {
 
 impl<T> Hook<T> {
     /// Lets the hook return; answers what came of the call.
-    pub async fn returns(self) -> Checked<Result<T, Status>> {
+    pub(crate) async fn returns(self) -> Checked<Result<T, Status>> {
         let over = self.call.is_finished();
         let Self { gate, call, seen } = self;
         let event = seen.event;
@@ -279,13 +279,13 @@ impl<T> Hook<T> {
         }
     }
     /// Lets the hook return; the call must succeed.
-    pub async fn passes(self, call: &str) -> Checked<T> {
+    pub(crate) async fn passes(self, call: &str) -> Checked<T> {
         self.returns().await?.succeeds(call)
     }
 }
 
 /// Waits until a condition holds; `None` keeps waiting.
-pub async fn eventually<T, F, Fut>(what: &str, mut asked: F) -> Checked<T>
+pub(crate) async fn eventually<T, F, Fut>(what: &str, mut asked: F) -> Checked<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, String>>,
@@ -303,7 +303,7 @@ where
 }
 
 /// An error text must be one line that has all these words.
-pub fn one_line_with(status: &Status, words: &[&str]) -> Checked {
+pub(crate) fn one_line_with(status: &Status, words: &[&str]) -> Checked {
     let text = status.message();
     let lacking: Vec<_> = words.iter().filter(|word| !text.contains(**word)).collect();
     if lacking.is_empty() && !text.trim().contains('\n') {

@@ -6,7 +6,7 @@ use tonic::Status;
 
 /// Why a point does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Miss {
+pub(crate) enum Miss {
     Fail {
         expected: String,
         seen: String,
@@ -16,10 +16,10 @@ pub enum Miss {
 }
 
 /// What the steps of a point answer.
-pub type Checked<T = ()> = Result<T, Miss>;
+pub(crate) type Checked<T = ()> = Result<T, Miss>;
 
 /// A miss.
-pub fn miss<T>(expected: impl Into<String>, seen: impl Display) -> Checked<T> {
+pub(crate) fn miss<T>(expected: impl Into<String>, seen: impl Display) -> Checked<T> {
     Err(Miss::Fail {
         expected: expected.into(),
         seen: seen.to_string(),
@@ -27,17 +27,17 @@ pub fn miss<T>(expected: impl Into<String>, seen: impl Display) -> Checked<T> {
 }
 
 /// The point cannot be asked here.
-pub fn skip<T>(missing: impl Into<String>) -> Checked<T> {
+pub(crate) fn skip<T>(missing: impl Into<String>) -> Checked<T> {
     Err(Miss::Skip(missing.into()))
 }
 
 /// A condition.
-pub fn that(holds: bool, expected: impl Into<String>, seen: impl Display) -> Checked {
+pub(crate) fn that(holds: bool, expected: impl Into<String>, seen: impl Display) -> Checked {
     if holds { Ok(()) } else { miss(expected, seen) }
 }
 
 /// A value that must be the expected one.
-pub fn same<A, B>(what: &str, expected: A, seen: B) -> Checked
+pub(crate) fn same<A, B>(what: &str, expected: A, seen: B) -> Checked
 where
     A: PartialEq<B> + Debug,
     B: Debug,
@@ -51,7 +51,7 @@ where
 }
 
 /// What a call answered, as a step of a point.
-pub trait Answer<T> {
+pub(crate) trait Answer<T> {
     /// It must succeed.
     fn succeeds(self, call: &str) -> Checked<T>;
     /// It must fail; answers the error.
@@ -71,11 +71,11 @@ impl<T> Answer<T> for Result<T, Status> {
 }
 
 /// A gRPC error as a person reads it.
-pub fn told(status: &Status) -> String {
+pub(crate) fn told(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
 /// What the system answered: an error of it is the suite's own trouble, told as such.
-pub fn done<T>(what: &str, result: std::io::Result<T>) -> Checked<T> {
+pub(crate) fn done<T>(what: &str, result: std::io::Result<T>) -> Checked<T> {
     result.or_else(|error| miss(what, error))
 }

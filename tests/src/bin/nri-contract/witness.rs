@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// With the path of the notes, makes this program the plugin.
-pub const FLAG: &str = "--launched";
+pub(crate) const FLAG: &str = "--launched";
 /// The last of all.
 const INDEX: &str = "99";
 
 /// The plugin's own side: serves until the runtime ends it.
-pub async fn serve(notes: PathBuf) -> ExitCode {
+pub(crate) async fn serve(notes: PathBuf) -> ExitCode {
     let note = move |line: &str| {
         let opened = OpenOptions::new().append(true).create(true).open(&notes);
         // One write: whoever reads sees whole lines.
@@ -82,7 +82,7 @@ fn handlers(note: Arc<dyn Fn(&str) + Send + Sync>) -> Handlers {
 }
 
 /// The suite's side.
-pub struct Witness {
+pub(crate) struct Witness {
     id: String,
     notes: PathBuf,
     prefix: String,
@@ -90,7 +90,7 @@ pub struct Witness {
 
 /// What it was told in one life: from a start of the runtime to its end.
 #[derive(Debug, Default)]
-pub struct Life {
+pub(crate) struct Life {
     pub pid: u32,
     /// Pods and containers of its Synchronize, `p` or `p/c`.
     pub listed: Vec<String>,
@@ -104,7 +104,7 @@ fn script(run: &Run) -> Option<PathBuf> {
 }
 
 /// The script goes with the run.
-pub fn leave(run: &Run) {
+pub(crate) fn leave(run: &Run) {
     if let Some(script) = script(run) {
         let _ = fs::remove_file(script);
     }
@@ -112,7 +112,7 @@ pub fn leave(run: &Run) {
 
 impl Witness {
     /// It is launched: at its first use the runtime is started again, and it stays until the run's end.
-    pub async fn of(s: &Stage) -> Checked<Self> {
+    pub(crate) async fn of(s: &Stage) -> Checked<Self> {
         let Some(script) = script(&s.run) else {
             return skip("the directory of plugins that the runtime launches (--plugin-dir)");
         };
@@ -136,12 +136,12 @@ impl Witness {
     }
 
     /// Index and name, as the runtime knows it.
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
     /// Kills it, as a crash of its own would.
-    pub fn kill(&self, life: &Life) -> Checked {
+    pub(crate) fn kill(&self, life: &Life) -> Checked {
         // Whatever the notes say: no process is killed that is not this plugin.
         let line = fs::read(format!("/proc/{}/cmdline", life.pid)).unwrap_or_default();
         let own = String::from_utf8_lossy(&line).contains(FLAG);
@@ -154,7 +154,7 @@ impl Witness {
     }
 
     /// All its lives, of the point's own pods.
-    pub fn lives(&self) -> Vec<Life> {
+    pub(crate) fn lives(&self) -> Vec<Life> {
         let mut lives: Vec<Life> = Vec::new();
         for line in fs::read_to_string(&self.notes).unwrap_or_default().lines() {
             match (line.split_once(' '), lives.last_mut()) {
@@ -178,12 +178,12 @@ impl Witness {
         lives
     }
 
-    pub fn last_life(&self) -> Life {
+    pub(crate) fn last_life(&self) -> Life {
         self.lives().pop().unwrap_or_default()
     }
 
     /// Waits until its last life is as wanted.
-    pub async fn life_that(&self, what: &str, is: impl Fn(&Life) -> bool) -> Checked<Life> {
+    pub(crate) async fn life_that(&self, what: &str, is: impl Fn(&Life) -> bool) -> Checked<Life> {
         eventually(what, || async {
             let life = self.last_life();
             match is(&life) {

@@ -93,7 +93,7 @@ const CONFLICTS: [(&str, &str, Change); 18] = [
     }),
 ];
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     let conflicts = CONFLICTS.iter().map(|(name, word, change)| {
         let id = format!("C-04.3/{name}");
         let title = format!(

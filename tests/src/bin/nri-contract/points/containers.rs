@@ -20,7 +20,7 @@ use crate::{
     verdict::{Answer, Checked, done, same, that},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-06.1/process-is-made" "in StartContainer, pid is a process in the pod's network namespace" process_is_made;
         Fast "C-06.1/program-has-not-run" "in StartContainer, the program has not run" program_has_not_run;

@@ -18,7 +18,7 @@ use crate::{
     verdict::{Answer, Checked, same, that, told},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-04.1/not-listed" "in CreateContainer, the container is not listed" not_listed;
         Fast "C-04.1/status-not-found" "in CreateContainer, its status is not found" status_not_found;
@@ -147,22 +147,22 @@ fn answers_new(plugin: &Plugin, answer: CreateContainerResponse) {
 }
 
 /// A memory limit that only the suite's updates set.
-pub const LIMIT: i64 = 48 << 20;
+pub(super) const LIMIT: i64 = 48 << 20;
 
 /// An update of a container's memory limit to [`LIMIT`].
-pub fn limit(container: &str) -> nri::proto::ContainerUpdate {
+pub(super) fn limit(container: &str) -> nri::proto::ContainerUpdate {
     let mut update = nri::adjust::update(container, false);
     update.memory_limit(LIMIT);
     update
 }
 
 /// The memory limit in the cgroup of a process.
-pub fn memory_of(pid: u32) -> Option<String> {
+pub(super) fn memory_of(pid: u32) -> Option<String> {
     look::of_cgroup(pid, "memory", "memory.limit_in_bytes", "memory.max")
 }
 
 /// The pid of a started container, as plugins were told it.
-pub async fn pid_of(plugin: &Plugin, of: &str) -> Checked<u32> {
+pub(super) async fn pid_of(plugin: &Plugin, of: &str) -> Checked<u32> {
     let seen = plugin.sees(Event::StartContainer, of).await?;
     let pid = seen.container.map_or(0, |container| container.pid);
     that(pid > 0, "StartContainer tells the pid", "pid is 0")?;
@@ -170,7 +170,7 @@ pub async fn pid_of(plugin: &Plugin, of: &str) -> Checked<u32> {
 }
 
 /// The limit is in the cgroup.
-pub async fn is_limited(plugin: &Plugin, of: &str) -> Checked {
+pub(super) async fn is_limited(plugin: &Plugin, of: &str) -> Checked {
     let pid = pid_of(plugin, of).await?;
     eventually(
         &format!("the cgroup of {of} has the memory limit {LIMIT}"),

@@ -25,7 +25,7 @@ use crate::{
 
 /// What an event is for a plugin that fails at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub(super) enum Class {
     /// A failure may stop the call.
     Setup,
     /// All is torn down, everyone is told.
@@ -35,7 +35,7 @@ pub enum Class {
 }
 
 /// Every event, its class, and the guarantee on a plugin's error at it.
-pub const EVENTS: [(Event, Class, &str); 13] = [
+pub(super) const EVENTS: [(Event, Class, &str); 13] = [
     (Event::RunPodSandbox, Class::Setup, "C-01.9"),
     (Event::StopPodSandbox, Class::Teardown, "C-02.8"),
     (Event::RemovePodSandbox, Class::Teardown, "C-03.5"),
@@ -52,13 +52,13 @@ pub const EVENTS: [(Event, Class, &str); 13] = [
 ];
 
 /// The ways to fail without an answer.
-pub const SILENT: [(&str, Deed); 3] = [
+pub(super) const SILENT: [(&str, Deed); 3] = [
     ("timeout", Deed::Hang),
     ("death", Deed::Die),
     ("garbage", Deed::Garbage),
 ];
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     let mut points = points! {
         Fast "G-11/undecodable-answer" "an answer that is no message fails nothing, and the next pod runs" undecodable;
         Slow "G-07/one-timeout-for-each-plugin" "two plugins that hang delay a call by two request timeouts" one_timeout_each;
@@ -106,13 +106,13 @@ pub fn points() -> Vec<Point> {
 }
 
 /// A pod's life up to an event.
-pub struct Stand {
+pub(super) struct Stand {
     pub pod: Option<Pod>,
     pub container: Option<Container>,
 }
 
 /// All that comes before the call of an event.
-pub async fn before(s: &Stage, event: Event) -> Checked<Stand> {
+pub(super) async fn before(s: &Stage, event: Event) -> Checked<Stand> {
     let (mut pod, mut container) = (None, None);
     match event {
         Event::RunPodSandbox => {}
@@ -145,7 +145,7 @@ pub async fn before(s: &Stage, event: Event) -> Checked<Stand> {
 
 impl Stand {
     /// The call of an event.
-    pub async fn call(&self, s: &Stage, event: Event) -> Checked<Result<(), Status>> {
+    pub(super) async fn call(&self, s: &Stage, event: Event) -> Checked<Result<(), Status>> {
         let answer = match (event, &self.pod, &self.container) {
             (Event::RunPodSandbox, ..) => s.cri().run(s.pod_config("p")).await.map(drop),
             (Event::StopPodSandbox, Some(pod), _) => pod.stop().await,
@@ -178,7 +178,7 @@ impl Stand {
 }
 
 /// "p" or "p/c".
-pub fn of(event: Event) -> &'static str {
+pub(super) fn of(event: Event) -> &'static str {
     match event {
         Event::RunPodSandbox
         | Event::StopPodSandbox
@@ -190,7 +190,7 @@ pub fn of(event: Event) -> &'static str {
 }
 
 /// The hostile plugin is asked first, the good one is behind it.
-pub async fn pair(s: &Stage, policy: Option<FailurePolicy>) -> Checked<(Plugin, Plugin)> {
+pub(super) async fn pair(s: &Stage, policy: Option<FailurePolicy>) -> Checked<(Plugin, Plugin)> {
     let hostile = s.plugin_with("10", "hostile", policy).await?;
     Ok((hostile, s.plugin("20", "good").await?))
 }

@@ -17,7 +17,7 @@ use crate::{
     verdict::{Answer, Checked, done, miss, same, skip, that},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-04.6/env" "variables are added, replaced and removed" env;
         Fast "C-04.6/args" "the command line is replaced" args;

@@ -18,7 +18,7 @@ use crate::{
     verdict::{Answer, Checked, miss, same, that},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "G-22/lists-what-is-there" "a plugin that connects late is told of the pods and containers that are there" lists_what_is_there;
         Slow "G-22/none-twice-none-missed" "under load, each container is in the list of a joining plugin or comes as an event: none twice, none missed" none_twice;

@@ -56,7 +56,7 @@ const TABLE: [Row; 8] = [
     ("G-21", Event::UpdateContainer, &["p", "p/c"], &[]),
 ];
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     let mut points = points! {
         Restart "G-18/an-exit-meanwhile" "a container that ended while the runtime was down is listed as it was, and told once" exit_meanwhile;
         Restart "G-37/started-again" "a launched plugin that ended is started again, and told what there is" started_again;

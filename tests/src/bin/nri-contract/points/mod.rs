@@ -12,7 +12,7 @@ mod pods;
 mod policy;
 mod registration;
 mod resources;
-pub mod restarts;
+pub(crate) mod restarts;
 mod run;
 mod settings;
 mod stop;
@@ -23,7 +23,7 @@ mod validators;
 use crate::point::Point;
 
 /// Every point there is.
-pub fn all() -> Vec<Point> {
+pub(crate) fn all() -> Vec<Point> {
     [
         run::points(),
         stop::points(),

@@ -12,7 +12,7 @@ use crate::{
     verdict::{Answer, Checked, miss, same},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "G-01/by-index" "plugins are called by index, whoever joined first" by_index;
         Fast "G-01/equal-index" "of plugins with one index, the one that joined first is called first" equal_index;

@@ -15,7 +15,7 @@ use crate::{
     verdict::{Answer, Checked, same, skip, that},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-12.1/says-what-is-asked" "UpdatePodSandbox has the resources asked for" says_what_is_asked;
         Fast "C-12.1/before-anything-has-changed" "in UpdatePodSandbox, the pod has its old resources" before_anything;
@@ -27,7 +27,7 @@ pub fn points() -> Vec<Point> {
 }
 
 /// UpdatePodSandboxResources, where the runtime has it.
-pub async fn update(pod: &Pod, shares: i64) -> Checked<Result<(), tonic::Status>> {
+pub(super) async fn update(pod: &Pod, shares: i64) -> Checked<Result<(), tonic::Status>> {
     match pod.update(shares).await {
         Err(status) if status.code() == Code::Unimplemented => {
             skip("the CRI call UpdatePodSandboxResources")

@@ -11,7 +11,7 @@ use crate::{
     verdict::{Answer, Checked, same, skip, that},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     let mut points = points! {
         Fast "G-32/an-absent-one-fails-nothing" "a plugin with fail_request that has gone fails no request" absent;
         Slow "G-33/kept" "a plugin with keep_connected that is late stays, and gets the next event" kept;

@@ -14,7 +14,7 @@ use crate::{
     verdict::{Answer, Checked, miss, same, skip, that},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "G-10/bad-index" "a plugin whose index is not two digits is turned away" bad_index;
         Fast "G-10/no-name" "a plugin without a name is turned away" no_name;

@@ -15,7 +15,7 @@ use crate::{
     verdict::{Checked, same, skip},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-04.6/memory-limit" "the memory limit is in the cgroup" memory_limit;
         Fast "C-04.6/memory-reservation" "the memory reservation is in the cgroup" memory_reservation;

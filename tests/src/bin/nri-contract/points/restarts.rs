@@ -17,7 +17,7 @@ use crate::{
     verdict::{Answer, Checked, miss, same, skip, that, told},
 };
 
-pub fn points() -> Vec<Point> {
+pub(crate) fn points() -> Vec<Point> {
     let mut points = points! {
         Restart "C-02.6/told-once-over-a-restart" "a pod that was stopped before a restart is not told again" told_once;
         Restart "C-02.7/an-older-pod" "a pod older than the runtime gets StopPodSandbox and RemovePodSandbox" older_pod;
@@ -87,14 +87,14 @@ async fn again(s: &Stage, restart: &Restart, with: &With) -> Checked<bool> {
 }
 
 /// The command of this run.
-pub fn command(s: &Stage) -> Checked<&Restart> {
+pub(crate) fn command(s: &Stage) -> Checked<&Restart> {
     match &s.run.restart {
         Some(restart) => Ok(restart),
         None => skip("a way to restart the runtime (--restart-cmd)"),
     }
 }
 
-pub async fn restart(s: &Stage) -> Checked {
+pub(crate) async fn restart(s: &Stage) -> Checked {
     again(s, command(s)?, &With::default()).await.map(drop)
 }
 
@@ -131,7 +131,7 @@ async fn older_pod(s: &Stage) -> Checked {
 }
 
 /// A container that ends, with code 3, as soon as there is a file `end` in the point's directory.
-pub async fn waiting(s: &Stage) -> Checked<(PathBuf, Pod, Container)> {
+pub(crate) async fn waiting(s: &Stage) -> Checked<(PathBuf, Pod, Container)> {
     let dir = s.directory()?;
     let pod = s.pod("p").await?;
     let script = "while [ ! -e /share/end ]; do sleep 0.02; done; exit 3";
@@ -320,7 +320,7 @@ async fn resumed(plugin: &Plugin, event: Event) -> Checked {
 }
 
 /// The runtime is started with something; then what `check` says, and the runtime as it was before.
-pub async fn started_with<F>(s: &Stage, with: With, missing: &str, check: F) -> Checked
+pub(crate) async fn started_with<F>(s: &Stage, with: With, missing: &str, check: F) -> Checked
 where
     F: Future<Output = Checked>,
 {

@@ -17,7 +17,7 @@ use crate::{
     verdict::{Answer, Checked, done, miss, same, skip, that, told},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-01.1/cgroup-exists" "in RunPodSandbox, the pod's cgroup parent and its own cgroup exist" cgroup_exists;
         Fast "C-01.2/namespaces" "in RunPodSandbox, the namespaces exist and are entered by the paths told" namespaces;
@@ -315,7 +315,7 @@ async fn nothing_is_left(s: &Stage) -> Checked {
 }
 
 /// What of a pod is still there, by what plugins were told of it.
-pub fn leftover(pod: &nri::proto::PodSandbox) -> Option<String> {
+pub(super) fn leftover(pod: &nri::proto::PodSandbox) -> Option<String> {
     let netns = look::namespace(pod, Kind::Network).filter(|path| pinned(path));
     if let Some(path) = netns {
         return Some(format!("the network namespace {}", path.display()));
@@ -393,4 +393,4 @@ async fn extends(s: &Stage) -> Checked {
 }
 
 /// Time in which nothing must come.
-pub const QUIET: Duration = Duration::from_millis(200);
+pub(super) const QUIET: Duration = Duration::from_millis(200);

@@ -24,7 +24,7 @@ use crate::{
     verdict::{Answer, Checked, same, that, told},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Restart "C-01.10/unwritten-record" "when the record cannot be written after RunPodSandbox, all plugins get StopPodSandbox and RemovePodSandbox, and nothing is left" unwritten_record;
         Restart "C-02.10/resumed-without-the-event" "a stop that failed after StopPodSandbox resumes without it" resumed_stop;

@@ -16,7 +16,7 @@ use crate::{
     verdict::{Answer, Checked, miss, same, skip, that},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-02.1/containers-are-stopped" "in StopPodSandbox, every container has exited" containers_are_stopped;
         Fast "C-02.1/containers-were-told" "before StopPodSandbox, StopContainer of every container was answered" containers_were_told;

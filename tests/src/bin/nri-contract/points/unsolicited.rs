@@ -15,7 +15,7 @@ use crate::{
     verdict::{Answer, Checked, miss, same, that, told},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "G-26/applied" "an update that a plugin sends by itself is applied" applied;
         Fast "G-26/failed-is-told" "of two updates, that of an unknown container comes back in failed, the other is applied" failed_is_told;

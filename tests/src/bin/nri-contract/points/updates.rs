@@ -17,7 +17,7 @@ use crate::{
     verdict::{Answer, Checked, same, that},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-08.1/later-sees-earlier" "a later plugin sees the resources as an earlier one changed them" later_sees_earlier;
         Fast "C-08.2/plugins-values-hold" "what a plugin sets is laid over the request" plugins_values_hold;

@@ -14,7 +14,7 @@ use crate::{
     verdict::{Answer, Checked, miss, same, that, told},
 };
 
-pub fn points() -> Vec<Point> {
+pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-04.4/told-the-result-and-its-owners" "a validator is told the merged adjustment and who set what" told_the_result;
         Fast "C-04.4/a-rejection-fails" "a rejection fails the creation, with its reason, and nothing is left" a_rejection_fails;
