@@ -313,3 +313,27 @@ async fn the_network_survives_a_killed_daemon() {
     other.end().await;
     cri.pod_by_id(&pod.id, "survivor").end().await;
 }
+
+#[tokio::test]
+async fn a_cni_file_that_is_skipped_is_told_once_with_its_reason() {
+    let daemon = Daemon::with(Setup::default().cni(CONFLIST)).await;
+    let broken = r#"{"cniVersion":"9.9.9","name":"broken","plugins":[{"type":"bridge"}]}"#;
+    daemon
+        .configure_cni("00-broken", broken)
+        .expect("the file is written");
+    let cri = daemon.cri();
+    for name in ["one", "two"] {
+        cri.pod(name).await.end().await;
+    }
+    let log = daemon.log();
+    let told: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("CNI configuration skipped"))
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let line = told[0];
+    assert!(
+        line.contains("00-broken.conflist") && line.contains("9.9.9"),
+        "{line}"
+    );
+}
