@@ -36,6 +36,7 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
             table: "bench0".into(),
             subnets: vec!["10.99.0.0/16".parse()?],
             masquerade: true,
+            non_masquerade_cidrs: Vec::new(),
             spoof_check: true,
             mtu: None,
         }),

@@ -52,6 +52,8 @@ pub struct BridgeConfig {
     pub subnets: Vec<Cidr>,
     /// Whether pods reach the outside under the node's address.
     pub masquerade: bool,
+    /// Where they keep their own all the same: subnets of pods of other nodes, which have routes to ours.
+    pub non_masquerade_cidrs: Vec<Cidr>,
     /// Whether pods are kept from sending under other addresses than their own, and as routers.
     pub spoof_check: bool,
     /// MTU of the bridge and the pods; the kernel's default (1500) when `None`.

@@ -22,10 +22,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How long a thread for blocking work waits for more.
 const IDLE_THREAD: Duration = Duration::from_secs(2);
+/// The daemon's exit code where every start would fail until the configuration or the host is changed: EX_CONFIG of
+/// sysexits(3). Its unit leaves it at one start then.
+const CHANGE_FIRST: u8 = 78;
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Serve(serve) => report(run_daemon(serve)),
+        Command::Serve(serve) => run_daemon(serve),
         Command::Config(command) => report(run_config(command)),
         Command::Check(arguments) => verdict(run_check(arguments)),
         Command::Image(ImageCommand::Ls(arguments)) => report(client(image::ls(arguments))),
@@ -128,20 +131,33 @@ fn run_check(arguments: Check) -> Result<bool, String> {
     Ok(report.state() != State::Fails)
 }
 
-fn run_daemon(mut serve: Serve) -> Result<(), String> {
+fn run_daemon(mut serve: Serve) -> ExitCode {
     match serve.violate.take().as_deref() {
         None => {}
         #[cfg(feature = "fault")]
         Some("list") => {
             print!("{}", violate::list());
-            return Ok(());
+            return ExitCode::SUCCESS;
         }
-        Some(name) => violate::arm(name)?,
+        Some(name) => {
+            if let Err(error) = violate::arm(name) {
+                return report(Err(error));
+            }
+        }
     }
-    let config = serve
-        .over_file()
-        .and_then(Config::check)
-        .map_err(|error| error.to_string())?;
+    let result = match serve.over_file().and_then(Config::check) {
+        Ok(config) => serve_until_told(config),
+        Err(error) => Err(serve::Error::Unusable(error.to_string())),
+    };
+    let code = match &result {
+        Err(serve::Error::Unusable(_)) => Some(CHANGE_FIRST),
+        _ => None,
+    };
+    let reported = report(result.map_err(|error| error.to_string()));
+    code.map_or(reported, ExitCode::from)
+}
+
+fn serve_until_told(config: Config) -> Result<(), serve::Error> {
     memory::bound_the_allocator();
     start_log(&config);
     inherited::raise_open_files();
@@ -150,19 +166,17 @@ fn run_daemon(mut serve: Serve) -> Result<(), String> {
         // Each keeps a stack, and chunks of the allocator's that pin pages; one is made in 20 us.
         .thread_keep_alive(IDLE_THREAD)
         .build()
-        .map_err(|error| format!("start the async runtime: {error}"))?;
+        .map_err(serve::Error::Threads)?;
     let result = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(|e| e.to_string())?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| e.to_string())?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(serve::Error::Signals)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(serve::Error::Signals)?;
         let shutdown = async move {
             tokio::select! {
                 _ = terminate.recv() => tracing::info!("told to end by SIGTERM"),
                 _ = interrupt.recv() => tracing::info!("told to end by SIGINT"),
             }
         };
-        serve::serve(config, shutdown)
-            .await
-            .map_err(|error| error.to_string())
+        serve::serve(config, shutdown).await
     });
     // Steps under way are abandoned; their records resume at the next start.
     runtime.shutdown_background();

@@ -341,13 +341,13 @@ class Here(Node):
              "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}},
             {"type": "portmap", "capabilities": {"portMappings": True}}]}))
 
-    def take_subnet(self, subnet):
-        """Gives its pods a network of these addresses, under which their packets leave the node."""
+    def take_subnet(self, subnet, pods):
+        """Gives its pods a network of these addresses, under which they are known to all of the cluster's pods."""
         self.subnet = subnet
         if self.runtime.name != "cairn":
             self.set_bridge(subnet, False)
             return
-        self.set_network(f'subnet = "{subnet}"\nmasquerade = false')
+        self.set_network(f'subnet = "{subnet}"\nnon_masquerade_cidrs = ["{pods}"]')
         self.runtime.stop()
         self.serve()
 

@@ -10,7 +10,7 @@ from node import Program, run, until
 ADDRESS, SECURE, OUTSIDER = "192.168.88.1", 6443, "192.168.88.254"
 # Every pod's address is in it; each node has a part of its own.
 PODS = "10.88.0.0/16"
-# What is to leave the cluster does so under the node's address, and nothing else.
+# What is to leave the cluster does so under the node's address, and nothing else: for a runtime whose bridge cannot tell them apart.
 LEAVING = """table ip leaving {{
   chain postrouting {{
     type nat hook postrouting priority srcnat
@@ -91,8 +91,9 @@ class Plane:
         node.configure({"address": "0.0.0.0", "registerNode": True}, "--kubeconfig", self.config[f"system:node:{node.name}"],
                        "--hostname-override", node.name, "--node-ip", address)
         if node.gets_subnet:
-            node.take_subnet(until(120, f"{node.name} has a subnet for its pods", lambda: get("node", node.name)["spec"]["podCIDR"]))
-            node.run("nft", "-f", "-", text=LEAVING.format(subnet=node.subnet, pods=PODS))
+            node.take_subnet(until(120, f"{node.name} has a subnet for its pods", lambda: get("node", node.name)["spec"]["podCIDR"]), PODS)
+            if node.runtime.name != "cairn":
+                node.run("nft", "-f", "-", text=LEAVING.format(subnet=node.subnet, pods=PODS))
         until(120, f"{node.name} is ready", lambda: condition(get("node", node.name), "Ready"))
         for other in NODES:
             if other is not node:

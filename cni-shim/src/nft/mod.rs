@@ -9,6 +9,7 @@
 //!   chain output      { nat, dstnat;  to an address of this node: jump hostports }
 //!   chain postrouting { nat, srcnat;  from 127/8 out by the bridge: masquerade
 //!                                     pod to pod after a dnat: masquerade
+//!                                     pod to subnets of non_masquerade_cidrs: accept
 //!                                     pod to elsewhere: masquerade }
 //!   chain guard       { filter, raw;  in by the bridge to 127/8: drop }
 //! }

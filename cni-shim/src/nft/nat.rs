@@ -88,6 +88,13 @@ pub(crate) fn steps(
     let among_pods = of_pods(from_pods(), Field::Destination(ip), true);
     steps.push(rule("postrouting", among_pods.was_dnated().masquerade()));
     if config.masquerade {
+        // Chains of others still see them: accepting ends this one only.
+        let not_hidden = config.non_masquerade_cidrs.iter();
+        for cidr in not_hidden.filter(|cidr| cidr.ip.is_ipv4() == subnet.ip.is_ipv4()) {
+            let network = ip_bytes(cidr.network());
+            let known = from_pods().address(Field::Destination(ip), true, &network, cidr.prefix);
+            steps.push(rule("postrouting", known.accept()));
+        }
         let outwards = of_pods(from_pods(), Field::Destination(ip), false);
         let outwards = outwards.goes_out_by(false, &config.name);
         steps.push(rule("postrouting", outwards.masquerade()));

@@ -29,12 +29,13 @@ const COMMON: [&str; 10] = [
     "dns",
     "disableCheck",
 ];
-const OURS: [&str; 6] = [
+const OURS: [&str; 7] = [
     "bridge",
     "subnets",
     "mtu",
     "spoofCheck",
     "masquerade",
+    "nonMasqueradeCIDRs",
     "dataDir",
 ];
 
@@ -64,6 +65,8 @@ struct Keys {
     mtu: u32,
     spoof_check: bool,
     masquerade: bool,
+    #[serde(rename = "nonMasqueradeCIDRs")]
+    non_masquerade_cidrs: Vec<Cidr>,
     data_dir: PathBuf,
     runtime_config: RuntimeConfig,
 }
@@ -105,6 +108,7 @@ impl Default for Keys {
             mtu: 0,
             spoof_check: true,
             masquerade: true,
+            non_masquerade_cidrs: Vec::new(),
             data_dir: DATA_DIR.into(),
             runtime_config: RuntimeConfig::default(),
         }
@@ -149,6 +153,7 @@ pub(super) fn read(input: &[u8], verb: Verb) -> Result<Config, Fault> {
         name: keys.bridge,
         subnets: keys.subnets,
         masquerade: keys.masquerade,
+        non_masquerade_cidrs: keys.non_masquerade_cidrs,
         spoof_check: keys.spoof_check,
         mtu: (keys.mtu > 0).then_some(keys.mtu),
     };

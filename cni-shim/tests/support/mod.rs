@@ -130,6 +130,7 @@ pub(crate) fn config(dir: &Path, subnets: &[&str]) -> Config {
         table: "cairn0".into(),
         subnets,
         masquerade: true,
+        non_masquerade_cidrs: Vec::new(),
         spoof_check: true,
         mtu: None,
     };
@@ -203,8 +204,12 @@ pub(crate) fn in_pod(pinned: &Pinned, command: &str) -> String {
 
 /// Answers one connection to `port` in a pod: reads until the end, writes back what was read and the peer's address.
 pub(crate) fn echo_in_pod(pinned: &Pinned, address: &str) -> std::thread::JoinHandle<()> {
-    let netns = pinned.net.clone().expect("a network namespace");
-    let listener = in_netns(&netns, || TcpListener::bind(address))
+    echo_in(pinned.net.as_ref().expect("a network namespace"), address)
+}
+
+/// Answers what the first client says, with the client's address.
+pub(crate) fn echo_in(netns: &Path, address: &str) -> std::thread::JoinHandle<()> {
+    let listener = in_netns(netns, || TcpListener::bind(address))
         .expect("enters")
         .expect("listens");
     std::thread::spawn(move || {

@@ -28,7 +28,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the daemon: CRI v1 and NRI on their sockets.
+    /// Run the daemon: CRI v1 and NRI on their sockets. Exit 78 where the configuration or the host must be changed first.
     Serve(Serve),
     /// Print or check a configuration.
     #[command(subcommand)]

@@ -192,6 +192,18 @@ fn check_network(network: &Network) -> Result<(), Error> {
             format!("\"{subnet6}\": must be an IPv6 subnet of /48 to /124"),
         );
     }
+    let is_cidr =
+        |text: &str| is_subnet::<Ipv4Addr>(text, 0..=32) || is_subnet::<Ipv6Addr>(text, 0..=128);
+    if let Some(wrong) = network
+        .non_masquerade_cidrs
+        .iter()
+        .find(|text| !is_cidr(text))
+    {
+        return refuse(
+            "network.non_masquerade_cidrs",
+            format!("\"{wrong}\": must be a subnet, like \"10.88.0.0/16\""),
+        );
+    }
     Ok(())
 }
 

@@ -78,6 +78,10 @@ fn a_bad_value_is_refused_by_key() {
         judge("[network]\nnri = \"add\"\n[nri]\nenable = false"),
         "network.nri: needs nri.enable = true"
     );
+    assert_eq!(
+        judge("[network]\nnon_masquerade_cidrs = [\"fd88::/48\", \"10.88.0.0/33\"]"),
+        "network.non_masquerade_cidrs: \"10.88.0.0/33\": must be a subnet, like \"10.88.0.0/16\""
+    );
     assert!(judge("[network]\nnri = \"all\"").contains("`off`, `add`, `only`"));
     assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("invalid duration"));
     assert!(judge("[nri]\nrecord = \"r.jsonl\"").starts_with("nri.record: r.jsonl is not"));

@@ -88,6 +88,7 @@ pub struct Network {
     /// Empty: no IPv6.
     pub subnet6: String,
     pub masquerade: bool,
+    pub non_masquerade_cidrs: Vec<String>,
     pub spoof_check: bool,
     /// 0: the kernel's default.
     pub mtu: u32,
@@ -174,6 +175,7 @@ impl Default for Network {
             subnet: "10.88.0.0/16".into(),
             subnet6: String::new(),
             masquerade: true,
+            non_masquerade_cidrs: Vec::new(),
             spoof_check: true,
             mtu: 0,
             nri: NriNetwork::Off,

@@ -143,14 +143,17 @@ pub(super) fn image_options(config: &Config, program: &Path) -> Result<image::Op
 
 pub(super) fn network_config(config: &Config) -> Result<cni_shim::Config> {
     let network = &config.network;
+    let parse = |text: &String| {
+        text.parse::<Cidr>()
+            .map_err(|message| Error::invalid(format!("network: {message}")))
+    };
     let subnets = [&network.subnet, &network.subnet6]
         .into_iter()
         .filter(|text| !text.is_empty())
-        .map(|text| {
-            text.parse::<Cidr>()
-                .map_err(|_| Error::invalid(format!("network.subnet {text}: not a subnet")))
-        })
+        .map(parse)
         .collect::<Result<_>>()?;
+    let others = network.non_masquerade_cidrs.iter().map(parse);
+    let non_masquerade_cidrs = others.collect::<Result<_>>()?;
     Ok(cni_shim::Config {
         conf_dir: network.cni_conf_dir.clone(),
         bin_dirs: network.cni_bin_dirs.clone(),
@@ -162,6 +165,7 @@ pub(super) fn network_config(config: &Config) -> Result<cni_shim::Config> {
             table: network.bridge.replace(['-', '.'], "_"),
             subnets,
             masquerade: network.masquerade,
+            non_masquerade_cidrs,
             spoof_check: network.spoof_check,
             mtu: (network.mtu > 0).then_some(network.mtu),
         }),

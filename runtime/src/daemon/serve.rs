@@ -43,8 +43,13 @@ pub enum Error {
     Listen { path: String, cause: io::Error },
     #[error("listen on {path}: another program answers there: end it, or set another `listen`")]
     Taken { path: String },
+    /// Every start would fail so, until the configuration or the host is changed.
     #[error("{0}")]
-    Host(String),
+    Unusable(String),
+    #[error("start the async runtime: {0}")]
+    Threads(io::Error),
+    #[error("wait for signals: {0}")]
+    Signals(io::Error),
     #[error("serve: {0}")]
     Serve(#[from] tonic::transport::Error),
 }
@@ -54,7 +59,7 @@ pub enum Error {
 /// # Errors
 /// One line for a person; nothing is served then.
 pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-    preflight::required().map_err(Error::Host)?;
+    preflight::required().map_err(Error::Unusable)?;
     replace::keep_a_descriptor();
     let _root = Lock::take(&config.root)?;
     let _state = Lock::take(&config.state)?;
@@ -84,7 +89,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         config.tracing.sampling_per_million,
     );
     let tracing = spans::start(collector, sampled)
-        .map_err(|why| Error::Host(format!("tracing.endpoint: {why}")))?;
+        .map_err(|why| Error::Unusable(format!("tracing.endpoint: {why}")))?;
     let (recorder, exporter) = tracing.unzip();
     let socket = config.socket().to_owned();
     let Daemon {

@@ -22,16 +22,21 @@ use crate::config::Config;
 /// Looks at everything. Blocks for some ten milliseconds. `program` is cairn itself; its helpers lie
 /// beside it.
 pub fn inspect(config: &Config, program: &Path) -> Report {
-    let mut findings = vec![kernel::mounts(), kernel::cgroups(), kernel::namespaces()];
+    let mounts = kernel::mounts();
+    // Trials of mounts would fail for the same reason, and blame the file system.
+    let mountable = mounts.state != State::Fails;
+    let mut findings = vec![mounts, kernel::cgroups(), kernel::namespaces()];
     let place = storage::Place::on(&config.root);
     findings.extend([storage::root(&config.root), storage::state(&config.state)]);
-    findings.push(storage::overlay(&place));
-    let trial = storage::user_namespaces(&place, program);
-    findings.push(storage::shown(&trial));
-    let no_user_namespaces = match trial {
-        storage::Trial::Refused(why) => Some(why),
-        storage::Trial::Works | storage::Trial::Untested(_) => None,
-    };
+    let mut no_user_namespaces = None;
+    if mountable {
+        findings.push(storage::overlay(&place));
+        let trial = storage::user_namespaces(&place, program);
+        findings.push(storage::shown(&trial));
+        if let storage::Trial::Refused(why) = trial {
+            no_user_namespaces = Some(why);
+        }
+    }
     findings.extend(kernel::security());
     findings.push(surroundings::helpers(
         program.parent().unwrap_or(Path::new("/")),

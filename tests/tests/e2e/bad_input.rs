@@ -396,7 +396,11 @@ async fn a_bad_configuration_is_one_line_before_anything_is_touched() {
         let pid = daemon.yard.run(&argv, &[], &log).await.expect("it starts");
         let ended = daemon.yard.ended(pid).await;
         let said = fs::read_to_string(&log).expect("its log");
-        assert!(ended.code().is_some_and(|c| c != 0), "{toml:?}: {ended:?}");
+        assert_eq!(
+            ended.code(),
+            Some(78),
+            "{toml:?}: the unit starts it no more"
+        );
         assert_eq!(said.lines().count(), 1, "{toml:?}: {said}");
         assert!(said.contains(word), "{word}: {said}");
         assert!(look::tree(&daemon.path("root")).is_empty() && !daemon.path("state").exists());

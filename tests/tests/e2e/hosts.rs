@@ -196,7 +196,7 @@ async fn a_kernel_that_is_too_old_is_told_at_the_start_in_one_line() {
     let mut daemon = Daemon::new(Setup::default().refused(&["mount_setattr=ENOSYS"])).await;
     daemon.spawn().await;
     let ended = daemon.yard.ended(daemon.pid()).await;
-    assert_eq!(ended.code(), Some(1));
+    assert_eq!(ended.code(), Some(78), "the unit does not start it again");
     let log = daemon.log();
     let lines: Vec<_> = log.lines().collect();
     assert_eq!(lines.len(), 1, "{log}");
