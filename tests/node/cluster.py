@@ -4,7 +4,8 @@
   cluster.py --node [--results DIR] [NAME...]       on a node: cairn.service, a unit for the kubelet, the images' registry
   cluster.py --here [--results DIR] [NAME...]       on this machine, in namespaces of its own: needs CAIRN_BIN_DIR,
                                                     CAIRN_PEERS, and REGISTRY (the data of a registry, hack/node build)
-    --runtime containerd                            there, to compare: the same with containerd
+    --runtime containerd                            to compare: the same with containerd; on a node it is in cairn's place (part rollout)
+    --pods N                                        of the roll-over: 50, and 20 on a node, which is emulated, if it is not said
     --storm MINUTES                                 instead of the tests: cairn, the kubelet and a plugin are killed at
                                                     random; no pod may be restarted that was not killed
     --seed N                                        the storm's
@@ -33,7 +34,7 @@ import time
 import two
 from kubectl import KUBECTL, LIMITED, PLUGIN, applied, asked_for, c, condition, get, is_ready, kubectl, limits, one_of, plugin, pods_of, ready_of
 from kubectl import rolled_out, single, workload
-from node import FOREVER, IMAGE, Failed, Here, Table, expect, http, nothing_is_left, until
+from node import FOREVER, IMAGE, PAUSE, Failed, Here, Table, expect, http, nothing_is_left, until
 from place import Place
 from plane import ADDRESS, NODES, Plane, connect
 
@@ -221,8 +222,7 @@ def balloons_gives_a_container_its_cpu_and_keeps_it_over_its_upgrade():
 
 @test()
 def many_pods_are_rolled_over_and_go():
-    # One that is emulated has half an hour for fifty.
-    many = 20 if NODE.on_node else 50
+    many = MANY or (20 if NODE.on_node else 50)
     began = time.monotonic()
     def passed():
         nonlocal began
@@ -334,7 +334,14 @@ def minutes(text):
     return value
 
 
-NODE = PLANE = PLACE = None
+def how_many(text):
+    value = int(text)
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError("a node has room for 1 to 100")
+    return value
+
+
+NODE = PLANE = PLACE = MANY = None
 
 
 def join_a_second(runtime):
@@ -375,14 +382,16 @@ def all_daemons():
 
 
 def main():
-    global NODE, PLANE, PLACE
+    global NODE, PLANE, PLACE, MANY
     args = TABLE.arguments(__doc__, ("--runtime", {"choices": ["cairn", "containerd"], "default": "cairn"}), ("--shell", {"action": "store_true"}),
+                           ("--pods", {"type": how_many, "metavar": "N"}),
                            ("--nodes", {"type": int, "choices": [1, 2], "default": 1}),
                            ("--storm", {"type": minutes, "metavar": "MINUTES"}), ("--seed", {"type": int, "default": 1}))
-    if args.node and (args.shell or args.runtime != "cairn"):
-        TABLE.refuse("--shell and --runtime are for --here")
+    if args.node and args.shell:
+        TABLE.refuse("--shell is for --here")
     if args.nodes != 1 and not args.shell:
         TABLE.refuse("--nodes is for --shell: tests say themselves how many they need")
+    MANY = args.pods
     NODE = TABLE.node(args, runtime=args.runtime, gets_subnet=True)
     NODES.append(NODE)
     try:
@@ -396,6 +405,8 @@ def main():
                 join_a_second(args.runtime)
             return shell()
         NODE.crictl("pull", IMAGE)
+        if args.runtime == "containerd":
+            NODE.crictl("pull", PAUSE)
         if args.storm:
             TABLE.wanted = [t for t in TABLE.tests if t.marks.get("last")]
             TABLE.one(TABLE.made("pods outlive a storm", lambda: storm(args.storm, args.seed)))

@@ -20,6 +20,8 @@ import urllib.request
 from place import child_of, inside, make_cgroups, outside
 
 IMAGE = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
+# Of a runtime that has a pause process by an image.
+PAUSE = "registry.k8s.io/pause:3.9"
 PORT, READ_ONLY, HEALTH = 10350, 10355, 10348
 # A program that ends when it is told to.
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.2; done"
@@ -137,6 +139,32 @@ class Program:
         return read(pathlib.Path(self.path))
 
 
+CONTAINERD = """version = 3
+root = "{work}/root"
+state = "{work}/state"
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{pause}"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "{certs}"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{peers}"]
+    conf_dir = "{work}/cni"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      SystemdCgroup = {systemd}
+[plugins."io.containerd.nri.v1.nri"]
+  plugin_path = "{work}/plugins"
+  plugin_config_path = "{work}/plugin-conf"
+"""
+
+
 class Node:
     # How many times longer than elsewhere things may take: others work on this machine, and a node is emulated.
     patience = 2
@@ -184,6 +212,19 @@ class Node:
         path.write_text(json.dumps(config, indent=1))
         return path
 
+    def containerd(self, peers, certs, systemd):
+        """Writes a configuration for it, to compare; answers how it is run."""
+        path = self.work / "containerd.toml"
+        path.write_text(CONTAINERD.format(work=self.work, peers=peers, certs=certs, socket=self.socket, pause=PAUSE, systemd=str(systemd).lower()))
+        return [f"{peers}/containerd", "--config", str(path)]
+
+    def set_bridge(self, subnet, masquerade):
+        """What cairn's own bridge does, for a runtime that has none."""
+        (self.work / "cni" / "10-pods.conflist").write_text(json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+            {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": masquerade, "hairpinMode": True,
+             "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+            {"type": "portmap", "capabilities": {"portMappings": True}}]}))
+
     def start(self):
         self.serve()
         # A kubelet ends where nobody listens.
@@ -230,9 +271,11 @@ class Node:
 
 
 class RealNode(Node):
-    def __init__(self, work):
+    """An emulated node. The runtime is cairn by its package's unit, or containerd in its place, to compare it with."""
+
+    def __init__(self, work, runtime="cairn"):
         super().__init__(work, True)
-        self.socket = "/run/cairn/cairn.sock"
+        self.socket = f"/run/{runtime}/{runtime}.sock"
         self.crictl_program = "crictl"
         self.programs = "/opt/node/programs"
         self.root, self.state = "/var/lib/cairn", pathlib.Path("/run/cairn")
@@ -251,36 +294,46 @@ KillMode=process
 [Install]
 WantedBy=multi-user.target
 """)
+        if runtime == "containerd":
+            self.in_the_place_of_cairn()
         run("systemctl", "daemon-reload")
-        self.runtime, self.kubelet = Unit("cairn"), Unit("kubelet")
+        self.runtime, self.kubelet = Unit(runtime), Unit("kubelet")
+
+    def in_the_place_of_cairn(self):
+        """Its shim, runc and the network's programs are beside it."""
+        peers = "/opt/node/containerd"
+        for path in ("plugins", "plugin-conf", "cni"):
+            (self.work / path).mkdir()
+        # Cairn's bridge stays when it ends.
+        self.set_bridge("10.90.0.0/16", True)
+        pathlib.Path("/etc/systemd/system/containerd.service").write_text(f"""[Unit]
+Description=containerd, to compare with
+Conflicts=cairn.service
+After=cairn.service
+[Service]
+Type=notify
+Restart=always
+RestartSec=1
+Environment=PATH={peers}:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStart={' '.join(self.containerd(peers, '/etc/cairn/certs.d', systemd=True))}
+Delegate=yes
+KillMode=process
+LimitNOFILE=infinity
+TasksMax=infinity
+OOMScoreAdjust=-999
+""")
 
     def flags(self, flags):
         (self.work / "flags").write_text(f"FLAGS={' '.join(flags)}\n")
 
     def end(self):
         self.kubelet.stop()
-
-
-CONTAINERD = """version = 3
-root = "{work}/root"
-state = "{work}/state"
-[grpc]
-  address = "{socket}"
-[plugins."io.containerd.cri.v1.images"]
-  snapshotter = "overlayfs"
-  [plugins."io.containerd.cri.v1.images".pinned_images]
-    sandbox = "registry.k8s.io/pause:3.9"
-  [plugins."io.containerd.cri.v1.images".registry]
-    config_path = "{work}/certs"
-[plugins."io.containerd.cri.v1.runtime"]
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["{peers}"]
-    conf_dir = "{work}/cni"
-[plugins."io.containerd.nri.v1.nri"]
-  plugin_path = "{work}/plugins"
-  plugin_config_path = "{work}/plugin-conf"
-"""
+        if self.runtime.name != "cairn":
+            self.runtime.stop()
+            run("ip", "link", "del", "pods0", check=False)
+            os.unlink("/etc/systemd/system/containerd.service")
+            run("systemctl", "daemon-reload")
+            run("systemctl", "start", "cairn")
 
 
 class Here(Node):
@@ -318,10 +371,9 @@ class Here(Node):
         if runtime == "containerd":
             if not gets_subnet:
                 self.set_bridge("10.88.0.0/16", True)
-            (self.work / "containerd.toml").write_text(CONTAINERD.format(work=work, peers=peers, socket=self.socket))
             # Its shim and runc are beside it.
             os.environ["PATH"] = f"{peers}:{os.environ['PATH']}"
-            self.runtime = self.program("containerd", f"{peers}/containerd", "--config", f"{work}/containerd.toml")
+            self.runtime = self.program("containerd", *self.containerd(peers, f"{work}/certs", systemd=False))
         make_cgroups(name)
         self.own = {"failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{name}", "enforceNodeAllocatable": ["none"]}
         config = self.config(self.own)
@@ -333,13 +385,6 @@ class Here(Node):
 
     def set_network(self, lines):
         (self.work / "cairn.toml").write_text(f'version = 1\n[cgroup]\nparent = "/{self.cgroup}"\n[network]\n{lines}\n')
-
-    def set_bridge(self, subnet, masquerade):
-        """What cairn's own bridge does, for a runtime that has none."""
-        (self.work / "cni" / "10-pods.conflist").write_text(json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [
-            {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipMasq": masquerade, "hairpinMode": True,
-             "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-            {"type": "portmap", "capabilities": {"portMappings": True}}]}))
 
     def take_subnet(self, subnet, pods):
         """Gives its pods a network of these addresses, under which they are known to all of the cluster's pods."""
@@ -428,7 +473,7 @@ class Table:
         if args.node:
             work = f"/var/lib/node-{self.name}"
             shutil.rmtree(work, ignore_errors=True)
-            return RealNode(work)
+            return RealNode(work, more.get("runtime", "cairn"))
         if "CAIRN_NODE_INSIDE" not in os.environ:
             outside(self.name)
         inside()

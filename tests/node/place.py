@@ -52,7 +52,7 @@ def outside(name):
             child.kill()
             child.wait()
         cleaner.communicate()
-    sys.exit(code)
+    sys.exit(code or cleaner.returncode)
 
 
 def clean(work):
@@ -70,8 +70,7 @@ def clean(work):
         if not left:
             return
         if time.monotonic() > end:
-            print("node: cannot be removed:", *left, file=sys.stderr)
-            return
+            sys.exit(f"node: cannot be removed: {' '.join(left)}")
         for group in left:
             subprocess.run(["find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"], capture_output=True)
         time.sleep(0.1)

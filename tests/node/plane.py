@@ -32,6 +32,8 @@ class Plane:
         self.node, self.work = node, node.work / "plane"
         self.work.mkdir()
         # What nodes are joined by; it is no node itself, and where all goes that is for none.
+        # Of a plane whose making failed, on the same node.
+        run("ip", "netns", "del", "switch", check=False)
         run("ip", "netns", "add", "switch")
         run("ip", "-n", "switch", "link", "add", "ports", "type", "bridge")
         run("ip", "-n", "switch", "address", "add", f"{OUTSIDER}/24", "dev", "ports")

@@ -122,8 +122,8 @@ def a_drained_one_of_two_nodes_loses_its_pods_to_the_other():
     drained = NODES[1]
     with applied(spread("movers", c(FOREVER), replicas=4)):
         staying, leaving = are_placed("movers", 2, 2)
-        kubectl("drain", drained.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=300s")
         try:
+            kubectl("drain", drained.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=300s")
             now, _ = are_placed("movers", 4, 0)
             expect("the other's own are the same", True, staying < now and now.isdisjoint(leaving))
             nothing_is_left(drained)

@@ -11,7 +11,7 @@ use crate::{
     image,
     monitor::Launcher,
     oci::{CgroupDriver, HostFacts, Policies, Policy, SeccompKind},
-    pod::error::{AtStep as _, Error, Result},
+    pod::error::{AtStep as _, Error, Kind, Result},
     trace::{self, EventLog},
 };
 
@@ -88,7 +88,8 @@ pub(super) async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result
         config::CgroupDriver::Cgroupfs => return Ok(host),
         config::CgroupDriver::Auto if !only_v2 || !host::is_run_by_systemd() => return Ok(host),
         config::CgroupDriver::Systemd if !only_v2 => {
-            return Err(Error::failed(
+            return Err(Error::new(
+                Kind::Unsupported,
                 "cgroup.driver = \"systemd\" needs cgroup v2 alone, and this host has v1 hierarchies: boot it with \
                  systemd.unified_cgroup_hierarchy=1, or set \"cgroupfs\"",
             ));

@@ -23,7 +23,10 @@ use crate::{
     config::Config,
     cri::MAX_MESSAGE,
     memory,
-    pod::{error, events::Events},
+    pod::{
+        error::{self, Kind},
+        events::Events,
+    },
     preflight, replace, spans,
     store::{self, Lock},
     stream,
@@ -100,7 +103,12 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         hooks,
         events,
         sampler,
-    } = open(config, Arc::clone(&streams)).await?;
+    } = open(config, Arc::clone(&streams))
+        .await
+        .map_err(|error| match error.kind {
+            Kind::Invalid | Kind::Unsupported => Error::Unusable(error.text),
+            _ => Error::Open(error),
+        })?;
     let log = cairn.log.clone();
     let version = env!("CARGO_PKG_VERSION").to_owned();
     log.record(Subject::daemon(), Action::DaemonStarted { version });
