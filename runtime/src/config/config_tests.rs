@@ -21,7 +21,7 @@ fn every_key_of_the_default_is_printed() {
     let keys: toml::Table = toml::from_str(DEFAULT_TEXT).expect("parses");
     for (table, expected) in [
         ("container", 9),
-        ("network", 11),
+        ("network", 12),
         ("nri", 18),
         ("image", 11),
         ("trace", 2),
