@@ -145,16 +145,17 @@ fn run_daemon(mut serve: Serve) -> ExitCode {
             }
         }
     }
-    let result = match serve.over_file().and_then(Config::check) {
+    let served = match serve.over_file().and_then(Config::check) {
         Ok(config) => serve_until_told(config),
         Err(error) => Err(serve::Error::Unusable(error.to_string())),
     };
-    let code = match &result {
-        Err(serve::Error::Unusable(_)) => Some(CHANGE_FIRST),
-        _ => None,
-    };
-    let reported = report(result.map_err(|error| error.to_string()));
-    code.map_or(reported, ExitCode::from)
+    match served {
+        Err(error @ serve::Error::Unusable(_)) => {
+            report(Err(error.to_string()));
+            ExitCode::from(CHANGE_FIRST)
+        }
+        served => report(served.map_err(|error| error.to_string())),
+    }
 }
 
 fn serve_until_told(config: Config) -> Result<(), serve::Error> {

@@ -366,9 +366,10 @@ def why_left_out(entry, nodes):
 
 def hold(runtime):
     """The tests that are wanted: those of two nodes after those of one."""
-    nodes = 1
+    nodes, tried = 1, PLACE is None
     for entry in sorted(TABLE.wanted, key=lambda t: (t.marks.get("last", False), t.marks.get("nodes", 1))):
-        if entry.marks.get("nodes") == 2 and PLACE and len(NODES) == 1:
+        if entry.marks.get("nodes") == 2 and not tried:
+            tried = True
             nodes += TABLE.one(TABLE.made("a second node joins", lambda: join_a_second(runtime)))
         why = why_left_out(entry, nodes)
         if why:

@@ -23,6 +23,8 @@ IMAGE = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
 # Of a runtime that has a pause process by an image.
 PAUSE = "registry.k8s.io/pause:3.9"
 PORT, READ_ONLY, HEALTH = 10350, 10355, 10348
+# Seconds that no program of a test takes, be its node as slow as an emulated one.
+LONGEST = 1500
 # A program that ends when it is told to.
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.2; done"
 
@@ -33,7 +35,10 @@ class Failed(Exception):
 
 def run(*argv, check=True, text="", **more):
     """What a program prints, without the space around it. `text` is its standard input."""
-    ran = subprocess.run(argv, capture_output=True, text=True, input=text, **more)
+    try:
+        ran = subprocess.run(argv, capture_output=True, text=True, input=text, timeout=LONGEST, **more)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{' '.join(map(str, argv))}: has not ended after {LONGEST} s") from None
     if check and ran.returncode:
         raise Failed(f"{' '.join(map(str, argv))}: {(ran.stderr or ran.stdout).strip()[-300:]}")
     return ran.stdout.strip()

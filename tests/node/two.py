@@ -99,6 +99,7 @@ def a_service_leads_to_pods_of_two_nodes_from_pods_and_ports_of_both():
                 seen.add(ask())
                 return seen == pods
             until(30, f"{whom} has an answer from each pod", all_seen)
+            expect(f"who answers when {whom} asks ten times more", set(), {ask() for _ in range(10)} - pods)
         for pod in pods:
             both_answer(f"{pod}, by the service,", lambda: answer_to(pod, told["clusterIP"], 80)[0])
             (other,) = pods - {pod}
