@@ -33,7 +33,7 @@ def outside(name):
     for key in TUNED:
         with contextlib.suppress(OSError):
             before[key] = pathlib.Path("/proc/sys", key).read_text()
-    work = tempfile.mkdtemp(prefix=f"cairn-{name}-", dir="/tmp")
+    work = tempfile.mkdtemp(prefix=f"cairn-{name}-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     # It outlives us where we are killed, and is not told when the terminal's other processes are.
     cleaner = subprocess.Popen([sys.executable, __file__, "clean", work], stdin=subprocess.PIPE, start_new_session=True, text=True)
     cleaner.stdin.write(json.dumps(before) + "\n")

@@ -63,7 +63,9 @@ impl Daemon {
     /// # Panics
     /// If the surroundings cannot be made.
     pub async fn new(setup: Setup) -> Self {
-        let base = env::var_os("CAIRN_TEST_TMP").map_or_else(env::temp_dir, PathBuf::from);
+        // Not /tmp: where that is a tmpfs no device can be opened there, and its room is memory.
+        let base = ["CAIRN_TEST_TMP", "TMPDIR"].iter().find_map(env::var_os);
+        let base = base.unwrap_or_else(|| "/var/tmp".into());
         let dir = tempfile::Builder::new()
             .prefix(PREFIX)
             .tempdir_in(base)
