@@ -9,7 +9,9 @@ use std::{
 
 use cairn_tests::{
     Daemon, Setup,
+    container::Container,
     cri::ContainerState,
+    criclog,
     image::{BUSYBOX, Image},
     look,
     output::shown,
@@ -172,6 +174,20 @@ async fn on_a_full_disk_requests_fail_by_name_removals_work_and_everything_heals
     again.end().await;
 }
 
+/// What each line of it ends with.
+const TAIL: &str = "-0123456789012345678901234567890123456789";
+
+/// The lines of a log. Where the disk was full a record is torn anywhere, before its content too: it is a line like others.
+fn lines(container: &Container) -> Vec<String> {
+    let log = fs::read(&container.log).unwrap_or_default();
+    let line = |record: &[u8]| match criclog::parse(record) {
+        Ok(records) => criclog::lines(&records, "stdout").concat(),
+        Err(_) => String::from_utf8_lossy(record).trim_end().to_owned(),
+    };
+    let records = criclog::whole(&log).split_inclusive(|byte| *byte == b'\n');
+    records.map(line).collect()
+}
+
 #[tokio::test]
 async fn lines_that_were_written_before_the_disk_was_full_are_there_and_lines_follow() {
     let mut daemon = on_a_small_disk().await;
@@ -183,37 +199,46 @@ async fn lines_that_were_written_before_the_disk_was_full_are_there_and_lines_fo
     let mut inside = config.clone();
     inside.log_directory = logs.display().to_string();
     let pod = cri.try_pod(inside).await.expect("RunPodSandbox");
-    let script = "i=0; while :; do echo line-$i-0123456789012345678901234567890123456789; i=$((i+1)); sleep 0.002; done";
-    let command = ["sh", "-c", script];
+    let script = format!("i=0; while :; do echo line-$i{TAIL}; i=$((i+1)); sleep 0.002; done");
+    let command = ["sh", "-c", &script];
     let container = pod.try_create(cri.container_config("c", &command)).await;
     let mut container = container.expect("CreateContainer");
     container.log = daemon.yard.inside(&container.log);
     container.start().await.expect("StartContainer");
     cairn_tests::until("it writes", || async {
-        (container.lines().len() > 50).then_some(())
+        (lines(&container).len() > 50).then_some(())
     })
     .await;
     let full = Filler::new(&daemon);
-    let acknowledged = container.lines();
+    let acknowledged = lines(&container);
     daemon.kill_and_restart().await;
     drop(full);
-    let seen = container.lines().len();
+    let seen = lines(&container).len();
     cairn_tests::until("it goes on when there is room", || async {
-        (container.lines().len() > seen + 50).then_some(())
+        (lines(&container).len() > seen + 50).then_some(())
     })
     .await;
-    let lines = container.lines();
+    let lines = lines(&container);
     assert_eq!(
         lines[..acknowledged.len()],
         acknowledged[..],
         "none of them is lost"
     );
-    let whole = |line: &String| {
-        line.starts_with("line-") && line.ends_with("-0123456789012345678901234567890123456789")
+    let number = |line: &String| {
+        let number = line.strip_prefix("line-")?.strip_suffix(TAIL)?;
+        number.parse::<u32>().ok()
     };
+    let torn = lines.iter().filter(|line| number(line).is_none());
+    for line in torn {
+        assert!(
+            !line.ends_with(TAIL),
+            "the next is a line of its own: {line}"
+        );
+    }
+    let numbers = lines.iter().filter_map(number);
     assert!(
-        lines.iter().filter(|line| !whole(line)).count() <= 1,
-        "but where it was torn"
+        numbers.is_sorted_by(|one, next| one < next),
+        "none is told twice"
     );
     daemon.cri().pod_by_id(&pod.id, "lines").end().await;
 }
