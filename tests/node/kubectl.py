@@ -76,14 +76,14 @@ LIMITED = {"ulimits.nri.containerd.io/container.c": "- type: nofile\n  hard: 345
 
 
 @contextlib.contextmanager
-def applied(*things):
+def applied(*things, gone_in=90):
     """These objects, while the block runs; afterwards they are seen to go, with their pods."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)})
 
     def end():
         kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", text=text)
         for name in {t["metadata"]["name"] for t in things}:
-            until(90, f"the pods of {name} are gone", lambda n=name: not pods_of(n))
+            until(gone_in, f"the pods of {name} are gone", lambda n=name: not pods_of(n))
 
     try:
         # The API server judges them; to be asked for its schema first costs one that is emulated more than kubectl waits.
@@ -97,9 +97,9 @@ def applied(*things):
     end()
 
 
-def rolled_out(kind, name, *more):
+def rolled_out(kind, name, *more, seconds=300):
     # An emulated API server may keep a client waiting for longer than it does.
-    until(300, f"{kind}/{name} is rolled out", lambda: kubectl("rollout", "status", f"{kind}/{name}", "--timeout=60s", *more))
+    until(seconds, f"{kind}/{name} is rolled out", lambda: kubectl("rollout", "status", f"{kind}/{name}", "--timeout=60s", *more))
 
 
 def is_ready(name):
