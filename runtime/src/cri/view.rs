@@ -62,7 +62,7 @@ pub fn pod_status(record: &PodRecord) -> cri::PodSandboxStatus {
     }
 }
 
-/// What the lists say too.
+/// What the lists say too. All fields by name: one that is new in CRI is decided here.
 fn as_status(pod: cri::PodSandbox) -> cri::PodSandboxStatus {
     cri::PodSandboxStatus {
         id: pod.id,
@@ -72,7 +72,8 @@ fn as_status(pod: cri::PodSandbox) -> cri::PodSandboxStatus {
         labels: pod.labels,
         annotations: pod.annotations,
         runtime_handler: pod.runtime_handler,
-        ..Default::default()
+        network: None,
+        linux: None,
     }
 }
 
@@ -132,7 +133,7 @@ pub fn container_status(record: &ContainerRecord) -> cri::ContainerStatus {
     }
 }
 
-/// What the lists say too.
+/// What the lists say too, likewise.
 fn as_container_status(container: cri::Container) -> cri::ContainerStatus {
     cri::ContainerStatus {
         id: container.id,
@@ -144,7 +145,16 @@ fn as_container_status(container: cri::Container) -> cri::ContainerStatus {
         image_id: container.image_id,
         labels: container.labels,
         annotations: container.annotations,
-        ..Default::default()
+        started_at: 0,
+        finished_at: 0,
+        exit_code: 0,
+        reason: String::new(),
+        message: String::new(),
+        mounts: Vec::new(),
+        log_path: String::new(),
+        resources: None,
+        user: None,
+        stop_signal: 0,
     }
 }
 

@@ -11,7 +11,7 @@ use tonic::Status;
 
 use super::tell_progress::tell_progress;
 use crate::{
-    image::{Digest, Images, InTheWay, Progress, Verified, Watch},
+    image::{Digest, Images, InTheWay, Progress, SetAside, Verified, Watch},
     pod::{
         error::{Error, Kind, Result},
         registry::Registry,
@@ -105,13 +105,13 @@ fn run(
     for found in damaged {
         let mut image = message(&found);
         match images.set_aside(&found) {
-            Ok(Ok(others)) => {
+            Ok(SetAside::Away(others)) => {
                 tracing::info!(image = %found.id, ?others, "damaged: set aside for the next pull");
                 image.set_aside = true;
                 image.others_set_aside = others;
                 image.others_set_aside.retain(|name| !known.contains(name));
             }
-            Ok(Err((layer, in_the_way))) => {
+            Ok(SetAside::Needed(layer, in_the_way)) => {
                 image.not_set_aside = refusal(registry, &layer, &in_the_way);
             }
             Err(error) => image.not_set_aside = error.to_string(),

@@ -53,7 +53,7 @@ pub use progress::Progress;
 pub use pull_error::PullError;
 pub use reference::{BadReference, Reference};
 pub use registry::auth::Auth;
-pub use store::aside::InTheWay;
+pub use store::aside::{InTheWay, SetAside};
 pub use store::record::{ImageRecord, RunConfig};
 pub use turns::Bounds as TurnBounds;
 pub use unpack::limits::TreeBounds;

@@ -40,7 +40,7 @@ pub(super) const CRI: Asker = Asker {
 
 /// Of an existing container.
 pub(super) const UPDATE: Asker = Asker {
-    parent: "adjust.linux.resources",
+    parent: "update.linux.resources",
     quota: "cpu.quota",
     cpus: "cpu.cpus",
     mems: "cpu.mems",
@@ -51,6 +51,7 @@ pub(super) const UPDATE: Asker = Asker {
 
 /// Of a new container.
 pub(super) const ADJUSTMENT: Asker = Asker {
+    parent: "adjust.linux.resources",
     ends_swap: true,
     ..UPDATE
 };

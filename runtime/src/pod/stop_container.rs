@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     error::{Error, Kind, Result},
     processes::Processes,
+    record::ContainerPhase,
     request::ContainerWork,
     state::{Container, Pod},
 };
@@ -57,7 +58,7 @@ impl StopContainer {
         self.kill(pod, container).await
     }
 
-    /// SIGKILL to everything in the container, and the wait for its end.
+    /// SIGKILL to everything in the container, and the wait for its end, which plugins are told.
     ///
     /// # Errors
     /// TimedOut when the process does not die.
@@ -67,6 +68,11 @@ impl StopContainer {
             .await
             .is_ok()
         {
+            return Ok(());
+        }
+        if has_ended(container) {
+            // It did die: what takes so long is a plugin, or its cgroup.
+            container.wait_exit_told().await;
             return Ok(());
         }
         let (stop, pod, stuck) = (self.clone(), Arc::clone(pod), Arc::clone(container));
@@ -94,7 +100,12 @@ impl StopContainer {
     async fn kill_once(&self, pod: &Arc<Pod>, container: &Container) {
         let launcher = &self.processes.launcher;
         let dir = self.processes.dirs.container(&container.id);
-        if let Some(monitor) = container.monitor() {
+        let monitor = container.monitor();
+        // Its end is on record before its monitor is let go: whoever recorded it gives back what is left.
+        if has_ended(container) {
+            return;
+        }
+        if let Some(monitor) = monitor {
             let asked = tokio::time::timeout(UNANSWERED, monitor.kill(libc::SIGKILL, true)).await;
             match asked {
                 Ok(Ok(())) => {}
@@ -120,4 +131,8 @@ impl StopContainer {
             Err(error) => tracing::warn!(container = %container.id, %error, "could not be killed"),
         }
     }
+}
+
+fn has_ended(container: &Container) -> bool {
+    container.cell.get().phase == ContainerPhase::Exited
 }

@@ -21,8 +21,13 @@ pub enum InTheWay {
     Unknown,
 }
 
-/// What came of setting layers aside: they are away, and these images with them; or nothing, as this layer is needed.
-pub(crate) type SetAside = Result<Vec<Arc<ImageRecord>>, (Digest, InTheWay)>;
+/// What came of setting layers aside.
+pub enum SetAside<T> {
+    /// They are away, and these images with them.
+    Away(Vec<T>),
+    /// Nothing is: this layer is needed.
+    Needed(Digest, InTheWay),
+}
 
 impl Store {
     /// Takes layers away, each as it was found, and forgets the images that have one of them, which it gives: all of it,
@@ -31,13 +36,13 @@ impl Store {
     pub(crate) fn set_aside(
         self: &Arc<Self>,
         found: &BTreeMap<Digest, Option<PathBuf>>,
-    ) -> Result<SetAside, Error> {
+    ) -> Result<SetAside<Arc<ImageRecord>>, Error> {
         let mut taken = Vec::new();
         let images: Vec<_> = {
             let mut inner = self.lock();
             for chain_id in found.keys() {
                 if let Some(in_the_way) = self.in_the_way(&inner, chain_id) {
-                    return Ok(Err((chain_id.clone(), in_the_way)));
+                    return Ok(SetAside::Needed(chain_id.clone(), in_the_way));
                 }
             }
             let mut gone = BTreeSet::new();
@@ -65,7 +70,7 @@ impl Store {
         for (_, layer) in taken {
             self.scratch.discard(&layer.dir);
         }
-        Ok(Ok(images))
+        Ok(SetAside::Away(images))
     }
 
     fn in_the_way(&self, inner: &Inner, chain_id: &Digest) -> Option<InTheWay> {

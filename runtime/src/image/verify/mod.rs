@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 use crate::image::images::Images;
-use crate::image::store::aside::InTheWay;
+use crate::image::store::aside::SetAside;
 use crate::image::store::index::Store;
 use crate::image::store::record::ImageRecord;
 use crate::image::store::recover::{ids_on_disk, is_of_another_version, read_one};
@@ -117,14 +117,11 @@ impl Images {
 
     /// Sets aside what is damaged, so that the next pull fetches it: the images are not here until then.
     /// Gives the names of other images that go with it, or who is in the way, of which layer. Blocking.
-    pub fn set_aside(
-        &self,
-        found: &Verified,
-    ) -> Result<Result<Vec<String>, (Digest, InTheWay)>, Error> {
+    pub fn set_aside(&self, found: &Verified) -> Result<SetAside<String>, Error> {
         let store = &self.0.store;
         let images = match store.set_aside(&found.damaged)? {
-            Ok(images) => images,
-            Err(needed) => return Ok(Err(needed)),
+            SetAside::Away(images) => images,
+            SetAside::Needed(layer, in_the_way) => return Ok(SetAside::Needed(layer, in_the_way)),
         };
         let others = images.iter().filter(|image| image.id != found.id);
         let others = others.flat_map(|image| names(image)).collect();
@@ -135,7 +132,7 @@ impl Images {
             // The store has not taken it in, for what is wrong with it.
             store.remove_unknown(&found.id)?;
         }
-        Ok(Ok(others))
+        Ok(SetAside::Away(others))
     }
 }
 

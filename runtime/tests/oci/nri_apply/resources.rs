@@ -255,7 +255,7 @@ fn rdt_wins_over_its_class_field_by_field_and_an_empty_message_does_nothing() {
 }
 
 #[test]
-fn an_update_follows_swap_and_refuses_classes() {
+fn an_update_follows_swap_and_is_refused_by_the_name_of_its_field() {
     let mut f = host();
     f.resources().memory_limit_in_bytes = 1000;
     f.resources().memory_swap_limit_in_bytes = 9000;
@@ -275,8 +275,18 @@ fn an_update_follows_swap_and_refuses_classes() {
         rdt_class: Some(string("gold")),
         ..Default::default()
     };
-    let before = spec.clone();
-    let error = apply_nri_update(&mut spec, &class, &f.host, &f.policy).expect_err("refused");
-    assert!(error.to_string().contains("rdt_class"));
-    assert_eq!(spec, before);
+    let quota = nri::LinuxResources {
+        cpu: Some(nri::LinuxCpu {
+            quota: Some(nri::OptionalInt64 { value: -2 }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    for (asked, field) in [(class, "rdt_class"), (quota, "cpu.quota")] {
+        let before = spec.clone();
+        let error = apply_nri_update(&mut spec, &asked, &f.host, &f.policy).expect_err("refused");
+        let field = format!("update.linux.resources.{field}");
+        assert_eq!(error.field(), Some(&*field), "{error}");
+        assert_eq!(spec, before);
+    }
 }

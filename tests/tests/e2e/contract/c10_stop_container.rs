@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cairn_tests::Daemon;
+use cairn_tests::{Daemon, cri::ContainerState};
 use nri::{Handlers, proto::Event};
 
 use super::{LIMIT, connect, limit, memory_limit, with_plugin};
@@ -30,6 +30,28 @@ async fn contract_c10_an_exit_is_told_once_before_the_pods_stop() {
         "RemovePodSandbox exit",
     ];
     assert_eq!(plugin.list(), expected);
+}
+
+#[tokio::test]
+async fn contract_c10_a_stop_waits_for_a_slow_plugin_and_takes_no_dead_process_for_alive() {
+    let (daemon, plugin) = with_plugin().await;
+    let pod = daemon.cri().pod("told").await;
+    let container = pod.sleeper("c").await;
+    let gate = plugin.blocks(Event::StopContainer);
+    let mut call = tokio::spawn({
+        let container = container.clone();
+        async move { container.stop(Duration::from_secs(1)).await }
+    });
+    plugin.sees(Event::StopContainer, "told").await;
+    assert_eq!(container.state().await, ContainerState::ContainerExited);
+    // Longer than a killed process is given to die.
+    let early = tokio::time::timeout(Duration::from_secs(12), &mut call).await;
+    assert!(early.is_err(), "it waits for the plugin: {early:?}");
+    drop(gate);
+    call.await.expect("it ends").expect("StopContainer");
+    let log = daemon.log();
+    assert!(!log.contains("could not be killed"), "{log}");
+    pod.end().await;
 }
 
 #[tokio::test]
