@@ -21,7 +21,7 @@ use super::{
     state::{Container, Eviction, Pod},
 };
 use crate::{
-    clock,
+    clock, fault,
     monitor::{self, Ending, Monitor, MonitorError},
     trace::{Action, EventLog},
     violate,
@@ -182,6 +182,9 @@ impl ContainerExit {
             && let Err(error) = processes.launcher.cleanup(&dir).await
         {
             log("processes may be left", &error);
+        }
+        if let Err(error) = fault::pass("container.exit.cgroup").await {
+            return log("the cgroup is left", &error);
         }
         match processes.cgroup(&container.cell.get().cgroup) {
             Ok(group) => {

@@ -269,13 +269,14 @@ async fn matrix(prefix: &str) {
 }
 
 /// The beginnings of names that the tests below go through.
-const BEGINNINGS: [&str; 9] = [
+const BEGINNINGS: [&str; 10] = [
     "pod.start.",
     "pod.stop.",
     "pod.remove.",
     "container.create.",
     "container.start.",
     "container.update.",
+    "container.exit.",
     "container.remove.",
     "store.",
     "image.",
@@ -317,6 +318,26 @@ async fn faults_at_each_phase_of_a_containers_start() {
 async fn faults_at_each_phase_of_a_containers_update_and_removal() {
     matrix("container.update.").await;
     matrix("container.remove.").await;
+}
+
+#[tokio::test]
+async fn faults_while_what_a_container_had_is_given_back() {
+    let mut daemon = ready().await;
+    for point in points("container.exit.") {
+        let reached = crashes_once(&mut daemon, &point).await;
+        assert!(reached, "{point}=abort is never reached");
+        // No call fails by it: the container's removal does the rest.
+        arm(&mut daemon, Some(&format!("{point}=error"))).await;
+        let before = daemon.inventory().await;
+        let mut failures = Failures::default();
+        life_with_retries(&daemon, "fails", &mut failures).await;
+        assert_eq!(failures.0, [""; 0]);
+        assert!(
+            daemon.log().contains(&point),
+            "{point}=error is never reached"
+        );
+        daemon.leaves_only(&before).await;
+    }
 }
 
 #[tokio::test]

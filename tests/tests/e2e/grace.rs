@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cairn_tests::{Daemon, cri::ContainerState, plugin::Plugin};
+use cairn_tests::{Daemon, Setup, cri::ContainerState, plugin::Plugin, until};
 use nri::proto::Event;
 
 /// Says when SIGTERM reached it, and stays.
@@ -93,6 +93,53 @@ async fn an_exit_in_the_grace_period_ends_it() {
     soon(container.stop(LONG)).await.expect("StopContainer");
     assert_eq!(container.status().await.exit_code, 6);
     pod.end().await;
+}
+
+#[tokio::test]
+async fn a_grace_period_that_ends_after_the_process_kills_nothing() {
+    let hangs = Setup::default().env("CAIRN_FAULT", "container.exit.cgroup=hang");
+    let mut daemon = Daemon::with(hangs).await;
+    let pod = daemon.cri().pod("gives-back").await;
+    let script = "trap 'exit 6' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
+    let container = pod.run("c", &["sh", "-c", script]).await;
+    container.says("ready").await;
+    let stop = |grace| {
+        let container = container.clone();
+        tokio::spawn(async move { container.stop(grace).await })
+    };
+    let mut stopped = stop(LONG);
+    container.exited().await;
+    let dir = daemon.path("state/containers").join(&container.id);
+    until("its monitor is gone", || async {
+        (!dir.join("ctl.sock").exists()).then_some(())
+    })
+    .await;
+    // Whoever would clean up after a lost monitor now stumbles over this, and says so.
+    std::fs::write(dir.join("launch"), [0xff]).expect("written");
+    let shortens = stop(Duration::ZERO);
+    let early = tokio::time::timeout(Duration::from_secs(3), &mut stopped).await;
+    assert!(
+        early.is_err(),
+        "what it had is still being given back: {early:?}"
+    );
+    assert!(
+        !daemon.log().contains("could not be killed"),
+        "{}",
+        daemon.log()
+    );
+    daemon.setup_mut().env.clear();
+    daemon.kill_and_restart().await;
+    for call in [stopped, shortens] {
+        call.await
+            .expect("it ends")
+            .expect_err("the daemon is killed");
+    }
+    let cri = daemon.cri();
+    let pod = cri.pod_by_id(&pod.id, "gives-back");
+    let container = cri.container_by_id(&container.id, container.log);
+    assert_eq!(container.status().await.exit_code, 6);
+    pod.end().await;
+    assert!(!dir.exists());
 }
 
 #[tokio::test]
