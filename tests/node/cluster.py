@@ -223,7 +223,7 @@ def balloons_gives_a_container_its_cpu_and_keeps_it_over_its_upgrade():
 @test()
 def many_pods_are_rolled_over_and_go():
     many = MANY or (20 if NODE.on_node else 50)
-    # Times what an emulated node is given: the slower of the two runtimes took 24 s of it to roll one pod over.
+    # `until` gives an emulated node four times this: 40 s a pod, of which the slower runtime took 24 to roll twenty over.
     long = max(300, many * 10)
     began = time.monotonic()
     def passed():
