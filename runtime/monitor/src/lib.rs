@@ -1,6 +1,6 @@
 //! The monitor's protocol and the parts it shares with `cairn-create` and the daemon.
 //!
-//! Pure: `codec`, `wire`, `record`, `process`, `filter`, `log`, `from_spec`. With system calls, for single-threaded
+//! Pure: `codec`, `wire`, `record`, `process`, `filter`, `log`, `from_spec`, `terminal`. With system calls, for single-threaded
 //! processes only: `sys`, `rooted`, `stat`, `cgroup`, `scheduling`, `tail`; for any: `mount_tree`, `log_path`.
 
 pub mod cgroup;
@@ -19,4 +19,5 @@ pub mod scheduling;
 pub mod stat;
 pub mod sys;
 pub mod tail;
+pub mod terminal;
 pub mod wire;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use cairn_monitor::log::{Encoder, Stream};
 use cairn_monitor::log_path;
 use cairn_monitor::sys;
+use cairn_monitor::terminal::read_master;
 
 /// How long an attached client that is behind has for [`PACE`].
 const STUCK: Duration = Duration::from_secs(2);
@@ -165,14 +166,19 @@ impl Output {
             self.chunk = vec![0; CHUNK];
         }
         let source = &mut self.sources[at];
-        let n = match sys::read(source.fd.as_fd(), &mut self.chunk) {
-            Ok(n) => n,
+        let mut read = || sys::read(source.fd.as_fd(), &mut self.chunk);
+        let read = if source.tty {
+            read_master(read)
+        } else {
+            read()
+        };
+        let n = match read {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) if source.tty && !dying => {
+            Ok(0) | Err(_) if source.tty && !dying => {
                 source.asleep = Some(Instant::now() + Duration::from_millis(100));
                 return;
             }
-            Err(_) => 0,
+            other => other.unwrap_or(0),
         };
         let stream = source.stream;
         if n == 0 {

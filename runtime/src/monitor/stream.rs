@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use cairn_monitor::terminal::read_master;
 use cairn_monitor::wire::Streams;
-use rustix::io::Errno;
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -53,18 +53,12 @@ impl AsyncRead for Pty {
     ) -> Poll<io::Result<()>> {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
-            match guard.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), buf.initialize_unfilled())?))
-            {
-                Ok(Ok(n)) => {
-                    buf.advance(n);
-                    return Poll::Ready(Ok(()));
-                }
-                // The last process on the other side is gone: a terminal says EIO where a pipe says end of file.
-                Ok(Err(e)) if Errno::from_io_error(&e) == Some(Errno::IO) => {
-                    return Poll::Ready(Ok(()));
-                }
-                Ok(Err(e)) => return Poll::Ready(Err(e)),
-                Err(_would_block) => {}
+            let read = guard.try_io(|fd| {
+                read_master(|| Ok(rustix::io::read(fd.get_ref(), buf.initialize_unfilled())?))
+            });
+            if let Ok(read) = read {
+                buf.advance(read?);
+                return Poll::Ready(Ok(()));
             }
         }
     }
