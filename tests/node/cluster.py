@@ -321,7 +321,7 @@ def shell():
         # Its name is a program that runs another there.
         there = node.work / "bin" / node.name
         there.parent.mkdir()
-        there.write_text(f"#!/bin/sh\nexec {shlex.join(node.enter)} env {shlex.join(f'{k}={v}' for k, v in talks_to(node).items())} \"$@\"\n")
+        there.write_text(f"#!/bin/sh\nexec {shlex.join(node.enter)} env -C \"$PWD\" {shlex.join(f'{k}={v}' for k, v in talks_to(node).items())} \"$@\"\n")
         there.chmod(0o755)
         path.insert(0, str(there.parent))
         print(f"cluster: and another, {node.name}; to do things on it: {node.name} crictl pods, {node.name} sh")
@@ -385,16 +385,19 @@ def all_daemons():
     return [daemon for node in NODES for daemon in (node.runtime, node.kubelet)] + (PLANE.daemons if PLANE else [])
 
 
+def check(args):
+    if args.node and args.shell:
+        TABLE.refuse("--shell is for --here")
+    if args.nodes != 1 and not args.shell:
+        TABLE.refuse("--nodes is for --shell: tests say themselves how many they need")
+
+
 def main():
     global NODE, PLANE, PLACE, MANY
     args = TABLE.arguments(__doc__, ("--runtime", {"choices": ["cairn", "containerd"], "default": "cairn"}), ("--shell", {"action": "store_true"}),
                            ("--pods", {"type": how_many, "metavar": "N"}),
                            ("--nodes", {"type": int, "choices": [1, 2], "default": 1}),
-                           ("--storm", {"type": minutes, "metavar": "MINUTES"}), ("--seed", {"type": int, "default": 1}))
-    if args.node and args.shell:
-        TABLE.refuse("--shell is for --here")
-    if args.nodes != 1 and not args.shell:
-        TABLE.refuse("--nodes is for --shell: tests say themselves how many they need")
+                           ("--storm", {"type": minutes, "metavar": "MINUTES"}), ("--seed", {"type": int, "default": 1}), check=check)
     MANY = args.pods
     NODE = TABLE.node(args, runtime=args.runtime, gets_subnet=True)
     NODES.append(NODE)
@@ -415,7 +418,7 @@ def main():
             TABLE.wanted = [t for t in TABLE.tests if t.marks.get("last")]
             TABLE.one(TABLE.made("pods outlive a storm", lambda: storm(args.storm, args.seed)))
         hold(args.runtime)
-    except Failed as error:
+    except (Failed, OSError) as error:
         TABLE.broken("the cluster", error, all_daemons())
     finally:
         for node in NODES[1:]:

@@ -200,6 +200,8 @@ class Node:
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "fileCheckFrequency": "1s", "syncFrequency": "10s",
+            # The usual two minutes are too few for a runtime under many pods on an emulated node: it is asked again, without end.
+            **({"runtimeRequestTimeout": "15m"} if self.on_node else {}),
             "podLogsDir": str(self.work / "podlogs"),
             "failSwapOn": False,
             "evictionHard": {"memory.available": "300Mi" if self.on_node else "50Mi",
@@ -451,8 +453,8 @@ class Table:
             return function
         return add
 
-    def arguments(self, doc, *more):
-        """The command line's; ends the program where that is all that was asked."""
+    def arguments(self, doc, *more, check=lambda args: None):
+        """The command line's, which `check` may refuse; ends the program where that is all that was asked."""
         parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
         where = parser.add_mutually_exclusive_group(required=True)
         where.add_argument("--node", action="store_true")
@@ -464,6 +466,7 @@ class Table:
         parser.add_argument("names", nargs="*", help="parts of names")
         self.refuse = parser.error
         args = parser.parse_args()
+        check(args)
         self.wanted = [t for t in self.tests if not args.names or any(n in t.name for n in args.names)]
         if not self.wanted:
             print(f"{self.name}: no test has such a name", file=sys.stderr)

@@ -41,8 +41,9 @@ def outside(name):
     child = None
     try:
         os.chmod(work, 0o755)
-        # It ends with us, and process 1 with it, however we end.
-        child = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *UNSHARE, sys.executable, *sys.argv],
+        # It ends with us, and process 1 with it, however we end; also where we had ended before it asked for that.
+        with_us = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"', str(os.getpid())]
+        child = subprocess.Popen([*with_us, *UNSHARE, sys.executable, *sys.argv],
                                  env={**os.environ, "CAIRN_NODE_INSIDE": work})
         code = child.wait()
     finally:
@@ -130,7 +131,7 @@ class Place:
     def __init__(self, hostname):
         self.name = hostname
         self.keeper = subprocess.Popen([*UNSHARE, sys.executable, __file__, "keep", hostname], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        if not self.keeper.stdout.readline():
+        if self.keeper.stdout.readline() != b"kept\n":
             raise OSError(f"no place could be made for {hostname}")
         self.pid = child_of(self.keeper.pid)
         # What a program is called with to run in it.

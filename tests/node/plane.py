@@ -18,7 +18,7 @@ LEAVING = """table ip leaving {{
   }}
 }}
 """
-# Those that were started, the first first.
+# Those that were made, the first first.
 NODES = []
 
 
@@ -111,6 +111,8 @@ class Plane:
 
 def connect(node, pid, address):
     """Plugs a node into the switch, or a place for one that a process is in; its port there has its name."""
+    # Of a switch that is gone; the kernel takes its time for such links.
+    run(*node.enter, "ip", "link", "del", "uplink", check=False)
     run("ip", "-n", "switch", "link", "add", node.name, "type", "veth", "peer", "name", "uplink", "netns", str(pid))
     run("ip", "-n", "switch", "link", "set", node.name, "master", "ports", "up")
     run(*node.enter, "ip", "address", "add", f"{address}/24", "dev", "uplink")
@@ -129,6 +131,9 @@ def cut_off(node):
 
 def route(node, other):
     """Leads to another node's pods as host-gw does it: by its own address, as the API server knows both."""
-    told = get("node", other.name)
-    address = next(a["address"] for a in told["status"]["addresses"] if a["type"] == "InternalIP")
-    node.run("ip", "route", "replace", told["spec"]["podCIDR"], "via", address)
+    node.run("ip", "route", "replace", get("node", other.name)["spec"]["podCIDR"], "via", address_of(other))
+
+
+def address_of(node):
+    """By which the cluster knows it."""
+    return next(a["address"] for a in get("node", node.name)["status"]["addresses"] if a["type"] == "InternalIP")

@@ -71,7 +71,7 @@ impl StopContainer {
             return Ok(());
         }
         if has_ended(container) {
-            // It did die: what takes so long is a plugin, or its cgroup.
+            // It did die: what takes so long is a plugin, its monitor or its cgroup.
             container.wait_exit_told().await;
             return Ok(());
         }
