@@ -224,7 +224,7 @@ def balloons_gives_a_container_its_cpu_and_keeps_it_over_its_upgrade():
 def many_pods_are_rolled_over_and_go():
     many = MANY or (20 if NODE.on_node else 50)
     # `until` gives an emulated node four times this: 80 s a pod, of which the slower runtime took 24 to roll twenty over, and
-    # more than 30 for fifty.
+    # more than 60 for fifty.
     long = max(300, many * 20)
     began = time.monotonic()
     def passed():

@@ -200,8 +200,6 @@ class Node:
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "fileCheckFrequency": "1s", "syncFrequency": "10s",
-            # The usual two minutes are too few for a runtime under many pods on an emulated node: it is asked again, without end.
-            **({"runtimeRequestTimeout": "15m"} if self.on_node else {}),
             "podLogsDir": str(self.work / "podlogs"),
             "failSwapOn": False,
             "evictionHard": {"memory.available": "300Mi" if self.on_node else "50Mi",

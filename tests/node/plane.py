@@ -90,7 +90,9 @@ class Plane:
         self.add("kube-proxy", "--kubeconfig", self.config["system:kube-proxy"], "--proxy-mode", "nftables", *hide,
                  "--hostname-override", node.name, "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
                  "--conntrack-tcp-timeout-close-wait", "0", place=node.place).start()
-        node.configure({"address": "0.0.0.0", "registerNode": True}, "--kubeconfig", self.config[f"system:node:{node.name}"],
+        # The usual two minutes are too few for a runtime under many pods on an emulated node: it is asked again, without end.
+        patient = {"runtimeRequestTimeout": "15m"} if node.on_node else {}
+        node.configure({"address": "0.0.0.0", "registerNode": True, **patient}, "--kubeconfig", self.config[f"system:node:{node.name}"],
                        "--hostname-override", node.name, "--node-ip", address)
         if node.gets_subnet:
             node.take_subnet(until(120, f"{node.name} has a subnet for its pods", lambda: get("node", node.name)["spec"]["podCIDR"]), PODS)

@@ -49,6 +49,8 @@ async fn contract_c10_a_stop_waits_for_a_slow_plugin_and_takes_no_dead_process_f
     assert!(early.is_err(), "it waits for the plugin: {early:?}");
     drop(gate);
     call.await.expect("it ends").expect("StopContainer");
+    let log = daemon.log();
+    assert!(!log.contains("could not be killed"), "{log}");
     pod.end().await;
 }
 
