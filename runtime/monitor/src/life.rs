@@ -206,7 +206,10 @@ impl Server {
             Outcome::Failed(text) => self.fail(asker, text),
         }
         let exec = &self.execs[at];
-        if let (Some(Status { code, signal }), None) = (exec.exit, exec.status_fd()) {
+        // Who is told of its end finds nothing of it: its joiner, which is in the container's cgroups, may be the last.
+        if let (Some(Status { code, signal }), None, false) =
+            (exec.exit, exec.status_fd(), exec.has_joiner())
+        {
             let (announced, timed_out) = (exec.announced, exec.timed_out);
             self.leftovers
                 .extend(self.execs.remove(at).into_group().filter(|g| !g.remove()));

@@ -21,6 +21,8 @@ const STUCK: Duration = Duration::from_secs(2);
 const PACE: usize = 64 << 10;
 /// Bytes read at once.
 const CHUNK: usize = 32 << 10;
+/// So many chunks are read of each source at the end: what a pipe can hold. More is from a writer that lives on.
+const LAST: usize = (1 << 20) / CHUNK;
 
 /// The container's log, if it has one.
 struct Log {
@@ -157,10 +159,11 @@ impl Output {
             .retain(|c| c.waiting.is_empty() || c.since + STUCK > now);
     }
 
-    /// A descriptor of `readable` has something. `dying`: init has exited, a terminal will not come back.
-    pub(crate) fn read(&mut self, fd: RawFd, dying: bool) {
+    /// A descriptor of `readable` has something. `dying`: init has exited, a terminal will not come back. False: it has no
+    /// more.
+    pub(crate) fn read(&mut self, fd: RawFd, dying: bool) -> bool {
         let Some(at) = self.sources.iter().position(|s| s.fd.as_raw_fd() == fd) else {
-            return;
+            return false;
         };
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK];
@@ -173,23 +176,24 @@ impl Output {
             read()
         };
         let n = match read {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
             Ok(0) | Err(_) if source.tty && !dying => {
                 source.asleep = Some(Instant::now() + Duration::from_millis(100));
-                return;
+                return false;
             }
             other => other.unwrap_or(0),
         };
         let stream = source.stream;
         if n == 0 {
             self.end(at);
-            return;
+            return false;
         }
         self.log.write(stream, &self.chunk[..n]);
         for copy in self.copies.iter_mut().filter(|c| c.stream == stream) {
             copy.push(&self.chunk[..n]);
         }
         self.sweep();
+        true
     }
 
     /// A descriptor of `writable` takes more.
@@ -208,6 +212,11 @@ impl Output {
 
     /// The container is over: writes what is left, closes everything. Returns the bytes the log lost.
     pub(crate) fn close(&mut self) -> u64 {
+        // Not read for a client that was behind, or because this process was held up: it is still there.
+        let fds: Vec<_> = self.sources.iter().map(|s| s.fd.as_raw_fd()).collect();
+        for fd in fds {
+            let _rest_is_another_writers = (0..LAST).all(|_| self.read(fd, true));
+        }
         while !self.sources.is_empty() {
             self.end(0);
         }

@@ -210,7 +210,9 @@ impl Server {
 
     fn handle(&mut self, token: Token, events: i16) {
         match token {
-            Token::Read(fd) => self.output.read(fd, self.ended.is_some()),
+            Token::Read(fd) => {
+                self.output.read(fd, self.ended.is_some());
+            }
             Token::Write(fd) => self.output.write(fd),
             Token::Report => self.check_creation(None),
             Token::Status => self.check_start(),

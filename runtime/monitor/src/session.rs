@@ -232,12 +232,15 @@ impl Exec {
         let pid = i32::from_ne_bytes(pid);
         self.pid = Some(pid);
         let go = self.joiner.go.take();
-        let scheduled = self.cpu.map_or(Ok(()), |c| sys::set_scheduler(pid, &c));
-        let let_go = go.map(|go| scheduled.and_then(|()| sys::write(go.as_fd(), &[1])));
-        if let Some(Err(e)) = let_go
-            && sys::is_child(pid)
-        {
-            self.error = format!("set the scheduler: {e}").into_bytes();
+        match self.cpu.map_or(Ok(()), |c| sys::set_scheduler(pid, &c)) {
+            Ok(()) => {
+                // It may have been killed meanwhile: its end tells that.
+                let _it_hears = go.map(|go| sys::write(go.as_fd(), &[1]));
+            }
+            Err(e) if sys::is_child(pid) => {
+                self.error = format!("set the scheduler: {e}").into_bytes();
+            }
+            Err(_) => {}
         }
     }
 
@@ -258,6 +261,11 @@ impl Exec {
         if !is_joiner || self.pid.is_none_or(|pid| !sys::is_child(pid)) {
             self.exit.get_or_insert(status);
         }
+    }
+
+    /// Its joiner has not ended.
+    pub(crate) fn has_joiner(&self) -> bool {
+        self.joiner.pid != 0
     }
 
     /// In the daemon's pid namespace; none is 0.
@@ -294,7 +302,12 @@ impl Exec {
             return Outcome::Failed(String::from_utf8_lossy(&self.error).into_owned());
         }
         if self.pid.is_none() {
-            return Outcome::Failed("it was killed before it entered the container".to_owned());
+            if !self.timed_out {
+                return Outcome::Failed("it was killed before it entered the container".to_owned());
+            }
+            // The client asked for this end: it is told with the exit, not as a failure.
+            self.announced = true;
+            return Outcome::Started(Streams::default(), Vec::new());
         }
         if let Some(console) = self.console.take() {
             match sys::receive_fd(console.as_fd(), &mut [0; 8]) {
@@ -316,12 +329,14 @@ impl Exec {
     }
 
     pub(crate) fn kill(&self) -> io::Result<()> {
-        match &self.group {
-            Some(group) => group.kill(),
-            None => match self.pid.unwrap_or(self.joiner.pid) {
-                0 => Ok(()),
-                pid => sys::kill(pid, libc::SIGKILL),
-            },
+        // First, since on v1 it may not be in the group yet: an exec that it has not made then is not made any more.
+        if self.has_joiner() {
+            sys::kill(self.joiner.pid, libc::SIGKILL)?;
+        }
+        match (&self.group, self.pid) {
+            (Some(group), _) => group.kill(),
+            (None, Some(pid)) => sys::kill(pid, libc::SIGKILL),
+            (None, None) => Ok(()),
         }
     }
 

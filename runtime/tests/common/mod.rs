@@ -129,6 +129,14 @@ impl Ground {
 }
 
 impl Box {
+    /// How many are in its cgroup, those in groups below it apart.
+    pub(crate) fn processes(&self) -> usize {
+        let mut dirs = self.cgroups.iter();
+        let dir = &dirs.find(|c| c.controller == "pids").expect("pids").path;
+        let procs = fs::read_to_string(format!("{dir}/cgroup.procs"));
+        procs.expect("procs").lines().count()
+    }
+
     pub(crate) fn launch_spec(&self) -> LaunchSpec {
         LaunchSpec {
             id: self.id.clone(),
@@ -301,9 +309,9 @@ pub(crate) fn records(log: &str) -> Vec<(String, String, String)> {
 
 /// Looks until it holds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !holds() {
-        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        assert!(Instant::now() < deadline, "not within 30 s: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
