@@ -31,7 +31,7 @@ use crate::{
 const RESTART_FIRST: Duration = Duration::from_secs(1);
 const RESTART_MAX: Duration = Duration::from_secs(60);
 /// How long the start waits for launched plugins that do not register.
-const LAUNCH_WAIT: Duration = Duration::from_secs(2);
+const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 
 /// Error of starting NRI.
 #[derive(Debug, thiserror::Error)]
