@@ -70,7 +70,7 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
                 let why = stub.wait().await;
                 println!("lost: {why}");
                 if rule == "answer-after-shutdown" {
-                    sleep(Duration::from_millis(500)).await;
+                    sleep(Duration::from_millis(1500)).await;
                 }
             }
             Err(e) => println!("not started: {e}"),
@@ -188,7 +188,7 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             })
         }
         "late-answer" => usual().start_container(|_, _| async {
-            sleep(Duration::from_secs(3)).await;
+            sleep(Duration::from_secs(6)).await;
             Ok(())
         }),
         "lost-connection" => usual().start_container(|_, _| async {

@@ -22,7 +22,7 @@ const LIVES: &[(&str, &str)] = &[
     ("outlives-runtime", CRASH),
 ];
 const START: &str = r#"
-runtime.request_timeout = "900ms"
+runtime.request_timeout = "3s"
 [[step]]
 do = "create"
 container = "c"

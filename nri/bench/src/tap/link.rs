@@ -17,9 +17,9 @@ use super::{
 use crate::rules::Rule;
 
 /// How long an UpdateContainers from inside a handler is kept back before it is taken for one that the handler waits for.
-const HOLD: Duration = Duration::from_millis(300);
+const HOLD: Duration = Duration::from_millis(700);
 /// How long a plugin is heard after the runtime has let it go.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const LAST_WORDS: Duration = Duration::from_secs(1);
 const PIECE: usize = 16 << 10;
 
 /// A link to its end: one of both has closed its connection, or sends what is no frame.
@@ -58,6 +58,8 @@ impl Link {
         loop {
             let due = self.held.front().map(|(due, _)| *due);
             tokio::select! {
+                // What the plugin has said comes before the time that it had for it.
+                biased;
                 read = self.plugin.read(&mut from_plugin) => match read? {
                     0 => return Ok(()),
                     n => self.take_from_plugin(&from_plugin[..n]).await?,
