@@ -8,7 +8,7 @@ use super::error::{Error, Result};
 use crate::{clock, config};
 
 /// How long the end of the daemon waits for the disk.
-const FLUSH: Duration = Duration::from_secs(1);
+const FLUSH: Duration = Duration::from_secs(5);
 
 /// Begins it; `None`: none is asked for.
 ///
@@ -64,11 +64,11 @@ pub(super) async fn end(recorder: &Recorder) {
     let recorder = recorder.clone();
     let ended = tokio::task::spawn_blocking(move || recorder.finish(FLUSH)).await;
     if let Ok(summary) = ended
-        && summary.dropped > 0
+        && (summary.dropped > 0 || summary.incomplete)
     {
         tracing::warn!(
-            lines = summary.dropped,
-            "the disk was too slow for the recording of NRI: lines are missing"
+            dropped = summary.dropped,
+            "the disk was too slow or too full for the recording of NRI: lines are missing"
         );
     }
 }

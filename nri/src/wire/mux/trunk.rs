@@ -85,14 +85,15 @@ impl Trunk {
     pub(super) fn close(&self, reason: MuxError) {
         let first = self.closed.send_if_modified(|closed| {
             let open = closed.is_none();
-            closed.get_or_insert_with(|| reason.clone());
+            if open {
+                // Before anybody hears of it: who waits for the end may end the recording next.
+                self.watch.iter().for_each(|watch| watch.ended(&reason));
+                *closed = Some(reason);
+            }
             open
         });
         if !first {
             return;
-        }
-        if let Some(watch) = &self.watch {
-            watch.ended(&reason);
         }
         // The reader task ends by the end of file this causes; the peer learns of it too.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
