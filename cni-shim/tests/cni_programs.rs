@@ -146,7 +146,7 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
         "a_plugin_that_hangs_is_killed_with_its_children",
         async |dir| {
             let config = Config {
-                add_timeout: Duration::from_secs(2),
+                add_timeout: Duration::from_secs(5),
                 ..config(&dir, &["10.77.0.0/24"])
             };
             let pids = dir.join("pids");

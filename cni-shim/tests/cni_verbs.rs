@@ -76,8 +76,8 @@ fn a_plugin_that_never_stops_saying_later_fails_the_pod_by_its_name_and_in_time(
         "a_plugin_that_never_stops_saying_later_fails_the_pod_by_its_name_and_in_time",
         async |dir| {
             let config = Config {
-                // Three tries and the pauses between them; the next pause would be longer than what is left.
-                add_timeout: Duration::from_millis(1600),
+                // Four tries and the pauses between them; the next pause would be longer than what is left.
+                add_timeout: Duration::from_secs(3),
                 ..no_bridge(&dir)
             };
             script(

@@ -19,7 +19,7 @@ use nri::{
 
 /// How long plugins have: who hangs uses it up, a hundred times; all else ends by itself.
 fn limit(misdeed: &str) -> Duration {
-    let seconds = if misdeed == "hang" { 1 } else { 10 };
+    let seconds = if misdeed == "hang" { 2 } else { 10 };
     Duration::from_secs(seconds) * common::patience()
 }
 

@@ -202,9 +202,8 @@ async fn an_operation_has_its_own_time_and_no_plugin_is_blamed_when_it_is_over()
         .unwrap();
     let record = common::Record::default();
     let mut stubs = Vec::new();
-    for id in ["10-a", "20-b", "30-c"] {
-        // Two of them need more than all have together.
-        let needs = if id == "30-c" { 0 } else { 2_500 };
+    // The second needs more than all have together.
+    for (id, needs) in [("10-a", 500), ("20-b", 6_000), ("30-c", 0)] {
         let slow = slow(Duration::from_millis(needs), &record);
         stubs.push(stub(&place, id, slow).start().await.unwrap());
         until_active(&nri, id).await;
@@ -215,7 +214,7 @@ async fn an_operation_has_its_own_time_and_no_plugin_is_blamed_when_it_is_over()
         text,
         "RunPodSandbox was cancelled while plugin 20-b handled it"
     );
-    // Each by itself is quick enough, and all of them are still there; a teardown takes its time.
+    // By itself it is quick enough, and all of them are still there; a teardown takes its time.
     assert_eq!(common::there(&nri).len(), 3);
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(common::there(&nri).len(), 3);

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni_shim::namespaces::{HelperCommand, PinSpec, Pinned, in_netns, pin};
 use cni_shim::{Attach, BridgeConfig, Config, PortMapping, Protocol};
@@ -86,26 +86,18 @@ pub(crate) fn ping(ip: IpAddr) -> bool {
     try_shell(&format!("busybox ping -c 1 -W 2 {ip}")).0
 }
 
-/// Waits until `condition` holds, for at most five seconds.
+/// Waits until `condition` holds, for at most half a minute.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never: {what}");
+    until(what, async || condition()).await;
 }
 
-/// The same for what is asked asynchronously, for at most fifteen.
+/// The same for what is asked asynchronously.
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    for _ in 0..300 {
-        if condition().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < Duration::from_secs(30), "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("never: {what}");
 }
 
 pub(crate) fn helper() -> HelperCommand {

@@ -226,11 +226,11 @@ pub(crate) fn patience() -> u32 {
     asked.map_or(1, |asked| asked.parse().expect("NRI_PATIENCE is a number"))
 }
 
-/// Settings in which one plugin alone has little time: the others have what a busy machine needs.
+/// Settings in which one plugin alone has little time for an event, and enough to join: the others have what a busy machine
+/// needs.
 pub(crate) fn hasty(id: &str, limit: Duration) -> BTreeMap<nri::PluginId, nri::PluginSettings> {
     let mut settings = nri::PluginSettings::default();
     settings.policy.request_timeout = Some(limit * patience());
-    settings.policy.sync_timeout = Some(limit * patience());
     BTreeMap::from([(id.parse().unwrap(), settings)])
 }
 

@@ -15,7 +15,7 @@ async fn a_plugin_that_does_not_read_a_large_message_is_closed_and_blocks_nobody
     let place = Place::new();
     let nri = place
         .builder()
-        .plugins(common::hasty("10-deaf", Duration::from_millis(500)))
+        .plugins(common::hasty("10-deaf", Duration::from_secs(1)))
         .start()
         .await
         .unwrap();

@@ -108,7 +108,7 @@ impl Misdeed {
             return;
         }
         if self == Self::NeverReads {
-            tokio::time::sleep(Duration::from_millis(1500) * common::patience()).await;
+            tokio::time::sleep(Duration::from_millis(2500) * common::patience()).await;
             return;
         }
         while raw.stream.read(&mut end).await.is_ok_and(|n| n > 0) {}
@@ -118,10 +118,10 @@ impl Misdeed {
     fn limits(self) -> BTreeMap<nri::PluginId, nri::PluginSettings> {
         match self {
             Self::Hang | Self::HalfFrame | Self::NeverReads | Self::HugeMessage => {
-                common::hasty("10-bad", Duration::from_millis(500))
+                common::hasty("10-bad", Duration::from_secs(1))
             }
             // What it sends in its time has to be read, too.
-            Self::Flood => common::hasty("10-bad", Duration::from_millis(200)),
+            Self::Flood => common::hasty("10-bad", Duration::from_millis(500)),
             _ => BTreeMap::new(),
         }
     }
@@ -315,12 +315,16 @@ const MISDEEDS: [Misdeed; 12] = [
 
 /// None of them becomes active, and none holds the others up for longer than its timeouts.
 async fn before_it_is_active(method: &'static str) {
+    // Whatever it does, what follows is missing.
+    let mut settings = common::hasty("10-bad", Duration::from_secs(1));
+    for settings in settings.values_mut() {
+        settings.policy.sync_timeout = settings.policy.request_timeout;
+    }
     for misdeed in MISDEEDS {
         let place = Place::new();
         let nri = place
             .builder()
-            // Whatever it does, what follows is missing.
-            .plugins(common::hasty("10-bad", Duration::from_secs(1)))
+            .plugins(settings.clone())
             .start()
             .await
             .unwrap();

@@ -75,9 +75,11 @@ impl Fake {
         // Ignores its option and stays, as the real one does.
         let hold = self.dir.path().join("hold");
         if !hold.exists() {
-            use std::os::unix::fs::PermissionsExt as _;
-            std::fs::write(&hold, "#!/bin/sh\nexec sleep 600\n").expect("written");
-            std::fs::set_permissions(&hold, std::fs::Permissions::from_mode(0o755)).expect("set");
+            // Not by us, who start programs at the same time: they would inherit it open for writing.
+            let write = r#"printf '#!/bin/sh\nexec sleep 600\n' >"$0" && chmod 755 "$0""#;
+            let mut shell = std::process::Command::new("sh");
+            let written = shell.args(["-c", write]).arg(&hold).status();
+            assert!(written.expect("a shell").success());
         }
         Systemd::new(Path::new(owner), hold, self.socket())
     }

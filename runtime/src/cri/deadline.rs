@@ -107,7 +107,7 @@ mod tests {
     /// The other timer of the same length wakes the task, and this one has not fired yet.
     #[tokio::test]
     async fn a_poll_after_the_deadline_finds_it_over_whoever_woke_it() {
-        let deadline = Instant::now() + Duration::from_millis(1);
+        let deadline = Instant::now() + Duration::from_millis(500);
         let mut call = Box::pin(before(deadline, std::future::pending::<()>()));
         let mut polls = 0;
         let answer = std::future::poll_fn(|cx| {
@@ -116,7 +116,7 @@ mod tests {
             if polls == 1 {
                 assert!(first.is_pending());
                 // Blocks the only thread of the runtime: no timer can fire in between.
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(600));
                 return call.as_mut().poll(cx);
             }
             first

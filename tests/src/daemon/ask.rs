@@ -42,8 +42,8 @@ impl Daemon {
     pub async fn crictl(&self, args: &[&str]) -> Output {
         let endpoint = format!("unix://{}", self.socket().display());
         Command::new(bins::peer("crictl"))
-            // A configuration file of the machine must not be read.
-            .args(["--config", "/dev/null"])
+            // A configuration file of the machine must not be read, and a busy one may need more than the usual two seconds.
+            .args(["--config", "/dev/null", "--timeout", "60s"])
             .args([
                 "--runtime-endpoint",
                 &endpoint,

@@ -120,8 +120,13 @@ impl Daemon {
         if let Some(conflist) = &self.setup.cni {
             self.configure_cni("10-test", conflist)?;
         }
+        // A hook may block for as long as a test looks around, and a plugin of a test may be slow on a busy machine.
+        let nri = match self.setup.toml.contains("[nri]") {
+            true => "",
+            false => "\n[nri]\nrequest_timeout = \"60s\"\n",
+        };
         let toml = format!(
-            "version = 1\n\n[cgroup]\nparent = {:?}\n\n{}",
+            "version = 1\n\n[cgroup]\nparent = {:?}\n\n{}{nri}",
             self.cgroup_parent, self.setup.toml
         );
         fs::write(self.path("cairn.toml"), toml)

@@ -61,6 +61,14 @@ async fn a_tree_deeper_than_a_stack_is_removed_with_its_container() {
 async fn recovery_removes_a_tree_deeper_than_a_stack() {
     let mut daemon = Daemon::start().await;
     let (pod, container) = digger(&daemon, DEEPER_THAN_A_STACK, DEEPER_THAN_A_STACK).await;
+    // What it cannot remove while something is mounted there: so it has not done with it before anybody looks.
+    let volumes = daemon.path("root/volumes").join(&container.id);
+    let [volume] = &cairn_tests::look::subdirs(&volumes)[..] else {
+        panic!("it has one volume");
+    };
+    let busy = volume.join("busy").display().to_string();
+    daemon.lines(&["mkdir", &busy]).await;
+    daemon.lines(&["mount", "-t", "tmpfs", "busy", &busy]).await;
     daemon.kill().await;
     // As if the daemon had died in the removal: nothing owns the tree any more.
     let record = format!("root/containers/{}.json", container.id);
@@ -70,6 +78,10 @@ async fn recovery_removes_a_tree_deeper_than_a_stack() {
     let volumes = cairn_tests::look::tree(&daemon.path("root/volumes"));
     assert!(volumes.is_empty(), "it was swept: {} left", volumes.len());
     assert!(!trash.is_empty(), "nobody waited for its removal");
+    let busy = daemon.lines(&["findmnt", "-rno", "TARGET", "busy"]).await;
+    let busy = busy.first().expect("it is mounted, where it was moved to");
+    assert!(busy.contains("/images/trash/"), "{busy}");
+    daemon.lines(&["umount", busy]).await;
     daemon.cri().pod_by_id(&pod.id, "deep").end().await;
     emptied_trash(&daemon).await;
 }

@@ -218,7 +218,10 @@ async fn hooks_and_a_scheduler_reach_a_container_in_a_shared_pid_namespace() {
     let c = start(&pod, "c", Kind::Plain, cri::NamespaceMode::Pod, script).await;
     let inside = c.exec(&["readlink", "/proc/self/ns/pid"]).await;
     let read = |name: &str| fs::read_to_string(out.join(name)).expect("the hook ran");
-    let lines = c.lines();
+    let lines = until("it has said both", || async {
+        Some(c.lines()).filter(|lines| lines.len() > 1)
+    })
+    .await;
     assert_eq!(lines[1], "5 3", "nice, and SCHED_BATCH");
     assert_eq!(read("startContainer.pid").trim(), inside);
     assert_ne!(read("createRuntime.pid").trim(), inside);

@@ -53,7 +53,8 @@ async fn without_a_required_plugin_pods_and_containers_are_refused_unless_annota
         "{refused}"
     );
     assert!(cri.pods().await.is_empty());
-    // Nobody was asked for what could not come about; the undo is everybody's.
+    // Nobody was asked for what could not come about; the undo is everybody's, also of one that is joining still.
+    other.sees(Event::RemovePodSandbox, "p").await;
     assert_eq!(other.list(), ["StopPodSandbox p", "RemovePodSandbox p"]);
 
     let mut bootstrap = cri.pod_config("bootstrap");

@@ -10,6 +10,8 @@ use cairn_tests::{
 };
 use serde_json::Value;
 
+use crate::policy::until_state;
+
 async fn asked(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.cairn(args).await;
     assert!(output.status.success(), "{}", shown(&output));
@@ -113,6 +115,7 @@ async fn ps_shows_pods_with_their_containers_and_all_also_those_that_ended() {
 async fn status_of_a_daemon_that_is_well_is_ready_and_exits_0() {
     let daemon = Daemon::start().await;
     let _plugin = Plugin::join(&daemon.nri_socket(), "10", "idle").await;
+    until_state(&daemon, "10-idle", "active").await;
     let (ready, status_now) = status(&daemon).await;
     assert!(ready, "{status_now}");
     for (what, found) in [
@@ -166,6 +169,7 @@ async fn status_names_what_is_not_ready_and_what_to_do_and_exits_1() {
     assert!(text.ends_with("not ready: see the lines marked \"fails\"\n"));
     // The plugin comes: what is left is the network.
     let _guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
+    until_state(&daemon, "10-guard", "active").await;
     let (ready, status_now) = status(&daemon).await;
     assert!(!ready);
     assert_eq!(finding(&status_now, "plugins")["state"], "ok");

@@ -7,7 +7,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use cairn_tests::{
-    Daemon, Setup, bins,
+    Daemon, bins,
     client::Cri,
     container::Container,
     cri,
@@ -17,8 +17,6 @@ use cairn_tests::{
     until,
 };
 use nri::proto::Event;
-
-const PATIENT: &str = "[nri]\nrequest_timeout = \"60s\"";
 
 /// A plugin that the daemon launches from its next start on.
 struct Launched {
@@ -91,7 +89,7 @@ async fn killed_in<Fut>(event: Event, life: impl FnOnce(Cri) -> Fut) -> Again
 where
     Fut: Future<Output = ()> + Send + 'static,
 {
-    let mut daemon = Daemon::with(Setup::default().toml(PATIENT)).await;
+    let mut daemon = Daemon::start().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "external").await;
     let _gate = plugin.blocks(event);
     let call = tokio::spawn(life(daemon.cri()));
@@ -235,7 +233,7 @@ async fn a_daemon_killed_in_stop_container_sends_it_again() {
 
 #[tokio::test]
 async fn a_container_that_ended_while_the_daemon_was_down_is_told_once_after_synchronize() {
-    let mut daemon = Daemon::with(Setup::default().toml(PATIENT)).await;
+    let mut daemon = Daemon::start().await;
     let (_, container) = running(&daemon.cri()).await;
     let pid = container.pid().await.expect("a pid");
     daemon.kill().await;

@@ -9,7 +9,7 @@ use cairn_tests::{
 };
 
 /// Writes numbered lines, fast enough that any gap shows.
-const COUNTING: &str = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.005; done";
+const COUNTING: &str = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.02; done";
 
 #[tokio::test]
 async fn ten_pods_survive_a_killed_daemon_without_losing_a_line() {

@@ -7,7 +7,10 @@ use std::{
 };
 
 use cairn_tests::{Daemon, bins, cri, look};
-use tokio::{io::AsyncWriteExt, process::Command};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::Command,
+};
 use tonic::Code;
 
 /// Inside the daemon's network, where its URLs lead. Nothing forks: killed, the program itself dies.
@@ -31,6 +34,8 @@ fn argv(daemon: &Daemon, args: &[&str]) -> Vec<String> {
         &program,
         "--config",
         "/dev/null",
+        "--timeout",
+        "60s",
         "-r",
         &endpoint,
         "-i",
@@ -117,23 +122,28 @@ async fn a_terminal_of_an_exec_has_the_size_of_the_clients() {
         let args = ["exec", "-r", transport, "-i", "-t", &container.id];
         let script =
             r#"'until stty size | grep -q "33 77"; do sleep 0.1; done; echo sized; exit 5'"#;
+        // What is still on its way when a terminal ends is lost in script(1): it stays until all was seen.
         let exec = format!(
-            "stty rows 33 cols 77; {} sh -c {script}",
+            "stty rows 33 cols 77; {} sh -c {script}; read _",
             argv(&daemon, &args).join(" ")
         );
         let mut command = inside(&daemon, "script");
         command.args(["-qec", &exec, "/dev/null"]);
         let mut child = command.stdin(Stdio::piped()).spawn().expect("script runs");
-        // Its end would end the terminal.
-        let stdin = child.stdin.take();
-        let output = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await;
-        drop(stdin);
-        let output = output.expect("it ends in a minute").expect("waited for");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            said.contains("sized\r\n") && said.contains("exit code 5"),
-            "{transport}: {said}"
-        );
+        let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut said = String::new();
+        let all = async {
+            while !(said.contains("sized\r\n") && said.contains("exit code 5")) {
+                let mut some = [0; 4096];
+                let n = stdout.read(&mut some).await.expect("it reads");
+                assert!(n > 0, "it has ended");
+                said += &String::from_utf8_lossy(&some[..n]);
+            }
+        };
+        let all = tokio::time::timeout(Duration::from_secs(60), all).await;
+        assert!(all.is_ok(), "{transport}: {said}");
+        stdin.write_all(b"\n").await.expect("it hears");
+        child.wait().await.expect("it ends");
     }
     pod.end().await;
 }

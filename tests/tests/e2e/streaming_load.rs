@@ -142,6 +142,13 @@ async fn what_goes_through_forwarded_ports_comes_back_and_sixty_four_do_at_once(
         "for p in $(seq {first} {last}); do nc -ll -p $p -e cat </dev/null >/dev/null 2>&1 & done"
     );
     server.sh(&serve).await;
+    // A connection that is refused ends crictl.
+    until("all of them listen", || async {
+        let count = "cat /proc/net/tcp /proc/net/tcp6 | grep -c ' 0A '; true";
+        let listening = server.sh(count).await.trim().parse::<usize>();
+        listening.is_ok_and(|n| n >= CONNECTIONS).then_some(())
+    })
+    .await;
     let blocks = megabytes() * (1 << 20) / BLOCK;
     for transport in ["spdy", "websocket"] {
         let mut forwarder = forwarded(&daemon, &pod, transport).await;

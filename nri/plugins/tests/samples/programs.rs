@@ -1,6 +1,6 @@
 //! v010-adapter with a program of its own; and what every program does with its command line.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::process::Command;
 
 use tokio::net::{UnixListener, UnixStream};
 
@@ -86,8 +86,7 @@ const PROGRAM: &str =
 #[tokio::test]
 async fn programs_of_nri_0_1_are_told_and_can_veto() {
     let mut world = World::start().await;
-    let program = world.write("old-plugin", PROGRAM);
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let program = world.write_program("old-plugin", PROGRAM);
     let list = format!(
         r#"{{"plugins": [{{"type": "{program}", "conf": {{"k": 1}}}}, {{"type": "{program}"}}]}}"#
     );
@@ -154,16 +153,13 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
 #[tokio::test]
 async fn programs_of_nri_0_1_find_their_tools_though_a_launched_plugin_has_no_path() {
     let mut world = World::start().await;
-    let program = world.write("old-plugin", PROGRAM);
+    let program = world.write_program("old-plugin", PROGRAM);
     // As a runtime launches it: with its own few variables only.
     let script = format!(
         "#!/bin/sh\nexec env -i {} \"$@\"\n",
         env!("CARGO_BIN_EXE_v010-adapter")
     );
-    let adapter = world.write("adapter", &script);
-    for file in [&program, &adapter] {
-        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    }
+    let adapter = world.write_program("adapter", &script);
     world.write("answer", "{}");
     let list = format!(r#"{{"plugins": [{{"type": "{program}"}}]}}"#);
     let config = world.write("conf.json", &list);

@@ -12,7 +12,7 @@ use nri::proto::Event;
 use super::{host_pings, in_netns};
 
 async fn daemon_where(nri: &str) -> Daemon {
-    let toml = format!("[network]\nnri = {nri:?}\n[nri]\nrequest_timeout = \"60s\"");
+    let toml = format!("[network]\nnri = {nri:?}\n");
     Daemon::with(Setup::default().toml(&toml)).await
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use cairn_tests::{
-    Daemon, Setup,
+    Daemon,
     cri::{self, PodSandboxState},
     look,
     plugin::{Deed, Gate, Plugin},
@@ -285,7 +285,7 @@ async fn contract_c01_a_veto_fails_the_pod_cleans_up_and_a_retry_works() {
 
 #[tokio::test]
 async fn contract_c01_a_veto_is_undone_by_stop_then_remove_with_the_namespaces_still_there() {
-    let daemon = Daemon::with(Setup::default().toml("[nri]\nrequest_timeout = \"60s\"")).await;
+    let daemon = Daemon::start().await;
     let first = Plugin::join(&daemon.nri_socket(), "10", "first").await;
     let second = Plugin::join(&daemon.nri_socket(), "20", "second").await;
     second.does(Event::RunPodSandbox, refuses());

@@ -189,6 +189,8 @@ async fn contract_c02_stop_is_told_once_also_over_a_restart() {
     let pod = daemon.cri().pod_by_id(&pod.id, "once");
     pod.stop().await.expect("StopPodSandbox");
     pod.remove().await.expect("RemovePodSandbox");
+    // It may have been joining still: then nobody waits for it.
+    again.sees(Event::RemovePodSandbox, "once").await;
     assert_eq!(again.list(), ["RemovePodSandbox once"]);
 }
 

@@ -15,7 +15,7 @@ mod open_questions;
 use std::path::PathBuf;
 
 use cairn_tests::{
-    Daemon, Setup, bins,
+    Daemon, bins,
     container::Container,
     plugin::{Deed, Plugin},
 };
@@ -26,12 +26,9 @@ use nri::{
     stub::Stub,
 };
 
-/// A hook may block for as long as a test looks around.
-const PATIENT: &str = "[nri]\nrequest_timeout = \"60s\"";
-
 /// A daemon with one plugin.
 async fn with_plugin() -> (Daemon, Plugin) {
-    let daemon = Daemon::with(Setup::default().toml(PATIENT)).await;
+    let daemon = Daemon::start().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "blocker").await;
     (daemon, plugin)
 }

@@ -59,8 +59,12 @@ async fn holds_nobody_up(s: &Stage, mut raw: Raw) -> Checked {
     let pod = s.pod("p").await?;
     pod.ends().await?;
     let took = begun.elapsed();
+    let limit = REGISTRATION / 2 - Duration::from_secs(1);
+    if took >= limit {
+        s.hurry();
+    }
     that(
-        took < Duration::from_secs(4),
+        took < limit,
         "a pod runs and ends meanwhile",
         format!("it took {took:?}"),
     )?;
