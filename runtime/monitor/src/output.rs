@@ -1,7 +1,7 @@
 //! The container's output: read from its pipes or terminal, written to the log, copied to who is attached.
 //!
 //! Nothing is dropped: while an attached client's pipe is full, the container's output is not read (it waits in
-//! its own pipe), and its bytes are nowhere but in pipes. A client that is behind and takes less than [`PACE`] in [`STUCK`]
+//! its own pipe), and its bytes are nowhere but in pipes, until the container has ended. A client that is behind and takes less than [`PACE`] in [`STUCK`]
 //! is let go, so that one that reads nothing, or a byte now and then, holds nobody for longer than that. A log that
 //! cannot be written (disk full) never stops the container: what is lost is counted.
 
