@@ -70,7 +70,7 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
                 let why = stub.wait().await;
                 println!("lost: {why}");
                 if rule == "answer-after-shutdown" {
-                    sleep(Duration::from_millis(1500)).await;
+                    sleep(Duration::from_millis(500)).await;
                 }
             }
             Err(e) => println!("not started: {e}"),

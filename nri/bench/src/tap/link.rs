@@ -19,7 +19,7 @@ use crate::rules::Rule;
 /// How long an UpdateContainers from inside a handler is kept back before it is taken for one that the handler waits for.
 const HOLD: Duration = Duration::from_millis(700);
 /// How long a plugin is heard after the runtime has let it go.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_WORDS: Duration = Duration::from_millis(200);
 const PIECE: usize = 16 << 10;
 
 /// A link to its end: one of both has closed its connection, or sends what is no frame.
