@@ -196,14 +196,14 @@ async fn an_operation_has_its_own_time_and_no_plugin_is_blamed_when_it_is_over()
     let place = Place::new();
     let builder = place.builder().request_timeout(Duration::from_secs(20));
     let nri = builder
-        .operation_timeout(Duration::from_secs(4))
+        .operation_timeout(Duration::from_secs(6))
         .start()
         .await
         .unwrap();
     let record = common::Record::default();
     let mut stubs = Vec::new();
-    // The second needs more than all have together.
-    for (id, needs) in [("10-a", 500), ("20-b", 6_000), ("30-c", 0)] {
+    // Two of them need more than all have together.
+    for (id, needs) in [("10-a", 4_000), ("20-b", 4_000), ("30-c", 0)] {
         let slow = slow(Duration::from_millis(needs), &record);
         stubs.push(stub(&place, id, slow).start().await.unwrap());
         until_active(&nri, id).await;
@@ -214,7 +214,7 @@ async fn an_operation_has_its_own_time_and_no_plugin_is_blamed_when_it_is_over()
         text,
         "RunPodSandbox was cancelled while plugin 20-b handled it"
     );
-    // By itself it is quick enough, and all of them are still there; a teardown takes its time.
+    // Each by itself is quick enough, and all of them are still there; a teardown takes its time.
     assert_eq!(common::there(&nri).len(), 3);
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(common::there(&nri).len(), 3);

@@ -317,8 +317,8 @@ const MISDEEDS: [Misdeed; 12] = [
 async fn before_it_is_active(method: &'static str) {
     // Whatever it does, what follows is missing.
     let mut settings = common::hasty("10-bad", Duration::from_secs(1));
-    for settings in settings.values_mut() {
-        settings.policy.sync_timeout = settings.policy.request_timeout;
+    for bad in settings.values_mut() {
+        bad.policy.sync_timeout = bad.policy.request_timeout;
     }
     for misdeed in MISDEEDS {
         let place = Place::new();

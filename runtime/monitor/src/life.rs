@@ -206,7 +206,7 @@ impl Server {
             Outcome::Failed(text) => self.fail(asker, text),
         }
         let exec = &self.execs[at];
-        // Who is told of its end finds nothing of it: its joiner, which is in the container's cgroups, may be the last.
+        // Told only when nothing of it is left: its joiner, which is in the container's cgroups too, may be the last to go.
         if let (Some(Status { code, signal }), None, false) =
             (exec.exit, exec.status_fd(), exec.has_joiner())
         {

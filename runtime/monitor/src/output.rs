@@ -1,8 +1,9 @@
 //! The container's output: read from its pipes or terminal, written to the log, copied to who is attached.
 //!
 //! Nothing is dropped: while an attached client's pipe is full, the container's output is not read (it waits in
-//! its own pipe), and its bytes are nowhere but in pipes, until the container has ended. A client that is behind and takes less than [`PACE`] in [`STUCK`]
-//! is let go, so that one that reads nothing, or a byte now and then, holds nobody for longer than that. A log that
+//! its own pipe), and its bytes are nowhere but in pipes. A client that is behind and takes less than [`PACE`] in [`STUCK`]
+//! is let go, so that one that reads nothing, or a byte now and then, holds nobody for longer than that. What is left in
+//! the pipes at the container's end is read for the log; a client that is behind then gets no more of it. A log that
 //! cannot be written (disk full) never stops the container: what is lost is counted.
 
 use std::fs::File;
@@ -21,8 +22,9 @@ const STUCK: Duration = Duration::from_secs(2);
 const PACE: usize = 64 << 10;
 /// Bytes read at once.
 const CHUNK: usize = 32 << 10;
-/// So many chunks are read of each source at the end: what a pipe can hold. More is from a writer that lives on.
-const LAST: usize = (1 << 20) / CHUNK;
+/// Bytes read of each source at the end, which is what a pipe holds unless root made it larger, and in how many reads.
+const LAST: usize = 1 << 20;
+const LAST_READS: usize = 1024;
 
 /// The container's log, if it has one.
 struct Log {
@@ -159,11 +161,11 @@ impl Output {
             .retain(|c| c.waiting.is_empty() || c.since + STUCK > now);
     }
 
-    /// A descriptor of `readable` has something. `dying`: init has exited, a terminal will not come back. False: it has no
-    /// more.
-    pub(crate) fn read(&mut self, fd: RawFd, dying: bool) -> bool {
+    /// A descriptor of `readable` has something. `dying`: init has exited, a terminal will not come back. Answers how many
+    /// bytes it had; none: there is no more for now.
+    pub(crate) fn read(&mut self, fd: RawFd, dying: bool) -> usize {
         let Some(at) = self.sources.iter().position(|s| s.fd.as_raw_fd() == fd) else {
-            return false;
+            return 0;
         };
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK];
@@ -176,24 +178,24 @@ impl Output {
             read()
         };
         let n = match read {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return 0,
             Ok(0) | Err(_) if source.tty && !dying => {
                 source.asleep = Some(Instant::now() + Duration::from_millis(100));
-                return false;
+                return 0;
             }
             other => other.unwrap_or(0),
         };
         let stream = source.stream;
         if n == 0 {
             self.end(at);
-            return false;
+            return 0;
         }
         self.log.write(stream, &self.chunk[..n]);
         for copy in self.copies.iter_mut().filter(|c| c.stream == stream) {
             copy.push(&self.chunk[..n]);
         }
         self.sweep();
-        true
+        n
     }
 
     /// A descriptor of `writable` takes more.
@@ -212,10 +214,19 @@ impl Output {
 
     /// The container is over: writes what is left, closes everything. Returns the bytes the log lost.
     pub(crate) fn close(&mut self) -> u64 {
-        // Not read for a client that was behind, or because this process was held up: it is still there.
+        // Left unread because a client was behind, or this process was held up.
         let fds: Vec<_> = self.sources.iter().map(|s| s.fd.as_raw_fd()).collect();
         for fd in fds {
-            let _rest_is_another_writers = (0..LAST).all(|_| self.read(fd, true));
+            let (mut bytes, mut reads) = (0, 0);
+            while bytes < LAST && reads < LAST_READS {
+                match self.read(fd, true) {
+                    0 => break,
+                    n => (bytes, reads) = (bytes + n, reads + 1),
+                }
+            }
+        }
+        for source in &self.sources {
+            self.log.disk.lost += sys::unread(source.fd.as_fd()).unwrap_or(0);
         }
         while !self.sources.is_empty() {
             self.end(0);
@@ -273,7 +284,7 @@ impl Copy {
     /// Writes what the pipe takes and keeps the rest, which is for [`Self::catch_up`].
     fn push(&mut self, bytes: &[u8]) {
         if !self.waiting.is_empty() {
-            self.waiting.extend_from_slice(bytes);
+            // Nothing is read while one is behind, but at the container's end.
             return;
         }
         let written = self.write(bytes);

@@ -214,7 +214,8 @@ impl Exec {
     /// Whether a child of the monitor is this exec or its joiner.
     pub(crate) fn concerns(&mut self, pid: i32) -> bool {
         self.learn();
-        pid == self.joiner.pid || Some(pid) == self.pid
+        // The number of one that has ended may be another's.
+        pid == self.joiner.pid || (self.exit.is_none() && Some(pid) == self.pid)
     }
 
     /// Reads who the exec is, and lets it go.
@@ -260,6 +261,9 @@ impl Exec {
         // joiner could tell of it, its end is the end.
         if !is_joiner || self.pid.is_none_or(|pid| !sys::is_child(pid)) {
             self.exit.get_or_insert(status);
+            self.deadline = None;
+            // It has told all that it had to, and its end is waited for.
+            self.kill_joiner();
         }
     }
 
@@ -324,19 +328,27 @@ impl Exec {
         if self.deadline.is_some_and(|d| d <= now) {
             self.deadline = None;
             self.timed_out = true;
+            if self.pid.is_none() {
+                // Not let go any more: it ends by itself, wherever it is.
+                self.joiner.go = None;
+            }
             let _already_gone = self.kill();
         }
     }
 
     pub(crate) fn kill(&self) -> io::Result<()> {
         // First, since on v1 it may not be in the group yet: an exec that it has not made then is not made any more.
-        if self.has_joiner() {
-            sys::kill(self.joiner.pid, libc::SIGKILL)?;
-        }
+        self.kill_joiner();
         match (&self.group, self.pid) {
             (Some(group), _) => group.kill(),
-            (None, Some(pid)) => sys::kill(pid, libc::SIGKILL),
-            (None, None) => Ok(()),
+            (None, Some(pid)) if self.exit.is_none() => sys::kill(pid, libc::SIGKILL),
+            (None, _) => Ok(()),
+        }
+    }
+
+    fn kill_joiner(&self) {
+        if self.has_joiner() {
+            let _already_gone = sys::kill(self.joiner.pid, libc::SIGKILL);
         }
     }
 

@@ -31,7 +31,8 @@ pub enum Request {
     Start,
     /// Signal init, or everything in its cgroup when `all`. Answer: `Done` or `Failed`.
     Kill { signal: i32, all: bool },
-    /// Run a process in the container. Answer: `ExecStarted` with its streams, then `ExecExited`; or `Failed`.
+    /// Run a process in the container. Answer: `ExecStarted` with its streams, then `ExecExited`; or `Failed`. One whose time was
+    /// over before it was inside has no streams, and no pid (0).
     Exec(Box<ExecRequest>),
     /// Kill everything in an exec's own cgroup. Answer: `Done` or `Failed`.
     ExecKill { session: u32 },

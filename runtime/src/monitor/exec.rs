@@ -39,8 +39,9 @@ pub struct ExecSpec {
 /// A running exec. Dropping it leaves the process alone (its pipes close); `end` is the only way to its exit.
 pub struct ExecSession {
     pub stdin: Option<StreamIn>,
+    /// None where its time was over before it was inside.
     pub stdout: Option<StreamOut>,
-    /// None with a terminal.
+    /// None there, and with a terminal.
     pub stderr: Option<StreamOut>,
     /// The terminal, for `resize`.
     pub pty: Option<Pty>,

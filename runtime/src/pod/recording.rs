@@ -68,7 +68,7 @@ pub(super) async fn end(recorder: &Recorder) {
     {
         tracing::warn!(
             dropped = summary.dropped,
-            "the disk was too slow or too full for the recording of NRI: lines are missing"
+            "the recording of NRI is not whole: lines are missing"
         );
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// What a daemon is started with. The default has the built-in bridge, no plugin, and a minute
-/// for what one answers.
+/// What a daemon is started with. The default has the built-in bridge and no plugin, and gives
+/// plugins a minute to answer.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// More of `cairn.toml`: whole tables, such as `[nri]\nrequest_timeout = "500ms"`.

@@ -61,7 +61,7 @@ async fn a_tree_deeper_than_a_stack_is_removed_with_its_container() {
 async fn recovery_removes_a_tree_deeper_than_a_stack() {
     let mut daemon = Daemon::start().await;
     let (pod, container) = digger(&daemon, DEEPER_THAN_A_STACK, DEEPER_THAN_A_STACK).await;
-    // What it cannot remove while something is mounted there: so it has not done with it before anybody looks.
+    // Something is mounted in it, so that its removal cannot be over before anybody looks.
     let volumes = daemon.path("root/volumes").join(&container.id);
     let [volume] = &cairn_tests::look::subdirs(&volumes)[..] else {
         panic!("it has one volume");
@@ -77,7 +77,7 @@ async fn recovery_removes_a_tree_deeper_than_a_stack() {
     let trash = cairn_tests::look::subdirs(&daemon.path("root/images/trash"));
     let volumes = cairn_tests::look::tree(&daemon.path("root/volumes"));
     assert!(volumes.is_empty(), "it was swept: {} left", volumes.len());
-    assert!(!trash.is_empty(), "nobody waited for its removal");
+    assert!(!trash.is_empty(), "what was swept is in the trash");
     let busy = daemon.lines(&["findmnt", "-rno", "TARGET", "busy"]).await;
     let busy = busy.first().expect("it is mounted, where it was moved to");
     assert!(busy.contains("/images/trash/"), "{busy}");

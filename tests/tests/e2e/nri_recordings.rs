@@ -104,6 +104,7 @@ async fn a_full_disk_ends_the_recording_and_nothing_else() {
         .lines(&["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", &mount])
         .await;
     let toml = fs::read_to_string(daemon.path("cairn.toml")).expect("a configuration");
+    assert!(toml.contains("[nri]\n"), "{toml}");
     let toml = toml.replace("[nri]\n", &format!("[nri]\nrecord = {name:?}\n"));
     fs::write(daemon.path("cairn.toml"), toml).expect("a configuration");
     daemon.serve().await;

@@ -1,6 +1,6 @@
 //! One connection of the plugin, and the runtime's behind it.
 
-use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -17,7 +17,7 @@ use super::{
 use crate::rules::Rule;
 
 /// How long an UpdateContainers from inside a handler is kept back before it is taken for one that the handler waits for.
-const HOLD: Duration = Duration::from_millis(700);
+const HOLD: Duration = Duration::from_millis(500);
 /// How long a plugin is heard after the runtime has let it go.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 const PIECE: usize = 16 << 10;
@@ -58,8 +58,6 @@ impl Link {
         loop {
             let due = self.held.front().map(|(due, _)| *due);
             tokio::select! {
-                // What the plugin has said comes before the time that it had for it.
-                biased;
                 read = self.plugin.read(&mut from_plugin) => match read? {
                     0 => return Ok(()),
                     n => self.take_from_plugin(&from_plugin[..n]).await?,
@@ -73,7 +71,13 @@ impl Link {
                     n => self.take_from_runtime(&from_runtime[..n]).await?,
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    self.give_up_holding().await?;
+                    // What it has said already was in time.
+                    match self.plugin.try_read(&mut from_plugin) {
+                        Ok(0) => return Ok(()),
+                        Ok(n) => self.take_from_plugin(&from_plugin[..n]).await?,
+                        Err(e) if e.kind() == ErrorKind::WouldBlock => self.give_up_holding().await?,
+                        Err(e) => return Err(e),
+                    }
                 }
             }
         }

@@ -204,3 +204,29 @@ async fn after_the_end_writes_fail_and_the_first_reason_stands() {
     conn.write_all(b"x").await.unwrap_err();
     assert_eq!(mux.closed().await, MuxError::Stalled(SLOW));
 }
+
+/// Slow to write down an end.
+#[derive(Debug)]
+struct Slow(Arc<std::sync::atomic::AtomicBool>);
+
+impl Watch for Slow {
+    fn came(&self, _: &[u8]) {}
+    fn goes(&self, _: &[u8]) {}
+    fn ended(&self, _: &MuxError) {
+        std::thread::sleep(SLOW / 4);
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_is_written_down_before_anyone_is_woken() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let written = Arc::default();
+    let watch = Box::new(Slow(Arc::clone(&written)));
+    let mux = Arc::new(Mux::watched(ours, SLOW, Some(watch)));
+    let closes = mux.clone();
+    let closing = std::thread::spawn(move || closes.close(MuxError::Closed));
+    mux.closed().await;
+    assert!(written.load(std::sync::atomic::Ordering::SeqCst));
+    closing.join().unwrap();
+}

@@ -86,8 +86,10 @@ impl Trunk {
         let first = self.closed.send_if_modified(|closed| {
             let open = closed.is_none();
             if open {
-                // Before anybody hears of it: who waits for the end may end the recording next.
-                self.watch.iter().for_each(|watch| watch.ended(&reason));
+                // Before anyone is woken: whoever waits for the end may end the recording.
+                if let Some(watch) = &self.watch {
+                    watch.ended(&reason);
+                }
                 *closed = Some(reason);
             }
             open
