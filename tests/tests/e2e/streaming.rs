@@ -124,7 +124,7 @@ async fn a_terminal_of_an_exec_has_the_size_of_the_clients() {
             r#"'until stty size | grep -q "33 77"; do sleep 0.1; done; echo sized; exit 5'"#;
         // What is still on its way when a terminal ends is lost in script(1): it stays until all was seen.
         let exec = format!(
-            "stty rows 33 cols 77; {} sh -c {script}; read _",
+            "stty rows 33 cols 77; {} sh -c {script}; echo over; read _",
             argv(&daemon, &args).join(" ")
         );
         let mut command = inside(&daemon, "script");
@@ -132,8 +132,9 @@ async fn a_terminal_of_an_exec_has_the_size_of_the_clients() {
         let mut child = command.stdin(Stdio::piped()).spawn().expect("script runs");
         let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut said = String::new();
+        // What crictl could still read it would take for its own.
         let all = async {
-            while !(said.contains("sized\r\n") && said.contains("exit code 5")) {
+            while !said.contains("over") {
                 let mut some = [0; 4096];
                 match stdout.read(&mut some).await.expect("it reads") {
                     0 => return false,
@@ -143,7 +144,10 @@ async fn a_terminal_of_an_exec_has_the_size_of_the_clients() {
             true
         };
         let all = tokio::time::timeout(Duration::from_secs(60), all).await;
-        assert!(all.unwrap_or(false), "{transport}: {said}");
+        assert!(
+            all.unwrap_or(false) && said.contains("sized\r\n") && said.contains("exit code 5"),
+            "{transport}: {said}"
+        );
         stdin.write_all(b"\n").await.expect("it hears");
         let end = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
         end.expect("it ends in a minute").expect("waited for");
