@@ -80,8 +80,8 @@ fn a_pod_gets_and_sends_no_more_than_its_annotations_allow_and_leaves_no_device(
 
             let limited = Duration::from_millis(1200);
             let (got, sent) = (to_pod(&slow, attached.ips[0]), from_pod(&slow, "10.77.0.1"));
-            assert!(got > limited && got < limited * 10, "{got:?}");
-            assert!(sent > limited && sent < limited * 10, "{sent:?}");
+            assert!(got > limited && got < limited * 5, "{got:?}");
+            assert!(sent > limited && sent < limited * 5, "{sent:?}");
             // As fast as the machine is.
             assert!(to_pod(&free, free_ip) < got);
             assert!(from_pod(&free, "10.77.0.1") < sent);
@@ -233,7 +233,7 @@ fn where_bridges_show_their_frames_to_ip6_rules_ports_at_the_ipv6_loopback_are_r
             let start = Instant::now();
             let refused = say("[::1]:8080", "x").expect_err("is not served");
             assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-            assert!(start.elapsed() < Duration::from_secs(5));
+            assert!(start.elapsed() < Duration::from_secs(1));
             let echo = echo_in_pod(&pod, "[::]:80");
             say("127.0.0.1:8080", "x").expect("is answered");
             echo.join().expect("ends");
