@@ -13,7 +13,10 @@ use std::sync::OnceLock;
 
 use cairn_monitor::mount_tree::{self, Attributes};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use rustix::thread::{
+    LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, move_into_link_name_space,
+    move_into_thread_name_spaces,
+};
 
 /// What a mount namespace must have so that a container can be built in it, and whether with the mounts below. In a user
 /// namespace a procfs and a sysfs can be mounted only where one is in sight with nothing mounted upon it; and libcontainer's
@@ -78,12 +81,44 @@ fn make_bare() -> io::Result<OwnedFd> {
         std::fs::create_dir(&at)?;
         mount_tree::attach(&tree?, &at)?;
     }
-    rustix::process::chdir(root)?;
+    make_root(root)?;
+    Ok(File::open("/proc/thread-self/ns/mnt")?.into())
+}
+
+/// Takes the procfs at `/proc` out of the mount namespace of a process, and leaves that namespace nothing but an empty,
+/// read-only root, which becomes that of its processes too. The procfs comes back detached and read-only.
+pub(crate) fn take_procfs(process: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const SEALED: u64 = libc::MOUNT_ATTR_RDONLY
+        | libc::MOUNT_ATTR_NOSUID
+        | libc::MOUNT_ATTR_NODEV
+        | libc::MOUNT_ATTR_NOEXEC;
+    on_a_thread(|| {
+        unshare(UnshareFlags::FS)?;
+        move_into_thread_name_spaces(process, ThreadNameSpaceType::MOUNT)?;
+        let at = Path::new("/proc");
+        let procfs = mount_tree::copy(at, false)?;
+        let sealed = Attributes {
+            set: SEALED,
+            private: true,
+            ..Attributes::default()
+        };
+        mount_tree::set_attributes(&procfs, &sealed)?;
+        let flags =
+            MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        rustix::mount::mount("cairn", at, "tmpfs", flags, c"mode=555,nr_inodes=1")?;
+        make_root(at)?;
+        Ok(procfs)
+    })
+}
+
+/// Makes a mount the root of the mount namespace, and of each process that has the old one; nothing else is left of it.
+fn make_root(at: &Path) -> io::Result<()> {
+    rustix::process::chdir(at)?;
     // The old root comes to lie upon the new one, and is taken off there.
     rustix::process::pivot_root(".", ".")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")?;
-    Ok(File::open("/proc/thread-self/ns/mnt")?.into())
+    Ok(())
 }
 
 /// A detached copy of the mount at `path`, to be attached upon others; with its owners shifted as in the user namespace

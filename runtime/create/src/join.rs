@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -32,12 +32,13 @@ pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
             path.display()
         )
     };
-    let (pid, born) = match fs::read_to_string(JOIN) {
+    let (pid, born, pinned) = match fs::read_to_string(JOIN) {
         Ok(text) => {
             let join = Join::from_text(&text).map_err(|e| format!("read {JOIN}: {e}"))?;
-            (join.pid, Some(join.start_time))
+            let pinned = Some(join.procfs).filter(|path| !path.is_empty());
+            (join.pid, Some(join.start_time), pinned)
         }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => (process_1_of(path)?, None),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => (process_1_of(path)?, None, None),
         Err(e) => return Err(format!("read {JOIN}: {e}")),
     };
     let held = match sys::pidfd_open(pid) {
@@ -50,10 +51,13 @@ pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
         }
         let open = |name| File::open(format!("/proc/{pid}/ns/{name}")).map_err(at);
         let namespace = open("pid")?;
-        let procfs = match copies {
-            0 => Vec::new(),
-            _ => procfs_of(&open("mnt")?, &namespace, copies)?,
+        let procfs = match (copies, pinned) {
+            (0, _) => Ok(Vec::new()),
+            (_, Some(path)) => File::open(path).and_then(|at| copies_of(at, &namespace, copies)),
+            (_, None) => procfs_of(&open("mnt")?, &namespace, copies),
         };
+        let procfs =
+            procfs.map_err(|e| format!("take the procfs of the PID namespace to join: {e}"))?;
         Ok(Joined { namespace, procfs })
     })();
     // What was read by its number is its own only if it is still alive now.
@@ -93,21 +97,24 @@ fn identity(metadata: fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// From the mount namespace of a container, which may have put anything at `/proc`.
-fn procfs_of(mounts: &File, namespace: &File, copies: usize) -> Result<Vec<OwnedFd>, String> {
-    let at = |e: io::Error| format!("take the procfs of the PID namespace to join: {e}");
-    let take = || -> io::Result<Vec<OwnedFd>> {
+/// From the mount namespace of a container, which may have put anything at `/proc`. (A pause process that an older version
+/// started has it there too.)
+fn procfs_of(mounts: &File, namespace: &File, copies: usize) -> io::Result<Vec<OwnedFd>> {
+    place::and_return(|| {
         place::enter_mounts(mounts)?;
         let found = rooted::directory(sys::open_root()?.as_fd(), b"/proc")?;
-        shows(&found, namespace)?;
-        let copies = (0..copies).map(|_| mount_tree::copy_of(found.as_fd()));
-        copies.collect()
-    };
-    place::and_return(take).map_err(at)?.map_err(at)
+        copies_of(found, namespace, copies)
+    })?
+}
+
+fn copies_of(found: impl AsFd, namespace: &File, copies: usize) -> io::Result<Vec<OwnedFd>> {
+    shows(found.as_fd(), namespace)?;
+    let copies = (0..copies).map(|_| mount_tree::copy_of(found.as_fd()));
+    copies.collect()
 }
 
 /// Refused, if it is not the root of the procfs of this very PID namespace.
-fn shows(found: &OwnedFd, namespace: &File) -> io::Result<()> {
+fn shows(found: BorrowedFd<'_>, namespace: &File) -> io::Result<()> {
     const ROOT_INODE: u64 = 1;
     let is_root = rustix::fs::fstatfs(found)?.f_type == rustix::fs::PROC_SUPER_MAGIC
         && rustix::fs::fstat(found)?.st_ino == ROOT_INODE;

@@ -1,15 +1,82 @@
 //! The pause process: PID 1 of a pod that shares its PID namespace. Reaps what is orphaned there, until it is killed from
 //! outside: no signal of a container ends it. The same static program as the monitor, as `/pause` in a root that holds
 //! nothing else.
+//!
+//! Every container of the pod sees it, and one with SYS_PTRACE may take it over. So it gives up what it was started with:
+//! it has no capabilities from its start on (`oci/pause.rs`), the daemon empties its root (`pod/pause.rs`), and here it
+//! closes its descriptors and confines itself to the system calls below. An error before that is its last word; after it,
+//! nothing can fail but the wait.
 
 use std::io;
 
 use cairn_monitor::sys;
 
+/// All that [`run`] calls from its loop on, and what ends it.
+const CALLS: [libc::c_long; 4] = [
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_wait4,
+    libc::SYS_exit_group,
+];
+
+/// AUDIT_ARCH_* of this program: another architecture of the same processor has other numbers.
+const ARCHITECTURE: u32 = {
+    const WIDE: u32 = 1 << 31;
+    const LITTLE: u32 = 1 << 30;
+    match std::env::consts::ARCH.as_bytes() {
+        b"x86_64" => 62 | WIDE | LITTLE,
+        b"aarch64" => 183 | WIDE | LITTLE,
+        b"powerpc64" if cfg!(target_endian = "little") => 21 | WIDE | LITTLE,
+        b"s390x" => 22 | WIDE,
+        b"riscv64" => 243 | WIDE | LITTLE,
+        b"loongarch64" => 258 | WIDE | LITTLE,
+        _ => panic!("the pause process has no seccomp filter for this architecture"),
+    }
+};
+
 /// Ends only if it cannot wait for signals. Those it does not wait for have no effect on process 1.
 pub(crate) fn run() -> io::Result<()> {
+    sys::forbid_dumps()?;
+    // SAFETY: nothing in this process owns a descriptor, and none is opened or used from here on.
+    #[allow(unsafe_code)]
+    unsafe {
+        sys::close_all();
+    }
+    sys::load_filter(&filter(), 0)?;
     loop {
         sys::wait_signal(&[libc::SIGCHLD])?;
         while sys::reap().is_some() {}
     }
+}
+
+/// Allows [`CALLS`]; any other call fails with EPERM.
+fn filter() -> Vec<libc::sock_filter> {
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    /// Offsets in struct seccomp_data.
+    const NUMBER_AT: u32 = 0;
+    const ARCHITECTURE_AT: u32 = 4;
+    let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let calls = CALLS.len() as u8;
+    let mut program = vec![
+        step(LOAD, 0, 0, ARCHITECTURE_AT),
+        step(IF_EQUAL, 0, calls + 1, ARCHITECTURE),
+        step(LOAD, 0, 0, NUMBER_AT),
+    ];
+    program.extend(
+        (1..=calls)
+            .rev()
+            .zip(CALLS)
+            .map(|(left, call)| step(IF_EQUAL, left, 0, call as u32)),
+    );
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    program.push(step(RETURN, 0, 0, refused));
+    program.push(step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    program
 }

@@ -94,14 +94,20 @@ lines!(Pid {
 });
 
 /// The process whose PID namespace is joined, as `join`. A number alone could be another's by now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
     pub pid: i32,
     /// As [`Pid::start_time`].
     pub start_time: u64,
+    /// Where the host has the namespace's procfs; empty: only the process has it, at `/proc`.
+    pub procfs: String,
 }
 
-lines!(Join { pid, start_time });
+lines!(Join {
+    pid,
+    start_time,
+    procfs
+});
 
 /// One cgroup directory of the container, made by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use rustix::thread::{
 };
 
 pub use raw::{
-    Cpu, ExecVector, Fork, child_signal_fd, cloexec_from, close_all_but,
+    Cpu, ExecVector, Fork, child_signal_fd, cloexec_from, close_all, close_all_but,
     close_all_but_sockets_and_pipes, default_signals, dup_to, execve, exit_now, fork_into,
     fork_sibling, leave_terminal, load_filter, own_session_keyring, poll, poll_one,
     set_io_priority, set_memory_policy, set_scheduler, unshare_namespaces, wait_signal,

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use proto_cairn::v1::{Directory, HeldObject, Plugin};
 use proto_cri::v1::RuntimeCondition;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
     check_table::{lines, painted},
-    text::{age, size},
+    text::{age, short_id, size},
 };
 use crate::preflight::{Finding, State};
 
@@ -38,6 +38,14 @@ struct Pull {
     bytes: u64,
     of: u64,
     seconds: u64,
+}
+
+/// A sandbox with a pause process of an older version, as Status has it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Exposed {
+    id: String,
+    namespace: String,
+    name: String,
 }
 
 pub(super) struct Report {
@@ -76,8 +84,8 @@ impl Report {
             Ok(all) => findings.extend(all.iter().map(directory)),
             Err(why) => findings.push(Finding::limited("space", why, "")),
         }
-        let pulls = answers.info.get("pulls").map_or("", String::as_str);
-        let pulls: Vec<Pull> = serde_json::from_str(pulls).unwrap_or_default();
+        findings.extend(exposed(&listed(&answers, "exposedSandboxes")));
+        let pulls = listed(&answers, "pulls");
         findings.push(pulling(&pulls));
         Self {
             endpoint,
@@ -115,6 +123,12 @@ impl Report {
             "directories": self.directories,
         })
     }
+}
+
+/// A list of Status, verbose; empty where this runtime has none by that key.
+fn listed<T: DeserializeOwned>(answers: &Answers, key: &str) -> Vec<T> {
+    let text = answers.info.get(key).map_or("", String::as_str);
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// The condition of this kind, if it is not met: reason and message.
@@ -226,6 +240,20 @@ fn records(held: &[HeldObject]) -> Finding {
     );
     let cost = "they run on untouched, and are neither stopped nor removed: `cairn recover` lists them and says what to do";
     Finding::limited("records", found, cost)
+}
+
+fn exposed(all: &[Exposed]) -> Option<Finding> {
+    let names = all
+        .iter()
+        .map(|one| format!("{}/{} ({})", one.namespace, one.name, short_id(&one.id)));
+    let names: Vec<_> = names.collect();
+    let found = format!(
+        "created by an older version, whose pause processes let a container take over the node: {}",
+        names.join(", ")
+    );
+    let cost = "delete these pods and create them anew (`kubectl delete pod`, or `crictl rmp --force`); \
+                see SECURITY.md, Advisories";
+    (!names.is_empty()).then(|| Finding::limited("pods", found, cost))
 }
 
 fn directory(directory: &Directory) -> Finding {

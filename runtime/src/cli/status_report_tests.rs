@@ -72,6 +72,21 @@ ready
 }
 
 #[test]
+fn sandboxes_of_a_version_that_exposed_the_node_are_named_with_what_to_do() {
+    let mut answers = well();
+    let list = r#"[{"id":"0123456789abcdef","namespace":"default","name":"web"}]"#;
+    answers.info.insert("exposedSandboxes".into(), list.into());
+    let (state, text) = told(answers);
+    assert_eq!(state, State::Limited);
+    assert!(
+        text.contains("limited  pods     created by an older version"),
+        "{text}"
+    );
+    assert!(text.contains("default/web (0123456789abc)"), "{text}");
+    assert!(text.contains("crictl rmp --force"), "{text}");
+}
+
+#[test]
 fn a_missing_plugin_fails_where_it_is_required_and_limits_where_it_must_run() {
     for (state, required, is, says) in [
         (

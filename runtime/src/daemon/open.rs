@@ -351,6 +351,7 @@ impl Parts {
                 log: log(),
             },
             start_container: StartContainer {
+                registry: registry(),
                 specs: self.specs.clone(),
                 images: self.images.clone(),
                 processes: processes(),

@@ -39,12 +39,13 @@ pub(super) fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
         )));
     }
     // A full tmpfs has no room for it a second time.
-    if fs::read(&to).is_ok_and(|there| there == program) {
-        return Ok(root);
+    if !fs::read(&to).is_ok_and(|there| there == program) {
+        fs::copy(&from, &tmp)
+            .and_then(|_| fs::rename(&tmp, &to))
+            .step("pause root")?;
     }
-    fs::copy(&from, &tmp)
-        .and_then(|_| fs::rename(&tmp, &to))
-        .step("pause root")?;
+    // The kernel makes a process undumpable, from its execve on, whose program it may not read.
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o111)).step("pause root")?;
     Ok(root)
 }
 

@@ -1,4 +1,8 @@
 //! The spec of the pause process, which exists only where a pod shares its PID namespace (CRI-201).
+//!
+//! Every container of the pod sees this process, so it must offer less than any of them has. It has no capabilities and
+//! no mounts for longer than its start needs them (`pod/pause.rs` removes them); its program adds a seccomp filter
+//! (`monitor/src/pause.rs`).
 
 use std::path::Path;
 
@@ -8,14 +12,14 @@ use proto_cri::v1::LinuxSandboxSecurityContext;
 use super::{
     annotations, apparmor,
     base::{OCI_VERSION, empty_linux, empty_process, id_mappings, kernel_mount, namespace, root},
-    capabilities, cgroups_path, devices,
+    cgroups_path, devices,
     error::SpecError,
-    facts::{HostFacts, HostView, Policy, SandboxFacts, SeccompKind},
+    facts::{HostFacts, HostView, Policy, SandboxFacts},
     from_cri::oci_user,
     namespaces::joined,
     process::oom_score_adj,
     rlimits::rlimits,
-    seccomp, selinux,
+    selinux,
     user::{self, UserRequest},
 };
 
@@ -33,17 +37,14 @@ pub struct PauseInputs<'a> {
     /// The built-in root; `args` run in it.
     pub rootfs: &'a Path,
     pub args: &'a [String],
-    /// Of [`super::plan`], with the text of a localhost profile.
-    pub seccomp: &'a SeccompKind,
-    pub seccomp_profile: Option<&'a str>,
 }
 
-/// Read-only root, no new privileges, default capabilities, two CPU shares, its own leaf cgroup.
+/// Read-only root, no capabilities, no new privileges, two CPU shares, its own leaf cgroup. The pod's seccomp profile is
+/// for containers: the program's own filter is stricter than any.
 pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
     let (sandbox, host, policy) = (inputs.sandbox, inputs.host, inputs.policy);
     let none = LinuxSandboxSecurityContext::default();
     let context = inputs.context.unwrap_or(&none);
-    let capabilities = capabilities::sets(None, false, host.capabilities)?;
     let user = user::resolve(&UserRequest {
         run_as_user: context.run_as_user.as_ref().map(|v| v.value),
         run_as_group: context.run_as_group.as_ref().map(|v| v.value),
@@ -58,7 +59,6 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
     process.set_args(Some(inputs.args.to_vec()));
     process.set_env(Some(vec!["PATH=/".to_owned()]));
     process.set_cwd("/".into());
-    process.set_capabilities(Some(capabilities.to_oci()));
     process.set_rlimits(Some(rlimits(policy)?).filter(|list| !list.is_empty()));
     process.set_no_new_privileges(Some(true));
     process.set_apparmor_profile(apparmor::profile(
@@ -76,12 +76,6 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
 
     let mut linux = linux_section(sandbox, policy)?;
     linux.set_mount_label(labels.map(|labels| labels.file.clone()));
-    linux.set_seccomp(seccomp::filter(
-        inputs.seccomp,
-        inputs.seccomp_profile,
-        capabilities.granted,
-        host,
-    )?);
 
     let mut spec = Spec::default();
     spec.set_version(OCI_VERSION.to_owned());

@@ -8,7 +8,7 @@ use proto_cri::v1::{
 
 use super::{
     error::SpecError,
-    facts::{HostFacts, IdMap, Policy, SeccompKind},
+    facts::{HostFacts, IdMap, Policy},
     namespaces::{mode, user_mapping},
     seccomp, selinux,
 };
@@ -36,8 +36,6 @@ pub struct SandboxPlan {
     /// To be written in the pod's namespaces before any container starts, defaults included.
     pub sysctls: BTreeMap<String, String>,
     pub privileged: bool,
-    /// Of the pause process; for a localhost profile the caller reads the file.
-    pub seccomp: SeccompKind,
     pub namespace_options: NamespaceOption,
 }
 
@@ -93,16 +91,17 @@ pub fn plan(
     if let Some(options) = &context.selinux_options {
         selinux::check(options)?;
     }
+    // Checked, and otherwise for the containers, which bring their own: the pause process has a filter of its program's.
+    seccomp::choose(
+        context.seccomp.as_ref(),
+        &context.seccomp_profile_path,
+        context.privileged,
+        &policy.seccomp_when_absent,
+    )?;
     let asked = linux.map(|l| &l.sysctls);
     Ok(SandboxPlan {
         hostname: hostname(&config.hostname, host_network)?,
         sysctls: sysctls(asked, host_network, host_ipc, user_mapping.is_some())?,
-        seccomp: seccomp::choose(
-            context.seccomp.as_ref(),
-            &context.seccomp_profile_path,
-            context.privileged,
-            &policy.seccomp_when_absent,
-        )?,
         privileged: context.privileged,
         namespace_options: options,
         host_network,
@@ -244,7 +243,6 @@ mod tests {
         let plan = plan_of(&PodSandboxConfig::default()).expect("valid");
         assert_eq!((plan.host_network, plan.host_ipc), (false, false));
         assert_eq!(plan.pid, PidSharing::Pod);
-        assert_eq!(plan.seccomp, SeccompKind::Unconfined);
         assert_eq!(plan.sysctls.len(), 2);
     }
 

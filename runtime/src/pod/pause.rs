@@ -1,24 +1,36 @@
 //! The pause process: PID 1 of a pod that shares its PID namespace, and nothing in any other
 //! pod (CRI-201). It goes the way of every container: a monitor, the create helper, a leaf
 //! cgroup; its root holds one static program and needs no image.
+//!
+//! Every container of the pod may look at it through `/proc/1`. Once its program runs, it has an empty root and no procfs:
+//! that of the namespace is pinned beside the pod's namespaces, and containers get copies of it.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{os::fd::AsFd as _, path::PathBuf, sync::Arc, time::Duration};
+
+use cairn_monitor::stat;
+use cni_shim::namespaces;
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 
 use super::{
     dirs::remove_dir,
-    error::{AtStep as _, Result},
+    error::{AtStep as _, Error, Result},
     event_log::did,
     events::{EventKind, Events},
     message::Describe,
     processes::{CGROUP_GONE, Processes},
-    record::{Mark, PodPhase},
+    record::{Mark, PodPhase, PodRecord, Process},
     registry::Registry,
     state::Pod,
 };
 use crate::{
+    blocking::blocking,
+    detached,
     host::facts::View,
     monitor::{LaunchSpec, Monitor, Reattached},
-    oci::{self, HostFacts, PauseInputs, SeccompKind},
+    oci::{self, HostFacts, PauseInputs},
     trace::{Action, EventLog},
 };
 
@@ -39,13 +51,9 @@ pub struct Pauses {
 impl Pauses {
     /// # Errors
     /// The step that failed; [`Self::stop`] undoes what was done.
-    pub async fn start(self: &Arc<Self>, pod: &Arc<Pod>, seccomp: &SeccompKind) -> Result<()> {
+    pub async fn start(self: &Arc<Self>, pod: &Arc<Pod>) -> Result<()> {
         let (processes, record) = (&self.processes, pod.cell.get());
         let sandbox = self.describe.sandbox(pod);
-        let profile = match seccomp {
-            SeccompKind::Localhost(path) => Some(tokio::fs::read_to_string(path).await.step(path)?),
-            SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
-        };
         let linux = record.linux();
         let spec = oci::pause_spec(&PauseInputs {
             sandbox: &sandbox,
@@ -55,8 +63,6 @@ impl Pauses {
             policy: self.describe.policy(pod),
             rootfs: &self.root,
             args: &["/pause".to_owned()],
-            seccomp,
-            seccomp_profile: profile.as_deref(),
         })?;
         let group = processes.cgroup(&record.cgroup_leaf())?;
         let resources = oci::limits::current(&spec).cloned();
@@ -83,8 +89,12 @@ impl Pauses {
         monitor.start().await.step("pause")?;
         let process = processes.process(&monitor);
         let pid = process.pid;
+        let procfs = take_procfs(process.clone(), processes.dirs.namespaces(&pod.id)).await?;
         pod.cell
-            .change(|record| record.pause = Some(process))
+            .change(|record| {
+                record.pause = Some(process);
+                record.namespaces.procfs = Some(procfs);
+            })
             .await?;
         did(&self.log, pod, None, Action::Paused { pid });
         self.watch(pod, monitor);
@@ -161,4 +171,29 @@ impl Pauses {
         let removed = remove_dir(&dir).await;
         removed.map_err(|error| error.at("pause"))
     }
+}
+
+/// Whether the pod was made by a version whose pause processes have capabilities and a writable procfs, which a container
+/// that sees such a process can use (SECURITY.md, *Advisories*).
+pub fn is_exposed(record: &PodRecord) -> bool {
+    record.phase == PodPhase::Ready && record.pause.is_some() && record.namespaces.procfs.is_none()
+}
+
+/// Takes all mounts away from a pause process that runs, and pins the procfs among them, read-only, in the directory of
+/// the pod's namespaces.
+async fn take_procfs(process: Process, namespaces: PathBuf) -> Result<PathBuf> {
+    let step = "pause: take its mounts";
+    blocking(move || {
+        let pid = process.pid.cast_signed();
+        let held = Pid::from_raw(pid)
+            .ok_or(Errno::SRCH)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+            .step(step)?;
+        if stat::start_time(pid).step(step)? != process.start_time {
+            return Err(Error::failed("pause: the process has ended"));
+        }
+        let procfs = detached::take_procfs(held.as_fd()).step(step)?;
+        namespaces::pin_procfs(procfs.as_fd(), &namespaces).step(step)
+    })
+    .await
 }

@@ -108,6 +108,8 @@ pub struct Namespaces {
     pub ipc: Option<PathBuf>,
     pub uts: Option<PathBuf>,
     pub user: Option<PathBuf>,
+    /// The procfs of the PID namespace that the pod shares, if it does.
+    pub procfs: Option<PathBuf>,
 }
 
 /// By default: of a sandbox that is being made, and has nothing yet.

@@ -25,6 +25,7 @@ use super::{
     held::AllHeld,
     hooks::Hooks,
     message::Describe,
+    pause::is_exposed,
     plugins::Plugins,
     record::{ContainerPhase, ContainerRecord, Mark, PodPhase, PodRecord},
     recover_container::{log_failure, recover_container},
@@ -216,6 +217,14 @@ impl Recovery {
             pod.cell
                 .note(|record| record.phase = PodPhase::NotReady)
                 .await;
+        }
+        if is_exposed(&pod.cell.get()) {
+            tracing::warn!(
+                pod = %pod.id,
+                name = %pod.cell.get().name_key(),
+                "created by an older version, whose pause process lets a container take over the node: remove this \
+                 sandbox and create it anew (SECURITY.md, Advisories)"
+            );
         }
         // The driver first: what recovery finds goes through its queue.
         let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(&self.steps));

@@ -215,7 +215,7 @@ impl RunPodSandbox {
                 }
             }
             Phase::Pause if plan.pid == PidSharing::Pod => {
-                self.pauses.start(pod, &plan.seccomp).await?;
+                self.pauses.start(pod).await?;
             }
             Phase::HookBegun if self.hooks.active() => {
                 let write = |record: &mut PodRecord| record.hooks.run = Mark::Begun;

@@ -78,6 +78,7 @@ impl Sandboxes {
             ipc: pinned.ipc,
             uts: pinned.uts,
             user: pinned.user,
+            procfs: None,
         })
     }
 

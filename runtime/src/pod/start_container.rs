@@ -17,6 +17,7 @@ use super::{
     hooks::Hooks,
     processes::Processes,
     record::{ContainerPhase, Exit, Mark, Process},
+    registry::Registry,
     setters::AdjustedMounts,
     spec::{SpecStore, Specs},
     state::{Container, Pod},
@@ -33,6 +34,7 @@ use crate::{
 };
 
 pub struct StartContainer {
+    pub registry: Arc<Registry>,
     pub specs: SpecStore,
     pub images: Images,
     pub processes: Arc<Processes>,
@@ -96,7 +98,7 @@ impl StartContainer {
         let processes = &self.processes;
         let record = container.cell.get();
         let specs = self.specs.read(&container.id).await?;
-        let join = join(pod, &specs)?;
+        let join = join(&self.registry, &specs)?;
         let mounts = AdjustedMounts::of(&specs.adjustment, &specs.owners, &container.id);
         mounts.check().await?;
 
@@ -204,22 +206,35 @@ impl StartContainer {
 }
 
 /// Whose PID namespace it joins. A spec can only say it by a number, which may be another's by now.
-fn join(pod: &Pod, specs: &Specs) -> Result<Option<Join>> {
-    let ours = specs.base.as_ref().unwrap_or(&specs.spec);
-    let Some(path) = pid_namespace(&specs.spec).filter(|path| Some(*path) == pid_namespace(ours))
-    else {
-        return Ok(None); // A plugin chose it.
+fn join(registry: &Registry, specs: &Specs) -> Result<Option<Join>> {
+    let Some(path) = pid_namespace(&specs.spec) else {
+        return Ok(None);
     };
-    let containers = pod.containers();
-    let containers = containers.iter().map(|c| c.cell.get().process.clone());
-    let mut processes = containers.chain([pod.cell.get().pause.clone()]).flatten();
-    let found = processes.find(|p| path == p.pid_namespace());
-    let process = found
-        .ok_or_else(|| Error::failed("the process whose PID namespace it was to join has ended"))?;
-    Ok(Some(Join {
+    let ours = specs.base.as_ref().unwrap_or(&specs.spec);
+    match registry.all().iter().find_map(|pod| joined(pod, path)) {
+        None if pid_namespace(ours) == Some(path) => Err(Error::failed(
+            "the process whose PID namespace it was to join has ended",
+        )),
+        // None: a plugin chose it, and it is not a namespace of ours.
+        found => Ok(found),
+    }
+}
+
+/// The process of a pod whose PID namespace has this path.
+fn joined(pod: &Pod, path: &Path) -> Option<Join> {
+    let record = pod.cell.get();
+    let containers = pod.containers().into_iter();
+    let containers = containers.filter_map(|c| Some((c.cell.get().process.clone()?, None)));
+    let pause = record.pause.clone();
+    let pause = pause.map(|pause| (pause, record.namespaces.procfs.as_deref()));
+    let (process, procfs) = containers
+        .chain(pause)
+        .find(|(process, _)| path == process.pid_namespace())?;
+    Some(Join {
         pid: process.pid.cast_signed(),
         start_time: process.start_time,
-    }))
+        procfs: procfs.map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
+    })
 }
 
 fn pid_namespace(spec: &Spec) -> Option<&Path> {

@@ -1,6 +1,6 @@
 //! Whole specs of typical containers, to be read by eye when they change.
 
-use cairn::oci::{IdMap, PauseInputs, SeccompKind, pause_spec};
+use cairn::oci::{IdMap, PauseInputs, pause_spec};
 use proto_cri::v1::{
     Capability, HugepageLimit, Int64Value, KeyValue, Mount, NamespaceMode, NamespaceOption,
     SecurityProfile, security_profile::ProfileType,
@@ -106,8 +106,6 @@ fn the_pause_process() {
         policy: &f.policy,
         rootfs: "/state/pause".as_ref(),
         args: &["/pause".to_owned()],
-        seccomp: &SeccompKind::Unconfined,
-        seccomp_profile: None,
     });
     assert_golden("pause", &spec.expect("valid"));
 }

@@ -251,6 +251,14 @@ pub unsafe fn close_all_but(keep: &mut [RawFd]) {
     }
 }
 
+/// Closes every descriptor.
+///
+/// # Safety
+/// Nothing that owns one, or uses one of the first three, is used or dropped afterwards.
+pub unsafe fn close_all() {
+    let _cannot_fail = close_range(0, u32::MAX, 0);
+}
+
 /// Closes every descriptor from 3 on that could lead to a file: all but sockets, pipes, and those to keep.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! Status (CRI-104 to CRI-107), and pulls under way (CRI-909).
+//! Status (CRI-104 to CRI-107), with pulls under way (CRI-909) and sandboxes that expose the host.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use proto_cri::v1 as cri;
 use proto_nri::Event;
 use serde_json::json;
 
-use crate::{config::NriNetwork, cri::service::Cri, oci::CgroupDriver};
+use crate::{config::NriNetwork, cri::service::Cri, oci::CgroupDriver, pod::pause::is_exposed};
 
 pub async fn status(service: &Cri, verbose: bool) -> cri::StatusResponse {
     let network = network_status(service).await;
@@ -85,12 +85,20 @@ fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, St
         json!({ "image": pull.reference, "bytes": bytes, "of": of, "seconds": pull.seconds })
     });
     let pulls: serde_json::Value = pulls.collect();
+    let pods = service.pods.pods();
+    let exposed = pods.iter().map(|pod| pod.cell.get());
+    let exposed = exposed.filter(|record| is_exposed(record)).map(|record| {
+        let metadata = record.metadata();
+        json!({ "id": record.id, "namespace": metadata.namespace, "name": metadata.name })
+    });
+    let exposed: serde_json::Value = exposed.collect();
     let load = network.map_or_else(|| "OK".to_owned(), |(_, message)| message);
     BTreeMap::from([
         ("config".to_owned(), config.to_string()),
         ("cniconfig".to_owned(), cni.to_string()),
         ("lastCNILoadStatus".to_owned(), load),
         ("pulls".to_owned(), pulls.to_string()),
+        ("exposedSandboxes".to_owned(), exposed.to_string()),
     ])
 }
 
