@@ -39,6 +39,7 @@ pub(crate) struct Ready {
     pub(crate) hooks: Vec<StartHook>,
     pub(crate) propagation: Vec<Propagation>,
     pub(crate) trees: Trees,
+    pub(crate) bound_devices: Vec<PathBuf>,
     /// Where the program is not ours to become, but that of a process in another PID namespace.
     pub(crate) birth: Option<Birth>,
     pub(crate) proc: HostProc,
@@ -66,6 +67,10 @@ impl Ready {
         }
         close_what_leads_outside(&namespace.collect::<Vec<_>>());
         let root = root()?;
+        for device in &self.bound_devices {
+            place::seal_device(root.as_fd(), device)
+                .map_err(|e| format!("make the mount of {} read-only: {e}", device.display()))?;
+        }
         for p in &self.propagation {
             place::set_propagation(&p.destination, p.flags).map_err(|e| {
                 format!(

@@ -17,7 +17,7 @@ use cairn_monitor::mount_tree::{self, Attributes};
 use cairn_monitor::rooted;
 use cairn_monitor::sys;
 use oci_spec::runtime::Spec;
-use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
@@ -99,6 +99,9 @@ fn assemble_in(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
     enter_mounts(mounts).map_err(at("enter the bare mount namespace"))?;
     sys::unshare_namespaces(UnshareFlags::NEWNS).map_err(at("make a mount namespace"))?;
     mount_tmpfs("cairn", Path::new(STAGE), c"mode=755,size=1m").map_err(at("mount the stage"))?;
+    if procs.iter().any(|(view, ..)| !view.masked.is_empty()) {
+        make_null().map_err(at("make a null device"))?;
+    }
     let mut made = Trees::new();
     for (view, procfs, binds) in procs {
         let tree = cover(view, &procfs, &binds).map_err(|e| {
@@ -211,6 +214,17 @@ fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd>
     Ok(tree)
 }
 
+/// On the stage: what masks files. Not the host's: the container's root could change the mode and owner of that.
+const NULL: &str = "/sys/fs/cgroup/null";
+
+fn make_null() -> io::Result<()> {
+    let device = rustix::fs::makedev(1, 3);
+    let mode = Mode::from_raw_mode(0o666);
+    rustix::fs::mknodat(CWD, NULL, FileType::CharacterDevice, mode, device)?;
+    // Whatever our umask is.
+    Ok(rustix::fs::chmod(NULL, mode)?)
+}
+
 /// A procfs with its masks, put together on the stage as [`assemble`] does. A path that the kernel does not offer needs no
 /// cover.
 fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<OwnedFd> {
@@ -253,7 +267,7 @@ fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<Own
         if path.is_dir() {
             rustix::mount::mount("tmpfs", &path, "tmpfs", MountFlags::RDONLY, None)?;
         } else {
-            mount_tree::attach(&mount_tree::copy(Path::new("/dev/null"), false)?, &path)?;
+            mount_tree::attach(&mount_tree::copy(Path::new(NULL), false)?, &path)?;
         }
     }
     take_off(&frame)
@@ -265,6 +279,24 @@ fn take_off(frame: &Path) -> io::Result<OwnedFd> {
     rustix::mount::unmount(frame, UnmountFlags::DETACH)?;
     fs::remove_dir(frame)?;
     Ok(tree)
+}
+
+/// Makes devices read-only that libcontainer has bound from the host, as it does in a user namespace: reading and writing
+/// them stays possible, and whoever is root of the host in another container cannot change their mode and owner.
+pub(crate) fn seal_device(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let device = match rooted::open(root, path.as_os_str().as_bytes(), OFlags::PATH) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    let attributes = Attributes {
+        set: libc::MOUNT_ATTR_RDONLY,
+        ..Attributes::default()
+    };
+    match mount_tree::set_attributes(&device, &attributes) {
+        // Not a mount: the container's own file.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        other => other,
+    }
 }
 
 /// Attaches the view inside the container, after everything libcontainer has mounted.
