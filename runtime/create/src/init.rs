@@ -26,7 +26,7 @@ use crate::birth::Birth;
 use crate::host_proc::HostProc;
 use crate::inherited;
 use crate::place::{self, Trees};
-use crate::start_hooks::StartHook;
+use crate::start_hooks::{StartHook, Waiting};
 
 /// What libcontainer calls; it copies it.
 #[derive(Clone)]
@@ -99,6 +99,29 @@ impl Ready {
             .map_or(Ok(()), |birth| birth.give(&self.tail))
     }
 
+    /// Runs the hooks, and becomes the program or lets it go on. Returns only with an error.
+    fn go_on(&self, hooks: Vec<Waiting<'_>>) -> String {
+        if let Some(birth) = &self.birth {
+            let let_go = || birth.let_go().map_err(|e| format!("start init: {e}"));
+            return match run(hooks).and_then(|()| let_go()) {
+                Ok(()) => sys::exit_now(0),
+                Err(text) => text,
+            };
+        }
+        let tail = &self.tail;
+        let mut keep: Vec<RawFd> = hooks.iter().flat_map(Waiting::keep).collect();
+        keep.push(STATUS_FD);
+        // SAFETY: only these are used from here on, and `exit_now` follows.
+        #[allow(unsafe_code)]
+        if let Err(e) = unsafe { tail.become_user(&mut keep) } {
+            return tail.describe(&e);
+        }
+        match run(hooks) {
+            Ok(()) => tail.describe(&tail.execute()),
+            Err(text) => text,
+        }
+    }
+
     /// So that a missing program fails the creation and not the start. One that is reached through a link of procfs is
     /// none: `/proc/self/exe` would be this helper.
     fn find_program(&self, root: BorrowedFd<'_>) -> Result<(), String> {
@@ -128,6 +151,10 @@ impl Ready {
             why.as_deref().unwrap_or(missing)
         ))
     }
+}
+
+fn run(hooks: Vec<Waiting<'_>>) -> Result<(), String> {
+    hooks.into_iter().try_for_each(Waiting::run)
 }
 
 /// All that libcontainer still uses in this process are its sockets: what else it opened was for what is done by now.
@@ -186,23 +213,11 @@ impl Executor for Init {
         // This helper ignores SIGPIPE (a hook need not read its stdin); the program must not inherit that.
         sys::default_signals();
         let _nobody_listens = sys::write(status, &[REACHED]);
-        let Ready {
-            tail, hooks, birth, ..
-        } = &*self.0;
-        let inside = birth.as_ref();
-        let hooked = hooks.iter().try_for_each(|hook| hook.run(inside));
-        let error = match (hooked, inside) {
-            (Ok(()), Some(birth)) => match birth.let_go() {
-                Ok(()) => sys::exit_now(0),
-                Err(e) => format!("start init: {e}"),
-            },
-            // SAFETY: only the status pipe is used from here on, and `exit_now` follows.
-            #[allow(unsafe_code)]
-            (Ok(()), None) => match unsafe { tail.become_user(&mut [STATUS_FD]) } {
-                Ok(()) => tail.describe(&tail.execute()),
-                Err(e) => tail.describe(&e),
-            },
-            (Err(text), _) => text,
+        let hooks = self.0.hooks.iter();
+        let hooks = hooks.map(|hook| hook.begin(self.0.birth.as_ref()));
+        let error = match hooks.collect::<Result<Vec<_>, _>>() {
+            Ok(hooks) => self.0.go_on(hooks),
+            Err(text) => text,
         };
         let _nobody_listens = sys::write(status, error.as_bytes());
         sys::exit_now(127)

@@ -1,9 +1,11 @@
 //! startContainer hooks: run by init inside the container, after the start signal and before the program.
 //!
 //! Not by libcontainer: their programs are files of the container's image, and it would run them with every privilege of
-//! this helper. Here each is confined as the container's own program is, by the same tail.
+//! this helper. Here each is confined as the container's own program is, by the same tail. Their processes are made
+//! first, and wait: init gives up its own privileges before the first of them runs, since it is process 1 in the PID
+//! namespace where a hook with SYS_PTRACE looks around.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -84,21 +86,30 @@ fn prepare(
     })
 }
 
+/// The process of a hook, which waits to run.
+pub(crate) struct Waiting<'a> {
+    hook: &'a StartHook,
+    child: i32,
+    ended: OwnedFd,
+    go: OwnedFd,
+}
+
 impl StartHook {
-    /// Runs it to its end; anything but success is an error. `inside`: in the PID namespace that init was born into.
-    pub(crate) fn run(&self, inside: Option<&Birth>) -> Result<(), String> {
+    /// Makes its process, `inside` the PID namespace that init was born into or in ours.
+    pub(crate) fn begin(&self, inside: Option<&Birth>) -> Result<Waiting<'_>, String> {
         let at = |e: std::io::Error| format!("startContainer hook {}: {e}", self.path);
         let mut state = self.state.clone();
         let init = inside.and_then(Birth::pid);
         state["pid"] = init.unwrap_or(std::process::id().cast_signed()).into();
         let stdin = sys::memory_file(state.to_string().as_bytes()).map_err(at)?;
         let (heard, said) = sys::pipe().map_err(at)?;
+        let (waits, go) = sys::pipe().map_err(at)?;
         let mut child = match sys::fork_into(None).map_err(at)? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 let ready = sys::dup_to(stdin.as_raw_fd(), 0).and_then(|()| sys::dup_to(2, 1));
                 if ready.is_ok() {
-                    self.become_hook(inside, &said);
+                    self.become_hook(inside, &said, &waits);
                 }
                 sys::exit_now(127)
             }
@@ -113,40 +124,62 @@ impl StartHook {
                     .unwrap_or(child);
             }
         }
-        let why = match wait(child, self.timeout).map_err(at)? {
+        Ok(Waiting {
+            hook: self,
+            child,
+            ended: sys::pidfd_open(child).map_err(at)?,
+            go,
+        })
+    }
+
+    /// In a child: returns if there is nothing to execute.
+    fn become_hook(&self, inside: Option<&Birth>, said: &OwnedFd, waits: &OwnedFd) {
+        let is_hook = match inside {
+            // SAFETY: nothing above 2 but `waits` is used from here on, and the caller ends.
+            #[allow(unsafe_code)]
+            None => unsafe { self.tail.become_user(&mut [waits.as_raw_fd()]) }.is_ok(),
+            Some(birth) => {
+                let mut keep = [said.as_raw_fd(), waits.as_raw_fd()];
+                match born_into(birth.namespace(), &self.tail, &mut keep) {
+                    Ok(Fork::Child) => true,
+                    Ok(Fork::Parent(pid)) => {
+                        let _nobody_listens = sys::write(said.as_fd(), &pid.to_ne_bytes());
+                        false
+                    }
+                    Err(_) => false,
+                }
+            }
+        };
+        if is_hook && matches!(sys::read(waits.as_fd(), &mut [0]), Ok(1)) {
+            self.tail.execute();
+        }
+    }
+}
+
+impl Waiting<'_> {
+    /// What must stay open until [`Waiting::run`].
+    pub(crate) fn keep(&self) -> [RawFd; 2] {
+        [self.ended.as_raw_fd(), self.go.as_raw_fd()]
+    }
+
+    /// Runs it to its end; anything but success is an error. Uses few system calls: the container's seccomp filter may be
+    /// in force.
+    pub(crate) fn run(self) -> Result<(), String> {
+        let path = &self.hook.path;
+        let at = |e: std::io::Error| format!("startContainer hook {path}: {e}");
+        let _already_ended = sys::write(self.go.as_fd(), &[1]);
+        let why = match wait(self.child, &self.ended, self.hook.timeout).map_err(at)? {
             Some(0) => return Ok(()),
             Some(127) => "cannot be executed".to_owned(),
             Some(code) => format!("exit code {code}"),
             None => "timed out".to_owned(),
         };
-        Err(format!("startContainer hook {}: {why}", self.path))
-    }
-
-    /// In a child: returns if there is nothing to execute.
-    fn become_hook(&self, inside: Option<&Birth>, said: &OwnedFd) {
-        let Some(birth) = inside else {
-            // SAFETY: nothing above 2 is used from here on, and the caller ends.
-            #[allow(unsafe_code)]
-            if unsafe { self.tail.become_user(&mut []) }.is_ok() {
-                self.tail.execute();
-            }
-            return;
-        };
-        match born_into(birth.namespace(), &self.tail, &mut [said.as_raw_fd()]) {
-            Ok(Fork::Child) => {
-                self.tail.execute();
-            }
-            Ok(Fork::Parent(pid)) => {
-                let _nobody_listens = sys::write(said.as_fd(), &pid.to_ne_bytes());
-            }
-            Err(_) => {}
-        }
+        Err(format!("startContainer hook {path}: {why}"))
     }
 }
 
 /// The child's exit code, or none if its time was over: it is dead then.
-fn wait(child: i32, timeout: Option<Duration>) -> std::io::Result<Option<i32>> {
-    let ended = sys::pidfd_open(child)?;
+fn wait(child: i32, ended: &OwnedFd, timeout: Option<Duration>) -> std::io::Result<Option<i32>> {
     let deadline = timeout.map(|t| Instant::now() + t);
     let mut in_time = true;
     loop {
