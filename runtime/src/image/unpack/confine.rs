@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::process::{Gid, Resource, Rlimit, Uid};
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
@@ -50,6 +50,8 @@ pub(super) fn confine(dir: &Path, bytes: u64) -> io::Result<OwnedFd> {
         | CapabilitySet::MKNOD
         | CapabilitySet::SETFCAP;
     drop_to(keep)?;
+    // Another user's processes are undumpable by themselves, unless the host's fs.suid_dumpable says otherwise.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let root = File::open("/")?.into();
     seccompiler::apply_filter(&filter().map_err(io::Error::other)?).map_err(io::Error::other)?;
     Ok(root)
