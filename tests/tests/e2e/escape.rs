@@ -1,6 +1,7 @@
 //! What an image or a container may try in order to get out, one test per attempt.
 
 mod bounds;
+mod processes;
 mod registry;
 mod slow;
 
@@ -11,7 +12,7 @@ use cairn_tests::{
     container::Container,
     cri,
     image::Image,
-    pod::{Pod, pod_namespaces, pod_security, security},
+    pod::{Pod, pod_namespaces, security},
 };
 use serde_json::json;
 
@@ -183,179 +184,6 @@ async fn aim_from_inside(daemon: &Daemon, container: &Container, script: &str) {
         .await
         .expect("nsenter runs");
     assert!(done.status.success(), "{script}: {done:?}");
-}
-
-/// What a container with SYS_PTRACE does to look through every process of its PID namespace at the host, over and over.
-/// It says what it saw.
-fn watcher(daemon: &Daemon, pod: &Pod) -> cri::ContainerConfig {
-    // A file of the host where the container has none, and a file of the monitor's directory, where monitors work.
-    let marker = daemon.path("cairn.toml");
-    let script = format!(
-        "echo $$ >/tmp/watcher; while :; do \
-           for f in /proc/[0-9]*/root{0} /proc/[0-9]*/cwd/launch /proc/[0-9]*/fd/*/cgroup.procs /proc/[0-9]*/fd/*{0}; do \
-             [ -e $f ] && echo seen $f; \
-           done; \
-           for x in /proc/[0-9]*/exe; do \
-             [ $x -ef /bin/busybox ] || {{ true >>$x; }} 2>/dev/null && [ ! $x -ef /bin/busybox ] && [ -e $x ] && \
-               echo written $x; \
-           done; echo round >>/tmp/rounds; done",
-        marker.display()
-    );
-    let mut config = pod
-        .cri
-        .container_config("watcher", &["/bin/sh", "-c", &script]);
-    security(&mut config).capabilities = Some(cri::Capability {
-        add_capabilities: vec!["SYS_PTRACE".into()],
-        ..Default::default()
-    });
-    config
-}
-
-async fn it_saw_nothing(watcher: &Container) {
-    let rounds = watcher.sh("wc -l </tmp/rounds").await;
-    assert!(
-        rounds.parse::<u32>().is_ok_and(|n| n > 100),
-        "it looked {rounds} times"
-    );
-    let seen = watcher.lines();
-    assert!(seen.is_empty(), "{} times: {:?} …", seen.len(), &seen[0]);
-}
-
-fn pid_mode(mode: cri::NamespaceMode, target: &str) -> Option<cri::NamespaceOption> {
-    Some(cri::NamespaceOption {
-        pid: mode.into(),
-        target_id: target.to_owned(),
-        ..Default::default()
-    })
-}
-
-/// A pod whose containers share a PID namespace.
-async fn sharing_pod(daemon: &Daemon, name: &str) -> Pod {
-    let cri = daemon.cri();
-    let mut config = cri.pod_config(name);
-    pod_security(&mut config).namespace_options = pid_mode(cri::NamespaceMode::Pod, "");
-    cri.try_pod(config).await.expect("RunPodSandbox")
-}
-
-/// Starts this many containers with these options, some at a time; each must see its own program and the watcher's.
-async fn start_many(pod: &Pod, count: usize, options: Option<cri::NamespaceOption>) {
-    let mut tasks = tokio::task::JoinSet::new();
-    for task in 0..4 {
-        let (pod, options) = (pod.clone(), options.clone());
-        tasks.spawn(async move {
-            for n in (task..count).step_by(4) {
-                let script = "cat /proc/self/comm; grep -l '[t]mp/rounds' /proc/[0-9]*/cmdline 2>/dev/null | wc -l";
-                let mut config = pod
-                    .cri
-                    .container_config(&format!("c{n}"), &["/bin/sh", "-c", script]);
-                security(&mut config).namespace_options = options.clone();
-                let container = pod.try_create(config).await.expect("CreateContainer");
-                container.start().await.expect("StartContainer");
-                assert_eq!(container.exited().await.exit_code, 0);
-                assert_eq!(container.lines(), ["cat", "1"], "c{n}");
-                container.remove().await.expect("RemoveContainer");
-            }
-        });
-    }
-    while let Some(end) = tasks.join_next().await {
-        end.expect("containers start while they are watched");
-    }
-}
-
-#[tokio::test]
-async fn a_container_that_watches_starts_in_its_shared_pid_namespace_sees_nothing_of_the_host() {
-    let daemon = Daemon::start().await;
-    let pod = sharing_pod(&daemon, "watch-starts").await;
-    let mut config = watcher(&daemon, &pod);
-    security(&mut config).namespace_options = pid_mode(cri::NamespaceMode::Pod, "");
-    let watcher = pod.try_create(config).await.expect("CreateContainer");
-    watcher.start().await.expect("StartContainer");
-    start_many(&pod, 300, pid_mode(cri::NamespaceMode::Pod, "")).await;
-    it_saw_nothing(&watcher).await;
-    watcher.stop(Duration::ZERO).await.expect("StopContainer");
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn a_target_that_watches_who_joins_its_pid_namespace_sees_nothing_of_the_host() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("watch-joins").await;
-    let config = watcher(&daemon, &pod);
-    let watcher = pod.try_create(config).await.expect("CreateContainer");
-    watcher.start().await.expect("StartContainer");
-    let options = pid_mode(cri::NamespaceMode::Target, &watcher.id);
-    start_many(&pod, 100, options).await;
-    it_saw_nothing(&watcher).await;
-    watcher.stop(Duration::ZERO).await.expect("StopContainer");
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn a_container_that_watches_execs_sees_nothing_of_the_host() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("watch").await;
-    let container = pod
-        .try_create(watcher(&daemon, &pod))
-        .await
-        .expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    let mut execs = tokio::task::JoinSet::new();
-    for _ in 0..4 {
-        let container = container.clone();
-        execs.spawn(async move {
-            for _ in 0..500 {
-                let ran = container.try_exec(&["true"], 30).await.expect("ExecSync");
-                assert_eq!(ran.code, 0, "{ran:?}");
-            }
-        });
-    }
-    while let Some(end) = execs.join_next().await {
-        end.expect("execs go on while they are watched");
-    }
-    it_saw_nothing(&container).await;
-    container.stop(Duration::ZERO).await.expect("StopContainer");
-    pod.end().await;
-}
-
-/// Any container of a pod with a shared PID namespace may send signals to process 1; the host's root may kill it.
-#[tokio::test]
-async fn a_pause_process_that_is_killed_makes_its_sandbox_notready_and_no_container_can() {
-    let daemon = Daemon::start().await;
-    let cri = daemon.cri();
-    let pod = sharing_pod(&daemon, "pause").await;
-    let create = async |name: &str| {
-        let mut config = cri.container_config(name, &["sleep", "1000"]);
-        security(&mut config).namespace_options = pid_mode(cri::NamespaceMode::Pod, "");
-        pod.try_create(config).await.expect("CreateContainer")
-    };
-    let (killer, late) = (create("killer").await, create("late").await);
-    killer.start().await.expect("StartContainer");
-    for signal in ["TERM", "INT", "KILL", "HUP"] {
-        killer.exec(&["kill", &format!("-{signal}"), "1"]).await;
-    }
-    assert_eq!(killer.exec(&["cat", "/proc/1/comm"]).await, "pause");
-    assert_eq!(
-        pod.status().await.state(),
-        cri::PodSandboxState::SandboxReady
-    );
-
-    let status = cri.pod_status(&pod.id).await.expect("PodSandboxStatus");
-    let info: serde_json::Value = serde_json::from_str(&status.info["info"]).expect("it is JSON");
-    let pause = info["pid"].as_u64().expect("a pause process has a pid");
-    let mut kill = daemon.yard.command("kill");
-    let killed = kill.args(["-KILL", &pause.to_string()]).output().await;
-    let killed = killed.expect("kill runs");
-    assert!(killed.status.success(), "{killed:?}");
-    cairn_tests::until("the sandbox is NOTREADY", || async {
-        let state = pod.status().await.state();
-        (state == cri::PodSandboxState::SandboxNotready).then_some(())
-    })
-    .await;
-    let refused = late.start().await.expect_err("there is nothing to join");
-    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
-    assert!(refused.message().contains("not ready"), "{refused}");
-    killer.exited().await;
-    pod.end().await;
 }
 
 /// A volume of logs is mounted in a container: it puts a link to a file of the host where its own log is reopened.

@@ -235,6 +235,32 @@ async fn hooks_and_a_scheduler_reach_a_container_in_a_shared_pid_namespace() {
     pod.end().await;
 }
 
+/// A plugin names it by the pause process of another pod, which has no procfs itself.
+#[tokio::test]
+async fn a_plugin_may_choose_the_pid_namespace_of_another_pod() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "chooser").await;
+    let other = sharing(&daemon, Kind::Plain).await;
+    let mode = cri::NamespaceMode::Pod;
+    let there = start(&other, "there", Kind::Plain, mode, "exec sleep 1000").await;
+    let status = daemon.cri().pod_status(&other.id).await;
+    let status = status.expect("PodSandboxStatus");
+    let info: serde_json::Value = serde_json::from_str(&status.info["info"]).expect("it is JSON");
+    let pause = info["pid"].as_u64().expect("a pause process has a pid");
+    plugin.adjusts(move |_, _| {
+        let mut adjust = ContainerAdjustment::default();
+        adjust.add_namespace("pid", format!("/proc/{pause}/ns/pid"));
+        Some(adjust)
+    });
+    let pod = daemon.cri().pod("chosen").await;
+    let joins = pod.run("joins", &["sleep", "1000"]).await;
+    let namespace = async |c: &Container| c.exec(&["readlink", "/proc/self/ns/pid"]).await;
+    assert_eq!(namespace(&joins).await, namespace(&there).await);
+    assert_eq!(joins.exec(&["cat", "/proc/1/comm"]).await, "pause");
+    pod.end().await;
+    other.end().await;
+}
+
 /// The record says by its number whose namespace it is; that number may be another's.
 #[tokio::test]
 async fn a_target_that_has_ended_is_not_joined_by_its_number() {
