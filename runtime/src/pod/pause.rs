@@ -174,9 +174,13 @@ impl Pauses {
 }
 
 /// Whether the pod was made by a version whose pause processes have capabilities and a writable procfs, which a container
-/// that sees such a process can use (SECURITY.md, *Advisories*).
+/// that sees such a process can use (SECURITY.md, *Advisories*); in a user namespace it cannot, as it is not root of the
+/// host.
 pub fn is_exposed(record: &PodRecord) -> bool {
-    record.phase == PodPhase::Ready && record.pause.is_some() && record.namespaces.procfs.is_none()
+    record.phase == PodPhase::Ready
+        && record.pause.is_some()
+        && record.namespaces.procfs.is_none()
+        && record.namespaces.user.is_none()
 }
 
 /// Takes all mounts away from a pause process that runs, and pins the procfs among them, read-only, in the directory of
