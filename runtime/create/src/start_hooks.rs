@@ -92,6 +92,8 @@ pub(crate) struct Waiting<'a> {
     child: i32,
     ended: OwnedFd,
     go: OwnedFd,
+    /// The other end of `go`: with a reader of our own, a write to a hook that has ended is no SIGPIPE.
+    waits: OwnedFd,
 }
 
 impl StartHook {
@@ -129,6 +131,7 @@ impl StartHook {
             child,
             ended: sys::pidfd_open(child).map_err(at)?,
             go,
+            waits,
         })
     }
 
@@ -158,8 +161,8 @@ impl StartHook {
 
 impl Waiting<'_> {
     /// What must stay open until [`Waiting::run`].
-    pub(crate) fn keep(&self) -> [RawFd; 2] {
-        [self.ended.as_raw_fd(), self.go.as_raw_fd()]
+    pub(crate) fn keep(&self) -> [RawFd; 3] {
+        [&self.ended, &self.go, &self.waits].map(AsRawFd::as_raw_fd)
     }
 
     /// Runs it to its end; anything but success is an error. Uses few system calls: the container's seccomp filter may be
@@ -167,7 +170,7 @@ impl Waiting<'_> {
     pub(crate) fn run(self) -> Result<(), String> {
         let path = &self.hook.path;
         let at = |e: std::io::Error| format!("startContainer hook {path}: {e}");
-        let _already_ended = sys::write(self.go.as_fd(), &[1]);
+        sys::write(self.go.as_fd(), &[1]).map_err(at)?;
         let why = match wait(self.child, &self.ended, self.hook.timeout).map_err(at)? {
             Some(0) => return Ok(()),
             Some(127) => "cannot be executed".to_owned(),
