@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use cairn_monitor::mount_tree::{self, Attributes};
+use cairn_monitor::mount_tree::{self, Attributes, SEALED};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{
     LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, move_into_link_name_space,
@@ -88,10 +88,6 @@ fn make_bare() -> io::Result<OwnedFd> {
 /// Takes the procfs at `/proc` out of the mount namespace of a process, and leaves that namespace nothing but an empty,
 /// read-only root, which becomes that of its processes too. The procfs comes back detached and read-only.
 pub(crate) fn take_procfs(process: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    const SEALED: u64 = libc::MOUNT_ATTR_RDONLY
-        | libc::MOUNT_ATTR_NOSUID
-        | libc::MOUNT_ATTR_NODEV
-        | libc::MOUNT_ATTR_NOEXEC;
     on_a_thread(|| {
         unshare(UnshareFlags::FS)?;
         move_into_thread_name_spaces(process, ThreadNameSpaceType::MOUNT)?;

@@ -54,8 +54,6 @@ pub(crate) struct Plan {
     pub(crate) propagation: Vec<Propagation>,
     /// Where the container has message queues, and their SELinux label.
     pub(crate) queues: Option<(PathBuf, String)>,
-    /// Devices that are the host's own files, since nobody makes devices in a user namespace.
-    pub(crate) bound_devices: Vec<PathBuf>,
     pub(crate) stage: Vec<Staged>,
     pub(crate) cgroup_view: Option<CgroupView>,
     /// The PID namespace to join, and how it shall be seen.
@@ -94,7 +92,6 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         rootfs: root,
         propagation: Vec::new(),
         queues: None,
-        bound_devices: Vec::new(),
         stage: Vec::new(),
         cgroup_view: None,
         join,
@@ -104,9 +101,6 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     };
     if plan.join.is_some() {
         plan.take_what_needs_proc();
-    }
-    if has_namespace(&plan.spec, Ns::User) {
-        plan.bound_devices = devices(&plan.spec);
     }
     let mounts = plan.spec.mounts().clone().unwrap_or_default();
     let mut kept = Vec::with_capacity(mounts.len());
@@ -248,18 +242,6 @@ fn strip_names(spec: &mut Spec) {
 fn has_namespace(spec: &Spec, kind: Ns) -> bool {
     let namespaces = spec.linux().as_ref().and_then(|l| l.namespaces().as_ref());
     namespaces.is_some_and(|list| list.iter().any(|n| n.typ() == kind))
-}
-
-/// Those that libcontainer makes in any container, and the container's own.
-fn devices(spec: &Spec) -> Vec<PathBuf> {
-    const ALWAYS: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
-    let always = ALWAYS.map(|name| Path::new("/dev").join(name));
-    let own = spec.linux().as_ref().and_then(|l| l.devices().as_ref());
-    let own = own
-        .into_iter()
-        .flatten()
-        .map(|device| device.path().clone());
-    always.into_iter().chain(own).collect()
 }
 
 fn take_pid_namespace(spec: &mut Spec) -> Option<PathBuf> {

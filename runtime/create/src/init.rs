@@ -39,7 +39,6 @@ pub(crate) struct Ready {
     pub(crate) hooks: Vec<StartHook>,
     pub(crate) propagation: Vec<Propagation>,
     pub(crate) trees: Trees,
-    pub(crate) bound_devices: Vec<PathBuf>,
     /// Where the program is not ours to become, but that of a process in another PID namespace.
     pub(crate) birth: Option<Birth>,
     pub(crate) proc: HostProc,
@@ -67,10 +66,6 @@ impl Ready {
         }
         close_what_leads_outside(&namespace.collect::<Vec<_>>());
         let root = root()?;
-        for device in &self.bound_devices {
-            place::seal_device(root.as_fd(), device)
-                .map_err(|e| format!("make the mount of {} read-only: {e}", device.display()))?;
-        }
         for p in &self.propagation {
             place::set_propagation(&p.destination, p.flags).map_err(|e| {
                 format!(
@@ -116,7 +111,10 @@ impl Ready {
         if let Err(e) = unsafe { tail.become_user(&mut keep) } {
             return tail.describe(&e);
         }
-        match run(hooks) {
+        let hooked = run(hooks);
+        // Orphans of the hooks: the program need not expect any.
+        while sys::reap().is_some() {}
+        match hooked {
             Ok(()) => tail.describe(&tail.execute()),
             Err(text) => text,
         }

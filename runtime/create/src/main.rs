@@ -147,7 +147,6 @@ fn create() -> Result<i32, String> {
         hooks,
         propagation: plan.propagation,
         trees,
-        bound_devices: plan.bound_devices,
         birth,
         proc: HostProc::open()?,
         queues: plan.queues,

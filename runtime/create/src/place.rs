@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use cairn_monitor::mount_tree::{self, Attributes};
+use cairn_monitor::mount_tree::{self, Attributes, SEALED};
 use cairn_monitor::rooted;
 use cairn_monitor::sys;
 use oci_spec::runtime::Spec;
@@ -221,17 +221,13 @@ fn make_null() -> io::Result<()> {
     let device = rustix::fs::makedev(1, 3);
     let mode = Mode::from_raw_mode(0o666);
     rustix::fs::mknodat(CWD, NULL, FileType::CharacterDevice, mode, device)?;
-    // Whatever our umask is.
+    // The umask does not apply to this one.
     Ok(rustix::fs::chmod(NULL, mode)?)
 }
 
 /// A procfs with its masks, put together on the stage as [`assemble`] does. A path that the kernel does not offer needs no
 /// cover.
 fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<OwnedFd> {
-    const SEALED: u64 = libc::MOUNT_ATTR_RDONLY
-        | libc::MOUNT_ATTR_NOSUID
-        | libc::MOUNT_ATTR_NODEV
-        | libc::MOUNT_ATTR_NOEXEC;
     let frame = Path::new(STAGE).join("frame");
     fs::create_dir(&frame)?;
     let attributes = Attributes {
@@ -279,24 +275,6 @@ fn take_off(frame: &Path) -> io::Result<OwnedFd> {
     rustix::mount::unmount(frame, UnmountFlags::DETACH)?;
     fs::remove_dir(frame)?;
     Ok(tree)
-}
-
-/// Makes devices read-only that libcontainer has bound from the host, as it does in a user namespace: reading and writing
-/// them stays possible, and whoever is root of the host in another container cannot change their mode and owner.
-pub(crate) fn seal_device(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let device = match rooted::open(root, path.as_os_str().as_bytes(), OFlags::PATH) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
-    let attributes = Attributes {
-        set: libc::MOUNT_ATTR_RDONLY,
-        ..Attributes::default()
-    };
-    match mount_tree::set_attributes(&device, &attributes) {
-        // Not a mount: the container's own file.
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        other => other,
-    }
 }
 
 /// Attaches the view inside the container, after everything libcontainer has mounted.

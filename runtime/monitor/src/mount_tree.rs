@@ -21,6 +21,12 @@ pub struct Attributes<'fd> {
     pub recursive: bool,
 }
 
+/// A mount that only shows what it has.
+pub const SEALED: u64 = libc::MOUNT_ATTR_RDONLY
+    | libc::MOUNT_ATTR_NOSUID
+    | libc::MOUNT_ATTR_NODEV
+    | libc::MOUNT_ATTR_NOEXEC;
+
 /// A detached copy of the mount at `path`, or of the part of it below `path`; with the mounts below if `recursive`.
 pub fn copy(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
