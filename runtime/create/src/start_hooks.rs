@@ -117,14 +117,19 @@ impl StartHook {
             }
         };
         drop(said);
+        // It comes from a process that is no more than the container's.
+        let mut pid = [0; 4];
+        if !matches!(sys::read(heard.as_fd(), &mut pid), Ok(4)) {
+            let path = &self.path;
+            return Err(format!(
+                "startContainer hook {path}: ended before it could run"
+            ));
+        }
         if inside.is_some() {
-            let mut pid = [0; 4];
-            if let Ok(4) = sys::read(heard.as_fd(), &mut pid) {
-                // Others of the namespace may have written it.
-                child = Some(i32::from_ne_bytes(pid))
-                    .filter(|pid| sys::is_child(*pid))
-                    .unwrap_or(child);
-            }
+            // Others of the namespace may have written it.
+            child = Some(i32::from_ne_bytes(pid))
+                .filter(|pid| sys::is_child(*pid))
+                .unwrap_or(child);
         }
         Ok(Waiting {
             hook: self,
@@ -137,30 +142,34 @@ impl StartHook {
 
     /// In a child: returns if there is nothing to execute.
     fn become_hook(&self, inside: Option<&Birth>, said: &OwnedFd, waits: &OwnedFd) {
-        let is_hook = match inside {
-            // SAFETY: nothing above 2 but `waits` is used from here on, and the caller ends.
+        let mut keep = [said.as_raw_fd(), waits.as_raw_fd()];
+        let report = |pid: i32| sys::write(said.as_fd(), &pid.to_ne_bytes());
+        match inside {
+            // SAFETY: only the two are used from here on, and the caller ends.
             #[allow(unsafe_code)]
-            None => unsafe { self.tail.become_user(&mut [waits.as_raw_fd()]) }.is_ok(),
-            Some(birth) => {
-                let mut keep = [said.as_raw_fd(), waits.as_raw_fd()];
-                match born_into(birth.namespace(), &self.tail, &mut keep) {
-                    Ok(Fork::Child) => true,
-                    Ok(Fork::Parent(pid)) => {
-                        let _nobody_listens = sys::write(said.as_fd(), &pid.to_ne_bytes());
-                        false
-                    }
-                    Err(_) => false,
-                }
-            }
-        };
-        if is_hook && matches!(sys::read(waits.as_fd(), &mut [0]), Ok(1)) {
+            None => match unsafe { self.tail.become_user(&mut keep) } {
+                Ok(()) => drop(report(std::process::id().cast_signed())),
+                Err(_) => return,
+            },
+            Some(birth) => match born_into(birth.namespace(), &self.tail, &mut keep) {
+                Ok(Fork::Parent(pid)) => return drop(report(pid)),
+                Ok(Fork::Child) => {}
+                Err(_) => return,
+            },
+        }
+        // SAFETY: only this one is used from here on, and the caller ends.
+        #[allow(unsafe_code)]
+        unsafe {
+            sys::close_all_but(&mut [waits.as_raw_fd()]);
+        }
+        if matches!(sys::read(waits.as_fd(), &mut [0]), Ok(1)) {
             self.tail.execute();
         }
     }
 }
 
 impl Waiting<'_> {
-    /// What must stay open until [`Waiting::run`].
+    /// The descriptors that must stay open until [`Waiting::run`].
     pub(crate) fn keep(&self) -> [RawFd; 3] {
         [&self.ended, &self.go, &self.waits].map(AsRawFd::as_raw_fd)
     }
@@ -186,12 +195,6 @@ fn wait(child: i32, ended: &OwnedFd, timeout: Option<Duration>) -> std::io::Resu
     let deadline = timeout.map(|t| Instant::now() + t);
     let mut in_time = true;
     loop {
-        // In a pid namespace of its own init may reap others' orphans here; they are nobody's.
-        while let Some((pid, status)) = sys::reap() {
-            if pid == child {
-                return Ok(in_time.then_some(status.code));
-            }
-        }
         let left = match deadline {
             Some(deadline) if in_time => {
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -199,8 +202,11 @@ fn wait(child: i32, ended: &OwnedFd, timeout: Option<Duration>) -> std::io::Resu
             }
             _ => -1,
         };
-        let has_ended = sys::poll_one(ended.as_fd(), libc::POLLIN, left)? != 0;
-        if in_time && deadline.is_some_and(|d| d <= Instant::now()) && !has_ended {
+        if sys::poll_one(ended.as_fd(), libc::POLLIN, left)? != 0 {
+            let status = sys::reap_child(child)?;
+            return Ok(in_time.then_some(status.code));
+        }
+        if in_time && deadline.is_some_and(|d| d <= Instant::now()) {
             in_time = false;
             sys::kill(child, libc::SIGKILL)?;
         }

@@ -17,7 +17,9 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, WaitOptions};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, WaitOptions, WaitStatus,
+};
 use rustix::pty::OpenptFlags;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, LinkNameSpaceType, ThreadNameSpaceType, Uid,
@@ -43,18 +45,22 @@ fn pid(number: i32) -> io::Result<Pid> {
     Ok(positive.and_then(Pid::from_raw).ok_or(Errno::SRCH)?)
 }
 
+fn ended(status: WaitStatus) -> Status {
+    let signal = status.terminating_signal().unwrap_or(0);
+    let code = status.exit_status().unwrap_or(128 + signal);
+    Status { code, signal }
+}
+
 /// Reaps one ended child, if there is any.
 pub fn reap() -> Option<(i32, Status)> {
     let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
-    let signal = status.terminating_signal().unwrap_or(0);
-    let code = status.exit_status().unwrap_or(128 + signal);
-    Some((pid.as_raw_nonzero().get(), Status { code, signal }))
+    Some((pid.as_raw_nonzero().get(), ended(status)))
 }
 
 /// Waits for the end of a child.
-pub fn reap_child(child: i32) -> io::Result<()> {
-    rustix::process::waitpid(Some(pid(child)?), WaitOptions::empty())?;
-    Ok(())
+pub fn reap_child(child: i32) -> io::Result<Status> {
+    let reaped = rustix::process::waitpid(Some(pid(child)?), WaitOptions::empty())?;
+    Ok(ended(reaped.ok_or(Errno::CHILD)?.1))
 }
 
 /// Whether this process has such a child, alive or not yet reaped.
