@@ -5,8 +5,7 @@
 //! ├── net        bind mount of /proc/thread-self/ns/net
 //! ├── ipc        … ipc
 //! ├── uts        … uts
-//! ├── user       … user (only for a pod with a user namespace)
-//! └── proc       the procfs of the pod's PID namespace (only where it shares one): see [`pin_procfs`]
+//! └── user       … user (only for a pod with a user namespace)
 //! ```
 //! Without a user namespace a short-lived **thread** unshares, prepares and pins. Namespaces that a user namespace
 //! shall own must be unshared together with it, which the kernel allows a single-threaded process only: see
@@ -23,12 +22,10 @@ mod sysctl;
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{MountPropagationFlags, MoveMountFlags, UnmountFlags};
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
 
 use crate::file::gone;
 pub use enter::{in_netns, interfaces, set_interface_sysctls};
@@ -38,7 +35,7 @@ pub use spec::{IdMap, Mappings, PinSpec, Pinned};
 
 pub(crate) use enter::is_namespace;
 use enter::on_thread;
-use spec::{NAMES, PROCFS};
+use spec::NAMES;
 
 /// Makes the namespaces and pins them under `dir`, which is made; one that holds something is refused and left alone
 /// ([`unpin`] it first). Blocks for about a millisecond; with a user namespace, as long as `helper` needs to start.
@@ -65,18 +62,7 @@ pub fn pin(spec: &PinSpec, dir: &Path, helper: &HelperCommand) -> Result<Pinned,
     })
 }
 
-/// Mounts the procfs of a PID namespace, a detached mount, in the directory of a sandbox's namespaces, and returns where.
-/// [`unpin`] removes it with the rest. It shows the host's settings as any procfs does: the caller makes it read-only.
-pub fn pin_procfs(procfs: BorrowedFd<'_>, dir: &Path) -> Result<PathBuf, NamespaceError> {
-    let at = dir.join(PROCFS);
-    fs::create_dir(&at).map_err(NamespaceError::io(format!("create {}", at.display())))?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    rustix::mount::move_mount(procfs, "", CWD, &at, flags)
-        .map_err(NamespaceError::io(format!("mount {}", at.display())))?;
-    Ok(at)
-}
-
-/// Removes what [`pin`] and [`pin_procfs`] made. The namespaces end with their last process. Idempotent.
+/// Removes what [`pin`] made. The namespaces end with their last process. Idempotent.
 pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
     // The whole subtree goes with the directory's own mount. The loop clears mounts stacked by an interrupted pin.
     loop {
@@ -91,11 +77,7 @@ pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
         gone(fs::remove_file(&file))
             .map_err(NamespaceError::io(format!("remove {}", file.display())))?;
     }
-    for dir in [&dir.join(PROCFS), dir] {
-        gone(fs::remove_dir(dir))
-            .map_err(NamespaceError::io(format!("remove {}", dir.display())))?;
-    }
-    Ok(())
+    gone(fs::remove_dir(dir)).map_err(NamespaceError::io(format!("remove {}", dir.display())))
 }
 
 fn pin_by_thread(spec: &PinSpec, dir: &Path) -> Result<(), NamespaceError> {

@@ -9,8 +9,6 @@ use super::sysctl;
 
 /// Files under a pin directory; the links in `/proc/<pid>/ns` have the same names.
 pub(super) const NAMES: [&str; 4] = ["net", "ipc", "uts", "user"];
-/// The directory beside them.
-pub(super) const PROCFS: &str = "proc";
 /// Longest hostname the kernel takes (CRI-205).
 const HOSTNAME_MAX: usize = 64;
 /// The kernel takes at most this many ranges.

@@ -2,17 +2,16 @@
 //! outside: no signal of a container ends it. The same static program as the monitor, as `/pause` in a root that holds
 //! nothing else.
 //!
-//! Every container of the pod sees it, and one with SYS_PTRACE may take it over. So it gives up what it was started with:
-//! it has no capabilities from its start on (`oci/pause.rs`), the daemon empties its root (`pod/pause.rs`), and here it
-//! closes its descriptors and confines itself to the system calls below. An error before that is its last word; after it,
-//! nothing can fail but the wait.
+//! Every container of the pod sees it, and one with SYS_PTRACE may take it over. So it has as little as possible: no
+//! capabilities (`oci/pause.rs`), an empty root (`pod/pause.rs`), no descriptors, and a few system calls.
 
 use std::io;
 
 use cairn_monitor::sys;
 
-/// All that [`run`] calls from its loop on, and what ends it.
-const CALLS: [libc::c_long; 4] = [
+/// The calls that [`run`] makes behind its filter, and the one that ends the process.
+const CALLS: [libc::c_long; 5] = [
+    libc::SYS_close_range,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigtimedwait,
     libc::SYS_wait4,
@@ -37,12 +36,14 @@ const ARCHITECTURE: u32 = {
 /// Ends only if it cannot wait for signals. Those it does not wait for have no effect on process 1.
 pub(crate) fn run() -> io::Result<()> {
     sys::forbid_dumps()?;
+    // The standard library handles SIGSEGV and SIGBUS, and a signal that process 1 handles reaches it from inside too.
+    sys::default_signals();
+    sys::load_filter(&filter(), 0)?;
     // SAFETY: nothing in this process owns a descriptor, and none is opened or used from here on.
     #[allow(unsafe_code)]
     unsafe {
         sys::close_all();
     }
-    sys::load_filter(&filter(), 0)?;
     loop {
         sys::wait_signal(&[libc::SIGCHLD])?;
         while sys::reap().is_some() {}

@@ -4,11 +4,15 @@
 use std::{
     ffi::{CString, NulError},
     fs, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
+use cairn_monitor::mount_tree;
 use proto_cri::v1 as cri;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
+};
 
 use super::error::{AtStep as _, Error, Result};
 use crate::{remove::remove_tree_at, store::make_private};
@@ -28,6 +32,8 @@ pub struct Files {
     pub hosts: PathBuf,
     pub resolv_conf: PathBuf,
     pub shm: PathBuf,
+    /// Where the procfs of a PID namespace that the pod shares is mounted.
+    pub procfs: PathBuf,
 }
 
 impl Files {
@@ -37,6 +43,7 @@ impl Files {
             hosts: dir.join("hosts"),
             resolv_conf: dir.join("resolv.conf"),
             shm: dir.join("shm"),
+            procfs: dir.join("proc"),
             dir,
         }
     }
@@ -80,6 +87,18 @@ impl Files {
             mount("shm", &self.shm, "tmpfs", flags, Some(options.as_c_str())).step("mount shm")?;
         }
         Ok(())
+    }
+
+    /// Mounts the procfs here that containers get copies of. It goes with the files.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn pin_procfs(&self, procfs: &OwnedFd) -> Result<()> {
+        let what = self.procfs.display().to_string();
+        // No other mount namespace gets it.
+        mount_change(&self.dir, MountPropagationFlags::PRIVATE).step(&what)?;
+        fs::create_dir(&self.procfs).step(&what)?;
+        mount_tree::attach(procfs, &self.procfs).step(&what)
     }
 
     /// Idempotent.

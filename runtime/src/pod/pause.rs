@@ -3,12 +3,11 @@
 //! cgroup; its root holds one static program and needs no image.
 //!
 //! Every container of the pod may look at it through `/proc/1`. Once its program runs, it has an empty root and no procfs:
-//! that of the namespace is pinned beside the pod's namespaces, and containers get copies of it.
+//! that of the namespace is mounted beside the pod's files, read-only, and containers get copies of it.
 
 use std::{os::fd::AsFd as _, path::PathBuf, sync::Arc, time::Duration};
 
 use cairn_monitor::stat;
-use cni_shim::namespaces;
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
@@ -19,6 +18,7 @@ use super::{
     error::{AtStep as _, Error, Result},
     event_log::did,
     events::{EventKind, Events},
+    files::Files,
     message::Describe,
     processes::{CGROUP_GONE, Processes},
     record::{Mark, PodPhase, PodRecord, Process},
@@ -89,7 +89,7 @@ impl Pauses {
         monitor.start().await.step("pause")?;
         let process = processes.process(&monitor);
         let pid = process.pid;
-        let procfs = take_procfs(process.clone(), processes.dirs.namespaces(&pod.id)).await?;
+        let procfs = take_procfs(process.clone(), processes.dirs.files(&pod.id)).await?;
         pod.cell
             .change(|record| {
                 record.pause = Some(process);
@@ -173,31 +173,27 @@ impl Pauses {
     }
 }
 
-/// Whether the pod was made by a version whose pause processes have capabilities and a writable procfs, which a container
-/// that sees such a process can use (SECURITY.md, *Advisories*); in a user namespace it cannot, as it is not root of the
-/// host.
+/// Whether a version created the pod whose pause processes have capabilities and a writable procfs, which a container
+/// that sees such a process can use (SECURITY.md, *Advisories*).
 pub fn is_exposed(record: &PodRecord) -> bool {
-    record.phase == PodPhase::Ready
-        && record.pause.is_some()
-        && record.namespaces.procfs.is_none()
-        && record.namespaces.user.is_none()
+    record.phase == PodPhase::Ready && record.pause.is_some() && record.namespaces.procfs.is_none()
 }
 
-/// Takes all mounts away from a pause process that runs, and pins the procfs among them, read-only, in the directory of
-/// the pod's namespaces.
-async fn take_procfs(process: Process, namespaces: PathBuf) -> Result<PathBuf> {
+/// Takes all mounts away from a pause process that runs, and keeps the procfs among them with the pod's files.
+async fn take_procfs(process: Process, files: Files) -> Result<PathBuf> {
     let step = "pause: take its mounts";
     blocking(move || {
         let pid = process.pid.cast_signed();
-        let held = Pid::from_raw(pid)
+        let pidfd = Pid::from_raw(pid)
             .ok_or(Errno::SRCH)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
             .step(step)?;
         if stat::start_time(pid).step(step)? != process.start_time {
             return Err(Error::failed("pause: the process has ended"));
         }
-        let procfs = detached::take_procfs(held.as_fd()).step(step)?;
-        namespaces::pin_procfs(procfs.as_fd(), &namespaces).step(step)
+        let procfs = detached::take_procfs(pidfd.as_fd()).step(step)?;
+        files.pin_procfs(&procfs)?;
+        Ok(files.procfs)
     })
     .await
 }

@@ -16,7 +16,7 @@ use super::{
     events::{EventKind, Events},
     hooks::Hooks,
     processes::Processes,
-    record::{ContainerPhase, Exit, Mark, Process},
+    record::{ContainerPhase, Exit, Mark, PodPhase, Process},
     registry::Registry,
     setters::AdjustedMounts,
     spec::{SpecStore, Specs},
@@ -98,7 +98,7 @@ impl StartContainer {
         let processes = &self.processes;
         let record = container.cell.get();
         let specs = self.specs.read(&container.id).await?;
-        let join = join(&self.registry, &specs)?;
+        let join = join(&self.registry, pod, &specs)?;
         let mounts = AdjustedMounts::of(&specs.adjustment, &specs.owners, &container.id);
         mounts.check().await?;
 
@@ -206,25 +206,30 @@ impl StartContainer {
 }
 
 /// Whose PID namespace it joins. A spec can only say it by a number, which may be another's by now.
-fn join(registry: &Registry, specs: &Specs) -> Result<Option<Join>> {
+fn join(registry: &Registry, pod: &Pod, specs: &Specs) -> Result<Option<Join>> {
     let Some(path) = pid_namespace(&specs.spec) else {
         return Ok(None);
     };
     let ours = specs.base.as_ref().unwrap_or(&specs.spec);
-    match registry.all().iter().find_map(|pod| joined(pod, path)) {
-        None if pid_namespace(ours) == Some(path) => Err(Error::failed(
-            "the process whose PID namespace it was to join has ended",
-        )),
-        // None: a plugin chose it, and it is not a namespace of ours.
-        found => Ok(found),
+    if pid_namespace(ours) == Some(path) {
+        let found = joined(pod, path, |_| true);
+        return found.map(Some).ok_or_else(|| {
+            Error::failed("the process whose PID namespace it was to join has ended")
+        });
     }
+    // A plugin chose it: of one of our pods, or another that only the kernel knows.
+    let is_running = |phase| phase == ContainerPhase::Running;
+    let ready = registry.pods().into_iter();
+    let mut ready = ready.filter(|pod| pod.cell.get().phase == PodPhase::Ready);
+    Ok(ready.find_map(|pod| joined(&pod, path, is_running)))
 }
 
-/// The process of a pod whose PID namespace has this path.
-fn joined(pod: &Pod, path: &Path) -> Option<Join> {
+/// The process of a pod, its containers' in these phases among them, whose PID namespace has this path.
+fn joined(pod: &Pod, path: &Path, phase: impl Fn(ContainerPhase) -> bool) -> Option<Join> {
     let record = pod.cell.get();
-    let containers = pod.containers().into_iter();
-    let containers = containers.filter_map(|c| Some((c.cell.get().process.clone()?, None)));
+    let containers = pod.containers().into_iter().map(|c| c.cell.get());
+    let containers = containers.filter(|container| phase(container.phase));
+    let containers = containers.filter_map(|container| Some((container.process.clone()?, None)));
     let pause = record.pause.clone();
     let pause = pause.map(|pause| (pause, record.namespaces.procfs.as_deref()));
     let (process, procfs) = containers
