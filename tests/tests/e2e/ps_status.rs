@@ -4,9 +4,10 @@ use std::fs;
 
 use cairn_tests::{
     Daemon, Setup,
-    cri::PodSandboxState,
+    cri::{NamespaceMode, PodSandboxState},
     output::{shown, stdout},
     plugin::Plugin,
+    pod::pod_namespaces,
 };
 use serde_json::Value;
 
@@ -205,6 +206,47 @@ async fn what_is_held_is_shown_by_both_and_leaves_the_daemon_ready() {
     assert!(gone.status.success(), "{}", shown(&gone));
     assert_eq!(finding(&status(&daemon).await.1, "records")["state"], "ok");
     daemon.cri().pod_by_id(&pod.id, "torn").end().await;
+}
+
+/// Written by a version that left the procfs to the pause process (SECURITY.md, *Advisories*).
+fn as_an_affected_version_wrote(record: &[u8]) -> Vec<u8> {
+    let mut record: Value = serde_json::from_slice(record).expect("a record is JSON");
+    let namespaces = record["record"]["namespaces"].as_object_mut();
+    let procfs = namespaces.and_then(|namespaces| namespaces.remove("procfs"));
+    assert!(procfs.is_some_and(|path| path.is_string()), "{record}");
+    record.to_string().into_bytes()
+}
+
+#[tokio::test]
+async fn a_sandbox_of_a_version_that_exposed_the_node_is_named_until_it_is_removed() {
+    let mut daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("shares");
+    pod_namespaces(&mut config).pid = NamespaceMode::Pod.into();
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let is_named = async |daemon: &Daemon| {
+        let (ready, now) = status(daemon).await;
+        let findings = now["findings"].as_array().expect("a list").clone();
+        let named = findings.iter().find(|finding| finding["what"] == "pods");
+        let named = named.map(|finding| (finding["state"].clone(), finding["found"].to_string()));
+        (ready, named)
+    };
+    assert_eq!(is_named(&daemon).await, (true, None));
+    daemon.kill().await;
+    let file = daemon.path("root/pods").join(format!("{}.json", pod.id));
+    let record = fs::read(&file).expect("the record is there");
+    fs::write(&file, as_an_affected_version_wrote(&record)).expect("written");
+    daemon.serve().await;
+    let (ready, named) = is_named(&daemon).await;
+    let (state, found) = named.expect("it is named");
+    assert!(
+        ready && state == "limited" && found.contains("default/shares"),
+        "{found}"
+    );
+    let log = daemon.log();
+    assert!(log.contains("remove this sandbox"), "{log}");
+    daemon.cri().pod_by_id(&pod.id, "shares").end().await;
+    assert_eq!(is_named(&daemon).await, (true, None));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What a container may try at the processes that it sees, in each mode of PID sharing: it may look through them at
+//! Attacks of a container on the processes that it sees, in each mode of PID sharing: through `/proc/<pid>` it must reach
 //! nothing that it does not have itself. SECURITY.md, *Processes that a container sees*, lists the exceptions.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
@@ -19,9 +19,10 @@ use nri::{
 use super::user_namespace;
 
 /// Everything that procfs offers of each process but this script's own. A line for each thing that a process has and this
-/// one does not: the name of the process, and what. `$1` is a file of the host.
+/// one does not: the name of the process, and what. `$1` is a file of the host; `$2`, if it is set, the only program whose
+/// processes count.
 const WALK: &str = r#"
-marker=$1
+marker=$1 only=$2
 offers() { # of the root $1: files of procfs and sysfs that open, and devices
   { find "$1/proc" -path "$1/proc/[0-9]*" -prune -o -type f -print; find "$1/sys" -maxdepth 3 -type f; } 2>/dev/null |
     while read -r file; do
@@ -33,7 +34,7 @@ offers() { # of the root $1: files of procfs and sysfs that open, and devices
 mounts() { # of the process $1: where, whether read-only, and what
   awk '{ for (i = 7; $i != "-"; i++); print "mount", $5, substr($6, 1, 2), $(i + 1) }' "$1/mountinfo" 2>/dev/null
 }
-rights() { # of the process $1, which does what who writes to its memory wants
+rights() { # of the process $1, which its tracer can use
   while read -r key value _; do
     case $key in
     CapPrm:) [ $((0x$value & ~0x$caps)) -eq 0 ] || echo "more capabilities" ;;
@@ -83,6 +84,7 @@ tr '\0' '\n' </proc/$$/environ | sed 's/=.*//' >/tmp/environ
 for process in /proc/[0-9]*; do
   is_ours "${process#/proc/}" && continue
   program=$(cat "$process/comm" 2>/dev/null) || continue
+  case $program in "${only:-$program}") ;; *) continue ;; esac
   for directory in "$process" "$process"/task/*; do walk "$directory" "$program"; done
 done 2>/dev/null | sort -u
 "#;
@@ -104,16 +106,7 @@ const OF_CONTAINERS: &[&str] = &[
     "ns cgroup",
 ];
 /// Of containers of other pods.
-const OF_OTHER_PODS: &[&str] = &["ns ipc", "ns net", "ns pid", "ns user", "ns uts"];
-/// Of containers in a user namespace, which have the host's devices.
-const OF_MAPPED: &[&str] = &[
-    "root: mount /dev/full ro devtmpfs",
-    "root: mount /dev/null ro devtmpfs",
-    "root: mount /dev/random ro devtmpfs",
-    "root: mount /dev/tty ro devtmpfs",
-    "root: mount /dev/urandom ro devtmpfs",
-    "root: mount /dev/zero ro devtmpfs",
-];
+const OF_OTHER_PODS: &[&str] = &["ns ipc", "ns net", "ns pid", "ns uts"];
 /// With SYS_PTRACE: the pause process itself, but nothing beyond it.
 const OF_PAUSE: &[&str] = &["exe", "mem", "maps", "ns mnt", "ns cgroup"];
 /// The name of a container's process 1 before it becomes the container's program.
@@ -127,24 +120,25 @@ const OF_BIRTHS: &[&str] = &[
     "maps",
     "fd /dev/null",
     "fd pipe",
-    // The pidfd of a start hook.
+    // Of start hooks: the pidfd of each, and its state on the stdin of one that waits.
     "fd anon_inode",
+    "fd /memfd",
     "ns mnt",
     "ns cgroup",
 ];
 
-/// What a walk from this container finds.
-async fn seen_by(looker: &Container, marker: &Path) -> BTreeSet<String> {
+/// Walks from this container and returns the lines.
+async fn seen_by(looker: &Container, marker: &Path, only: &str) -> BTreeSet<String> {
     let marker = marker.display().to_string();
-    let command = ["sh", "-c", WALK, "walk", &marker];
+    let command = ["sh", "-c", WALK, "walk", &marker, only];
     let ran = looker.try_exec(&command, 100).await.expect("ExecSync");
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{}", ran.out);
     ran.out.lines().map(str::to_owned).collect()
 }
 
-/// Walks, and compares what came with what these programs' processes may offer.
+/// Walks, and compares the lines with those that are expected of these programs' processes.
 async fn walk(looker: &Container, marker: &Path, expected: &[(&str, &[&str])]) -> BTreeSet<String> {
-    let found = seen_by(looker, marker).await;
+    let found = seen_by(looker, marker, "").await;
     let beyond: Vec<_> = found
         .iter()
         .filter(|line| !is_expected(line, expected))
@@ -389,10 +383,10 @@ async fn processes_of_the_host_offer_a_container_that_sees_them_no_more_than_it_
         out.join("began").exists().then_some(())
     })
     .await;
-    let of_others = [OF_CONTAINERS, OF_OTHER_PODS, OF_MAPPED].concat();
+    // Nothing of the pod in a user namespace.
+    let of_others = [OF_CONTAINERS, OF_OTHER_PODS].concat();
     let found = walk(&looks, &marker, &[("sleep", &of_others)]).await;
-    let device = "sleep root: mount /dev/null ro devtmpfs";
-    saw(&found, &["sleep root", "sleep ns user", device]);
+    saw(&found, &["sleep root", "sleep ns net"]);
     fs::write(out.join("go"), "").expect("ours");
     starting.await.expect("no panic").expect("StartContainer");
     while_one_is_born(&plugin, &other, &shared, async || {
@@ -402,10 +396,10 @@ async fn processes_of_the_host_offer_a_container_that_sees_them_no_more_than_it_
     looks.remove().await.expect("RemoveContainer");
 
     let traces = looker(&host, &of_host, true).await;
-    let found = seen_by(&traces, &marker).await;
+    let found = seen_by(&traces, &marker, "pause").await;
     let pause = found.iter().filter_map(|line| line.strip_prefix("pause "));
     let pause: BTreeSet<&str> = pause.collect();
-    let expected = [OF_PAUSE, OF_OTHER_PODS].concat();
+    let expected = [OF_PAUSE, OF_OTHER_PODS, &["ns user"]].concat();
     let beyond: Vec<_> = pause.iter().filter(|i| !expected.contains(i)).collect();
     assert!(pause.contains("mem") && beyond.is_empty(), "{pause:?}");
     for pod in [host, other, mapped] {
@@ -421,7 +415,7 @@ async fn a_container_offers_its_own_start_hook_no_more_than_it_has() {
     let out = daemon.path("hook");
     fs::create_dir(&out).expect("ours");
     let source = out.display().to_string();
-    let script = format!("{{ {WALK} }} >/out/seen");
+    let script = format!("{{ {WALK} }} >>/out/seen");
     plugin.adjusts(move |_, _| {
         let mut adjust = ContainerAdjustment::default();
         adjust.add_mount(Mount {
@@ -430,17 +424,20 @@ async fn a_container_offers_its_own_start_hook_no_more_than_it_has() {
             source: source.clone(),
             options: vec!["bind".into(), "rw".into()],
         });
-        adjust.add_hook(
-            HookKind::StartContainer,
-            Hook {
-                path: "/bin/busybox".into(),
-                args: ["sh", "-c", &script, "walk", &marker]
-                    .map(str::to_owned)
-                    .into(),
-                env: vec!["PATH=/bin".to_owned(), "HOME=/".to_owned()],
-                timeout: None,
-            },
-        );
+        // The second one waits while the first one runs.
+        for _ in 0..2 {
+            adjust.add_hook(
+                HookKind::StartContainer,
+                Hook {
+                    path: "/bin/busybox".into(),
+                    args: ["sh", "-c", &script, "walk", &marker]
+                        .map(str::to_owned)
+                        .into(),
+                    env: vec!["PATH=/bin".to_owned(), "HOME=/".to_owned()],
+                    timeout: None,
+                },
+            );
+        }
         Some(adjust)
     });
     for mode in [cri::NamespaceMode::Container, cri::NamespaceMode::Pod] {
@@ -458,14 +455,15 @@ async fn a_container_offers_its_own_start_hook_no_more_than_it_has() {
             let beyond: Vec<_> = beyond.collect();
             assert!(beyond.is_empty(), "{mode:?}, {ptrace}: {beyond:#?}");
             assert_eq!(found.contains("youki:[2:INIT] mem\n"), ptrace, "{found}");
+            fs::remove_file(out.join("seen")).expect("the hook's");
             container.stop(Duration::ZERO).await.expect("StopContainer");
             pod.end().await;
         }
     }
 }
 
-/// Looks at what does not live long, over and over, and so by the shell's own commands alone. Says what it sees of a host
-/// with the file `$1`, or, without SYS_PTRACE (`$2` is set), of a process that runs our program still.
+/// For processes that do not live long: looks at each, over and over, by the shell's own commands alone. Reports a way to
+/// the host with the file `$1` and, without SYS_PTRACE (`$2` is set), a process of our programs that it can access.
 const WATCH: &str = r#"
 up=/../../../../../../../..
 while :; do
@@ -609,7 +607,10 @@ async fn a_pause_process_that_is_killed_makes_its_sandbox_notready_and_no_contai
     };
     let (killer, late) = (create("killer").await, create("late").await);
     killer.start().await.expect("StartContainer");
-    for signal in ["TERM", "INT", "KILL", "HUP"] {
+    // The standard library has handlers for two of them.
+    for signal in [
+        "TERM", "INT", "KILL", "HUP", "SEGV", "BUS", "ABRT", "SYS", "PIPE",
+    ] {
         killer.exec(&["kill", &format!("-{signal}"), "1"]).await;
     }
     assert_eq!(killer.exec(&["cat", "/proc/1/comm"]).await, "pause");
