@@ -202,7 +202,7 @@ fn the_files_on_disk_come_back_as_they_were_written() {
         "version=1\npid=42\nstart_time=77\nboot_id=b-o-o-t\nmonitor=41\n"
     );
     assert_eq!(Pid::from_text(&pid.to_text()), Ok(pid));
-    let join = "version=1\npid=42\nstart_time=77\n";
+    let join = "version=1\npid=42\nstart_time=77\nprocfs=/run/cairn/pods/a/proc\n";
     assert_eq!(
         Join::from_text(join).map(|join| join.to_text()),
         Ok(join.to_owned())

@@ -91,7 +91,7 @@ pub fn plan(
     if let Some(options) = &context.selinux_options {
         selinux::check(options)?;
     }
-    // Checked, and otherwise for the containers, which bring their own: the pause process has a filter of its program's.
+    // Only checked: containers bring profiles of their own, and the filter of the pause process is stricter than any.
     seccomp::choose(
         context.seccomp.as_ref(),
         &context.seccomp_profile_path,

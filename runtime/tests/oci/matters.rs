@@ -392,7 +392,7 @@ fn each_security_field_of_a_pod_changes_its_plan_or_is_refused() {
     }
     #[expect(deprecated, reason = "the old string is handled too")]
     fn old(c: &mut cri::PodSandboxConfig) {
-        context(c).seccomp_profile_path = "runtime/default".to_owned();
+        context(c).seccomp_profile_path = "nonsense".to_owned();
     }
     let changes: &[(&str, PodChange)] = &[
         ("hostname", |c| c.hostname = "h".to_owned()),
@@ -415,8 +415,14 @@ fn each_security_field_of_a_pod_changes_its_plan_or_is_refused() {
             context(c).selinux_options.get_or_insert_default().level = "?".to_owned();
         }),
         ("privileged", |c| context(c).privileged = true),
+        // Of the pause process, which has a stricter filter than any profile: only checked.
         ("seccomp", |c| {
-            context(c).seccomp = Some(cri::SecurityProfile::default())
+            let profile_type = 99;
+            let localhost_ref = String::new();
+            context(c).seccomp = Some(cri::SecurityProfile {
+                profile_type,
+                localhost_ref,
+            });
         }),
         ("seccomp_profile_path", old),
     ];
