@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   daemon                                  helper (`cairn sandbox`)
-//!   spec as one line of JSON  ───────────►  become its owner; unshare(user)
+//!   spec as one line of JSON  ───────────►  unshare(user)
 //!   write uid_map, gid_map    ◄──"made"───
 //!   "mapped"                  ───────────►  become its root; unshare(net, ipc, uts); hostname, lo, sysctls
 //!   bind-mount /proc/<pid>/ns ◄──"ready"──
@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
+use rustix::process::DumpableBehavior;
 use rustix::thread::UnshareFlags;
 
 use super::error::NamespaceError;
@@ -171,10 +172,11 @@ fn helper_steps(input: &mut impl BufRead, output: &mut impl Write) -> Result<(),
     let spec: PinSpec = serde_json::from_str(&line)
         .map_err(|e| NamespaceError::Invalid(format!("unreadable request: {e}")))?;
     spec.validate()?;
+    // In its new user namespace a container that is the host's user 0, and sees this process, has every capability over it;
+    // its root is the host's.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(NamespaceError::io("forbid dumps"))?;
     let unshare = |flags| make::unshare(flags).map_err(NamespaceError::io("unshare"));
-    if let Some(mappings) = &spec.userns {
-        become_owner(mappings)?;
-    }
     unshare(UnshareFlags::NEWUSER)?;
     tell("made")?;
     if read_line(input).map_err(NamespaceError::io("wait for the mappings"))? != "mapped" {
@@ -189,33 +191,6 @@ fn helper_steps(input: &mut impl BufRead, output: &mut impl Write) -> Result<(),
     read_line(input)
         .map(drop)
         .map_err(NamespaceError::io("wait for the daemon"))
-}
-
-/// The kernel gives the user who makes a user namespace every capability in it. Were that the host's root, any container
-/// with this user that sees the pod's processes (in the host's PID namespace) could take the pod over, and by its mounts
-/// the host. So the user who is to be its root makes it.
-fn become_owner(mappings: &Mappings) -> Result<(), NamespaceError> {
-    use rustix::fs::{Gid, Uid};
-    use rustix::thread::{
-        capabilities, set_capabilities, set_keep_capabilities, set_thread_res_gid,
-        set_thread_res_uid,
-    };
-    let root = |ranges: &[IdMap]| ranges.iter().find(|r| r.container == 0).map(|r| r.host);
-    let (Some(uid), Some(gid)) = (root(&mappings.uids), root(&mappings.gids)) else {
-        return Ok(()); // `PinSpec::validate` refuses such mappings.
-    };
-    let become_it = || {
-        set_keep_capabilities(true)?;
-        let gid = Gid::from_raw(gid);
-        set_thread_res_gid(gid, gid, gid)?;
-        let uid = Uid::from_raw(uid);
-        set_thread_res_uid(uid, uid, uid)?;
-        // Where only root may make a user namespace, that is who has CAP_SYS_ADMIN.
-        let mut kept = capabilities(None)?;
-        kept.effective = kept.permitted;
-        set_capabilities(None, kept)
-    };
-    become_it().map_err(NamespaceError::io("become the owner of the user namespace"))
 }
 
 /// The kernel lets only the namespace's own root write its IPC parameters, whatever capabilities others have.

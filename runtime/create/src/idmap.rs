@@ -44,7 +44,10 @@ fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Resul
         Fork::Parent(pid) => pid,
         Fork::Child => {
             drop(stay_write);
-            if sys::unshare_namespaces(UnshareFlags::NEWUSER).is_ok() {
+            // In its new user namespace a container that is the host's user 0, and sees this process, has every capability
+            // over it; its root is the host's.
+            let hidden = sys::forbid_dumps();
+            if hidden.is_ok() && sys::unshare_namespaces(UnshareFlags::NEWUSER).is_ok() {
                 let _parent_gone = sys::write(ready_write.as_fd(), b"1");
                 let _until_it_is_closed = sys::read(stay_read.as_fd(), &mut [0]);
             }

@@ -111,13 +111,13 @@ impl Ready {
         if let Err(e) = unsafe { tail.become_user(&mut keep) } {
             return tail.describe(&e);
         }
-        let hooked = run(hooks);
-        // Orphans of the hooks: the program need not expect any.
-        while sys::reap().is_some() {}
-        match hooked {
-            Ok(()) => tail.describe(&tail.execute()),
-            Err(text) => text,
+        let had_hooks = !hooks.is_empty();
+        if let Err(text) = run(hooks) {
+            return text;
         }
+        // Orphans of hooks: the program need not expect any.
+        while had_hooks && sys::reap().is_some() {}
+        tail.describe(&tail.execute())
     }
 
     /// So that a missing program fails the creation and not the start. One that is reached through a link of procfs is

@@ -60,6 +60,11 @@ fn main() -> std::process::ExitCode {
         eprintln!("cairn-create: for cairn-monitor only");
         return std::process::ExitCode::FAILURE;
     }
+    // What we fork enters a pod's user namespace while its root is the host's (`idmap.rs`).
+    if let Err(e) = sys::forbid_dumps() {
+        eprintln!("cairn-create: forbid dumps: {e}");
+        return std::process::ExitCode::FAILURE;
+    }
     say::install();
     let mut args = std::env::args().skip(1);
     let option = args.next();

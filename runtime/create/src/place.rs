@@ -214,7 +214,8 @@ fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd>
     Ok(tree)
 }
 
-/// On the stage: what masks files. Not the host's: the container's root could change the mode and owner of that.
+/// The null device that masks files, on the stage. The container's root may change its mode and owner, so it is not the
+/// host's.
 const NULL: &str = "/sys/fs/cgroup/null";
 
 fn make_null() -> io::Result<()> {

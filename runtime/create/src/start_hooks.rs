@@ -5,6 +5,7 @@
 //! first, and wait: init gives up its own privileges before the first of them runs, since it is process 1 in the PID
 //! namespace where a hook with SYS_PTRACE looks around.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -99,7 +100,7 @@ pub(crate) struct Waiting<'a> {
 impl StartHook {
     /// Makes its process, `inside` the PID namespace that init was born into or in ours.
     pub(crate) fn begin(&self, inside: Option<&Birth>) -> Result<Waiting<'_>, String> {
-        let at = |e: std::io::Error| format!("startContainer hook {}: {e}", self.path);
+        let at = |e: io::Error| format!("startContainer hook {}: {e}", self.path);
         let mut state = self.state.clone();
         let init = inside.and_then(Birth::pid);
         state["pid"] = init.unwrap_or(std::process::id().cast_signed()).into();
@@ -117,19 +118,16 @@ impl StartHook {
             }
         };
         drop(said);
-        // It comes from a process that is no more than the container's.
-        let mut pid = [0; 4];
-        if !matches!(sys::read(heard.as_fd(), &mut pid), Ok(4)) {
-            let path = &self.path;
-            return Err(format!(
-                "startContainer hook {path}: ended before it could run"
-            ));
-        }
-        if inside.is_some() {
-            // Others of the namespace may have written it.
-            child = Some(i32::from_ne_bytes(pid))
-                .filter(|pid| sys::is_child(*pid))
-                .unwrap_or(child);
+        // A pid comes from a process that has the rights of the container and no others; a text says why there is none.
+        let mut answer = [0; 512];
+        let pid = match sys::read(heard.as_fd(), &mut answer).map_err(at)? {
+            4 => i32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]),
+            0 => return Err(at(io::Error::other("ended before it could run"))),
+            n => return Err(at(io::Error::other(String::from_utf8_lossy(&answer[..n])))),
+        };
+        // Others of the namespace may have written it.
+        if inside.is_some() && sys::is_child(pid) {
+            child = pid;
         }
         Ok(Waiting {
             hook: self,
@@ -143,18 +141,18 @@ impl StartHook {
     /// In a child: returns if there is nothing to execute.
     fn become_hook(&self, inside: Option<&Birth>, said: &OwnedFd, waits: &OwnedFd) {
         let mut keep = [said.as_raw_fd(), waits.as_raw_fd()];
-        let report = |pid: i32| sys::write(said.as_fd(), &pid.to_ne_bytes());
+        let report = |bytes: &[u8]| sys::write(said.as_fd(), bytes);
         match inside {
             // SAFETY: only the two are used from here on, and the caller ends.
             #[allow(unsafe_code)]
             None => match unsafe { self.tail.become_user(&mut keep) } {
-                Ok(()) => drop(report(std::process::id().cast_signed())),
-                Err(_) => return,
+                Ok(()) => drop(report(&std::process::id().to_ne_bytes())),
+                Err(e) => return drop(report(self.tail.describe(&e).as_bytes())),
             },
             Some(birth) => match born_into(birth.namespace(), &self.tail, &mut keep) {
-                Ok(Fork::Parent(pid)) => return drop(report(pid)),
+                Ok(Fork::Parent(pid)) => return drop(report(&pid.to_ne_bytes())),
                 Ok(Fork::Child) => {}
-                Err(_) => return,
+                Err(text) => return drop(report(text.as_bytes())),
             },
         }
         // SAFETY: only this one is used from here on, and the caller ends.
@@ -178,7 +176,7 @@ impl Waiting<'_> {
     /// in force.
     pub(crate) fn run(self) -> Result<(), String> {
         let path = &self.hook.path;
-        let at = |e: std::io::Error| format!("startContainer hook {path}: {e}");
+        let at = |e: io::Error| format!("startContainer hook {path}: {e}");
         sys::write(self.go.as_fd(), &[1]).map_err(at)?;
         let why = match wait(self.child, &self.ended, self.hook.timeout).map_err(at)? {
             Some(0) => return Ok(()),
@@ -191,7 +189,7 @@ impl Waiting<'_> {
 }
 
 /// The child's exit code, or none if its time was over: it is dead then.
-fn wait(child: i32, ended: &OwnedFd, timeout: Option<Duration>) -> std::io::Result<Option<i32>> {
+fn wait(child: i32, ended: &OwnedFd, timeout: Option<Duration>) -> io::Result<Option<i32>> {
     let deadline = timeout.map(|t| Instant::now() + t);
     let mut in_time = true;
     loop {

@@ -21,7 +21,7 @@ pub struct Attributes<'fd> {
     pub recursive: bool,
 }
 
-/// A mount that only shows what it has.
+/// Attributes of a mount that is only read, and not executed from.
 pub const SEALED: u64 = libc::MOUNT_ATTR_RDONLY
     | libc::MOUNT_ATTR_NOSUID
     | libc::MOUNT_ATTR_NODEV

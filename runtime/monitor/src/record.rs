@@ -99,7 +99,7 @@ pub struct Join {
     pub pid: i32,
     /// As [`Pid::start_time`].
     pub start_time: u64,
-    /// Where the host has the namespace's procfs; empty: only the process has it, at `/proc`.
+    /// Path of the namespace's procfs on the host; empty: only the process has it, at `/proc`.
     pub procfs: String,
 }
 

@@ -32,7 +32,7 @@ pub struct Files {
     pub hosts: PathBuf,
     pub resolv_conf: PathBuf,
     pub shm: PathBuf,
-    /// Where the procfs of a PID namespace that the pod shares is mounted.
+    /// The mount point of the procfs, where the pod shares a PID namespace.
     pub procfs: PathBuf,
 }
 

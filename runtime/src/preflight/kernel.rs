@@ -103,7 +103,7 @@ fn seccomp() -> Finding {
         Err(_) => Finding::limited(
             "seccomp",
             "not in this kernel",
-            "containers with a seccomp profile, the default among them, are refused",
+            "containers with a seccomp profile, the default among them, and pods that share a PID namespace are refused",
         ),
     }
 }

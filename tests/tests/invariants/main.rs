@@ -372,6 +372,7 @@ fn unsafe_code_is_only_where_it_is_declared() {
         "runtime/monitor/src/create.rs",
         "runtime/monitor/src/mount_tree.rs",
         "runtime/monitor/src/joiner.rs",
+        "runtime/monitor/src/pause.rs",
         "runtime/monitor/src/sys/raw.rs",
         "runtime/monitor/src/tail.rs",
         "runtime/create/",

@@ -89,8 +89,8 @@ for process in /proc/[0-9]*; do
 done 2>/dev/null | sort -u
 "#;
 
-/// What processes of a container offer to another container that sees them and has their user and capabilities: the
-/// files, memory and environment of that container (`SECRET` is in it), in namespaces that are each container's own.
+/// A container offers to another one that sees it, and has its user and capabilities: its files, memory and environment
+/// (`SECRET` is in it), in namespaces that are each container's own.
 const OF_CONTAINERS: &[&str] = &[
     "root",
     "cwd",
@@ -107,11 +107,21 @@ const OF_CONTAINERS: &[&str] = &[
 ];
 /// Of containers of other pods.
 const OF_OTHER_PODS: &[&str] = &["ns ipc", "ns net", "ns pid", "ns uts"];
+/// Of containers in a user namespace, which have the host's devices.
+const OF_MAPPED: &[&str] = &[
+    "ns user",
+    "root: mount /dev/full rw devtmpfs",
+    "root: mount /dev/null rw devtmpfs",
+    "root: mount /dev/random rw devtmpfs",
+    "root: mount /dev/tty rw devtmpfs",
+    "root: mount /dev/urandom rw devtmpfs",
+    "root: mount /dev/zero rw devtmpfs",
+];
 /// With SYS_PTRACE: the pause process itself, but nothing beyond it.
 const OF_PAUSE: &[&str] = &["exe", "mem", "maps", "ns mnt", "ns cgroup"];
 /// The name of a container's process 1 before it becomes the container's program.
 const BIRTH: &str = "youki:[2:INIT]";
-/// With SYS_PTRACE: what is about to be a container's program, in our program's image.
+/// With SYS_PTRACE: a process that is about to be a container's program, in the image of ours.
 const OF_BIRTHS: &[&str] = &[
     "root",
     "cwd",
@@ -300,7 +310,7 @@ async fn processes_of_its_pod_offer_a_container_no_more_than_it_has() {
 
 /// Both sides look: the target at those that join it, and one of these at the target.
 #[tokio::test]
-async fn a_target_and_who_joins_it_offer_each_other_no_more_than_they_have() {
+async fn a_target_and_its_joiners_offer_each_other_no_more_than_they_have() {
     let (daemon, plugin) = patient().await;
     let marker = daemon.path("cairn.toml");
     let own = pid_mode(cri::NamespaceMode::Container, "");
@@ -383,10 +393,9 @@ async fn processes_of_the_host_offer_a_container_that_sees_them_no_more_than_it_
         out.join("began").exists().then_some(())
     })
     .await;
-    // Nothing of the pod in a user namespace.
-    let of_others = [OF_CONTAINERS, OF_OTHER_PODS].concat();
+    let of_others = [OF_CONTAINERS, OF_OTHER_PODS, OF_MAPPED].concat();
     let found = walk(&looks, &marker, &[("sleep", &of_others)]).await;
-    saw(&found, &["sleep root", "sleep ns net"]);
+    saw(&found, &["sleep root", "sleep ns net", "sleep ns user"]);
     fs::write(out.join("go"), "").expect("ours");
     starting.await.expect("no panic").expect("StartContainer");
     while_one_is_born(&plugin, &other, &shared, async || {
@@ -463,7 +472,8 @@ async fn a_container_offers_its_own_start_hook_no_more_than_it_has() {
 }
 
 /// For processes that do not live long: looks at each, over and over, by the shell's own commands alone. Reports a way to
-/// the host with the file `$1` and, without SYS_PTRACE (`$2` is set), a process of our programs that it can access.
+/// the host with the file `$1` and, without SYS_PTRACE (`$2` is set), a process of our programs that it can access. From the
+/// host's PID namespace (`$3` is set) each pod has other namespaces.
 const WATCH: &str = r#"
 up=/../../../../../../../..
 while :; do
@@ -474,7 +484,7 @@ while :; do
     for fd in $process/fd/*; do
       [ -e $fd/cgroup.procs ] || [ -e $fd$1 ] || [ -e $fd$up$1 ] && echo "seen $fd"
     done
-    for ns in ipc net pid time user uts; do
+    [ -n "$3" ] || for ns in ipc net pid time user uts; do
       # It may become accessible, and it may end, between two of these.
       [ -e $process/ns/$ns ] && [ ! $process/ns/$ns -ef /proc/self/ns/$ns ] && [ -e $process/ns/$ns ] &&
         echo "seen $process/ns/$ns"
@@ -504,7 +514,9 @@ fn watcher(
 ) -> cri::ContainerConfig {
     let marker = daemon.path("cairn.toml").display().to_string();
     let without = if ptrace { "" } else { "without" };
-    let command = ["/bin/sh", "-c", WATCH, "watch", &marker, without];
+    let of_host = options.pid() == cri::NamespaceMode::Node;
+    let of_host = if of_host { "host" } else { "" };
+    let command = ["/bin/sh", "-c", WATCH, "watch", &marker, without, of_host];
     config(pod, "watcher", options, ptrace, &command)
 }
 
@@ -566,6 +578,40 @@ async fn a_target_that_watches_who_joins_its_pid_namespace_sees_nothing_of_the_h
     it_saw_nothing(&watcher).await;
     watcher.stop(Duration::ZERO).await.expect("StopContainer");
     pod.end().await;
+}
+
+/// A process that makes a user namespace, or enters one, belongs to the host's user 0 there.
+#[tokio::test]
+async fn a_container_that_watches_user_namespaces_being_made_sees_nothing_of_the_host() {
+    let daemon = Daemon::start().await;
+    let of_host = pid_mode(cri::NamespaceMode::Node, "");
+    let mut host = daemon.cri().pod_config("host");
+    pod_namespaces(&mut host).pid = cri::NamespaceMode::Node.into();
+    let host = daemon.cri().try_pod(host).await.expect("RunPodSandbox");
+    let watcher = started(&host, watcher(&daemon, &host, &of_host, false)).await;
+    let volume = daemon.path("volumes/shifted");
+    fs::create_dir(&volume).expect("ours");
+    let mut own = pid_mode(cri::NamespaceMode::Container, "");
+    own.userns_options = Some(user_namespace());
+    let ids = user_namespace().uids;
+    for n in 0..60 {
+        let mut mapped = daemon.cri().pod_config(&format!("mapped{n}"));
+        pod_namespaces(&mut mapped).userns_options = Some(user_namespace());
+        let mapped = daemon.cri().try_pod(mapped).await.expect("RunPodSandbox");
+        let mut config = config(&mapped, "shifted", &own, false, &["true"]);
+        config.mounts.push(cri::Mount {
+            container_path: "/shifted".into(),
+            host_path: volume.display().to_string(),
+            uid_mappings: ids.clone(),
+            gid_mappings: ids.clone(),
+            ..Default::default()
+        });
+        assert_eq!(started(&mapped, config).await.exited().await.exit_code, 0);
+        mapped.end().await;
+    }
+    it_saw_nothing(&watcher).await;
+    watcher.stop(Duration::ZERO).await.expect("StopContainer");
+    host.end().await;
 }
 
 #[tokio::test]
