@@ -66,8 +66,13 @@ impl Attachments {
     }
 
     /// A valid CNI configuration wins; files that are all invalid are an error, not a reason for another network.
-    pub(crate) fn choose(&self) -> Result<Choice, NotReady> {
-        match self.cni.conf.look() {
+    pub(crate) async fn choose(self: &Arc<Self>) -> Result<Choice, NotReady> {
+        let unavailable = |why| NotReady::new("CniConfigurationUnavailable", why);
+        let asked = vec![self.cni.conf.path().to_owned()];
+        self.cni.answers.of(asked).await.map_err(unavailable)?;
+        let all = Arc::clone(self);
+        let found = tokio::task::spawn_blocking(move || all.cni.conf.look()).await;
+        match found.map_err(|lost| unavailable(lost.to_string()))? {
             Found::List(list) => Ok(Choice::Cni(list)),
             Found::Invalid(wrong) => {
                 Err(NotReady::new("InvalidCniConfiguration", wrong.join("; ")))

@@ -117,7 +117,7 @@ impl Network {
                 .collect()
         };
         let unreadable: Vec<String> = all.unreadable.lock().keys().cloned().collect();
-        let list = match all.choose() {
+        let list = match all.choose().await {
             Ok(Choice::Cni(list)) => Some(list),
             _ => None,
         };

@@ -35,5 +35,6 @@ pub use network::Network;
 pub use nft::probe as probe_nftables;
 pub use record::RecordError;
 pub use types::{
-    Attach, Attachment, BridgeConfig, Config, Dns, INTERFACE, NotReady, PortMapping, Protocol,
+    Answers, Asked, Attach, Attachment, BridgeConfig, Config, Dns, INTERFACE, NotReady,
+    PortMapping, Protocol,
 };

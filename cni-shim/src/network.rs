@@ -43,7 +43,7 @@ impl Network {
 
     /// Whether a pod could get a network now (CRI-104, CRI-503). The configuration directory is looked at each time.
     pub async fn status(&self) -> Result<(), NotReady> {
-        match self.attachments.choose()? {
+        match self.attachments.choose().await? {
             Choice::Cni(list) => self.attachments.cni.status(&list).await,
             Choice::Bridge => self
                 .blocking(|all| Ok(all.bridge()?.status().map(drop)?))
@@ -200,7 +200,7 @@ impl Network {
     async fn choose_within(&self, patience: Duration) -> Result<Choice, NotReady> {
         let deadline = tokio::time::Instant::now() + patience;
         loop {
-            let answer = match self.attachments.choose() {
+            let answer = match self.attachments.choose().await {
                 Ok(Choice::Cni(list)) => {
                     let ready = self.attachments.cni.status(&list).await;
                     ready.map(|()| Choice::Cni(list))

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,35 @@ pub struct Config {
     pub parallel: usize,
     /// Called with the pid of each CNI plugin that was started, to change what it inherits.
     pub started: Option<fn(u32)>,
+    /// Asked before paths of the configuration are touched.
+    pub answers: Answers,
+}
+
+/// The answer of [`Answers::by`].
+pub type Asked = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
+/// Whether paths answer: they may be on a file system that does not. By default nobody is asked.
+#[derive(Clone, Default)]
+pub struct Answers(Option<Arc<dyn Fn(Vec<PathBuf>) -> Asked + Send + Sync>>);
+
+impl Answers {
+    /// `ask` names the first path that does not answer in its error.
+    pub fn by(ask: impl Fn(Vec<PathBuf>) -> Asked + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(ask)))
+    }
+
+    pub(crate) async fn of(&self, paths: Vec<PathBuf>) -> Result<(), String> {
+        match &self.0 {
+            Some(ask) => ask(paths).await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").finish_non_exhaustive()
+    }
 }
 
 /// The built-in network.

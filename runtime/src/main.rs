@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         }
         Command::Man { dir } => report(write_manual(&dir)),
         Command::Unpack { args } => cairn::image::unpack::helper_main(args),
+        Command::Look => cairn::host::lookup_helper::helper_main(),
         Command::Sandbox => cni_shim::namespaces::helper_main(),
     }
 }
@@ -122,7 +123,7 @@ fn run_check(arguments: Check) -> Result<bool, String> {
     let config = arguments.serve.over_file().and_then(Config::check);
     let config = config.map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|e| format!("find our own program: {e}"))?;
-    let report = preflight::inspect(&config, &program);
+    let report = preflight::inspect(&config, &program, None);
     let (width, color) = client::terminal();
     arguments.output.print(
         || check_table::table(&report, width, color),

@@ -56,7 +56,7 @@ impl ConfDir {
         &self.dir
     }
 
-    /// Looks at the directory as it is now. Blocks for some microseconds.
+    /// Looks at the directory as it is now. Blocking.
     pub(crate) fn look(&self) -> Found {
         let now = match self.stamps() {
             Ok(stamps) => stamps,

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 pub enum CniError {
     #[error("CNI plugin {kind}: not found in {dirs}")]
     PluginMissing { kind: String, dirs: String },
+    /// Its program is on a file system that does not answer.
+    #[error("CNI plugin {kind}: {reason}")]
+    Unanswered { kind: String, reason: String },
     #[error("CNI plugin {} {verb}: cannot be started: {cause}", path.display())]
     NotStarted {
         path: PathBuf,

@@ -16,10 +16,12 @@ use rustix::process::{
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::process::{Child, Command};
-use tokio::time::Instant;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout_at};
 
 use super::error::CniError;
 use super::result::{PluginError, parse_error};
+use crate::types::Answers;
 
 /// A result larger than this is refused.
 const STDOUT_MAX: u64 = 4 << 20;
@@ -78,6 +80,7 @@ pub(crate) struct Call<'a> {
     pub(crate) bin_dirs: &'a [PathBuf],
     /// See [`Config::started`](crate::Config::started).
     pub(crate) started: Option<fn(u32)>,
+    pub(crate) answers: &'a Answers,
     /// Variables beyond `CNI_COMMAND` and `CNI_PATH`.
     pub(crate) environment: &'a [(&'static str, String)],
     /// Configuration for its stdin.
@@ -86,11 +89,19 @@ pub(crate) struct Call<'a> {
 }
 
 /// The program of a plugin: the first of that name in the directories.
-pub(crate) fn find_plugin(kind: &str, bin_dirs: &[PathBuf]) -> Result<PathBuf, CniError> {
-    let found = bin_dirs
-        .iter()
-        .map(|dir| dir.join(kind))
-        .find(|path| path.is_file());
+pub(crate) async fn find_plugin(
+    kind: &str,
+    bin_dirs: &[PathBuf],
+    answers: &Answers,
+) -> Result<PathBuf, CniError> {
+    let lost = |reason| CniError::Unanswered {
+        kind: kind.to_owned(),
+        reason,
+    };
+    let paths: Vec<_> = bin_dirs.iter().map(|dir| dir.join(kind)).collect();
+    answers.of(paths.clone()).await.map_err(lost)?;
+    let found = spawn_blocking(move || paths.into_iter().find(|path| path.is_file())).await;
+    let found = found.map_err(|broken| lost(broken.to_string()))?;
     found.ok_or_else(|| CniError::PluginMissing {
         kind: kind.to_owned(),
         dirs: join(bin_dirs, ", "),
@@ -100,14 +111,14 @@ pub(crate) fn find_plugin(kind: &str, bin_dirs: &[PathBuf]) -> Result<PathBuf, C
 impl Call<'_> {
     /// Runs the plugin and returns what it wrote to stdout.
     pub(crate) async fn run(self) -> Result<Vec<u8>, CniError> {
-        let path = find_plugin(self.kind, self.bin_dirs)?;
+        let path = find_plugin(self.kind, self.bin_dirs, self.answers).await?;
         let mut child = self.spawn(&path).await?;
         if let (Some(started), Some(pid)) = (self.started, child.id()) {
             started(pid);
         }
         let group = Group::of(&child);
         let talk = self.talk(&mut child);
-        let finished = tokio::time::timeout_at(self.deadline, talk).await;
+        let finished = timeout_at(self.deadline, talk).await;
         let late = |_| {
             Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -163,9 +174,20 @@ impl Call<'_> {
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
+        let not_started = |cause| CniError::NotStarted {
+            path: path.to_owned(),
+            verb: self.verb.as_str(),
+            cause,
+        };
         let mut retries = BUSY_RETRIES;
         loop {
-            match command.spawn() {
+            // The kernel reads the program before this returns. A child that comes too late is killed.
+            let spawning = spawn_blocking(move || (command.spawn(), command));
+            let spawned = timeout_at(self.deadline, spawning).await;
+            let spawned = spawned.map_err(|late| not_started(late.into()))?;
+            let (spawned, again) = spawned.map_err(|broken| not_started(broken.into()))?;
+            command = again;
+            match spawned {
                 Err(error)
                     if error.kind() == io::ErrorKind::ExecutableFileBusy
                         && retries > 0
@@ -174,13 +196,7 @@ impl Call<'_> {
                     retries -= 1;
                     tokio::time::sleep(BUSY_PAUSE).await;
                 }
-                spawned => {
-                    return spawned.map_err(|cause| CniError::NotStarted {
-                        path: path.to_owned(),
-                        verb: self.verb.as_str(),
-                        cause,
-                    });
-                }
+                spawned => return spawned.map_err(not_started),
             }
         }
     }

@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::record::OnCni;
-use crate::types::{Attach, Attachment, Config, INTERFACE};
+use crate::types::{Answers, Attach, Attachment, Config, INTERFACE};
 use cache::{Cache, Entry};
 use confdir::ConfDir;
 pub(crate) use confdir::Found;
@@ -67,6 +67,7 @@ pub(crate) enum Tolerate {
 pub(crate) struct Cni {
     bin_dirs: Vec<PathBuf>,
     started: Option<fn(u32)>,
+    pub(crate) answers: Answers,
     pub(crate) conf: ConfDir,
     cache: Cache,
     add_timeout: Duration,
@@ -80,6 +81,7 @@ impl Cni {
         Self {
             bin_dirs: config.bin_dirs.clone(),
             started: config.started,
+            answers: config.answers.clone(),
             conf: ConfDir::new(config.conf_dir.clone()),
             cache: open_cache(config),
             add_timeout: config.add_timeout,
@@ -256,6 +258,7 @@ impl Cni {
             kind: &plugin.kind,
             bin_dirs: &self.bin_dirs,
             started: self.started,
+            answers: &self.answers,
             environment,
             input: input(list, plugin, extra),
             deadline,

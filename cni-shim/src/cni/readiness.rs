@@ -46,13 +46,13 @@ impl Readiness {
     pub(super) async fn of(
         &self,
         list: &Arc<ConfList>,
-        there: impl FnOnce() -> Result<(), CniError>,
+        there: impl AsyncFnOnce() -> Result<(), CniError>,
         ask: impl AsyncFnOnce() -> Result<(), CniError>,
     ) -> Result<(), NotReady> {
         let mut last = self.last.lock().await;
         // Left in place: whoever asks may go away before the answer.
         let seen = last.clone().filter(|seen| seen.of == *list);
-        let (answer, unready_for) = match there() {
+        let (answer, unready_for) = match there().await {
             Err(missing) => (Err(missing), Duration::ZERO),
             Ok(()) => match &seen {
                 Some(seen) if Instant::now() < seen.until => return seen.answer.clone(),

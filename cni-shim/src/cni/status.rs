@@ -17,9 +17,11 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 impl Cni {
     /// Whether a list's plugins could add a sandbox now; what they say may be some seconds old.
     pub(crate) async fn status(&self, list: &Arc<ConfList>) -> Result<(), NotReady> {
-        let there = || {
-            let mut all = list.plugins.iter().flat_map(programs);
-            all.try_for_each(|kind| find_plugin(kind, &self.bin_dirs).map(drop))
+        let there = async || {
+            for kind in list.plugins.iter().flat_map(programs) {
+                find_plugin(kind, &self.bin_dirs, &self.answers).await?;
+            }
+            Ok(())
         };
         let ask = async || self.ask_status(list).await;
         self.readiness.of(list, there, ask).await

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cni_shim::namespaces::{HelperCommand, PinSpec, Pinned, in_netns, pin};
-use cni_shim::{Attach, BridgeConfig, Config, PortMapping, Protocol};
+use cni_shim::{Answers, Attach, BridgeConfig, Config, PortMapping, Protocol};
 use serde_json::Value;
 
 const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
@@ -138,6 +138,7 @@ pub(crate) fn config(dir: &Path, subnets: &[&str]) -> Config {
         ready_timeout: Duration::ZERO,
         parallel: 16,
         started: None,
+        answers: Answers::default(),
     }
 }
 

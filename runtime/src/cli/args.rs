@@ -68,6 +68,9 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
+    /// Helper process: look up paths that may never answer. Started by the daemon only.
+    #[command(hide = true)]
+    Look,
     /// Helper process: make the namespaces of one pod. Started by the daemon only.
     #[command(hide = true)]
     Sandbox,

@@ -92,6 +92,7 @@ impl Config {
         handler::check(&file.handlers, &file.container)?;
         file.image.check()?;
         for (key, value) in [
+            ("path_timeout", file.path_timeout),
             ("nri.registration_timeout", file.nri.registration_timeout),
             ("nri.request_timeout", file.nri.request_timeout),
             ("nri.sync_timeout", file.nri.sync_timeout),

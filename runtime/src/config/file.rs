@@ -1,12 +1,12 @@
 //! The tables of `cairn.toml` and their defaults. Those with more to say have files of their own.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::{
     container::Container, handler::Handler, image::Image, nri::Nri, stream::Stream,
-    tracing::Tracing,
+    tracing::Tracing, units::duration,
 };
 
 /// The file as it stands, every key optional.
@@ -17,6 +17,9 @@ pub struct File {
     pub root: PathBuf,
     pub state: PathBuf,
     pub listen: String,
+    /// Of paths that clients and plugins name, and of directories of this file.
+    #[serde(deserialize_with = "duration")]
+    pub path_timeout: Duration,
     pub log: Log,
     pub cgroup: Cgroup,
     pub container: Container,
@@ -131,6 +134,7 @@ impl Default for File {
             root: "/var/lib/cairn".into(),
             state: "/run/cairn".into(),
             listen: "unix:///run/cairn/cairn.sock".into(),
+            path_timeout: Duration::from_secs(30),
             log: Log::default(),
             cgroup: Cgroup::default(),
             container: Container::default(),

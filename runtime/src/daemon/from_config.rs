@@ -7,7 +7,7 @@ use cni_shim::{BridgeConfig, Cidr};
 use crate::{
     cgroup, clock,
     config::{self, Config},
-    host::facts as host,
+    host::{facts as host, lookup::Lookups},
     image,
     monitor::Launcher,
     oci::{CgroupDriver, HostFacts, Policies, Policy, SeccompKind},
@@ -118,13 +118,18 @@ pub(super) fn open_log(config: &Config) -> Result<EventLog> {
     EventLog::open(&config.root.join("trace"), &options).step("event log")
 }
 
-pub(super) fn image_options(config: &Config, program: &Path) -> Result<image::Options> {
+pub(super) fn image_options(
+    config: &Config,
+    program: &Path,
+    lookups: &Lookups,
+) -> Result<image::Options> {
     let asked = &config.image;
     Ok(image::Options {
         roots_dir: config.root.join("roots"),
         volumes_dir: config.state.join("image-volumes"),
         unpack_helper: vec![program.into(), OsString::from("unpack")],
         registry_config_dir: asked.registry_config_dir.clone(),
+        lookups: lookups.clone(),
         turns: image::TurnBounds {
             all: asked.max_layers,
             host: asked.max_layers_per_host,
@@ -142,7 +147,7 @@ pub(super) fn image_options(config: &Config, program: &Path) -> Result<image::Op
     })
 }
 
-pub(super) fn network_config(config: &Config) -> Result<cni_shim::Config> {
+pub(super) fn network_config(config: &Config, lookups: &Lookups) -> Result<cni_shim::Config> {
     let network = &config.network;
     let parse = |text: &String| {
         text.parse::<Cidr>()
@@ -175,5 +180,12 @@ pub(super) fn network_config(config: &Config) -> Result<cni_shim::Config> {
         status_grace: CNI_GRACE,
         parallel: network.cni_parallel,
         started: Some(crate::inherited::give_back),
+        answers: cni_shim::Answers::by({
+            let lookups = lookups.clone();
+            move |paths| {
+                let lookups = lookups.clone();
+                Box::pin(async move { lookups.answer(paths).await.map_err(|e| e.to_string()) })
+            }
+        }),
     })
 }

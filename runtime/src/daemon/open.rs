@@ -11,9 +11,10 @@ use super::{
     pause_root,
 };
 use crate::{
+    blocking::blocking,
     config::Config,
     cri::{Cri, Statistics},
-    host::facts as host,
+    host::{facts as host, lookup::Lookups},
     image::Images,
     monitor::{Launcher, LauncherConfig},
     oci::HostFacts,
@@ -77,6 +78,7 @@ struct Parts {
     specs: SpecStore,
     unsynced: Unsynced,
     images: Images,
+    lookups: Lookups,
     network: Arc<Network>,
     processes: Arc<Processes>,
     registry: Arc<Registry>,
@@ -122,15 +124,23 @@ impl Parts {
             .parent()
             .ok_or_else(|| Error::failed("our own program lies nowhere"))?
             .to_owned();
-        let images =
-            Images::open(&root.join("images"), image_options(&config, &program)?).step("images")?;
+        let lookups = Lookups::new(program.clone(), config.path_timeout);
+        let options = image_options(&config, &program, &lookups)?;
+        let images = Images::open(&root.join("images"), options).step("images")?;
         // A third of the start, so beside the rest of it; in a directory that opening the images empties, so not before.
-        let looking = tokio::task::spawn_blocking({
-            let (config, program) = (config.clone(), program.clone());
-            move || {
-                let found = preflight::inspect(&config, &program);
-                found.log();
-                found
+        let looking = tokio::spawn({
+            let (config, program, lookups) = (config.clone(), program.clone(), lookups.clone());
+            async move {
+                let mut dirs = config.network.cni_bin_dirs.clone();
+                dirs.push(config.network.cni_conf_dir.clone());
+                let silent = lookups.answer(dirs).await.err();
+                blocking(move || {
+                    let silent = silent.map(|error| error.to_string());
+                    let found = preflight::inspect(&config, &program, silent);
+                    found.log();
+                    found
+                })
+                .await
             }
         });
         let launcher = Launcher::new(LauncherConfig {
@@ -140,7 +150,7 @@ impl Parts {
         .await
         .step("monitor")?;
         let cgroups = open_cgroups(&config, &launcher).await?;
-        let network = Network::new(network_config(&config)?).step("network")?;
+        let network = Network::new(network_config(&config, &lookups)?).step("network")?;
         let pause_root = pause_root::make(state, &helpers)?;
         let log = open_log(&config)?;
         let describe = Describe {
@@ -181,6 +191,7 @@ impl Parts {
             host: Arc::new(host),
             hooks: Arc::new(Hooks::new(
                 helpers.join("nri-wasm"),
+                lookups.clone(),
                 describe.clone(),
                 log.clone(),
             )),
@@ -189,6 +200,7 @@ impl Parts {
             containers,
             unsynced,
             images,
+            lookups,
             network: Arc::new(network),
             registry: Arc::default(),
             events: Events::default(),
@@ -339,6 +351,7 @@ impl Parts {
                 specs: self.specs.clone(),
                 images: self.images.clone(),
                 host: Arc::clone(&self.host),
+                lookups: self.lookups.clone(),
                 describe: self.describe.clone(),
                 places: AdjustedCgroups {
                     registry: registry(),
@@ -352,6 +365,7 @@ impl Parts {
             },
             start_container: StartContainer {
                 registry: registry(),
+                lookups: self.lookups.clone(),
                 specs: self.specs.clone(),
                 images: self.images.clone(),
                 processes: processes(),

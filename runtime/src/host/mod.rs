@@ -3,5 +3,7 @@
 pub mod apparmor;
 pub mod cdi;
 pub mod facts;
+pub mod lookup;
+pub mod lookup_helper;
 pub mod relabel;
 pub mod selinux;

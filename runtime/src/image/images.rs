@@ -15,6 +15,7 @@ use super::store::index::Store;
 use super::store::record::ImageRecord;
 use super::turns::{self, Turns};
 use super::unpack::limits::TreeBounds;
+use crate::host::lookup::Lookups;
 
 /// Options of an image store.
 #[derive(Debug, Clone)]
@@ -27,6 +28,7 @@ pub struct Options {
     pub unpack_helper: Vec<OsString>,
     /// Where `<host>/hosts.toml` is looked for at each pull (CRI-410).
     pub registry_config_dir: PathBuf,
+    pub lookups: Lookups,
     /// Layers transferred and unpacked at once.
     pub turns: turns::Bounds,
     pub image: TreeBounds,

@@ -25,7 +25,7 @@ use super::pull_error::PullError;
 use super::reference::Reference;
 use super::registry::auth::Auth;
 use super::registry::host::Host;
-use super::registry::hosts;
+use super::registry::hosts::{self, Endpoint};
 use super::registry::remote::Remote;
 use super::registry::transfer::RemoteBlobs;
 use super::spool::{self, Spool};
@@ -84,6 +84,17 @@ impl Images {
     }
 }
 
+/// Hosts for images of `registry`, by the configuration as it is now.
+async fn endpoints(shared: &Shared, registry: &str) -> Result<Vec<Endpoint>, PullError> {
+    let (config, registry) = (
+        shared.options.registry_config_dir.clone(),
+        registry.to_owned(),
+    );
+    let asked = hosts::directories(&config, &registry).collect();
+    shared.options.lookups.answer(asked).await?;
+    Ok(crate::blocking::blocking(move || hosts::endpoints(&config, &registry)).await?)
+}
+
 async fn pull(
     shared: &Arc<Shared>,
     reference: &Reference,
@@ -91,7 +102,7 @@ async fn pull(
     progress: &Progress,
 ) -> Outcome {
     let registry = &reference.registry;
-    let endpoints = hosts::endpoints(&shared.options.registry_config_dir, registry)?;
+    let endpoints = endpoints(shared, registry).await?;
     let services = shared.options.token_services.get(registry);
     let given = auth.given(registry, services.map_or(&[], Vec::as_slice));
     let given = given.map_err(PullError::Credentials)?;

@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::reference::BadReference;
 use super::registry::hosts::BadHosts;
+use crate::host::lookup::Unanswered;
 
 /// Error of a pull: one line, no secrets.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -13,6 +14,8 @@ pub enum PullError {
     Credentials(&'static str),
     #[error(transparent)]
     Hosts(#[from] BadHosts),
+    #[error("registry configuration: {0}")]
+    Configuration(#[from] Unanswered),
     /// Nothing answers (CRI-407: clients look for the prefix).
     #[error("RegistryUnavailable: {host}: {why}")]
     Unavailable { host: String, why: String },

@@ -10,7 +10,6 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_monitor::log_path;
 use cairn_monitor::record::{
     CONFIG, CTL, CgroupDir, EXIT, Exit, JOIN, Join, LAUNCH, Launch, PID, Pid,
 };
@@ -51,7 +50,7 @@ pub struct LaunchSpec {
     pub tty: bool,
     pub stdin: bool,
     pub stdin_once: bool,
-    /// CRI log, as `cairn_monitor::log_path` has it; its directory is made (CRI-254).
+    /// CRI log, as `cairn_monitor::log_path` has it; its directory is there (CRI-254).
     pub log_path: Option<PathBuf>,
     /// Content bytes per record, CRI's default is 16384; 0: as many as the monitor keeps (1 MiB).
     pub max_log_line: u32,
@@ -98,7 +97,8 @@ impl Launcher {
     /// undoes what it did; directory and cgroups are the caller's.
     pub async fn launch(&self, spec: LaunchSpec) -> Result<Monitor> {
         let (id, dir) = (spec.id.clone(), spec.dir.clone());
-        self.write_files(spec)?;
+        let run_dir = self.run_dir.clone();
+        blocking(move || write_files(&run_dir, spec)).await?;
         let (ours, theirs) =
             UnixStream::pair().map_err(|e| MonitorError::file("connect", &dir, e))?;
         let failed = |e| MonitorError::file("spawn the monitor for", &dir, e);
@@ -255,48 +255,44 @@ impl Launcher {
             .stderr(Stdio::null());
         command
     }
+}
 
-    fn write_files(&self, spec: LaunchSpec) -> Result<()> {
-        let LaunchSpec {
-            id,
-            dir,
-            config,
-            cgroups,
-            tty,
-            stdin,
-            stdin_once,
-            log_path,
-            max_log_line,
-            join,
-        } = spec;
-        make_dir(&dir)?;
-        let log_path = log_path
-            .map(|path| path.into_os_string().into_string())
-            .transpose()
-            .map_err(|p| {
-                MonitorError::file("use the log path", p, io::Error::other("it is not UTF-8"))
-            })?;
-        if let Some(path) = &log_path {
-            log_path::make_parents(path)
-                .map_err(|e| MonitorError::file("make the directory of the log", path, e))?;
-        }
-        let launch = Launch {
-            id,
-            create: format!("/proc/self/fd/{PROGRAMS_FD}/{CREATE}"),
-            cgroups,
-            tty,
-            stdin,
-            stdin_once,
-            log_path,
-            max_log_line,
-            seccomp_cache: self.run_dir.join("seccomp").to_string_lossy().into_owned(),
-        };
-        write_file(&dir.join(CONFIG), &config)?;
-        if let Some(join) = join {
-            write_file(&dir.join(JOIN), join.to_text().as_bytes())?;
-        }
-        write_file(&dir.join(LAUNCH), &launch.encode())
+fn write_files(run_dir: &Path, spec: LaunchSpec) -> Result<()> {
+    let LaunchSpec {
+        id,
+        dir,
+        config,
+        cgroups,
+        tty,
+        stdin,
+        stdin_once,
+        log_path,
+        max_log_line,
+        join,
+    } = spec;
+    make_dir(&dir)?;
+    let log_path = log_path
+        .map(|path| path.into_os_string().into_string())
+        .transpose()
+        .map_err(|p| {
+            MonitorError::file("use the log path", p, io::Error::other("it is not UTF-8"))
+        })?;
+    let launch = Launch {
+        id,
+        create: format!("/proc/self/fd/{PROGRAMS_FD}/{CREATE}"),
+        cgroups,
+        tty,
+        stdin,
+        stdin_once,
+        log_path,
+        max_log_line,
+        seccomp_cache: run_dir.join("seccomp").to_string_lossy().into_owned(),
+    };
+    write_file(&dir.join(CONFIG), &config)?;
+    if let Some(join) = join {
+        write_file(&dir.join(JOIN), join.to_text().as_bytes())?;
     }
+    write_file(&dir.join(LAUNCH), &launch.encode())
 }
 
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

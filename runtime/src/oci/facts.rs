@@ -91,7 +91,7 @@ pub struct SelinuxLabels {
 }
 
 /// A device node of the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostDevice {
     pub path: PathBuf,
     /// `b`, `c` or `p`.
@@ -134,7 +134,7 @@ pub struct HostFacts {
 }
 
 /// Propagation of a mount point; the later is the stronger.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Propagation {
     #[default]
     Private,
@@ -143,7 +143,7 @@ pub enum Propagation {
 }
 
 /// A host path that is about to be bound into a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindSource {
     /// With every symlink resolved (CRI-241).
     pub resolved: PathBuf,

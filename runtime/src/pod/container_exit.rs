@@ -6,7 +6,10 @@
 //! A removal, a failed start and recovery meet it at `send_stop_hook`: whoever comes first sends the hook, once in a
 //! container's life. A stop waits for `exit_told`. A creation that is undone had no process, and sends the hook itself.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use super::{
     dirs::{remove_dir, unmount_root},
@@ -181,14 +184,19 @@ impl ContainerExit {
         if deleted.is_err()
             && let Err(error) = processes.launcher.cleanup(&dir).await
         {
+            container.unkillable.store(true, Ordering::Relaxed);
             log("processes may be left", &error);
         }
+        let patience = match container.unkillable.load(Ordering::Relaxed) {
+            true => Duration::ZERO,
+            false => CGROUP_GONE,
+        };
         if let Err(error) = fault::pass("container.exit.cgroup").await {
             return log("the cgroup is left", &error);
         }
         match processes.cgroup(&container.cell.get().cgroup) {
             Ok(group) => {
-                if let Err(error) = group.remove(CGROUP_GONE).await {
+                if let Err(error) = group.remove(patience).await {
                     log("the cgroup is left", &error);
                 }
             }

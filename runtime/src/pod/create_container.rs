@@ -1,10 +1,7 @@
 //! CreateContainer (CRI-124 to CRI-130): image, root, spec, plugins, record. No process: that
 //! is StartContainer's.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use proto_cri::v1 as cri;
 
@@ -22,12 +19,11 @@ use super::{
     request::CreateContainerRequest,
     selinux, setters,
     spec::{SpecStore, Specs},
-    state::{Container, Pod},
+    state::{Container, LOOKUP, Pod},
 };
 use crate::{
-    blocking::blocking,
     cgroup, clock, fault,
-    host::facts::View,
+    host::lookup::{Lookups, Session},
     image::{ImageRecord, Images, Rootfs},
     oci::{self, ApplyContext, ContainerSpec, HostFacts, ImageFacts, Inputs, SeccompKind},
     spans,
@@ -46,6 +42,7 @@ pub struct CreateContainer {
     pub specs: SpecStore,
     pub images: Images,
     pub host: Arc<HostFacts>,
+    pub lookups: Lookups,
     pub describe: Describe,
     pub places: AdjustedCgroups,
     pub hooks: Arc<Hooks>,
@@ -192,10 +189,9 @@ impl CreateContainer {
             Arc::clone(&self.host),
             Arc::clone(self.describe.policy(pod)),
         );
-        // Looks at host paths and at the image's passwd: off the async threads.
-        blocking(move || {
+        let built = move |session: &Session| {
             let profile = match oci::from_cri::seccomp_choice(&config, &policy)? {
-                SeccompKind::Localhost(path) => Some(read_profile(Path::new(&path))?),
+                SeccompKind::Localhost(path) => Some(read_profile(session, &path)?),
                 SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
             };
             oci::container_spec(&Inputs {
@@ -205,7 +201,7 @@ impl CreateContainer {
                 host: &host,
                 policy: &policy,
                 image: &facts,
-                view: &View,
+                view: session,
                 rootfs: &at,
                 passwd: passwd.as_deref(),
                 group: group.as_deref(),
@@ -215,8 +211,9 @@ impl CreateContainer {
                 image_mounts: &image_mounts,
             })
             .map_err(Error::from)
-        })
-        .await
+        };
+        let removal = container.ends_within(LOOKUP);
+        self.lookups.run(&pod.id, removal, built).await?
     }
 
     /// Completes the record, and notes that the hook begins.
@@ -285,16 +282,28 @@ impl CreateContainer {
             return Ok(specs);
         };
         let mut spec = specs.spec.clone();
-        oci::apply_adjustment(
-            &mut spec,
-            &adjustment,
-            &ApplyContext {
-                host: &self.host,
-                policy: self.describe.policy(pod),
-                view: &View,
-            },
-        )
-        .map_err(|error| Error::from(setters::named(error, &owners, &container.id)).at(APPLY))?;
+        let (host, policy) = (
+            Arc::clone(&self.host),
+            Arc::clone(self.describe.policy(pod)),
+        );
+        let (asked, id) = (adjustment.clone(), container.id.clone());
+        let set_by = owners.clone();
+        let applied = move |session: &Session| {
+            let context = ApplyContext {
+                host: &host,
+                policy: &policy,
+                view: session,
+            };
+            oci::apply_adjustment(&mut spec, &asked, &context)
+                .map(|()| spec)
+                .map_err(|error| Error::from(setters::named(error, &set_by, &id)))
+        };
+        let removal = container.ends_within(LOOKUP);
+        let applied = self.lookups.run(&pod.id, removal, applied).await;
+        let spec = applied
+            .map_err(Error::from)
+            .flatten()
+            .map_err(|error| error.at(APPLY))?;
         specs.base = Some(std::mem::replace(&mut specs.spec, spec));
         specs.adjustment = adjustment;
         specs.owners = owners;
@@ -336,13 +345,12 @@ impl CreateContainer {
     }
 }
 
-fn read_profile(path: &Path) -> Result<String> {
-    let what = format!("seccomp profile {}", path.display());
-    let size = std::fs::metadata(path).step(&what)?.len();
-    if size > PROFILE_MAX {
-        return Err(Error::invalid(format!("{what}: longer than 4 MiB")));
+fn read_profile(session: &Session, path: &str) -> Result<String> {
+    let what = format!("seccomp profile {path:?}");
+    match session.text(path, PROFILE_MAX).step(&what)? {
+        Some(text) => Ok(text),
+        None => Err(Error::invalid(format!("{what}: longer than 4 MiB"))),
     }
-    std::fs::read_to_string(path).step(&what)
 }
 
 /// CRI-200, TARGET: a running container of the same sandbox.

@@ -135,6 +135,7 @@ impl Driver {
             );
             return message.refuse(Error::new(Kind::Exhausted, text));
         }
+        self.cut_short(&message);
         match message {
             Message::Create(request, reply) => self.create(request, reply),
             Message::Container { id, work, reply } => self.container(id, work, reply),
@@ -169,6 +170,28 @@ impl Driver {
                 });
                 self.pod_step(Key::UpdatePod, decision, reply, step);
             }
+        }
+    }
+
+    /// A stop or removal waits for the creation and the start under way, but not for paths that they look up.
+    fn cut_short(&self, message: &Message) {
+        use ContainerWork::{Remove, Stop};
+        match message {
+            Message::StopPod(_) | Message::RemovePod(_) => {
+                for container in self.pod.containers() {
+                    container.ending.cancel();
+                }
+            }
+            Message::Container {
+                id,
+                work: Stop { .. } | Remove,
+                ..
+            } => {
+                if let Some(container) = self.pod.container(id) {
+                    container.ending.cancel();
+                }
+            }
+            _ => {}
         }
     }
 

@@ -84,6 +84,19 @@ impl From<crate::oci::SpecError> for Error {
     }
 }
 
+impl From<crate::host::lookup::Unanswered> for Error {
+    fn from(error: crate::host::lookup::Unanswered) -> Self {
+        use crate::host::lookup::Unanswered;
+        let kind = match &error {
+            Unanswered::TimedOut { .. } | Unanswered::Stuck(_) => Kind::TimedOut,
+            Unanswered::Removed(_) => Kind::WrongState,
+            Unanswered::Crowded => Kind::Exhausted,
+            Unanswered::Helper { .. } => Kind::Failed,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
 impl From<crate::fault::Fired> for Error {
     fn from(fault: crate::fault::Fired) -> Self {
         Self::failed(fault.to_string())

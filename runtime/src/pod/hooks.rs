@@ -29,7 +29,9 @@ use super::{
     violated,
 };
 use crate::{
-    config, oci,
+    config,
+    host::lookup::Lookups,
+    oci,
     trace::{Action, EventLog},
     violate,
 };
@@ -72,14 +74,16 @@ pub struct Hooks {
     recorder: OnceLock<Recorder>,
     /// Runs plugins that are WebAssembly modules.
     wasm_host: PathBuf,
+    lookups: Lookups,
     describe: Describe,
     log: EventLog,
 }
 
 impl Hooks {
-    pub fn new(wasm_host: PathBuf, describe: Describe, log: EventLog) -> Self {
+    pub fn new(wasm_host: PathBuf, lookups: Lookups, describe: Describe, log: EventLog) -> Self {
         Self {
             wasm_host,
+            lookups,
             adaptation: OnceLock::new(),
             recorder: OnceLock::new(),
             describe,
@@ -102,11 +106,16 @@ impl Hooks {
             builder = builder.record(recorder.clone());
             let _ = self.recorder.set(recorder);
         }
+        let mut settings = config.nri_settings();
+        settings.wasm_host = Some(self.wasm_host.clone());
+        let dirs = [&settings.plugin_dir, &settings.plugin_config_dir];
+        let dirs = dirs.into_iter().flatten().cloned().collect();
+        if let Err(error) = self.lookups.answer(dirs).await {
+            tracing::error!(%error, "NRI: no plugin is launched");
+            settings.plugin_dir = None;
+        }
         let adaptation = builder
-            .settings(nri::Settings {
-                wasm_host: Some(self.wasm_host.clone()),
-                ..config.nri_settings()
-            })
+            .settings(settings)
             .default_validator(config.nri.default_validator.clone())
             .source(Arc::clone(&plugins) as Arc<dyn nri::Source>)
             .observer(plugins)

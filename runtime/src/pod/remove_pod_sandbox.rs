@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use tokio::task::JoinSet;
+
 use super::{
     error::{AtStep as _, Result},
     event_log::did,
@@ -48,17 +50,24 @@ impl RemovePodSandbox {
             self.hooks.remove_pod_sandbox(pod).await?;
             cell.note(|record| record.hooks.remove = Mark::Done).await;
         }
+        let mut removals = JoinSet::new();
         for container in pod.containers() {
-            let removed = pod
-                .ask_container(&container.id, ContainerWork::Remove)
-                .await
-                .map_err(|error| error.at(&what));
-            if pod.container(&container.id).is_some() {
-                removed?;
-            } else {
-                told = told.and(removed);
+            let (pod, what) = (Arc::clone(pod), what.clone());
+            removals.spawn(async move {
+                let work = ContainerWork::Remove;
+                let removed = pod.ask_container(&container.id, work).await;
+                (container, removed.map_err(|error| error.at(&what)))
+            });
+        }
+        let mut left = Ok(());
+        while let Some(end) = removals.join_next().await {
+            let (container, removed) = end.step(&what)?;
+            match pod.container(&container.id) {
+                Some(_) => left = left.and(removed),
+                None => told = told.and(removed),
             }
         }
+        left?;
         if cell.get().hooks.remove != Mark::Done {
             fault::pass("pod.remove.hook").await.step(&what)?;
             if self.hooks.active() {

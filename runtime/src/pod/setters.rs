@@ -4,7 +4,7 @@ use nri::place;
 use proto_nri::{ContainerAdjustment, FieldOwners, OwningPlugins};
 
 use super::error::{Error, Result};
-use crate::{blocking::blocking, oci::SpecError};
+use crate::oci::{HostView, SpecError};
 
 /// An error about an adjustment of the container `id`, with the field's setters behind the field.
 pub fn named(error: SpecError, owners: &OwningPlugins, id: &str) -> SpecError {
@@ -54,6 +54,7 @@ pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
 }
 
 /// Mounts that plugins asked for, as the start of their container meets them.
+#[derive(Clone)]
 pub struct AdjustedMounts {
     /// Destination, source of a bind, and who set it.
     mounts: Vec<(String, Option<String>, String)>,
@@ -80,22 +81,17 @@ impl AdjustedMounts {
     ///
     /// # Errors
     /// Names the mount and its plugin.
-    pub async fn check(&self) -> Result<()> {
-        let binds = self.mounts.iter();
-        let binds: Vec<_> = binds
-            .filter_map(|(to, from, by)| Some((to.clone(), from.clone()?, by.clone())))
-            .collect();
-        if binds.is_empty() {
-            return Ok(());
-        }
-        let gone = blocking(move || {
-            let mut binds = binds.into_iter();
-            binds.find_map(|bind| Some((std::fs::metadata(&bind.1).err()?, bind)))
+    pub fn check(&self, view: &dyn HostView) -> Result<()> {
+        let mut binds = self.mounts.iter();
+        let gone = binds.find_map(|(to, from, by)| {
+            let from = from.as_ref()?;
+            let there = view.bind_source(from).is_some();
+            (!there).then_some((to, from, by))
         });
-        match gone.await {
+        match gone {
             None => Ok(()),
-            Some((error, (to, from, by))) => Err(Error::failed(format!(
-                "mount {to} (set by {by}): source {from:?} is not there any more: {error}"
+            Some((to, from, by)) => Err(Error::failed(format!(
+                "mount {to} (set by {by}): source {from:?} is not there any more"
             ))),
         }
     }

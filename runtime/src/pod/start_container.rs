@@ -3,7 +3,11 @@
 //! Until init runs its program nothing is recorded: a monitor whose daemon vanished undoes
 //! itself, and the container is still CREATED after a restart.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use cairn_monitor::{log_path, record::Join};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
@@ -20,11 +24,12 @@ use super::{
     registry::Registry,
     setters::AdjustedMounts,
     spec::{SpecStore, Specs},
-    state::{Container, Pod},
+    state::{Container, LOOKUP, Pod},
 };
 use crate::{
     blocking::blocking,
     clock, fault,
+    host::lookup::{Lookups, Session},
     image::Images,
     monitor::{LaunchSpec, Monitor},
     spans,
@@ -33,8 +38,12 @@ use crate::{
     violate,
 };
 
+/// How long a stop or removal lets mounts and OCI hooks of a start go on.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 pub struct StartContainer {
     pub registry: Arc<Registry>,
+    pub lookups: Lookups,
     pub specs: SpecStore,
     pub images: Images,
     pub processes: Arc<Processes>,
@@ -100,7 +109,12 @@ impl StartContainer {
         let specs = self.specs.read(&container.id).await?;
         let join = join(&self.registry, pod, &specs)?;
         let mounts = AdjustedMounts::of(&specs.adjustment, &specs.owners, &container.id);
-        mounts.check().await?;
+        let log_path = record.log_path.as_deref().map(|path| {
+            let directory = pod.cell.get().config.log_directory.clone();
+            log_path::marked(path, directory.as_ref())
+        });
+        self.look_up(pod, container, &mounts, log_path.clone())
+            .await?;
 
         fault::pass("container.start.cgroup").await?;
         let group = processes.cgroup(&record.cgroup)?;
@@ -121,24 +135,50 @@ impl StartContainer {
             tty: record.config.tty,
             stdin: record.config.stdin,
             stdin_once: record.config.stdin_once,
-            log_path: record.log_path.as_deref().map(|path| {
-                let directory = pod.cell.get().config.log_directory.clone();
-                log_path::marked(path, directory.as_ref())
-            }),
+            log_path,
             max_log_line: self.max_log_line,
             join,
         });
-        let launched = spans::step("spawn the monitor and create", launched).await;
+        let launched = spans::step("spawn the monitor and create", launched);
+        let launched = tokio::select! {
+            launched = launched => launched.map_err(|error| mounts.name_in(&error.to_string())),
+            // The monitor undoes what it did, as far as the kernel lets it.
+            () = container.ends_within(PATIENCE) => Err(format!(
+                "given up after {} s, since the container is to end; a mount or an OCI hook does not answer",
+                PATIENCE.as_secs()
+            )),
+        };
         let root = processes.dirs.rootfs(&container.id);
         // Not awaited: an unmount waits for the kernel's grace period, the container need not.
         tokio::task::spawn_blocking(move || unmount_root(&root));
-        let monitor =
-            launched.map_err(|error| Error::failed(mounts.name_in(&error.to_string())))?;
+        let monitor = launched.map_err(Error::failed)?;
         container.set_monitor(Some(monitor.clone()));
         let process = processes.process(&monitor);
         let pid = process.pid;
         did(&self.log, pod, Some(container), Action::Created { pid });
         Ok((monitor, process))
+    }
+
+    /// Paths that others named: sources of mounts are still there, and the log gets its directory (CRI-254).
+    async fn look_up(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        mounts: &AdjustedMounts,
+        log_path: Option<PathBuf>,
+    ) -> Result<()> {
+        let mounts = mounts.clone();
+        let looked_up = move |session: &Session| {
+            mounts.check(session)?;
+            let Some(path) = log_path else {
+                return Ok(());
+            };
+            let path = path.to_str().ok_or("it is not UTF-8").step("log path")?;
+            let made = session.make_log_parents(path);
+            made.step(&format!("make the directory of the log {path:?}"))
+        };
+        let removal = container.ends_within(LOOKUP);
+        self.lookups.run(&pod.id, removal, looked_up).await?
     }
 
     /// For the moment in which its own mount namespace is made.

@@ -7,11 +7,16 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::{Mutex, RwLock};
 use prost13::Message as _;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     error::{Error, Kind, Result},
@@ -21,6 +26,9 @@ use super::{
     skips::Skips,
 };
 use crate::{monitor::Monitor, store::Cell};
+
+/// How long a stop or removal lets a look-up of paths go on.
+pub const LOOKUP: Duration = Duration::from_secs(1);
 
 /// One pod: shared by its driver, the steps it runs, and readers.
 pub struct Pod {
@@ -61,6 +69,10 @@ pub struct Container {
     message: Mutex<Option<Box<[u8]>>>,
     /// What a forced removal of this container alone passes over.
     pub skips: Skips,
+    /// Somebody has asked for its stop or removal: look-ups of paths end (`host/lookup.rs`).
+    pub ending: CancellationToken,
+    /// A process of it outlived SIGKILL: its cgroup is not waited for again.
+    pub unkillable: AtomicBool,
 }
 
 impl Pod {
@@ -204,6 +216,8 @@ impl Container {
             evicted: OnceLock::new(),
             message: Mutex::new(None),
             skips: Skips::default(),
+            ending: CancellationToken::new(),
+            unkillable: AtomicBool::new(false),
         }
     }
 
@@ -256,6 +270,13 @@ impl Container {
     pub async fn wait_exit_told(&self) {
         // The sender lives in self: the wait cannot fail.
         let _ = self.exit_told.subscribe().wait_for(|told| *told).await;
+    }
+
+    /// Ready once its stop or removal was asked for, and what began now has had `patience`.
+    pub async fn ends_within(&self, patience: Duration) {
+        let begun = Instant::now();
+        self.ending.cancelled().await;
+        tokio::time::sleep_until(begun + patience).await;
     }
 
     pub fn set_known(&self) {

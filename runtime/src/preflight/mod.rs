@@ -20,8 +20,8 @@ use std::path::Path;
 use crate::config::Config;
 
 /// Looks at everything. Blocks for some ten milliseconds. `program` is cairn itself; its helpers lie
-/// beside it.
-pub fn inspect(config: &Config, program: &Path) -> Report {
+/// beside it. `unanswered`: a directory of the network that does not answer, which is not looked at then.
+pub fn inspect(config: &Config, program: &Path, unanswered: Option<String>) -> Report {
     let mounts = kernel::mounts();
     // Trials of mounts would fail for the same reason, and blame the file system.
     let mountable = mounts.state != State::Fails;
@@ -42,7 +42,7 @@ pub fn inspect(config: &Config, program: &Path) -> Report {
         program.parent().unwrap_or(Path::new("/")),
     ));
     findings.push(surroundings::open_files());
-    findings.extend(surroundings::network(config));
+    findings.extend(surroundings::network(config, unanswered));
     findings.push(surroundings::nri(config));
     Report {
         version: env!("CARGO_PKG_VERSION"),

@@ -61,12 +61,16 @@ pub(super) fn open_files() -> Finding {
     )
 }
 
-pub(super) fn network(config: &Config) -> Vec<Finding> {
+pub(super) fn network(config: &Config, unanswered: Option<String>) -> Vec<Finding> {
     if config.network.nri == NriNetwork::Only {
         let found = "network.nri is \"only\": pods get their addresses from NRI plugins";
         return vec![Finding::ok("network", found)];
     }
-    let mut findings = vec![cni(config)];
+    let cni = match unanswered {
+        None => cni(config),
+        Some(why) => Finding::limited("cni", why, "pods get no network until it answers"),
+    };
+    let mut findings = vec![cni];
     if !config.network.bridge.is_empty() {
         findings.push(bridge(config));
     }

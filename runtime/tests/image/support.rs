@@ -5,6 +5,7 @@ use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cairn::host::lookup::Lookups;
 use cairn::image::{Digest, Images, ImportFrom, Options, TreeBounds, TurnBounds};
 use serde_json::{Value, json};
 
@@ -60,6 +61,7 @@ pub(crate) fn open(root: &Path, change: impl FnOnce(&mut Options)) -> Images {
         volumes_dir: root.join("volumes"),
         unpack_helper: vec![HELPER.into(), "unpack".into()],
         registry_config_dir: root.join("none"),
+        lookups: Lookups::new(HELPER.into(), Duration::from_secs(30)),
         turns: TurnBounds {
             all: 32,
             host: 4,

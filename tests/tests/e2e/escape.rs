@@ -1,6 +1,7 @@
 //! What an image or a container may try in order to get out, one test per attempt.
 
 mod bounds;
+mod mute;
 mod processes;
 mod registry;
 mod slow;

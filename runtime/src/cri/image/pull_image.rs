@@ -58,6 +58,7 @@ fn refusal(wanted: &str, error: &PullError) -> Error {
         }
         PullError::Unauthenticated { .. } => Kind::Unauthenticated,
         PullError::Denied { .. } => Kind::Denied,
+        PullError::Configuration(_) => Kind::TimedOut,
         PullError::Hosts(_)
         | PullError::Registry { .. }
         | PullError::Store(_)

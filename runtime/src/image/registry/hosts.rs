@@ -61,7 +61,7 @@ pub struct BadHosts {
 
 /// Hosts for images of `registry`, in order. Never empty.
 pub(crate) fn endpoints(config: &Path, registry: &str) -> Result<Vec<Endpoint>, BadHosts> {
-    let Some(dir) = directory(config, registry) else {
+    let Some(dir) = directories(config, registry).find(|dir| dir.is_dir()) else {
         return Ok(vec![default_endpoint(registry)]);
     };
     let file = dir.join("hosts.toml");
@@ -83,13 +83,16 @@ pub(crate) fn endpoints(config: &Path, registry: &str) -> Result<Vec<Endpoint>, 
     }
 }
 
-/// The first of the directories that may hold a registry's configuration.
-fn directory(config: &Path, registry: &str) -> Option<PathBuf> {
+/// The directories that may hold a registry's configuration; the first that exists counts.
+pub(crate) fn directories(config: &Path, registry: &str) -> impl Iterator<Item = PathBuf> {
     let port = registry.rsplit_once(':');
     let with_port = port.map(|(host, port)| format!("{host}_{port}_"));
-    let names = [with_port.as_deref(), Some(registry), Some("_default")];
-    let mut dirs = names.into_iter().flatten().map(|name| config.join(name));
-    dirs.find(|dir| dir.is_dir())
+    let names = [
+        with_port,
+        Some(registry.to_owned()),
+        Some("_default".to_owned()),
+    ];
+    names.into_iter().flatten().map(|name| config.join(name))
 }
 
 /// How a registry is spoken to without configuration.

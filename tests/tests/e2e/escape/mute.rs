@@ -1,0 +1,372 @@
+//! Paths that never answer, one for each way in which somebody can name a path: only the call that named it waits.
+//!
+//! Not in the table, since nobody can name a path by it: images' volumes (trees of the store), AppArmor profiles (names in the
+//! kernel), `cairn image import` (the client reads the file).
+
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use cairn_tests::{
+    Daemon, Setup, bins, cri, output,
+    plugin::Plugin,
+    pod::{Pod, host_network, security},
+    until,
+};
+use nri::proto::{ContainerAdjustment, Hook, Hooks, Mount};
+
+/// Of calls that wait at the same time: more than the daemon has threads that serve.
+const CALLS: usize = 6;
+/// Containers of another pod that are made for a figure.
+const OTHERS: usize = 25;
+/// A test's machine does other work, too.
+const NOISE: Duration = Duration::from_millis(150);
+const REMOVED: Duration = Duration::from_secs(15);
+const SERVED: Duration = Duration::from_secs(10);
+
+const CNI: &str = r#"{ "cniVersion": "1.0.0", "name": "mute", "plugins": [ { "type": "mute" } ] }"#;
+
+/// A daemon with one pod, and the directory that will not answer.
+struct Scene {
+    daemon: Daemon,
+    pod: Pod,
+    dir: PathBuf,
+    /// While it exists, the directory answers.
+    gate: PathBuf,
+    /// What was asked of it in vain.
+    log: PathBuf,
+}
+
+impl Scene {
+    async fn new(setup: Setup, dir: impl FnOnce(&Daemon) -> PathBuf) -> Self {
+        let mut daemon = Daemon::with(setup).await;
+        let (dir, gate) = (dir(&daemon), daemon.path("gate"));
+        fs::write(&gate, "").expect("written");
+        fs::create_dir_all(daemon.yard.inside(&dir)).expect("made");
+        let mute = bins::built("cairn-mute").display().to_string();
+        let argv = [mute, dir.display().to_string(), gate.display().to_string()];
+        let log = daemon.path("mute.log");
+        daemon.yard.run(&argv, &[], &log).await.expect("started");
+        until("the file system is mounted", || async {
+            fs::read_to_string(&log)
+                .is_ok_and(|text| text.contains("mounted"))
+                .then_some(())
+        })
+        .await;
+        let mut config = daemon.cri().pod_config("named");
+        host_network(&mut config);
+        let pod = daemon.cri().try_pod(config).await.expect("RunPodSandbox");
+        Self {
+            daemon,
+            pod,
+            dir,
+            gate,
+            log,
+        }
+    }
+
+    /// A directory below the daemon's.
+    async fn below(setup: Setup) -> Self {
+        Self::new(setup, |daemon| daemon.path("mute")).await
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    fn falls_silent(&self) {
+        fs::remove_file(&self.gate).expect("removed");
+    }
+
+    fn was_asked(&self) -> bool {
+        fs::read_to_string(&self.log).is_ok_and(|log| log.contains("unanswered"))
+    }
+
+    /// The longest of some containers of another pod, from creation to removal.
+    async fn longest_of_others(&self, other: &Pod, round: &str) -> Duration {
+        let mut longest = Duration::ZERO;
+        for n in 0..OTHERS {
+            let begun = Instant::now();
+            let config = other
+                .cri
+                .container_config(&format!("{round}-{n}"), &["true"]);
+            let container = other.try_create(config).await.expect("CreateContainer");
+            container.remove().await.expect("RemoveContainer");
+            longest = longest.max(begun.elapsed());
+        }
+        longest
+    }
+
+    /// Makes calls that name the path, and holds the daemon to what must be true beside them.
+    async fn holds<F: Future<Output = Result<(), tonic::Status>> + Send + 'static>(
+        mut self,
+        row: &str,
+        call: impl Fn(&Scene, usize) -> F,
+    ) {
+        let mut config = self.daemon.cri().pod_config("other");
+        host_network(&mut config);
+        let other = self
+            .daemon
+            .cri()
+            .try_pod(config)
+            .await
+            .expect("RunPodSandbox");
+        let runs = other.sleeper("runs").await;
+        let quiet = self.longest_of_others(&other, "quiet").await;
+        self.falls_silent();
+        let calls: Vec<_> = (0..CALLS).map(|n| tokio::spawn(call(&self, n))).collect();
+        until(
+            "the path was asked for, or all calls have ended",
+            || async {
+                let ended = calls.iter().all(tokio::task::JoinHandle::is_finished);
+                (ended || self.was_asked()).then_some(())
+            },
+        )
+        .await;
+        let beside = self.longest_of_others(&other, "beside").await;
+        assert_eq!(runs.exec(&["echo", "here"]).await, "here");
+        runs.stop(Duration::ZERO).await.expect("StopContainer");
+        assert!(
+            beside <= 2 * quiet + NOISE,
+            "{row}: others took {beside:?} beside it, {quiet:?} before"
+        );
+
+        let begun = Instant::now();
+        let removed = self.daemon.cairn(&["rm", "--force", &self.pod.id]).await;
+        let removal = begun.elapsed();
+        assert!(removed.status.success(), "{row}: {removed:?}");
+        assert!(removal <= REMOVED, "{row}: removed after {removal:?}");
+        for call in calls {
+            call.abort();
+        }
+
+        let begun = Instant::now();
+        self.daemon.kill_and_restart().await;
+        let restart = begun.elapsed();
+        assert!(restart <= SERVED, "{row}: served after {restart:?}");
+        assert!(self.was_asked(), "{row}: nobody asked for the path");
+        other.end().await;
+        output::row(&format!(
+            "never answers: {row:<22} others {:>4} ms beside it, {:>4} ms before; removed in {:>5.1} s; restarted in {:>4.1} s",
+            beside.as_millis(),
+            quiet.as_millis(),
+            removal.as_secs_f32(),
+            restart.as_secs_f32(),
+        ));
+    }
+}
+
+/// A container of the pod whose creation must fail or wait.
+async fn create(pod: Pod, config: cri::ContainerConfig) -> Result<(), tonic::Status> {
+    pod.try_create(config).await.map(drop)
+}
+
+async fn create_and_start(pod: Pod, config: cri::ContainerConfig) -> Result<(), tonic::Status> {
+    pod.try_create(config).await?.start().await
+}
+
+#[tokio::test]
+async fn the_source_of_a_mount_that_never_answers() {
+    let scene = Scene::below(Setup::default()).await;
+    scene
+        .holds("CRI mount", |scene, n| {
+            let mut config = scene.pod.cri.container_config(&format!("c{n}"), &["true"]);
+            config.mounts.push(cri::Mount {
+                host_path: scene.path(&format!("{n}")),
+                container_path: "/there".to_owned(),
+                ..Default::default()
+            });
+            create(scene.pod.clone(), config)
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_device_that_never_answers() {
+    let scene = Scene::below(Setup::default()).await;
+    scene
+        .holds("CRI device", |scene, n| {
+            let mut config = scene.pod.cri.container_config(&format!("c{n}"), &["true"]);
+            config.devices.push(cri::Device {
+                host_path: scene.path("device"),
+                container_path: "/dev/there".to_owned(),
+                permissions: "rwm".to_owned(),
+            });
+            create(scene.pod.clone(), config)
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_seccomp_profile_that_never_answers() {
+    let scene = Scene::below(Setup::default()).await;
+    scene
+        .holds("seccomp profile", |scene, n| {
+            let mut config = scene.pod.cri.container_config(&format!("c{n}"), &["true"]);
+            security(&mut config).seccomp = Some(cri::SecurityProfile {
+                profile_type: cri::security_profile::ProfileType::Localhost.into(),
+                localhost_ref: scene.path("profile.json"),
+            });
+            create(scene.pod.clone(), config)
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_log_directory_that_never_answers() {
+    let mut scene = Scene::below(Setup::default()).await;
+    let mut config = scene.daemon.cri().pod_config("logs");
+    host_network(&mut config);
+    config.log_directory = scene.path("logs");
+    scene.pod = scene
+        .daemon
+        .cri()
+        .try_pod(config)
+        .await
+        .expect("RunPodSandbox");
+    scene
+        .holds("log directory", |scene, n| {
+            let config = scene.pod.cri.container_config(&format!("c{n}"), &["true"]);
+            create_and_start(scene.pod.clone(), config)
+        })
+        .await;
+}
+
+/// A plugin that adjusts the containers of the pod `named`.
+async fn adjusted(
+    row: &str,
+    adjustment: impl Fn(&str) -> ContainerAdjustment + Send + Sync + 'static,
+) {
+    let scene = Scene::below(Setup::default()).await;
+    let plugin = Plugin::join(&scene.daemon.nri_socket(), "10", "mute").await;
+    let path = scene.path("plugins");
+    plugin.adjusts(move |pod, _| (pod.name == "named").then(|| adjustment(&path)));
+    scene
+        .holds(row, |scene, n| {
+            let config = scene.pod.cri.container_config(&format!("c{n}"), &["true"]);
+            create_and_start(scene.pod.clone(), config)
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_plugins_mount_that_never_answers() {
+    adjusted("NRI mount", |path| ContainerAdjustment {
+        mounts: vec![Mount {
+            source: path.to_owned(),
+            destination: "/there".to_owned(),
+            r#type: "bind".to_owned(),
+            options: vec!["bind".to_owned(), "ro".to_owned()],
+        }],
+        ..Default::default()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hook_that_never_answers() {
+    adjusted("OCI hook", |path| ContainerAdjustment {
+        hooks: Some(Hooks {
+            create_runtime: vec![Hook {
+                path: path.to_owned(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cdi_directory_that_never_answers() {
+    let scene = Scene::new(Setup::default(), |_| "/run/cdi".into()).await;
+    scene
+        .holds("CDI directory", |scene, n| {
+            let mut config = scene.pod.cri.container_config(&format!("c{n}"), &["true"]);
+            config.cdi_devices.push(cri::CdiDevice {
+                name: "vendor.test/thing=one".to_owned(),
+            });
+            create(scene.pod.clone(), config)
+        })
+        .await;
+}
+
+/// Pods on a network of CNI's.
+async fn networked(row: &str, setup: Setup, dir: &str) {
+    let scene = Scene::new(setup, |daemon| daemon.path(dir)).await;
+    scene
+        .holds(row, |scene, n| {
+            let cri = scene.daemon.cri().clone();
+            let config = cri.pod_config(&format!("networked-{n}"));
+            async move { cri.try_pod(config).await.map(drop) }
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_cni_configuration_that_never_answers() {
+    networked("CNI configuration", Setup::default(), "cni").await;
+}
+
+#[tokio::test]
+async fn cni_programs_that_never_answer() {
+    let mut setup = Setup::default().cni(CNI);
+    let base = tempfile::tempdir().expect("a directory");
+    setup.cni_programs = Some(base.path().join("bin"));
+    let dir = base.path().join("bin").display().to_string();
+    networked("CNI programs", setup, &dir).await;
+}
+
+#[tokio::test]
+async fn a_hosts_toml_that_never_answers() {
+    let scene = Scene::new(Setup::default(), |daemon| daemon.path("certs")).await;
+    scene
+        .holds("hosts.toml", |scene, n| {
+            let mut client = scene.daemon.cri().client.image.clone();
+            let request = cri::PullImageRequest {
+                image: Some(cri::ImageSpec {
+                    image: format!("127.0.0.1:5{n}/x:1"),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            async move { client.pull_image(request).await.map(drop) }
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_plugin_directory_that_never_answers() {
+    let scene = Scene::new(Setup::default(), |daemon| daemon.path("plugins")).await;
+    scene
+        .holds("plugin directory", |scene, _| {
+            // It is read at the start alone.
+            let cri = scene.daemon.cri().clone();
+            async move { cri.client.pods(Default::default()).await.map(drop) }
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_mount_that_dies_between_creation_and_start() {
+    let scene = Scene::below(Setup::default()).await;
+    let mut containers = Vec::new();
+    for n in 0..CALLS {
+        let mut config = scene.pod.cri.container_config(&format!("c{n}"), &["true"]);
+        config.mounts.push(cri::Mount {
+            host_path: scene.path("volume"),
+            container_path: "/there".to_owned(),
+            ..Default::default()
+        });
+        containers.push(scene.pod.try_create(config).await.expect("CreateContainer"));
+    }
+    scene
+        .holds("mount, at the start", |_, n| {
+            let container = containers[n].clone();
+            async move { container.start().await }
+        })
+        .await;
+}
