@@ -3,6 +3,8 @@
 //! That is a copy of the *bare* mount namespace, which has `/proc`, `/sys` without what is mounted below, `/dev` and nothing else of
 //! the host: to copy it costs the same however many mounts the host has, and what the host mounts later does not arrive.
 //! Containers are built in copies of it too (`cairn-create`).
+
+#![expect(clippy::disallowed_methods, reason = "procfs, and mounts of our own")]
 #![allow(unsafe_code)]
 
 use std::fs::File;

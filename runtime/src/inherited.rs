@@ -1,6 +1,8 @@
 //! What programs that the daemon starts would inherit of it and must not: its raised limit of open files, and an OOM score that
 //! keeps it alive longer than what it serves.
 
+#![expect(clippy::disallowed_methods, reason = "procfs")]
+
 use std::{fs, sync::OnceLock};
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};

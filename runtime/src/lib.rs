@@ -1,5 +1,7 @@
 //! cairn: a small CRI runtime with NRI built in. ARCHITECTURE.md is the map.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may block"))]
+
 pub mod blocking;
 pub mod cgroup;
 pub mod cli;

@@ -112,6 +112,7 @@ fn run_config(command: ConfigCommand) -> Result<(), String> {
 }
 
 /// A page for each command that is for people, and one for the configuration.
+#[expect(clippy::disallowed_methods, reason = "a command, which serves nobody")]
 fn write_manual(dir: &std::path::Path) -> Result<(), String> {
     clap_mangen::generate_to(Cli::command(), dir)
         .and_then(|()| std::fs::write(dir.join("cairn.toml.5"), config::manual()))

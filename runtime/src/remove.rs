@@ -4,6 +4,11 @@
 //! level or a directory's whole list: a nested directory is first moved up beside its parent, then emptied in its
 //! turn. No symlink is followed, and no mount is entered: one that is met is an error, and what is mounted stays whole.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "blocks by nature: called by blocking()"
+)]
+
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;

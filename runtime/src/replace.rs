@@ -2,6 +2,11 @@
 //! leaves that fails is removed at once; what one leaves that is cut off, a `*.tmp`, at the next write of the file, and, where
 //! files have names that do not come again, by the start of who owns the directory.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "blocks by nature: called by blocking()"
+)]
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;

@@ -2,6 +2,8 @@
 //!
 //! Every test works below a parent of its own name and removes it, also when it fails.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 use cairn::cgroup::{Cgroup, Detail, Host, OpenFiles};
 use oci_spec::runtime::LinuxResources;
 use std::io::Write;

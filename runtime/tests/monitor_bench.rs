@@ -2,6 +2,8 @@
 //! `cargo test -p cairn --test monitor_bench -- --ignored --nocapture`. `GAP_MS` is the pause before each operation
 //! (200: without it the RCU waits of cgroup moves hide), `ROUNDS` their number.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Exec, attach, kill, log and terminal through the daemon's client. Needs root.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 mod common;
 
 use std::fs;

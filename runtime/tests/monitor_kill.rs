@@ -1,6 +1,8 @@
 //! How containers are killed: all their processes, also without a PID namespace or `cgroup.kill`; and by the kernel
 //! when memory runs out. Needs root.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Monitor, cairn-create and init through the daemon's client: a container's life. Needs root.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 mod common;
 
 use std::fs;

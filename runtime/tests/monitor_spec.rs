@@ -1,6 +1,8 @@
 //! What libcontainer alone cannot do, or does wrongly: user namespaces with idmapped mounts, recursive read-only,
 //! propagation, hooks, shared pid namespaces, cgroups seen from inside. Needs root.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 mod common;
 
 use std::fs;

@@ -1,6 +1,8 @@
 //! Specs of `oci/` really run: what a container sees of itself is what CRI and the plugins asked for.
 //! Needs root, and the helpers as `common` says.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 mod common;
 
 use std::{

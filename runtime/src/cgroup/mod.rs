@@ -16,6 +16,11 @@
 //! container's lies in a scope that systemd makes for us (`systemd`, `scope`; `unit` says where): below the scope
 //! everything is as with cgroupfs. Which it is shows in the path, so what one driver made the other one removes.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "cgroups are in memory; what may take long is called by blocking()"
+)]
+
 mod apply;
 mod bpf;
 mod bus;

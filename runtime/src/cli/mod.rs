@@ -1,5 +1,7 @@
 //! The command line: its arguments, the commands that ask a running daemon over CRI and `cairn.v1`, and what they print.
 
+#![expect(clippy::disallowed_methods, reason = "commands, which serve nobody")]
+
 pub mod args;
 pub mod check_table;
 pub mod client;

@@ -14,6 +14,10 @@ use crate::{
 };
 
 /// The static monitor program doubles as the pause program: it is all that the root holds.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start, before anybody is served"
+)]
 pub(super) fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
     let root = state.join("pause-root");
     // libcontainer mounts over these, as the root of a user namespace in some pods.
@@ -51,6 +55,10 @@ pub(super) fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
 
 /// All pods read it: its label has none of their categories. Where it cannot have one, and this is not enforced, pods run
 /// without labels.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start, before anybody is served"
+)]
 pub(super) fn label(root: &Path, selinux: &mut SelinuxFacts) -> Result<()> {
     let Ok(contexts) = &selinux.contexts else {
         return Ok(());

@@ -202,6 +202,10 @@ async fn run(
 }
 
 /// A dead socket is replaced, a living one never.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start, before anybody is served"
+)]
 fn bind(path: &Path) -> Result<UnixListener, Error> {
     let shown = path.display().to_string();
     let listen = |cause| Error::Listen {
@@ -224,6 +228,7 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
     Ok(listener)
 }
 
+#[expect(clippy::disallowed_methods, reason = "of our own sockets")]
 fn remove_socket(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
         tracing::warn!(%error, "the socket is left behind");

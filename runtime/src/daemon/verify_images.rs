@@ -63,6 +63,7 @@ fn find(images: &Images, text: &str) -> Result<Digest> {
 }
 
 /// Blocking.
+#[expect(clippy::disallowed_methods, reason = "called by blocking()")]
 fn run(
     images: &Images,
     registry: &Registry,

@@ -146,6 +146,7 @@ impl Lookups {
         };
         tokio::pin!(given_up);
         let permit = tokio::select! {
+            biased;
             permit = self.permit(pod) => permit,
             _ = &mut given_up => return Err(Unanswered::Crowded),
         };
@@ -407,5 +408,63 @@ impl HostView for Session {
             None => View.cdi(),
             Some(_) => CdiRegistry::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_over_a_mount_is_never_looked_up_here() {
+        let place = |path: &str| Place::of(Path::new(path));
+        // Known to the kernel once somebody has asked.
+        assert!(std::fs::metadata("/etc").is_ok());
+        assert!(place("/etc") == Place::Root);
+        assert!(place("/proc/self/status") == Place::Mounted);
+        assert!(place("/sys/fs/cgroup/nothing") == Place::Mounted);
+    }
+
+    #[tokio::test]
+    async fn a_look_up_that_nobody_answers_is_abandoned_by_its_path_and_not_repeated() {
+        // A program that reads no question.
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("mute");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).unwrap();
+        let lookups = Lookups::new(program, Duration::from_millis(50));
+        let ask = async || {
+            let removal = std::future::pending();
+            let asked = lookups.run("pod", removal, |session| session.devices("/x").len());
+            asked.await.unwrap_err()
+        };
+        let late = ask().await;
+        assert!(
+            matches!(&late, Unanswered::TimedOut { path, .. } if path == "/x"),
+            "{late}"
+        );
+        let pid_gone = || lookups.0.stuck.lock().is_empty();
+        while !pid_gone() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The removal ends it, too.
+        let (end, removal) = tokio::sync::oneshot::channel::<()>();
+        let lookups = Lookups::new(dir.path().join("mute"), Duration::from_secs(60));
+        let removal = async {
+            let _ = removal.await;
+        };
+        drop(end);
+        let removed = lookups.run("pod", removal, |session| session.devices("/x").len());
+        assert!(matches!(removed.await.unwrap_err(), Unanswered::Removed(_)));
+    }
+
+    #[tokio::test]
+    async fn a_path_that_an_abandoned_look_up_waits_for_fails_at_once() {
+        let lookups = Lookups::new("/nowhere".into(), Duration::from_secs(60));
+        lookups.0.stuck.lock().insert("/x".to_owned(), 1);
+        let removal = std::future::pending();
+        let asked = lookups.run("pod", removal, |session| session.devices("/x").len());
+        assert!(matches!(asked.await.unwrap_err(), Unanswered::Stuck(path) if path == "/x"));
     }
 }

@@ -11,6 +11,11 @@
 //! are names for it. `Images` is a cheap handle; all work it starts ends with the future that
 //! asked for it, but for a pull that several wait for, which ends with the last of them.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "blocks by nature: called by blocking()"
+)]
+
 mod archive;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod checks;

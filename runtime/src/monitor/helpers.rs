@@ -23,6 +23,10 @@ pub(super) const CREATE: &str = "cairn-create";
 /// The tree of the helpers in this directory.
 ///
 /// The helpers themselves are bound, not their directory: a version that replaces one on disk is not seen in the tree.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start, before anybody is served"
+)]
 pub(super) fn gather(dir: &Path) -> Result<OwnedFd, MonitorError> {
     let sources = [MONITOR, CREATE].map(|name| dir.join(name));
     for source in &sources {
@@ -55,6 +59,10 @@ pub(super) fn gather(dir: &Path) -> Result<OwnedFd, MonitorError> {
     detached::in_bare_namespace(gather).map_err(failed)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start, before anybody is served"
+)]
 fn check(path: &Path) -> Result<(), MonitorError> {
     let wrong = |text: &str| MonitorError::Helpers(format!("{}: {text}", path.display()));
     let meta = fs::metadata(path).map_err(|e| MonitorError::file("find the helper", path, e))?;

@@ -224,6 +224,10 @@ impl Launcher {
     }
 
     /// The cgroups that a directory's monitor was launched with.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "our own state directory, which is in memory"
+    )]
     pub fn recorded_cgroups(dir: &Path) -> Vec<CgroupDir> {
         let launch = fs::read(dir.join(LAUNCH)).ok();
         let launch = launch.and_then(|bytes| Launch::decode(&bytes).ok());
@@ -231,6 +235,10 @@ impl Launcher {
     }
 
     /// Init and monitor as last recorded in a container's directory.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "our own state directory, which is in memory"
+    )]
     pub fn recorded(dir: &Path) -> Option<Pid> {
         Pid::from_text(&fs::read_to_string(dir.join(PID)).ok()?).ok()
     }
@@ -317,10 +325,18 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// A monitor is spawned once its launch file is there. Earlier versions did not write it whole at once: an empty one is
 /// what a crash had left before anything was launched.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "our own state directory, which is in memory"
+)]
 fn was_launched(dir: &Path) -> bool {
     fs::metadata(dir.join(LAUNCH)).is_ok_and(|launch| launch.len() > 0)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "our own state directory, which is in memory"
+)]
 fn read_exit(dir: &Path) -> Result<Option<Exit>> {
     let path = dir.join(EXIT);
     match fs::read_to_string(&path) {
@@ -349,6 +365,10 @@ fn connect_ctl(dir: &Path) -> io::Result<UnixStream> {
 }
 
 /// The monitor as it wrote itself down, if that process still is one of this directory.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "our own state directory, which is in memory"
+)]
 fn recorded_monitor(dir: &Path) -> Option<rustix::process::Pid> {
     let pid = Launcher::recorded(dir)?.monitor;
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;

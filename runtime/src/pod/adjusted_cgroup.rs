@@ -55,6 +55,7 @@ impl AdjustedCgroups {
     }
 
     /// Somebody has it, or will have it when it starts.
+    #[expect(clippy::disallowed_methods, reason = "cgroups are in memory")]
     fn is_taken(&self, id: &str, path: &CgroupPath) -> bool {
         let group = self.cgroups.cgroup(path.clone());
         let there = group.dirs().iter().any(|dir| dir.exists());

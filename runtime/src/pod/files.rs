@@ -53,6 +53,7 @@ impl Files {
     ///
     /// # Errors
     /// The file that could not be made.
+    #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
     pub fn make(
         &self,
         hostname: &str,
@@ -93,6 +94,7 @@ impl Files {
     ///
     /// # Errors
     /// The step that failed.
+    #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
     pub fn pin_procfs(&self, procfs: &OwnedFd) -> Result<()> {
         let what = self.procfs.display().to_string();
         // No other mount namespace gets it.
@@ -124,6 +126,7 @@ fn labelled(mut options: String, label: Option<&str>) -> Result<CString, NulErro
     CString::new(options)
 }
 
+#[expect(clippy::disallowed_methods, reason = "called by blocking()")]
 fn read_or_empty(path: &Path) -> io::Result<Vec<u8>> {
     match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -49,6 +49,10 @@ pub(super) fn begin(nri: &config::Nri) -> Result<Option<Recorder>> {
 }
 
 /// A daemon that is started anew does not take what the one before it has seen.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start, before anybody is served"
+)]
 fn keep_the_last(file: &Path) {
     if std::fs::symlink_metadata(file).is_ok_and(|found| found.is_file() && found.len() > 0) {
         let mut last = file.as_os_str().to_owned();

@@ -133,12 +133,20 @@ impl Recovery {
     }
 
     /// The machine has, since a daemon has last recovered here.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "at the start, before anybody is served"
+    )]
     fn rebooted(&self) -> bool {
         let processes = &self.steps.container_exit.processes;
         fs::read_to_string(processes.dirs.boot_id()).is_ok_and(|was| was != processes.boot_id)
     }
 
     /// Last: a recovery that did not end is one of the same reboot. A disk that refuses keeps nobody from serving.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "at the start, before anybody is served"
+    )]
     async fn remember_boot(&self) {
         let (processes, unsynced) = (&self.steps.container_exit.processes, &self.steps.unsynced);
         let (path, id) = (processes.dirs.boot_id(), processes.boot_id.as_bytes());

@@ -53,6 +53,7 @@ pub(super) fn of_new_pod(
 ///
 /// # Errors
 /// Names the tree; where nothing is enforced it is only logged.
+#[expect(clippy::disallowed_methods, reason = "in blocking()")]
 pub(super) async fn relabel_trees(
     dirs: &Dirs,
     id: &str,

@@ -72,6 +72,7 @@ impl SpecStore {
     ///
     /// # Errors
     /// As there.
+    #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
     pub fn read_blocking(&self, id: &str) -> Result<Specs> {
         let what = format!("container {id}: read its spec");
         let bytes = fs::read(self.path(id)).step(&what)?;
@@ -115,6 +116,10 @@ impl SpecStore {
     ///
     /// # Errors
     /// When the directory cannot be read.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "at the start, before anybody is served"
+    )]
     pub fn ids(&self) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(&self.dir)?;
         Ok(entries

@@ -182,6 +182,7 @@ impl StartContainer {
     }
 
     /// For the moment in which its own mount namespace is made.
+    #[expect(clippy::disallowed_methods, reason = "in blocking()")]
     async fn mount_root(&self, pod: &Pod, container: &Container, specs: &Specs) -> Result<()> {
         let rootfs = self
             .images

@@ -103,6 +103,10 @@ impl Pod {
     ///
     /// # Errors
     /// When the pin cannot be opened.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "our own state directory, which is in memory"
+    )]
     pub fn user_namespace(&self) -> std::io::Result<Option<Arc<OwnedFd>>> {
         let pinned = self.cell.get().namespaces.user.clone();
         let file = pinned.map(std::fs::File::open).transpose()?;

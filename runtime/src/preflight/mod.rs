@@ -8,6 +8,11 @@
 //! Nothing here decides by a kernel's version. What is made to try something is made in a directory
 //! of its own on the file system in question, and removed.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "blocks by nature: called by blocking()"
+)]
+
 mod finding;
 mod kernel;
 mod storage;

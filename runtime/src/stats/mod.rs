@@ -9,6 +9,11 @@
 //! What reads the machine is apart: the cgroup module, [`Sampler`], [`Layers`] and [`machine`]. A part that
 //! could not be read is absent, never 0 (CRI-154).
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "blocks by nature: called by blocking()"
+)]
+
 pub mod convert;
 mod families;
 mod layers;

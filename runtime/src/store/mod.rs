@@ -1,5 +1,10 @@
 //! What is kept on disk of pods and containers, and how it gets there.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "blocks by nature: called by blocking()"
+)]
+
 mod cell;
 mod dirs;
 mod error;

@@ -10,6 +10,10 @@ use tokio_rustls::TlsAcceptor;
 
 /// # Errors
 /// A file that cannot be read, or does not hold what it should.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start, before anybody is served"
+)]
 pub(super) fn acceptor(cert: &Path, key: &Path) -> io::Result<TlsAcceptor> {
     let bad = |path: &Path, why: &dyn std::fmt::Display| {
         io::Error::other(format!("{}: {why}", path.display()))

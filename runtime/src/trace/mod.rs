@@ -10,6 +10,11 @@
 //! Whoever records says what happened, never how it is to look: `cli/timeline.rs` alone decides
 //! that, from events alone. No event has a field for an environment value.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "blocks by nature: a thread of its own writes"
+)]
+
 mod event;
 mod files;
 mod log;

@@ -1,5 +1,7 @@
 //! Images against real disks, real overlay mounts and real registries. Needs root.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 mod confine;
 mod crash;
 mod model;

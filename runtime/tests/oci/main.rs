@@ -1,6 +1,8 @@
 //! The module `oci` from outside: golden specs, each requirement as a sentence, and the walk over
 //! every field of the wire types.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 mod cdi;
 mod container;
 mod golden;
