@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use cairn_monitor::log_path;
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use serde::de::DeserializeOwned;
@@ -45,7 +46,7 @@ const PER_POD: usize = 8;
 const ALL: usize = 256;
 /// Processes that are kept for the next look-up, and for how long.
 const IDLE: usize = 2;
-const IDLE_TIME: Duration = Duration::from_secs(10);
+const IDLE_TIME: Duration = Duration::from_secs(60);
 /// Longest wait for a directory of the configuration.
 const CONFIGURED: Duration = Duration::from_secs(5);
 
@@ -327,7 +328,10 @@ impl Session {
     /// # Errors
     /// As [`Self::text`].
     pub fn make_log_parents(&self, path: &str) -> io::Result<()> {
-        self.ask(Question::MakeLogParents(path.to_owned()))
+        match Path::new(path).parent().map(Place::of) {
+            Some(Place::Root | Place::Nowhere) => log_path::make_parents(path),
+            _ => self.ask(Question::MakeLogParents(path.to_owned())),
+        }
     }
 
     /// Waits until a file or directory of the configuration, and what is in it, has answered.
