@@ -26,6 +26,7 @@ use super::{
 use crate::{
     clock, fault,
     monitor::{self, Ending, Monitor, MonitorError},
+    store,
     trace::{Action, EventLog},
     violate,
 };
@@ -125,8 +126,12 @@ impl ContainerExit {
                 .cell
                 .record_fact(|record| record.hooks.stop = Mark::Done)
                 .await;
-            if let Err(error) = told {
-                tracing::error!(container = %container.id, %error, "the StopContainer hook is not on record");
+            match told {
+                // The removal that waited for this hook may be done with the record.
+                Ok(_) | Err(store::Error::Deleted { .. }) => {}
+                Err(error) => {
+                    tracing::error!(container = %container.id, %error, "the StopContainer hook is not on record");
+                }
             }
         }
         container.set_exit_told();

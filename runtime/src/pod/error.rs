@@ -105,7 +105,11 @@ impl From<crate::fault::Fired> for Error {
 
 impl From<crate::store::Error> for Error {
     fn from(error: crate::store::Error) -> Self {
-        Self::failed(error.to_string())
+        let kind = match error {
+            crate::store::Error::Deleted { .. } => Kind::NotFound,
+            _ => Kind::Failed,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 

@@ -68,9 +68,12 @@ impl RemoveContainer {
         skips.pass("root file system", released.step(&what))?;
         let volumes = self.exit.processes.dirs.volumes(&container.id);
         skips.pass("volumes", remove_dir(&volumes).await)?;
-        self.specs.remove(&container.id).await?;
-        fault::pass("container.remove.record").await.step(&what)?;
-        container.cell.delete().await?;
+        let spec = async {
+            self.specs.remove(&container.id).await?;
+            fault::pass("container.remove.record").await.step(&what)
+        };
+        // An update that is under way finds neither.
+        container.cell.delete_after(spec).await?;
         pod.forget(&container.id);
         if late {
             told = self.hooks.remove_container(pod, container).await;

@@ -30,8 +30,8 @@ impl ResourceWriter {
     /// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
     ///
     /// # Errors
-    /// WrongState once the container has exited or while it is being created; else the value that
-    /// could not be applied, with all old values restored.
+    /// WrongState once the container has exited or while it is being created, NotFound once it is removed; else the
+    /// value that could not be applied, with all old values restored.
     pub async fn write(
         &self,
         container: &Container,
@@ -67,10 +67,12 @@ impl ResourceWriter {
             resources.set_devices(None);
             group.change(resources).await.step("cgroup")?;
         }
-        self.specs.write(&container.id, &specs).await?;
+        // Not if a removal, which waits for no update, came before.
         container
             .cell
-            .change(|record| record.resources = oci::resources_to_cri(&specs.spec))
+            .change_after(self.specs.write(&container.id, &specs), |record| {
+                record.resources = oci::resources_to_cri(&specs.spec);
+            })
             .await?;
         Ok(())
     }

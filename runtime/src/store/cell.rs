@@ -10,13 +10,21 @@ use super::{
 };
 use crate::blocking::blocking;
 
-/// One object's record: memory and disk change together, in the order of the calls.
+/// One object's record: memory and disk change together, in the order of the calls. A record that was deleted stays
+/// deleted: no later change writes it again.
 ///
 /// Readers take a snapshot and never wait for a write.
 pub struct Cell<R> {
     store: Store<R>,
     current: RwLock<Arc<R>>,
-    writing: tokio::sync::Mutex<()>,
+    writing: tokio::sync::Mutex<State>,
+}
+
+/// Whether the record may be written; held by the one change at a time.
+#[derive(PartialEq)]
+enum State {
+    Open,
+    Deleted,
 }
 
 impl<R: Record> Cell<R> {
@@ -25,7 +33,7 @@ impl<R: Record> Cell<R> {
         Self {
             store,
             current: RwLock::new(Arc::new(record)),
-            writing: tokio::sync::Mutex::new(()),
+            writing: tokio::sync::Mutex::new(State::Open),
         }
     }
 
@@ -36,10 +44,24 @@ impl<R: Record> Cell<R> {
     /// Changes the record on disk, then in memory.
     ///
     /// # Errors
-    /// When it cannot be written; memory then still holds the old record.
+    /// When it cannot be written, or was deleted; memory then still holds the old record.
     pub async fn change(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
-        let _turn = self.writing.lock().await;
+        self.change_after(async { Ok(()) }, edit).await
+    }
+
+    /// [`Self::change`] after a write of what is beside the record and is deleted with it: nothing comes between.
+    ///
+    /// # Errors
+    /// As there, and those of `beside`, which does not run once the record was deleted.
+    pub async fn change_after<E: From<Error>>(
+        &self,
+        beside: impl Future<Output = Result<(), E>>,
+        edit: impl FnOnce(&mut R),
+    ) -> Result<Arc<R>, E> {
+        let turn = self.writing.lock().await;
         let record = self.edited(edit);
+        self.check(&turn)?;
+        beside.await?;
         self.save(&record).await?;
         *self.current.write() = Arc::clone(&record);
         Ok(record)
@@ -49,11 +71,12 @@ impl<R: Record> Cell<R> {
     /// could be written, such as an exit. The error is the disk's.
     ///
     /// # Errors
-    /// When it cannot be written; memory holds the new record all the same.
+    /// When it cannot be written, or was deleted; memory holds the new record all the same.
     pub async fn record_fact(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
-        let _turn = self.writing.lock().await;
+        let turn = self.writing.lock().await;
         let record = self.edited(edit);
         *self.current.write() = Arc::clone(&record);
+        self.check(&turn)?;
         self.save(&record).await?;
         Ok(record)
     }
@@ -64,6 +87,16 @@ impl<R: Record> Cell<R> {
         Arc::new(record)
     }
 
+    fn check(&self, turn: &State) -> Result<(), Error> {
+        match turn {
+            State::Open => Ok(()),
+            State::Deleted => Err(Error::Deleted {
+                kind: R::KIND,
+                id: self.get().id().to_owned(),
+            }),
+        }
+    }
+
     async fn save(&self, record: &Arc<R>) -> Result<(), Error> {
         let (store, record) = (self.store.clone(), Arc::clone(record));
         blocking(move || store.save(&record)).await
@@ -72,19 +105,36 @@ impl<R: Record> Cell<R> {
     /// Changes memory, and the disk if it takes it: for marks without which a removal goes on all the same, as it must
     /// where the disk is full.
     pub async fn note(&self, edit: impl FnOnce(&mut R)) {
-        if let Err(error) = self.record_fact(edit).await {
-            tracing::warn!(record = %self.get().id(), kind = R::KIND, %error, "not on record");
+        match self.record_fact(edit).await {
+            Ok(_) | Err(Error::Deleted { .. }) => {}
+            Err(error) => {
+                tracing::warn!(record = %self.get().id(), kind = R::KIND, %error, "not on record");
+            }
         }
     }
 
-    /// Removes the record from disk; memory keeps the last one for whoever still holds it.
+    /// Removes the record from disk for good; memory keeps the last one for whoever still has the cell.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// When the file system refuses; the record can then still be changed.
     pub async fn delete(&self) -> Result<(), Error> {
-        let _turn = self.writing.lock().await;
+        self.delete_after(async { Ok(()) }).await
+    }
+
+    /// [`Self::delete`] after what is beside the record: nothing comes between.
+    ///
+    /// # Errors
+    /// As there, and those of `beside`.
+    pub async fn delete_after<E: From<Error>>(
+        &self,
+        beside: impl Future<Output = Result<(), E>>,
+    ) -> Result<(), E> {
+        let mut turn = self.writing.lock().await;
+        beside.await?;
         let (store, id) = (self.store.clone(), self.get().id().to_owned());
-        blocking(move || store.delete(&id)).await
+        blocking(move || store.delete(&id)).await?;
+        *turn = State::Deleted;
+        Ok(())
     }
 }
 
@@ -143,5 +193,50 @@ mod tests {
             .await
             .expect_err("no directory");
         assert_eq!(cell.get().weight, 9);
+    }
+
+    #[tokio::test]
+    async fn a_deleted_record_stays_deleted() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let store = Store::open(dir.path().join("stones"), Unsynced::default()).expect("open");
+        let cell = Arc::new(Cell::of(store.clone(), stone("a", 1)));
+        cell.change(|_| {}).await.expect("write");
+        // A change that waits while the record is being deleted.
+        let (waiting, deleted) = (
+            Arc::clone(&cell),
+            cell.delete_after(async {
+                tokio::task::yield_now().await;
+                Ok::<(), Error>(())
+            }),
+        );
+        let change = waiting.change(|s| s.weight = 2);
+        let (deleted, changed) = tokio::join!(deleted, change);
+        deleted.expect("delete");
+        let text = changed.expect_err("it was deleted").to_string();
+        assert_eq!(text, "stone a: not found");
+        let beside = async { Err::<(), _>(Error::Fault("written beside a deleted record".into())) };
+        let error = cell
+            .change_after(beside, |_| {})
+            .await
+            .expect_err("deleted");
+        assert!(matches!(error, Error::Deleted { .. }), "{error}");
+        cell.record_fact(|s| s.weight = 3)
+            .await
+            .expect_err("deleted");
+        assert_eq!(cell.get().weight, 3, "memory has the fact");
+        assert!(store.load(false).expect("load").0.is_empty());
+        cell.delete().await.expect("again");
+    }
+
+    #[tokio::test]
+    async fn a_deletion_that_fails_leaves_the_record_open() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let store = Store::open(dir.path().join("stones"), Unsynced::default()).expect("open");
+        let cell = Cell::of(store.clone(), stone("a", 1));
+        cell.change(|_| {}).await.expect("write");
+        let beside = async { Err(Error::Fault("x".into())) };
+        cell.delete_after(beside).await.expect_err("refused");
+        cell.change(|s| s.weight = 2).await.expect("still there");
+        assert_eq!(store.load(false).expect("load").0, [stone("a", 2)]);
     }
 }

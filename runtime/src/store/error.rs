@@ -17,6 +17,8 @@ pub enum Error {
     Locked { path: PathBuf, pid: String },
     #[error("write record {id}: {message}")]
     Encode { id: String, message: String },
+    #[error("{kind} {id}: not found")]
+    Deleted { kind: &'static str, id: String },
     #[error("fault point {0}")]
     Fault(String),
 }

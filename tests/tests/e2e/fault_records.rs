@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -11,9 +12,12 @@ use cairn_tests::{
     cri::{ContainerState, ContainerStatus, PodSandboxState},
     look,
     output::{shown, stdout},
+    plugin::Plugin,
     pod::Pod,
     until,
 };
+use nri::proto::{ContainerUpdate, LinuxContainerUpdate, LinuxCpu, LinuxResources, OptionalUInt64};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use tonic::Code;
 
 /// Makes a record one of a schema to come, or takes it back.
@@ -303,4 +307,50 @@ async fn an_empty_record_is_held_and_goes_when_the_machine_has_rebooted() {
     assert!(daemon.cri().pods().await.is_empty());
     assert_eq!(fs::read_to_string(&boot).expect("it is there"), here);
     daemon.leaves_only(&before).await;
+}
+
+/// The update of a plugin is held where it reads the container's spec: in the spec's place is a pipe that nobody has
+/// written to yet.
+#[tokio::test]
+async fn a_container_that_is_removed_during_a_plugins_update_leaves_no_record() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "updater").await;
+    plugin.runtime().synchronized().await;
+    let pod = daemon.cri().pod("ghost").await;
+    let container = pod.create("c", &["true"]).await;
+    let spec = daemon
+        .path("root/specs")
+        .join(format!("{}.json", container.id));
+    let content = fs::read(&spec).expect("the spec is there");
+    fs::remove_file(&spec).expect("removed");
+    mknodat(CWD, &spec, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    let update = ContainerUpdate {
+        container_id: container.id.clone(),
+        linux: Some(LinuxContainerUpdate {
+            resources: Some(LinuxResources {
+                cpu: Some(LinuxCpu {
+                    shares: Some(OptionalUInt64 { value: 512 }),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+        }),
+        ..Default::default()
+    };
+    let runtime = plugin.runtime();
+    let asked = tokio::spawn(async move { runtime.update_containers(vec![update], vec![]).await });
+    // It opens once somebody reads.
+    let mut pipe = until("the update reads the spec", || async {
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        open(&spec, flags, Mode::empty()).ok().map(fs::File::from)
+    })
+    .await;
+    container.remove().await.expect("RemoveContainer");
+    pipe.write_all(&content).expect("less than a pipe takes");
+    drop(pipe);
+    let failed = asked.await.expect("no panic").expect("an answer");
+    let record = container_record(&daemon, &container.id);
+    assert!(!record.exists() && !spec.exists(), "it is on record again");
+    assert_eq!(failed.len(), 1, "the plugin learns that it was not updated");
+    pod.end().await;
 }
