@@ -1,28 +1,47 @@
 //! The connection to systemd's manager, over D-Bus: calls, and the ends of the jobs that they start.
+//!
+//! Every user of the host may send any signal, to everybody or to this connection alone. A signal counts only if it comes
+//! from the connection that owns systemd's name: the bus writes the sender into each message, and gives no name twice.
+//! A [`Link`] is to one owner: when another connection gets the name (systemd was executed anew), the link is closed.
 
 use futures_util::StreamExt as _;
 use serde::Serialize;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::broadcast;
+use zbus::message::{Header, Type};
 use zbus::zvariant::DynamicType;
 use zbus::{Connection, Message, MessageStream, OwnedObjectPath, connection};
 
 /// Longest that systemd may take for an answer, and then for a job.
-const ANSWER: Duration = Duration::from_secs(30);
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// Ended jobs that nobody has looked at yet; more than systemd runs at a time.
 const JOBS: usize = 4096;
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 pub(super) const OBJECT: &str = "/org/freedesktop/systemd1";
 pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+/// The bus itself: name and interface.
+const BUS: &str = "org.freedesktop.DBus";
+const BUS_OBJECT: &str = "/org/freedesktop/DBus";
+
+/// Unique name of the connection that owns systemd's name.
+type Owner = Arc<OnceLock<String>>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     connection: Connection,
-    /// Job and result of each job that ended.
-    jobs: broadcast::Sender<(OwnedObjectPath, String)>,
+    /// Job and result of each job that ended. The task that hears of them has the sender, until the link is closed.
+    jobs: broadcast::WeakSender<(OwnedObjectPath, String)>,
+}
+
+/// What is known of a job that was started.
+pub(super) enum Job {
+    /// Its result, in systemd's words.
+    Ended(String),
+    /// Its end was missed, or has not come in time: look at the unit.
+    Unknown(OwnedObjectPath),
 }
 
 impl Link {
@@ -36,29 +55,45 @@ impl Link {
             .build()
             .await?;
         let (jobs, _) = broadcast::channel(JOBS);
-        let link = Self { connection, jobs };
-        let rule = format!("type='signal',interface='{MANAGER}',member='JobRemoved'");
-        let daemon = "org.freedesktop.DBus";
-        link.connection
-            .call_method(
-                Some(daemon),
-                "/org/freedesktop/DBus",
-                Some(daemon),
-                "AddMatch",
-                &rule,
-            )
-            .await?;
+        let link = Self {
+            connection,
+            jobs: jobs.downgrade(),
+        };
+        let owner = Owner::default();
         // Before any call: no signal may be missed, and nobody else empties the queue.
         tokio::spawn(hear(
             MessageStream::from(&link.connection),
-            link.jobs.clone(),
+            Arc::clone(&owner),
+            jobs,
         ));
+        let ended = format!(
+            "type='signal',sender='{SYSTEMD}',path='{OBJECT}',interface='{MANAGER}',member='JobRemoved'"
+        );
+        let moved = format!(
+            "type='signal',sender='{BUS}',path='{BUS_OBJECT}',interface='{BUS}',member='NameOwnerChanged',arg0='{SYSTEMD}'"
+        );
+        for rule in [ended, moved] {
+            link.ask_bus("AddMatch", &rule).await?;
+        }
+        // From here on each change of owner is heard.
+        let name = link.ask_bus("GetNameOwner", &SYSTEMD).await?;
+        let _first = owner.set(name.body().deserialize()?);
         link.call("Subscribe", &()).await?;
         Ok(link)
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.connection.is_closed()
+        self.connection.is_closed() || self.jobs.strong_count() == 0
+    }
+
+    async fn ask_bus<B: Serialize + DynamicType>(
+        &self,
+        method: &str,
+        body: &B,
+    ) -> zbus::Result<Message> {
+        self.connection
+            .call_method(Some(BUS), BUS_OBJECT, Some(BUS), method, body)
+            .await
     }
 
     pub(super) async fn call<B: Serialize + DynamicType>(
@@ -76,39 +111,46 @@ impl Link {
         &self,
         method: &str,
         body: &B,
-    ) -> zbus::Result<()> {
-        let mut ended = self.jobs.subscribe();
+    ) -> zbus::Result<Job> {
+        // Subscribed before the call; the sender is not kept, or the end of the link would not be seen.
+        let mut ended = self.jobs.upgrade().map(|jobs| jobs.subscribe());
         let answer = self.call(method, body).await?;
         let job: OwnedObjectPath = answer.body().deserialize()?;
+        let Some(ended) = &mut ended else {
+            return Ok(Job::Unknown(job));
+        };
         let waited = tokio::time::timeout(ANSWER, async {
             loop {
                 match ended.recv().await {
-                    Ok((one, result)) if one == job => return Ok(result),
+                    Ok((one, result)) if one == job => return Some(result),
                     Ok(_) => {}
-                    Err(_) => return Err("the connection to systemd was lost"),
+                    // The queue has overrun, or the link is closed.
+                    Err(_) => return None,
                 }
             }
         });
-        match waited.await {
-            Ok(Ok(result)) if result == "done" => Ok(()),
-            Ok(Ok(result)) => Err(zbus::Error::Failure(format!("its job ended as {result}"))),
-            Ok(Err(lost)) => Err(zbus::Error::Failure(lost.to_owned())),
-            Err(_) => Err(zbus::Error::Failure(format!(
-                "its job has not ended after {ANSWER:?}"
-            ))),
-        }
+        let result = waited.await.ok().flatten();
+        Ok(result.map_or(Job::Unknown(job), Job::Ended))
     }
 }
 
-/// Tells of each job's end, until the connection ends.
-async fn hear(mut messages: MessageStream, jobs: broadcast::Sender<(OwnedObjectPath, String)>) {
+/// Reports the end of each job, until the connection ends or systemd's name has another owner.
+async fn hear(
+    mut messages: MessageStream,
+    owner: Owner,
+    jobs: broadcast::Sender<(OwnedObjectPath, String)>,
+) {
     while let Some(message) = messages.next().await {
         let Ok(message) = message else { continue };
         let header = message.header();
-        let named = |name: Option<&str>, wanted| name == Some(wanted);
-        if !named(header.member().map(|m| m.as_str()), "JobRemoved")
-            || !named(header.interface().map(|i| i.as_str()), MANAGER)
-        {
+        if is_signal(&header, BUS, BUS, "NameOwnerChanged") {
+            let body = message.body().deserialize::<(String, String, String)>();
+            if body.is_ok_and(|(name, ..)| name == SYSTEMD) {
+                return;
+            }
+        }
+        let Some(owner) = owner.get() else { continue };
+        if !is_signal(&header, owner, MANAGER, "JobRemoved") {
             continue;
         }
         let body = message
@@ -119,6 +161,13 @@ async fn hear(mut messages: MessageStream, jobs: broadcast::Sender<(OwnedObjectP
             let _ = jobs.send((job, result));
         }
     }
+}
+
+fn is_signal(header: &Header<'_>, sender: &str, interface: &str, member: &str) -> bool {
+    header.message_type() == Type::Signal
+        && header.sender().is_some_and(|s| s.as_str() == sender)
+        && header.interface().is_some_and(|i| i.as_str() == interface)
+        && header.member().is_some_and(|m| m.as_str() == member)
 }
 
 /// Whether it is the error of this name that was answered.

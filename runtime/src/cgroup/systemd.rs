@@ -1,19 +1,25 @@
 //! systemd's manager: transient scopes and slices (org.freedesktop.systemd1(5)).
 //!
-//! The connection is made when it is first needed and again after the bus went away; a call that was under way fails.
+//! The connection is made when it is first needed, and again after the bus went away or systemd was executed anew; a call
+//! that was under way fails. The end of a job that was missed meanwhile shows in the state of its unit.
 
-use super::bus::{Link, is_named};
+use super::bus::{ANSWER, Job, Link, is_named};
 use super::error::{Error, Result};
 use super::unit::Scope;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, RwLock};
+use tokio::time::Instant;
+use zbus::zvariant::DynamicType;
 use zbus::{OwnedObjectPath, Variant};
 
 /// How long a systemd that is just being executed anew is waited for.
 const CONNECT: Duration = Duration::from_secs(5);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks at a unit whose job is under way.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// A container that ignores SIGTERM is killed after this when the machine is shut down.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -46,6 +52,28 @@ pub struct Unit {
 }
 
 type Properties<'a> = Vec<(&'a str, Variant<'a>)>;
+
+/// Of ListUnitsByPatterns: name, description, how it is loaded, how active, how in detail, whom it follows, object, and
+/// the job under way: number, kind, object.
+type Row = (
+    String,
+    String,
+    String,
+    String,
+    String,
+    String,
+    OwnedObjectPath,
+    u32,
+    String,
+    OwnedObjectPath,
+);
+
+/// What a job makes of its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    Started,
+    Stopped,
+}
 
 impl Systemd {
     /// Nothing is asked yet. `hold` is the program that is run as `<hold> --hold` in each scope.
@@ -168,8 +196,8 @@ impl Systemd {
     /// # Errors
     /// What systemd says.
     pub async fn stop(&self, name: &str) -> Result<()> {
-        let link = self.link().await?;
-        let job = link.job("StopUnit", &(name, "replace")).await;
+        let body = (name, "replace");
+        let job = self.job("StopUnit", &body, name, Goal::Stopped).await?;
         gone_is_fine(job).map_err(|cause| unit_error(name, "stop", &cause))
     }
 
@@ -193,32 +221,56 @@ impl Systemd {
     /// # Errors
     /// What systemd says.
     pub async fn units(&self) -> Result<Vec<Unit>> {
-        type Row = (
-            String,
-            String,
-            String,
-            String,
-            String,
-            String,
-            OwnedObjectPath,
-            u32,
-            String,
-            OwnedObjectPath,
-        );
-        let link = self.link().await?;
-        let none: Vec<&str> = Vec::new();
-        let body = (none, vec!["*.scope", "*.slice"]);
-        let failed = |cause: zbus::Error| unit_error("*", "list", &cause);
-        let answer = link
-            .call("ListUnitsByPatterns", &body)
-            .await
-            .map_err(failed)?;
-        let rows: Vec<Row> = answer.body().deserialize().map_err(failed)?;
+        let rows = self.list(&["*.scope", "*.slice"]).await?;
         let ours = rows.into_iter().filter_map(|(name, description, ..)| {
             let id = self.id_in(&description)?.to_owned();
             Some(Unit { name, id })
         });
         Ok(ours.collect())
+    }
+
+    /// The loaded units whose names match one of the patterns.
+    async fn list(&self, patterns: &[&str]) -> Result<Vec<Row>> {
+        let link = self.link().await?;
+        let states: &[&str] = &[];
+        let body = (states, patterns);
+        let listed = link.call("ListUnitsByPatterns", &body).await;
+        let rows = listed.and_then(|answer| answer.body().deserialize());
+        rows.map_err(|cause| unit_error(&patterns.join(" "), "list", &cause))
+    }
+
+    /// A method that starts a job for a unit, and the end of the job. Where that was missed, the unit shows it.
+    async fn job<B: Serialize + DynamicType>(
+        &self,
+        method: &str,
+        body: &B,
+        unit: &str,
+        goal: Goal,
+    ) -> Result<zbus::Result<()>> {
+        let deadline = Instant::now() + ANSWER;
+        let failed = |text| Ok(Err(zbus::Error::Failure(text)));
+        let job = match self.link().await?.job(method, body).await {
+            Ok(Job::Ended(result)) if result == "done" => return Ok(Ok(())),
+            Ok(Job::Ended(result)) => return failed(format!("its job ended as {result}")),
+            Ok(Job::Unknown(job)) => job,
+            Err(error) => return Ok(Err(error)),
+        };
+        loop {
+            let row = self.list(&[unit]).await?.into_iter().next();
+            let (state, under_way) = row.map_or(("inactive".to_owned(), false), |row| {
+                let (_, _, _, state, .., own) = row;
+                (state, own == job)
+            });
+            match (goal, state.as_str()) {
+                _ if under_way && Instant::now() < deadline => {}
+                _ if under_way => return failed(format!("its job has not ended after {ANSWER:?}")),
+                (Goal::Started, "active") | (Goal::Stopped, "inactive" | "failed") => {
+                    return Ok(Ok(()));
+                }
+                _ => return failed(format!("its job ended and left it {state}")),
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
     }
 
     fn description(&self, kind: &str, id: &str) -> String {
@@ -234,10 +286,9 @@ impl Systemd {
 
     async fn start_transient(&self, name: &str, properties: Properties<'_>) -> Result<()> {
         let none: Vec<(&str, Properties<'_>)> = Vec::new();
-        let link = self.link().await?;
         let body = (name, "fail", properties, none);
-        link.job("StartTransientUnit", &body)
-            .await
+        self.job("StartTransientUnit", &body, name, Goal::Started)
+            .await?
             .map_err(|cause| {
                 if is_named(&cause, "org.freedesktop.systemd1.UnitExists") {
                     return Error::UnitExists {

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;
 use tokio::net::UnixListener;
-use zbus::{Connection, connection};
+use zbus::{Connection, Message, connection};
 
 /// What the fake does with the next unit that is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,19 @@ enum Mood {
     Fails,
     /// The connection breaks instead of an answer.
     Breaks,
+    /// Somebody else on the bus says that the job failed, to all and to us alone, before it ends well.
+    Forged,
+    /// So many other jobs end after this one that its end is lost; it has failed, or not.
+    Overrun {
+        fails: bool,
+    },
+    /// Another connection gets systemd's name before the job ends; the job goes on for two looks.
+    Moved,
 }
+
+/// Unique names on the bus: systemd, and a user of the host.
+const SYSTEMD: &str = ":1.2";
+const STRANGER: &str = ":1.66";
 
 #[derive(Debug)]
 struct State {
@@ -27,6 +39,8 @@ struct State {
     units: BTreeMap<String, String>,
     held: Vec<u32>,
     set: Vec<(String, String, u64)>,
+    /// Looks at the units after which the job under way ends.
+    looks: u32,
 }
 
 type Shared = Arc<StdMutex<State>>;
@@ -44,6 +58,7 @@ impl Fake {
             units: BTreeMap::new(),
             held: Vec::new(),
             set: Vec::new(),
+            looks: 0,
         };
         let fake = Self {
             dir: tempfile::tempdir().expect("a directory"),
@@ -111,6 +126,7 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
         return;
     };
     let connection = Connection::from(&messages);
+    connection.set_unique_name(SYSTEMD).expect("a name");
     let mut jobs = 0_u32;
     while let Some(Ok(message)) = messages.next().await {
         let header = message.header();
@@ -157,7 +173,7 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
                         _ => {}
                     }
                 }
-                if mood == Mood::Fails {
+                if matches!(mood, Mood::Fails | Mood::Overrun { fails: true }) {
                     state.units.remove(&name);
                 }
                 true
@@ -194,19 +210,38 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
                 let _ = connection.reply(&header, &":1.1").await;
                 continue;
             }
+            Some("GetNameOwner") => {
+                let _ = connection.reply(&header, &SYSTEMD).await;
+                continue;
+            }
             Some("ListUnitsByPatterns") => {
+                let (_, patterns): (Vec<String>, Vec<String>) =
+                    body.deserialize().expect("its body");
                 let root = OwnedObjectPath::try_from("/").expect("a path");
                 let text = String::new;
-                let units = state.lock().expect("sane").units.clone();
+                let (mut units, under_way) = {
+                    let mut state = state.lock().expect("sane");
+                    let under_way = state.looks > 0;
+                    state.looks = state.looks.saturating_sub(1);
+                    (state.units.clone(), under_way)
+                };
+                units.retain(|name, _| {
+                    let matches = |pattern: &String| match pattern.strip_prefix('*') {
+                        Some(ending) => name.ends_with(ending),
+                        None => name == pattern,
+                    };
+                    patterns.iter().any(matches)
+                });
                 let rows: Vec<_> = units
                     .into_iter()
                     .map(|(name, description)| {
-                        let (from, job) = (root.clone(), root.clone());
+                        let from = root.clone();
+                        let job = if under_way { job_path(1) } else { root.clone() };
                         (
                             name,
                             description,
                             text(),
-                            text(),
+                            if under_way { "activating" } else { "active" }.to_owned(),
                             text(),
                             text(),
                             from,
@@ -226,19 +261,51 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
             continue;
         }
         jobs += 1;
-        let path = OwnedObjectPath::try_from(format!("{OBJECT}/job/{jobs}")).expect("a path");
+        let path = job_path(jobs);
         let result = if mood == Mood::Fails {
             "failed"
         } else {
             "done"
         };
-        let ended = (jobs, path.clone(), "x", result);
+        let signal = |sender: &'static str, job: u32, result: &str| {
+            let ended = (job, job_path(job), "x", result);
+            let signal = Message::signal(OBJECT, MANAGER, "JobRemoved").sender(sender);
+            signal.build(&ended).expect("a message")
+        };
+        let mut signals = match mood {
+            Mood::Forged => vec![
+                signal(STRANGER, jobs, "failed"),
+                owner_changed(STRANGER),
+                signal(STRANGER, jobs, "failed"),
+            ],
+            Mood::Moved => {
+                state.lock().expect("sane").looks = 2;
+                vec![owner_changed("org.freedesktop.DBus")]
+            }
+            _ => Vec::new(),
+        };
         // The signal before the answer: who waits must have listened before.
-        let _ = connection
-            .emit_signal(None::<&str>, OBJECT, MANAGER, "JobRemoved", &ended)
-            .await;
+        if mood != Mood::Moved {
+            signals.push(signal(SYSTEMD, jobs, result));
+        }
+        if matches!(mood, Mood::Overrun { .. }) {
+            signals.extend((0..5000).map(|n| signal(SYSTEMD, 1000 + n, "done")));
+        }
+        let _ = connection.send_all(&signals).await;
         let _ = connection.reply(&header, &path).await;
     }
+}
+
+fn job_path(job: u32) -> OwnedObjectPath {
+    OwnedObjectPath::try_from(format!("{OBJECT}/job/{job}")).expect("a path")
+}
+
+/// That systemd's name has another owner, or what a user of the host makes of it.
+fn owner_changed(sender: &'static str) -> Message {
+    let bus = "org.freedesktop.DBus";
+    let signal = Message::signal("/org/freedesktop/DBus", bus, "NameOwnerChanged").sender(sender);
+    let body = ("org.freedesktop.systemd1", SYSTEMD, ":1.3");
+    signal.build(&body).expect("a message")
 }
 
 fn scope(id: &str) -> Scope {
@@ -283,6 +350,40 @@ async fn a_start_whose_job_fails_names_unit_and_end_and_leaves_no_process() {
     );
     assert_eq!(fake.held().len(), 1);
     assert!(!fake.held().into_iter().any(runs));
+}
+
+#[tokio::test]
+async fn a_job_ends_when_systemd_says_so_and_nobody_else() {
+    let fake = Fake::new();
+    fake.mood(Mood::Forged);
+    let systemd = fake.systemd("/root");
+    for id in ["c1", "c2"] {
+        systemd.start_scope(&scope(id), id).await.expect("started");
+    }
+    let connections = fake.state.lock().expect("sane").connections;
+    assert_eq!(connections, 1, "nor does systemd's name move");
+}
+
+#[tokio::test]
+async fn an_end_that_was_missed_shows_in_the_unit() {
+    for mood in [Mood::Overrun { fails: false }, Mood::Moved] {
+        let fake = Fake::new();
+        fake.mood(mood);
+        let systemd = fake.systemd("/root");
+        let started = systemd.start_scope(&scope("c1"), "c1").await;
+        started.unwrap_or_else(|e| panic!("{mood:?}: {e}"));
+        let stopped = systemd.stop("cairn-c1.scope").await;
+        stopped.unwrap_or_else(|e| panic!("{mood:?}: {e}"));
+        assert_eq!(systemd.units().await.expect("listed"), [], "{mood:?}");
+    }
+    let fake = Fake::new();
+    fake.mood(Mood::Overrun { fails: true });
+    let systemd = fake.systemd("/root");
+    let failed = systemd.start_scope(&scope("c1"), "c1").await;
+    assert_eq!(
+        failed.expect_err("no such unit").to_string(),
+        "systemd unit cairn-c1.scope: start: its job ended and left it inactive"
+    );
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod mute;
 mod processes;
 mod registry;
 mod slow;
+mod systemd;
 
 use std::time::Duration;
 
