@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::cgroup_tree;
 use crate::record::CgroupDir;
 use crate::sys;
 
@@ -75,13 +76,24 @@ impl Cgroups {
             .or_else(|| self.v1.first().map(|(_, p)| p.as_path()))
     }
 
-    /// Makes `exec-<n>`.
+    /// Makes `exec-<n>`, or, where a container that may write to its cgroups has taken that name, one that it cannot guess.
+    ///
+    /// # Errors
+    /// The kernel's, with the path.
     pub fn make_session(&self, n: u32) -> io::Result<Option<Session>> {
         let Some(parent) = self.session_parent() else {
             return Ok(None);
         };
-        let path = parent.join(format!("exec-{n}"));
-        fs::create_dir(&path)?;
+        let mut path = parent.join(format!("exec-{n}"));
+        let mut made = fs::create_dir(&path);
+        if made
+            .as_ref()
+            .is_err_and(|e| e.kind() == io::ErrorKind::AlreadyExists)
+        {
+            path = parent.join(format!("exec-{n}-{:016x}", sys::random()?));
+            made = fs::create_dir(&path);
+        }
+        made.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
         Ok(Some(Session {
             path,
             v2: self.unified.is_some(),
@@ -91,11 +103,7 @@ impl Cgroups {
     /// Kills everything in the container's groups, and waits until it is gone (bounded).
     pub fn kill_all(&self) -> io::Result<()> {
         if let Some(dir) = self.unified() {
-            // A frozen v1 group would keep the killed from dying.
-            if let Some(freezer) = self.v1("freezer") {
-                let _not_frozen = write_file(&freezer.join("freezer.state"), b"THAWED");
-            }
-            match kill_v2(dir) {
+            match kill_v2(dir, self.v1("freezer")) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 other => return other,
             }
@@ -110,7 +118,7 @@ impl Cgroups {
     pub fn processes(&self) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.session_parent() {
-            list_processes(dir, 0, &mut pids);
+            let _as_far_as_they_are_known = cgroup_tree::list_processes(dir, &mut pids);
         }
         pids
     }
@@ -142,7 +150,7 @@ impl Cgroups {
             .flatten()
             .filter(|e| e.file_name().to_string_lossy().starts_with("exec-"))
         {
-            remove_tree(&entry.path(), 0)?;
+            cgroup_tree::remove(&entry.path())?;
         }
         Ok(())
     }
@@ -183,8 +191,10 @@ impl Session {
 }
 
 /// `cgroup.kill`, and wait. NotFound: the kernel or the directory has none.
-fn kill_v2(dir: &Path) -> io::Result<()> {
+fn kill_v2(dir: &Path, freezer: Option<&Path>) -> io::Result<()> {
     write_file(&dir.join("cgroup.kill"), b"1")?;
+    // A frozen v1 group keeps the killed from dying; what is not frozen is dying, and freezes nothing any more.
+    let thawed = freezer.map_or(Ok(()), cgroup_tree::thaw);
     let events = File::open(dir.join("cgroup.events"))?;
     let deadline = Instant::now() + DYING;
     loop {
@@ -196,9 +206,9 @@ fn kill_v2(dir: &Path) -> io::Result<()> {
         {
             return Ok(());
         }
-        let left = deadline
-            .checked_duration_since(Instant::now())
-            .ok_or_else(still_there)?;
+        let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+            return thawed.and_then(|()| Err(still_there()));
+        };
         // The kernel says POLLPRI when `populated` changes.
         sys::poll_one(
             events.as_fd(),
@@ -216,7 +226,7 @@ fn kill_by_hand(dir: &Path) -> io::Result<()> {
     loop {
         let mut pids = Vec::new();
         let frozen = freezer.exists() && write_file(&freezer, b"FROZEN").is_ok();
-        list_processes(dir, 0, &mut pids);
+        let listed = cgroup_tree::list_processes(dir, &mut pids);
         for pid in &pids {
             let _gone_already = sys::kill(*pid, libc::SIGKILL);
         }
@@ -224,10 +234,15 @@ fn kill_by_hand(dir: &Path) -> io::Result<()> {
             write_file(&freezer, b"THAWED")?;
         }
         if pids.is_empty() {
-            return Ok(());
+            return listed;
         }
+        let thawed = if frozen {
+            cgroup_tree::thaw(dir)
+        } else {
+            Ok(())
+        };
         if Instant::now() > deadline {
-            return Err(still_there());
+            return thawed.and_then(|()| Err(still_there()));
         }
         sys::poll(&mut [], pause)?;
         pause = (pause * 2).min(50);
@@ -236,38 +251,6 @@ fn kill_by_hand(dir: &Path) -> io::Result<()> {
 
 fn still_there() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "killed processes did not exit")
-}
-
-/// How deep sub-groups are followed: a container can nest its own.
-const DEPTH: u32 = 64;
-
-/// The sub-groups of a group at this depth; none beyond [`DEPTH`].
-fn sub_groups(dir: &Path, depth: u32) -> impl Iterator<Item = PathBuf> {
-    let entries = (depth < DEPTH).then(|| fs::read_dir(dir).ok()).flatten();
-    let entries = entries.into_iter().flatten().flatten();
-    entries
-        .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-        .map(|e| e.path())
-}
-
-fn list_processes(dir: &Path, depth: u32, into: &mut Vec<i32>) {
-    if let Ok(text) = fs::read_to_string(dir.join("cgroup.procs")) {
-        into.extend(
-            text.lines()
-                .filter_map(|l| l.parse::<i32>().ok())
-                .filter(|p| *p > 0),
-        );
-    }
-    for below in sub_groups(dir, depth) {
-        list_processes(&below, depth + 1, into);
-    }
-}
-
-fn remove_tree(dir: &Path, depth: u32) -> io::Result<()> {
-    for below in sub_groups(dir, depth) {
-        remove_tree(&below, depth + 1)?;
-    }
-    gone(fs::remove_dir(dir))
 }
 
 /// What comes of a removal, for whom it is fine if there was nothing.

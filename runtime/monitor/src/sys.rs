@@ -83,6 +83,14 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     )?)
 }
 
+/// A number that nobody can guess.
+pub fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    // Up to 256 bytes come at once, and no signal interrupts them.
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
 pub fn kill(process: i32, signal: i32) -> io::Result<()> {
     Ok(rustix::process::kill_process(
         pid(process)?,

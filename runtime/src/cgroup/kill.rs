@@ -7,6 +7,8 @@
 use super::error::{Error, Result};
 use super::group::Cgroup;
 use super::io;
+use crate::blocking::blocking;
+use cairn_monitor::cgroup_tree;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,8 +25,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// How long one round of killing waits for the v1 freezer. It only narrows the race with forks, the
 /// rounds close it.
 const FREEZE_ROUND: Duration = Duration::from_millis(100);
-/// Deepest nesting whose processes are listed.
-const MAX_DEPTH: usize = 32;
 
 impl Cgroup {
     /// Pids of all processes in this cgroup and below, sorted, as this pid namespace sees them.
@@ -32,8 +32,11 @@ impl Cgroup {
     pub fn procs(&self) -> Result<Vec<u32>> {
         let dirs = self.unified_dir().into_iter().chain(self.v1_dir());
         let mut pids = BTreeSet::new();
+        let mut listed = Vec::new();
         for dir in dirs {
-            collect_pids(&dir, 0, &mut pids)?;
+            cgroup_tree::list_processes(&dir, &mut listed)
+                .map_err(|source| Error::io(dir, "list processes", source))?;
+            pids.extend(listed.drain(..).filter_map(|pid| u32::try_from(pid).ok()));
         }
         Ok(pids.into_iter().collect())
     }
@@ -41,6 +44,12 @@ impl Cgroup {
     /// True while a live process is in this cgroup or below.
     pub fn populated(&self) -> Result<bool> {
         Ok(!self.procs()?.is_empty())
+    }
+
+    /// [`Self::procs`], which may take long: the container chooses how many cgroups there are.
+    async fn list(&self) -> Result<Vec<u32>> {
+        let this = self.clone();
+        blocking(move || this.procs()).await
     }
 
     /// The v1 directory that tells best who is in the cgroup.
@@ -62,11 +71,11 @@ impl Cgroup {
         let mut backoff = Backoff::new(deadline);
         loop {
             self.kill_unified(deadline).await?;
-            if !self.populated()? {
+            if self.list().await?.is_empty() {
                 return Ok(());
             }
             self.kill_each(deadline).await?;
-            let left = self.procs()?;
+            let left = self.list().await?;
             if left.is_empty() {
                 return Ok(());
             }
@@ -90,7 +99,7 @@ impl Cgroup {
             }
         }
         // A task frozen by v1 does not die before it is thawed.
-        self.thaw_v1();
+        self.thaw_v1().await;
         wait_unpopulated(&dir, deadline).await;
         Ok(())
     }
@@ -98,8 +107,9 @@ impl Cgroup {
     async fn kill_each(&self, deadline: Instant) -> Result<()> {
         let round = deadline.min(Instant::now() + FREEZE_ROUND);
         self.freeze_v1(round).await;
-        let sent = self.kill_listed();
-        self.thaw_v1();
+        let this = self.clone();
+        let sent = blocking(move || this.kill_listed()).await;
+        self.thaw_v1().await;
         sent
     }
 
@@ -137,10 +147,13 @@ impl Cgroup {
         }
     }
 
-    /// Best effort: an error means that the cgroup is gone or that there is no v1 freezer.
-    fn thaw_v1(&self) {
-        if let Some(dir) = self.dir_of("freezer") {
-            let _ = io::write(&dir.join("freezer.state"), "THAWED");
+    /// Best effort: what is still frozen then is still there at the end of the round.
+    async fn thaw_v1(&self) {
+        let Some(dir) = self.dir_of("freezer") else {
+            return;
+        };
+        if let Err(error) = blocking(move || cgroup_tree::thaw(&dir)).await {
+            tracing::warn!(cgroup = %self.path, %error, "cannot be thawed");
         }
     }
 
@@ -152,27 +165,6 @@ impl Cgroup {
             left,
         }
     }
-}
-
-fn collect_pids(dir: &Path, depth: usize, into: &mut BTreeSet<u32>) -> Result<()> {
-    let file = dir.join("cgroup.procs");
-    match io::read(&file) {
-        Ok(text) => into.extend(io::parse_pids(&text)),
-        Err(e) if io::is_gone(&e) => return Ok(()),
-        // A threaded cgroup of the container's own does not list processes; its domain does.
-        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-        Err(source) => return Err(Error::io(file, "list processes", source)),
-    }
-    if depth >= MAX_DEPTH {
-        return Ok(());
-    }
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        return Ok(());
-    };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
-        .try_for_each(|entry| collect_pids(&entry.path(), depth + 1, into))
 }
 
 /// Waits until the unified cgroup at `dir` has no live process, or is gone, or the deadline has passed: woken by the

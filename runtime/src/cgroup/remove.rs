@@ -9,14 +9,11 @@ use super::host::{Hierarchy, Host};
 use super::kill::{Backoff, wait_unpopulated};
 use super::path::CgroupPath;
 use super::{group, io, unit};
-use std::io::ErrorKind;
+use crate::blocking::blocking;
+use cairn_monitor::cgroup_tree;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Deepest and widest nesting that is removed; a container may have made cgroups of its own.
-const MAX_DEPTH: usize = 32;
-const MAX_DIRS: usize = 65_536;
 
 impl Cgroup {
     /// Removes the cgroup and everything nested in it from every hierarchy, then the parents that
@@ -28,14 +25,8 @@ impl Cgroup {
         let deadline = Instant::now() + wait;
         let mut backoff = Backoff::new(deadline);
         loop {
-            let mut busy = Vec::new();
-            for dir in self.dirs() {
-                match remove_tree(&dir) {
-                    Ok(()) => {}
-                    Err(e) if retryable(&e) => busy.push(dir),
-                    Err(source) => return Err(Error::io(dir, "remove", source)),
-                }
-            }
+            let dirs = self.dirs();
+            let busy = blocking(move || remove_trees(dirs)).await?;
             if busy.is_empty() {
                 self.end_scope(deadline).await?;
                 self.remove_made_parents().await;
@@ -101,6 +92,19 @@ impl Cgroup {
     }
 }
 
+/// Those that are busy stay.
+fn remove_trees(dirs: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+    let mut busy = Vec::new();
+    for dir in dirs {
+        match cgroup_tree::remove(&dir) {
+            Ok(()) => {}
+            Err(e) if cgroup_tree::is_busy(&e) => busy.push(dir),
+            Err(source) => return Err(Error::io(dir, "remove", source)),
+        }
+    }
+    Ok(busy)
+}
+
 impl Host {
     /// Stops a slice that nothing is in; false: something is.
     ///
@@ -122,46 +126,4 @@ fn has_no_children(dir: &Path) -> bool {
     let is_dir = |e: std::fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
     let children = std::fs::read_dir(dir).map(|mut list| list.any(|e| e.is_ok_and(is_dir)));
     !populated && !children.unwrap_or(false)
-}
-
-/// EBUSY: a process or a child cgroup is still there. ENOTEMPTY is what other filesystems say.
-pub(super) fn retryable(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::ResourceBusy | ErrorKind::DirectoryNotEmpty
-    )
-}
-
-/// rmdir of `dir` and all below, deepest first. Usually `dir` has no children and one call is enough.
-pub(super) fn remove_tree(dir: &Path) -> std::io::Result<()> {
-    let first = std::fs::remove_dir(dir);
-    match first {
-        Ok(()) => return Ok(()),
-        Err(e) if io::is_gone(&e) => return Ok(()),
-        Err(e) if !retryable(&e) => return Err(e),
-        Err(_) => {}
-    }
-    let mut found = vec![dir.to_owned()];
-    let mut at = 0;
-    while at < found.len() && found.len() < MAX_DIRS {
-        let here = found[at].clone();
-        at += 1;
-        let depth = here.components().count() - dir.components().count();
-        let Ok(entries) = std::fs::read_dir(&here) else {
-            continue;
-        };
-        if depth >= MAX_DEPTH {
-            continue;
-        }
-        let is_dir = |e: &std::fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
-        found.extend(entries.flatten().filter(is_dir).map(|e| e.path()));
-    }
-    let mut failed = None;
-    for dir in found.iter().rev() {
-        match std::fs::remove_dir(dir) {
-            Err(e) if !io::is_gone(&e) => failed = Some(e),
-            _ => {}
-        }
-    }
-    failed.map_or(Ok(()), Err)
 }

@@ -8,10 +8,10 @@ use super::error::{Error, Result};
 use super::group::Cgroup;
 use super::kill::{Backoff, wait_unpopulated};
 use super::plan::{Change, plan};
-use super::remove::{remove_tree, retryable};
 use super::unit::{self, Scope};
 use super::{group, io};
 use crate::blocking::blocking;
+use cairn_monitor::cgroup_tree;
 use oci_spec::runtime::LinuxResources;
 use tokio::time::Instant;
 
@@ -147,9 +147,10 @@ impl Cgroup {
                 _ => {}
             }
             wait_unpopulated(&dir, deadline).await;
-            match remove_tree(&dir) {
+            let scope = dir.clone();
+            match blocking(move || cgroup_tree::remove(&scope)).await {
                 Ok(()) => break,
-                Err(error) if retryable(&error) && backoff.pause().await => {}
+                Err(error) if cgroup_tree::is_busy(&error) && backoff.pause().await => {}
                 Err(source) => return Err(Error::io(dir, "remove the scope", source)),
             }
         }

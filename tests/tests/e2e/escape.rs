@@ -2,6 +2,7 @@
 
 mod bounds;
 mod mute;
+mod cgroups;
 mod processes;
 mod registry;
 mod slow;
