@@ -20,6 +20,7 @@ pub mod inherited;
 pub mod memory;
 pub mod monitor;
 pub mod oci;
+pub mod one_line;
 pub mod pod;
 pub mod preflight;
 pub mod remove;

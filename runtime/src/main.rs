@@ -2,7 +2,14 @@
 //!
 //! Only this file chooses signals, exit codes and where text goes.
 
-use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    fs::File,
+    io::{self, IsTerminal as _, Write as _},
+    os::fd::AsFd as _,
+    process::ExitCode,
+    time::Duration,
+};
 
 use cairn::{
     cli::{
@@ -12,7 +19,7 @@ use cairn::{
         status,
     },
     config::{self, Config, Format},
-    daemon::serve,
+    daemon::{log::Log, serve},
     inherited, memory,
     preflight::{self, State},
     violate,
@@ -147,22 +154,41 @@ fn run_daemon(mut serve: Serve) -> ExitCode {
             }
         }
     }
-    let served = match serve.over_file().and_then(Config::check) {
-        Ok(config) => serve_until_told(config),
-        Err(error) => Err(serve::Error::Unusable(error.to_string())),
-    };
-    match served {
-        Err(error @ serve::Error::Unusable(_)) => {
+    let config = match serve.over_file().and_then(Config::check) {
+        Ok(config) => config,
+        Err(error) => {
             report(Err(error.to_string()));
-            ExitCode::from(CHANGE_FIRST)
+            return ExitCode::from(CHANGE_FIRST);
         }
-        served => report(served.map_err(|error| error.to_string())),
+    };
+    memory::bound_the_allocator();
+    let log = match start_log(&config) {
+        Ok(log) => log,
+        Err(error) => return report(Err(format!("start the log: {error}"))),
+    };
+    let mut log = DrainedAtEnd(log);
+    let served = serve_until_told(config);
+    if let Err(error) = &served {
+        let line = format!("cairn: {error}");
+        let _never_fails = log.0.write_all(line.as_bytes());
+    }
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(serve::Error::Unusable(_)) => ExitCode::from(CHANGE_FIRST),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Also where the daemon ends by a panic.
+struct DrainedAtEnd(Log);
+
+impl Drop for DrainedAtEnd {
+    fn drop(&mut self) {
+        self.0.drain();
     }
 }
 
 fn serve_until_told(config: Config) -> Result<(), serve::Error> {
-    memory::bound_the_allocator();
-    start_log(&config);
     inherited::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -186,7 +212,12 @@ fn serve_until_told(config: Config) -> Result<(), serve::Error> {
     result
 }
 
-fn start_log(config: &Config) {
+/// From here on only the log's own thread writes to stderr: also a panic goes there.
+fn start_log(config: &Config) -> io::Result<Log> {
+    let colored = config.log.format == Format::Human && io::stderr().is_terminal();
+    // A descriptor of its own: nobody waits for the lock of `io::stderr`.
+    let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let log = Log::start(stderr, colored)?;
     let level = match config.log.level {
         config::Level::Error => "error",
         config::Level::Warn => "warn",
@@ -198,14 +229,22 @@ fn start_log(config: &Config) {
     let filter = format!("warn,cairn={level},nri={level},cni_shim={level}");
     let builder = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
-        .with_writer(std::io::stderr);
+        .with_writer({
+            let log = log.clone();
+            move || log.clone()
+        });
     match config.log.format {
-        Format::Human => builder
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_target(false)
-            .init(),
+        Format::Human => builder.with_ansi(colored).with_target(false).init(),
         Format::Json => builder.json().init(),
     }
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => tracing::error!("{panic}: {backtrace}"),
+            _ => tracing::error!("{panic}"),
+        }
+    }));
+    Ok(log)
 }
 
 fn client<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {

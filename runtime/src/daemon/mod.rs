@@ -5,6 +5,7 @@ pub mod cairn_service;
 mod calls;
 mod every_call;
 mod from_config;
+pub mod log;
 pub mod metrics;
 mod networks;
 mod open;

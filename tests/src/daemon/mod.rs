@@ -213,6 +213,11 @@ impl Daemon {
             let limited = ["prlimit".to_owned(), format!("--nofile={soft}:{hard}")];
             argv.splice(0..0, limited);
         }
+        if let Some(stderr) = &self.setup.stderr {
+            let redirect = ["sh", "-c", "exec \"$@\" 2>\"$0\""].map(str::to_owned);
+            let redirected = redirect.into_iter().chain([stderr.display().to_string()]);
+            argv.splice(0..0, redirected);
+        }
         let env: Vec<_> = self
             .setup
             .env

@@ -20,6 +20,8 @@ pub struct Setup {
     pub refused: Vec<String>,
     /// The limits of open files that it starts with, soft and hard.
     pub open_files: Option<(u64, u64)>,
+    /// Where its standard error goes, if not into its log.
+    pub stderr: Option<PathBuf>,
     /// Of the daemon's log; `debug` if nothing is said.
     pub log_level: Option<&'static str>,
     /// A rule that the daemon breaks (`serve --violate`). `CAIRN_TEST_VIOLATE` says it for all daemons of a run, whose

@@ -3,6 +3,7 @@
 mod bounds;
 mod mute;
 mod cgroups;
+mod log;
 mod processes;
 mod registry;
 mod slow;

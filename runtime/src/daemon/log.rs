@@ -1,0 +1,193 @@
+//! The daemon's log: lines wait in a bounded queue, and one thread writes them. A reader that does not read (a journal that has
+//! stopped, a full pipe) blocks that thread and nobody else: a line that finds the queue full is dropped and counted, and the
+//! count is logged once the reader is back.
+
+use std::{
+    io::{self, Write},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::one_line::{escaped, is_hidden};
+
+/// Bytes that wait; as many may be on their way to the reader.
+const QUEUE: usize = 1 << 20;
+/// How long the end of the daemon waits for the reader.
+const DRAIN: Duration = Duration::from_secs(2);
+const STACK: usize = 256 << 10;
+
+/// Cheap to clone. One write is one line.
+#[derive(Clone)]
+pub struct Log {
+    shared: Arc<Shared>,
+    /// The lines have colours of ours.
+    colored: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    lines: Vec<u8>,
+    /// Some are on their way to the reader.
+    writing: bool,
+    dropped: u64,
+}
+
+impl Log {
+    /// Starts the thread; it ends with the program.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(to: impl Write + Send + 'static, colored: bool) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let writer = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .stack_size(STACK)
+            .spawn(move || run(&writer, to))?;
+        Ok(Self { shared, colored })
+    }
+
+    /// Waits until all lines are written, but not for long.
+    pub fn drain(&self) {
+        let deadline = Instant::now() + DRAIN;
+        let mut queue = self.shared.queue.lock();
+        while queue.writing || !queue.lines.is_empty() {
+            let waited = self.shared.written.wait_until(&mut queue, deadline);
+            if waited.timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+impl Write for Log {
+    /// Takes the line, or drops it.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let line = String::from_utf8_lossy(bytes);
+        let line = line.strip_suffix('\n').unwrap_or(&line);
+        // Where there are colours, the subscriber has written out those in values.
+        let color = |c| self.colored && c == '\x1b';
+        let line = escaped(line, |c| is_hidden(c) && !color(c));
+        let mut queue = self.shared.queue.lock();
+        if queue.lines.len() + line.len() < QUEUE {
+            queue.lines.extend_from_slice(line.as_bytes());
+            queue.lines.push(b'\n');
+            self.shared.filled.notify_one();
+        } else {
+            queue.dropped += 1;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn run(shared: &Shared, mut to: impl Write) {
+    let mut queue = shared.queue.lock();
+    loop {
+        if queue.lines.is_empty() {
+            queue.lines = Vec::new();
+            queue.writing = false;
+            shared.written.notify_all();
+            shared.filled.wait(&mut queue);
+            continue;
+        }
+        queue.writing = true;
+        let lines = std::mem::take(&mut queue.lines);
+        drop(queue);
+        // A reader that has gone is no reason to end.
+        let _ = to.write_all(&lines);
+        queue = shared.queue.lock();
+        let dropped = std::mem::take(&mut queue.dropped);
+        if dropped > 0 {
+            drop(queue);
+            tracing::error!("{dropped} lines of this log were dropped: nobody read it");
+            queue = shared.queue.lock();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use super::*;
+
+    /// Takes a piece when the test does.
+    struct Slow(SyncSender<Vec<u8>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = self.0.send(bytes.to_vec());
+            taken.map_err(|_| io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn log(colored: bool) -> (Log, Receiver<Vec<u8>>) {
+        let (to, reader) = sync_channel(0);
+        let log = Log::start(Slow(to), colored).expect("a thread");
+        (log, reader)
+    }
+
+    fn all(reader: &Receiver<Vec<u8>>) -> String {
+        let patience = Duration::from_millis(200);
+        let pieces = std::iter::from_fn(|| reader.recv_timeout(patience).ok());
+        String::from_utf8(pieces.flatten().collect()).expect("UTF-8")
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_costs_lines_and_no_time() {
+        let (mut log, reader) = log(false);
+        let line = [b'x'; 1023];
+        for _ in 0..4096 {
+            log.write_all(&line).expect("it never fails");
+        }
+        let dropped = log.shared.queue.lock().dropped;
+        let kept = all(&reader).lines().count() as u64;
+        assert!(
+            dropped >= 2048 && kept + dropped == 4096,
+            "{kept}, {dropped}"
+        );
+        log.write_all(b"back\n").expect("it never fails");
+        assert_eq!(all(&reader), "back\n");
+        log.drain();
+    }
+
+    #[test]
+    fn draining_gives_up_a_reader_that_does_not_read() {
+        let (mut log, _reader) = log(false);
+        log.write_all(b"x\n").expect("it never fails");
+        let start = Instant::now();
+        log.drain();
+        assert!(start.elapsed() >= DRAIN);
+    }
+
+    #[test]
+    fn an_event_is_one_line_and_only_our_own_colours_are_left() {
+        for (colored, expected) in [
+            (false, "a\\nforged \\u001b[2J\n"),
+            (true, "a\\nforged \x1b[2J\n"),
+        ] {
+            let (mut log, reader) = log(colored);
+            log.write_all(b"a\nforged \x1b[2J\n")
+                .expect("it never fails");
+            assert_eq!(all(&reader), expected);
+        }
+    }
+}
