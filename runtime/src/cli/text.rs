@@ -4,6 +4,8 @@ use cairn_monitor::log::date_of;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::one_line::is_hidden;
+
 /// Longest text shown of one event.
 const LONGEST: usize = 2000;
 
@@ -79,13 +81,9 @@ pub fn painted(code: &str, text: &str, color: bool) -> String {
     }
 }
 
-/// Nothing from outside moves the cursor or paints: control characters become spaces, and bidi
-/// overrides too.
+/// Nothing from outside moves the cursor or paints: hidden characters become spaces.
 pub fn clean(text: &str) -> String {
-    let printable = |c: char| {
-        let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
-        if c.is_control() || hidden { ' ' } else { c }
-    };
+    let printable = |c| if is_hidden(c) { ' ' } else { c };
     cut(text, LONGEST).chars().map(printable).collect()
 }
 

@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_message_is_one_line() {
-        let status = Status::from(Error::failed("first\nsecond"));
-        assert_eq!(status.message(), "first second");
+        let status = Status::from(Error::failed("first\nsecond\x1b[2J\n"));
+        assert_eq!(status.message(), r"first\nsecond\u001b[2J");
     }
 }

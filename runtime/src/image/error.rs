@@ -20,7 +20,7 @@ pub enum Error {
     },
     #[error(transparent)]
     Reference(#[from] BadReference),
-    #[error("image id {0} is ambiguous")]
+    #[error("image id {0:?} is ambiguous")]
     Ambiguous(String),
     #[error("layer {0} is not in the store")]
     NoLayer(Digest),

@@ -246,7 +246,7 @@ impl Policies {
         let names: Vec<_> = self
             .handlers
             .keys()
-            .map(|name| format!("\"{name}\""))
+            .map(|name| format!("{name:?}"))
             .collect();
         let there = if names.is_empty() {
             "there are none".to_owned()
@@ -254,7 +254,7 @@ impl Policies {
             format!("there are {}", names.join(", "))
         };
         format!(
-            "runtime handler \"{handler}\": there is none of this name ({there}; [handlers.{handler}] in cairn.toml makes it)"
+            "runtime handler {handler:?}: there is none of this name ({there}; [handlers.{handler}] in cairn.toml makes it)"
         )
     }
 }

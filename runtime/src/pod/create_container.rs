@@ -86,7 +86,7 @@ impl CreateContainer {
             Err(error) => {
                 self.undo(pod, container).await;
                 let name = request.name_key();
-                Err(error.at(&format!("sandbox {}: create container {name}", pod.id)))
+                Err(error.at(&format!("sandbox {}: create container {name:?}", pod.id)))
             }
         }
     }
@@ -151,7 +151,7 @@ impl CreateContainer {
         self.images
             .resolve(wanted)
             .map_err(|error| Error::invalid(error.to_string()))?
-            .ok_or_else(|| Error::new(Kind::NotFound, format!("image \"{wanted}\": not present")))
+            .ok_or_else(|| Error::new(Kind::NotFound, format!("image {wanted:?}: not present")))
     }
 
     /// The spec as CRI asks for it.
@@ -370,7 +370,7 @@ fn target_pid(pod: &Pod, config: &cri::ContainerConfig) -> Result<Option<PathBuf
     match process {
         Some(process) => Ok(Some(process.pid_namespace())),
         None => Err(Error::invalid(format!(
-            "namespace_options.target_id {}: no running container of this sandbox",
+            "namespace_options.target_id {:?}: no running container of this sandbox",
             options.target_id
         ))),
     }

@@ -259,7 +259,7 @@ impl Driver {
             && matches!(self.admits_creation(), Decision::Run);
         let (name, pod) = (request.name_key(), &self.pod.id);
         let refusal = |why: String| {
-            let text = format!("container name \"{name}\" in sandbox {pod}: {why}");
+            let text = format!("container name {name:?} in sandbox {pod}: {why}");
             Err(Error::new(Kind::Exists, text))
         };
         if !request.made(&record.config) {

@@ -1,6 +1,8 @@
 //! What a request to a pod or container can end in. Cloneable, since several callers may wait
 //! for one step. The edge (`cri/status.rs`) alone turns a kind into a gRPC code.
 
+use crate::one_line::one_line;
+
 /// The caller's view: which kind of trouble, not which code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -39,9 +41,9 @@ pub struct Error {
 
 impl Error {
     pub fn new(kind: Kind, text: impl Into<String>) -> Self {
-        let text: String = text.into();
+        let text = text.into();
         // Messages are shown in pod events: one line (CRI-006).
-        let text = text.replace(['\n', '\r'], " ");
+        let text = one_line(text.trim_end()).into_owned();
         Self { kind, text }
     }
 
@@ -54,11 +56,11 @@ impl Error {
     }
 
     pub fn no_sandbox(id: &str) -> Self {
-        Self::new(Kind::NotFound, format!("sandbox {id}: not found"))
+        Self::new(Kind::NotFound, format!("sandbox {id:?}: not found"))
     }
 
     pub fn no_container(id: &str) -> Self {
-        Self::new(Kind::NotFound, format!("container {id}: not found"))
+        Self::new(Kind::NotFound, format!("container {id:?}: not found"))
     }
 
     /// Puts the object and step before the cause.

@@ -33,7 +33,7 @@ pub(super) async fn fill(
 ) -> Result<BTreeMap<String, PathBuf>> {
     let mut prepared = BTreeMap::new();
     for (number, path) in paths.into_iter().enumerate() {
-        let what = format!("image VOLUME {path}");
+        let what = format!("image VOLUME {path:?}");
         let dir = dir.join(number.to_string());
         tokio::fs::create_dir_all(&dir).await.step(&what)?;
         prepared.insert(path, dir);
@@ -66,7 +66,7 @@ pub(super) async fn mount(
         let image = images
             .resolve(wanted)
             .map_err(|error| failed(&error))?
-            .ok_or_else(|| failed(&format!("image \"{wanted}\" is not present")))?;
+            .ok_or_else(|| failed(&format!("image {wanted:?} is not present")))?;
         let userns = pod.user_namespace().map_err(|error| failed(&error))?;
         let record = pod.cell.get();
         let passes = record.user_namespace_root();

@@ -248,7 +248,7 @@ fn unique<T>(what: &str, id: &str, mut candidates: impl Iterator<Item = T>) -> R
     if first.is_some() && candidates.next().is_some() {
         return Err(Error::new(
             Kind::Invalid,
-            format!("{what} {id}: several begin so, give more of the id"),
+            format!("{what} {id:?}: several begin so, give more of the id"),
         ));
     }
     Ok(first)

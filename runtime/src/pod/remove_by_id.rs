@@ -59,7 +59,7 @@ impl RemoveById {
             }
             Err(error) if error.kind == Kind::NotFound => {
                 let (pod, container) = self.registry.container(id).map_err(|error| {
-                    let text = format!("{id}: no sandbox and no container");
+                    let text = format!("{id:?}: no sandbox and no container");
                     match error.kind {
                         Kind::NotFound => Error::new(Kind::NotFound, text),
                         _ => error,

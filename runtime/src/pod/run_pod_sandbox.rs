@@ -313,7 +313,7 @@ fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
         return Ok(pod.id.clone());
     }
     let mut text = format!(
-        "sandbox name \"{}\": taken by sandbox {}",
+        "sandbox name {:?}: taken by sandbox {}",
         record.name_key(),
         pod.id
     );

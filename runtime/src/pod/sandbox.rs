@@ -238,7 +238,7 @@ fn port_mapping(mapping: &cri::PortMapping) -> Result<PortMapping> {
     let host_ip = match mapping.host_ip.as_str() {
         "" => None,
         text => Some(IpAddr::from_str(text).map_err(|_| {
-            Error::invalid(format!("port_mappings.host_ip: \"{text}\" is no address"))
+            Error::invalid(format!("port_mappings.host_ip: {text:?} is no address"))
         })?),
     };
     Ok(PortMapping {

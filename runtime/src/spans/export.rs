@@ -22,6 +22,8 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
+use crate::one_line::one_line;
+
 use super::{
     current::Recorder,
     wire::{self, EXPORT, Span},
@@ -216,8 +218,7 @@ impl Collector {
 
 /// What a collector says, on one line and not too long.
 fn told(text: &str) -> String {
-    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    line.take(LONGEST).collect()
+    one_line(text).chars().take(LONGEST).collect()
 }
 
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     monitor::{ExecSession, ExecSpec, Process},
+    one_line::one_line,
     pod::state::Container,
 };
 
@@ -31,7 +32,7 @@ pub(super) async fn run(
 ) {
     let outcome = match start(container, process, wanted).await {
         Ok(session) => serve(&mut remote, session, limits).await,
-        Err(why) => Outcome::Failed(why),
+        Err(why) => Outcome::Failed(one_line(&why).into_owned()),
     };
     remote.finish(&outcome, limits.idle).await;
 }

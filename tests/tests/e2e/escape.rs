@@ -8,6 +8,7 @@ mod processes;
 mod registry;
 mod slow;
 mod systemd;
+mod texts;
 
 use std::time::Duration;
 

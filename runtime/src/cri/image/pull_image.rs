@@ -22,7 +22,7 @@ pub async fn pull_image(
     if policies.get(&image.runtime_handler).is_none() {
         let refusal = policies.refusal(&image.runtime_handler);
         return Err(Error::invalid(format!(
-            "PullImage: image \"{wanted}\": {refusal}"
+            "PullImage: image {wanted:?}: {refusal}"
         )));
     }
     let auth = request.auth.map(|auth| Auth {
@@ -53,7 +53,7 @@ fn refusal(wanted: &str, error: &PullError) -> Error {
         PullError::Unavailable { .. } | PullError::Stalled { .. } => {
             let text = error.to_string();
             let cause = text.strip_prefix(UNAVAILABLE).unwrap_or(&text);
-            let text = format!("{UNAVAILABLE}image \"{wanted}\": pull: {cause}");
+            let text = format!("{UNAVAILABLE}image {wanted:?}: pull: {cause}");
             return Error::new(Kind::Verbatim, text);
         }
         PullError::Unauthenticated { .. } => Kind::Unauthenticated,
@@ -64,7 +64,7 @@ fn refusal(wanted: &str, error: &PullError) -> Error {
         | PullError::Store(_)
         | PullError::CutShort => Kind::Failed,
     };
-    Error::new(kind, format!("image \"{wanted}\": pull: {error}"))
+    Error::new(kind, format!("image {wanted:?}: pull: {error}"))
 }
 
 #[cfg(test)]

@@ -18,6 +18,6 @@ pub async fn remove_image(
     images
         .remove(&wanted)
         .await
-        .map_err(|error| Error::failed(format!("image \"{wanted}\": remove: {error}")))?;
+        .map_err(|error| Error::failed(format!("image {wanted:?}: remove: {error}")))?;
     Ok(cri::RemoveImageResponse {})
 }
