@@ -2,6 +2,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may block"))]
 
+pub mod accept;
 pub mod blocking;
 pub mod cgroup;
 pub mod cli;

@@ -1,29 +1,29 @@
 //! Prometheus text on a loopback port, where the configuration asks for it: `GET /metrics`.
 //!
-//! Bounded: so many connections at a time, each for so long.
+//! Bounded: so many connections at a time (`accept.rs`), each for so long.
 
 use std::{convert::Infallible, fmt::Write as _, sync::Arc, time::Duration};
 
 use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
 
 use proto_cri::v1 as cri;
 
 use super::calls::Calls;
 use crate::{
+    accept::{self, Place, time_for_head},
     cri::view,
     image::Images,
     pod::{hooks::Hooks, registry::Registry},
     trace::EventLog,
 };
 
-/// Scrapers at a time; more wait in the kernel's queue.
-const CONNECTIONS: usize = 8;
 /// A connection is closed after so long, whatever it does.
 const LIFETIME: Duration = Duration::from_secs(30);
-/// For the head of a request.
-const HEAD: Duration = Duration::from_secs(5);
 
 /// What is told of. All of it is read from memory.
 pub struct Sources {
@@ -104,33 +104,23 @@ fn family(text: &mut String, name: &str, label: &str, values: &[(&str, usize)]) 
 /// Serves until dropped.
 pub async fn serve(listener: TcpListener, sources: Sources) -> Infallible {
     let sources = Arc::new(sources);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            // Nobody closes it.
-            return std::future::pending().await;
-        };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "metrics: accept");
-                tokio::time::sleep(HEAD).await;
-                continue;
-            }
-        };
+    let connection = |stream: TcpStream, peer, place: Place| {
         let sources = Arc::clone(&sources);
-        tokio::spawn(async move {
-            let service = service_fn(|request| answer(&sources, &request));
+        async move {
+            let service = service_fn(|request| {
+                place.head_read();
+                answer(&sources, &request)
+            });
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEAD)
+                .header_read_timeout(time_for_head(peer))
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
             // A scraper that is slow or gone is its own trouble.
-            let _ = tokio::time::timeout(LIFETIME, connection).await;
-            drop(place);
-        });
-    }
+            let _ = timeout(LIFETIME, connection).await;
+        }
+    };
+    accept::serve(listener, "metrics", connection).await
 }
 
 fn answer(

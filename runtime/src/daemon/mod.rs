@@ -1,6 +1,5 @@
 //! The daemon: opened, served, drained. `serve.rs` is where to begin.
 
-mod accept;
 pub mod cairn_service;
 mod calls;
 mod every_call;

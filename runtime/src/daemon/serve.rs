@@ -13,13 +13,13 @@ use tonic::transport::{Server, server::Router};
 use tower::layer::util::{Identity, Stack};
 
 use super::{
-    accept::clients,
     calls::Calls,
     every_call::EveryCall,
     metrics,
     open::{Daemon, open},
 };
 use crate::{
+    accept::clients,
     config::Config,
     cri::MAX_MESSAGE,
     memory,

@@ -24,6 +24,7 @@ mod port_forward;
 mod pump;
 mod remote;
 mod server;
+mod sessions;
 mod spdy;
 mod tls;
 mod tokens;

@@ -21,7 +21,6 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
@@ -35,6 +34,7 @@ use super::{
     limits::Limits,
     port_forward,
     remote::{Remote, Wanted},
+    sessions::Sessions,
     spdy, tls,
     tokens::{OUTSTANDING, Tokens},
     websocket,
@@ -43,12 +43,13 @@ use super::{
         handshake::{self, Carries, Refusal, STREAM_PROTOCOL, Upgrade, Verb},
     },
 };
-use crate::pod::error::{self, Error, Kind};
+use crate::{
+    accept::{self, Place, time_for_head},
+    pod::error::{self, Error, Kind},
+};
 
-/// Connections at a time, sessions included; more wait in the kernel's queue.
-const CONNECTIONS: usize = 1024;
-/// For the head of a request, and for a TLS handshake.
-const HEAD: Duration = Duration::from_secs(10);
+/// For the answer 101 to be sent.
+const SWITCH: Duration = Duration::from_secs(10);
 /// For sessions to end when the daemon does.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -88,10 +89,21 @@ pub struct Streams {
     tokens: Tokens<Job>,
     base: String,
     limits: Limits,
-    sessions: TaskTracker,
+    open: Arc<Sessions>,
+    tasks: TaskTracker,
 }
 
 impl Job {
+    /// The id of the pod that its session counts for.
+    fn pod(&self) -> String {
+        match self {
+            Self::Exec { container, .. } | Self::Attach { container, .. } => {
+                container.cell.get().pod.clone()
+            }
+            Self::PortForward { pod, .. } => pod.id.clone(),
+        }
+    }
+
     fn verb(&self) -> Verb {
         match self {
             Self::Exec { .. } => Verb::Exec,
@@ -110,7 +122,8 @@ impl Streams {
                 idle,
                 stop: CancellationToken::new(),
             },
-            sessions: TaskTracker::new(),
+            open: Arc::default(),
+            tasks: TaskTracker::new(),
         })
     }
 
@@ -130,27 +143,11 @@ impl Streams {
 
     /// Serves until dropped.
     pub async fn serve(self: Arc<Self>, listener: Listener) -> Infallible {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
-        let accepting = async {
-            loop {
-                let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-                    // Nobody closes it.
-                    return std::future::pending().await;
-                };
-                match listener.tcp.accept().await {
-                    Ok((stream, _)) => {
-                        let (streams, tls) = (Arc::clone(&self), listener.tls.clone());
-                        tokio::spawn(streams.connection(stream, tls, place));
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "streaming: accept");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
-                }
-            }
-        };
+        let Listener { tcp, tls, .. } = listener;
+        let connection =
+            |stream, peer, place| Arc::clone(&self).connection(stream, peer, tls.clone(), place);
         tokio::select! {
-            never = accepting => never,
+            never = accept::serve(tcp, "streaming", connection) => never,
             () = self.tokens.expire() => std::future::pending().await,
         }
     }
@@ -158,36 +155,35 @@ impl Streams {
     /// Ends all sessions.
     pub async fn end(&self) {
         self.limits.stop.cancel();
-        self.sessions.close();
-        if timeout(DRAIN, self.sessions.wait()).await.is_err() {
-            tracing::warn!(
-                left = self.sessions.len(),
-                "streaming sessions are abandoned"
-            );
+        self.tasks.close();
+        if timeout(DRAIN, self.tasks.wait()).await.is_err() {
+            tracing::warn!(left = self.tasks.len(), "streaming sessions are abandoned");
         }
     }
 
     async fn connection(
         self: Arc<Self>,
         stream: TcpStream,
+        peer: SocketAddr,
         tls: Option<TlsAcceptor>,
-        place: OwnedSemaphorePermit,
+        place: Place,
     ) {
+        let head = time_for_head(peer);
         let _only_slower = stream.set_nodelay(true);
         let Ok(hang_up) = HangUp::of(&stream) else {
             return;
         };
         match tls {
-            None => self.http(stream, hang_up, place).await,
+            None => self.http(stream, head, hang_up, place).await,
             Some(tls) => {
-                if let Ok(Ok(stream)) = timeout(HEAD, tls.accept(stream)).await {
-                    self.http(stream, hang_up, place).await;
+                if let Ok(Ok(stream)) = timeout(head, tls.accept(stream)).await {
+                    self.http(stream, head, hang_up, place).await;
                 }
             }
         }
     }
 
-    async fn http<S>(self: Arc<Self>, stream: S, hang_up: HangUp, place: OwnedSemaphorePermit)
+    async fn http<S>(self: Arc<Self>, stream: S, head: Duration, hang_up: HangUp, place: Place)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -202,38 +198,44 @@ impl Streams {
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
+            .header_read_timeout(head)
             .max_buf_size(16 << 10)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         // A client that is slow or gone is its own trouble.
-        let _ = timeout(2 * HEAD, connection).await;
+        let _ = timeout(head + SWITCH, connection).await;
     }
 
     fn answer(
         self: &Arc<Self>,
         mut request: Request<Incoming>,
-        for_session: &Mutex<Option<(HangUp, OwnedSemaphorePermit)>>,
+        for_session: &Mutex<Option<(HangUp, Place)>>,
     ) -> Result<Response<String>, Refusal> {
+        if let Some((_, place)) = &*for_session.lock() {
+            place.head_read();
+        }
         let nothing = || Refusal::new(StatusCode::NOT_FOUND, "404 page not found");
         let (verb, token) = handshake::target(request.uri().path()).ok_or_else(nothing)?;
         let upgrade = handshake::upgrade(verb, request.method(), request.headers())?;
         let fits = |job: &Job| job.verb() == verb;
         let job = self.tokens.take(token, fits).ok_or_else(nothing)?;
         check_ports(&job, &upgrade)?;
+        let open = self.open.begin(&job.pod())?;
         let (hang_up, place) = for_session.lock().take().ok_or_else(nothing)?;
         let response = switching(&upgrade);
         let upgraded = hyper::upgrade::on(&mut request);
         let streams = Arc::clone(self);
-        self.sessions.spawn(async move {
+        self.tasks.spawn(async move {
             streams.session(upgraded, upgrade, job, hang_up).await;
-            drop(place);
+            drop(open);
         });
+        // From here on it counts as a session.
+        drop(place);
         Ok(response)
     }
 
     async fn session(&self, upgraded: OnUpgrade, upgrade: Upgrade, job: Job, hang_up: HangUp) {
-        let Ok(Ok(io)) = timeout(HEAD, upgraded).await else {
+        let Ok(Ok(io)) = timeout(SWITCH, upgraded).await else {
             return;
         };
         let io = TokioIo::new(io);

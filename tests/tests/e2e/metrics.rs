@@ -6,7 +6,7 @@ use cairn_tests::{Daemon, Setup, bins::repository, cri};
 
 const LISTEN: &str = "127.0.0.1:9464";
 
-async fn scraped(daemon: &Daemon) -> String {
+pub(crate) async fn scraped(daemon: &Daemon) -> String {
     let (host, port) = LISTEN.split_once(':').expect("an address");
     let script = format!(
         "exec 3<>/dev/tcp/{host}/{port}; printf 'GET /metrics HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' >&3; cat <&3"
