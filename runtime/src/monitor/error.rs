@@ -47,6 +47,11 @@ pub enum Why {
         "its streams could not be taken over: too many open files; raise the daemon's LimitNOFILE"
     )]
     Descriptors,
+    #[error(
+        "killed: the output of all ExecSync calls together takes {} MiB, the most it may: write less, or try again",
+        .0 >> 20
+    )]
+    Budget(usize),
 }
 
 impl MonitorError {

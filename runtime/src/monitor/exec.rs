@@ -6,10 +6,12 @@ use std::time::Duration;
 use cairn_monitor::process::Process;
 use cairn_monitor::wire::{Event, ExecRequest, Request};
 use oci_spec::runtime::Spec;
+use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::budget::{Budget, Charge};
 use super::client::{ANSWER, Monitor};
 use super::error::{MonitorError, Why};
 use super::stream::{Pty, StreamIn, StreamOut, Taken};
@@ -60,15 +62,22 @@ pub struct ExecEnd {
 }
 
 /// Result of ExecSync: the first bytes of each stream, together at most [`OUTPUT_LIMIT`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ExecOutput {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub code: i32,
+    /// To be dropped after both.
+    pub charge: Charge,
 }
 
 /// Clients take answers of 16 MiB in all, framing included: a longer one would reach them as an error.
 pub(super) const OUTPUT_LIMIT: usize = (16 << 20) - (64 << 10);
+/// What the collected output of all calls together may take: the daemon is small, and the probes of a node run at the same
+/// moments.
+static COLLECTED: Budget = Budget::new(256 << 20);
+/// Of each stream, what counts towards no budget: short output is collected whatever others write.
+const SHORT: usize = 32 << 10;
 /// How long after the end a background child may keep the pipes open (CRI-140).
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -188,28 +197,44 @@ impl Monitor {
                 ..spec
             })
             .await?;
-        let (mut out, mut err) = (Vec::new(), Vec::new());
         let (stdout, stderr) = (session.stdout.take(), session.stderr.take());
+        let output = Mutex::new(Output::new(&COLLECTED));
+        let full = CancellationToken::new();
         let end = {
-            let reading =
-                async { tokio::join!(collect(stdout, &mut out), collect(stderr, &mut err)) };
+            let reading = async {
+                tokio::join!(
+                    collect(stdout, &full, |bytes| output.lock().add(Stream::Out, bytes)),
+                    collect(stderr, &full, |bytes| output.lock().add(Stream::Err, bytes)),
+                )
+            };
             tokio::select! {
-                end = with_drain(session.end(), reading) => Some(end?),
-                () = caller_gone.cancelled() => None,
+                end = with_drain(session.end(), reading) => Ok(end?),
+                () = full.cancelled() => Err(Why::Budget(COLLECTED.bytes())),
+                () = caller_gone.cancelled() => Err(Why::Lost),
             }
         };
-        let Some(end) = end else {
-            session.kill().await?;
-            return Err(self.failed("exec", Why::Lost));
+        let end = match end {
+            Ok(end) => end,
+            Err(why) => {
+                // Its output is let go before the monitor is asked, who may take his time.
+                drop(output);
+                // Its closed streams may have ended it already.
+                let _ended = session.kill().await;
+                return Err(self.failed("exec", why));
+            }
         };
         if end.timed_out {
             return Err(self.timed_out(timeout.map_or(0, millis)));
         }
-        fit(&mut out, &mut err);
+        if full.is_cancelled() {
+            return Err(self.failed("exec", Why::Budget(COLLECTED.bytes())));
+        }
+        let Output { out, err, charge } = output.into_inner();
         Ok(ExecOutput {
             stdout: out,
             stderr: err,
             code: end.code,
+            charge,
         })
     }
 }
@@ -234,19 +259,61 @@ async fn with_drain<E>(end: impl Future<Output = E>, reading: impl Future) -> E 
     ended
 }
 
-/// Each stream may have half of the limit, and what the other one leaves of it.
-fn fit(out: &mut Vec<u8>, err: &mut Vec<u8>) {
-    out.truncate(OUTPUT_LIMIT - err.len().min(OUTPUT_LIMIT / 2));
-    err.truncate(OUTPUT_LIMIT - out.len());
+/// What was collected so far, at most [`OUTPUT_LIMIT`].
+struct Output {
+    out: Vec<u8>,
+    err: Vec<u8>,
+    charge: Charge,
 }
 
-/// Reads to the end; what is beyond the limit is read and dropped, so that the process is not blocked.
-async fn collect(stream: Option<StreamOut>, into: &mut Vec<u8>) {
+#[derive(Clone, Copy)]
+enum Stream {
+    Out,
+    Err,
+}
+
+impl Output {
+    fn new(budget: &'static Budget) -> Self {
+        Self {
+            out: Vec::new(),
+            err: Vec::new(),
+            charge: budget.charge(),
+        }
+    }
+
+    /// Takes as many of the bytes as fit: each stream may have half of the limit, and what the other one leaves of it. False
+    /// where the budget of all calls is used up.
+    fn add(&mut self, stream: Stream, bytes: &[u8]) -> bool {
+        let (to, other) = match stream {
+            Stream::Out => (&mut self.out, &mut self.err),
+            Stream::Err => (&mut self.err, &mut self.out),
+        };
+        let room = OUTPUT_LIMIT - to.len() - other.len().min(OUTPUT_LIMIT / 2);
+        let bytes = &bytes[..bytes.len().min(room)];
+        let left = OUTPUT_LIMIT - to.len() - bytes.len();
+        if other.len() > left {
+            other.truncate(left);
+            other.shrink_to_fit();
+        }
+        let charged = |len: usize| len.saturating_sub(SHORT);
+        let wanted = charged(to.len() + bytes.len()) + charged(other.len());
+        let granted = self.charge.change_to(wanted);
+        if granted {
+            to.extend_from_slice(bytes);
+        }
+        granted
+    }
+}
+
+/// Reads to the end; what is not taken is dropped, so that the process is not blocked. Where `add` says that nothing more may
+/// be taken, `full` is cancelled, and the reading ends.
+async fn collect(stream: Option<StreamOut>, full: &CancellationToken, add: impl Fn(&[u8]) -> bool) {
     let Some(mut stream) = stream else { return };
     let mut chunk = vec![0; 16 << 10];
     while let Ok(n @ 1..) = stream.read(&mut chunk).await {
-        let room = OUTPUT_LIMIT - into.len();
-        into.extend_from_slice(&chunk[..n.min(room)]);
+        if !add(&chunk[..n]) {
+            return full.cancel();
+        }
     }
 }
 
@@ -254,18 +321,48 @@ async fn collect(stream: Option<StreamOut>, into: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
+    static AMPLE: Budget = Budget::new(1 << 30);
+
+    /// Both streams, each written to its end before the other or by turns.
+    fn collected(out: usize, err: usize, piece: usize) -> (usize, usize) {
+        let mut output = Output::new(&AMPLE);
+        let (mut out, mut err) = (vec![0; out], vec![0; err]);
+        while !out.is_empty() || !err.is_empty() {
+            for (stream, left) in [(Stream::Out, &mut out), (Stream::Err, &mut err)] {
+                let rest = left.split_off(piece.min(left.len()));
+                assert!(output.add(stream, left), "the budget is ample");
+                *left = rest;
+            }
+            assert!(output.out.len() + output.err.len() <= OUTPUT_LIMIT);
+        }
+        (output.out.len(), output.err.len())
+    }
+
     #[test]
     fn two_long_streams_share_the_limit_and_a_short_one_leaves_it_to_the_other() {
         let half = OUTPUT_LIMIT / 2;
         for ((out, err), expected) in [
             ((OUTPUT_LIMIT, OUTPUT_LIMIT), (half, half)),
-            ((OUTPUT_LIMIT, 10), (OUTPUT_LIMIT - 10, 10)),
-            ((10, OUTPUT_LIMIT), (10, OUTPUT_LIMIT - 10)),
+            ((OUTPUT_LIMIT + 1, 10), (OUTPUT_LIMIT - 10, 10)),
+            ((10, OUTPUT_LIMIT + 1), (10, OUTPUT_LIMIT - 10)),
             ((10, 10), (10, 10)),
         ] {
-            let (mut stdout, mut stderr) = (vec![0; out], vec![0; err]);
-            fit(&mut stdout, &mut stderr);
-            assert_eq!((stdout.len(), stderr.len()), expected);
+            for piece in [1 << 20, 2 * OUTPUT_LIMIT] {
+                assert_eq!(collected(out, err, piece), expected, "by {piece}");
+            }
         }
+    }
+
+    #[test]
+    fn long_output_is_refused_beyond_the_budget_and_short_output_never() {
+        static BUDGET: Budget = Budget::new(1 << 20);
+        let mut long = Output::new(&BUDGET);
+        assert!(long.add(Stream::Out, &vec![0; (1 << 20) + SHORT]));
+        assert!(!long.add(Stream::Err, &[0; SHORT + 1]));
+        let mut short = Output::new(&BUDGET);
+        assert!(short.add(Stream::Out, &[0; SHORT]) && short.add(Stream::Err, &[0; SHORT]));
+        assert!(!short.add(Stream::Err, &[0]));
+        drop(long);
+        assert!(short.add(Stream::Err, &[0]), "it was given back");
     }
 }

@@ -10,6 +10,7 @@
 //! Nothing here knows CRI. Cgroup directories are the caller's: made before [`Launcher::launch`], removed after `delete`.
 
 mod attach;
+mod budget;
 mod client;
 mod error;
 mod exec;
@@ -19,6 +20,7 @@ mod launcher;
 mod stream;
 
 pub use attach::{AttachSession, AttachSpec};
+pub use budget::Charge;
 pub use cairn_monitor::process::Process;
 pub use cairn_monitor::record::{CgroupDir, Exit};
 pub use client::{Ending, Monitor};

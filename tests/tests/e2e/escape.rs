@@ -4,6 +4,7 @@ mod bounds;
 mod mute;
 mod cgroups;
 mod log;
+mod memory;
 mod occupied;
 mod processes;
 mod registry;

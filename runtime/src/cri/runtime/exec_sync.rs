@@ -6,7 +6,7 @@ use proto_cri::v1 as cri;
 
 use super::exec::process;
 use crate::{
-    monitor::{ExecSpec, MonitorError},
+    monitor::{ExecSpec, MonitorError, Why},
     pod::{
         error::{Error, Kind, Result},
         registry::Registry,
@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// # Errors
-/// WrongState unless RUNNING; TimedOut when the timeout killed it; Failed with the kernel's
-/// words when it could not be executed.
+/// WrongState unless RUNNING; TimedOut when the timeout killed it; Exhausted when its output did not fit beside that of other
+/// calls; Failed with the kernel's words when it could not be executed.
 pub async fn exec_sync(
     pods: &Registry,
     specs: &SpecStore,
@@ -40,6 +40,10 @@ pub async fn exec_sync(
         .map_err(|error| {
             let kind = match error {
                 MonitorError::ExecTimedOut { .. } => Kind::TimedOut,
+                MonitorError::Container {
+                    why: Why::Budget(_),
+                    ..
+                } => Kind::Exhausted,
                 _ => Kind::Failed,
             };
             Error::new(kind, error.to_string())
