@@ -50,6 +50,8 @@ pub enum Reply {
     Full(u16, Vec<String>, Vec<u8>),
     /// Announces all of the body and sends so much of it, then keeps silent.
     Stall(Vec<u8>, usize),
+    /// Announces all of the body, sends so much of it, and closes.
+    Cut(Vec<u8>, usize),
     /// Announces all of the body and sends it byte by byte, with so much time between.
     Trickle(Vec<u8>, Duration),
     /// Announces nothing and sends spaces for ever.
@@ -209,6 +211,15 @@ fn connection(
             stream.write_all(&body[..sent])?;
             // Open until the client or the registry ends it.
             io::copy(&mut lines, &mut io::sink())?;
+        }
+        Reply::Cut(body, sent) => {
+            let status = if request.header("range").is_empty() {
+                200
+            } else {
+                206
+            };
+            stream.write_all(head(status, body.len(), &[]).as_bytes())?;
+            stream.write_all(&body[..sent])?;
         }
         Reply::Trickle(body, pause) => {
             stream.write_all(head(200, body.len(), &[]).as_bytes())?;

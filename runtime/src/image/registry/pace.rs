@@ -1,4 +1,4 @@
-//! Bytes from a host that must come at some pace.
+//! The pace that a host must keep over a whole transfer, and how often its connections may break.
 
 use std::time::{Duration, Instant};
 
@@ -8,49 +8,142 @@ use futures_util::stream::BoxStream;
 use reqwest::Response;
 
 use super::host::{Host, Trouble};
+use super::remote::TRIES;
 
 /// Slower than this over a whole progress timeout is no progress: a trickle would hold a pull up
-/// for ever. Only time spent waiting for the host counts.
+/// for ever.
 const RATE_MIN: u64 = 1024;
+/// Connections that may break while so many bytes arrive: 64 KiB each on average.
+const BREAKS: u32 = 16;
+const FORGIVEN: u64 = 1 << 20;
 
-/// The body of an answer.
-pub(super) struct Paced {
-    chunks: BoxStream<'static, reqwest::Result<Bytes>>,
+/// The body of one answer.
+pub(super) type Chunks = BoxStream<'static, reqwest::Result<Bytes>>;
+
+pub(super) fn chunks(response: Response) -> Chunks {
+    response.bytes_stream().boxed()
+}
+
+/// The pace of one host in one transfer, over all connections. Only time spent waiting for the
+/// host counts: for bytes, for an answer, and before another try.
+pub(super) struct Pace {
     /// What counts as no progress, after which time.
     stall: Duration,
-    /// Time waited for bytes, and bytes that came, since the rate was looked at last.
+    /// Time waited, and bytes that came, since the rate was checked last.
     waited: Duration,
     came: u64,
 }
 
-impl Paced {
-    pub(super) fn new(response: Response, stall: Duration) -> Self {
+impl Pace {
+    pub(super) fn new(stall: Duration) -> Self {
         Self {
-            chunks: response.bytes_stream().boxed(),
             stall,
             waited: Duration::ZERO,
             came: 0,
         }
     }
 
-    /// The next bytes from `host`, or none at the end.
-    pub(super) async fn next(&mut self, host: &Host) -> Result<Option<Bytes>, Trouble> {
-        let stalled = || Trouble::Transient(host.stalled());
+    /// Waits for the host, and counts the time.
+    pub(super) async fn spend<T>(&mut self, work: impl Future<Output = T>) -> T {
         let from = Instant::now();
-        let chunk = tokio::time::timeout(self.stall, self.chunks.next()).await;
-        let chunk = chunk.map_err(|_| stalled())?;
+        let done = work.await;
         self.waited += from.elapsed();
-        self.came += match &chunk {
-            Some(Ok(bytes)) => bytes.len() as u64,
-            _ => 0,
+        done
+    }
+
+    /// The next bytes from `host`, or none at the end of the answer.
+    pub(super) async fn next(
+        &mut self,
+        chunks: &mut Chunks,
+        host: &Host,
+    ) -> Result<Option<Bytes>, Trouble> {
+        let next = tokio::time::timeout(self.stall, chunks.next());
+        let stalled = || Trouble::Transient(host.stalled());
+        let Some(chunk) = self.spend(next).await.map_err(|_| stalled())? else {
+            return Ok(None);
         };
-        if self.waited >= self.stall {
-            let enough = RATE_MIN.saturating_mul(self.stall.as_secs().max(1));
-            if self.came < enough && chunk.is_some() {
-                return Err(stalled());
-            }
-            (self.waited, self.came) = (Duration::ZERO, 0);
+        if !self.keeps(chunk.as_ref().map_or(0, Bytes::len)) {
+            return Err(stalled());
         }
-        chunk.transpose().map_err(|e| host.trouble(&e))
+        chunk.map(Some).map_err(|e| host.trouble(&e))
+    }
+
+    /// Whether the host keeps the pace with these bytes.
+    fn keeps(&mut self, bytes: usize) -> bool {
+        self.came += bytes as u64;
+        if self.waited < self.stall {
+            return true;
+        }
+        let enough = RATE_MIN.saturating_mul(self.stall.as_secs().max(1));
+        let kept = self.came >= enough;
+        (self.waited, self.came) = (Duration::ZERO, 0);
+        kept
+    }
+}
+
+/// Failures of one host in one transfer.
+#[derive(Default)]
+pub(super) struct Tries {
+    /// Since the last byte.
+    pub(super) in_vain: u32,
+    /// Since the last megabyte, and what came since then.
+    breaks: u32,
+    came: u64,
+}
+
+impl Tries {
+    /// New bytes of the blob came.
+    pub(super) fn came(&mut self, bytes: usize) {
+        self.in_vain = 0;
+        self.came += bytes as u64;
+        if self.came >= FORGIVEN {
+            *self = Self::default();
+        }
+    }
+
+    /// A connection failed. Whether the host may be asked again.
+    pub(super) fn failed(&mut self) -> bool {
+        self.in_vain += 1;
+        self.breaks += 1;
+        self.in_vain < TRIES && self.breaks < BREAKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many connections there are, at most `most`, if each brings so many bytes.
+    fn connections(bytes: usize, most: u32) -> u32 {
+        let mut tries = Tries::default();
+        for n in 1..most {
+            if bytes > 0 {
+                tries.came(bytes);
+            }
+            if !tries.failed() {
+                return n;
+            }
+        }
+        most
+    }
+
+    #[test]
+    fn a_byte_does_not_buy_another_try_and_a_megabyte_buys_all() {
+        assert_eq!(connections(0, 1000), TRIES);
+        assert_eq!(connections(1, 1000), BREAKS);
+        assert_eq!(connections(60_000, 1000), BREAKS);
+        assert_eq!(connections(100_000, 1000), 1000, "a link that is bad");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_pace_is_kept_over_connections_and_pauses_between_them() {
+        let stall = Duration::from_millis(20);
+        let mut pace = Pace::new(stall);
+        assert!(pace.keeps(1), "it is early yet");
+        pace.waited += stall;
+        assert!(!pace.keeps(1022), "1,023 bytes in all");
+        assert!(pace.keeps(0), "a new window");
+        pace.waited += stall;
+        assert!(pace.keeps(1024));
     }
 }

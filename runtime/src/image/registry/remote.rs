@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::auth::{self, Challenge, Credentials, Given, secret};
 use super::host::{Host, Trouble, redirected};
 use super::hosts::Endpoint;
-use super::pace::Paced;
+use super::pace::{Pace, chunks};
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 use crate::image::manifest::{self, MANIFEST_MAX};
@@ -127,8 +127,21 @@ impl Remote {
         }
     }
 
-    /// One request, with the challenge answered and redirects followed.
+    /// One request, with the challenge answered and redirects followed; all of it together has the
+    /// time of one stall.
     pub(super) async fn send(
+        &self,
+        host: &Host,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Response, Trouble> {
+        let answered = self.answered(host, method, path, headers);
+        let answered = tokio::time::timeout(self.stall, answered).await;
+        answered.unwrap_or_else(|_| Err(Trouble::Transient(host.stalled())))
+    }
+
+    async fn answered(
         &self,
         host: &Host,
         method: &Method,
@@ -249,8 +262,8 @@ impl Remote {
         max: u64,
     ) -> Result<(Document, Digest), Trouble> {
         let mut spool = Spool::new(&self.spool_dir);
-        let mut chunks = Paced::new(response, self.stall);
-        while let Some(chunk) = chunks.next(host).await? {
+        let (mut pace, mut chunks) = (Pace::new(self.stall), chunks(response));
+        while let Some(chunk) = pace.next(&mut chunks, host).await? {
             if spool.bytes() + chunk.len() as u64 > max {
                 let why = format!("the response exceeds the limit of {max} bytes");
                 return Err(Trouble::Final(host.error(&why)));

@@ -9,15 +9,15 @@ use reqwest::header::{HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, StatusCode};
 
 use super::host::{Host, Trouble};
-use super::pace::Paced;
-use super::remote::{Remote, TRIES, backoff};
+use super::pace::{Chunks, Pace, Tries, chunks};
+use super::remote::{Remote, backoff};
 use crate::image::digest::Digest;
 use crate::image::ingest::{Opened, Source};
 use crate::image::manifest::Descriptor;
 use crate::image::pull_error::PullError;
 
 struct Body {
-    chunks: Paced,
+    chunks: Chunks,
     /// Bytes had already.
     skip: u64,
 }
@@ -28,9 +28,10 @@ struct Transfer {
     digest: Digest,
     size: Option<u64>,
     offset: u64,
-    /// Index of the host in use, and tries at it without a byte.
+    /// Index of the host in use, and what it may still do, over all connections to it.
     host: usize,
-    tries: u32,
+    pace: Pace,
+    tries: Tries,
     body: Option<Body>,
 }
 
@@ -49,8 +50,9 @@ impl Transfer {
             };
             match self.read(&remote, host).await {
                 Ok(chunk) => {
-                    self.tries = 0;
-                    self.offset += chunk.as_ref().map_or(0, |c| c.len() as u64);
+                    let bytes = chunk.as_ref().map_or(0, Bytes::len);
+                    self.tries.came(bytes);
+                    self.offset += bytes as u64;
                     return Ok(chunk);
                 }
                 Err(trouble) => self.recover(host, trouble).await?,
@@ -64,10 +66,13 @@ impl Transfer {
         }
         let body = match &mut self.body {
             Some(body) => body,
-            none => none.insert(remote.open_at(host, &self.digest, self.offset).await?),
+            none => {
+                let opened = remote.open_at(host, &self.digest, self.offset);
+                none.insert(self.pace.spend(opened).await?)
+            }
         };
         loop {
-            let mut chunk = match body.chunks.next(host).await? {
+            let mut chunk = match self.pace.next(&mut body.chunks, host).await? {
                 Some(chunk) => chunk,
                 None if self.size.is_none() => return Ok(None),
                 None => return Err(Trouble::Transient(host.error("ended the blob early"))),
@@ -84,18 +89,19 @@ impl Transfer {
     /// Waits and tries again, or goes to the next host; the last host's trouble is the answer.
     async fn recover(&mut self, host: &Host, trouble: Trouble) -> Result<(), PullError> {
         self.body = None;
-        self.tries += 1;
         let (again, error) = match trouble {
-            Trouble::Transient(e) => (self.tries < TRIES && !e.is_unreachable(), e),
+            Trouble::Transient(e) => (self.tries.failed() && !e.is_unreachable(), e),
             Trouble::Final(e) => (false, e),
         };
         tracing::debug!(host = host.endpoint.host, blob = %self.digest, again, "trouble: {error}");
         if again {
-            tokio::time::sleep(backoff(self.tries)).await;
+            let pause = tokio::time::sleep(backoff(self.tries.in_vain));
+            self.pace.spend(pause).await;
             return Ok(());
         }
         self.host += 1;
-        self.tries = 0;
+        self.tries = Tries::default();
+        self.pace = Pace::new(self.remote.stall);
         if self.host < self.remote.hosts.len() {
             Ok(())
         } else {
@@ -125,7 +131,8 @@ impl Source for RemoteBlobs {
             size: blob.size,
             offset: 0,
             host: 0,
-            tries: 0,
+            pace: Pace::new(self.0.stall),
+            tries: Tries::default(),
             body: None,
         };
         let chunks = stream::try_unfold(transfer, async |mut transfer| {
@@ -152,7 +159,7 @@ impl Remote {
         } else {
             offset
         };
-        let chunks = Paced::new(response, self.stall);
+        let chunks = chunks(response);
         Ok(Body { chunks, skip })
     }
 }

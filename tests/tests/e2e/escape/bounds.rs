@@ -15,7 +15,7 @@ use serde_json::json;
 const OWN: &str = "127.0.0.1:5001";
 
 /// Bytes that do not get smaller.
-fn noise(n: usize) -> Vec<u8> {
+pub(crate) fn noise(n: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
         state ^= state << 13;

@@ -138,3 +138,59 @@ async fn a_host_that_trickles_or_stalls_is_given_up() {
     }
     assert!(!slow.asked().is_empty() && !layers.asked().is_empty());
 }
+
+/// Serves `image`, of its layers so many bytes per connection.
+fn breaking(daemon: &Daemon, image: &Blobs, bytes: usize) -> Registry {
+    let (held, id) = (image.blobs.clone(), image.id.clone());
+    let served = Blobs {
+        blobs: held.clone(),
+        index: image.index.clone(),
+        id: id.clone(),
+        manifest: image.manifest.clone(),
+    };
+    Registry::start(&daemon.yard, QUICK, vec![("x:1", served)], move |request| {
+        let of_layer = |(digest, _): &&(String, Vec<u8>)| {
+            request.path.contains("/blobs/") && *digest != id && request.path.ends_with(digest)
+        };
+        let (_, layer) = held.iter().find(of_layer)?;
+        let range = request.header("range").strip_prefix("bytes=");
+        let from = range.and_then(|range| range.strip_suffix('-')?.parse().ok());
+        let rest = layer[from.unwrap_or(0)..].to_vec();
+        let sent = bytes.min(rest.len());
+        Some(Reply::Cut(rest, sent))
+    })
+}
+
+/// One layer that stays as long as it is.
+fn one_layer(bytes: usize) -> Blobs {
+    let layer = Layer::default().file("noise", 0o644, &super::bounds::noise(bytes));
+    Image::bare("unused").layer(layer).blobs()
+}
+
+#[tokio::test]
+async fn a_host_that_closes_each_connection_after_a_byte_is_given_up() {
+    // The default timeout: the number of connections is bounded, too.
+    for toml in ["[image]\nprogress_timeout = \"1s\"", ""] {
+        let daemon = Daemon::with(Setup::default().toml(toml)).await;
+        let before = daemon.inventory().await;
+        let registry = breaking(&daemon, &one_layer(1 << 20), 1);
+        let reference = format!("{QUICK}/x:1");
+        let pulled = tokio::time::timeout(PATIENCE, pull(&daemon, &reference, None)).await;
+        let asked = registry.count(|r| r.path.contains("/blobs/"));
+        let error = pulled
+            .unwrap_or_else(|_| panic!("{toml:?}: {asked} connections, and it goes on"))
+            .expect_err("it never comes");
+        assert!(error.message().contains(QUICK), "{error}");
+        daemon.leaves_only(&before).await;
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_breaks_off_now_and_then_is_asked_for_the_rest() {
+    let daemon = Daemon::start().await;
+    let image = one_layer(2 << 20);
+    let registry = breaking(&daemon, &image, 300_000);
+    let pulled = pull(&daemon, &format!("{QUICK}/x:1"), None).await;
+    assert_eq!(pulled.expect("all of it comes"), image.id);
+    assert!(registry.count(|r| !r.header("range").is_empty()) >= 6);
+}
