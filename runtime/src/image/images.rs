@@ -60,7 +60,7 @@ pub(super) struct Shared {
     /// One is held while a layer is transferred and unpacked.
     pub(super) turns: Arc<Turns>,
     pub(super) options: Options,
-    pub(super) clients: Clients,
+    pub(super) clients: Arc<Clients>,
     pub(super) flights: Flights,
 }
 

@@ -1,33 +1,39 @@
 //! One host of a repository: its client, its address, and what its failures mean.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Url};
+use reqwest::{Client, Response, Url};
 
 use super::auth::{Credentials, Given, secret};
 use super::hosts::{Endpoint, Tls};
+use super::reach::{self, OutOfReach, Reach, Within};
 use crate::image::pull_error::PullError;
 
 const CLIENTS_MAX: usize = 32;
 
 /// HTTP clients by what makes them differ; each keeps its connections for the next pull.
 #[derive(Default)]
-pub(crate) struct Clients(Mutex<HashMap<(Tls, Duration, bool), Client>>);
+pub(crate) struct Clients(Mutex<HashMap<Key, Client>>);
+
+/// Of a client of a host itself; or of addresses that a registry with such a reach may name.
+type Key = (Tls, Duration, bool, Option<Reach>);
 
 impl Clients {
-    pub(crate) fn get(&self, endpoint: &Endpoint) -> Result<Client, String> {
-        let local = super::hosts::is_loopback(&endpoint.host);
-        let key = (endpoint.tls.clone(), endpoint.dial_timeout, local);
+    fn get(&self, endpoint: &Endpoint, within: Option<Reach>) -> Result<Client, String> {
+        let local = Reach::named(&endpoint.host) == Some(Reach::Machine);
+        let key = (endpoint.tls.clone(), endpoint.dial_timeout, local, within);
         let mut clients = self.0.lock();
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
         // A machine without any authority of its own can still trust those configured.
-        let client = build(endpoint, local, true).or_else(|_| build(endpoint, local, false));
+        let build = |system| build(endpoint, local, within, system);
+        let client = build(true).or_else(|_| build(false));
         let client = client.map_err(|e| e.to_string())?;
         if clients.len() >= CLIENTS_MAX {
             clients.clear();
@@ -37,7 +43,12 @@ impl Clients {
     }
 }
 
-fn build(endpoint: &Endpoint, local: bool, system: bool) -> reqwest::Result<Client> {
+fn build(
+    endpoint: &Endpoint,
+    local: bool,
+    within: Option<Reach>,
+    system: bool,
+) -> reqwest::Result<Client> {
     // Only the first call counts; the provider is the same each time.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
@@ -53,6 +64,10 @@ fn build(endpoint: &Endpoint, local: bool, system: bool) -> reqwest::Result<Clie
     if local {
         // No proxy knows what is meant by this machine.
         builder = builder.no_proxy();
+    }
+    if let Some(registry) = within {
+        let proxies = reach::proxies();
+        builder = builder.dns_resolver(Arc::new(Within { registry, proxies }));
     }
     let mut authorities = Vec::new();
     for pem in &endpoint.tls.authorities {
@@ -72,6 +87,7 @@ fn build(endpoint: &Endpoint, local: bool, system: bool) -> reqwest::Result<Clie
 /// A host as one pull speaks to it.
 pub(crate) struct Host {
     pub endpoint: Endpoint,
+    clients: Arc<Clients>,
     pub http: Client,
     /// What this host may be told.
     pub credentials: Credentials,
@@ -90,11 +106,12 @@ pub(crate) enum Trouble {
 
 impl Host {
     pub(crate) fn new(
-        clients: &Clients,
+        clients: &Arc<Clients>,
         endpoint: Endpoint,
         given: &Given,
     ) -> Result<Self, PullError> {
-        let http = clients.get(&endpoint).map_err(|why| PullError::Registry {
+        let http = clients.get(&endpoint, None);
+        let http = http.map_err(|why| PullError::Registry {
             host: endpoint.host.clone(),
             why: format!("cannot make a client: {why}"),
         })?;
@@ -105,6 +122,7 @@ impl Host {
         };
         Ok(Self {
             endpoint,
+            clients: clients.clone(),
             http,
             credentials,
             authorization: Mutex::new(first),
@@ -113,10 +131,7 @@ impl Host {
     }
 
     pub(crate) fn url(&self, repository: &str, path: &str, registry: &str) -> Result<Url, Trouble> {
-        let api = match self.plain.load(Ordering::Relaxed) {
-            true => self.endpoint.api.replacen("https:", "http:", 1),
-            false => self.endpoint.api.clone(),
-        };
+        let api = self.api();
         let ns = if self.endpoint.mirror {
             format!("?ns={registry}")
         } else {
@@ -125,6 +140,37 @@ impl Host {
         let url = format!("{api}/{repository}/{path}{ns}");
         url.parse()
             .map_err(|_| Trouble::Final(self.error("invalid configured URL")))
+    }
+
+    fn api(&self) -> String {
+        match self.plain.load(Ordering::Relaxed) {
+            true => self.endpoint.api.replacen("https:", "http:", 1),
+            false => self.endpoint.api.clone(),
+        }
+    }
+
+    /// Where the host is, by its name or by the address that gave `answer`. A proxy's address says
+    /// nothing of the host.
+    pub(crate) fn reach(&self, answer: &Response) -> Reach {
+        let named = Reach::named(&self.endpoint.host);
+        let connected = || {
+            let address = answer.remote_addr().filter(|_| reach::proxies().is_empty());
+            address.map(|address| Reach::of(address.ip()))
+        };
+        named.or_else(connected).unwrap_or(Reach::Network)
+    }
+
+    /// The client for an address that the host names and the user does not: the target of a redirect,
+    /// a token service. `own` is the host's reach.
+    pub(crate) fn client_for(&self, url: &Url, own: Reach) -> Result<Client, Trouble> {
+        let api = self.api().parse::<Url>();
+        if api.is_ok_and(|api| api.origin() == url.origin()) {
+            return Ok(self.http.clone());
+        }
+        let may = own.may_send_to(url);
+        may.map_err(|e| Trouble::Final(self.error(&e.to_string())))?;
+        let client = self.clients.get(&self.endpoint, Some(own));
+        client.map_err(|why| Trouble::Final(self.error(&why)))
     }
 
     pub(crate) fn is_secure(&self) -> bool {
@@ -168,6 +214,9 @@ impl Host {
             cause = inner;
         }
         let (host, why) = (self.endpoint.host.clone(), cause.to_string());
+        if cause.is::<OutOfReach>() {
+            return Trouble::Final(PullError::Registry { host, why });
+        }
         if e.is_connect() {
             return Trouble::Transient(PullError::Unavailable { host, why });
         }

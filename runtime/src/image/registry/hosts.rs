@@ -128,11 +128,6 @@ fn api_host(registry: &str) -> &str {
     }
 }
 
-/// Whether `host[:port]` is this machine.
-pub(crate) fn is_loopback(host: &str) -> bool {
-    loopback_port(host).is_some()
-}
-
 /// For a loopback host, its port if it names one.
 fn loopback_port(registry: &str) -> Option<Option<u16>> {
     let (host, port) = match registry.rsplit_once(':') {

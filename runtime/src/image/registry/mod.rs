@@ -4,6 +4,7 @@ pub(super) mod auth;
 pub(super) mod host;
 pub(super) mod hosts;
 mod pace;
+mod reach;
 pub(super) mod remote;
 pub(super) mod token;
 pub(super) mod transfer;

@@ -19,6 +19,7 @@ use super::auth::{self, Challenge, Credentials, Given, secret};
 use super::host::{Host, Trouble, redirected};
 use super::hosts::Endpoint;
 use super::pace::{Pace, chunks};
+use super::reach::Reach;
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 use crate::image::manifest::{self, MANIFEST_MAX};
@@ -148,15 +149,15 @@ impl Remote {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Response, Trouble> {
-        let mut answered = false;
+        let mut challenged = false;
         loop {
             let (response, own) = self.send_once(host, method, path, headers).await?;
             let status = response.status();
             // Who a redirect led to may not ask for credentials in the host's name.
-            if status != StatusCode::UNAUTHORIZED || answered || !own {
+            if status != StatusCode::UNAUTHORIZED || challenged || !own {
                 return self.check(host, path, response).await;
             }
-            answered = true;
+            challenged = true;
             let header = response.headers().get(reqwest::header::WWW_AUTHENTICATE);
             let asked = header.and_then(|h| auth::challenge(h.to_str().ok()?));
             let authorization = match (asked, &host.credentials) {
@@ -171,7 +172,8 @@ impl Remote {
                     }),
                     credentials,
                 ) if !matches!(credentials, Credentials::Bearer(_)) => {
-                    Some(self.token(host, &realm, service, scope).await?)
+                    let reach = host.reach(&response);
+                    Some(self.token(host, reach, &realm, service, scope).await?)
                 }
                 _ => return self.check(host, path, response).await,
             };
@@ -190,33 +192,40 @@ impl Remote {
         let authorization = host.authorization.lock().clone();
         let mut url = host.url(&self.repository, path, &self.registry)?;
         let mut origin = url.origin();
+        let mut http = host.http.clone();
+        // Neither credentials nor configured headers go to another host (CRI-401), nor to where that
+        // one leads, be it back: it would choose what is asked for with them.
+        let (mut own, mut reach) = (true, Reach::Network);
         for _ in 0..REDIRECTS_MAX {
-            let mut request = host
-                .http
+            let mut request = http
                 .request(method.clone(), url.clone())
                 .headers(headers.clone());
-            // Neither credentials nor configured headers go to another host (CRI-401).
-            let own = url.origin() == origin;
             if own {
                 request = request.headers(host.extra_headers());
                 if let Some(authorization) = &authorization {
                     request = request.header(AUTHORIZATION, authorization.clone());
                 }
             }
-            let response = match tokio::time::timeout(self.stall, request.send()).await {
-                Err(_) => return Err(Trouble::Transient(host.stalled())),
-                Ok(Err(e)) if e.is_connect() && host.may_go_plain() => {
+            let response = match request.send().await {
+                Err(e) if own && e.is_connect() && host.may_go_plain() => {
                     url = host.url(&self.repository, path, &self.registry)?;
                     origin = url.origin();
                     continue;
                 }
-                Ok(Err(e)) => return Err(host.trouble(&e)),
-                Ok(Ok(response)) => response,
+                Err(e) => return Err(host.trouble(&e)),
+                Ok(response) => response,
             };
             let target = response.headers().get(LOCATION);
             match target.and_then(|l| l.to_str().ok()) {
                 Some(target) if response.status().is_redirection() => {
                     url = redirected(host, &url, target)?;
+                    if own && url.origin() != origin {
+                        own = false;
+                        reach = host.reach(&response);
+                    }
+                    if !own {
+                        http = host.client_for(&url, reach)?;
+                    }
                 }
                 _ => return Ok((response, own)),
             }

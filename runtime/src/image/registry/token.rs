@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::auth::{self, Credentials, secret};
 use super::host::{Host, Trouble};
+use super::reach::Reach;
 use super::remote::Remote;
 
 /// Bytes of a token service's answer taken.
@@ -13,10 +14,11 @@ const TOKEN_MAX: u64 = 256 << 10;
 const CLIENT_ID: &str = "cairn";
 
 impl Remote {
-    /// Asks the token service a challenge names.
+    /// Asks the token service that a challenge of `host` names; `reach` is the host's.
     pub(super) async fn token(
         &self,
         host: &Host,
+        reach: Reach,
         realm: &str,
         service: Option<String>,
         scope: Option<String>,
@@ -40,6 +42,7 @@ impl Remote {
             );
             return Err(Trouble::Final(host.error(&why)));
         }
+        let http = host.client_for(&url, reach)?;
         let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.repository));
         let mut query = vec![("scope", scope)];
         query.extend(service.map(|service| ("service", service)));
@@ -53,7 +56,7 @@ impl Remote {
                 form.query_pairs_mut().extend_pairs(&query);
                 let body = form.query().unwrap_or_default().to_owned();
                 let kind = "application/x-www-form-urlencoded";
-                host.http.post(url).header(CONTENT_TYPE, kind).body(body)
+                http.post(url).header(CONTENT_TYPE, kind).body(body)
             }
             credentials => {
                 let mut authorization = HeaderMap::new();
@@ -65,14 +68,11 @@ impl Remote {
                 }
                 let mut url = url;
                 url.query_pairs_mut().extend_pairs(&query);
-                host.http.get(url).headers(authorization)
+                http.get(url).headers(authorization)
             }
         };
-        let response = match tokio::time::timeout(self.stall, request.send()).await {
-            Err(_) => return Err(Trouble::Transient(host.stalled())),
-            Ok(Err(e)) => return Err(host.trouble(&e)),
-            Ok(Ok(response)) => self.check(host, "token", response).await?,
-        };
+        let response = request.send().await.map_err(|e| host.trouble(&e))?;
+        let response = self.check(host, "token", response).await?;
         let (body, _) = self.document(host, response, TOKEN_MAX).await?;
         let token = body.read(token_of).ok().flatten();
         token.ok_or_else(|| Trouble::Final(host.error("the token service sent no token")))

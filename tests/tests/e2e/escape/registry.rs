@@ -253,3 +253,112 @@ async fn a_token_service_elsewhere_gets_no_credentials_unless_it_is_configured()
     }
     assert!(service.count(|r| r.shows(&SECRETS)) > 0);
 }
+
+#[tokio::test]
+async fn credentials_do_not_come_back_after_a_redirect_has_led_away() {
+    let daemon = Daemon::start().await;
+    let away = Registry::start(&daemon.yard, FOREIGN, vec![], |request| {
+        let back = format!("Location: http://{OWN}/chosen{}", request.path);
+        Some(Reply::Full(307, vec![back], vec![]))
+    });
+    let held = image("back").blobs();
+    let blobs = held.blobs.clone();
+    let registry = Registry::start(&daemon.yard, OWN, vec![("r:1", held)], move |request| {
+        if request.path.starts_with("/chosen") {
+            let blob = blobs
+                .iter()
+                .find(|(digest, _)| request.path.ends_with(digest));
+            return blob.map(|(_, bytes)| Reply::Full(200, vec![], bytes.clone()));
+        }
+        let to = format!("Location: http://{FOREIGN}{}", request.path);
+        let blob = request.path.contains("/blobs/");
+        guarded(request).or_else(|| blob.then(|| Reply::Full(307, vec![to], vec![])))
+    });
+    let pulled = pull(&daemon, &format!("{OWN}/r:1"), Some(password())).await;
+    pulled.expect("the blobs are where the redirects lead");
+    assert!(away.count(|r| r.path.contains("/blobs/")) > 0);
+    let chosen = |r: &Request| r.path.starts_with("/chosen");
+    assert!(registry.count(chosen) > 0);
+    assert_eq!(registry.count(|r| chosen(r) && r.shows(&SECRETS)), 0);
+}
+
+/// A registry that is not on this machine, as far as its address shows.
+const ELSEWHERE: &str = "198.51.100.7:5001";
+
+/// Gives the yard these addresses and the name inside.example, which leads to itself, and configures the registry `ELSEWHERE`, which speaks http.
+async fn elsewhere(daemon: &Daemon, addresses: &[&str]) {
+    daemon.lines(&["ip", "link", "set", "lo", "up"]).await;
+    for address in addresses {
+        daemon
+            .lines(&["ip", "address", "add", address, "dev", "lo"])
+            .await;
+    }
+    let names = daemon.path("names");
+    fs::write(&names, "127.0.0.1 localhost inside.example\n").expect("a file");
+    let names = names.display().to_string();
+    let mount = ["mount", "--bind", &names, "/etc/hosts"];
+    daemon.lines(&mount).await;
+    let dir = daemon.path("certs/198.51.100.7_5001_");
+    fs::create_dir_all(&dir).expect("a directory");
+    let hosts = format!("server = \"http://{ELSEWHERE}\"\n");
+    fs::write(dir.join("hosts.toml"), hosts).expect("a file");
+}
+
+/// Addresses of this machine and its link, as a URL may name them, and what an error shows of them.
+const HERE: [(&str, &str); 6] = [
+    ("127.0.0.1", "127.0.0.1"),
+    ("localhost", "localhost"),
+    ("inside.example", "inside.example"),
+    ("0.0.0.0", "0.0.0.0"),
+    ("[::ffff:127.0.0.1]", "::ffff:7f00:1"),
+    ("169.254.169.254", "169.254.169.254"),
+];
+
+#[tokio::test]
+async fn a_registry_elsewhere_cannot_have_the_daemon_ask_this_machine_or_its_link() {
+    let daemon = Daemon::start().await;
+    let addresses = ["198.51.100.7/32", "198.51.100.8/32", "169.254.169.254/32"];
+    elsewhere(&daemon, &addresses).await;
+    let inside = Registry::start(&daemon.yard, "0.0.0.0:7000", vec![], |_| {
+        Some(Reply::Full(200, vec![], br#"{"token":"secret"}"#.into()))
+    });
+    let targets = || HERE.iter().map(|(target, _)| *target).enumerate();
+    let names: Vec<_> = targets()
+        .flat_map(|(n, _)| [format!("token{n}:1"), format!("redirect{n}:1")])
+        .collect();
+    let mut images: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), image("x").blobs()))
+        .collect();
+    images.push(("fine:1", image("x").blobs()));
+    let registry = Registry::start(&daemon.yard, ELSEWHERE, images, move |request| {
+        if request.path.starts_with("/v2/fine/") {
+            let anonymous = request.header("authorization").is_empty();
+            return anonymous.then(|| bearer("http://198.51.100.8:7000/token"));
+        }
+        for (n, target) in targets() {
+            if request.path.starts_with(&format!("/v2/token{n}/")) {
+                return Some(bearer(&format!("http://{target}:7000/token")));
+            }
+            if request.path.starts_with(&format!("/v2/redirect{n}/blobs/")) {
+                let to = format!("Location: http://{target}:7000{}", request.path);
+                return Some(Reply::Full(307, vec![to], vec![]));
+            }
+        }
+        None
+    });
+    for (n, (_, shown)) in HERE.iter().enumerate() {
+        for kind in ["token", "redirect"] {
+            let pulled = pull(&daemon, &format!("{ELSEWHERE}/{kind}{n}:1"), None).await;
+            let error = pulled.expect_err("nothing is to be had there");
+            let text = error.message();
+            let names = text.contains(ELSEWHERE) && text.contains(shown);
+            assert!(names && !text.contains('\n'), "{kind} {shown}: {text}");
+        }
+    }
+    assert_eq!(inside.asked().len(), 0, "{:#?}", inside.asked());
+    let pulled = pull(&daemon, &format!("{ELSEWHERE}/fine:1"), None).await;
+    pulled.expect("a token service of the network is asked");
+    assert!(inside.count(|r| r.path.starts_with("/token")) > 0);
+    drop(registry);
+}
