@@ -248,9 +248,12 @@ fn start_log(config: &Config) -> io::Result<Log> {
 }
 
 fn client<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| error.to_string())?
-        .block_on(work)
+        .map_err(|error| error.to_string())?;
+    let result = runtime.block_on(work);
+    // Without waiting for standard input, which an import that failed may still read.
+    runtime.shutdown_background();
+    result
 }

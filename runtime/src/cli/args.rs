@@ -62,7 +62,7 @@ pub enum Command {
     Completion { shell: clap_complete::Shell },
     /// Write the manual pages into a directory, for packages.
     Man { dir: PathBuf },
-    /// Helper process: unpack one layer. Started by the daemon only.
+    /// Helper process: unpack one layer, or read an archive of images. Started by the daemon only.
     #[command(hide = true)]
     Unpack {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -1,6 +1,6 @@
 //! The service `cairn.v1`: what our own commands ask of a running daemon.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, pin::pin, sync::Arc};
 
 use proto_cairn::v1::{
     CheckNetworksRequest, CheckNetworksResponse, CollectNetworksRequest, CollectNetworksResponse,
@@ -13,7 +13,6 @@ use proto_cairn::v1::{
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
-use tokio_util::io::SyncIoBridge;
 use tonic::{Request, Status, Streaming};
 
 use super::{networks::Networks, tell_progress::tell_progress, verify_images};
@@ -21,7 +20,7 @@ use crate::{
     clock::nanoseconds,
     cri::{Answer, Streamed, answer},
     explain,
-    image::{Images, ImportFrom, Progress},
+    image::{Images, Progress},
     pod::{
         dirs::Dirs,
         error::{AtStep as _, Error, Kind},
@@ -302,21 +301,29 @@ async fn import(
     let feed = async move {
         while let Some(part) = parts.next().await {
             let part = part.map_err(|status| Error::failed(status.message()))?;
-            if let Some(Part::Data(bytes)) = part.part {
-                sink.write_all(&bytes)
-                    .await
-                    .map_err(|_| Error::failed("the archive goes on after its end"))?;
+            // An importer that takes no more has failed, and says why.
+            if let Some(Part::Data(bytes)) = part.part
+                && sink.write_all(&bytes).await.is_err()
+            {
+                break;
             }
         }
         Ok::<(), Error>(())
     };
     let name = (!name.is_empty()).then_some(name);
     let progress = Progress::default();
-    let source = ImportFrom::Reader(Box::new(SyncIoBridge::new(source)));
     let work = async {
-        let (fed, imported) = tokio::join!(feed, images.import(source, name, &progress));
-        let imported = imported.map_err(|error| Error::invalid(format!("import: {error}")))?;
-        fed.map(|()| imported)
+        let mut importing = pin!(images.import(source, name, &progress));
+        let imported = tokio::select! {
+            biased;
+            fed = feed => {
+                fed?;
+                importing.await
+            }
+            // It has failed: nobody waits for the rest of the archive.
+            imported = &mut importing => imported,
+        };
+        imported.map_err(|error| Error::invalid(format!("import: {error}")))
     };
     let imported = tokio::select! {
         imported = work => imported?,

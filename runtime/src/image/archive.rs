@@ -1,54 +1,45 @@
-//! The files of an archive of images, in any order, and its blobs.
-//!
-//! A tar is first spooled: its blobs come in any order, the index often last. Spooled files are
-//! named by number, so no name of the archive ever reaches the file system.
+//! The files of an archive of images: read by the unpack helper, found by name or digest.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use rustix::fs::{Mode, OFlags};
+use tokio::io::AsyncRead;
 use tokio_util::io::ReaderStream;
 
-use super::digest::{Digest, HashingReader};
+use super::digest::Digest;
 use super::error::{Error, blocking};
 use super::fsutil;
 use super::images::Shared;
 use super::ingest::{Opened, Source};
 use super::manifest::Descriptor;
+use super::spool::Document;
 use super::store::scratch::TempDir;
-use super::unpack::decode;
+use super::unpack::archive::{Content, Listed};
 use super::unpack::path::CleanPath;
-use super::unpack::tarball::{Kind, Reader};
+use super::unpack::{ARCHIVE, REPORT_MAX};
 
-/// Files in one archive.
-const FILES_MAX: usize = 100_000;
 /// Links from name to name in a `docker save` archive.
 const LINKS_MAX: usize = 8;
 const CHUNK: usize = 256 * 1024;
 
-/// Source of an import.
-pub enum ImportFrom {
-    /// A tar: OCI layout or `docker save`, plain or compressed. It is read in a blocking thread.
-    Reader(Box<dyn Read + Send>),
-    /// Such a tar, or the directory of an OCI layout.
-    Path(PathBuf),
-}
-
 /// The files of an archive, ready to be read in any order.
-pub(super) enum Archive {
-    Spooled {
-        by_path: HashMap<CleanPath, Spooled>,
-        by_digest: HashMap<Digest, PathBuf>,
-        _dir: TempDir,
-    },
-    Layout(PathBuf),
+pub(super) struct Archive {
+    by_path: HashMap<CleanPath, Place>,
+    by_digest: HashMap<Digest, usize>,
+    /// Files so far: each is named by its number in this directory.
+    count: usize,
+    files: PathBuf,
+    _dir: TempDir,
 }
 
-pub(super) enum Spooled {
-    File(PathBuf),
+enum Place {
+    /// The number of a file.
+    File(usize),
     Link(CleanPath),
 }
 
@@ -57,49 +48,98 @@ pub(super) fn bad(why: impl ToString) -> Error {
 }
 
 impl Archive {
-    pub(super) async fn open(shared: &Arc<Shared>, from: ImportFrom) -> Result<Archive, Error> {
-        let shared = shared.clone();
+    /// Has the helper write the archive's files to the disk.
+    pub(super) async fn read(
+        shared: &Arc<Shared>,
+        from: impl AsyncRead + Send + Unpin + 'static,
+    ) -> Result<Archive, Error> {
+        let (scratch, max) = (shared.store.scratch.clone(), shared.options.image.bytes);
+        let made = blocking(move || {
+            let dir = scratch.temp_dir()?;
+            let files = dir.path.join("files");
+            let failed = |step| Error::io("image archive", step, &files);
+            std::fs::create_dir(&files).map_err(failed("create"))?;
+            let said = tempfile::tempfile_in(&dir.path).map_err(failed("make a report for"))?;
+            let (room, _) = fsutil::room(&files).map_err(failed("look for room at"))?;
+            Ok((dir, files, said, room.min(max)))
+        });
+        let (dir, files, said, max) = made.await?;
+        let stall = shared.options.progress_timeout;
+        let chunks = ReaderStream::with_capacity(from, CHUNK);
+        let chunks = stream::try_unfold(chunks, move |mut chunks| async move {
+            let next = tokio::time::timeout(stall, chunks.next()).await;
+            let next = next.map_err(|_| {
+                bad(format!(
+                    "no data received for {stall:?} (image.progress_timeout)"
+                ))
+            })?;
+            Ok(next.transpose().map_err(bad)?.map(|chunk| (chunk, chunks)))
+        });
+        let stalled = || bad("the helper made no progress");
+        let helper = (ARCHIVE, &*files, &[max][..]);
+        let each = |_: &_| Ok::<_, Error>(());
+        let ended = shared.run_helper(helper, &said, chunks.boxed(), each, stalled);
+        if let Some(why) = ended.await?.fault() {
+            return Err(bad(why));
+        }
         blocking(move || {
-            let reader: Box<dyn Read + Send> = match from {
-                ImportFrom::Reader(reader) => reader,
-                ImportFrom::Path(path) if path.is_dir() => return Ok(Archive::Layout(path)),
-                ImportFrom::Path(path) => Box::new(File::open(&path).map_err(Error::io(
-                    "image archive",
-                    "open",
-                    &path,
-                ))?),
+            let said = Document::from_file(said).map_err(bad)?;
+            if said.bytes > REPORT_MAX {
+                return Err(bad(format!("a report of {} bytes", said.bytes)));
+            }
+            let listed = said.read(|bytes| serde_json::from_slice::<Vec<Listed>>(bytes));
+            let listed = listed.map_err(bad)?.map_err(bad)?;
+            let mut archive = Archive {
+                by_path: HashMap::new(),
+                by_digest: HashMap::new(),
+                count: 0,
+                files,
+                _dir: dir,
             };
-            let dir = shared.store.scratch.temp_dir()?;
-            spool(reader, dir)
+            listed.into_iter().try_for_each(|one| archive.add(one))?;
+            Ok(archive)
         })
         .await
     }
 
-    /// A file by its name in the archive, if it is there.
-    pub(super) fn named(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
-        let path = match self {
-            Archive::Layout(root) if name == "index.json" => root.join(name),
-            Archive::Layout(_) => return Ok(None),
-            Archive::Spooled { by_path, .. } => match follow(by_path, name)? {
-                Some(path) => path.to_owned(),
-                None => return Ok(None),
-            },
+    /// Adds the next entry that the helper lists.
+    fn add(&mut self, Listed { path, content }: Listed) -> Result<(), Error> {
+        let clean = |path: String| CleanPath::new(path.as_bytes()).map_err(bad);
+        let place = match content {
+            Content::File(digest) => {
+                let number = self.count;
+                self.count += 1;
+                self.by_digest.insert(digest, number);
+                Place::File(number)
+            }
+            Content::Link(target) => Place::Link(clean(target)?),
         };
-        read_bounded(&path, max).map(Some)
+        self.by_path.insert(clean(path)?, place);
+        Ok(())
     }
 
-    pub(super) fn path_of(&self, blob: &Descriptor) -> Result<PathBuf, Error> {
-        let path = match (self, &blob.digest) {
-            (Archive::Layout(root), Some(digest)) => {
-                Some(root.join("blobs/sha256").join(digest.hex()))
-            }
-            (Archive::Layout(_), None) => return Err(blob.fault("has no digest")),
-            (Archive::Spooled { by_digest, .. }, Some(digest)) => by_digest.get(digest).cloned(),
-            (Archive::Spooled { by_path, .. }, None) => {
-                follow(by_path, &blob.name)?.map(Path::to_owned)
-            }
+    /// A file by its name in the archive, if it is there.
+    pub(super) fn named(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
+        let path = self.follow(name)?;
+        path.map(|path| read_bounded(&path, max)).transpose()
+    }
+
+    fn path_of(&self, blob: &Descriptor) -> Result<PathBuf, Error> {
+        let path = match &blob.digest {
+            Some(digest) => self.by_digest.get(digest).map(|number| self.file(*number)),
+            None => self.follow(&blob.name)?,
         };
         path.ok_or_else(|| blob.fault("is not in the archive"))
+    }
+
+    fn file(&self, number: usize) -> PathBuf {
+        self.files.join(number.to_string())
+    }
+
+    pub(super) fn size_of(&self, blob: &Descriptor) -> Result<u64, Error> {
+        let path = self.path_of(blob)?;
+        let size = open(&path).and_then(|file| Ok(file.metadata()?.len()));
+        size.map_err(Error::io("image archive", "read", &path))
     }
 
     /// A small blob, checked.
@@ -110,74 +150,35 @@ impl Archive {
             _ => Ok(bytes),
         }
     }
-}
 
-/// Copies the archive's files to numbered ones. Blocking.
-fn spool(input: impl Read, dir: TempDir) -> Result<Archive, Error> {
-    let (room, _) =
-        fsutil::room(&dir.path).map_err(Error::io("image archive", "spool", &dir.path))?;
-    let mut tar = Reader::new(decode::bounded(input, room).map_err(bad)?);
-    let mut by_path = HashMap::new();
-    let mut by_digest = HashMap::new();
-    while let Some(entry) = tar.next_entry().map_err(bad)? {
-        if by_path.len() >= FILES_MAX {
-            return Err(bad("too many files for an image archive"));
-        }
-        let path = CleanPath::new(&entry.path).map_err(bad)?;
-        match entry.kind {
-            Kind::File => {
-                let file = dir.path.join(by_path.len().to_string());
-                let digest =
-                    copy(&mut tar, &file).map_err(Error::io("image archive", "spool", &file))?;
-                by_digest.insert(digest, file.clone());
-                by_path.insert(path, Spooled::File(file));
+    /// The file behind a name, links followed.
+    fn follow(&self, name: &str) -> Result<Option<PathBuf>, Error> {
+        let mut name = CleanPath::new(name.as_bytes()).map_err(bad)?;
+        for _ in 0..LINKS_MAX {
+            match self.by_path.get(&name) {
+                None => return Ok(None),
+                Some(Place::File(number)) => return Ok(Some(self.file(*number))),
+                Some(Place::Link(target)) => name = target.clone(),
             }
-            Kind::Symlink | Kind::Hardlink => {
-                let base = match (entry.kind, path.split()) {
-                    (Kind::Symlink, Some((dir, _))) => dir,
-                    _ => CleanPath::default(),
-                };
-                let target = [base.as_bytes(), b"/", &entry.link].concat();
-                by_path.insert(path, Spooled::Link(CleanPath::new(&target).map_err(bad)?));
-            }
-            _ => {}
         }
+        Err(bad("a symlink loop"))
     }
-    Ok(Archive::Spooled {
-        by_path,
-        by_digest,
-        _dir: dir,
-    })
 }
 
-fn copy(from: &mut impl Read, to: &Path) -> io::Result<Digest> {
-    let mut from = HashingReader::new(from);
-    let mut file = BufWriter::with_capacity(CHUNK, File::create_new(to)?);
-    io::copy(&mut from, &mut file)?;
-    file.flush()?;
-    Ok(from.hasher.finish())
-}
-
-/// The spooled file behind a name, links followed.
-fn follow<'a>(
-    files: &'a HashMap<CleanPath, Spooled>,
-    name: &str,
-) -> Result<Option<&'a Path>, Error> {
-    let mut name = CleanPath::new(name.as_bytes()).map_err(bad)?;
-    for _ in 0..LINKS_MAX {
-        match files.get(&name) {
-            None => return Ok(None),
-            Some(Spooled::File(path)) => return Ok(Some(path)),
-            Some(Spooled::Link(target)) => name = target.clone(),
-        }
+/// Opens a file that the helper wrote. One that has taken the helper over may have put anything there.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("not a file")),
     }
-    Err(bad("a symlink loop"))
 }
 
 fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>, Error> {
     let failed = Error::io("image archive", "read", path);
     let mut bytes = Vec::new();
-    File::open(path)
+    open(path)
         .map_err(&failed)?
         .take(max + 1)
         .read_to_end(&mut bytes)
@@ -197,10 +198,9 @@ impl Source for Archive {
 
     async fn open(&self, blob: &Descriptor) -> Opened<Error> {
         let path = self.path_of(blob)?;
-        let file = tokio::fs::File::open(&path)
-            .await
-            .map_err(Error::io("blob", "open", &path))?;
-        let chunks = ReaderStream::with_capacity(file, CHUNK);
-        Ok(chunks.map_err(Error::io("blob", "read", &path)).boxed())
+        let failed = Error::io("blob", "read", &path);
+        let file = blocking(move || open(&path).map_err(Error::io("blob", "open", &path))).await?;
+        let chunks = ReaderStream::with_capacity(tokio::fs::File::from_std(file), CHUNK);
+        Ok(chunks.map_err(failed).boxed())
     }
 }

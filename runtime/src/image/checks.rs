@@ -8,6 +8,7 @@ use super::reference::Reference;
 use super::registry::auth::{Auth, Challenge, challenge};
 use super::registry::{hosts, remote, token};
 use super::store::record::{self, ImageRecord, parse_config};
+use super::unpack::archive::Listed;
 use super::unpack::path::{CleanPath, Meaning, meaning};
 use super::unpack::tarball::Reader;
 use super::unpack::{self, decode};
@@ -73,7 +74,7 @@ pub fn inventory(data: &[u8]) {
 /// A layer, compressed or not, entry by entry with its data.
 pub fn layer(data: &[u8]) {
     const BYTES_MAX: u64 = 1 << 20;
-    let Ok(mut plain) = decode::bounded(data, BYTES_MAX) else {
+    let Ok(mut plain) = decode::bounded(data, BYTES_MAX, decode::LAYER) else {
         return;
     };
     let mut reader = Reader::new(&mut plain);
@@ -108,6 +109,11 @@ fn is_confined(path: &CleanPath) {
 
 /// What the unpack helper reports, which a hostile layer may have written.
 pub fn report(data: &[u8]) {
+    for one in serde_json::from_slice::<Vec<Listed>>(data).unwrap_or_default() {
+        if let Ok(path) = CleanPath::new(one.path.as_bytes()) {
+            is_confined(&path);
+        }
+    }
     let Ok(report) = serde_json::from_slice::<unpack::Report>(data) else {
         return;
     };
@@ -194,7 +200,7 @@ pub mod tests {
         assert!(hosts::parse(Path::new("/nowhere"), "r.example", &hosts).is_ok());
         for packing in ["plain", "gzip", "zstd"] {
             let layer = seed("layer", packing);
-            let plain = decode::decoder(Cursor::new(layer)).unwrap();
+            let plain = decode::decoder(Cursor::new(layer), decode::LAYER).unwrap();
             let mut reader = Reader::new(plain);
             let first = reader.next_entry().unwrap().expect("an entry");
             assert_eq!(first.path, b"etc/passwd", "{packing}");

@@ -62,6 +62,8 @@ pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) clients: Arc<Clients>,
     pub(super) flights: Flights,
+    /// Held while an archive takes room: all of it is on the disk beside what it unpacks to.
+    pub(super) imports: tokio::sync::Mutex<()>,
 }
 
 impl Shared {

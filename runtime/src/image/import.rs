@@ -1,11 +1,12 @@
-//! Import of images from a file (CRI-456): OCI layouts, as a tar or a directory, and the archives
-//! of `docker save`. Blobs of other platforms may be missing.
+//! Import of images from an archive (CRI-456): a tar of an OCI layout, or of `docker save`. Blobs of
+//! other platforms may be missing.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tokio::io::AsyncRead;
 
-use super::archive::{Archive, ImportFrom, bad};
+use super::archive::{Archive, bad};
 use super::digest::Digest;
 use super::error::{Error, blocking};
 use super::images::Shared;
@@ -35,11 +36,12 @@ struct SavedImage {
 
 pub(super) async fn import(
     shared: &Arc<Shared>,
-    from: ImportFrom,
+    from: impl AsyncRead + Send + Unpin + 'static,
     name: Option<Reference>,
     progress: &Progress,
 ) -> Result<Vec<Imported>, Error> {
-    let archive = Arc::new(Archive::open(shared, from).await?);
+    let _turn = shared.imports.lock().await;
+    let archive = Arc::new(Archive::read(shared, from).await?);
     let reading = archive.clone();
     let found = blocking(move || reading.images()).await?;
     if found.is_empty() {
@@ -167,11 +169,7 @@ impl Archive {
                 .ok_or_else(|| bad(format!("config {} is missing", image.config)))?;
             let mut layers: Vec<_> = image.layers.iter().map(part).collect();
             for layer in &mut layers {
-                let path = self.path_of(layer)?;
-                let meta = path
-                    .metadata()
-                    .map_err(Error::io("image archive", "read", &path))?;
-                layer.size = Some(meta.len());
+                layer.size = Some(self.size_of(layer)?);
             }
             let names = image.repo_tags.unwrap_or_default();
             found.push(Found {

@@ -9,19 +9,16 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::path::PathBuf;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin, Command};
 
 use super::digest::{Digest, Hasher};
 use super::error::{Error, blocking};
 use super::finish::finish;
+use super::helper::Ended;
 use super::images::Shared;
 use super::manifest::Descriptor;
 use super::progress::Progress;
@@ -30,11 +27,8 @@ use super::store::index::Store;
 use super::store::layer_record::{INVENTORY, LayerInfo, SCHEMA};
 use super::store::scratch::TempDir;
 use super::unpack::limits::TreeBounds;
-use super::unpack::{REPORT_MAX, Report, Summary};
+use super::unpack::{LAYER, REPORT_MAX, Report, Summary};
 use super::verify::inventory::{self, Sums};
-
-/// A helper's last words.
-const STDERR_MAX: u64 = 4096;
 
 /// Held while a long report is in memory: what is left to do for it may take a while.
 static LONG_REPORT: Mutex<()> = Mutex::new(());
@@ -95,103 +89,47 @@ impl Shared {
         // A file, so that a report that is long, and waits for its turn, takes no memory.
         let said = tempfile::tempfile_in(&tmp.path);
         let said = said.map_err(Error::io("unpack helper", "make a report for", &fs))?;
-        let mut child =
-            self.spawn(&fs, budget, &said)
-                .map_err(Error::io("unpack helper", "start", &fs))?;
-        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
-        let (fed, err) = tokio::join!(
-            self.feed(stdin, blob, stream, progress),
-            read_some(stderr, STDERR_MAX),
-        );
-        // The stream's own fault comes first: the helper only saw it end too soon.
-        let fed = fed?;
-        let status = child
-            .wait()
-            .await
-            .map_err(Error::io("unpack helper", "await", &fs))?;
-        ended_well(blob, fed, status, &err)?;
+        let room = super::fsutil::room(&fs);
+        let (bytes, inodes) = room.map_err(Error::io("layer", "look for room at", &fs))?;
+        let left = *budget.left.lock();
+        let depth = u64::from(budget.bounds.depth);
+        let limits = [bytes.min(left.0), inodes.min(left.1), depth];
+        let mut hasher = Hasher::default();
+        let each = |chunk: &Bytes| {
+            hasher.update(chunk);
+            progress.add(chunk.len());
+            match blob.size {
+                Some(size) if hasher.bytes() > size => {
+                    Err(blob.fault("is longer than its manifest says").into())
+                }
+                _ => Ok(()),
+            }
+        };
+        let stalled = || blob.fault("unpacking made no progress");
+        let helper = (LAYER, &*fs, &limits[..]);
+        let ended = self.run_helper(helper, &said, stream, each, stalled);
+        let ended = ended.await?;
+        ended_well(blob, hasher, &ended)?;
         let (blob, diff_id) = (blob.clone(), diff_id.clone());
         let (said, summary) = blocking(move || judge(&blob, &diff_id, said)).await?;
         budget.take(summary.disk_bytes, summary.inodes)?;
         Ok(Unpacked { tmp, said, summary })
     }
-
-    fn spawn(&self, fs: &Path, budget: &Budget, said: &File) -> std::io::Result<Child> {
-        let helper = self.options.unpack_helper.split_first();
-        let (program, args) = helper.ok_or(std::io::ErrorKind::NotFound)?;
-        let (bytes, inodes) = super::fsutil::room(fs)?;
-        let left = *budget.left.lock();
-        Command::new(program)
-            .args(args)
-            .arg(fs)
-            .arg(bytes.min(left.0).to_string())
-            .arg(inodes.min(left.1).to_string())
-            .arg(budget.bounds.depth.to_string())
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(said.try_clone()?)
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-    }
-
-    /// Passes the stream on while it is counted and hashed. The digest is none if the helper closed
-    /// its end: then its exit tells why.
-    async fn feed<E: From<Error>>(
-        &self,
-        stdin: Option<ChildStdin>,
-        blob: &Descriptor,
-        mut stream: BoxStream<'static, Result<Bytes, E>>,
-        progress: &Progress,
-    ) -> Result<Option<Digest>, E> {
-        let Some(mut stdin) = stdin else {
-            return Ok(None);
-        };
-        let mut hasher = Hasher::default();
-        while let Some(chunk) = stream.next().await {
-            let chunk = chunk?;
-            hasher.update(&chunk);
-            if blob.size.is_some_and(|size| hasher.bytes() > size) {
-                return Err(blob.fault("is longer than its manifest says").into());
-            }
-            let taken = stdin.write_all(&chunk);
-            match tokio::time::timeout(self.options.progress_timeout, taken).await {
-                Err(_) => return Err(blob.fault("unpacking made no progress").into()),
-                Ok(Err(_)) => return Ok(None),
-                Ok(Ok(())) => progress.add(chunk.len()),
-            }
-        }
-        if blob.size.is_some_and(|size| hasher.bytes() != size) {
-            return Err(blob.fault("is shorter than its manifest says").into());
-        }
-        Ok(Some(hasher.finish()))
-    }
 }
 
-/// Whether the helper got what the blob's digest says, and was content with it.
-fn ended_well(
-    blob: &Descriptor,
-    fed: Option<Digest>,
-    status: ExitStatus,
-    err: &[u8],
-) -> Result<(), Error> {
-    if let (Some(want), Some(got)) = (&blob.digest, &fed)
-        && want != got
-    {
-        return Err(blob.fault(format!("has the digest {got}")));
+/// Whether the helper got what the blob's size and digest say, and was content with it.
+fn ended_well(blob: &Descriptor, fed: Hasher, ended: &Ended) -> Result<(), Error> {
+    if ended.took_all {
+        if blob.size.is_some_and(|size| fed.bytes() != size) {
+            return Err(blob.fault("is shorter than its manifest says"));
+        }
+        let got = fed.finish();
+        if blob.digest.as_ref().is_some_and(|want| *want != got) {
+            return Err(blob.fault(format!("has the digest {got}")));
+        }
     }
-    if !status.success() {
-        let why = match String::from_utf8_lossy(err).trim() {
-            "" => status.to_string(),
-            words => words.to_owned(),
-        };
-        return Err(blob.fault(format!("unpack: {why}")));
-    }
-    if fed.is_none() {
-        return Err(blob.fault("unpack: the helper ended before its input did"));
-    }
-    Ok(())
+    let why = ended.fault();
+    why.map_or(Ok(()), |why| Err(blob.fault(format!("unpack: {why}"))))
 }
 
 /// The helper's report, if it is about the layer that the config means. Blocking.
@@ -210,16 +148,6 @@ fn judge(blob: &Descriptor, diff_id: &Digest, said: File) -> Result<(Document, S
         return Err(blob.fault(format!("unpacks to {got}, but the config says {diff_id}")));
     }
     Ok((said, summary))
-}
-
-/// What a pipe gives, up to a bound; more is left unread, and the helper ends on the closed pipe.
-async fn read_some(pipe: Option<impl AsyncRead + Unpin>, max: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(pipe) = pipe {
-        // What was read before an error is all there is to judge by.
-        let _ = pipe.take(max).read_to_end(&mut bytes).await;
-    }
-    bytes
 }
 
 impl Unpacked {

@@ -24,6 +24,7 @@ mod error;
 mod finish;
 mod flights;
 mod fsutil;
+mod helper;
 mod images;
 mod import;
 mod ingest;
@@ -44,7 +45,8 @@ mod verify;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use archive::ImportFrom;
+use tokio::io::AsyncRead;
+
 pub use digest::Digest;
 pub use error::Error;
 pub use flights::PullUnderWay;
@@ -81,6 +83,7 @@ impl Images {
             options,
             clients: Default::default(),
             flights: Default::default(),
+            imports: Default::default(),
         }));
         let options = &images.0.options;
         uses::find_uses(&images.0.store, &options.roots_dir, &options.volumes_dir)?;
@@ -96,10 +99,11 @@ impl Images {
         Ok(images)
     }
 
-    /// Imports every image of an archive or layout (CRI-456); `name` renames the only one.
+    /// Imports every image of an archive (CRI-456): an OCI layout or `docker save`, plain or
+    /// compressed; `name` renames the only one. Waits for an import that is under way.
     pub async fn import(
         &self,
-        from: ImportFrom,
+        from: impl AsyncRead + Send + Unpin + 'static,
         name: Option<&str>,
         progress: &Progress,
     ) -> Result<Vec<Imported>, Error> {

@@ -121,7 +121,6 @@ async fn a_helper_that_cannot_be_started_is_said_so() {
         o.unpack_helper = vec!["/absent/helper".into()]
     });
     let from = std::io::Cursor::new(Image::new("x:1", &[Layer::new().file("f", "")]).layout());
-    let from = cairn::image::ImportFrom::Reader(Box::new(from));
     let e = images
         .import(from, None, &Progress::default())
         .await

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cairn::image::{ImportFrom, Progress};
+use cairn::image::Progress;
 
 use crate::support::*;
 
@@ -38,7 +38,7 @@ fn victim() {
     runtime.block_on(async {
         let images = open(&root, |_| {});
         for n in (0..IMAGES).cycle() {
-            let from = ImportFrom::Reader(Box::new(Cursor::new(image(n).layout())));
+            let from = Cursor::new(image(n).layout());
             images
                 .import(from, None, &Progress::default())
                 .await

@@ -246,7 +246,7 @@ async fn every_future_may_move_between_threads() {
     f.import(&image("x")).await.unwrap();
     let record = f.images.list().pop().unwrap();
     let progress = Progress::default();
-    let from = cairn::image::ImportFrom::Path(f.path("absent"));
+    let from = std::io::Cursor::new(b"no archive");
     assert!(send(f.images.import(from, None, &progress)).await.is_err());
     assert!(send(f.images.pull("!", None, &progress)).await.is_err());
     let rootfs = send(f.images.prepare_rootfs("c", &record, None))

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Cursor;
 use std::os::unix::fs::MetadataExt;
 
-use cairn::image::{Digest, ImportFrom, Progress};
+use cairn::image::{Digest, Progress};
 
 use crate::support::*;
 
@@ -102,7 +102,7 @@ async fn a_tag_belongs_to_the_image_that_got_it_last() {
 }
 
 #[tokio::test]
-async fn a_docker_archive_and_a_directory_are_imported_too() {
+async fn a_docker_archive_is_imported_too_and_an_import_renames() {
     let f = Fixture::new();
     let layer = base();
     let tar = layer.tar();
@@ -125,7 +125,7 @@ async fn a_docker_archive_and_a_directory_are_imported_too() {
         .unwrap();
     let bytes = builder.into_inner().unwrap();
     let (_, bytes) = pack(&bytes, Packing::Gzip);
-    let from = ImportFrom::Reader(Box::new(Cursor::new(bytes)));
+    let from = Cursor::new(bytes);
     let done = f
         .images
         .import(from, None, &Progress::default())
@@ -136,13 +136,7 @@ async fn a_docker_archive_and_a_directory_are_imported_too() {
         (&image.id, &["docker.io/library/saved:2".into()][..])
     );
 
-    let dir = f.path("layout");
-    fs::create_dir_all(dir.join("blobs/sha256")).unwrap();
-    for (digest, bytes) in &image.blobs {
-        fs::write(dir.join("blobs/sha256").join(digest.hex()), bytes).unwrap();
-    }
-    fs::write(dir.join("index.json"), image.index()).unwrap();
-    let from = ImportFrom::Path(dir);
+    let from = Cursor::new(image.layout());
     f.images
         .import(from, Some("renamed:3"), &Progress::default())
         .await
@@ -161,7 +155,7 @@ async fn archives_that_skopeo_writes_are_imported() {
         ("docker-archive", "saved:1"),
     ] {
         let file = crate::registry::archive(f.tmp.path(), &image, kind, name);
-        let from = ImportFrom::Path(file);
+        let from = tokio::fs::File::open(file).await.unwrap();
         let done = f
             .images
             .import(from, None, &Progress::default())
@@ -377,7 +371,7 @@ async fn a_configured_image_is_pinned_when_it_comes_and_when_the_daemon_starts()
     let images = open(f.tmp.path(), pinning("b:1"));
     assert!(!pinned(&images, "a:1"));
     let other = Image::new("b:1", &[Layer::new().file("b", "")]);
-    let from = ImportFrom::Reader(Box::new(Cursor::new(other.layout())));
+    let from = Cursor::new(other.layout());
     images
         .import(from, None, &Progress::default())
         .await

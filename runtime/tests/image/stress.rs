@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Cursor;
 use std::sync::Arc;
 
-use cairn::image::{Error, ImportFrom, Progress};
+use cairn::image::{Error, Progress};
 
 use crate::registry::Fake;
 use crate::support::*;
@@ -36,7 +36,7 @@ async fn hand(f: Arc<Fixture>, registry: Arc<String>, number: u32) {
         let pulled = format!("{registry}/i:{n}");
         match next(&mut state) % 4 {
             0 => {
-                let from = ImportFrom::Reader(Box::new(Cursor::new(image(n).layout())));
+                let from = Cursor::new(image(n).layout());
                 f.images
                     .import(from, None, &Progress::default())
                     .await

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cairn::host::lookup::Lookups;
-use cairn::image::{Digest, Images, ImportFrom, Options, TreeBounds, TurnBounds};
+use cairn::image::{Digest, Images, Options, TreeBounds, TurnBounds};
 use serde_json::{Value, json};
 
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_cairn");
@@ -49,7 +49,7 @@ impl Fixture {
     }
 
     pub(crate) async fn import(&self, image: &Image) -> Result<Digest, cairn::image::Error> {
-        let from = ImportFrom::Reader(Box::new(Cursor::new(image.layout())));
+        let from = Cursor::new(image.layout());
         let done = self.images.import(from, None, &Default::default()).await?;
         Ok(done[0].id.clone())
     }

@@ -1,5 +1,6 @@
 //! What an image or a container may try in order to get out, one test per attempt.
 
+mod archives;
 mod bounds;
 mod mute;
 mod cgroups;

@@ -1,8 +1,8 @@
 //! Shuts the unpack helper in, before it reads the first byte of a layer.
 //!
-//! What is left to it: its three streams, the layer's directory as its root, the six capabilities by which files of other
-//! owners and kinds are made, and the system calls that work on files and memory. It starts no process, reaches no network,
-//! and is as good a victim for the OOM killer as anybody.
+//! What is left to it: its three streams, its directory as its root, and the system calls that work on files and memory; for
+//! a layer also the six capabilities by which files of other owners and kinds are made, and the calls that make trees. It
+//! starts no process, reaches no network, and is as good a victim for the OOM killer as anybody.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,8 +21,17 @@ const FILES_MAX: u64 = 64;
 /// An account that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Shuts the process in; what it can reach afterwards is the layer and its three streams. No file grows beyond `bytes`.
-pub(super) fn confine(dir: &Path, bytes: u64) -> io::Result<OwnedFd> {
+/// What the helper may do in its directory.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Rights {
+    /// Make trees of any owner and kind.
+    Trees,
+    /// Make, write and read files of its own.
+    OwnFiles,
+}
+
+/// Shuts the process in; what it can reach afterwards is its directory and its three streams. No file grows beyond `bytes`.
+pub(super) fn confine(dir: &Path, bytes: u64, rights: Rights) -> io::Result<OwnedFd> {
     // Raising it is allowed to everybody; the daemon's protection is its own.
     let _already_higher = std::fs::write("/proc/self/oom_score_adj", "0");
     let limits = [
@@ -43,17 +52,26 @@ pub(super) fn confine(dir: &Path, bytes: u64) -> io::Result<OwnedFd> {
     leave_network()?;
     rustix::process::chroot(dir)?;
     rustix::process::chdir("/")?;
-    let keep = CapabilitySet::CHOWN
-        | CapabilitySet::DAC_OVERRIDE
-        | CapabilitySet::FOWNER
-        | CapabilitySet::FSETID
-        | CapabilitySet::MKNOD
-        | CapabilitySet::SETFCAP;
+    let keep = match rights {
+        Rights::Trees => {
+            CapabilitySet::CHOWN
+                | CapabilitySet::DAC_OVERRIDE
+                | CapabilitySet::FOWNER
+                | CapabilitySet::FSETID
+                | CapabilitySet::MKNOD
+                | CapabilitySet::SETFCAP
+        }
+        Rights::OwnFiles => {
+            std::os::unix::fs::chown("/", Some(NOBODY), Some(NOBODY))?;
+            CapabilitySet::empty()
+        }
+    };
     drop_to(keep)?;
     // Another user's processes are undumpable by themselves, unless the host's fs.suid_dumpable says otherwise.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let root = File::open("/")?.into();
-    seccompiler::apply_filter(&filter().map_err(io::Error::other)?).map_err(io::Error::other)?;
+    seccompiler::apply_filter(&filter(rights).map_err(io::Error::other)?)
+        .map_err(io::Error::other)?;
     Ok(root)
 }
 
@@ -84,39 +102,19 @@ fn drop_to(keep: CapabilitySet) -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// What works on open files and on paths of the layer; memory; the end. All else fails with EPERM.
-const CALLS: &[i64] = &[
-    // Files.
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_pread64,
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_pwrite64,
-    libc::SYS_lseek,
-    libc::SYS_close,
-    libc::SYS_dup,
+/// What makes trees of files of any kind, and works on paths in them.
+const TREES: &[i64] = &[
     libc::SYS_fchdir,
     libc::SYS_getcwd,
-    libc::SYS_fcntl,
-    libc::SYS_ioctl,
-    libc::SYS_openat,
     libc::SYS_openat2,
-    libc::SYS_fstat,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
     libc::SYS_fstatfs,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
-    libc::SYS_ftruncate,
     libc::SYS_fallocate,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
-    libc::SYS_copy_file_range,
-    libc::SYS_sendfile,
-    libc::SYS_splice,
     libc::SYS_mkdirat,
     libc::SYS_mknodat,
     libc::SYS_linkat,
@@ -142,6 +140,29 @@ const CALLS: &[i64] = &[
     libc::SYS_lremovexattr,
     libc::SYS_fremovexattr,
     libc::SYS_umask,
+];
+
+/// What works on open files and opens them; memory; the end.
+const CALLS: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_dup,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_openat,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_ftruncate,
+    libc::SYS_copy_file_range,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
     // Memory, and what a runtime does by itself.
     libc::SYS_brk,
     libc::SYS_mmap,
@@ -165,11 +186,14 @@ const CALLS: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-fn filter() -> Result<BpfProgram, String> {
+/// All but these calls fails with EPERM.
+fn filter(rights: Rights) -> Result<BpfProgram, String> {
     let arch: TargetArch = std::env::consts::ARCH
         .try_into()
         .map_err(|e| format!("seccomp: {e}"))?;
-    let rules: BTreeMap<i64, Vec<_>> = CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    let trees = if rights == Rights::Trees { TREES } else { &[] };
+    let calls = CALLS.iter().chain(trees);
+    let rules: BTreeMap<i64, Vec<_>> = calls.map(|call| (*call, Vec::new())).collect();
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
     SeccompFilter::new(rules, refuse, SeccompAction::Allow, arch)
         .and_then(TryInto::try_into)

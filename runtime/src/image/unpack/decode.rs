@@ -8,21 +8,25 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 
 const BUFFER: usize = 64 * 1024;
-/// Largest window a zstd frame may ask for, as a power of two (128 MiB, zstd's own limit).
-const ZSTD_WINDOW_LOG: u32 = 27;
+/// Largest window that a zstd frame may ask for, as a power of two: for a layer zstd's own limit, which
+/// `--ultra` reaches and other runtimes take; for an archive the one that every decoder must support.
+pub const LAYER: u32 = 27;
+pub const ARCHIVE: u32 = 23;
 /// Below this size any ratio is fine.
 const RATIO_FREE: u64 = 1 << 30;
 /// Beyond it: a little more than the best that gzip can do, so only crafted zstd exceeds it.
 const RATIO_MAX: u64 = 1100;
 
-/// The plain bytes of a stream that is gzip, zstd or plain; more than `max` are an error.
-pub fn bounded<'a>(input: impl Read + 'a, max: u64) -> io::Result<impl Read + 'a> {
+/// The plain bytes of a stream that is gzip, zstd or plain; more than `max` are an error, and so is a
+/// larger window than `window`.
+pub fn bounded<'a>(input: impl Read + 'a, max: u64, window: u32) -> io::Result<impl Read + 'a> {
     let went_in = Rc::new(Cell::new(0));
     let count = went_in.clone();
-    let inner = decoder(Counted {
+    let input = Counted {
         inner: input,
         count,
-    })?;
+    };
+    let inner = decoder(input, window)?;
     Ok(Bounded {
         inner,
         went_in,
@@ -32,7 +36,7 @@ pub fn bounded<'a>(input: impl Read + 'a, max: u64) -> io::Result<impl Read + 'a
 }
 
 /// The same without a bound: for [`bounded`], and for tests.
-pub fn decoder<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+pub fn decoder<'a>(input: impl Read + 'a, window: u32) -> io::Result<Box<dyn Read + 'a>> {
     let mut input = BufReader::with_capacity(BUFFER, input);
     // A pipe may give its first bytes singly; the first buffer decides only with four of them.
     let mut head = Vec::new();
@@ -40,19 +44,34 @@ pub fn decoder<'a>(input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let whole = BufReader::with_capacity(BUFFER, io::Cursor::new(head.clone()).chain(input));
     Ok(match head[..] {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
-        [0x28, 0xb5, 0x2f, 0xfd] => zstd_decoder(whole)?,
+        [0x28, 0xb5, 0x2f, 0xfd] => zstd_decoder(whole, window)?,
         // A skippable frame, as chunked zstd images may begin with.
-        [0x50..=0x5f, 0x2a, 0x4d, 0x18] => zstd_decoder(whole)?,
+        [0x50..=0x5f, 0x2a, 0x4d, 0x18] => zstd_decoder(whole, window)?,
         [0xfd, b'7', b'z', b'X'] => return Err(unsupported("xz")),
         [b'B', b'Z', b'h', ..] => return Err(unsupported("bzip2")),
         _ => Box::new(whole),
     })
 }
 
-fn zstd_decoder<'a>(input: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
+fn zstd_decoder<'a>(input: impl BufRead + 'a, window: u32) -> io::Result<Box<dyn Read + 'a>> {
     let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
-    decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-    Ok(Box::new(decoder))
+    decoder.window_log_max(window)?;
+    Ok(Box::new(Zstd { decoder, window }))
+}
+
+/// Names the bound of the window in each error: zstd's own says only "too much memory".
+struct Zstd<R> {
+    decoder: R,
+    window: u32,
+}
+
+impl<R: Read> Read for Zstd<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buf).map_err(|e| {
+            let most = (1u64 << self.window) >> 20;
+            io::Error::new(e.kind(), format!("zstd (windows of up to {most} MiB): {e}"))
+        })
+    }
 }
 
 fn unsupported(what: &str) -> io::Error {
@@ -110,7 +129,7 @@ mod tests {
 
     fn plain(bytes: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
-        decoder(bytes)?.read_to_end(&mut out)?;
+        decoder(bytes, LAYER)?.read_to_end(&mut out)?;
         Ok(out)
     }
 
@@ -137,7 +156,7 @@ mod tests {
     #[test]
     fn what_unpacks_to_more_than_the_bound_is_an_error() {
         let bomb = zstd::encode_all(io::repeat(0).take(3 << 20), 1).unwrap();
-        let mut bounded = bounded(&bomb[..], 1 << 20).unwrap();
+        let mut bounded = bounded(&bomb[..], 1 << 20, LAYER).unwrap();
         assert!(io::copy(&mut bounded, &mut io::sink()).is_err());
     }
 

@@ -1,17 +1,19 @@
-//! The unpack helper, `cairn unpack`: a short process that turns one layer's stream into a tree.
+//! The unpack helper, `cairn unpack`: a short process that turns one layer's stream into a tree, or an
+//! archive of images into numbered files.
 //!
 //! ```text
-//! stdin   the layer as transferred: gzip, zstd or plain tar
-//! stdout  JSON, the `Report`, when all of it went well
+//! stdin   the layer as transferred, or the archive: gzip, zstd or plain tar
+//! stdout  JSON, the `Report` or a list of `Listed`, when all of it went well
 //! stderr  one line saying why, else
 //! ```
 //!
-//! It shuts itself in before it reads the first byte (`confine.rs`): chroot to the layer's directory, a
-//! network namespace of its own with nothing in it, no user that owns anything, six capabilities, a
-//! filter of system calls, bounds on memory, processes, descriptors and file size. The daemon gives it
-//! nothing else and believes only the report's form.
+//! It shuts itself in before it reads the first byte (`confine.rs`): chroot to its directory, a
+//! network namespace of its own with nothing in it, no user that owns anything, for a layer six
+//! capabilities, a filter of system calls, bounds on memory, processes, descriptors and file size. The
+//! daemon gives it nothing else and believes only the report's form.
 
 pub mod apply;
+pub mod archive;
 mod confine;
 pub mod decode;
 pub mod limits;
@@ -23,7 +25,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use base64::Engine;
@@ -33,9 +35,13 @@ use serde::{Deserialize, Serialize};
 use crate::image::digest::{Digest, HashingReader};
 use crate::image::verify::inventory::Sums;
 use apply::Applier;
+use confine::Rights;
 use limits::{REPORTED_MAX, SUMS_MAX, TreeBounds};
 use path::CleanPath;
 
+/// What the helper is given, its first argument.
+pub const LAYER: &str = "layer";
+pub const ARCHIVE: &str = "archive";
 /// The report is a few numbers, three lists of paths, and one of sums, of up to 8 MB.
 pub const REPORT_MAX: u64 = 24 << 20;
 /// An inode and a sum.
@@ -126,17 +132,19 @@ fn paths(list: &str) -> Result<Vec<CleanPath>, String> {
         .collect()
 }
 
-/// The helper's `main`: `cairn unpack <directory> <max bytes> <max files> <max depth>`. The process has one
-/// thread and does nothing after this.
+const USAGE: &str = "usage: unpack layer <directory> <max bytes> <max files> <max depth>, or \
+                     unpack archive <directory> <max bytes>";
+
+/// What the helper has to do.
+enum Work {
+    Layer(TreeBounds),
+    /// Bytes of the uncompressed archive.
+    Archive(u64),
+}
+
+/// The helper's `main`. The process has one thread and does nothing after this.
 pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut out = io::stdout();
-    let done = parse(args).and_then(|(dir, limits)| {
-        let root = confine::confine(&dir, limits.bytes.max(REPORT_MAX))
-            .map_err(|e| io::Error::new(e.kind(), format!("confine: {e}")))?;
-        let report = unpack(io::stdin().lock(), root, limits)?;
-        serde_json::to_writer(&mut out, &report)?;
-        out.flush()
-    });
+    let done = parse(args).and_then(|(dir, work)| do_work(&dir, &work));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -150,29 +158,46 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, TreeBounds)> {
-    let args: Vec<_> = args.into_iter().collect();
-    let Ok([dir, bytes, files, depth]) = <[OsString; 4]>::try_from(args) else {
-        return Err(io::Error::other(
-            "usage: unpack <directory> <max bytes> <max files> <max depth>",
-        ));
+fn parse(args: impl IntoIterator<Item = OsString>) -> io::Result<(PathBuf, Work)> {
+    let usage = || io::Error::other(USAGE);
+    let mut args = args.into_iter();
+    let (kind, dir) = (
+        args.next().ok_or_else(usage)?,
+        args.next().ok_or_else(usage)?,
+    );
+    let limits = args.map(|text| text.to_str().and_then(|t| t.parse().ok()));
+    let limits: Option<Vec<u64>> = limits.collect();
+    let work = match (kind.to_str(), limits.as_deref()) {
+        (Some(LAYER), Some(&[bytes, files, depth])) => Work::Layer(TreeBounds {
+            bytes,
+            files,
+            depth: u32::try_from(depth).unwrap_or(u32::MAX),
+        }),
+        (Some(ARCHIVE), Some(&[bytes])) => Work::Archive(bytes),
+        _ => return Err(usage()),
     };
-    let number = |text: OsString| {
-        let number = text.to_str().and_then(|t| t.parse::<u64>().ok());
-        number.ok_or_else(|| io::Error::other("a limit is not a number"))
+    Ok((dir.into(), work))
+}
+
+fn do_work(dir: &Path, work: &Work) -> io::Result<()> {
+    let (bytes, rights) = match work {
+        Work::Layer(limits) => (limits.bytes, Rights::Trees),
+        Work::Archive(bytes) => (*bytes, Rights::OwnFiles),
     };
-    Ok((
-        dir.into(),
-        TreeBounds {
-            bytes: number(bytes)?,
-            files: number(files)?,
-            depth: u32::try_from(number(depth)?).unwrap_or(u32::MAX),
-        },
-    ))
+    let root = confine::confine(dir, bytes.max(REPORT_MAX), rights)
+        .map_err(|e| io::Error::new(e.kind(), format!("confine: {e}")))?;
+    let (input, mut out) = (io::stdin().lock(), io::stdout());
+    match work {
+        Work::Layer(limits) => serde_json::to_writer(&mut out, &unpack(input, root, *limits)?)?,
+        Work::Archive(max) => {
+            serde_json::to_writer(&mut out, &archive::read(input, Path::new("/"), *max)?)?
+        }
+    }
+    out.flush()
 }
 
 fn unpack(input: impl io::Read, root: OwnedFd, limits: TreeBounds) -> io::Result<Report> {
-    let mut plain = HashingReader::new(decode::bounded(input, limits.bytes)?);
+    let mut plain = HashingReader::new(decode::bounded(input, limits.bytes, decode::LAYER)?);
     let mut reader = tarball::Reader::new(&mut plain);
     let mut applier = Applier::new(root, limits);
     while let Some(entry) = reader.next_entry()? {
