@@ -32,3 +32,4 @@ pub mod store;
 pub mod stream;
 pub mod trace;
 pub mod violate;
+mod walk;

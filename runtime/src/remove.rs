@@ -1,8 +1,8 @@
 //! Removal of trees that somebody else has shaped: the only place where the daemon deletes a directory with its content.
 //!
-//! Containers and images choose how deep and how wide a tree is, so nothing here recurses, holds a descriptor per
-//! level or a directory's whole list: a nested directory is first moved up beside its parent, then emptied in its
-//! turn. No symlink is followed, and no mount is entered: one that is met is an error, and what is mounted stays whole.
+//! The walk is `walk.rs`'s. It keeps the names of the directories it is in, so a directory that is deeper than those which
+//! stay open is first moved up into the top, where its turn comes: what is held is the same for every depth. No symlink is
+//! followed, and no mount is entered: one that is met is an error, and what is mounted stays whole.
 
 #![expect(
     clippy::disallowed_methods,
@@ -16,13 +16,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Dir, DirEntry, FileType, IFlags, Mode, OFlags, RenameFlags, ResolveFlags, openat,
-    openat2, renameat, statat, unlinkat,
+    AtFlags, FileType, IFlags, Mode, OFlags, RenameFlags, ResolveFlags, openat, openat2, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
-/// Entries of a directory in memory at a time.
-const BATCH: usize = 4096;
+use crate::walk::{At, HELD, Mounts, Then, Visitor, Way, walk_again};
+
 /// Times a directory being removed may be found refilled.
 const REFILLED_MAX: u32 = 1000;
 
@@ -52,69 +52,91 @@ pub fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()
         Err(Errno::ISDIR | Errno::PERM) => {}
         other => return other,
     }
-    let top = open_dir(parent, name)?;
-    let mut moved = 0u64;
+    let mut way = Way::new(open_dir(parent, name)?, Mounts::Refuse)?;
+    let mut removal = Removal::default();
     let mut refilled = 0;
     loop {
-        let children = children(top.as_fd(), BATCH)?;
-        if children.is_empty() {
-            match remove_entry(parent, name, AtFlags::REMOVEDIR) {
-                // Somebody still puts something in: a helper that outlives its daemon a moment.
-                Err(Errno::NOTEMPTY) if refilled < REFILLED_MAX => refilled += 1,
+        let moved = removal.moved;
+        walk_again(&mut way, &mut removal)?;
+        match remove_entry(parent, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY) if removal.moved > moved => {}
+            // Somebody still puts something in: a helper that outlives its daemon a moment.
+            Err(Errno::NOTEMPTY) if refilled < REFILLED_MAX => refilled += 1,
+            other => return other,
+        }
+    }
+}
+
+/// Takes everything out of a directory.
+#[derive(Default)]
+struct Removal {
+    /// Of the directories that the walk is in, the top's not.
+    names: Vec<CString>,
+    /// Directories that were moved up into the top.
+    moved: u64,
+}
+
+impl Visitor for Removal {
+    type Error = Errno;
+
+    fn entry(&mut self, at: &At<'_>, name: &CStr, kind: FileType) -> rustix::io::Result<Then> {
+        let flags = match kind {
+            FileType::Directory => AtFlags::REMOVEDIR,
+            _ => AtFlags::empty(),
+        };
+        match remove_entry(at.dir, name, flags) {
+            Err(Errno::NOENT) => Ok(Then::Pass),
+            Err(Errno::NOTEMPTY) if at.depth + 1 < HELD => Ok(Then::Enter),
+            Err(Errno::NOTEMPTY) => {
+                self.lift(at, name)?;
+                Ok(Then::Pass)
+            }
+            other => other.map(|()| Then::Pass),
+        }
+    }
+
+    fn enter(&mut self, name: &CStr) -> rustix::io::Result<()> {
+        self.names.push(name.to_owned());
+        Ok(())
+    }
+
+    fn back(&mut self, at: &At<'_>) -> rustix::io::Result<()> {
+        let name = self.names.pop().ok_or(Errno::STALE)?;
+        match remove_entry(at.dir, &name, AtFlags::REMOVEDIR) {
+            // Refilled, or not all of it was listed: the top cannot be removed then, and all of it is looked at again.
+            Ok(()) | Err(Errno::NOTEMPTY | Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn passed_over(&mut self, why: Errno) -> rustix::io::Result<()> {
+        match why {
+            Errno::NOENT => Ok(()),
+            _ => Err(why),
+        }
+    }
+}
+
+impl Removal {
+    /// Moves a directory up into the top under a name that is free there.
+    fn lift(&mut self, from: &At<'_>, name: &CStr) -> rustix::io::Result<()> {
+        loop {
+            self.moved += 1;
+            let free = format!(".removed.{}", self.moved);
+            let rename = || {
+                rustix::fs::renameat_with(from.dir, name, from.top, &free, RenameFlags::NOREPLACE)
+            };
+            match rename() {
+                Err(Errno::EXIST) => continue,
+                // A file system without RENAME_NOREPLACE: rename onto a non-empty directory fails anyway.
+                Err(Errno::INVAL) => return renameat(from.dir, name, from.top, &free),
+                Err(Errno::PERM | Errno::ACCESS) if make_mutable(from.dir, name) => {
+                    return rename();
+                }
+                // How the kernel names a mount that is in the way.
+                Err(Errno::BUSY) => return Err(Errno::XDEV),
                 other => return other,
             }
-        }
-        for (child, is_dir) in children {
-            if !is_dir {
-                remove_entry(top.as_fd(), &child, AtFlags::empty())?;
-                continue;
-            }
-            empty(top.as_fd(), &child, &mut moved)?;
-            match remove_entry(top.as_fd(), &child, AtFlags::REMOVEDIR) {
-                Err(Errno::NOTEMPTY) if refilled < REFILLED_MAX => refilled += 1,
-                other => other?,
-            }
-        }
-    }
-}
-
-/// Takes everything out of a directory of `top`; directories in it go up into `top` unless they are empty.
-fn empty(top: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> rustix::io::Result<()> {
-    let dir = open_dir(top, name)?;
-    loop {
-        let children = children(dir.as_fd(), BATCH)?;
-        if children.is_empty() {
-            return Ok(());
-        }
-        for (child, is_dir) in children {
-            if !is_dir {
-                remove_entry(dir.as_fd(), &child, AtFlags::empty())?;
-            } else if unlinkat(&dir, &child, AtFlags::REMOVEDIR).is_err() {
-                lift(dir.as_fd(), &child, top, moved)?;
-            }
-        }
-    }
-}
-
-/// Moves a directory up into `top` under a name that is free there.
-fn lift(
-    from: BorrowedFd<'_>,
-    name: &CStr,
-    top: BorrowedFd<'_>,
-    moved: &mut u64,
-) -> rustix::io::Result<()> {
-    loop {
-        *moved += 1;
-        let free = format!(".removed.{moved}");
-        let rename = || rustix::fs::renameat_with(from, name, top, &free, RenameFlags::NOREPLACE);
-        match rename() {
-            Err(Errno::EXIST) => continue,
-            // A file system without RENAME_NOREPLACE: rename onto a non-empty directory fails anyway.
-            Err(Errno::INVAL) => return renameat(from, name, top, &free),
-            Err(Errno::PERM | Errno::ACCESS) if make_mutable(from, name) => return rename(),
-            // How the kernel names a mount that is in the way.
-            Err(Errno::BUSY) => return Err(Errno::XDEV),
-            other => return other,
         }
     }
 }
@@ -155,39 +177,6 @@ fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> 
     openat2(parent, name, flags, Mode::empty(), resolve)
 }
 
-/// What is in a directory, but for itself and its parent.
-pub(crate) fn entries(
-    dir: impl AsFd,
-) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<DirEntry>>> {
-    let is_dots = |entry: &DirEntry| matches!(entry.file_name().to_bytes(), b"." | b"..");
-    let all = Dir::read_from(dir)?;
-    Ok(all.filter(move |entry| !entry.as_ref().is_ok_and(is_dots)))
-}
-
-/// The first entries of a directory, and which of them are directories.
-pub(crate) fn children(
-    dir: BorrowedFd<'_>,
-    at_most: usize,
-) -> rustix::io::Result<Vec<(CString, bool)>> {
-    let mut found = Vec::new();
-    for entry in entries(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let is_dir = match entry.file_type() {
-            FileType::Unknown => {
-                let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                FileType::from_raw_mode(stat.st_mode) == FileType::Directory
-            }
-            kind => kind == FileType::Directory,
-        };
-        found.push((name.to_owned(), is_dir));
-        if found.len() >= at_most {
-            break;
-        }
-    }
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -220,7 +209,7 @@ mod tests {
         let top = tmp.path().join("top");
         for dir in ["a", "b"] {
             fs::create_dir_all(top.join(dir)).unwrap();
-            for n in 0..=BATCH {
+            for n in 0..=5000 {
                 fs::write(top.join(format!("{dir}/{n}")), "").unwrap();
             }
         }

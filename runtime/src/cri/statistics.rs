@@ -135,6 +135,7 @@ async fn layers<'a>(
                 mountpoint: mountpoint.display().to_string(),
                 used_bytes: usage.bytes,
                 inodes_used: usage.inodes,
+                is_whole: usage.is_whole,
             })
         }
     };

@@ -63,7 +63,8 @@ pub(super) fn label(root: &Path, selinux: &mut SelinuxFacts) -> Result<()> {
     let Ok(contexts) = &selinux.contexts else {
         return Ok(());
     };
-    let labelled = fs::canonicalize(root).and_then(|root| relabel(&root, &contexts.file));
+    let labelled =
+        fs::canonicalize(root).and_then(|root| relabel(&root, &contexts.file, &|| false));
     match labelled {
         Err(error) if !selinux.enforcing => {
             selinux.contexts = Err(format!("label {}: {error}", root.display()));

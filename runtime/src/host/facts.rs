@@ -1,21 +1,32 @@
 //! What the host offers, read once at start, and look-ups on it for the pure `oci` module.
 
 use std::{
+    ffi::{CStr, OsStr},
     fs, io,
-    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{FileTypeExt as _, MetadataExt as _},
+    },
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{major, minor};
+use rustix::{
+    fs::{FileType, major, minor},
+    io::Errno,
+};
 
 use super::{apparmor, cdi, selinux};
 use crate::{
     cgroup, detached,
     oci::{BindSource, CdiRegistry, HostDevice, HostFacts, HostView, Propagation},
+    walk::{At, HELD, Limits, Mounts, Then, Visitor, walk},
 };
 
 /// Nodes below one directory that are listed at most.
 const MAX_DEVICES: usize = 4096;
+/// Entries below it that are looked at, and directories in each other: as many as stay open, so that none is lost.
+const MAX_ENTRIES: u64 = 100_000;
+const MAX_DEPTH: usize = HELD;
 /// Directories below `/dev` that are no devices of the machine.
 const NOT_DEVICES: [&str; 5] = [
     "/dev/pts",
@@ -65,28 +76,68 @@ fn own_capabilities(status: &str) -> u64 {
 
 /// Device nodes at and below a path, bounded; symbolic links inside are not followed.
 fn nodes_below(path: &Path) -> Vec<HostDevice> {
-    let mut found = Vec::new();
-    let mut todo = vec![path.to_owned()];
-    while let Some(path) = todo.pop() {
-        if found.len() >= MAX_DEVICES {
-            break;
-        }
-        let Ok(meta) = fs::symlink_metadata(&path) else {
-            continue;
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        return Vec::new();
+    };
+    let mut nodes = Nodes {
+        path: path.to_owned(),
+        found: Vec::new(),
+    };
+    if !meta.is_dir() {
+        nodes.found.extend(node(path, &meta));
+    } else if !is_no_device(path) {
+        let limits = Limits {
+            entries: MAX_ENTRIES,
+            depth: MAX_DEPTH,
+            ..Limits::NONE
         };
-        if meta.is_dir() {
-            if NOT_DEVICES.iter().any(|skip| path == Path::new(skip)) {
-                continue;
-            }
-            if let Ok(entries) = fs::read_dir(&path) {
-                todo.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
-            }
-        } else if let Some(device) = node(&path, &meta) {
-            found.push(device);
-        }
+        // What cannot be listed has no devices for anybody.
+        let _ = fs::File::open(path)
+            .and_then(|top| Ok(walk(top.into(), Mounts::Enter, &limits, &mut nodes)?));
     }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    found
+    nodes.found.sort_by(|a, b| a.path.cmp(&b.path));
+    nodes.found
+}
+
+fn is_no_device(path: &Path) -> bool {
+    NOT_DEVICES.iter().any(|skip| path == Path::new(skip))
+}
+
+struct Nodes {
+    /// Of the directory that is read.
+    path: PathBuf,
+    found: Vec<HostDevice>,
+}
+
+impl Visitor for Nodes {
+    type Error = Errno;
+
+    fn entry(&mut self, _: &At<'_>, name: &CStr, kind: FileType) -> Result<Then, Errno> {
+        let path = self.path.join(OsStr::from_bytes(name.to_bytes()));
+        match kind {
+            FileType::Directory if !is_no_device(&path) => return Ok(Then::Enter),
+            FileType::CharacterDevice | FileType::BlockDevice if self.found.len() < MAX_DEVICES => {
+                let meta = fs::symlink_metadata(&path).ok();
+                self.found.extend(meta.and_then(|meta| node(&path, &meta)));
+            }
+            _ => {}
+        }
+        Ok(Then::Pass)
+    }
+
+    fn enter(&mut self, name: &CStr) -> Result<(), Errno> {
+        self.path.push(OsStr::from_bytes(name.to_bytes()));
+        Ok(())
+    }
+
+    fn back(&mut self, _: &At<'_>) -> Result<(), Errno> {
+        self.path.pop();
+        Ok(())
+    }
+
+    fn passed_over(&mut self, _: Errno) -> Result<(), Errno> {
+        Ok(())
+    }
 }
 
 fn node(path: &Path, meta: &fs::Metadata) -> Option<HostDevice> {

@@ -1,16 +1,13 @@
 //! SELinux labels of trees that containers read and write, perhaps at this moment (CRI-244).
 //!
-//! Containers and images choose how deep and how wide a tree is, so nothing here recurses, holds a descriptor per level or a
-//! directory's whole list: of each directory above the one that is read, it is known how long its path is, what is left of
-//! one reading, and where the next goes on. No symlink is followed; mounts are entered, as the container sees them too.
+//! Containers and images choose how deep and how wide a tree is: the walk is `walk.rs`'s. No symlink is followed; mounts are
+//! entered, as the container sees them too.
 
 use std::{
-    collections::HashSet,
     ffi::{CStr, OsStr},
     fs, io,
-    mem::MaybeUninit,
     os::{
-        fd::{AsRawFd as _, OwnedFd},
+        fd::{AsRawFd as _, BorrowedFd, OwnedFd},
         unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     },
     path::Path,
@@ -19,15 +16,15 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, XattrFlags, fstat,
-        getxattr, lgetxattr, lsetxattr, openat2, seek, setxattr, statat,
+        CWD, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fstat, getxattr, lgetxattr,
+        lsetxattr, openat2, setxattr,
     },
     io::Errno,
 };
 
+use crate::walk::{At, Cut, DEPTH_MAX, Limits, Mounts, Then, Visitor, is_gone, walk};
+
 const ATTRIBUTE: &str = "security.selinux";
-/// A path that the kernel opens, without its NUL.
-const PATH_MAX: usize = 4095;
 /// A kubelet gives a creation up after two minutes. What has its label then is passed quickly by the next one.
 const LIMIT: Duration = Duration::from_secs(100);
 
@@ -86,7 +83,12 @@ const WHOLLY_OF_THE_HOST: [&str; 4] = ["/boot", "/dev", "/proc", "/sys"];
 ///
 /// # Errors
 /// As [`relabel`].
-pub fn relabel_volume(volume: &Path, label: &str, own: [&Path; 2]) -> io::Result<()> {
+pub fn relabel_volume(
+    volume: &Path,
+    label: &str,
+    own: [&Path; 2],
+    is_over: &dyn Fn() -> bool,
+) -> io::Result<()> {
     let refused = |whose: &str| {
         let why = format!("{whose} must keep its SELinux labels");
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
@@ -99,7 +101,7 @@ pub fn relabel_volume(volume: &Path, label: &str, own: [&Path; 2]) -> io::Result
             return refused("the runtime's directory");
         }
     }
-    relabel(volume, label)
+    relabel(volume, label, is_over)
 }
 
 /// By what it is and not by its name: `/bin` is `/usr/bin` on one host, `/home` is `/var/home` on another.
@@ -115,11 +117,11 @@ fn is_of_the_host(volume: &Path) -> io::Result<bool> {
 }
 
 /// Labels a file, or a directory with all below it, whose path has no symlinks. What vanishes meanwhile is passed over, a
-/// file system without labels is left as it is, and so is what lies deeper than a path can say.
+/// file system without labels is left as it is, and so is what is moved meanwhile. `is_over`: nobody waits for it any more.
 ///
 /// # Errors
-/// What cannot be labelled.
-pub fn relabel(tree: &Path, label: &str) -> io::Result<()> {
+/// What cannot be labelled, or not in time.
+pub fn relabel(tree: &Path, label: &str, is_over: &dyn Fn() -> bool) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let top = openat2(CWD, tree, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     match set_opened(&top, label) {
@@ -129,137 +131,61 @@ pub fn relabel(tree: &Path, label: &str) -> io::Result<()> {
     if FileType::from_raw_mode(fstat(&top)?.st_mode) != FileType::Directory {
         return Ok(());
     }
-    let too_deep = relabel_below(&top, label).map_err(|(path, error)| {
-        let path = tree.join(OsStr::from_bytes(&path));
-        let error = io::Error::from(error);
-        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-    })?;
-    if too_deep > 0 {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let below = openat2(&top, ".", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let limits = Limits {
+        until: Some(Instant::now() + LIMIT),
+        is_over,
+        ..Limits::NONE
+    };
+    let mut labels = Labels { label, left_out: 0 };
+    match walk(below, Mounts::Enter, &limits, &mut labels)? {
+        None => {}
+        Some(Cut::Over) => return Err(io::ErrorKind::Interrupted.into()),
+        Some(Cut::Time | Cut::Entries) => return Err(io::ErrorKind::TimedOut.into()),
+    }
+    if labels.left_out > 0 {
         let tree = tree.display();
-        tracing::warn!(%tree, "{too_deep} directories have contents that keep their SELinux labels: the paths are longer than {PATH_MAX} bytes");
+        let left_out = labels.left_out;
+        tracing::warn!(%tree, "{left_out} directories have contents that keep their SELinux labels: they were moved meanwhile, or more than {DEPTH_MAX} directories are in each other");
     }
     Ok(())
 }
 
-/// A directory on the way down.
-struct Level {
-    /// Of its path.
-    length: usize,
-    /// Where its reading goes on; `None` at its end.
-    next: Option<u64>,
-    /// Directories of what was read last, which are still to be entered.
-    todo: Vec<Vec<u8>>,
-}
-
-/// A walk that containers can see, and rename in: it enters no directory twice, and it has an end.
-struct Walk<'a> {
-    top: &'a OwnedFd,
+/// Labels what is below a directory.
+struct Labels<'a> {
     label: &'a str,
-    entered: HashSet<(u64, u64)>,
-    until: Instant,
-    /// Directories whose content is out of reach.
-    too_deep: u64,
+    /// Directories whose content is left out.
+    left_out: u64,
 }
 
-/// Answers how many directories' content is out of reach.
-fn relabel_below(top: &OwnedFd, label: &str) -> Result<u64, (Vec<u8>, Errno)> {
-    let mut walk = Walk {
-        top,
-        label,
-        entered: HashSet::new(),
-        until: Instant::now() + LIMIT,
-        too_deep: 0,
-    };
-    let level = |length| Level {
-        length,
-        next: Some(0),
-        todo: Vec::new(),
-    };
-    let mut path = b".".to_vec();
-    let mut levels = vec![level(1)];
-    while let Some(last) = levels.last_mut() {
-        path.truncate(last.length);
-        if let Some(name) = last.todo.pop() {
-            path.push(b'/');
-            path.extend(name);
-            match path.len() > PATH_MAX {
-                true => walk.too_deep += 1,
-                false => levels.push(level(path.len())),
+impl Visitor for Labels<'_> {
+    type Error = io::Error;
+
+    fn entry(&mut self, at: &At<'_>, name: &CStr, kind: FileType) -> io::Result<Then> {
+        match set_named(at.dir, name, self.label) {
+            Ok(()) if kind == FileType::Directory => Ok(Then::Enter),
+            // Of a file system without labels, which is mounted there, nothing has one.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(Then::Pass),
+            Err(error) if is_gone(error) => Ok(Then::Pass),
+            Err(error) => {
+                let error = io::Error::from(error);
+                let shown = format!("/proc/self/fd/{}", at.dir.as_raw_fd());
+                // Longer than a path can be: the text says where it lies then.
+                let dir = fs::read_link(&shown).unwrap_or(shown.into());
+                let path = dir.join(OsStr::from_bytes(name.to_bytes()));
+                Err(io::Error::new(
+                    error.kind(),
+                    format!("{}: {error}", path.display()),
+                ))
             }
-            continue;
-        }
-        let Some(from) = last.next else {
-            levels.pop();
-            continue;
-        };
-        match walk.read(&path, from) {
-            Ok((todo, next)) => (last.todo, last.next) = (todo, next),
-            Err(error) if is_gone(error) => last.next = None,
-            Err(error) => return Err((path, error)),
         }
     }
-    Ok(walk.too_deep)
-}
 
-impl Walk<'_> {
-    /// Labels what one reading of a directory brings; answers the directories among it, and where it goes on.
-    fn read(&mut self, path: &[u8], from: u64) -> rustix::io::Result<(Vec<Vec<u8>>, Option<u64>)> {
-        if Instant::now() > self.until {
-            return Err(Errno::TIMEDOUT);
-        }
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat2(self.top, path, flags, Mode::empty(), resolve)?;
-        let stat = fstat(&dir)?;
-        let mut todo = Vec::new();
-        if from == 0 && !self.entered.insert((stat.st_dev, stat.st_ino)) {
-            return Ok((todo, None));
-        }
-        // What a file system says of a position, it may not take back.
-        if from > 0 && seek(&dir, SeekFrom::Start(from)).is_err() {
-            return Ok((todo, None));
-        }
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut entries = RawDir::new(&dir, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let next = entry.next_entry_cookie();
-            let name = entry.file_name();
-            if !matches!(name.to_bytes(), b"." | b"..") {
-                match set_named(&dir, name, self.label) {
-                    Ok(()) if is_dir(&dir, name, entry.file_type()) => {
-                        todo.push(name.to_bytes().to_vec());
-                    }
-                    // Of a file system without labels, which is mounted there, nothing has one.
-                    Ok(()) | Err(Errno::OPNOTSUPP) => {}
-                    Err(error) if is_gone(error) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            if entries.is_buffer_empty() {
-                return Ok((todo, Some(next)));
-            }
-        }
-        Ok((todo, None))
+    fn passed_over(&mut self, why: Errno) -> io::Result<()> {
+        self.left_out += u64::from(why == Errno::STALE || !is_gone(why));
+        Ok(())
     }
-}
-
-/// Not every file system says it with the name.
-fn is_dir(dir: &OwnedFd, name: &CStr, kind: FileType) -> bool {
-    let of = |found: rustix::fs::Stat| FileType::from_raw_mode(found.st_mode);
-    let kind = match kind {
-        FileType::Unknown => statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(of),
-        known => Ok(known),
-    };
-    kind == Ok(FileType::Directory)
-}
-
-/// Its place was taken by something else, or it was moved out of the tree.
-fn is_gone(error: Errno) -> bool {
-    matches!(
-        error,
-        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE
-    )
 }
 
 fn set_opened(file: &OwnedFd, label: &str) -> rustix::io::Result<()> {
@@ -271,7 +197,7 @@ fn set_opened(file: &OwnedFd, label: &str) -> rustix::io::Result<()> {
     }
 }
 
-fn set_named(dir: &OwnedFd, name: &CStr, label: &str) -> rustix::io::Result<()> {
+fn set_named(dir: BorrowedFd<'_>, name: &CStr, label: &str) -> rustix::io::Result<()> {
     let of_dir = format!("/proc/self/fd/{}/", dir.as_raw_fd());
     let path = [of_dir.as_bytes(), name.to_bytes()].concat();
     let mut there = [0; 256];
@@ -320,17 +246,17 @@ mod tests {
         std::os::unix::fs::symlink(&outside, tree.join("a/out")).unwrap();
         let before = label_of(&outside);
         for new in ["system_u:object_r:a_t:s0", "system_u:object_r:b_t:s0:c1,c2"] {
-            relabel(&tree, new).unwrap();
+            relabel(&tree, new, &|| false).unwrap();
             for path in [&tree, &tree.join("a"), &odd, &tree.join("a/out")] {
                 assert_eq!(label_of(path).as_deref(), Some(new), "{}", path.display());
             }
         }
         assert_eq!(label_of(&outside), before);
-        relabel(&odd, "system_u:object_r:c_t:s0").unwrap();
+        relabel(&odd, "system_u:object_r:c_t:s0", &|| false).unwrap();
         assert_eq!(label_of(&odd).as_deref(), Some("system_u:object_r:c_t:s0"));
         let link = tmp.path().join("link");
         std::os::unix::fs::symlink(&tree, &link).unwrap();
-        relabel(&link, "x").expect_err("a symlink is not followed");
+        relabel(&link, "x", &|| false).expect_err("a symlink is not followed");
     }
 
     /// More names than one reading has, directories among them, so that each directory is left and come back to.
@@ -351,7 +277,7 @@ mod tests {
             fs::write(&file, "").unwrap();
             files.extend([dir.join("in"), dir, file]);
         }
-        relabel(tmp.path(), "system_u:object_r:a_t:s0").unwrap();
+        relabel(tmp.path(), "system_u:object_r:a_t:s0", &|| false).unwrap();
         for file in files {
             let label = label_of(&file);
             assert_eq!(
@@ -363,32 +289,26 @@ mod tests {
         }
     }
 
-    /// Who may write to a volume must not keep its pod's other containers from being created.
     #[test]
-    fn what_lies_deeper_than_a_path_can_say_keeps_its_label_and_fails_nothing() {
+    fn what_is_deeper_than_a_path_can_say_has_its_label_too() {
         if !is_root() {
             return;
         }
         let tmp = tempfile::tempdir().unwrap();
         let mut dir: OwnedFd = fs::File::open(tmp.path()).unwrap().into();
         let name = "d".repeat(250);
-        let mut last = Vec::new();
-        for _ in 0..20 {
+        for _ in 0..100 {
             rustix::fs::mkdirat(&dir, &*name, Mode::RWXU).unwrap();
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let next = rustix::fs::openat(&dir, &*name, flags, Mode::empty()).unwrap();
-            last.push(next.try_clone().unwrap());
-            dir = next;
+            dir = rustix::fs::openat(&dir, &*name, flags, Mode::empty()).unwrap();
         }
-        relabel(tmp.path(), "system_u:object_r:a_t:s0").unwrap();
-        let labelled = |level: usize| {
-            let path = format!("/proc/self/fd/{}", last[level].as_raw_fd());
-            let mut value = [0; 64];
-            getxattr(path, ATTRIBUTE, &mut value)
-                .is_ok_and(|n| is("system_u:object_r:a_t:s0", &value[..n]))
-        };
-        assert!(labelled(14), "15 times 250 is less than 4095");
-        assert!(!labelled(19), "20 times 250 is more");
+        relabel(tmp.path(), "system_u:object_r:a_t:s0", &|| false).unwrap();
+        let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        let mut value = [0; 64];
+        let length = getxattr(path, ATTRIBUTE, &mut value).unwrap();
+        assert!(is("system_u:object_r:a_t:s0", &value[..length]));
+        let over = relabel(tmp.path(), "system_u:object_r:b_t:s0", &|| true);
+        assert_eq!(over.unwrap_err().kind(), io::ErrorKind::Interrupted);
         crate::remove::remove_tree_at(&tmp.path().join(&name)).unwrap();
     }
 
@@ -419,12 +339,18 @@ mod tests {
             fs::create_dir_all(dir).unwrap();
         }
         for path in [&tmp, &root, &inside] {
-            let refused = relabel_volume(path, "x", [&root, &state]);
+            let refused = relabel_volume(path, "x", [&root, &state], &|| false);
             let refused = refused.expect_err("the runtime's").to_string();
             assert!(refused.contains("must keep"), "{refused}");
         }
         if is_root() {
-            relabel_volume(&volume, "system_u:object_r:a_t:s0", [&root, &state]).unwrap();
+            relabel_volume(
+                &volume,
+                "system_u:object_r:a_t:s0",
+                [&root, &state],
+                &|| false,
+            )
+            .unwrap();
             let label = label_of(&volume);
             assert_eq!(label.as_deref(), Some("system_u:object_r:a_t:s0"));
         }

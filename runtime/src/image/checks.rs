@@ -64,7 +64,7 @@ pub fn inventory(data: &[u8]) {
     let mut read = 0;
     while let Ok(Some(line)) = lines.next_line() {
         read += match line {
-            Line::Directory(path) => 3 + path.len(),
+            Line::End => 1,
             Line::Entry(name, _) => 31 + name.count_bytes(),
         };
         assert!(read < data.len());

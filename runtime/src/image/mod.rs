@@ -40,6 +40,7 @@ mod spool;
 mod store;
 mod turns;
 pub mod unpack;
+mod usage;
 mod verify;
 
 use std::path::Path;
@@ -50,7 +51,6 @@ use tokio::io::AsyncRead;
 pub use digest::Digest;
 pub use error::Error;
 pub use flights::PullUnderWay;
-pub use fsutil::Usage;
 pub use images::{FsInfo, Images, Options};
 pub use import::Imported;
 pub use mount::overlay::Userns;
@@ -64,6 +64,7 @@ pub use store::aside::{InTheWay, SetAside};
 pub use store::record::{ImageRecord, RunConfig};
 pub use turns::Bounds as TurnBounds;
 pub use unpack::limits::TreeBounds;
+pub use usage::Usage;
 pub use verify::compare::Watch;
 pub use verify::{Damage, Verified};
 

@@ -8,7 +8,7 @@ use proto_cri::v1 as cri;
 use super::{
     adjusted_cgroup::AdjustedCgroups,
     container_exit::ContainerExit,
-    dirs::remove_dir,
+    dirs::remove_large_dir,
     error::{AtStep as _, Error, Kind, Result},
     event_log::did,
     events::{EventKind, Events},
@@ -330,7 +330,8 @@ impl CreateContainer {
             let _ = self.hooks.remove_container(pod, container).await;
         }
         let released = self.images.release_rootfs(&container.id).await;
-        let volumes = remove_dir(&self.describe.dirs.volumes(&container.id)).await;
+        let volumes = self.describe.dirs.volumes(&container.id);
+        let volumes = remove_large_dir(&self.images, &volumes).await;
         let steps = [
             ("specs", self.specs.remove(&container.id).await),
             ("root file system", released.step("release")),

@@ -6,7 +6,7 @@ use super::{
     error::{AtStep as _, Result},
     files::Files,
 };
-use crate::{blocking::blocking, remove::remove_tree_at};
+use crate::{blocking::blocking, image::Images, remove::remove_tree_at};
 
 /// The two directories of the configuration, which this daemon has for itself.
 #[derive(Debug, Clone)]
@@ -99,4 +99,16 @@ pub async fn remove_dir(dir: &Path) -> Result<()> {
     let at = dir.to_owned();
     let removed = blocking(move || remove_tree_at(&at)).await;
     removed.step(&format!("remove {}", dir.display()))
+}
+
+/// As [`remove_dir`], for a tree that a container has shaped: moved out of sight, since a large one takes its time and nobody
+/// need wait for it; in place where it cannot be moved.
+///
+/// # Errors
+/// What is left.
+pub async fn remove_large_dir(images: &Images, dir: &Path) -> Result<()> {
+    if let Err(error) = images.discard(dir).await {
+        tracing::warn!(dir = %dir.display(), %error, "removed in place");
+    }
+    remove_dir(dir).await
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{
-    dirs::remove_dir,
+    dirs::remove_large_dir,
     error::{AtStep as _, Error, Kind, Result},
     held::{HeldContainer, HeldPod},
     processes::Processes,
@@ -151,7 +151,8 @@ impl RemoveById {
         }
         let released = self.images.release_rootfs(id).await;
         skips.pass("root file system", released.step("release"))?;
-        skips.pass("volumes", remove_dir(&dirs.volumes(id)).await)?;
+        let removed = remove_large_dir(&self.images, &dirs.volumes(id)).await;
+        skips.pass("volumes", removed)?;
         self.specs.remove(id).await
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{
     container_exit::ContainerExit,
-    dirs::remove_dir,
+    dirs::remove_large_dir,
     error::{AtStep as _, Result},
     event_log::did,
     events::{EventKind, Events},
@@ -67,7 +67,8 @@ impl RemoveContainer {
         let released = self.images.release_rootfs(&container.id).await;
         skips.pass("root file system", released.step(&what))?;
         let volumes = self.exit.processes.dirs.volumes(&container.id);
-        skips.pass("volumes", remove_dir(&volumes).await)?;
+        let removed = remove_large_dir(&self.images, &volumes).await;
+        skips.pass("volumes", removed)?;
         let spec = async {
             self.specs.remove(&container.id).await?;
             fault::pass("container.remove.record").await.step(&what)

@@ -16,6 +16,7 @@ use crate::{
         relabel::{relabel, relabel_volume},
     },
     oci::{self, ContainerSpec, HostFacts, SelinuxLabels},
+    walk::Waiting,
 };
 
 /// With a level that no pod on record has: chosen by [`oci::selinux::pod`].
@@ -66,14 +67,16 @@ pub(super) async fn relabel_trees(
     };
     let enforcing = host.selinux.as_ref().is_some_and(|s| s.enforcing);
     let (volumes, dirs, trees) = (dirs.volumes(id), dirs.clone(), built.relabel.clone());
+    let waiting = Waiting::default();
+    let is_over = waiting.is_over();
     blocking(move || {
         let own = match volumes.exists() {
-            true => fs::canonicalize(&volumes).and_then(|dir| relabel(&dir, &label)),
+            true => fs::canonicalize(&volumes).and_then(|dir| relabel(&dir, &label, &is_over)),
             false => Ok(()),
         };
         let own = own.step("relabel the image's volumes");
         let others = trees.iter().map(|tree| {
-            let relabelled = relabel_volume(tree, &label, [&dirs.root, &dirs.state]);
+            let relabelled = relabel_volume(tree, &label, [&dirs.root, &dirs.state], &is_over);
             relabelled.step(&format!("relabel {}", tree.display()))
         });
         for result in iter::once(own).chain(others) {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fs, path::Path};
 
-use super::{dirs::remove_dir, remove_by_id::RemoveById};
+use super::{dirs::remove_large_dir, remove_by_id::RemoveById};
 
 impl RemoveById {
     /// At the end of a recovery alone: a pod that is being made is not among the owners.
@@ -65,12 +65,8 @@ impl RemoveById {
             log("root file system", &id, released);
         }
         for id in others(&dirs.all_volumes(), containers) {
-            let dir = dirs.volumes(&id);
-            // A deep tree takes its time, and nobody need wait for it.
-            if let Err(error) = self.images.discard(&dir).await {
-                tracing::warn!(%id, %error, "volumes are removed in place");
-            }
-            log("volumes", &id, remove_dir(&dir).await);
+            let removed = remove_large_dir(&self.images, &dirs.volumes(&id)).await;
+            log("volumes", &id, removed);
         }
     }
 

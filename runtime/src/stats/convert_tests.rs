@@ -100,6 +100,7 @@ fn a_stopped_container_has_attributes_and_layer_only() {
         mountpoint: "/snapshots".to_owned(),
         used_bytes: 11,
         inodes_used: 2,
+        is_whole: true,
     };
     let attributes = cri::ContainerAttributes {
         id: "c".to_owned(),

@@ -5,7 +5,9 @@
 //!   unknown ──asked──► counting ──► known ──asked, older than FRESH──► counting (the old is told)
 //!                         └─ it is gone: unknown         known ──not asked for KEPT──► unknown
 //! ```
-//! A list waits only for layers nobody has counted before, and for those no longer than `FIRST`.
+//! A list waits only for layers nobody has counted before, and for those no longer than `FIRST`. A count that had to end
+//! early replaces a figure only by a larger one, so that no container gets smaller by making itself hard to count; and a
+//! slow one is not begun again before ten times its duration, so that others have their turns.
 
 use super::reading::LayerUsage;
 use parking_lot::Mutex;
@@ -18,6 +20,8 @@ use tokio::time::Instant;
 
 /// How long a count is told before the layer is counted again.
 const FRESH: Duration = Duration::from_secs(10);
+/// How many times as long as a count took it is told at least.
+const SLOW: u32 = 10;
 /// How long a count is remembered after the last question.
 const KEPT: Duration = Duration::from_secs(600);
 /// How long an answer waits for layers that were never counted.
@@ -39,8 +43,8 @@ struct Shared {
 #[derive(Debug)]
 struct Known {
     usage: Option<LayerUsage>,
-    /// When the count began; `None` for one that has not been made.
-    counted: Option<Instant>,
+    /// When it is to be counted again; `None` for one that has not been counted.
+    fresh_until: Option<Instant>,
     asked: Instant,
     /// A task of ours is to count it: no second one is started.
     counting: bool,
@@ -92,15 +96,15 @@ impl Layers {
         for id in ids {
             let one = known.entry(id.clone()).or_insert_with(|| Known {
                 usage: None,
-                counted: None,
+                fresh_until: None,
                 asked: now,
                 counting: false,
             });
             one.asked = now;
-            let fresh = one.counted.is_some_and(|at| now.duration_since(at) < FRESH);
+            let fresh = one.fresh_until.is_some_and(|until| now < until);
             if !one.counting && !fresh {
                 one.counting = true;
-                match one.counted {
+                match one.fresh_until {
                     None => due.never.push(id.clone()),
                     Some(_) => due.again.push(id.clone()),
                 }
@@ -122,13 +126,37 @@ impl Layers {
             let mut known = self.0.known.lock();
             match (usage, known.get_mut(&id)) {
                 (Some(usage), Some(one)) => {
-                    one.usage = Some(usage);
-                    one.counted = Some(begun);
+                    one.take(&id, usage);
+                    one.fresh_until = Some(begun + FRESH.max(begun.elapsed() * SLOW));
                     one.counting = false;
                 }
                 _ => drop(known.remove(&id)),
             }
         }
+    }
+}
+
+impl Known {
+    fn take(&mut self, id: &str, new: LayerUsage) {
+        let was_whole = self.usage.as_ref().is_none_or(|known| known.is_whole);
+        if was_whole && !new.is_whole {
+            let (bytes, inodes) = (new.used_bytes, new.inodes_used);
+            tracing::warn!(
+                container = id,
+                bytes,
+                inodes,
+                "its writable layer is not counted to its end: too many entries, too deep, too slow, or moved meanwhile; the larger of this and the last figure is shown"
+            );
+        }
+        let known = self.usage.get_or_insert_with(|| new.clone());
+        *known = match new.is_whole {
+            true => new,
+            false => LayerUsage {
+                used_bytes: new.used_bytes.max(known.used_bytes),
+                inodes_used: new.inodes_used.max(known.inodes_used),
+                ..new
+            },
+        };
     }
 }
 
@@ -156,6 +184,7 @@ mod tests {
             let used_bytes = count.fetch_add(1, Ordering::SeqCst) + 1;
             std::future::ready((id != "gone").then(|| LayerUsage {
                 used_bytes,
+                is_whole: true,
                 ..LayerUsage::default()
             }))
         };
@@ -228,6 +257,33 @@ mod tests {
         let told = layers.usage(&ids(&["a", "newer"]), endless).await;
         assert!(told.contains_key("newer"));
         assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_count_that_ended_early_makes_no_layer_smaller_and_a_slow_one_waits() {
+        let layers = Layers::default();
+        let count = |bytes: u64, is_whole: bool| {
+            move |_: String| async move {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                Some(LayerUsage {
+                    used_bytes: bytes,
+                    is_whole,
+                    ..LayerUsage::default()
+                })
+            }
+        };
+        let told = async |bytes, is_whole| {
+            layers.usage(&ids(&["a"]), count(bytes, is_whole)).await;
+            tokio::time::sleep(Duration::from_secs(21)).await;
+            let told = layers.usage(&ids(&["a"]), count(0, true)).await;
+            told["a"].used_bytes
+        };
+        assert_eq!(told(7, true).await, 7);
+        assert_eq!(told(9, true).await, 7, "it took too long to begin again");
+        for (bytes, is_whole, shown) in [(3, false, 7), (8, false, 8), (5, true, 5)] {
+            tokio::time::advance(Duration::from_secs(200)).await;
+            assert_eq!(told(bytes, is_whole).await, shown);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,6 +24,8 @@ pub struct LayerUsage {
     pub mountpoint: String,
     pub used_bytes: u64,
     pub inodes_used: u64,
+    /// All of it was counted. If not, it takes at least so much.
+    pub is_whole: bool,
 }
 
 /// One interface in a pod's network namespace, as `cni_shim` reads it.

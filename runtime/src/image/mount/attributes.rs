@@ -1,6 +1,6 @@
 //! Owner, mode, times and extended attributes of a directory, copied to another.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -9,7 +9,8 @@ use crate::image::fsutil::filled;
 
 /// Owner, attributes, mode and times of one directory for another. Also gives a container's upper
 /// directory the look of its image's root (CRI-451).
-pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
+pub(crate) fn copy_attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
+    let (from, to) = (from.as_fd(), to.as_fd());
     let stat = rustix::fs::fstat(from)?;
     let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     rustix::fs::fchown(to, Some(uid), Some(gid))?;
@@ -31,7 +32,7 @@ pub(crate) fn times(stat: &Stat) -> Timestamps {
 }
 
 /// Attributes but overlayfs's own, whose meaning ends with the layer they stand in.
-fn copy_xattrs(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<()> {
+fn copy_xattrs(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let names = match filled(|buffer| rustix::fs::flistxattr(from, buffer)) {
         Err(Errno::OPNOTSUPP) => return Ok(()),
         other => other?,

@@ -1,90 +1,130 @@
-//! What a view has in a directory, copied out of it: the first content of an image's `VOLUME`s (CRI-129).
+//! What a view of an image has in a directory, copied out of it: the first content of an image's `VOLUME`s (CRI-129).
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, openat2};
 use rustix::io::Errno;
 
 use super::attributes::{copy_attributes, times};
-use super::view::{Found, Merged, View, step};
-use crate::image::fsutil::{self, data_from, is, open_dir, open_file};
-use crate::remove::entries;
+use crate::image::fsutil::{self, data_from, is, open_file};
+use crate::walk::{At, Cut, IMAGE_DEPTH_MAX, Limits, Mounts, Then, Up, Visitor, Way, walk};
 
 /// Entries copied up for one container.
 const COPY_MAX: usize = 1_000_000;
+/// A kubelet has given the creation up long before; what is made here is gone with it.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Of a file, copied in one go.
+const PIECE: u64 = 64 << 20;
 
-impl View {
-    /// Copies what the view has in the directory at `path` into `into`, which exists and is empty,
-    /// with owners, modes, attributes, times and holes. Nothing there, or no directory, is fine.
-    pub(crate) fn copy_up(
-        &self,
-        path: &Path,
-        into: &Path,
-        budget: &mut CopyBudget,
-    ) -> io::Result<()> {
-        let Some(Found::Dir(from)) = self.find(path.as_os_str().as_encoded_bytes())? else {
-            return Ok(());
-        };
-        let into: OwnedFd = File::open(into)?.into();
-        // Directories are known by their names and opened one at a time: a hostile image has more of
-        // them than there are descriptors.
-        let mut todo = vec![Rc::new(Node::default())];
-        while let Some(node) = todo.pop() {
-            let path = node.path();
-            let Some(from) = descend(&from, &path)? else {
-                continue;
-            };
-            let to = open_below(&into, &path)?;
-            for (at, dir) in from.iter().enumerate() {
-                for entry in entries(dir)? {
-                    let entry = entry?;
-                    let name = entry.file_name();
-                    if is_in(&from[..at], name)? {
-                        continue;
-                    }
-                    match step(&from, name)? {
-                        None => {}
-                        Some(Found::Dir(_)) => {
-                            budget.entry()?;
-                            rustix::fs::mkdirat(&to, name, Mode::RWXU)?;
-                            todo.push(Rc::new(Node::below(&node, name)));
-                        }
-                        Some(Found::Other(shown)) => {
-                            budget.entry()?;
-                            copy_entry(shown.dir(), &shown.stat, to.as_fd(), name, budget)?;
-                        }
-                    }
-                }
-            }
-            if let Some(top) = from.first() {
-                // After its entries, for the time's sake; those of directories in it come later,
-                // but only make them newer inside themselves.
-                copy_attributes(top, &to)?;
-            }
+/// Copies what the view of an image has in the directory at `path` into `into`, which exists and is empty, with owners,
+/// modes, attributes, times and holes. Nothing there, or no directory, is fine. Symlinks on the way stay in the view.
+pub(crate) fn copy_up(
+    view: &OwnedFd,
+    path: &Path,
+    into: &Path,
+    budget: &mut CopyBudget<'_>,
+) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let from = match openat2(view, path, flags, Mode::empty(), resolve) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+        other => other?,
+    };
+    let limits = Limits {
+        depth: IMAGE_DEPTH_MAX,
+        until: Some(budget.until),
+        is_over: budget.is_over,
+        ..Limits::NONE
+    };
+    let to = Way::new(File::open(into)?.into(), Mounts::Refuse)?;
+    match walk(from, Mounts::Refuse, &limits, &mut Copy { to, budget })? {
+        None => Ok(()),
+        Some(Cut::Over) => Err(given_up()),
+        Some(Cut::Time | Cut::Entries) => Err(too_slow()),
+    }
+}
+
+fn given_up() -> io::Error {
+    io::Error::new(io::ErrorKind::Interrupted, "nobody waits for it any more")
+}
+
+fn too_slow() -> io::Error {
+    let why = format!("not done after {} minutes", LIMIT.as_secs() / 60);
+    io::Error::new(io::ErrorKind::TimedOut, why)
+}
+
+struct Copy<'a, 'b> {
+    /// Where the walk's directory is copied to.
+    to: Way,
+    budget: &'a mut CopyBudget<'b>,
+}
+
+impl Visitor for Copy<'_, '_> {
+    type Error = io::Error;
+
+    fn entry(&mut self, at: &At<'_>, name: &CStr, _: FileType) -> io::Result<Then> {
+        self.budget.entry()?;
+        let stat = fsutil::stat(at.dir, name)?;
+        let to = self.to.here()?;
+        if is(&stat, FileType::Directory) {
+            rustix::fs::mkdirat(to, name, Mode::RWXU)?;
+            return Ok(Then::Enter);
         }
-        Ok(())
+        copy_entry(at.dir, &stat, to, name, self.budget)?;
+        Ok(Then::Pass)
+    }
+
+    fn enter(&mut self, name: &CStr) -> io::Result<()> {
+        Ok(self.to.down(name)?)
+    }
+
+    fn end(&mut self, dir: BorrowedFd<'_>) -> io::Result<()> {
+        // After its entries, for the time's sake.
+        Ok(copy_attributes(dir, self.to.here()?)?)
+    }
+
+    fn back(&mut self, _: &At<'_>) -> io::Result<()> {
+        match self.to.up() {
+            Up::Parent => Ok(()),
+            // Nobody else knows of it yet.
+            Up::Elsewhere | Up::Top => Err(Errno::STALE.into()),
+        }
+    }
+
+    fn passed_over(&mut self, why: Errno) -> io::Result<()> {
+        Err(match why {
+            Errno::NAMETOOLONG => {
+                let why = format!("more than {IMAGE_DEPTH_MAX} directories in each other");
+                io::Error::other(why)
+            }
+            why => why.into(),
+        })
     }
 }
 
 /// What may still be copied up for one container.
-#[derive(Debug)]
-pub(crate) struct CopyBudget {
+pub(crate) struct CopyBudget<'a> {
     entries: usize,
     bytes: u64,
     max_bytes: u64,
+    until: Instant,
+    /// Nobody waits for it any more.
+    is_over: &'a dyn Fn() -> bool,
 }
 
-impl CopyBudget {
-    pub(crate) fn new(max_bytes: u64) -> Self {
+impl<'a> CopyBudget<'a> {
+    pub(crate) fn new(max_bytes: u64, is_over: &'a dyn Fn() -> bool) -> Self {
         Self {
             entries: COPY_MAX,
             bytes: max_bytes,
             max_bytes,
+            until: Instant::now() + LIMIT,
+            is_over,
         }
     }
 
@@ -101,68 +141,17 @@ impl CopyBudget {
         self.bytes = self.bytes.checked_sub(bytes).ok_or_else(refuse)?;
         Ok(())
     }
-}
 
-/// A directory by its names from the top down.
-#[derive(Default)]
-struct Node(Option<(Rc<Node>, CString)>);
-
-impl Node {
-    fn below(parent: &Rc<Node>, name: &CStr) -> Self {
-        Self(Some((parent.clone(), name.to_owned())))
-    }
-
-    fn path(&self) -> Vec<CString> {
-        let mut names = Vec::new();
-        let mut here = self;
-        while let Some((parent, name)) = &here.0 {
-            names.push(name.clone());
-            here = parent;
+    /// Between two pieces of a large file.
+    fn go_on(&self) -> io::Result<()> {
+        if (self.is_over)() {
+            return Err(given_up());
         }
-        names.reverse();
-        names
-    }
-}
-
-impl Drop for Node {
-    /// One after the other: the last directory of a deep tree lets go of all above it.
-    fn drop(&mut self) {
-        let mut next = self.0.take();
-        while let Some((parent, _)) = next {
-            next = Rc::into_inner(parent).and_then(|mut node| node.0.take());
+        match Instant::now() > self.until {
+            true => Err(too_slow()),
+            false => Ok(()),
         }
     }
-}
-
-/// The directory that these names lead to.
-fn descend(from: &Merged, names: &[CString]) -> io::Result<Option<Merged>> {
-    let mut here = from.clone();
-    for name in names {
-        match step(&here, name)? {
-            Some(Found::Dir(dir)) => here = dir,
-            _ => return Ok(None),
-        }
-    }
-    Ok(Some(here))
-}
-
-fn open_below(dir: &OwnedFd, names: &[CString]) -> io::Result<OwnedFd> {
-    let mut here = dir.try_clone()?;
-    for name in names {
-        here = open_dir(here.as_fd(), name)?;
-    }
-    Ok(here)
-}
-
-/// Whether one of these directories has the name.
-fn is_in(dirs: &[OwnedFd], name: &CStr) -> io::Result<bool> {
-    for dir in dirs {
-        match fsutil::stat(dir, name) {
-            Err(Errno::NOENT) => {}
-            other => return Ok(other.map(|_| true)?),
-        }
-    }
-    Ok(false)
 }
 
 fn copy_entry(
@@ -170,7 +159,7 @@ fn copy_entry(
     stat: &Stat,
     to: BorrowedFd<'_>,
     name: &CStr,
-    budget: &mut CopyBudget,
+    budget: &mut CopyBudget<'_>,
 ) -> io::Result<()> {
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
     match FileType::from_raw_mode(stat.st_mode) {
@@ -199,7 +188,7 @@ fn copy_file(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     name: &CStr,
-    budget: &mut CopyBudget,
+    budget: &mut CopyBudget<'_>,
 ) -> io::Result<()> {
     let source = open_file(from, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -208,7 +197,9 @@ fn copy_file(
     let size = source.metadata()?.len();
     let mut at = 0;
     while let Some((start, end)) = data_from(&source, at, size)? {
+        let end = end.min(start + PIECE);
         budget.take(end - start)?;
+        budget.go_on()?;
         (&source).seek(io::SeekFrom::Start(start))?;
         (&target).seek(io::SeekFrom::Start(start))?;
         // In the kernel where the file system can; sharing blocks where it can do that.
@@ -216,7 +207,7 @@ fn copy_file(
         at = end;
     }
     target.set_len(size)?;
-    Ok(copy_attributes(&source.into(), &target.into())?)
+    Ok(copy_attributes(&source, &target)?)
 }
 
 #[cfg(test)]

@@ -2,7 +2,33 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use super::*;
+use crate::image::mount::overlay::Overlay;
 use crate::image::mount::view::tests::Trees;
+
+/// Topmost first.
+fn view(t: &Trees, trees: &[&str]) -> OwnedFd {
+    let path = |tree: &&str| {
+        let path = t.path(tree, "");
+        fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let overlay = Overlay {
+        lowers: trees.iter().chain(&["empty"]).map(path).collect(),
+        upper: None,
+        userns: None,
+        label: None,
+        target: Path::new("view"),
+    };
+    overlay.view().unwrap()
+}
+
+fn copied(view: &OwnedFd, path: &str, into: &Path, budget: &mut CopyBudget<'_>) -> io::Result<()> {
+    copy_up(view, Path::new(path), into, budget)
+}
+
+fn budget(bytes: u64) -> CopyBudget<'static> {
+    CopyBudget::new(bytes, &|| false)
+}
 
 #[test]
 fn a_volume_gets_the_merged_content_with_owner_mode_and_links() {
@@ -16,10 +42,9 @@ fn a_volume_gets_the_merged_content_with_owner_mode_and_links() {
     std::os::unix::fs::chown(t.path("top", "data"), Some(7), Some(8)).unwrap();
     let into = t.path("volume", "x");
     fs::create_dir(&into).unwrap();
-    let view = t.view(&["top", "low"]);
-    let mut budget = CopyBudget::new(100);
-    view.copy_up(Path::new("/data"), &into, &mut budget)
-        .unwrap();
+    let view = view(&t, &["top", "low"]);
+    let mut budget = budget(100);
+    copied(&view, "/data", &into, &mut budget).unwrap();
     assert_eq!(
         (budget.entries, budget.bytes),
         (COPY_MAX - 4, 94),
@@ -34,8 +59,7 @@ fn a_volume_gets_the_merged_content_with_owner_mode_and_links() {
     let new = fs::metadata(into.join("sub/new")).unwrap();
     assert_eq!((new.uid(), new.gid()), (12, 34));
     assert_eq!(fs::metadata(&into).unwrap().uid(), 7);
-    view.copy_up(Path::new("/absent"), &into, &mut budget)
-        .unwrap();
+    copied(&view, "/absent", &into, &mut budget).unwrap();
 }
 
 #[test]
@@ -46,10 +70,9 @@ fn holes_stay_holes_and_only_data_counts_in_a_volume() {
     std::os::unix::fs::FileExt::write_all_at(&sparse, &[7; 4096], 64 << 20).unwrap();
     let into = t.path("volume", "x");
     fs::create_dir(&into).unwrap();
-    let view = t.view(&["low"]);
-    let mut budget = CopyBudget::new(1 << 20);
-    view.copy_up(Path::new("/data"), &into, &mut budget)
-        .unwrap();
+    let view = view(&t, &["low"]);
+    let mut budget = budget(1 << 20);
+    copied(&view, "/data", &into, &mut budget).unwrap();
     let copied = fs::metadata(into.join("sparse")).unwrap();
     assert_eq!(copied.len(), 1 << 30);
     assert!(copied.blocks() * 512 < 1 << 20, "{}", copied.blocks());
@@ -66,8 +89,8 @@ fn a_volume_beyond_its_bound_is_refused_by_the_settings_name() {
     t.file("low", "data/b", &"x".repeat(60));
     let into = t.path("volume", "x");
     fs::create_dir(&into).unwrap();
-    let view = t.view(&["low"]);
-    let e = view.copy_up(Path::new("/data"), &into, &mut CopyBudget::new(100));
+    let view = view(&t, &["low"]);
+    let e = copied(&view, "/data", &into, &mut budget(100));
     let e = e.unwrap_err().to_string();
     assert_eq!(e, "more than 100 bytes (image.max_volume_bytes)");
 }
@@ -82,7 +105,7 @@ fn a_volume_with_more_directories_than_descriptors_is_copied() {
     }
     let into = t.path("volume", "x");
     fs::create_dir(&into).unwrap();
-    let view = t.view(&["low"]);
+    let view = view(&t, &["low"]);
     let trees = [t.path("low", ""), into.clone()];
     let mut most = 0;
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -93,7 +116,7 @@ fn a_volume_with_more_directories_than_descriptors_is_copied() {
                 *most = open_below(trees).max(*most);
             }
         });
-        let copied = view.copy_up(Path::new("/data"), &into, &mut CopyBudget::new(100));
+        let copied = copied(&view, "/data", &into, &mut budget(100));
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         watch.join().unwrap();
         copied
@@ -106,6 +129,32 @@ fn a_volume_with_more_directories_than_descriptors_is_copied() {
         "deep"
     );
     assert_eq!(fs::read_dir(into.join("wide")).unwrap().count(), 1500);
+}
+
+#[test]
+fn a_volume_deeper_than_an_image_may_be_is_refused_and_a_given_up_one_ends() {
+    let t = Trees::new();
+    let mut at: OwnedFd = File::open(t.path("low", "data/x").parent().unwrap())
+        .unwrap()
+        .into();
+    for _ in 0..IMAGE_DEPTH_MAX + 1 {
+        rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        at = rustix::fs::openat(&at, "d", flags, Mode::empty()).unwrap();
+    }
+    let view = view(&t, &["low"]);
+    let [deep, given_up] = ["deep", "given-up"].map(|name| t.path("volume", name));
+    for into in [&deep, &given_up] {
+        fs::create_dir(into).unwrap();
+    }
+    let e = copied(&view, "/data", &deep, &mut budget(100)).unwrap_err();
+    assert_eq!(e.to_string(), "more than 4096 directories in each other");
+    let mut over = CopyBudget::new(100, &|| true);
+    let e = copied(&view, "/data", &given_up, &mut over).unwrap_err();
+    assert_eq!(e.kind(), io::ErrorKind::Interrupted);
+    for tree in ["low", "volume"] {
+        crate::remove::remove_tree_at(&t.path(tree, "")).unwrap();
+    }
 }
 
 /// Descriptors of this process that lead into these trees: other tests have theirs.

@@ -60,9 +60,9 @@ impl Overlay<'_> {
         self.mount_by(supported())
     }
 
-    /// Whether it can be mounted; nothing is.
-    pub(crate) fn try_out(&self) -> Result<(), Error> {
-        self.make(supported()).map(drop)
+    /// The view, attached nowhere: it is gone when the last descriptor of it is closed.
+    pub(crate) fn view(&self) -> Result<OwnedFd, Error> {
+        self.make(supported())
     }
 
     fn mount_by(&self, api: Api) -> Result<(), Error> {
@@ -70,7 +70,6 @@ impl Overlay<'_> {
         mount_tree::attach(&tree, self.target).map_err(self.failed("attach"))
     }
 
-    /// The view, attached nowhere.
     fn make(&self, api: Api) -> Result<OwnedFd, Error> {
         if let Some((_, work)) = self.upper {
             // A volatile mount leaves a mark that forbids the next; here the next is only a start

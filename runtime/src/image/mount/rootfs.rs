@@ -12,16 +12,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Gid, Uid};
 
 use super::attributes::copy_attributes;
-use super::copy_up::CopyBudget;
+use super::copy_up::{CopyBudget, copy_up};
 use super::overlay::{Overlay, Userns};
 use super::uses::{begin_use, component, release};
 use super::view::View;
 use crate::image::digest::Digest;
 use crate::image::error::{Error, blocking};
-use crate::image::fsutil::{Usage, usage};
 use crate::image::images::Images;
 use crate::image::store::index::Store;
 use crate::image::store::record::ImageRecord;
+use crate::image::usage::{Usage, usage};
+use crate::walk::Waiting;
 
 /// Longest file read out of a container's root: a passwd of some 20,000 accounts.
 const TEXT_MAX: u64 = 1 << 20;
@@ -94,19 +95,34 @@ impl Images {
 
     /// Fills empty directories with what the image has at these paths: the first content of an image's
     /// `VOLUME`s (CRI-129), bounded for all of them together. Owners are the image's own; in a user
-    /// namespace the volume is mounted shifted.
+    /// namespace the volume is mounted shifted. Where the caller leaves, it ends.
     pub async fn fill_volumes(
         &self,
         rootfs: &Rootfs,
         volumes: &BTreeMap<String, PathBuf>,
     ) -> Result<(), Error> {
-        let (trees, volumes) = (rootfs.trees(), volumes.clone());
-        let mut budget = CopyBudget::new(self.0.options.max_volume_bytes);
+        if volumes.is_empty() {
+            return Ok(());
+        }
+        let (mut lowers, volumes) = (rootfs.lower.clone(), volumes.clone());
+        // Overlayfs wants two layers when there is no upper one.
+        lowers.push(self.0.store.root().join("empty"));
+        let max_bytes = self.0.options.max_volume_bytes;
+        let waiting = Waiting::default();
+        let is_over = waiting.is_over();
         blocking(move || {
+            let mut budget = CopyBudget::new(max_bytes, &is_over);
+            let overlay = Overlay {
+                lowers,
+                upper: None,
+                userns: None,
+                label: None,
+                target: Path::new("an image's VOLUMEs"),
+            };
+            let view = overlay.view()?;
             for (path, into) in &volumes {
                 let path = Path::new(path);
-                let done =
-                    View::open(&trees).and_then(|view| view.copy_up(path, into, &mut budget));
+                let done = copy_up(&view, path, into, &mut budget);
                 done.map_err(Error::io("image VOLUME", "fill", path))?;
             }
             Ok(())
@@ -146,7 +162,7 @@ pub fn try_root_in(dir: &Path, userns: Option<Userns>) -> Result<(), Error> {
         label: None,
         target: &view,
     };
-    overlay.try_out()
+    overlay.view().map(drop)
 }
 
 impl Rootfs {
@@ -197,7 +213,7 @@ fn make_rootfs(
 fn dress_upper(lowers: &[PathBuf], upper: &Path, root: Option<(u32, u32)>) -> io::Result<()> {
     let upper: OwnedFd = File::open(upper)?.into();
     if let Some(top) = lowers.first() {
-        copy_attributes(&File::open(top)?.into(), &upper)?;
+        copy_attributes(File::open(top)?, &upper)?;
     }
     if let Some((uid, gid)) = root {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));

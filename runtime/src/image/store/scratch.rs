@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use crate::image::error::Error;
 use crate::remove::remove_tree_at;
 
@@ -90,6 +92,9 @@ impl Scratch {
 const TRASH_AGAIN: Duration = Duration::from_secs(1);
 const TRASH_SELDOM: Duration = Duration::from_secs(300);
 
+/// Trees that are removed at a time: the threads for blocking work are everybody's, and a container shapes a tree.
+static TURNS: Semaphore = Semaphore::const_new(2);
+
 /// What cannot be removed now (no descriptor left, a disk's error) is tried again, ever more seldom.
 fn remove_in_background(path: PathBuf) {
     let remove = move || {
@@ -105,7 +110,13 @@ fn remove_in_background(path: PathBuf) {
     };
     runtime.spawn(async move {
         let mut pause = TRASH_AGAIN;
-        while !matches!(tokio::task::spawn_blocking(remove.clone()).await, Ok(true)) {
+        loop {
+            // Never closed: the permit always comes.
+            let turn = TURNS.acquire().await;
+            if let Ok(true) = tokio::task::spawn_blocking(remove.clone()).await {
+                return;
+            }
+            drop(turn);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(TRASH_SELDOM);
         }

@@ -1,11 +1,11 @@
 //! A layer's tree held against its inventory: what is missing, what has changed, what is there besides. Reads each content
-//! once, follows nothing, and is as deep and as wide as the inventory says, whatever the tree has become.
+//! once, follows nothing, and goes where the inventory leads, whatever the tree has become.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -17,11 +17,12 @@ use crate::image::digest::Digest;
 use crate::image::fsutil;
 use crate::image::progress::Progress;
 use crate::image::store::layer_record::INVENTORY;
-use crate::image::unpack::path::below;
-use crate::remove::entries;
+use crate::walk::{IMAGE_DEPTH_MAX, Mounts, Up, Way, count};
 
 /// Damages of a layer that are told; the rest is counted.
 const TOLD_MAX: usize = 20;
+/// Bytes of a path that are told.
+const PATH_MAX: usize = 16 << 10;
 /// Files with several names whose sums are remembered.
 const LINKED_MAX: usize = 100_000;
 
@@ -48,24 +49,28 @@ impl Found {
             self.untold += 1;
             return;
         }
-        let path = String::from_utf8_lossy(path).into_owned();
-        self.damages.push((path, why));
+        let shown = String::from_utf8_lossy(&path[..path.len().min(PATH_MAX)]);
+        self.damages.push((shown.into_owned(), why));
     }
 }
 
 /// Holds `layer/fs` against `layer/tree`, whose digest is to be `digest`. Where the watch is over, what is
-/// found is worth nothing.
-pub(crate) fn compare(layer: &Path, digest: &Digest, watch: &Watch) -> Found {
+/// found is worth nothing. None: the inventory is of another version.
+pub(crate) fn compare(layer: &Path, digest: &Digest, watch: &Watch) -> Option<Found> {
     let mut check = Check {
         watch,
         found: Found::default(),
         linked: HashMap::new(),
     };
-    if let Err(error) = check.layer(layer, digest) {
-        let why = format!("its inventory cannot be read: {error}");
-        check.found.damage(b"", why);
+    match check.layer(layer, digest) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => return None,
+        Err(error) => {
+            let why = format!("its inventory cannot be read: {error}");
+            check.found.damage(b"", why);
+        }
     }
-    check.found
+    Some(check.found)
 }
 
 struct Check<'a> {
@@ -75,13 +80,13 @@ struct Check<'a> {
     linked: HashMap<u64, u32>,
 }
 
-/// The directory whose entries come now.
-struct Group {
-    path: Vec<u8>,
-    /// None where it is not there, which was told where its parent's entries came.
-    dir: Option<OwnedFd>,
-    /// Of its entries, those that are there.
-    present: u64,
+/// A directory on the way to the entries that come now.
+struct Level {
+    /// Bytes of its path.
+    path: usize,
+    /// Of its entries, those that are there; none where it is not there itself, which was told where its parent's
+    /// entries came.
+    present: Option<u64>,
 }
 
 impl Check<'_> {
@@ -99,71 +104,87 @@ impl Check<'_> {
                 return Ok(());
             }
         };
-        let mut group: Option<Group> = None;
+        let mut way = Way::new(root, Mounts::Refuse)?;
+        let (mut path, mut levels) = (Vec::new(), Vec::<Level>::new());
         while let Some(line) = lines.next_line()? {
             if (self.watch.is_over)() {
                 return Ok(());
             }
-            match (line, &mut group) {
-                (Line::Directory(path), _) => {
-                    self.end(group.take());
-                    group = Some(self.begin(root.as_fd(), path));
+            let depth = levels.len();
+            match (line, levels.last_mut()) {
+                (Line::End, None) => return Err(io::Error::other("has too many ends")),
+                (Line::End, Some(level)) => {
+                    path.truncate(level.path);
+                    if let Some(present) = level.present {
+                        self.end(&way, &path, present)?;
+                        // Nothing moves what is in a layer but a damaged disk.
+                        if way.up() == Up::Elsewhere {
+                            return Err(Errno::STALE.into());
+                        }
+                    }
+                    levels.pop();
                 }
                 (Line::Entry(_, want), None) => {
-                    self.entry(root.as_fd(), c".", b"", &want);
+                    self.entry(way.here()?, c".", b"", &want);
+                    levels.push(Level {
+                        path: 0,
+                        present: Some(0),
+                    });
                 }
-                (Line::Entry(name, want), Some(group)) => {
-                    if let Some(dir) = &group.dir {
-                        let path = below(&group.path, name.to_bytes());
-                        group.present += u64::from(self.entry(dir.as_fd(), &name, &path, &want));
+                (Line::Entry(name, want), Some(level)) => {
+                    path.truncate(level.path);
+                    if !path.is_empty() {
+                        path.push(b'/');
+                    }
+                    path.extend(name.to_bytes());
+                    if let Some(present) = &mut level.present {
+                        *present += u64::from(self.entry(way.here()?, &name, &path, &want));
+                    }
+                    if want.is_dir() {
+                        if depth > IMAGE_DEPTH_MAX {
+                            return Err(io::Error::other("is deeper than an image may be"));
+                        }
+                        let is_there = level.present.is_some() && self.down(&mut way, &name, &path);
+                        levels.push(Level {
+                            path: path.len(),
+                            present: is_there.then_some(0),
+                        });
                     }
                 }
             }
         }
-        self.end(group);
         Ok(())
     }
 
-    fn begin(&mut self, root: BorrowedFd<'_>, path: Vec<u8>) -> Group {
-        let dir = match facts::open_dir(root, &path) {
-            Ok(dir) => Some(dir),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
+    /// Whether the directory is there.
+    fn down(&mut self, way: &mut Way, name: &CStr, path: &[u8]) -> bool {
+        match way.down(name) {
+            Ok(()) => true,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => false,
             Err(error) => {
                 self.found
-                    .damage(&path, format!("cannot be opened: {error}"));
-                None
+                    .damage(path, format!("cannot be opened: {error}"));
+                false
             }
-        };
-        Group {
-            path,
-            dir,
-            present: 0,
         }
     }
 
     /// Tells of names that the directory has and the inventory has not.
-    fn end(&mut self, group: Option<Group>) {
-        let Some(Group {
-            path,
-            dir: Some(dir),
-            present,
-        }) = group
-        else {
-            return;
-        };
-        match count(&dir) {
+    fn end(&mut self, way: &Way, path: &[u8], present: u64) -> io::Result<()> {
+        match count(way.here()?) {
             Ok(there) if there > present => {
                 let more = there - present;
                 self.found.damage(
-                    &path,
+                    path,
                     format!("has entries that the layer has not: {more} of {there}"),
                 );
             }
             Ok(_) => {}
             Err(error) => self
                 .found
-                .damage(&path, format!("cannot be listed: {error}")),
+                .damage(path, format!("cannot be listed: {error}")),
         }
+        Ok(())
     }
 
     /// Whether the entry is there at all.
@@ -228,10 +249,6 @@ impl Check<'_> {
         let differs = sum != want.content;
         Ok(differs.then(|| "has another content than it had".to_owned()))
     }
-}
-
-fn count(dir: &OwnedFd) -> rustix::io::Result<u64> {
-    entries(dir)?.try_fold(0, |there, entry| entry.map(|_| there + 1))
 }
 
 #[cfg(test)]

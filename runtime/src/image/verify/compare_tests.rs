@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
@@ -38,7 +39,7 @@ impl Tree {
             progress: &progress,
             is_over: &|| false,
         };
-        compare(self.dir.path(), &self.digest, &watch)
+        compare(self.dir.path(), &self.digest, &watch).unwrap()
     }
 
     fn damages(&self) -> BTreeMap<String, String> {
@@ -189,7 +190,7 @@ fn a_tree_that_became_deeper_than_any_stack_or_path_is_one_entry_too_many() {
     let mut at: OwnedFd = File::open(tree.fs("usr")).unwrap().into();
     for _ in 0..20_000 {
         rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
-        at = facts::open_dir(at.as_fd(), b"d").unwrap();
+        at = fsutil::open_dir(at.as_fd(), c"d").unwrap();
     }
     let damages = tree.damages();
     crate::remove::remove_tree_at(&tree.fs("usr")).unwrap();
@@ -200,11 +201,15 @@ fn a_tree_that_became_deeper_than_any_stack_or_path_is_one_entry_too_many() {
 #[test]
 fn a_tree_deeper_than_a_path_may_be_long_is_written_down_and_held_against_it() {
     let name = "n".repeat(250);
+    let below = |dir: &OwnedFd| {
+        let name = std::ffi::CString::new(name.as_str()).unwrap();
+        fsutil::open_dir(dir.as_fd(), &name).unwrap()
+    };
     let tree = Tree::of(|fs| {
         let mut at: OwnedFd = File::open(fs).unwrap().into();
         for _ in 0..40 {
             rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
-            at = facts::open_dir(at.as_fd(), name.as_bytes()).unwrap();
+            at = below(&at);
         }
         rustix::fs::symlinkat("x", &at, "end").unwrap();
     });
@@ -212,7 +217,8 @@ fn a_tree_deeper_than_a_path_may_be_long_is_written_down_and_held_against_it() {
     assert!(found.damages.is_empty(), "{:?}", found.damages);
     assert_eq!(found.entries, 42);
     let path = [name.as_str()].repeat(40).join("/");
-    let end = facts::open_dir(File::open(tree.fs("")).unwrap().as_fd(), path.as_bytes()).unwrap();
+    let top = OwnedFd::from(File::open(tree.fs("")).unwrap());
+    let end = (0..40).fold(top, |dir, _| below(&dir));
     rustix::fs::unlinkat(&end, "end", rustix::fs::AtFlags::empty()).unwrap();
     assert_eq!(tree.damage(&format!("{path}/end")), "is missing");
 }
@@ -235,6 +241,6 @@ fn it_ends_when_nobody_wants_to_know() {
         progress: &progress,
         is_over: &|| true,
     };
-    let found = compare(tree.dir.path(), &tree.digest, &watch);
+    let found = compare(tree.dir.path(), &tree.digest, &watch).unwrap();
     assert_eq!((found.entries, progress.get().0), (0, 0));
 }

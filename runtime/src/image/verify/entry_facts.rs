@@ -4,11 +4,11 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::sum;
@@ -133,28 +133,6 @@ fn attributes(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u32> {
         true => 0,
         false => sum::of(&summed),
     })
-}
-
-/// The directory at `path` below `root`, however long the path is; empty is the root. No link is followed, and no mount
-/// entered.
-pub(super) fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
-    const AT_ONCE: usize = 4000;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    let mut here = rustix::fs::openat2(root, ".", flags, Mode::empty(), resolve)?;
-    let mut rest = path;
-    while !rest.is_empty() {
-        let cut = match rest.len() {
-            0..=AT_ONCE => rest.len(),
-            _ => rest[..AT_ONCE]
-                .iter()
-                .rposition(|byte| *byte == b'/')
-                .unwrap_or(rest.len()),
-        };
-        here = rustix::fs::openat2(&here, &rest[..cut], flags, Mode::empty(), resolve)?;
-        rest = rest.get(cut + 1..).unwrap_or_default();
-    }
-    Ok(here)
 }
 
 /// A regular file, opened without waiting for anything; what has become something else meanwhile is an error.

@@ -2,35 +2,34 @@
 //! against. `layers/<n>/tree` beside `layers/<n>/fs`; its digest is in `layer.json`.
 //!
 //! ```text
-//! "cairn tree 1\n"
-//! 1 facts 0 ""              the root itself
-//! 0 length path             of the entries that follow this is the directory; the root's is empty
-//! 1 facts length name       an entry
+//! "cairn tree 2\n"
+//! 1 facts length name       an entry; the first one is the root, whose name is empty
+//! 0                         the end of a directory's entries
 //! ```
 //!
-//! Integers are little-endian. A directory's entries stand together, in any order, so that neither writer nor reader
-//! holds a tree, or a directory of it, in memory. A tree whose inventory would be too long has none: an image that
-//! hostile cannot be verified.
+//! Integers are little-endian. What follows a directory are its entries, in any order, up to their end. So neither writer
+//! nor reader holds a tree, or a directory of it, in memory. A tree whose inventory would be too long, or that is deeper
+//! than an image may be, has none: an image that hostile cannot be verified.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::io::Errno;
 
 use super::entry_facts::{self as facts, Facts};
 use super::sum;
 use crate::image::digest::{Digest, Hasher, HashingReader};
 use crate::image::fsutil;
-use crate::image::unpack::path::below;
-use crate::remove::entries;
+use crate::walk::{At, IMAGE_DEPTH_MAX, Limits, Mounts, Then, Visitor, walk};
 
-const HEAD: &[u8] = b"cairn tree 1\n";
+const HEAD: &[u8] = b"cairn tree 2\n";
 /// Bytes of an inventory.
 const BYTES_MAX: u64 = 256 << 20;
-/// Bytes of the paths of directories that are still to be looked at.
-const TODO_MAX: usize = 16 << 20;
-const DIRECTORY: u8 = 0;
+const END: u8 = 0;
 const ENTRY: u8 = 1;
 
 /// Sums of files' contents by the files' inodes: what the unpack helper summed up as it wrote.
@@ -42,32 +41,66 @@ pub(crate) fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result
     let mut writer = Writer {
         out: BufWriter::new(out),
         hasher: Hasher::default(),
+        sums,
     };
     writer.put(HEAD)?;
     writer.entry(b"", &Facts::look(root, c".", &fsutil::stat(root, c".")?)?)?;
-    let mut todo = vec![Vec::new()];
-    let mut waiting = 0;
-    while let Some(path) = todo.pop() {
-        waiting -= path.len();
-        let dir = facts::open_dir(root, &path)?;
-        writer.directory(&path)?;
-        for entry in entries(&dir)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let facts = full(dir.as_fd(), name, sums)?;
-            writer.entry(name.to_bytes(), &facts)?;
-            if facts.is_dir() {
-                let path = below(&path, name.to_bytes());
-                waiting += path.len();
-                todo.push(path);
-            }
-            if writer.hasher.bytes() > BYTES_MAX || waiting > TODO_MAX {
-                return Ok(None);
-            }
-        }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = openat(root, c".", flags, Mode::empty())?;
+    let limits = Limits {
+        depth: IMAGE_DEPTH_MAX,
+        ..Limits::NONE
+    };
+    match walk(top, Mounts::Refuse, &limits, &mut writer) {
+        Ok(_) => {}
+        Err(Unwritten::TooLarge) => return Ok(None),
+        Err(Unwritten::Io(error)) => return Err(error),
     }
     writer.out.flush()?;
     Ok(Some(writer.hasher.finish()))
+}
+
+/// Why a tree has no inventory.
+enum Unwritten {
+    TooLarge,
+    Io(io::Error),
+}
+
+impl From<io::Error> for Unwritten {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Errno> for Unwritten {
+    fn from(error: Errno) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+impl Visitor for Writer<'_> {
+    type Error = Unwritten;
+
+    fn entry(&mut self, at: &At<'_>, name: &CStr, _: FileType) -> Result<Then, Unwritten> {
+        let facts = full(at.dir, name, self.sums)?;
+        Writer::entry(self, name.to_bytes(), &facts)?;
+        match (self.hasher.bytes() > BYTES_MAX, facts.is_dir()) {
+            (true, _) => Err(Unwritten::TooLarge),
+            (false, true) => Ok(Then::Enter),
+            (false, false) => Ok(Then::Pass),
+        }
+    }
+
+    fn end(&mut self, _: BorrowedFd<'_>) -> Result<(), Unwritten> {
+        Ok(self.put(&[END])?)
+    }
+
+    fn passed_over(&mut self, why: Errno) -> Result<(), Unwritten> {
+        match why {
+            Errno::NAMETOOLONG => Err(Unwritten::TooLarge),
+            why => Err(why.into()),
+        }
+    }
 }
 
 fn full(dir: BorrowedFd<'_>, name: &CStr, sums: &Sums) -> io::Result<Facts> {
@@ -88,6 +121,7 @@ fn full(dir: BorrowedFd<'_>, name: &CStr, sums: &Sums) -> io::Result<Facts> {
 struct Writer<'a> {
     out: BufWriter<&'a File>,
     hasher: Hasher,
+    sums: &'a Sums,
 }
 
 impl Writer<'_> {
@@ -100,11 +134,6 @@ impl Writer<'_> {
         let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
         self.put(&length.to_le_bytes())?;
         self.put(bytes)
-    }
-
-    fn directory(&mut self, path: &[u8]) -> io::Result<()> {
-        self.put(&[DIRECTORY])?;
-        self.text(path)
     }
 
     fn entry(&mut self, name: &[u8], facts: &Facts) -> io::Result<()> {
@@ -123,12 +152,14 @@ impl Writer<'_> {
 /// A line of an inventory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    Directory(Vec<u8>),
-    /// The root's name is empty.
+    /// The root's name is empty. A directory's entries follow it.
     Entry(CString, Facts),
+    /// Of the entries of a directory.
+    End,
 }
 
-/// Reads an inventory whose digest is known to be right; another form is an error all the same.
+/// Reads an inventory whose digest is known to be right; another form is an error all the same, and one of another version
+/// `Unsupported`.
 pub(crate) struct Reader<R>(BufReader<R>);
 
 impl<R: Read> Reader<R> {
@@ -136,7 +167,7 @@ impl<R: Read> Reader<R> {
         let mut reader = Self(BufReader::new(input));
         match reader.bytes(HEAD.len())? == HEAD {
             true => Ok(reader),
-            false => Err(io::Error::other("is of another version")),
+            false => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -147,7 +178,7 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         match tag[0] {
-            DIRECTORY => Ok(Some(Line::Directory(self.text()?))),
+            END => Ok(Some(Line::End)),
             ENTRY => {
                 let facts = Facts {
                     mode: self.number()?,

@@ -189,7 +189,7 @@ fn image(
         };
         let found = seen.entry(chain_id.clone()).or_insert_with(|| {
             let tree = layer.info.tree.as_ref();
-            tree.map(|digest| Arc::new(compare(&layer.dir, digest, watch)))
+            tree.and_then(|digest| compare(&layer.dir, digest, watch).map(Arc::new))
         });
         let Some(found) = found else {
             verified.unknown += 1;
