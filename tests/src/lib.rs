@@ -25,6 +25,7 @@ pub mod plugin;
 pub mod pod;
 pub mod registry;
 pub mod rng;
+pub mod table;
 pub mod until;
 pub mod yard;
 

@@ -12,6 +12,7 @@ mod registry;
 mod slow;
 mod systemd;
 mod texts;
+mod trees;
 
 use std::time::Duration;
 

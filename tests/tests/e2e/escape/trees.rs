@@ -1,0 +1,427 @@
+//! Trees of every shape that an image or a container may make: no walk of the daemon takes memory by the shape of one, and
+//! none takes longer than its number of directories explains.
+//!
+//! Each walk is measured over a tree and over one of twice the directories: the daemon's peak of memory, and the time that
+//! it ran on a processor, which waiting does not change. A line per cell goes into the table that `hack/test escape` prints.
+
+use std::{
+    fs,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use cairn_tests::{
+    Daemon, Setup,
+    container::Container,
+    cri,
+    image::{BUSYBOX, Image, Layer},
+    look,
+    output::shown,
+    pod::{Pod, host_network, set_image},
+    table,
+    until::until_within,
+};
+use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
+use tar::EntryType;
+
+/// Directories of the larger tree.
+const FULL: usize = 150_000;
+/// In an image: an archive of them has kilobytes for each, and a development build is slow with it.
+const IN_AN_IMAGE: usize = 20_000;
+/// What an image may have in each other.
+const IMAGE_DEPTH: usize = 1_900;
+/// What the daemon may grow by, in kB.
+const GROWTH_MAX: u64 = 8 << 10;
+/// Any one walk.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// All in each other.
+    Deep,
+    /// All in one, whose path has 3.8 kB.
+    Wide,
+    /// In each other, and others beside each of them.
+    Comb,
+}
+
+impl Shape {
+    /// Makes `n` directories in `dir`; of a comb at most `deepest` are in each other.
+    fn grow(self, dir: &Path, n: usize, deepest: usize) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let make = |at: &OwnedFd, name: &str| mkdirat(at, name, Mode::from(0o755)).expect("room");
+        let below = |at: &OwnedFd, name: &str| {
+            make(at, name);
+            openat(at, name, flags, Mode::empty()).expect("it was made")
+        };
+        fs::create_dir_all(dir).expect("the tree's top can be made");
+        let mut at = open(dir, flags, Mode::empty()).expect("the tree's top is there");
+        match self {
+            Self::Deep => {
+                for _ in 0..n {
+                    at = below(&at, "d");
+                }
+            }
+            Self::Wide => {
+                let long = "l".repeat(250);
+                for _ in 0..15 {
+                    at = below(&at, &long);
+                }
+                (0..n - 15).for_each(|n| make(&at, &n.to_string()));
+            }
+            Self::Comb => {
+                let levels = (n / 2).min(deepest);
+                for level in 0..levels {
+                    let teeth = (level + 1) * n / levels - level * n / levels - 1;
+                    (0..teeth).for_each(|tooth| make(&at, &tooth.to_string()));
+                    at = below(&at, "d");
+                }
+            }
+        }
+    }
+}
+
+async fn grow(shape: Shape, dir: PathBuf, n: usize, deepest: usize) {
+    let grown = tokio::task::spawn_blocking(move || shape.grow(&dir, n, deepest));
+    grown.await.expect("it can be grown");
+}
+
+/// What the daemon used from one moment on.
+struct Meter {
+    process: PathBuf,
+    peak: u64,
+    ticks: u64,
+    begun: Instant,
+}
+
+#[derive(Clone, Copy)]
+struct Reading {
+    growth: u64,
+    /// Of 10 ms.
+    ticks: u64,
+    time: Duration,
+}
+
+impl Meter {
+    fn start(daemon: &Daemon) -> Self {
+        let process = daemon.yard.inside(format!("/proc/{}", daemon.pid()));
+        // From now on the peak is another one.
+        fs::write(process.join("clear_refs"), "5").expect("the peak can be forgotten");
+        Self {
+            peak: peak(&process),
+            ticks: ticks(&process),
+            process,
+            begun: Instant::now(),
+        }
+    }
+
+    fn read(&self) -> Reading {
+        Reading {
+            growth: peak(&self.process).saturating_sub(self.peak),
+            ticks: ticks(&self.process) - self.ticks,
+            time: self.begun.elapsed(),
+        }
+    }
+}
+
+fn peak(process: &Path) -> u64 {
+    let peak = look::status_field(process, "VmHWM").expect("the daemon runs");
+    let number = peak.split_whitespace().next();
+    number.and_then(|n| n.parse().ok()).expect("a number of kB")
+}
+
+fn ticks(process: &Path) -> u64 {
+    let stat = fs::read_to_string(process.join("stat")).expect("the daemon runs");
+    // After the command, which is in brackets: state is the third field, the times are the 14th and 15th.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let times = fields.split_whitespace().skip(11).take(2);
+    times.map(|n| n.parse::<u64>().expect("a number")).sum()
+}
+
+/// A cell of the table: the walk over half of the directories and over all of them.
+fn judge(walk: &str, shape: Shape, n: usize, readings: [Reading; 2]) {
+    let [half, full] = readings;
+    let shape = format!("{shape:?}").to_lowercase();
+    let growth = half.growth.max(full.growth);
+    table::cell(&format!(
+        "{walk:<22} {shape:<5} {n:>7} directories: {:>6.2} s, grew {growth:>5} kB, processor {:>4} ms (half of them: {:>4} ms)",
+        full.time.as_secs_f64(),
+        full.ticks * 10,
+        half.ticks * 10,
+    ));
+    assert!(
+        growth < GROWTH_MAX,
+        "{walk}, {shape}: the daemon grew by {growth} kB"
+    );
+    // Twice, and something for what else it does meanwhile; four times is what a descent for each would take.
+    let bound = half.ticks * 5 / 2 + 25;
+    let ticks = full.ticks;
+    assert!(
+        ticks <= bound,
+        "{walk}, {shape}: {} ticks, then {ticks}",
+        half.ticks
+    );
+}
+
+/// A daemon whose directory is in memory: what takes time is the daemon and not a disk. With an image that has `data` as a
+/// VOLUME, in as many layers of its own as there are `volumes`.
+async fn daemon(toml: &str) -> Daemon {
+    let mut daemon = Daemon::new(Setup::default().toml(toml)).await;
+    let root = daemon.path("root");
+    fs::create_dir(&root).expect("it is not there yet");
+    let root = root.display().to_string();
+    daemon
+        .lines(&[
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            "mode=755,nr_inodes=0",
+            "root",
+            &root,
+        ])
+        .await;
+    daemon.serve().await;
+    daemon.import(&Image::busybox(BUSYBOX)).await;
+    daemon
+}
+
+async fn pod(daemon: &Daemon) -> Pod {
+    let mut config = daemon.cri().pod_config("trees");
+    host_network(&mut config);
+    daemon.cri().try_pod(config).await.expect("RunPodSandbox")
+}
+
+async fn inodes(container: &Container) -> Option<u64> {
+    let mut runtime = container.cri.client.runtime.clone();
+    let container_id = container.id.clone();
+    let stats = runtime
+        .container_stats(cri::ContainerStatsRequest { container_id })
+        .await;
+    let stats = stats.expect("ContainerStats").into_inner().stats?;
+    Some(stats.writable_layer?.inodes_used?.value)
+}
+
+async fn emptied_trash(daemon: &Daemon) {
+    let trash = daemon.yard.inside(daemon.path("root/images/trash"));
+    until_within("the trash is empty", PATIENCE, || async {
+        look::subdirs(&trash).is_empty().then_some(())
+    })
+    .await;
+}
+
+/// Removes the container, whose tree goes to the trash.
+async fn removed(daemon: &Daemon, container: &Container) -> Reading {
+    let meter = Meter::start(daemon);
+    container.remove().await.expect("RemoveContainer");
+    let waited = meter.begun.elapsed();
+    assert!(
+        waited < Duration::from_secs(10),
+        "its removal took {waited:?}"
+    );
+    emptied_trash(daemon).await;
+    meter.read()
+}
+
+async fn count_and_remove(daemon: &Daemon, pod: &Pod, shape: Shape) {
+    let (mut counts, mut removals) = (Vec::new(), Vec::new());
+    for n in [FULL / 2, FULL] {
+        let container = pod.create(&format!("count-{n}"), &["true"]).await;
+        let upper = daemon
+            .path("root/roots")
+            .join(&container.id)
+            .join("rootfs/upper");
+        grow(shape, daemon.yard.inside(upper).join("tmp"), n, usize::MAX).await;
+        let meter = Meter::start(daemon);
+        let all = n as u64;
+        let counted = until_within("all of it is counted", PATIENCE, || async {
+            inodes(&container).await.filter(|inodes| *inodes >= all)
+        })
+        .await;
+        assert!(counted < all + 10, "{shape:?}: {counted} of {all}");
+        counts.push(meter.read());
+        removals.push(removed(daemon, &container).await);
+    }
+    judge("count a layer", shape, FULL, [counts[0], counts[1]]);
+    judge("remove a layer", shape, FULL, [removals[0], removals[1]]);
+}
+
+async fn fill_and_remove(daemon: &Daemon, pod: &Pod, shape: Shape) {
+    let (mut fills, mut removals) = (Vec::new(), Vec::new());
+    for n in [FULL / 2, FULL] {
+        let name = format!("localhost/cairn-test/trees-{n}:1");
+        let own = Layer::default().dir(&format!("data-{n}"), 0o755);
+        let volumes = serde_json::json!({ format!("/data-{n}"): {} });
+        daemon
+            .import(&Image::busybox(&name).layer(own).config("Volumes", volumes))
+            .await;
+        let layers = look::subdirs(&daemon.yard.inside(daemon.path("root/images/layers")));
+        let mut layers = layers
+            .iter()
+            .map(|layer| layer.join(format!("fs/data-{n}")));
+        let data = layers
+            .find(|data| data.is_dir())
+            .expect("the layer is in the store");
+        grow(shape, data.join("tree"), n, IMAGE_DEPTH).await;
+        let mut config = daemon
+            .cri()
+            .container_config(&format!("fill-{n}"), &["true"]);
+        set_image(&mut config, &name);
+        let meter = Meter::start(daemon);
+        let made = tokio::time::timeout(PATIENCE, pod.try_create(config)).await;
+        let made =
+            made.unwrap_or_else(|_| panic!("{shape:?}: no end of the VOLUME of {n} directories"));
+        fills.push(meter.read());
+        if shape == Shape::Deep {
+            let error = made
+                .err()
+                .expect("deeper than any image may be")
+                .to_string();
+            let why = format!(
+                "image VOLUME /data-{n}: cannot fill: more than 4096 directories in each other"
+            );
+            assert!(error.contains(&why), "{error}");
+            emptied_trash(daemon).await;
+            continue;
+        }
+        removals.push(removed(daemon, &made.expect("CreateContainer")).await);
+    }
+    judge("fill a VOLUME", shape, FULL, [fills[0], fills[1]]);
+    if let [half, full] = removals[..] {
+        judge("remove a VOLUME", shape, FULL, [half, full]);
+    }
+}
+
+async fn sweep(daemon: &mut Daemon, shape: Shape) {
+    let trash = daemon
+        .yard
+        .inside(daemon.path("root/images/trash/1000000000"));
+    let mut readings = Vec::new();
+    // The first start has nothing to sweep: what it takes, each takes.
+    for n in [0, FULL / 2, FULL] {
+        daemon.terminate().await;
+        if n > 0 {
+            grow(shape, trash.clone(), n, usize::MAX).await;
+        }
+        let begun = Instant::now();
+        daemon.serve().await;
+        let (process, serving) = (
+            daemon.yard.inside(format!("/proc/{}", daemon.pid())),
+            begun.elapsed(),
+        );
+        assert!(
+            serving < Duration::from_secs(10),
+            "{shape:?}: it serves after {serving:?}"
+        );
+        emptied_trash(daemon).await;
+        readings.push((peak(&process), ticks(&process), begun.elapsed()));
+    }
+    let [idle, half, full] = readings[..] else {
+        panic!("three starts");
+    };
+    let above = |(peak, ticks, time): (u64, u64, Duration)| Reading {
+        growth: peak.saturating_sub(idle.0),
+        ticks: ticks.saturating_sub(idle.1),
+        time,
+    };
+    judge(
+        "sweep at the start",
+        shape,
+        FULL,
+        [above(half), above(full)],
+    );
+}
+
+async fn every_walk_of_the_daemon(shape: Shape) {
+    let mut daemon = daemon("").await;
+    let pod = pod(&daemon).await;
+    count_and_remove(&daemon, &pod, shape).await;
+    fill_and_remove(&daemon, &pod, shape).await;
+    pod.end().await;
+    sweep(&mut daemon, shape).await;
+    assert!(
+        !daemon.log().contains("not counted to its end"),
+        "all of it was"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_of_150_000_directories_in_each_other_costs_the_daemon_no_memory() {
+    every_walk_of_the_daemon(Shape::Deep).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_of_150_000_directories_beside_each_other_costs_the_daemon_no_memory() {
+    every_walk_of_the_daemon(Shape::Wide).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_comb_of_150_000_directories_costs_the_daemon_no_memory() {
+    every_walk_of_the_daemon(Shape::Comb).await;
+}
+
+/// The tree of a shape as a layer, each directory with its entry.
+fn layer(shape: Shape, n: usize) -> Layer {
+    let dir = |layer: Layer, name: &str| match name.len() {
+        0..=99 => layer.dir(name, 0o755),
+        _ => {
+            let long = [name.as_bytes(), b"\0"].concat();
+            let layer = layer.raw(EntryType::GNULongName, "././@LongLink", "", 0o644, &long);
+            layer.dir(&name[..99], 0o755)
+        }
+    };
+    let mut layer = Layer::default();
+    match shape {
+        Shape::Wide => (0..n).fold(layer, |layer, at| dir(layer, &format!("w/{at}"))),
+        Shape::Deep | Shape::Comb => {
+            let levels = match shape {
+                Shape::Deep => n,
+                _ => IMAGE_DEPTH / 4,
+            };
+            let mut path = String::new();
+            for level in 0..levels {
+                let teeth = (level + 1) * n / levels - level * n / levels - 1;
+                for tooth in 0..teeth {
+                    layer = dir(layer, &format!("{path}{tooth}"));
+                }
+                path.push_str("d/");
+                layer = dir(layer, &path);
+            }
+            layer
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_of_every_shape_is_unpacked_verified_and_removed_without_memory() {
+    let daemon = daemon("[image]\nmax_image_depth = 2048").await;
+    for shape in [Shape::Deep, Shape::Wide, Shape::Comb] {
+        let most = match shape {
+            Shape::Deep => IMAGE_DEPTH,
+            _ => IN_AN_IMAGE,
+        };
+        let (mut unpacked, mut verified, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        for n in [most / 2, most] {
+            let name = format!("localhost/cairn-test/{shape:?}-{n}:1").to_lowercase();
+            let file = daemon.path("shape.tar");
+            Image::bare(&name).layer(layer(shape, n)).write(&file);
+            let meter = Meter::start(&daemon);
+            let done = daemon.import_file(&file).await;
+            assert!(done.status.success(), "{}", shown(&done));
+            unpacked.push(meter.read());
+            let meter = Meter::start(&daemon);
+            let done = daemon.cairn(&["image", "verify", &name]).await;
+            assert!(done.status.success(), "{}", shown(&done));
+            verified.push(meter.read());
+            let meter = Meter::start(&daemon);
+            let done = daemon.cairn(&["image", "rm", &name]).await;
+            assert!(done.status.success(), "{}", shown(&done));
+            emptied_trash(&daemon).await;
+            gone.push(meter.read());
+        }
+        judge("unpack an image", shape, most, [unpacked[0], unpacked[1]]);
+        judge("verify an image", shape, most, [verified[0], verified[1]]);
+        judge("remove an image", shape, most, [gone[0], gone[1]]);
+    }
+}
