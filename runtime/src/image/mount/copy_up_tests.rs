@@ -2,24 +2,18 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use super::*;
-use crate::image::mount::overlay::Overlay;
+use crate::image::mount::overlay;
 use crate::image::mount::view::tests::Trees;
 
 /// Topmost first.
 fn view(t: &Trees, trees: &[&str]) -> OwnedFd {
-    let path = |tree: &&str| {
+    let path = |tree: &str| {
         let path = t.path(tree, "");
         fs::create_dir_all(&path).unwrap();
         path
     };
-    let overlay = Overlay {
-        lowers: trees.iter().chain(&["empty"]).map(path).collect(),
-        upper: None,
-        userns: None,
-        label: None,
-        target: Path::new("view"),
-    };
-    overlay.view().unwrap()
+    let trees = trees.iter().map(|tree| path(tree)).collect();
+    overlay::view_of(trees, "view").unwrap()
 }
 
 fn copied(view: &OwnedFd, path: &str, into: &Path, budget: &mut CopyBudget<'_>) -> io::Result<()> {

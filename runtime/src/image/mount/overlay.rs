@@ -48,6 +48,22 @@ pub(crate) struct Overlay<'a> {
     pub target: &'a Path,
 }
 
+/// A read-only view of these layers, topmost first, for the daemon alone: attached nowhere, and gone with its last
+/// descriptor. `what` is for messages. One layer shows itself: it has no whiteouts.
+pub(crate) fn view_of(lowers: Vec<PathBuf>, what: &str) -> Result<OwnedFd, Error> {
+    let overlay = Overlay {
+        lowers,
+        upper: None,
+        userns: None,
+        label: None,
+        target: Path::new(what),
+    };
+    match &overlay.lowers[..] {
+        [only] => open_path(only).map_err(overlay.failed("open layers")),
+        _ => overlay.make(supported()),
+    }
+}
+
 /// How the kernel is told the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Api {
@@ -60,9 +76,9 @@ impl Overlay<'_> {
         self.mount_by(supported())
     }
 
-    /// The view, attached nowhere: it is gone when the last descriptor of it is closed.
-    pub(crate) fn view(&self) -> Result<OwnedFd, Error> {
-        self.make(supported())
+    /// Whether it can be mounted; nothing is.
+    pub(crate) fn try_out(&self) -> Result<(), Error> {
+        self.make(supported()).map(drop)
     }
 
     fn mount_by(&self, api: Api) -> Result<(), Error> {
@@ -70,6 +86,7 @@ impl Overlay<'_> {
         mount_tree::attach(&tree, self.target).map_err(self.failed("attach"))
     }
 
+    /// The view, attached nowhere.
     fn make(&self, api: Api) -> Result<OwnedFd, Error> {
         if let Some((_, work)) = self.upper {
             // A volatile mount leaves a mark that forbids the next; here the next is only a start

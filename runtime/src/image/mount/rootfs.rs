@@ -13,7 +13,7 @@ use rustix::fs::{Gid, Uid};
 
 use super::attributes::copy_attributes;
 use super::copy_up::{CopyBudget, copy_up};
-use super::overlay::{Overlay, Userns};
+use super::overlay::{Overlay, Userns, view_of};
 use super::uses::{begin_use, component, release};
 use super::view::View;
 use crate::image::digest::Digest;
@@ -104,22 +104,13 @@ impl Images {
         if volumes.is_empty() {
             return Ok(());
         }
-        let (mut lowers, volumes) = (rootfs.lower.clone(), volumes.clone());
-        // Overlayfs wants two layers when there is no upper one.
-        lowers.push(self.0.store.root().join("empty"));
+        let (lowers, volumes) = (rootfs.lower.clone(), volumes.clone());
         let max_bytes = self.0.options.max_volume_bytes;
         let waiting = Waiting::default();
         let is_over = waiting.is_over();
         blocking(move || {
             let mut budget = CopyBudget::new(max_bytes, &is_over);
-            let overlay = Overlay {
-                lowers,
-                upper: None,
-                userns: None,
-                label: None,
-                target: Path::new("an image's VOLUMEs"),
-            };
-            let view = overlay.view()?;
+            let view = view_of(lowers, "an image's VOLUMEs")?;
             for (path, into) in &volumes {
                 let path = Path::new(path);
                 let done = copy_up(&view, path, into, &mut budget);
@@ -162,7 +153,7 @@ pub fn try_root_in(dir: &Path, userns: Option<Userns>) -> Result<(), Error> {
         label: None,
         target: &view,
     };
-    overlay.view().map(drop)
+    overlay.try_out()
 }
 
 impl Rootfs {

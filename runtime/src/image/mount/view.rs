@@ -23,24 +23,24 @@ const LINKS_MAX: usize = 40;
 const STEPS_MAX: usize = 4096;
 
 /// Directories shown as one, topmost first.
-pub(crate) type Merged = Rc<Vec<OwnedFd>>;
+type Merged = Rc<Vec<OwnedFd>>;
 
 /// Kind of file at a path.
-pub(crate) enum Found {
+enum Found {
     Dir(Merged),
     Other(Shown),
 }
 
 /// What is no directory, by name in the one that shows it.
-pub(crate) struct Shown {
+struct Shown {
     dirs: Merged,
     at: usize,
     name: CString,
-    pub stat: Stat,
+    stat: Stat,
 }
 
 impl Shown {
-    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+    fn dir(&self) -> BorrowedFd<'_> {
         self.dirs[self.at].as_fd()
     }
 }
@@ -81,22 +81,7 @@ impl View {
             .map_err(|_| io::Error::other("is not UTF-8"))
     }
 
-    /// Whether the view has something at exactly this path, no symlink followed.
-    pub(crate) fn has(&self, path: &[u8]) -> io::Result<bool> {
-        let mut here = self.root.clone();
-        let mut parts = components(path).peekable();
-        while let Some(name) = parts.next() {
-            let name = CString::new(name).map_err(io::Error::other)?;
-            match step(&here, &name)? {
-                None => return Ok(false),
-                Some(Found::Dir(dir)) => here = dir,
-                Some(Found::Other(_)) => return Ok(parts.peek().is_none()),
-            }
-        }
-        Ok(true)
-    }
-
-    pub(crate) fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
+    fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
         let mut todo: VecDeque<Vec<u8>> = components(path).collect();
         let mut stack: Vec<Merged> = vec![self.root.clone()];
         let mut links = 0;
@@ -143,7 +128,7 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
 }
 
 /// Looks `name` up in a merged directory.
-pub(crate) fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
+fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
     let mut dirs = Vec::new();
     for (at, dir) in here.iter().enumerate() {
         let stat = match fsutil::stat(dir, name) {

@@ -164,8 +164,7 @@ fn judge(walk: &str, shape: Shape, n: usize, readings: [Reading; 2]) {
     );
 }
 
-/// A daemon whose directory is in memory: what takes time is the daemon and not a disk. With an image that has `data` as a
-/// VOLUME, in as many layers of its own as there are `volumes`.
+/// A daemon whose directory is in memory: what takes time is the daemon and not a disk.
 async fn daemon(toml: &str) -> Daemon {
     let mut daemon = Daemon::new(Setup::default().toml(toml)).await;
     let root = daemon.path("root");
@@ -337,7 +336,6 @@ async fn every_walk_of_the_daemon(shape: Shape) {
     let mut daemon = daemon("").await;
     let pod = pod(&daemon).await;
     count_and_remove(&daemon, &pod, shape).await;
-    fill_and_remove(&daemon, &pod, shape).await;
     pod.end().await;
     sweep(&mut daemon, shape).await;
     assert!(
@@ -361,16 +359,26 @@ async fn a_comb_of_150_000_directories_costs_the_daemon_no_memory() {
     every_walk_of_the_daemon(Shape::Comb).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_of_150_000_directories_is_filled_in_linear_time_or_refused_by_name() {
+    for shape in [Shape::Comb, Shape::Deep, Shape::Wide] {
+        let daemon = daemon("").await;
+        let pod = pod(&daemon).await;
+        fill_and_remove(&daemon, &pod, shape).await;
+        pod.end().await;
+    }
+}
+
+/// An entry whose name may be longer than a header has room for.
+fn entry(layer: Layer, kind: EntryType, name: &str) -> Layer {
+    let long = [name.as_bytes(), b"\0"].concat();
+    let layer = layer.raw(EntryType::GNULongName, "././@LongLink", "", 0o644, &long);
+    layer.raw(kind, &name[..name.len().min(99)], "", 0o755, b"")
+}
+
 /// The tree of a shape as a layer, each directory with its entry.
 fn layer(shape: Shape, n: usize) -> Layer {
-    let dir = |layer: Layer, name: &str| match name.len() {
-        0..=99 => layer.dir(name, 0o755),
-        _ => {
-            let long = [name.as_bytes(), b"\0"].concat();
-            let layer = layer.raw(EntryType::GNULongName, "././@LongLink", "", 0o644, &long);
-            layer.dir(&name[..99], 0o755)
-        }
-    };
+    let dir = |layer: Layer, name: &str| entry(layer, EntryType::Directory, name);
     let mut layer = Layer::default();
     match shape {
         Shape::Wide => (0..n).fold(layer, |layer, at| dir(layer, &format!("w/{at}"))),
@@ -424,4 +432,44 @@ async fn an_image_of_every_shape_is_unpacked_verified_and_removed_without_memory
         judge("verify an image", shape, most, [verified[0], verified[1]]);
         judge("remove an image", shape, most, [gone[0], gone[1]]);
     }
+}
+
+/// For each whiteout the layers below were looked through from the top, all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn whiteouts_far_down_above_many_layers_are_looked_up_once() {
+    const WHITEOUTS: usize = 1000;
+    const LAYERS: usize = 10;
+    let daemon = daemon("[image]\nmax_image_depth = 2048").await;
+    let way = "d/".repeat(IMAGE_DEPTH);
+    let name = "localhost/cairn-test/whiteouts:1";
+    let mut image = Image::bare(name);
+    for at in 0..LAYERS {
+        let own = Layer::default().file(&at.to_string(), 0o644, b"");
+        image = image.layer(entry(own, EntryType::Directory, &way));
+    }
+    let whiteouts = (0..WHITEOUTS).fold(Layer::default(), |layer, at| {
+        entry(layer, EntryType::Regular, &format!("{way}.wh.{at}"))
+    });
+    let file = daemon.path("whiteouts.tar");
+    image.layer(whiteouts).write(&file);
+    let meter = Meter::start(&daemon);
+    let done = tokio::time::timeout(PATIENCE, daemon.import_file(&file)).await;
+    let done = done.expect("the import ends");
+    assert!(done.status.success(), "{}", shown(&done));
+    let Reading {
+        ticks,
+        time,
+        growth,
+    } = meter.read();
+    table::cell(&format!(
+        "{:<22} {:<5} {WHITEOUTS:>7} whiteouts:   {:>6.2} s, grew {growth:>5} kB, processor {:>4} ms",
+        "finish a layer",
+        "deep",
+        time.as_secs_f64(),
+        ticks * 10
+    ));
+    assert!(
+        ticks < 500,
+        "{ticks} ticks for {WHITEOUTS} whiteouts above {LAYERS} layers"
+    );
 }
