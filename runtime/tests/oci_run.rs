@@ -13,7 +13,7 @@ use std::{
 };
 
 use cairn::oci::{
-    ApplyContext, BindSource, HostDevice, HostFacts, HostView, ImageFacts, Inputs, Policy,
+    ApplyContext, BindSource, HostDevice, HostFacts, HostView, ImageFacts, Inputs, Places, Policy,
     Propagation, SandboxFacts, SandboxFiles, apply_adjustment, container_spec,
 };
 use common::{Box, Ground, records};
@@ -32,6 +32,7 @@ impl HostView for View {
             is_dir: resolved.is_dir(),
             resolved,
             propagation: Propagation::Private,
+            is_procfs: false,
         })
     }
 
@@ -118,6 +119,7 @@ fn build(
         policy: &Policy::default(),
         image: &image,
         view: &View,
+        places: &Places::new(),
         rootfs: &ground.root(),
         passwd: Some(&passwd),
         group: Some("root:x:0:\nextra:x:5000:user\n"),
@@ -378,6 +380,7 @@ async fn what_plugins_adjust_is_what_the_container_sees() {
         host: &host,
         policy: &policy,
         view: &View,
+        places: &Places::new(),
     };
     apply_adjustment(&mut spec, &adjust, &context).expect("applied");
     b.spec = serde_json::to_value(&spec).expect("serialisable");

@@ -3,15 +3,18 @@
 use std::{
     ffi::{CStr, OsStr},
     fs, io,
-    os::unix::{
-        ffi::OsStrExt as _,
-        fs::{FileTypeExt as _, MetadataExt as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::{
+            ffi::OsStrExt as _,
+            fs::{FileTypeExt as _, MetadataExt as _},
+        },
     },
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{FileType, major, minor},
+    fs::{FileType, Mode, OFlags, major, minor},
     io::Errno,
 };
 
@@ -166,10 +169,13 @@ impl HostView for View {
         let is_dir = fs::metadata(&resolved).ok()?.is_dir();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let propagation = propagation_of(&mounts, &resolved);
+        let is_procfs = rustix::fs::statfs(&resolved)
+            .is_ok_and(|stat| stat.f_type == rustix::fs::PROC_SUPER_MAGIC);
         Some(BindSource {
             resolved,
             is_dir,
             propagation,
+            is_procfs,
         })
     }
 
@@ -190,6 +196,47 @@ impl HostView for View {
     fn cdi(&self) -> CdiRegistry {
         cdi::registry()
     }
+
+    fn namespace(&self, path: &str) -> Option<String> {
+        const NSFS_MAGIC: i64 = 0x6e73_6673;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        if rustix::fs::fstatfs(&file).ok()?.f_type != NSFS_MAGIC {
+            return None;
+        }
+        // `net:[4026531840]`, or where it is mounted.
+        let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let name = namespace_mounted_at(&mounts, &name)
+            .unwrap_or_else(|| name.to_string_lossy().into_owned());
+        let kind = name.split_once(":[").map_or("", |(kind, _)| kind);
+        Some(kind.to_owned())
+    }
+
+    fn online_cpus(&self) -> String {
+        fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default()
+    }
+
+    fn memory_nodes(&self) -> String {
+        fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default()
+    }
+
+    fn max_open_files(&self) -> u64 {
+        let text = fs::read_to_string("/proc/sys/fs/nr_open").ok();
+        text.and_then(|text| text.trim().parse().ok())
+            .unwrap_or(u64::MAX)
+    }
+}
+
+/// What of its file system is mounted there, of a namespace its name; the last mount counts.
+fn namespace_mounted_at(mountinfo: &str, path: &Path) -> Option<String> {
+    let mut lines = mountinfo.lines().rev();
+    lines.find_map(|line| {
+        let mut fields = line.split(' ').skip(3);
+        let root = fields.next()?;
+        let point = cgroup::unescape_mount(fields.next()?);
+        (Path::new(&point) == path).then(|| root.to_owned())
+    })
 }
 
 /// Propagation of the mount that a path lies in: of the mounts at its longest mounted prefix,

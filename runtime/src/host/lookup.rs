@@ -396,6 +396,22 @@ impl HostView for Session {
             .unwrap_or_default()
     }
 
+    fn namespace(&self, path: &str) -> Option<String> {
+        self.ask(Question::Namespace(path.to_owned())).ok()?
+    }
+
+    fn online_cpus(&self) -> String {
+        View.online_cpus()
+    }
+
+    fn memory_nodes(&self) -> String {
+        View.memory_nodes()
+    }
+
+    fn max_open_files(&self) -> u64 {
+        View.max_open_files()
+    }
+
     fn has_apparmor_profile(&self, name: &str) -> bool {
         View.has_apparmor_profile(name)
     }

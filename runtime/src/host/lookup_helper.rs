@@ -25,6 +25,7 @@ const ENTRIES: usize = 1024;
 pub(super) enum Question {
     BindSource(String),
     Devices(String),
+    Namespace(String),
     /// `None` where it is longer.
     Text {
         path: String,
@@ -40,6 +41,7 @@ impl Question {
         match self {
             Self::BindSource(path)
             | Self::Devices(path)
+            | Self::Namespace(path)
             | Self::Text { path, .. }
             | Self::MakeLogParents(path)
             | Self::Answers(path) => path,
@@ -50,6 +52,7 @@ impl Question {
         match self {
             Self::BindSource(path) => encode(Ok(View.bind_source(path))),
             Self::Devices(path) => encode(Ok(View.devices(path))),
+            Self::Namespace(path) => encode(Ok(View.namespace(path))),
             Self::Text { path, most } => encode(text(Path::new(path), *most)),
             Self::MakeLogParents(path) => encode(log_path::make_parents(path)),
             Self::Answers(path) => {

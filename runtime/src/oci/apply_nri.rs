@@ -12,16 +12,9 @@ use super::{
     base::{linux_of, process_of},
     cdi_apply, devices,
     error::SpecError,
-    facts::{HostFacts, HostView, Policy},
-    limits, nri_limits,
+    facts::ApplyContext,
+    limits, nri_limits, together,
 };
-
-/// Context in which an adjustment is applied.
-pub struct ApplyContext<'a> {
-    pub host: &'a HostFacts,
-    pub policy: &'a Policy,
-    pub view: &'a dyn HostView,
-}
 
 /// Applies the adjustment in the order of NRI-700.
 pub fn apply_adjustment(
@@ -50,9 +43,10 @@ pub fn apply_adjustment(
     if let Some(asked) = &adjust.linux {
         linux_section(&mut new, asked, context)?;
     }
-    mounts::apply(&mut new, &adjust.mounts, context.view)?;
-    process::rlimits(&mut new, &adjust.rlimits)?;
+    mounts::apply(&mut new, &adjust.mounts, context.view, context.places)?;
+    process::rlimits(&mut new, &adjust.rlimits, context.view)?;
     devices::check_places(&new, context.view)?;
+    together::check_adjusted(&new, adjust)?;
     *spec = new;
     Ok(())
 }
@@ -74,10 +68,10 @@ fn linux_section(
     scheduling::io_priority(spec, asked.io_priority.as_ref())?;
     scheduling::scheduler(spec, asked.scheduler.as_ref())?;
     seccomp::apply(spec, asked.seccomp_policy.as_ref())?;
-    linux::namespaces(spec, &asked.namespaces)?;
+    linux::namespaces(spec, &asked.namespaces, context.view)?;
     linux::sysctl(spec, &asked.sysctl)?;
     linux::net_devices(spec, &asked.net_devices)?;
-    scheduling::memory_policy(spec, asked.memory_policy.as_ref())?;
+    scheduling::memory_policy(spec, asked.memory_policy.as_ref(), context)?;
     if let Some(resources) = &asked.resources {
         apply_limits(spec, resources, context)?;
     }
@@ -99,8 +93,7 @@ fn apply_limits(
     nri_limits::check(asked, context.host)?;
     let linux = linux_of(spec);
     let mut resources = linux.resources().clone().unwrap_or_default();
-    let (host, policy) = (context.host, context.policy);
-    limits::merge(&mut resources, asked, host, policy, &limits::ADJUSTMENT)?;
+    limits::merge(&mut resources, asked, context, &limits::ADJUSTMENT)?;
     if let Some(class) = asked.blockio_class.as_ref().filter(|c| !c.value.is_empty()) {
         return Err(SpecError::unsupported(
             "adjust.linux.resources.blockio_class",

@@ -1,7 +1,7 @@
 //! The rows of NRI section 7 that change the `linux` section of a spec, but for seccomp and what is said of time and
 //! memory (`apply_nri_seccomp`, `apply_nri_scheduling`).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use oci_spec::runtime::{
     Linux, LinuxDevice, LinuxIntelRdt, LinuxNamespace, LinuxNamespaceType, LinuxNetDevice, Spec,
@@ -10,12 +10,16 @@ use proto_nri as nri;
 
 use super::{
     base::{clean_path, is_mapped, linux_of, marked, namespace},
-    devices::{kind_of, rule_for},
+    devices::{kind_of, refusal, rule_for},
     error::SpecError,
     facts::{CgroupDriver, HostFacts, HostView},
     sandbox::check_sysctl,
 };
 use ::nri::owners::removal;
+
+/// The kernel has 12 bits for a major number and 20 for a minor one.
+const MAJOR_MAX: i64 = 0xfff;
+const MINOR_MAX: i64 = 0xf_ffff;
 
 /// Per entry: the device with that path goes, with the rule that was made for it; unless it is a
 /// removal, the new one comes, with a rule `rwm`. A fifo has none (NRI-704).
@@ -48,8 +52,13 @@ pub(super) fn devices(
         let Some(kind) = kind else {
             return wrong(format!("unknown device type {letter:?}"));
         };
-        if entry.major < 0 || entry.minor < 0 {
-            return wrong("a device number is negative".to_owned());
+        let known =
+            (0..=MAJOR_MAX).contains(&entry.major) && (0..=MINOR_MAX).contains(&entry.minor);
+        if !known {
+            return wrong(format!(
+                "{}:{} is not a device number (0:0 to {MAJOR_MAX}:{MINOR_MAX})",
+                entry.major, entry.minor
+            ));
         }
         if is_mapped(linux_of(spec)) && !is_as_the_hosts(entry, &path, view) {
             return Err(SpecError::unsupported(
@@ -58,14 +67,19 @@ pub(super) fn devices(
             ));
         }
         let mut device = LinuxDevice::default();
-        device.set_path(path.into());
+        device.set_path(path.clone().into());
         device.set_typ(kind);
         device.set_major(entry.major);
         device.set_minor(entry.minor);
         device.set_file_mode(entry.file_mode.as_ref().map(|m| m.value & 0o7777));
         device.set_uid(entry.uid.as_ref().map(|id| id.value));
         device.set_gid(entry.gid.as_ref().map(|id| id.value));
-        put_device(linux_of(spec), device, "rwm");
+        let linux = linux_of(spec);
+        if let Some(cause) = refusal(&device, is_mapped(linux), view) {
+            let field = format!("adjust.linux.devices[{path:?}]");
+            return Err(SpecError::unsupported(field, cause));
+        }
+        put_device(linux, device, "rwm");
     }
     Ok(())
 }
@@ -75,7 +89,7 @@ fn is_as_the_hosts(asked: &nri::LinuxDevice, path: &str, view: &dyn HostView) ->
     let agrees = |asked: Option<u32>, has: u32| asked.is_none_or(|asked| asked == has);
     let mut nodes = view.devices(path).into_iter();
     let host = nodes.find(|d| (d.major, d.minor) == (asked.major, asked.minor));
-    // That there is one at all is `devices::check_places`'s to say.
+    // That there is one at all is `refusal`'s to say.
     host.is_none_or(|host| {
         agrees(
             asked.file_mode.as_ref().map(|m| m.value & 0o7777),
@@ -150,7 +164,11 @@ pub(super) fn cgroups_path(
 }
 
 /// A marked type goes; another is added, or gets the new path.
-pub(super) fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Result<(), SpecError> {
+pub(super) fn namespaces(
+    spec: &mut Spec,
+    asked: &[nri::LinuxNamespace],
+    view: &dyn HostView,
+) -> Result<(), SpecError> {
     for entry in asked {
         let (name, remove) = marked(&entry.r#type);
         let field = format!("adjust.linux.namespaces[{name:?}]");
@@ -162,7 +180,7 @@ pub(super) fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Resu
                 format!("{:?} must be absolute", entry.path),
             ));
         }
-        let path = Some(std::path::Path::new(&entry.path)).filter(|p| !p.as_os_str().is_empty());
+        let path = Some(Path::new(&entry.path)).filter(|p| !p.as_os_str().is_empty());
         let linux = linux_of(spec);
         match kind {
             LinuxNamespaceType::Mount if remove => {
@@ -185,6 +203,9 @@ pub(super) fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Resu
             }
             _ => {}
         }
+        if let (Some(path), false) = (path, remove) {
+            check_namespace(kind, path, view).map_err(|cause| SpecError::invalid(field, cause))?;
+        }
         let list = linux.namespaces_mut().get_or_insert_default();
         let place = list.iter().position(|n: &LinuxNamespace| n.typ() == kind);
         match (place, remove) {
@@ -199,6 +220,31 @@ pub(super) fn namespaces(spec: &mut Spec, asked: &[nri::LinuxNamespace]) -> Resu
     Ok(())
 }
 
+/// Whether there is a namespace of this type to join.
+fn check_namespace(
+    kind: LinuxNamespaceType,
+    path: &Path,
+    view: &dyn HostView,
+) -> Result<(), String> {
+    let wanted = match kind {
+        LinuxNamespaceType::Network => "net",
+        LinuxNamespaceType::Mount => "mnt",
+        LinuxNamespaceType::Ipc => "ipc",
+        LinuxNamespaceType::Uts => "uts",
+        LinuxNamespaceType::Pid => "pid",
+        LinuxNamespaceType::User => "user",
+        LinuxNamespaceType::Cgroup => "cgroup",
+        LinuxNamespaceType::Time => "time",
+    };
+    match view.namespace(&path.to_string_lossy()) {
+        None => Err(format!("there is no namespace at {path:?}")),
+        Some(found) if !found.is_empty() && found != wanted => {
+            Err(format!("{path:?} is a namespace of another type, {found}"))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
 pub(super) fn has_namespace(spec: &Spec, kind: LinuxNamespaceType) -> bool {
     let linux = spec.linux().as_ref();
     linux
@@ -207,7 +253,7 @@ pub(super) fn has_namespace(spec: &Spec, kind: LinuxNamespaceType) -> bool {
 }
 
 /// Whether the container joins the namespace at `path` already.
-fn is_joined(linux: &Linux, kind: LinuxNamespaceType, path: Option<&std::path::Path>) -> bool {
+fn is_joined(linux: &Linux, kind: LinuxNamespaceType, path: Option<&Path>) -> bool {
     let mut list = linux.namespaces().iter().flatten();
     path.is_some() && list.any(|n| n.typ() == kind && n.path().as_deref() == path)
 }

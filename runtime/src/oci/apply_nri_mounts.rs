@@ -6,8 +6,8 @@ use proto_nri as nri;
 use super::{
     base::{clean_path, linux_of, marked, mount},
     error::SpecError,
-    facts::{HostView, Propagation},
-    mounts::check_propagation,
+    facts::{HostView, Places, Propagation},
+    mounts::{check_place, check_propagation},
 };
 
 /// Options that other runtimes know, and that the create helper would hand to the file system.
@@ -30,6 +30,7 @@ pub(super) fn apply(
     spec: &mut Spec,
     asked: &[nri::Mount],
     view: &dyn HostView,
+    places: &Places,
 ) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
@@ -63,7 +64,8 @@ pub(super) fn apply(
                 &format!("{option:?} is not an option of bind mounts"),
             ));
         }
-        check_source(path, entry, view)?;
+        let is_procfs = check_source(path, entry, view)?;
+        check_place(&destination, places, is_procfs).map_err(|cause| wrong(path, &cause))?;
         strongest = strongest.max(propagation(entry, view)?);
         let options: Vec<&str> = entry.options.iter().map(String::as_str).collect();
         list.push(mount(&destination, &entry.r#type, &entry.source, &options));
@@ -93,15 +95,15 @@ fn unknown_to_binds(entry: &nri::Mount) -> Option<&String> {
 }
 
 /// What can be known now is not left to the start: the error there is the create helper's, and comes after the plugin
-/// that it is about was told that all went well.
-fn check_source(path: &str, entry: &nri::Mount, view: &dyn HostView) -> Result<(), SpecError> {
+/// that it is about was told that all went well. Answers whether it is a procfs.
+fn check_source(path: &str, entry: &nri::Mount, view: &dyn HostView) -> Result<bool, SpecError> {
     if !is_bind(entry) {
         return match entry.r#type.as_str() {
             "" => Err(wrong(
                 path,
                 "it has neither a type nor the option bind or rbind",
             )),
-            _ => Ok(()),
+            kind => Ok(kind == "proc"),
         };
     }
     if !entry.source.starts_with('/') || entry.source.contains('\0') {
@@ -109,7 +111,7 @@ fn check_source(path: &str, entry: &nri::Mount, view: &dyn HostView) -> Result<(
         return Err(wrong(path, &cause));
     }
     match view.bind_source(&entry.source) {
-        Some(_) => Ok(()),
+        Some(source) => Ok(source.is_procfs),
         None => Err(no_source(entry)),
     }
 }

@@ -206,14 +206,18 @@ pub(super) fn oom_score_adj(
 }
 
 /// A type that is there already is replaced: OCI forbids a second one (NRI-708).
-pub(super) fn rlimits(spec: &mut Spec, asked: &[nri::PosixRlimit]) -> Result<(), SpecError> {
+pub(super) fn rlimits(
+    spec: &mut Spec,
+    asked: &[nri::PosixRlimit],
+    view: &dyn HostView,
+) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }
     let process = process_of(spec);
     let mut list = process.rlimits().clone().unwrap_or_default();
     for limit in asked {
-        let new = rlimit(&limit.r#type, limit.soft, limit.hard)
+        let new = rlimit(&limit.r#type, limit.soft, limit.hard, view.max_open_files())
             .map_err(|error| error.of_field(&format!("adjust.rlimits[{:?}]", limit.r#type)))?;
         match list.iter_mut().find(|l| l.typ() == new.typ()) {
             Some(place) => *place = new,

@@ -13,7 +13,8 @@ use super::{
     apply_nri_process::out_of_range,
     base::{linux_of, process_of},
     error::SpecError,
-    facts::HostFacts,
+    facts::{ApplyContext, HostFacts},
+    limits::nodes_of,
 };
 
 /// Class NONE removes the priority.
@@ -185,6 +186,7 @@ fn scheduler_flag(
 pub(super) fn memory_policy(
     spec: &mut Spec,
     asked: Option<&nri::LinuxMemoryPolicy>,
+    context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
     const FIELD: &str = "adjust.linux.memory_policy";
     let Some(asked) = asked else {
@@ -207,12 +209,10 @@ pub(super) fn memory_policy(
     }
     let nodes = match asked.nodes.as_str() {
         "" => None,
-        nodes => Some(super::limits::cpuset(nodes).ok_or_else(|| {
-            SpecError::invalid(
-                FIELD,
-                format!("invalid list of nodes {nodes:?} (example: 0-1)"),
-            )
-        })?),
+        nodes => Some(
+            nodes_of(nodes, context)
+                .map_err(|cause| SpecError::invalid(FIELD, format!("nodes: {cause}")))?,
+        ),
     };
     check_memory_policy(mode, nodes.as_deref(), &flags)
         .map_err(|cause| SpecError::invalid(FIELD, cause))?;

@@ -193,23 +193,33 @@ pub fn check_places(spec: &Spec, view: &dyn HostView) -> Result<(), SpecError> {
     let Some(linux) = spec.linux() else {
         return Ok(());
     };
-    let mapped = is_mapped(linux);
     for device in linux.devices().iter().flatten() {
-        let path = device.path().to_string_lossy();
-        let refuse =
-            |cause: &str| Err(SpecError::unsupported(format!("device node {path}"), cause));
-        if !path.starts_with("/dev/") || path.split('/').any(|part| part == "..") {
-            return refuse("nodes can only be made below /dev");
-        }
-        let same = |d: &HostDevice| {
-            kind_of(d.kind) == Some(device.typ())
-                && (d.major, d.minor) == (device.major(), device.minor())
-        };
-        if mapped && !view.devices(&path).iter().any(same) {
-            return refuse("in a user namespace a node must be where the host has the same one");
+        if let Some(cause) = refusal(device, is_mapped(linux), view) {
+            let field = format!("device node {}", device.path().display());
+            return Err(SpecError::unsupported(field, cause));
         }
     }
     Ok(())
+}
+
+/// Why this node cannot be made.
+pub(super) fn refusal(
+    device: &LinuxDevice,
+    mapped: bool,
+    view: &dyn HostView,
+) -> Option<&'static str> {
+    let path = device.path().to_string_lossy();
+    if !path.starts_with("/dev/") || path.split('/').any(|part| part == "..") {
+        return Some("nodes can only be made below /dev");
+    }
+    let same = |d: &HostDevice| {
+        kind_of(d.kind) == Some(device.typ())
+            && (d.major, d.minor) == (device.major(), device.minor())
+    };
+    if mapped && !view.devices(&path).iter().any(same) {
+        return Some("in a user namespace a node must be where the host has the same one");
+    }
+    None
 }
 
 /// `b`, `c` (or `u`) and `p`.
@@ -235,6 +245,7 @@ mod tests {
                 resolved: "/dev/snd".into(),
                 is_dir: true,
                 propagation: Propagation::Private,
+                is_procfs: false,
             })
         }
 

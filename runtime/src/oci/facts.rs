@@ -150,7 +150,13 @@ pub struct BindSource {
     pub is_dir: bool,
     /// Propagation of the mount that contains `resolved`.
     pub propagation: Propagation,
+    /// It is on a procfs.
+    pub is_procfs: bool,
 }
+
+/// Where the destinations of mounts are in the container's root, the links of its image followed (CRI-248), by what
+/// [`super::destinations`] answers; one that is not listed is where it is written.
+pub type Places = BTreeMap<String, String>;
 
 /// Look-ups on the host, implemented by the caller. Every answer is a fact of this moment.
 pub trait HostView {
@@ -172,16 +178,40 @@ pub trait HostView {
         false
     }
 
-    /// `container_path` with the symlinks of the container's root resolved, without leaving it
-    /// (CRI-248).
-    fn in_rootfs(&self, container_path: &str) -> String {
-        container_path.to_owned()
-    }
-
     /// The CDI devices of the host; asked only for a container that wants some.
     fn cdi(&self) -> CdiRegistry {
         CdiRegistry::default()
     }
+
+    /// The type of the namespace that a file of the host stands for, as the kernel writes it (`net`), or empty where it
+    /// does not say; `None` where there is no namespace.
+    fn namespace(&self, _path: &str) -> Option<String> {
+        Some(String::new())
+    }
+
+    /// The processors that are online, as the kernel lists them (`0-3,7`); empty where it does not say.
+    fn online_cpus(&self) -> String {
+        String::new()
+    }
+
+    /// The nodes that have memory, in the same form.
+    fn memory_nodes(&self) -> String {
+        String::new()
+    }
+
+    /// Open files that one process may have at most; no limit can be set above it.
+    fn max_open_files(&self) -> u64 {
+        u64::MAX
+    }
+}
+
+/// Context in which an adjustment or limits are applied.
+pub struct ApplyContext<'a> {
+    pub host: &'a HostFacts,
+    pub policy: &'a Policy,
+    pub view: &'a dyn HostView,
+    /// Of the mounts that are asked for.
+    pub places: &'a Places,
 }
 
 /// The parts of an image configuration that a container inherits.

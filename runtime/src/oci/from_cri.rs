@@ -17,13 +17,17 @@ use super::{
     capabilities::{self, CapSets},
     cdi, cdi_apply, cgroups_path, devices,
     error::SpecError,
-    facts::{HostFacts, HostView, ImageFacts, Policy, SandboxFacts, SeccompKind},
+    facts::{
+        ApplyContext, HostFacts, HostView, IdMap, ImageFacts, Places, Policy, SandboxFacts,
+        SeccompKind,
+    },
     mounts::{self, MountInputs},
     namespaces, process,
     resources::{resources_from_cri, resources_to_cri},
     rlimits::rlimits,
     seccomp, selinux,
     signal::{StopSignal, stop_signal},
+    together,
     user::{self, ResolvedUser, UserRequest},
 };
 
@@ -36,6 +40,8 @@ pub struct Inputs<'a> {
     pub policy: &'a Policy,
     pub image: &'a ImageFacts,
     pub view: &'a dyn HostView,
+    /// Of the mounts of the configuration.
+    pub places: &'a Places,
     /// Mount point of the root.
     pub rootfs: &'a Path,
     /// Text of the image's `/etc/passwd` and `/etc/group`, read inside the container's root.
@@ -110,6 +116,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     )?;
     let (stop_signal, warning) = stop_signal(inputs.config.stop_signal, &inputs.image.stop_signal);
     let user = resolve_user(context, inputs)?;
+    check_mapped(&user, inputs.sandbox.user_mapping)?;
     let capabilities = capabilities::sets(
         context.capabilities.as_ref(),
         context.privileged,
@@ -121,6 +128,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         sandbox: inputs.sandbox,
         host: inputs.host,
         view: inputs.view,
+        places: inputs.places,
         labelled: labels.is_some(),
         privileged: context.privileged,
         readonly_rootfs: context.readonly_rootfs,
@@ -158,6 +166,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     let cdi_devices = cdi::cdi_names(inputs.config)?;
     cdi_apply::inject(&mut spec, &cdi_devices, inputs.host, inputs.view)?;
     devices::check_places(&spec, inputs.view)?;
+    together::check(&spec)?;
     Ok(ContainerSpec {
         resources: resources_to_cri(&spec),
         spec,
@@ -257,6 +266,25 @@ fn resolve_user(
     })
 }
 
+/// Ids without a counterpart on the host are nobody's: no process can have them.
+fn check_mapped(user: &ResolvedUser, mapping: Option<IdMap>) -> Result<(), SpecError> {
+    let Some(IdMap { length, .. }) = mapping else {
+        return Ok(());
+    };
+    let groups = user.supplemental_groups.iter();
+    let groups = groups.map(|gid| ("group", *gid));
+    let mut ids = [("user", user.uid), ("group", user.gid)]
+        .into_iter()
+        .chain(groups);
+    match ids.find(|(_, id)| *id >= length) {
+        None => Ok(()),
+        Some((kind, id)) => Err(SpecError::invalid(
+            "linux.security_context",
+            format!("{kind} {id} is not among the {length} ids of the pod's user namespace"),
+        )),
+    }
+}
+
 #[expect(
     deprecated,
     reason = "kubelets and crictl files still send the old string"
@@ -282,7 +310,8 @@ fn process_section(
     )?));
     process.set_cwd(process::cwd(config, inputs.image)?.into());
     process.set_capabilities(Some(capabilities.to_oci()));
-    process.set_rlimits(Some(rlimits(inputs.policy)?).filter(|list| !list.is_empty()));
+    let limits = rlimits(inputs.policy, inputs.view.max_open_files())?;
+    process.set_rlimits(Some(limits).filter(|list| !list.is_empty()));
     // `false` beside seccomp is an error to libcontainer: the key is left out.
     process.set_no_new_privileges(context.no_new_privs.then_some(true));
     process.set_apparmor_profile(apparmor::profile(
@@ -331,7 +360,15 @@ fn linux_section(
             .then_some((user.uid, user.gid)),
         inputs.view,
     )?;
-    let mut resources = resources_from_cri(asked, host, policy)?;
+    let mut resources = resources_from_cri(
+        asked,
+        &ApplyContext {
+            host,
+            policy,
+            view: inputs.view,
+            places: inputs.places,
+        },
+    )?;
     resources.set_devices(Some(devices.rules));
 
     let mut section = empty_linux();

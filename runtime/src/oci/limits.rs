@@ -2,7 +2,10 @@
 //!
 //! Zero means "not given", and so does absent: the old value stays. Some plugins send the zeros of CRI back (NRI-1231).
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+};
 
 use oci_spec::runtime::{
     LinuxCpu, LinuxDeviceCgroup, LinuxDeviceType, LinuxHugepageLimit, LinuxMemory, LinuxPids,
@@ -13,13 +16,23 @@ use proto_nri as nri;
 use super::{
     devices::rule,
     error::SpecError,
-    facts::{HostFacts, Policy},
+    facts::{ApplyContext, HostFacts},
 };
+
+/// The least memory that a container can be started with: one starts with 512 KiB at times, and with 704 KiB always, as
+/// tried with and without a profile of seccomp, masks and a PID namespace that is joined.
+pub const LEAST_MEMORY: i64 = 1 << 20;
+/// What the kernel takes as a period of CPU time, and at least as its share, in microseconds.
+const PERIODS: RangeInclusive<u64> = 1_000..=1_000_000;
+const LEAST_QUOTA: i64 = 1_000;
+/// The longest list of processors or nodes that is written to a cgroup.
+const LIST_MAX: usize = 4096;
 
 /// Whoever asks for limits: how a refusal names the fields that CRI and NRI both have, and what becomes of swap.
 pub(super) struct Asker {
     parent: &'static str,
     quota: &'static str,
+    period: &'static str,
     cpus: &'static str,
     mems: &'static str,
     limit: &'static str,
@@ -31,6 +44,7 @@ pub(super) struct Asker {
 pub(super) const CRI: Asker = Asker {
     parent: "linux.resources",
     quota: "cpu_quota",
+    period: "cpu_period",
     cpus: "cpuset_cpus",
     mems: "cpuset_mems",
     limit: "memory_limit_in_bytes",
@@ -42,6 +56,7 @@ pub(super) const CRI: Asker = Asker {
 pub(super) const UPDATE: Asker = Asker {
     parent: "update.linux.resources",
     quota: "cpu.quota",
+    period: "cpu.period",
     cpus: "cpu.cpus",
     mems: "cpu.mems",
     limit: "memory.limit",
@@ -75,13 +90,13 @@ pub fn current(spec: &Spec) -> Option<&LinuxResources> {
 pub(super) fn merge(
     resources: &mut LinuxResources,
     asked: &nri::LinuxResources,
-    host: &HostFacts,
-    policy: &Policy,
+    context: &ApplyContext<'_>,
     by: &Asker,
 ) -> Result<(), SpecError> {
+    let host = context.host;
     if let Some(asked) = &asked.cpu {
         let mut cpu = resources.cpu().clone().unwrap_or_default();
-        merge_cpu(&mut cpu, asked, by)?;
+        merge_cpu(&mut cpu, asked, context, by)?;
         resources.set_cpu(Some(cpu).filter(|c| *c != LinuxCpu::default()));
     }
     if let Some(asked) = &asked.memory {
@@ -89,8 +104,8 @@ pub(super) fn merge(
         merge_memory(&mut memory, asked, host, by)?;
         resources.set_memory(Some(memory).filter(|m| *m != LinuxMemory::default()));
     }
-    put_hugepages(resources, &asked.hugepage_limits, host, policy, by)?;
-    put_unified(resources, &asked.unified, host, by)?;
+    put_hugepages(resources, &asked.hugepage_limits, context, by)?;
+    put_unified(resources, &asked.unified, context, by)?;
     match asked.pids.as_ref().map(|p| p.limit) {
         None => {}
         Some(limit) if limit < 0 => {
@@ -109,7 +124,12 @@ pub(super) fn merge(
     Ok(())
 }
 
-fn merge_cpu(cpu: &mut LinuxCpu, asked: &nri::LinuxCpu, by: &Asker) -> Result<(), SpecError> {
+fn merge_cpu(
+    cpu: &mut LinuxCpu,
+    asked: &nri::LinuxCpu,
+    context: &ApplyContext<'_>,
+    by: &Asker,
+) -> Result<(), SpecError> {
     let number = |value: &Option<nri::OptionalUInt64>| {
         let value = value.as_ref().map(|v| v.value);
         value.filter(|v| *v != 0)
@@ -117,10 +137,18 @@ fn merge_cpu(cpu: &mut LinuxCpu, asked: &nri::LinuxCpu, by: &Asker) -> Result<()
     let runtime = asked.realtime_runtime.as_ref().map(|v| v.value);
     let runtime = runtime.filter(|v| *v != 0);
     let quota = limit_of(&asked.quota, by, by.quota)?;
-    let cpus = cpuset_of(&asked.cpus, by, by.cpus)?;
-    let mems = cpuset_of(&asked.mems, by, by.mems)?;
+    let period = number(&asked.period);
+    check_bandwidth(quota, period, by)?;
+    let check = |list: &str, field: &str, check: ListCheck| match list {
+        "" => Ok(None),
+        list => check(list, context)
+            .map(Some)
+            .map_err(|cause| by.invalid(field, cause)),
+    };
+    let cpus = check(&asked.cpus, by.cpus, cpus_of)?;
+    let mems = check(&asked.mems, by.mems, nodes_of)?;
     cpu.set_shares(number(&asked.shares).or(cpu.shares()));
-    cpu.set_period(number(&asked.period).or(cpu.period()));
+    cpu.set_period(period.or(cpu.period()));
     cpu.set_quota(quota.or(cpu.quota()));
     cpu.set_realtime_runtime(runtime.or(cpu.realtime_runtime()));
     cpu.set_realtime_period(number(&asked.realtime_period).or(cpu.realtime_period()));
@@ -138,6 +166,9 @@ fn merge_memory(
     by: &Asker,
 ) -> Result<(), SpecError> {
     let limit = limit_of(&asked.limit, by, by.limit)?;
+    if let Some(cause) = limit.and_then(too_little_memory) {
+        return Err(by.invalid(by.limit, cause));
+    }
     let swap = limit_of(&asked.swap, by, by.swap)?;
     let reservation = limit_of(&asked.reservation, by, "memory.reservation")?;
     let kernel = limit_of(&asked.kernel, by, "memory.kernel")?;
@@ -168,6 +199,12 @@ fn merge_memory(
     }
 }
 
+fn too_little_memory(limit: i64) -> Option<String> {
+    (0..LEAST_MEMORY).contains(&limit).then(|| {
+        format!("{limit} is below the {LEAST_MEMORY} bytes that a container takes to start")
+    })
+}
+
 /// Present and not zero; -1 is unlimited.
 fn limit_of(
     value: &Option<nri::OptionalInt64>,
@@ -181,35 +218,72 @@ fn limit_of(
     }
 }
 
-fn cpuset_of(text: &str, by: &Asker, field: &str) -> Result<Option<String>, SpecError> {
-    let wrong = || by.invalid(field, format!("invalid list {text:?} (example: 0-3,7)"));
-    match text {
-        "" => Ok(None),
-        text => cpuset(text).ok_or_else(wrong).map(Some),
+fn check_bandwidth(quota: Option<i64>, period: Option<u64>, by: &Asker) -> Result<(), SpecError> {
+    if let Some(period) = period.filter(|period| !PERIODS.contains(period)) {
+        let (least, most) = (PERIODS.start(), PERIODS.end());
+        let cause = format!("{period} is out of range ({least} to {most} microseconds)");
+        return Err(by.invalid(by.period, cause));
+    }
+    match quota.filter(|quota| (0..LEAST_QUOTA).contains(quota)) {
+        None => Ok(()),
+        Some(quota) => {
+            let cause = format!("{quota} is below {LEAST_QUOTA} microseconds");
+            Err(by.invalid(by.quota, cause))
+        }
     }
 }
 
-/// A list such as `0-3,7`, or `None` where it is none; the kernel decides whether they exist.
-pub(super) fn cpuset(text: &str) -> Option<String> {
-    let number = |part: &str| part.len() <= 6 && part.parse::<u32>().is_ok();
-    let sane = text
-        .trim()
-        .split(',')
-        .all(|range| match range.split_once('-') {
-            Some((first, last)) => number(first) && number(last),
-            None => number(range),
-        });
-    sane.then(|| text.trim().to_owned())
+type ListCheck = fn(&str, &ApplyContext<'_>) -> Result<String, String>;
+
+/// The list, if the host has these processors now.
+fn cpus_of(text: &str, context: &ApplyContext<'_>) -> Result<String, String> {
+    among(text, &context.view.online_cpus(), "CPU", "online are")
+}
+
+/// The list, if the host has these nodes and they have memory.
+pub(super) fn nodes_of(text: &str, context: &ApplyContext<'_>) -> Result<String, String> {
+    among(text, &context.view.memory_nodes(), "memory node", "it has")
+}
+
+/// `text` as a list of what is in `there`, the kernel's own list; where that is empty, the kernel decides.
+fn among(text: &str, there: &str, what: &str, which: &str) -> Result<String, String> {
+    let list = text.trim();
+    if list.len() > LIST_MAX {
+        return Err(format!("a list longer than {LIST_MAX} bytes"));
+    }
+    let asked = ranges(list).ok_or_else(|| format!("invalid list {text:?} (example: 0-3,7)"))?;
+    let there = there.trim();
+    let Some(known) = ranges(there) else {
+        return Ok(list.to_owned());
+    };
+    let is_there = |number: &u32| known.iter().any(|range| range.contains(number));
+    match asked.into_iter().flatten().find(|number| !is_there(number)) {
+        None => Ok(list.to_owned()),
+        Some(number) => Err(format!(
+            "{list:?}: this host has no {what} {number} ({which} {there})"
+        )),
+    }
+}
+
+/// A list such as `0-3,7`, or `None` where it is none.
+fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
+    let number = |part: &str| part.parse::<u32>().ok().filter(|_| part.len() <= 6);
+    let range = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let range = number(first)?..=number(last)?;
+        (!range.is_empty()).then_some(range)
+    };
+    list.split(',').map(range).collect()
 }
 
 /// Sets limits by page size. Without the controller they are refused, or passed over by the policy.
 fn put_hugepages(
     resources: &mut LinuxResources,
     limits: &[nri::HugepageLimit],
-    host: &HostFacts,
-    policy: &Policy,
+    context: &ApplyContext<'_>,
     by: &Asker,
 ) -> Result<(), SpecError> {
+    let (host, policy) = (context.host, context.policy);
     if limits.is_empty() || (!host.hugetlb && policy.tolerate_missing_hugetlb) {
         return Ok(());
     }
@@ -257,7 +331,7 @@ fn put_hugepage(
 fn put_unified(
     resources: &mut LinuxResources,
     unified: &BTreeMap<String, String>,
-    host: &HostFacts,
+    context: &ApplyContext<'_>,
     by: &Asker,
 ) -> Result<(), SpecError> {
     if unified.is_empty() {
@@ -265,13 +339,15 @@ fn put_unified(
     }
     let mut all: HashMap<String, String> = resources.unified().clone().unwrap_or_default();
     for (key, value) in unified {
-        if host.cgroup_v1 {
+        if context.host.cgroup_v1 {
             return Err(SpecError::unsupported(
                 format!("{}.unified", by.parent),
                 format!("{key:?} needs cgroup v2, this host limits by v1"),
             ));
         }
-        check_unified(key, value).map_err(|cause| by.invalid("unified", cause))?;
+        check_unified(key, value)
+            .and_then(|()| check_file(key, value.trim(), context))
+            .map_err(|cause| by.invalid("unified", cause))?;
         all.insert(key.clone(), value.clone());
     }
     resources.set_unified(Some(all));
@@ -291,6 +367,17 @@ fn check_unified(key: &str, value: &str) -> Result<(), String> {
         return Err(format!("the value of {key:?} contains a NUL byte"));
     }
     Ok(())
+}
+
+/// The limits that have fields of their own, by the names of their files; the kernel knows more forms of lists.
+fn check_file(key: &str, value: &str, context: &ApplyContext<'_>) -> Result<(), String> {
+    let wrong = match key {
+        "cpuset.cpus" if ranges(value).is_some() => cpus_of(value, context).err(),
+        "cpuset.mems" if ranges(value).is_some() => nodes_of(value, context).err(),
+        "memory.max" => value.parse().ok().and_then(too_little_memory),
+        _ => None,
+    };
+    wrong.map_or(Ok(()), |cause| Err(format!("{key:?}: {cause}")))
 }
 
 fn device_rule(asked: &nri::LinuxDeviceCgroup, by: &Asker) -> Result<LinuxDeviceCgroup, SpecError> {

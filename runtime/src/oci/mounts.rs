@@ -9,12 +9,28 @@ use proto_cri::v1::{Mount as CriMount, MountPropagation};
 use super::{
     base::{clean_path, depth, id_mappings, kernel_mount, mount},
     error::SpecError,
-    facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts},
+    facts::{HostFacts, HostView, IdMap, Places, Propagation, SandboxFacts},
     namespaces::common_mapping,
 };
 
 /// The group that owns terminals in every distribution we know.
 const TTY_GROUP: u32 = 5;
+
+/// All that may be mounted inside a procfs: what lxcfs and its like stand in for. runc has the same list.
+const PROC_FILES: [&str; 10] = [
+    "cpuinfo",
+    "diskstats",
+    "meminfo",
+    "stat",
+    "swaps",
+    "uptime",
+    "loadavg",
+    "slabinfo",
+    "sys/kernel/ns_last_pid",
+    "sys/crypto/fips_enabled",
+];
+/// The kernel's own: an image has no say in them.
+const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Parameters of a container's mounts.
 pub struct MountInputs<'a> {
@@ -22,6 +38,7 @@ pub struct MountInputs<'a> {
     pub sandbox: &'a SandboxFacts,
     pub host: &'a HostFacts,
     pub view: &'a dyn HostView,
+    pub places: &'a Places,
     /// Files of the container get labels.
     pub labelled: bool,
     pub privileged: bool,
@@ -166,7 +183,7 @@ fn container_mount(
     if !cri.container_path.starts_with('/') {
         return Err(wrong(cri, "container_path must be absolute"));
     }
-    let destination = clean_path(&inputs.view.in_rootfs(&clean_path(&cri.container_path)));
+    let destination = clean_path(&cri.container_path);
     if destination == "/" {
         return Err(wrong(cri, "the root itself cannot be mounted over"));
     }
@@ -179,10 +196,11 @@ fn container_mount(
             format!("selinux_relabel: SELinux is enforcing, and no label can be set: {why}"),
         ));
     }
-    let (source, propagation) = match &cri.image {
-        Some(_) => (image_source(cri, inputs)?, Propagation::Private),
+    let (source, propagation, is_procfs) = match &cri.image {
+        Some(_) => (image_source(cri, inputs)?, Propagation::Private, false),
         None => host_source(cri, inputs)?,
     };
+    check_place(&destination, inputs.places, is_procfs).map_err(|cause| wrong(cri, cause))?;
     let mut options = vec!["rbind"];
     options.push(match propagation {
         Propagation::Private => "rprivate",
@@ -205,7 +223,7 @@ fn wrong(cri: &CriMount, cause: impl Into<String>) -> SpecError {
 fn host_source(
     cri: &CriMount,
     inputs: &MountInputs<'_>,
-) -> Result<(PathBuf, Propagation), SpecError> {
+) -> Result<(PathBuf, Propagation, bool), SpecError> {
     if cri.host_path.is_empty() {
         return Err(wrong(cri, "host_path is empty"));
     }
@@ -227,7 +245,73 @@ fn host_source(
     };
     check_propagation(propagation, source.propagation)
         .map_err(|cause| wrong(cri, format!("host path {:?} {cause}", cri.host_path)))?;
-    Ok((source.resolved, propagation))
+    Ok((source.resolved, propagation, source.is_procfs))
+}
+
+/// The destinations whose places must be known.
+pub fn destinations<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let absolute = paths.into_iter().filter(|path| path.starts_with('/'));
+    absolute.map(clean_path).collect()
+}
+
+/// Refuses a mount inside or over `/proc`, as runc does: it would stand in for what the kernel says, and for what is
+/// written to it, labels and settings among them. `is_procfs`: it mounts one.
+pub(super) fn check_place(
+    destination: &str,
+    places: &Places,
+    is_procfs: bool,
+) -> Result<(), String> {
+    let place = place_of(destination, places);
+    for path in [destination, place] {
+        let Some(inside) = below(path, "/proc") else {
+            continue;
+        };
+        let why = match inside {
+            "" if is_procfs => continue,
+            "" => "/proc can only be replaced by a procfs".to_owned(),
+            file if PROC_FILES.contains(&file) => continue,
+            _ => "nothing can be mounted inside /proc but what lxcfs stands in for".to_owned(),
+        };
+        return Err(told(why, destination, place));
+    }
+    Ok(())
+}
+
+/// Refuses VOLUMEs of an image at or below the kernel's own places. A mount that a client asks for may be there.
+pub fn check_volumes(paths: &[String], places: &Places) -> Result<(), SpecError> {
+    for path in paths {
+        let place = place_of(path, places);
+        let is_inside = |of: &&&str| below(path, of).or_else(|| below(place, of)).is_some();
+        if let Some(of) = OF_THE_KERNEL.iter().find(is_inside) {
+            let why = format!(
+                "an image can have no VOLUME at or below {of} (a mount of the container there, or \
+                 container.ignore_image_volumes, does without it)"
+            );
+            return Err(SpecError::invalid(
+                format!("image VOLUME {path:?}"),
+                told(why, path, place),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn place_of<'a>(destination: &'a str, places: &'a Places) -> &'a str {
+    places.get(destination).map_or(destination, String::as_str)
+}
+
+/// What is left of `path` at or below `base`, which is empty at it.
+fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(base)?;
+    let inside = rest.strip_prefix('/');
+    inside.or_else(|| rest.is_empty().then_some(rest))
+}
+
+fn told(why: String, destination: &str, place: &str) -> String {
+    match destination == place {
+        true => why,
+        false => format!("a link of the image leads it to {place:?}: {why}"),
+    }
 }
 
 /// Whether a mount with this propagation can have a source on a mount with that one (CRI-242, NRI-721).

@@ -8,6 +8,8 @@ use proto_nri as nri;
 use super::{error::SpecError, facts::HostFacts};
 
 const FIELD: &str = "adjust.linux.resources";
+/// Processes that a start has at a time: the create helper, and two that it forks.
+const LEAST_PIDS: i64 = 3;
 
 /// The first limit that cannot be had, by the name of its field.
 pub(super) fn check(asked: &nri::LinuxResources, host: &HostFacts) -> Result<(), SpecError> {
@@ -20,6 +22,13 @@ pub(super) fn check(asked: &nri::LinuxResources, host: &HostFacts) -> Result<(),
         let why = "this host has no groups of real-time processes";
         refuse(runtime && !host.realtime, "cpu.realtime_runtime", why)?;
         refuse(period && !host.realtime, "cpu.realtime_period", why)?;
+    }
+    let pids = asked.pids.as_ref().map(|pids| pids.limit);
+    if let Some(limit) = pids.filter(|limit| (1..LEAST_PIDS).contains(limit)) {
+        return Err(SpecError::invalid(
+            format!("{FIELD}.pids.limit"),
+            format!("{limit} is below the {LEAST_PIDS} processes that a container takes to start"),
+        ));
     }
     refuse(
         !asked.hugepage_limits.is_empty() && !host.hugetlb,

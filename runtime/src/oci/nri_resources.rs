@@ -7,7 +7,7 @@ use proto_nri as nri;
 use super::{
     base::linux_of,
     error::SpecError,
-    facts::{HostFacts, Policy},
+    facts::ApplyContext,
     limits::{self, current},
 };
 
@@ -16,8 +16,7 @@ use super::{
 pub fn apply_nri_update(
     spec: &mut Spec,
     update: &nri::LinuxResources,
-    host: &HostFacts,
-    policy: &Policy,
+    context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
     for (class, name) in [
         (&update.blockio_class, "blockio_class"),
@@ -31,7 +30,7 @@ pub fn apply_nri_update(
         }
     }
     let mut resources = current(spec).cloned().unwrap_or_default();
-    limits::merge(&mut resources, update, host, policy, &limits::UPDATE)?;
+    limits::merge(&mut resources, update, context, &limits::UPDATE)?;
     linux_of(spec).set_resources(Some(resources));
     Ok(())
 }

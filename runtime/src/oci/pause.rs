@@ -59,7 +59,7 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
     process.set_args(Some(inputs.args.to_vec()));
     process.set_env(Some(vec!["PATH=/".to_owned()]));
     process.set_cwd("/".into());
-    process.set_rlimits(Some(rlimits(policy)?).filter(|list| !list.is_empty()));
+    process.set_rlimits(Some(rlimits(policy, u64::MAX)?).filter(|list| !list.is_empty()));
     process.set_no_new_privileges(Some(true));
     process.set_apparmor_profile(apparmor::profile(
         context.apparmor.as_ref(),

@@ -7,7 +7,7 @@ use proto_cri::v1::{HugepageLimit, LinuxContainerResources};
 
 use super::{
     error::SpecError,
-    facts::{HostFacts, Policy},
+    facts::ApplyContext,
     limits::{self, current},
     nri_resources::cri_to_nri,
     process::oom_score_adj,
@@ -16,12 +16,11 @@ use super::{
 /// The OCI limits of a new container; without device rules.
 pub fn resources_from_cri(
     cri: &LinuxContainerResources,
-    host: &HostFacts,
-    policy: &Policy,
+    context: &ApplyContext<'_>,
 ) -> Result<LinuxResources, SpecError> {
     let mut resources = LinuxResources::default();
     resources.set_devices(None);
-    merge(&mut resources, cri, host, policy)?;
+    merge(&mut resources, cri, context)?;
     Ok(resources)
 }
 
@@ -30,15 +29,14 @@ pub fn resources_from_cri(
 pub fn apply_update(
     spec: &mut Spec,
     cri: &LinuxContainerResources,
-    host: &HostFacts,
-    policy: &Policy,
+    context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
     let score = match cri.oom_score_adj {
         0 => None,
-        asked => Some(oom_score_adj(asked, host, policy)?),
+        asked => Some(oom_score_adj(asked, context.host, context.policy)?),
     };
     let mut resources = current(spec).cloned().unwrap_or_default();
-    merge(&mut resources, cri, host, policy)?;
+    merge(&mut resources, cri, context)?;
     if let Some(linux) = spec.linux_mut() {
         linux.set_resources(Some(resources));
     }
@@ -87,8 +85,7 @@ pub fn resources_to_cri(spec: &Spec) -> LinuxContainerResources {
 fn merge(
     resources: &mut LinuxResources,
     cri: &LinuxContainerResources,
-    host: &HostFacts,
-    policy: &Policy,
+    context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
     let unsigned = [
         ("cpu_period", cri.cpu_period),
@@ -97,5 +94,5 @@ fn merge(
     if let Some((field, value)) = unsigned.into_iter().find(|(_, value)| *value < 0) {
         return Err(limits::CRI.out_of_range(field, value));
     }
-    limits::merge(resources, &cri_to_nri(cri), host, policy, &limits::CRI)
+    limits::merge(resources, &cri_to_nri(cri), context, &limits::CRI)
 }

@@ -4,17 +4,22 @@ use oci_spec::runtime::{PosixRlimit, PosixRlimitBuilder, PosixRlimitType};
 
 use super::{error::SpecError, facts::Policy};
 
-/// The policy's limits (CRI-235).
-pub(super) fn rlimits(policy: &Policy) -> Result<Vec<PosixRlimit>, SpecError> {
-    policy
-        .rlimits
-        .iter()
-        .map(|(name, soft, hard)| rlimit(name, *soft, *hard))
-        .collect()
+/// The policy's limits (CRI-235). `most`: open files that one process may have.
+pub(super) fn rlimits(policy: &Policy, most: u64) -> Result<Vec<PosixRlimit>, SpecError> {
+    let limits = policy.rlimits.iter();
+    let limits = limits.map(|(name, soft, hard)| {
+        rlimit(name, *soft, *hard, most).map_err(|error| error.of_field("[container] ulimits"))
+    });
+    limits.collect()
 }
 
 /// One limit; `nofile` and `RLIMIT_NOFILE` are the same (NRI-708).
-pub(super) fn rlimit(name: &str, soft: u64, hard: u64) -> Result<PosixRlimit, SpecError> {
+pub(super) fn rlimit(
+    name: &str,
+    soft: u64,
+    hard: u64,
+    most: u64,
+) -> Result<PosixRlimit, SpecError> {
     let upper = name.to_ascii_uppercase();
     let full = if upper.starts_with("RLIMIT_") {
         upper
@@ -29,6 +34,10 @@ pub(super) fn rlimit(name: &str, soft: u64, hard: u64) -> Result<PosixRlimit, Sp
             "rlimits",
             format!("{full}: soft limit {soft} is above the hard limit {hard}"),
         ));
+    }
+    if kind == PosixRlimitType::RlimitNofile && hard > most {
+        let cause = format!("{full}: hard limit {hard} is above this host's fs.nr_open, {most}");
+        return Err(SpecError::invalid("rlimits", cause));
     }
     let limit = PosixRlimitBuilder::default()
         .typ(kind)

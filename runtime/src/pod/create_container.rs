@@ -122,7 +122,8 @@ impl CreateContainer {
         selinux::relabel_trees(&self.describe.dirs, &container.id, &built, &self.host).await?;
         fault::pass("container.create.hook").await?;
         self.complete(container, &image, &built, &mounted).await?;
-        let specs = self.adjust(pod, container, Specs::new(built.spec)).await?;
+        let specs = Specs::new(built.spec);
+        let specs = self.adjust(pod, container, &rootfs, specs).await?;
         fault::pass("container.create.record").await?;
         self.specs.write(&container.id, &specs).await?;
         let told = violate::is("post-create-unlisted");
@@ -176,6 +177,10 @@ impl CreateContainer {
         let group = text("/etc/group").await.step("image")?;
         let record = container.cell.get();
         let paths = oci::image_volumes(&record.config, &facts, self.describe.policy(pod));
+        let mounts = record.config.mounts.iter().map(|m| &m.container_path);
+        let at = oci::destinations(paths.iter().chain(mounts).map(String::as_str));
+        let places = self.images.places(rootfs, at).await.step("image")?;
+        oci::check_volumes(&paths, &places)?;
         let dir = self.describe.dirs.volumes(&container.id);
         let volumes = image_volumes::fill(&self.images, paths, &dir, rootfs).await?;
         let trees = mounted.iter().map(|(at, (tree, _))| (at, tree));
@@ -202,6 +207,7 @@ impl CreateContainer {
                 policy: &policy,
                 image: &facts,
                 view: session,
+                places: &places,
                 rootfs: &at,
                 passwd: passwd.as_deref(),
                 group: group.as_deref(),
@@ -273,7 +279,13 @@ impl CreateContainer {
     }
 
     /// The CreateContainer hook: other containers' updates, then this one's adjustment.
-    async fn adjust(&self, pod: &Pod, container: &Container, mut specs: Specs) -> Result<Specs> {
+    async fn adjust(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        rootfs: &Rootfs,
+        mut specs: Specs,
+    ) -> Result<Specs> {
         let answer = self.hooks.create_container(pod, container, &specs).await?;
         let others = (&self.exit.others, &answer.others);
         self.hooks.carry_out(pod, container, others).await;
@@ -281,6 +293,8 @@ impl CreateContainer {
         let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
             return Ok(specs);
         };
+        let at = oci::destinations(adjustment.mounts.iter().map(|m| m.destination.as_str()));
+        let places = self.images.places(rootfs, at).await.step(APPLY)?;
         let mut spec = specs.spec.clone();
         let (host, policy) = (
             Arc::clone(&self.host),
@@ -293,6 +307,8 @@ impl CreateContainer {
                 host: &host,
                 policy: &policy,
                 view: session,
+                places: &places,
+                default_masks: false,
             };
             oci::apply_adjustment(&mut spec, &asked, &context)
                 .map(|()| spec)

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oci_spec::runtime::Spec;
 use proto_cri::v1 as cri;
 
 use super::{
@@ -13,7 +14,8 @@ use super::{
 };
 use crate::{
     fault,
-    oci::{self, HostFacts, Policy},
+    host::facts::View,
+    oci::{self, ApplyContext, HostFacts, Places, Policy},
 };
 
 pub struct ResourceWriter {
@@ -51,12 +53,7 @@ impl ResourceWriter {
             }
         };
         let mut specs = self.specs.read(&container.id).await?;
-        if let Some(resources) = cri {
-            oci::apply_update(&mut specs.spec, resources, &self.host, &self.policy)?;
-        }
-        if let Some(resources) = nri {
-            oci::apply_nri_update(&mut specs.spec, resources, &self.host, &self.policy)?;
-        }
+        self.change(&mut specs.spec, cri, nri)?;
         if running {
             fault::pass("container.update.cgroup").await?;
             let group = self.processes.cgroup(&record.cgroup)?;
@@ -74,6 +71,27 @@ impl ResourceWriter {
                 record.resources = oci::resources_to_cri(&specs.spec);
             })
             .await?;
+        Ok(())
+    }
+
+    fn change(
+        &self,
+        spec: &mut Spec,
+        cri: Option<&cri::LinuxContainerResources>,
+        nri: Option<&proto_nri::LinuxResources>,
+    ) -> Result<()> {
+        let context = ApplyContext {
+            host: &self.host,
+            policy: &self.policy,
+            view: &View,
+            places: &Places::new(),
+        };
+        if let Some(resources) = cri {
+            oci::apply_update(spec, resources, &context)?;
+        }
+        if let Some(resources) = nri {
+            oci::apply_nri_update(spec, resources, &context)?;
+        }
         Ok(())
     }
 }

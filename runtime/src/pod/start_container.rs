@@ -32,7 +32,7 @@ use crate::{
     host::lookup::{Lookups, Session},
     image::Images,
     monitor::{LaunchSpec, Monitor},
-    spans,
+    oci, spans,
     store::make_private,
     trace::{Action, EventLog},
     violate,
@@ -151,7 +151,13 @@ impl StartContainer {
         let root = processes.dirs.rootfs(&container.id);
         // Not awaited: an unmount waits for the kernel's grace period, the container need not.
         tokio::task::spawn_blocking(move || unmount_root(&root));
-        let monitor = launched.map_err(Error::failed)?;
+        let monitor = launched.map_err(|why| match group.oom_kills() {
+            Ok(1..) => Error::failed(format!(
+                "the kernel ended it for want of memory{}: {why}",
+                memory_limit(&specs.spec)
+            )),
+            _ => Error::failed(why),
+        })?;
         container.set_monitor(Some(monitor.clone()));
         let process = processes.process(&monitor);
         let pid = process.pid;
@@ -244,6 +250,14 @@ impl StartContainer {
             false => self.exit.send_stop_hook(pod, container).await,
         }
     }
+}
+
+fn memory_limit(spec: &Spec) -> String {
+    let memory = oci::limits::current(spec).and_then(|limits| limits.memory().as_ref());
+    let limit = memory.and_then(|memory| memory.limit());
+    limit.map_or_else(String::new, |limit| {
+        format!(" (its limit is {limit} bytes)")
+    })
 }
 
 /// Whose PID namespace it joins. A spec can only say it by a number, which may be another's by now.

@@ -175,6 +175,25 @@ fn masked_and_readonly_paths_are_exactly_those_given() {
 }
 
 #[test]
+fn a_user_or_group_without_an_id_in_the_user_namespace_is_refused() {
+    let mut f = Fixture::default();
+    f.sandbox.namespaces.user = Some("/ns/user".into());
+    f.sandbox.user_mapping = Some(cairn::oci::IdMap {
+        host_id: 100_000,
+        container_id: 0,
+        length: 60_000,
+    });
+    let user = |value| Some(proto_cri::v1::Int64Value { value });
+    f.context().run_as_user = user(59_999);
+    f.spec();
+    f.context().run_as_user = user(60_000);
+    assert!(f.refusal().contains("user 60000"), "{}", f.refusal());
+    f.context().run_as_user = user(1);
+    f.context().supplemental_groups = vec![70_000];
+    assert!(f.refusal().contains("group 70000"), "{}", f.refusal());
+}
+
+#[test]
 fn no_new_privileges_is_said_only_when_true() {
     let mut f = Fixture::default();
     assert_eq!(process(&f).no_new_privileges(), None);

@@ -53,7 +53,7 @@ fn config() -> ContainerConfig {
     *f.resources() = proto_cri::v1::LinuxContainerResources {
         cpu_quota: 1000,
         cpu_shares: 2,
-        memory_limit_in_bytes: 4096,
+        memory_limit_in_bytes: 4096 << 20,
         cpuset_cpus: "0-3".to_owned(),
         unified: [("memory.high".to_owned(), "1".to_owned())].into(),
         ..Default::default()
@@ -97,7 +97,7 @@ proptest! {
             let f = Fixture::default();
             let before = f.spec().spec;
             let mut spec = before.clone();
-            if apply_update(&mut spec, &asked, &f.host, &f.policy).is_err() {
+            if apply_update(&mut spec, &asked, &context(&f)).is_err() {
                 prop_assert_eq!(spec, before);
             }
         }

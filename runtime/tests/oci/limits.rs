@@ -1,11 +1,11 @@
 //! Limits at create and in an update, and what status shows of them.
 
-use cairn::oci::{HostFacts, Policy, apply_update, resources_to_cri};
+use cairn::oci::{apply_update, resources_to_cri};
 use oci_spec::runtime::{LinuxResources, Spec};
 use proptest::prelude::*;
 use proto_cri::v1::{HugepageLimit, LinuxContainerResources};
 
-use crate::support::Fixture;
+use crate::{nri_apply::context, support::Fixture};
 
 fn full() -> LinuxContainerResources {
     LinuxContainerResources {
@@ -35,6 +35,10 @@ fn with(resources: LinuxContainerResources) -> Fixture {
     f
 }
 
+fn unified(resources: &mut LinuxContainerResources, file: &str, value: &str) {
+    resources.unified = [(file.to_owned(), value.to_owned())].into();
+}
+
 fn limits(spec: &Spec) -> LinuxResources {
     spec.linux()
         .as_ref()
@@ -44,7 +48,7 @@ fn limits(spec: &Spec) -> LinuxResources {
 
 fn update(spec: &mut Spec, cri: &LinuxContainerResources) -> Result<(), cairn::oci::SpecError> {
     let f = Fixture::default();
-    apply_update(spec, cri, &f.host, &Policy::default())
+    apply_update(spec, cri, &context(&f))
 }
 
 #[test]
@@ -63,10 +67,10 @@ fn what_is_not_given_is_not_set() {
 #[test]
 fn a_memory_limit_alone_means_no_swap() {
     let mut f = with(LinuxContainerResources {
-        memory_limit_in_bytes: 1000,
+        memory_limit_in_bytes: 64 << 20,
         ..Default::default()
     });
-    assert_eq!(f.spec().resources.memory_swap_limit_in_bytes, 1000);
+    assert_eq!(f.spec().resources.memory_swap_limit_in_bytes, 64 << 20);
     f.host.swap = false;
     assert_eq!(f.spec().resources.memory_swap_limit_in_bytes, 0);
     f.resources().memory_swap_limit_in_bytes = 10;
@@ -110,15 +114,28 @@ fn values_out_of_range_are_refused_by_name() {
     type Change = fn(&mut LinuxContainerResources);
     let cases: &[(&str, Change)] = &[
         ("cpu_period", |r| r.cpu_period = -1),
+        ("cpu_period", |r| r.cpu_period = 999),
+        ("cpu_period", |r| r.cpu_period = 1_000_001),
         ("cpu_quota", |r| r.cpu_quota = -2),
+        ("cpu_quota", |r| r.cpu_quota = 999),
         ("cpu_shares", |r| r.cpu_shares = -1),
         ("memory_limit_in_bytes", |r| r.memory_limit_in_bytes = -2),
+        ("memory_limit_in_bytes", |r| {
+            r.memory_limit_in_bytes = (1 << 20) - 1
+        }),
         ("memory_swap_limit_in_bytes", |r| {
             r.memory_swap_limit_in_bytes = -2
         }),
         ("oom_score_adj", |r| r.oom_score_adj = 1001),
         ("cpuset_cpus", |r| r.cpuset_cpus = "a".to_owned()),
+        ("cpuset_cpus", |r| r.cpuset_cpus = "2-1".to_owned()),
+        ("cpuset_cpus", |r| r.cpuset_cpus = "4".to_owned()),
+        ("cpuset_cpus", |r| r.cpuset_cpus = "0,2-9".to_owned()),
         ("cpuset_mems", |r| r.cpuset_mems = "1-".to_owned()),
+        ("cpuset_mems", |r| r.cpuset_mems = "0-2".to_owned()),
+        ("unified", |r| unified(r, "cpuset.cpus", "4")),
+        ("unified", |r| unified(r, "cpuset.mems", "2")),
+        ("unified", |r| unified(r, "memory.max", "1000")),
     ];
     for (name, change) in cases {
         let mut f = Fixture::default();
@@ -131,6 +148,23 @@ fn values_out_of_range_are_refused_by_name() {
         assert!(update(&mut spec, &cri).is_err(), "{name}");
         assert_eq!(spec, before, "nothing of a refused update is kept: {name}");
     }
+}
+
+#[test]
+fn a_cpu_or_node_that_is_missing_is_named_with_those_that_there_are() {
+    let cpus = |list: &str| {
+        with(LinuxContainerResources {
+            cpuset_cpus: list.to_owned(),
+            ..Default::default()
+        })
+    };
+    assert_eq!(
+        cpus("1,3-5").refusal(),
+        "linux.resources.cpuset_cpus: \"1,3-5\": this host has no CPU 4 (online are 0-3)"
+    );
+    let long = "1,".repeat(3000) + "1";
+    assert!(cpus(&long).refusal().contains("longer than 4096"));
+    assert_eq!(cpus(" 0-3 ").spec().resources.cpuset_cpus, "0-3");
 }
 
 #[test]
@@ -166,13 +200,13 @@ fn swap_follows_the_memory_limit_until_it_has_a_value_of_its_own() {
         memory_swap_limit_in_bytes: swap,
         ..Default::default()
     };
-    let mut spec = with(memory(1000, 0)).spec().spec;
-    update(&mut spec, &memory(2000, 0)).expect("valid");
-    assert_eq!(resources_to_cri(&spec).memory_swap_limit_in_bytes, 2000);
-    update(&mut spec, &memory(0, 5000)).expect("valid");
-    update(&mut spec, &memory(3000, 0)).expect("valid");
-    assert_eq!(resources_to_cri(&spec).memory_swap_limit_in_bytes, 5000);
-    assert!(update(&mut spec, &memory(6000, 0)).is_err());
+    let mut spec = with(memory(1 << 30, 0)).spec().spec;
+    update(&mut spec, &memory(2 << 30, 0)).expect("valid");
+    assert_eq!(resources_to_cri(&spec).memory_swap_limit_in_bytes, 2 << 30);
+    update(&mut spec, &memory(0, 5 << 30)).expect("valid");
+    update(&mut spec, &memory(3 << 30, 0)).expect("valid");
+    assert_eq!(resources_to_cri(&spec).memory_swap_limit_in_bytes, 5 << 30);
+    assert!(update(&mut spec, &memory(6 << 30, 0)).is_err());
     update(&mut spec, &memory(-1, -1)).expect("valid");
     assert_eq!(resources_to_cri(&spec).memory_limit_in_bytes, -1);
 }
@@ -197,8 +231,8 @@ fn the_score_is_never_inherited_from_the_daemon() {
 proptest! {
     #[test]
     fn what_an_update_sets_is_what_status_shows(
-        period in 1i64..1_000_000, quota in -1i64..1_000_000, shares in 2i64..262_144,
-        limit in 1i64..i64::MAX,
+        period in 1_000i64..1_000_000, quota in 1_000i64..1_000_000, shares in 2i64..262_144,
+        limit in 1i64 << 20..i64::MAX,
     ) {
         let cri = LinuxContainerResources {
             cpu_period: period,
@@ -208,8 +242,7 @@ proptest! {
             ..Default::default()
         };
         let mut spec = Spec::default();
-        let host = HostFacts { swap: true, ..HostFacts::default() };
-        apply_update(&mut spec, &cri, &host, &Policy::default()).expect("valid");
+        update(&mut spec, &cri).expect("valid");
         let shown = resources_to_cri(&spec);
         prop_assert_eq!(shown.cpu_period, period);
         prop_assert_eq!(shown.cpu_quota, quota);

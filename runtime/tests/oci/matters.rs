@@ -91,10 +91,10 @@ const CHANGES: &[(&str, Change)] = &[
         f.linux().security_context = None
     }),
     ("LinuxContainerResources.cpu_period", |f| {
-        f.resources().cpu_period = 5
+        f.resources().cpu_period = 5_000
     }),
     ("LinuxContainerResources.cpu_quota", |f| {
-        f.resources().cpu_quota = 5
+        f.resources().cpu_quota = 5_000
     }),
     ("LinuxContainerResources.cpu_shares", |f| {
         f.resources().cpu_shares = 5
@@ -109,7 +109,7 @@ const CHANGES: &[(&str, Change)] = &[
         f.resources().hugepage_limits.clear()
     }),
     ("LinuxContainerResources.memory_limit_in_bytes", |f| {
-        f.resources().memory_limit_in_bytes = 5
+        f.resources().memory_limit_in_bytes = 5 << 20
     }),
     ("LinuxContainerResources.memory_swap_limit_in_bytes", |f| {
         f.resources().memory_swap_limit_in_bytes = 5;

@@ -1,8 +1,10 @@
 //! Mounts: order, overrides, propagation, access, images, mappings.
 
-use cairn::oci::IdMap;
+use cairn::oci::{IdMap, Places, check_volumes};
 use oci_spec::runtime::Mount as OciMount;
-use proto_cri::v1::{IdMapping, ImageSpec, Mount, MountPropagation};
+use proto_cri::v1::{
+    IdMapping, ImageSpec, Mount, MountPropagation, NamespaceMode, NamespaceOption,
+};
 
 use crate::support::Fixture;
 
@@ -86,11 +88,75 @@ fn the_pods_files_follow_the_roots_access_and_shm_does_not() {
 }
 
 #[test]
-fn symlinks_are_resolved_on_both_sides() {
-    let f = with(mount("/link/x", "/var/run/x"));
+fn symlinks_of_a_source_are_resolved_and_those_of_a_destination_left_to_the_start() {
+    let mut f = with(mount("/link/x", "/var/run/x"));
+    f.places = [("/var/run/x".to_owned(), "/run/x".to_owned())].into();
     assert_eq!(
-        at(&f, "/run/x").source().as_deref(),
+        at(&f, "/var/run/x").source().as_deref(),
         Some("/private/x".as_ref())
+    );
+}
+
+#[test]
+fn a_mount_inside_or_over_proc_is_refused_but_for_what_lxcfs_stands_in_for() {
+    for path in [
+        "/proc/meminfo",
+        "/proc/sys/kernel/ns_last_pid",
+        "/processes",
+        "/sys/x",
+        "/dev/x",
+    ] {
+        assert!(with(mount("/private/x", path)).build().is_ok(), "{path}");
+    }
+    for path in [
+        "/proc",
+        "/proc/sys",
+        "/proc/sys/kernel",
+        "/proc/self/attr",
+        "/proc/1",
+        "//x/..//proc/./net",
+    ] {
+        let refusal = with(mount("/private/x", path)).refusal();
+        assert!(
+            refusal.contains(path) && refusal.contains("/proc"),
+            "{refusal}"
+        );
+    }
+    let mut f = with(mount("/private/procfs", "/proc"));
+    assert!(f.refusal().contains("joined"), "{}", f.refusal());
+    f.context().namespace_options = Some(NamespaceOption {
+        pid: NamespaceMode::Container.into(),
+        ..NamespaceOption::default()
+    });
+    assert!(f.build().is_ok(), "a procfs may be there");
+    let mut f = with(mount("/private/x", "/srv/x"));
+    f.places = [("/srv/x".to_owned(), "/proc/sys".to_owned())].into();
+    let refusal = f.refusal();
+    assert!(refusal.contains("leads it to \"/proc/sys\""), "{refusal}");
+}
+
+#[test]
+fn a_volume_of_an_image_at_or_below_the_kernels_own_places_is_refused() {
+    let none = Places::new();
+    let volumes = |paths: &[&str]| paths.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>();
+    check_volumes(&volumes(&["/data", "/devices", "/srv/proc"]), &none).expect("the image's own");
+    for path in [
+        "/proc",
+        "/proc/sys/kernel",
+        "/sys",
+        "/sys/fs/cgroup",
+        "/dev",
+        "/dev/shm",
+    ] {
+        let error = check_volumes(&volumes(&["/data", path]), &none).expect_err(path);
+        let text = error.to_string();
+        assert!(text.contains(&format!("image VOLUME {path:?}")), "{text}");
+    }
+    let places = [("/x/y".to_owned(), "/dev/y".to_owned())].into();
+    let error = check_volumes(&volumes(&["/x/y"]), &places).expect_err("by a link");
+    assert!(
+        error.to_string().contains("leads it to \"/dev/y\""),
+        "{error}"
     );
 }
 

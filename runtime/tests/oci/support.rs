@@ -8,7 +8,8 @@ use std::{
 
 use cairn::oci::{
     BindSource, CdiRegistry, ContainerSpec, HostDevice, HostFacts, HostView, ImageFacts, Inputs,
-    Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SpecError, container_spec,
+    Places, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SpecError,
+    container_spec,
 };
 use proto_cri::v1::{
     ContainerConfig, ContainerMetadata, LinuxContainerConfig, LinuxContainerResources,
@@ -30,6 +31,7 @@ pub(crate) struct Fixture {
     pub target: Option<PathBuf>,
     pub volumes: BTreeMap<String, PathBuf>,
     pub image_mounts: BTreeMap<String, PathBuf>,
+    pub places: Places,
 }
 
 /// A host where every path below `/shared`, `/slave` and `/private` exists with that propagation, and programs below `/h`.
@@ -51,6 +53,7 @@ impl HostView for View {
             resolved: host_path.replace("/link/", "/private/").into(),
             is_dir: !host_path.starts_with("/h/"),
             propagation,
+            is_procfs: host_path.ends_with("/procfs"),
         })
     }
 
@@ -67,11 +70,24 @@ impl HostView for View {
         self.cdi.clone()
     }
 
-    fn in_rootfs(&self, container_path: &str) -> String {
-        match container_path.strip_prefix("/var/run/") {
-            Some(rest) => format!("/run/{rest}"),
-            None => container_path.to_owned(),
-        }
+    fn namespace(&self, path: &str) -> Option<String> {
+        let kind = path.strip_prefix("/ns/")?;
+        Some(
+            kind.trim_end_matches(|c: char| c.is_ascii_digit())
+                .to_owned(),
+        )
+    }
+
+    fn online_cpus(&self) -> String {
+        "0-3\n".to_owned()
+    }
+
+    fn memory_nodes(&self) -> String {
+        "0-1,3\n".to_owned()
+    }
+
+    fn max_open_files(&self) -> u64 {
+        1 << 20
     }
 }
 
@@ -113,6 +129,7 @@ impl Default for Fixture {
             target: None,
             volumes: BTreeMap::new(),
             image_mounts: BTreeMap::new(),
+            places: Places::new(),
         }
     }
 }
@@ -156,6 +173,7 @@ impl Fixture {
             policy: &self.policy,
             image: &self.image,
             view: &self.view,
+            places: &self.places,
             rootfs: Path::new("/state/c1/rootfs"),
             passwd: self.passwd.as_deref(),
             group: self.group.as_deref(),

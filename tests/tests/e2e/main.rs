@@ -28,6 +28,7 @@ mod idempotence;
 mod image_commands;
 mod image_verify;
 mod images;
+mod impossible;
 mod launched_plugins;
 mod lifecycle;
 mod logs;

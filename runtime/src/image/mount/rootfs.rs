@@ -93,6 +93,24 @@ impl Images {
         .await
     }
 
+    /// Where these paths of a container are, the links of its image followed.
+    pub async fn places(
+        &self,
+        rootfs: &Rootfs,
+        paths: Vec<String>,
+    ) -> Result<BTreeMap<String, String>, Error> {
+        if paths.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let trees = rootfs.trees();
+        blocking(move || {
+            let places = View::open(&trees).and_then(|view| view.places(&paths));
+            let places = places.map_err(Error::io("container root", "follow links", &trees[0]))?;
+            Ok(paths.into_iter().zip(places).collect())
+        })
+        .await
+    }
+
     /// Fills empty directories with what the image has at these paths: the first content of an image's
     /// `VOLUME`s (CRI-129), bounded for all of them together. Owners are the image's own; in a user
     /// namespace the volume is mounted shifted. Where the caller leaves, it ends.

@@ -21,6 +21,10 @@ use crate::image::fsutil::{self, is, open_dir, open_file};
 const LINKS_MAX: usize = 40;
 /// Components walked in one look-up, those of symlinks included.
 const STEPS_MAX: usize = 4096;
+/// Components walked for all places of one container.
+const PLACES_STEPS_MAX: usize = 65_536;
+/// Where the container has file systems of the kernel: what the image has there is never seen.
+const COVERED: [&[u8]; 3] = [b"proc", b"sys", b"dev"];
 
 /// Directories shown as one, topmost first.
 type Merged = Rc<Vec<OwnedFd>>;
@@ -81,25 +85,65 @@ impl View {
             .map_err(|_| io::Error::other("is not UTF-8"))
     }
 
-    fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
-        let mut todo: VecDeque<Vec<u8>> = components(path).collect();
-        let mut stack: Vec<Merged> = vec![self.root.clone()];
-        let mut links = 0;
-        let mut steps = 0;
-        while let Some(name) = todo.pop_front() {
-            steps += 1;
-            if steps > STEPS_MAX {
-                return Err(Errno::NAMETOOLONG.into());
-            }
-            if name == b".." {
-                stack.truncate(stack.len().saturating_sub(1).max(1));
-                continue;
-            }
-            let here = stack.last().unwrap_or(&self.root).clone();
+    /// Whether the view has something at exactly this path, no symlink followed.
+    pub(crate) fn has(&self, path: &[u8]) -> io::Result<bool> {
+        let mut here = self.root.clone();
+        let mut parts = components(path).peekable();
+        while let Some(name) = parts.next() {
             let name = CString::new(name).map_err(io::Error::other)?;
             match step(&here, &name)? {
-                None => return Ok(None),
-                Some(Found::Dir(dir)) => stack.push(dir),
+                None => return Ok(false),
+                Some(Found::Dir(dir)) => here = dir,
+                Some(Found::Other(_)) => return Ok(parts.peek().is_none()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where each of these paths is in a container, its links followed. What is not there yet is taken as it is written.
+    pub(crate) fn places(&self, paths: &[String]) -> io::Result<Vec<String>> {
+        let mut steps = PLACES_STEPS_MAX;
+        let places = paths.iter().map(|path| {
+            let (place, _) = self.walk(path.as_bytes(), &COVERED, &mut steps)?;
+            Ok(String::from_utf8_lossy(&place).into_owned())
+        });
+        places.collect()
+    }
+
+    fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
+        let mut steps = STEPS_MAX;
+        Ok(self.walk(path, &[], &mut steps)?.1)
+    }
+
+    /// Where a path leads, and what is there. Nothing is found in the directories of the root that are `covered`.
+    fn walk(
+        &self,
+        path: &[u8],
+        covered: &[&[u8]],
+        steps: &mut usize,
+    ) -> io::Result<(Vec<u8>, Option<Found>)> {
+        let nothing = Merged::default();
+        let mut todo: VecDeque<Vec<u8>> = components(path).collect();
+        let mut stack: Vec<(Vec<u8>, Merged)> = Vec::new();
+        let mut last = None;
+        let mut links = 0;
+        while let Some(name) = todo.pop_front() {
+            *steps = steps.checked_sub(1).ok_or(Errno::NAMETOOLONG)?;
+            last = None;
+            if name == b".." {
+                stack.pop();
+                continue;
+            }
+            let here = stack.last().map_or(&self.root, |(_, dir)| dir).clone();
+            if stack.is_empty() && covered.contains(&name.as_slice()) {
+                stack.push((name, nothing.clone()));
+                continue;
+            }
+            let own = name.clone();
+            let name = CString::new(name).map_err(io::Error::other)?;
+            match step(&here, &name)? {
+                None => stack.push((own, nothing.clone())),
+                Some(Found::Dir(dir)) => stack.push((own, dir)),
                 Some(Found::Other(link)) if is(&link.stat, FileType::Symlink) => {
                     links += 1;
                     if links > LINKS_MAX {
@@ -107,17 +151,26 @@ impl View {
                     }
                     let target = rustix::fs::readlinkat(link.dir(), &link.name, Vec::new())?;
                     if target.as_bytes().starts_with(b"/") {
-                        stack.truncate(1);
+                        stack.clear();
                     }
                     for part in components(target.as_bytes()).rev() {
                         todo.push_front(part);
                     }
                 }
-                Some(other) if todo.is_empty() => return Ok(Some(other)),
-                Some(_) => return Ok(None),
+                Some(other) => {
+                    stack.push((own, nothing.clone()));
+                    last = Some(other);
+                }
             }
         }
-        Ok(stack.pop().map(Found::Dir))
+        let names = stack.iter().flat_map(|(name, _)| [b"/", name.as_slice()]);
+        let place = match stack.is_empty() {
+            true => b"/".to_vec(),
+            false => names.collect::<Vec<_>>().concat(),
+        };
+        let dir = stack.last().map_or(&self.root, |(_, dir)| dir);
+        let dir = (!dir.is_empty()).then(|| Found::Dir(dir.clone()));
+        Ok((place, last.or(dir)))
     }
 }
 

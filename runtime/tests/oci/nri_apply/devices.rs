@@ -120,7 +120,7 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
         devices: vec![device("/opt/x", "c", 1, 1)],
         ..Default::default()
     }));
-    assert!(text.contains("device node /opt/x"), "{text}");
+    assert!(text.contains("adjust.linux.devices[\"/opt/x\"]"), "{text}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn namespaces(list: &[(&str, &str)]) -> nri::ContainerAdjustment {
 #[test]
 fn namespaces_are_added_replaced_and_removed_by_type() {
     let spec = applied(&namespaces(&[
-        ("network", "/other/net"),
+        ("network", "/ns/net2"),
         ("-ipc", ""),
         ("-time", ""),
     ]));
@@ -90,7 +90,7 @@ fn namespaces_are_added_replaced_and_removed_by_type() {
     };
     assert_eq!(
         path(LinuxNamespaceType::Network),
-        Some(Some("/other/net".into()))
+        Some(Some("/ns/net2".into()))
     );
     assert_eq!(path(LinuxNamespaceType::Ipc), None);
     for bad in [

@@ -19,6 +19,7 @@ pub(crate) fn context(f: &Fixture) -> ApplyContext<'_> {
         host: &f.host,
         policy: &f.policy,
         view: &f.view,
+        places: &f.places,
     }
 }
 
@@ -123,9 +124,9 @@ fn every_resource() -> nri::LinuxResources {
     let uint = |value| Some(nri::OptionalUInt64 { value });
     nri::LinuxResources {
         memory: Some(nri::LinuxMemory {
-            limit: int(1000),
-            reservation: int(900),
-            swap: int(2000),
+            limit: int(1000 << 20),
+            reservation: int(900 << 20),
+            swap: int(2000 << 20),
             use_hierarchy: Some(nri::OptionalBool { value: true }),
             ..nri::LinuxMemory::default()
         }),

@@ -22,8 +22,8 @@ fn memory(limit: i64, swap: Option<i64>) -> nri::ContainerAdjustment {
 #[test]
 fn swap_is_the_plugins_value_or_else_the_limit() {
     let mut f = host();
-    f.resources().memory_limit_in_bytes = 1000;
-    f.resources().memory_swap_limit_in_bytes = 9000;
+    f.resources().memory_limit_in_bytes = 1000 << 20;
+    f.resources().memory_swap_limit_in_bytes = 9000 << 20;
     let found = |adjust: &nri::ContainerAdjustment| {
         let spec = apply(&f, adjust).expect("applied");
         let memory = (*linux(&spec)
@@ -34,15 +34,21 @@ fn swap_is_the_plugins_value_or_else_the_limit() {
         .expect("memory");
         (memory.limit(), memory.swap())
     };
-    assert_eq!(found(&memory(500, None)), (Some(500), Some(500)));
-    assert_eq!(found(&memory(500, Some(700))), (Some(500), Some(700)));
+    assert_eq!(
+        found(&memory(500 << 20, None)),
+        (Some(500 << 20), Some(500 << 20))
+    );
+    assert_eq!(
+        found(&memory(500 << 20, Some(700 << 20))),
+        (Some(500 << 20), Some(700 << 20))
+    );
     assert_eq!(
         found(&memory(0, None)),
-        (Some(1000), Some(9000)),
+        (Some(1000 << 20), Some(9000 << 20)),
         "a limit of 0 is ignored"
     );
     assert_eq!(found(&memory(-1, None)), (Some(-1), Some(-1)));
-    assert!(refused(&memory(500, Some(100))).contains("memory.swap"));
+    assert!(refused(&memory(500 << 20, Some(100))).contains("memory.swap"));
     assert!(refused(&memory(-2, None)).contains("memory.limit"));
 }
 
@@ -257,20 +263,23 @@ fn rdt_wins_over_its_class_field_by_field_and_an_empty_message_does_nothing() {
 #[test]
 fn an_update_follows_swap_and_is_refused_by_the_name_of_its_field() {
     let mut f = host();
-    f.resources().memory_limit_in_bytes = 1000;
-    f.resources().memory_swap_limit_in_bytes = 9000;
+    f.resources().memory_limit_in_bytes = 1000 << 20;
+    f.resources().memory_swap_limit_in_bytes = 9000 << 20;
     let mut spec = f.spec().spec;
     let update = |resources: nri::ContainerAdjustment| {
         resources.linux.and_then(|l| l.resources).expect("set")
     };
-    apply_nri_update(&mut spec, &update(memory(2000, None)), &f.host, &f.policy).expect("applied");
+    apply_nri_update(&mut spec, &update(memory(2000 << 20, None)), &context(&f)).expect("applied");
     let found = (*linux(&spec)
         .resources()
         .as_ref()
         .expect("resources")
         .memory())
     .expect("memory");
-    assert_eq!((found.limit(), found.swap()), (Some(2000), Some(9000)));
+    assert_eq!(
+        (found.limit(), found.swap()),
+        (Some(2000 << 20), Some(9000 << 20))
+    );
     let class = nri::LinuxResources {
         rdt_class: Some(string("gold")),
         ..Default::default()
@@ -282,9 +291,22 @@ fn an_update_follows_swap_and_is_refused_by_the_name_of_its_field() {
         }),
         ..Default::default()
     };
-    for (asked, field) in [(class, "rdt_class"), (quota, "cpu.quota")] {
+    let cpus = nri::LinuxResources {
+        cpu: Some(nri::LinuxCpu {
+            cpus: "64".to_owned(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let least = update(memory(1000, None));
+    for (asked, field) in [
+        (class, "rdt_class"),
+        (quota, "cpu.quota"),
+        (cpus, "cpu.cpus"),
+        (least, "memory.limit"),
+    ] {
         let before = spec.clone();
-        let error = apply_nri_update(&mut spec, &asked, &f.host, &f.policy).expect_err("refused");
+        let error = apply_nri_update(&mut spec, &asked, &context(&f)).expect_err("refused");
         let field = format!("update.linux.resources.{field}");
         assert_eq!(error.field(), Some(&*field), "{error}");
         assert_eq!(spec, before);

@@ -89,6 +89,15 @@ fn cpus(cpus: &str, mems: &str) -> nri::ContainerAdjustment {
     })
 }
 
+fn bind_at(source: &str, destination: &str) -> nri::Mount {
+    nri::Mount {
+        destination: destination.to_owned(),
+        r#type: "bind".to_owned(),
+        source: source.to_owned(),
+        options: vec!["bind".to_owned()],
+    }
+}
+
 /// The field as the refusal names it, what must stand in the text beside it, and the adjustment.
 #[rustfmt::skip]
 fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
@@ -110,9 +119,14 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.hooks", "above zero", hook(|h| h.timeout = int(0))),
         ("adjust.rlimits[\"RLIMIT_NONSENSE\"]", "unknown", adjust(|a| a.rlimits = vec![rlimit("RLIMIT_NONSENSE", 1, 1)])),
         ("adjust.rlimits[\"nofile\"]", "above the hard", adjust(|a| a.rlimits = vec![rlimit("nofile", 2, 1)])),
+        ("adjust.rlimits[\"nofile\"]", "fs.nr_open", adjust(|a| a.rlimits = vec![rlimit("nofile", 2, 1 << 40)])),
+        ("adjust.mounts[\"/proc/sys\"]", "inside /proc", adjust(|a| a.mounts = vec![bind_at("/private/x", "/proc/sys")])),
+        ("adjust.mounts[\"/proc\"]", "by a procfs", adjust(|a| a.mounts = vec![bind_at("/private/x", "/proc")])),
         ("adjust.CDI_devices", "no/such=one", adjust(|a| a.cdi_devices = vec![nri::CdiDevice { name: "no/such=one".to_owned() }])),
         ("adjust.linux.devices[\"/dev/x\"]", "\"z\"", linux(|l| l.devices = vec![device("/dev/x", "z", 1, 1)])),
-        ("adjust.linux.devices[\"/dev/x\"]", "negative", linux(|l| l.devices = vec![device("/dev/x", "c", -1, 1)])),
+        ("adjust.linux.devices[\"/dev/x\"]", "-1:1 is not", linux(|l| l.devices = vec![device("/dev/x", "c", -1, 1)])),
+        ("adjust.linux.devices[\"/dev/x\"]", "4096:0 is not", linux(|l| l.devices = vec![device("/dev/x", "c", 4096, 0)])),
+        ("adjust.linux.devices[\"/srv/x\"]", "below /dev", linux(|l| l.devices = vec![device("/srv/x", "c", 1, 1)])),
         ("adjust.linux.cgroups_path", "absolute", linux(|l| l.cgroups_path = "elsewhere".to_owned())),
         ("adjust.linux.oom_score_adj", "1001", linux(|l| l.oom_score_adj = int(1001))),
         ("adjust.linux.io_priority", "class 9", linux(|l| l.io_priority = Some(nri::LinuxIoPriority { class: 9, priority: 0 }))),
@@ -130,11 +144,14 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.linux.seccomp_policy", "without names", seccomp(|p| p.syscalls[0].names.clear())),
         ("adjust.linux.namespaces[\"dream\"]", "unknown", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "dream".to_owned(), path: String::new() }])),
         ("adjust.linux.namespaces[\"ipc\"]", "absolute", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "ns".to_owned() }])),
+        ("adjust.linux.namespaces[\"ipc\"]", "no namespace at \"/missing\"", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "/missing".to_owned() }])),
+        ("adjust.linux.namespaces[\"ipc\"]", "another type, net", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "/ns/net".to_owned() }])),
         ("adjust.linux.sysctl[\"vm.swappiness\"]", "", linux(|l| l.sysctl = [("vm.swappiness".to_owned(), "1".to_owned())].into())),
         ("adjust.linux.net_devices", "a/b", linux(|l| l.net_devices = [("eth7".to_owned(), nri::LinuxNetDevice { name: "a/b".to_owned() })].into())),
         ("adjust.linux.memory_policy", "mode 99", memory(99, "0", &[])),
         ("adjust.linux.memory_policy", "flag 99", memory(bind, "0", &[99])),
-        ("adjust.linux.memory_policy", "nodes \"x\"", memory(bind, "x", &[])),
+        ("adjust.linux.memory_policy", "nodes: invalid list \"x\"", memory(bind, "x", &[])),
+        ("adjust.linux.memory_policy", "no memory node 2", memory(bind, "0-2", &[])),
         ("adjust.linux.rdt.clos_id", "a/b", linux(|l| l.rdt = Some(nri::LinuxRdt { clos_id: text("a/b"), ..nri::LinuxRdt::default() }))),
         ("adjust.linux.resources.devices", "\"z\"", rule("z", "r")),
         ("adjust.linux.resources.devices", "\"rx\"", rule("c", "rx")),
@@ -142,6 +159,9 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
     rows.extend([
         ("adjust.linux.resources", "one,two", cpus("one,two", "")),
         ("adjust.linux.resources", "1-", cpus("", "1-")),
+        ("adjust.linux.resources.cpu.cpus", "no CPU 4", cpus("0,4", "")),
+        ("adjust.linux.resources.pids.limit", "below the 3", of_resources(nri::LinuxResources { pids: Some(nri::LinuxPids { limit: 2 }), ..nri::LinuxResources::default() })),
+        ("adjust.linux.resources.cpu.mems", "no memory node 2", cpus("", "1-2")),
         ("adjust.linux.resources.hugepage_limits", "2 potatoes", of_resources(nri::LinuxResources {
             hugepage_limits: vec![nri::HugepageLimit { page_size: "2 potatoes".to_owned(), limit: 1 }],
             ..nri::LinuxResources::default()

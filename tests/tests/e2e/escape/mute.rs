@@ -10,7 +10,7 @@ use std::{
 };
 
 use cairn_tests::{
-    Daemon, Setup, bins, cri, output,
+    Daemon, Setup, bins, cri, table,
     plugin::Plugin,
     pod::{Pod, host_network, security},
     until,
@@ -148,7 +148,7 @@ impl Scene {
         assert!(restart <= SERVED, "{row}: served after {restart:?}");
         assert!(self.was_asked(), "{row}: nobody asked for the path");
         other.end().await;
-        output::row(&format!(
+        table::cell(&format!(
             "never answers: {row:<22} others {:>4} ms beside it, {:>4} ms before; removed in {:>5.1} s; restarted in {:>4.1} s",
             beside.as_millis(),
             quiet.as_millis(),

@@ -1,0 +1,79 @@
+//! What the create helper cannot do together (`runtime/create/src/adjust.rs`), found before it is started.
+
+use std::path::Path;
+
+use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
+use proto_nri as nri;
+
+use super::error::SpecError;
+
+/// Where the create helper puts mounts together.
+const STAGE: &str = "/sys/fs/cgroup";
+
+/// Refuses a spec that CRI asks for.
+pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
+    conflict(spec).map_or(Ok(()), |why| Err(SpecError::unsupported("mounts", why)))
+}
+
+/// Refuses a spec that was fine until it was adjusted, by the field that may have changed that.
+pub(super) fn check_adjusted(
+    spec: &Spec,
+    adjust: &nri::ContainerAdjustment,
+) -> Result<(), SpecError> {
+    let Some(why) = conflict(spec) else {
+        return Ok(());
+    };
+    let field = if adjust.hooks.is_some() {
+        "adjust.hooks"
+    } else if !adjust.mounts.is_empty() {
+        "adjust.mounts"
+    } else if !adjust.cdi_devices.is_empty() {
+        "adjust.CDI_devices"
+    } else {
+        "adjust.linux.namespaces"
+    };
+    Err(SpecError::unsupported(field, why))
+}
+
+fn conflict(spec: &Spec) -> Option<&'static str> {
+    let mounts = || spec.mounts().iter().flatten();
+    let over_proc =
+        |m: &Mount| m.destination() == Path::new("/proc") && m.typ().as_deref() != Some("proc");
+    if joins_pid_namespace(spec) && mounts().any(over_proc) {
+        return Some("/proc cannot be mounted over in a PID namespace that is joined");
+    }
+    let is_mapped = |m: &Mount| m.uid_mappings().iter().flatten().next().is_some();
+    if mounts().any(is_mapped) && (has_hooks(spec) || mounts().any(reaches_the_host)) {
+        return Some(
+            "an idmapped mount (as an image's VOLUME in a user namespace is) together with an OCI hook of the host, a \
+             shared mount or the host's /sys is not supported",
+        );
+    }
+    None
+}
+
+fn joins_pid_namespace(spec: &Spec) -> bool {
+    let namespaces = spec.linux().iter().flat_map(|linux| linux.namespaces());
+    let mut namespaces = namespaces.flatten();
+    namespaces.any(|n| n.typ() == LinuxNamespaceType::Pid && n.path().is_some())
+}
+
+/// Hooks that run in the host's mount namespace.
+fn has_hooks(spec: &Spec) -> bool {
+    let hooks = spec.hooks().iter();
+    let mut hooks = hooks.flat_map(|h| [h.prestart(), h.create_runtime(), h.create_container()]);
+    hooks.any(|list| list.iter().flatten().next().is_some())
+}
+
+fn reaches_the_host(mount: &Mount) -> bool {
+    let source = mount.source().as_deref().unwrap_or(Path::new(""));
+    let stage = Path::new(STAGE);
+    let covers = source.is_absolute() && stage.starts_with(source) || source.starts_with(stage);
+    mount.typ().as_deref() != Some("cgroup") && (is(mount, "shared") || covers)
+}
+
+/// Whether an option says so, in its form for the mount or for all below it.
+fn is(mount: &Mount, word: &str) -> bool {
+    let mut options = mount.options().iter().flatten();
+    options.any(|option| option.strip_prefix('r').unwrap_or(option) == word || option == word)
+}

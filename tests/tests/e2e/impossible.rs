@@ -1,0 +1,483 @@
+//! What cannot be carried out is refused when it is asked for, by field, value and who set it (C-04.6), not by the kernel at
+//! the start.
+
+use std::time::Duration;
+
+use cairn_tests::{
+    Daemon, cri,
+    image::{Image, Layer},
+    plugin::Plugin,
+    pod::{Pod, pod_namespaces, security, set_image},
+};
+use nri::{
+    adjust::{Adjust, HookKind},
+    proto::{
+        ContainerAdjustment, LinuxCpu, LinuxDevice, LinuxMemory, LinuxMemoryPolicy, LinuxPids,
+        LinuxResources, Mount, MpolMode, OptionalInt64, OptionalUInt64,
+    },
+};
+use serde_json::json;
+use tonic::{Code, Status};
+
+/// No machine of ours has so many.
+const MANY: &str = "4000";
+
+/// What is wrong with an error, if anything is: one line, this code, and all of these words.
+fn faults(error: &Status, code: Code, words: &[&str]) -> Option<String> {
+    let text = error.message();
+    let told = words.iter().all(|word| text.contains(word)) && !text.contains('\n');
+    (error.code() != code || !told).then(|| format!("{:?} {text:?}, not {words:?}", error.code()))
+}
+
+/// The creation, and what is wrong with its refusal. Nothing is left.
+async fn refusal(
+    daemon: &Daemon,
+    pod: &Pod,
+    config: cri::ContainerConfig,
+    code: Code,
+    words: &[&str],
+) -> Option<String> {
+    let before = daemon.inventory().await;
+    let fault = match pod.try_create(config).await {
+        Err(error) => faults(&error, code, words),
+        Ok(container) => {
+            let started = container.start().await;
+            container.stop(Duration::ZERO).await.ok();
+            container.remove().await.expect("RemoveContainer");
+            Some(format!("{words:?}: created; the start: {started:?}"))
+        }
+    };
+    daemon.leaves_only(&before).await;
+    fault
+}
+
+async fn warm(daemon: &Daemon, pod: &Pod) {
+    let first = pod.create("warm-up", &["true"]).await;
+    first.remove().await.expect("RemoveContainer");
+    daemon.inventory().await;
+}
+
+fn resources(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerResources {
+    let linux = config.linux.as_mut().expect("set by container_config");
+    linux.resources.get_or_insert_default()
+}
+
+type Spoil = fn(&mut cri::LinuxContainerResources);
+
+/// Field, value, and how a client asks for it.
+fn of_clients() -> Vec<(&'static str, &'static str, Spoil)> {
+    vec![
+        ("cpuset_cpus", MANY, |r| r.cpuset_cpus = MANY.into()),
+        ("cpuset_cpus", "0,3999-4001", |r| {
+            r.cpuset_cpus = "0,3999-4001".into();
+        }),
+        ("cpuset_cpus", "1-0", |r| r.cpuset_cpus = "1-0".into()),
+        ("cpuset_mems", MANY, |r| r.cpuset_mems = MANY.into()),
+        ("memory_limit_in_bytes", "1000", |r| {
+            r.memory_limit_in_bytes = 1000;
+        }),
+        ("memory_limit_in_bytes", "1048575", |r| {
+            r.memory_limit_in_bytes = (1 << 20) - 1;
+        }),
+        ("cpu_quota", "999", |r| r.cpu_quota = 999),
+        ("cpu_period", "999", |r| r.cpu_period = 999),
+        ("cpu_period", "1000001", |r| r.cpu_period = 1_000_001),
+    ]
+}
+
+#[tokio::test]
+async fn limits_that_no_start_can_have_fail_the_creation_by_field_and_value() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("impossible").await;
+    warm(&daemon, &pod).await;
+    let mut wrong = Vec::new();
+    for (field, value, spoil) in of_clients() {
+        let mut config = pod.cri.container_config("c", &["true"]);
+        spoil(resources(&mut config));
+        let field = format!("linux.resources.{field}: ");
+        let words = [field.as_str(), value];
+        wrong.extend(refusal(&daemon, &pod, config, Code::InvalidArgument, &words).await);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn updates_that_no_container_can_have_are_refused_and_change_nothing() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("impossible-update").await;
+    let created = pod.create("created", &["sleep", "1000"]).await;
+    let running = pod.sleeper("running").await;
+    let mut wrong = Vec::new();
+    for (field, value, spoil) in of_clients() {
+        let mut asked = cri::LinuxContainerResources::default();
+        spoil(&mut asked);
+        for container in [&created, &running] {
+            let done = pod
+                .cri
+                .client
+                .update_container(&container.id, asked.clone());
+            let words = [field, value];
+            wrong.extend(match done.await {
+                Ok(()) => Some(format!("{words:?}: updated")),
+                Err(error) => faults(&error, Code::InvalidArgument, &words),
+            });
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    created.start().await.expect("it is as it was");
+    pod.end().await;
+}
+
+fn limits(change: impl FnOnce(&mut LinuxResources)) -> ContainerAdjustment {
+    let mut adjust = ContainerAdjustment::default();
+    let linux = adjust.linux.get_or_insert_default();
+    change(linux.resources.get_or_insert_default());
+    adjust
+}
+
+fn cpu(cpu: LinuxCpu) -> ContainerAdjustment {
+    limits(|limits| limits.cpu = Some(cpu))
+}
+
+fn with(change: impl FnOnce(&mut ContainerAdjustment)) -> ContainerAdjustment {
+    let mut adjust = ContainerAdjustment::default();
+    change(&mut adjust);
+    adjust
+}
+
+fn bind(source: &str, destination: &str) -> Mount {
+    Mount {
+        destination: destination.to_owned(),
+        r#type: "bind".to_owned(),
+        source: source.to_owned(),
+        options: vec!["rbind".to_owned()],
+    }
+}
+
+fn device(path: &str, major: i64) -> LinuxDevice {
+    LinuxDevice {
+        path: path.to_owned(),
+        r#type: "c".to_owned(),
+        major,
+        minor: 3,
+        ..LinuxDevice::default()
+    }
+}
+
+/// Field, value, and how a plugin asks for it.
+fn of_plugins() -> Vec<(&'static str, &'static str, ContainerAdjustment)> {
+    let int = |value| Some(OptionalInt64 { value });
+    let uint = |value| Some(OptionalUInt64 { value });
+    vec![
+        (
+            "linux.resources.cpu.cpus",
+            MANY,
+            cpu(LinuxCpu {
+                cpus: MANY.into(),
+                ..LinuxCpu::default()
+            }),
+        ),
+        (
+            "linux.resources.cpu.mems",
+            MANY,
+            cpu(LinuxCpu {
+                mems: MANY.into(),
+                ..LinuxCpu::default()
+            }),
+        ),
+        (
+            "linux.resources.cpu.quota",
+            "999",
+            cpu(LinuxCpu {
+                quota: int(999),
+                ..LinuxCpu::default()
+            }),
+        ),
+        (
+            "linux.resources.cpu.period",
+            "1000001",
+            cpu(LinuxCpu {
+                period: uint(1_000_001),
+                ..LinuxCpu::default()
+            }),
+        ),
+        (
+            "linux.resources.memory.limit",
+            "4096",
+            limits(|limits| {
+                limits.memory = Some(LinuxMemory {
+                    limit: int(4096),
+                    ..LinuxMemory::default()
+                });
+            }),
+        ),
+        (
+            "linux.resources.pids.limit",
+            "2",
+            limits(|limits| limits.pids = Some(LinuxPids { limit: 2 })),
+        ),
+        (
+            "linux.memory_policy",
+            MANY,
+            with(|a| {
+                a.linux.get_or_insert_default().memory_policy = Some(LinuxMemoryPolicy {
+                    mode: MpolMode::MpolBind.into(),
+                    nodes: MANY.to_owned(),
+                    ..LinuxMemoryPolicy::default()
+                });
+            }),
+        ),
+        (
+            "linux.namespaces[\"network\"]",
+            "/no/such/namespace",
+            with(|a| {
+                a.add_namespace("network", "/no/such/namespace");
+            }),
+        ),
+        (
+            "linux.namespaces[\"ipc\"]",
+            "/proc/version",
+            with(|a| {
+                a.add_namespace("ipc", "/proc/version");
+            }),
+        ),
+        (
+            "linux.namespaces[\"uts\"]",
+            "/proc/1/ns/net",
+            with(|a| {
+                a.add_namespace("uts", "/proc/1/ns/net");
+            }),
+        ),
+        (
+            "linux.devices[\"/dev/x\"]",
+            "4096:3",
+            with(|a| {
+                a.add_device(device("/dev/x", 4096));
+            }),
+        ),
+        (
+            "rlimits[\"RLIMIT_NOFILE\"]",
+            "1099511627776",
+            with(|a| {
+                a.add_rlimit("RLIMIT_NOFILE", 1 << 40, 1 << 40);
+            }),
+        ),
+        (
+            "mounts[\"/proc/sys/kernel\"]",
+            "inside /proc",
+            with(|a| {
+                a.add_mount(bind("/tmp", "/proc/sys/kernel"));
+            }),
+        ),
+        (
+            "mounts[\"/proc\"]",
+            "by a procfs",
+            with(|a| {
+                a.add_mount(bind("/tmp", "/proc"));
+            }),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn an_adjustment_that_no_start_can_have_fails_the_creation_by_field_value_and_plugin() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "adjuster").await;
+    let pod = daemon.cri().pod("impossible-adjustment").await;
+    warm(&daemon, &pod).await;
+    let mut wrong = Vec::new();
+    for (field, value, adjust) in of_plugins() {
+        plugin.adjusts(move |_, _| Some(adjust.clone()));
+        let config = pod.cri.container_config("c", &["true"]);
+        let field = format!("adjust.{field} (set by 10-adjuster): ");
+        let words = [field.as_str(), value];
+        wrong.extend(refusal(&daemon, &pod, config, Code::InvalidArgument, &words).await);
+    }
+    // Where the answer is that cairn cannot do it.
+    plugin.adjusts(|_, _| {
+        Some(with(|a| {
+            a.add_device(device("/srv/x", 1));
+        }))
+    });
+    let config = pod.cri.container_config("c", &["true"]);
+    let words = ["adjust.linux.devices[\"/srv/x\"] (set by 10-adjuster): "];
+    wrong.extend(refusal(&daemon, &pod, config, Code::Unimplemented, &words).await);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn what_a_user_namespace_cannot_have_fails_the_creation() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "hooker").await;
+    let image =
+        Image::busybox("localhost/cairn-test/volume:1").config("Volumes", json!({"/data": {}}));
+    daemon.import(&image).await;
+    let cri = daemon.cri();
+    let user = || {
+        let ids = vec![cri::IdMapping {
+            container_id: 0,
+            host_id: 100_000,
+            length: 65_536,
+        }];
+        Some(cri::UserNamespace {
+            mode: cri::NamespaceMode::Pod.into(),
+            uids: ids.clone(),
+            gids: ids,
+        })
+    };
+    let mut config = cri.pod_config("mapped");
+    pod_namespaces(&mut config).userns_options = user();
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let container = |name: &str| {
+        let mut config = pod.cri.container_config(name, &["true"]);
+        let options = security(&mut config).namespace_options.as_mut();
+        options.expect("set by container_config").userns_options = user();
+        config
+    };
+    let first = pod.try_create(container("warm-up")).await.expect("created");
+    first.remove().await.expect("RemoveContainer");
+    let mut wrong = Vec::new();
+
+    let mut config = container("user");
+    security(&mut config).run_as_user = Some(cri::Int64Value { value: 65_536 });
+    let words = ["linux.security_context: ", "65536"];
+    wrong.extend(refusal(&daemon, &pod, config, Code::InvalidArgument, &words).await);
+
+    plugin.adjusts(|_, _| {
+        let hook = nri::proto::Hook {
+            path: "/bin/true".to_owned(),
+            ..nri::proto::Hook::default()
+        };
+        Some(with(|a| {
+            a.add_hook(HookKind::CreateRuntime, hook);
+        }))
+    });
+    let mut config = container("volume");
+    set_image(&mut config, "localhost/cairn-test/volume:1");
+    let words = ["adjust.hooks (set by 10-hooker): ", "idmapped"];
+    wrong.extend(refusal(&daemon, &pod, config, Code::Unimplemented, &words).await);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_start_without_enough_memory_says_so() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("little-memory").await;
+    let mut config = pod.cri.container_config("c", &["true"]);
+    // Above the least, but not with a spec of this length, which is read in the container's cgroup.
+    resources(&mut config).memory_limit_in_bytes = 1 << 20;
+    let path = |n| format!("/proc/{n:0100}");
+    security(&mut config).masked_paths = (0..40_000).map(path).collect();
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    let error = container.start().await.expect_err("too little");
+    let words = ["want of memory", "its limit is 1048576 bytes"];
+    assert_eq!(faults(&error, Code::Internal, &words), None);
+    let status = container.status().await;
+    assert!(status.message.contains("want of memory"), "{status:?}");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn an_image_has_no_volume_at_or_below_the_kernels_own_places() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("volumes").await;
+    warm(&daemon, &pod).await;
+    let links = [
+        ("out", "/proc"),
+        ("deep", "srv/../out/sys"),
+        ("devices", "dev"),
+    ];
+    let layer = |()| {
+        let mut layer = Layer::default().dir("srv", 0o755);
+        for (name, to) in links {
+            layer = layer.symlink(name, to);
+        }
+        layer
+    };
+    let mut wrong = Vec::new();
+    let volumes = [
+        ("/proc", "/proc"),
+        ("/proc/sys/kernel", "/proc"),
+        ("/proc/self/attr", "/proc"),
+        ("/data/../sys/fs/cgroup", "/sys"),
+        ("//dev/./x", "/dev"),
+        ("/out/sys/kernel", "/proc"),
+        ("/out/../out/self", "/proc"),
+        ("/deep/kernel", "/proc"),
+        ("/devices/x", "/dev"),
+    ];
+    for (n, (volume, of)) in volumes.into_iter().enumerate() {
+        let reference = format!("localhost/cairn-test/volume{n}:1");
+        let declared = json!({ volume: {} });
+        let image = Image::busybox(&reference).layer(layer(()));
+        daemon.import(&image.config("Volumes", declared)).await;
+        let mut config = pod.cri.container_config("c", &["true"]);
+        set_image(&mut config, &reference);
+        let below = format!("at or below {of}");
+        let words = ["image VOLUME \"/", below.as_str()];
+        let fault = refusal(&daemon, &pod, config.clone(), Code::InvalidArgument, &words).await;
+        wrong.extend(fault.map(|fault| format!("{volume}: {fault}")));
+        if volume == "//dev/./x" {
+            // A mount of the client's takes its place.
+            config.mounts = vec![cri::Mount {
+                host_path: "/tmp".into(),
+                container_path: "/dev/x".into(),
+                ..Default::default()
+            }];
+            let covered = pod.try_create(config).await.expect("no VOLUME is left");
+            covered.remove().await.expect("RemoveContainer");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_client_mounts_nothing_over_proc_but_a_procfs_and_nothing_inside_but_files_of_lxcfs() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("over-proc").await;
+    warm(&daemon, &pod).await;
+    let image = Image::busybox("localhost/cairn-test/linked:1");
+    let image = image.layer(Layer::default().symlink("out", "/proc"));
+    daemon.import(&image).await;
+    let with_mount = |from: &str, to: &str| {
+        let mut config = pod.cri.container_config("c", &["cat", "/proc/uptime"]);
+        set_image(&mut config, "localhost/cairn-test/linked:1");
+        config.mounts = vec![cri::Mount {
+            host_path: from.into(),
+            container_path: to.into(),
+            ..Default::default()
+        }];
+        config
+    };
+    let mut wrong = Vec::new();
+    for (to, why) in [
+        ("/proc", "by a procfs"),
+        ("/proc/sys/kernel", "inside /proc"),
+        ("/proc/self/attr", "inside /proc"),
+        ("/out/sys", "leads it to \"/proc/sys\""),
+    ] {
+        let config = with_mount("/tmp", to);
+        let words = [to, why];
+        wrong.extend(refusal(&daemon, &pod, config, Code::InvalidArgument, &words).await);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    std::fs::write(daemon.path("uptime"), "1.00 2.00\n").expect("a file");
+    let uptime = daemon.path("uptime").display().to_string();
+    for (from, to, says) in [
+        (uptime.as_str(), "/proc/uptime", Some("1.00 2.00")),
+        ("/proc", "/proc", None),
+    ] {
+        let container = pod.try_create(with_mount(from, to)).await;
+        let container = container.unwrap_or_else(|e| panic!("{from} at {to}: {e}"));
+        container.start().await.expect("StartContainer");
+        container.exited().await;
+        let said = container.lines();
+        assert!(says.is_none_or(|line| said == [line]), "{from}: {said:?}");
+        container.remove().await.expect("RemoveContainer");
+    }
+    pod.end().await;
+}
