@@ -23,6 +23,8 @@ pub struct Container {
     pub device_ownership_from_security_context: bool,
     /// A privileged container gets no device of the host.
     pub privileged_without_host_devices: bool,
+    /// What an empty list of masked or read-only paths means.
+    pub masks: Masks,
     /// Annotations of pods and containers with these prefixes go into the OCI spec.
     pub annotation_prefixes: Vec<String>,
 }
@@ -32,6 +34,15 @@ pub struct Container {
 pub enum SeccompDefault {
     Unconfined,
     RuntimeDefault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Masks {
+    /// None, as CRI has it.
+    Requested,
+    /// Those that containerd has by default.
+    Default,
 }
 
 impl Default for Container {
@@ -45,6 +56,7 @@ impl Default for Container {
             ignore_image_volumes: false,
             device_ownership_from_security_context: false,
             privileged_without_host_devices: false,
+            masks: Masks::Requested,
             annotation_prefixes: Vec::new(),
         }
     }

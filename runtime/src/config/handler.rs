@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{
-    container::{Container, SeccompDefault},
+    container::{Container, Masks, SeccompDefault},
     error::Error,
 };
 
@@ -18,6 +18,7 @@ pub struct Handler {
     pub ignore_image_volumes: Option<bool>,
     pub device_ownership_from_security_context: Option<bool>,
     pub privileged_without_host_devices: Option<bool>,
+    pub masks: Option<Masks>,
     pub annotation_prefixes: Option<Vec<String>>,
 }
 
@@ -48,6 +49,7 @@ impl Handler {
             &self.privileged_without_host_devices,
             &mut container.privileged_without_host_devices,
         );
+        own(&self.masks, &mut container.masks);
         own(
             &self.annotation_prefixes,
             &mut container.annotation_prefixes,

@@ -19,7 +19,7 @@ mod tracing;
 mod units;
 
 pub use checked::{Config, socket_path};
-pub use container::{Container, SeccompDefault};
+pub use container::{Container, Masks, SeccompDefault};
 pub use error::Error;
 pub use file::{CgroupDriver, File, Format, Level, NriNetwork};
 pub use nri::Nri;

@@ -59,6 +59,7 @@ fn policy(
         ignore_image_volumes: container.ignore_image_volumes,
         device_ownership_from_user: container.device_ownership_from_security_context,
         privileged_without_host_devices: container.privileged_without_host_devices,
+        default_masks: container.masks == config::Masks::Default,
     })
 }
 

@@ -310,6 +310,8 @@ pub struct Policy {
     pub device_ownership_from_user: bool,
     /// A privileged container gets no device of the host, and no rule that would let it make one.
     pub privileged_without_host_devices: bool,
+    /// An empty list of masked or read-only paths means containerd's default.
+    pub default_masks: bool,
 }
 
 impl Default for Policy {
@@ -325,6 +327,7 @@ impl Default for Policy {
             ignore_image_volumes: false,
             device_ownership_from_user: false,
             privileged_without_host_devices: false,
+            default_masks: false,
         }
     }
 }

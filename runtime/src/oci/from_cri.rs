@@ -21,6 +21,7 @@ use super::{
         ApplyContext, HostFacts, HostView, IdMap, ImageFacts, Places, Policy, SandboxFacts,
         SeccompKind,
     },
+    masks::masks,
     mounts::{self, MountInputs},
     namespaces, process,
     resources::{resources_from_cri, resources_to_cri},
@@ -385,33 +386,8 @@ fn linux_section(
     )?));
     section.set_uid_mappings(sandbox.user_mapping.map(id_mappings));
     section.set_gid_mappings(sandbox.user_mapping.map(id_mappings));
-    section.set_masked_paths(paths(
-        &context.masked_paths,
-        context.privileged,
-        "masked_paths",
-    )?);
-    section.set_readonly_paths(paths(
-        &context.readonly_paths,
-        context.privileged,
-        "readonly_paths",
-    )?);
+    let masks = masks(context, policy)?;
+    section.set_masked_paths(masks.masked);
+    section.set_readonly_paths(masks.read_only);
     Ok(section)
-}
-
-/// Exactly as given, and none for a privileged container (CRI-223).
-fn paths(
-    given: &[String],
-    privileged: bool,
-    field: &str,
-) -> Result<Option<Vec<String>>, SpecError> {
-    if let Some(bad) = given
-        .iter()
-        .find(|p| !p.starts_with('/') || p.contains('\0'))
-    {
-        return Err(SpecError::invalid(
-            format!("linux.security_context.{field}"),
-            format!("{bad:?} must be absolute"),
-        ));
-    }
-    Ok(Some(given.to_vec()).filter(|list| !privileged && !list.is_empty()))
 }

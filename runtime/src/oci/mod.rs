@@ -36,6 +36,7 @@ pub mod error;
 pub mod facts;
 pub mod from_cri;
 pub mod limits;
+mod masks;
 pub mod mounts;
 pub mod namespaces;
 mod nri_limits;

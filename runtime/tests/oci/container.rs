@@ -175,6 +175,27 @@ fn masked_and_readonly_paths_are_exactly_those_given() {
 }
 
 #[test]
+fn an_empty_list_is_the_default_where_the_policy_says_so_and_nothing_where_it_is_privileged() {
+    let mut f = Fixture::default();
+    f.policy.default_masks = true;
+    f.context().masked_paths = vec!["/proc/keys".to_owned()];
+    let linux = f.spec().spec.linux().clone().expect("linux");
+    assert_eq!(linux.masked_paths(), &Some(vec!["/proc/keys".to_owned()]));
+    let paths = linux.readonly_paths().clone().expect("the default");
+    assert!(paths.contains(&"/proc/sys".to_owned()), "{paths:?}");
+    f.context().masked_paths.clear();
+    let linux = f.spec().spec.linux().clone().expect("linux");
+    let paths = linux.masked_paths().clone().expect("the default");
+    assert!(paths.contains(&"/proc/kcore".to_owned()), "{paths:?}");
+    (f.sandbox.privileged, f.context().privileged) = (true, true);
+    let linux = f.spec().spec.linux().clone().expect("linux");
+    assert_eq!(
+        (linux.masked_paths(), linux.readonly_paths()),
+        (&None, &None)
+    );
+}
+
+#[test]
 fn a_user_or_group_without_an_id_in_the_user_namespace_is_refused() {
     let mut f = Fixture::default();
     f.sandbox.namespaces.user = Some("/ns/user".into());

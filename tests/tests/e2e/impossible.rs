@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cairn_tests::{
-    Daemon, cri,
+    Daemon, Setup, cri,
     image::{Image, Layer},
     plugin::Plugin,
     pod::{Pod, pod_namespaces, security, set_image},
@@ -480,4 +480,64 @@ async fn a_client_mounts_nothing_over_proc_but_a_procfs_and_nothing_inside_but_f
         container.remove().await.expect("RemoveContainer");
     }
     pod.end().await;
+}
+
+/// Tries to write the host's own value back to it: harmless where that is possible.
+const WRITES: &str = "cat /proc/sys/kernel/core_pattern > /proc/sys/kernel/core_pattern";
+
+#[tokio::test]
+async fn a_container_that_asks_for_no_masks_gets_them_where_the_operator_says_so() {
+    let toml = "[container]\nmasks = \"default\"\n[handlers.bare]\nmasks = \"requested\"";
+    let daemon = Daemon::with(Setup::default().toml(toml)).await;
+    let masked = daemon.cri().pod("masked").await.sleeper("c").await;
+    let tried = masked.try_exec(&["sh", "-c", WRITES], 10).await;
+    let tried = tried.expect("ExecSync");
+    assert_ne!(tried.code, 0, "{tried:?}");
+    assert!(tried.err.contains("Read-only file system"), "{tried:?}");
+    assert_eq!(masked.sh("cat /proc/keys | wc -c").await.trim(), "0");
+
+    let cri = daemon.cri();
+    let request = cri::RunPodSandboxRequest {
+        config: Some(cri.pod_config("bare")),
+        runtime_handler: "bare".into(),
+    };
+    let mut runtime = cri.client.runtime.clone();
+    let answer = runtime.run_pod_sandbox(request).await;
+    let id = answer.expect("RunPodSandbox").into_inner().pod_sandbox_id;
+    let bare = cri.pod_by_id(&id, "bare").sleeper("c").await;
+    assert_eq!(
+        bare.try_exec(&["sh", "-c", WRITES], 10)
+            .await
+            .expect("ExecSync")
+            .code,
+        0
+    );
+}
+
+#[test]
+fn what_people_are_told_to_run_has_the_masks_of_a_kubelet() {
+    let read = |path: &str| {
+        let path = format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+    };
+    let example: serde_json::Value =
+        serde_json::from_str(&read("examples/container.json")).expect("JSON");
+    let context = &example["linux"]["security_context"];
+    let demo = read("hack/demo");
+    for (list, paths) in [
+        (
+            "masked_paths",
+            &["/proc/kcore", "/proc/keys", "/sys/firmware"][..],
+        ),
+        ("readonly_paths", &["/proc/sys", "/proc/sysrq-trigger"][..]),
+    ] {
+        let has: Vec<_> = context[list].as_array().into_iter().flatten().collect();
+        for path in paths {
+            assert!(
+                has.iter().any(|p| *p == path),
+                "{list} of the example: {path}"
+            );
+            assert!(demo.contains(&format!("\"{path}\"")), "the demo: {path}");
+        }
+    }
 }
