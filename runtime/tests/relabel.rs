@@ -1,6 +1,8 @@
 //! SELinux labels put on trees of every shape: the only walk of the daemon that no daemon shows where the kernel has no
 //! SELinux. One test in a process of its own, whose memory and time are measured.
 
+#![allow(clippy::disallowed_methods, reason = "tests may block")]
+
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;

@@ -58,9 +58,9 @@ pub use apply_nri::apply_adjustment;
 pub use cdi::{CdiFile, CdiRegistry, cdi_names};
 pub use error::{ErrorKind, SpecError};
 pub use facts::{
-    ApplyContext, BindSource, CgroupDriver, HostDevice, HostFacts, HostView, IdMap, ImageFacts, Places, Policies,
-    Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SeccompKind, SelinuxFacts,
-    SelinuxLabels,
+    ApplyContext, BindSource, CgroupDriver, HostDevice, HostFacts, HostView, IdMap, ImageFacts,
+    Places, Policies, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces,
+    SeccompKind, SelinuxFacts, SelinuxLabels,
 };
 pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
 pub use mounts::{check_volumes, destinations};

@@ -308,7 +308,6 @@ impl CreateContainer {
                 policy: &policy,
                 view: session,
                 places: &places,
-                default_masks: false,
             };
             oci::apply_adjustment(&mut spec, &asked, &context)
                 .map(|()| spec)

@@ -2,10 +2,10 @@
 
 mod archives;
 mod bounds;
-mod mute;
 mod cgroups;
 mod log;
 mod memory;
+mod mute;
 mod occupied;
 mod processes;
 mod registry;

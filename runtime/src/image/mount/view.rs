@@ -85,21 +85,6 @@ impl View {
             .map_err(|_| io::Error::other("is not UTF-8"))
     }
 
-    /// Whether the view has something at exactly this path, no symlink followed.
-    pub(crate) fn has(&self, path: &[u8]) -> io::Result<bool> {
-        let mut here = self.root.clone();
-        let mut parts = components(path).peekable();
-        while let Some(name) = parts.next() {
-            let name = CString::new(name).map_err(io::Error::other)?;
-            match step(&here, &name)? {
-                None => return Ok(false),
-                Some(Found::Dir(dir)) => here = dir,
-                Some(Found::Other(_)) => return Ok(parts.peek().is_none()),
-            }
-        }
-        Ok(true)
-    }
-
     /// Where each of these paths is in a container, its links followed. What is not there yet is taken as it is written.
     pub(crate) fn places(&self, paths: &[String]) -> io::Result<Vec<String>> {
         let mut steps = PLACES_STEPS_MAX;

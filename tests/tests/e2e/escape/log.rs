@@ -48,8 +48,10 @@ fn read_all(mut from: &File) -> String {
 
 #[tokio::test]
 async fn a_log_that_nobody_reads_holds_up_no_call_and_not_the_end_of_the_daemon() {
-    let mut setup = Setup::default();
-    setup.log_level = Some("info");
+    let setup = Setup {
+        log_level: Some("info"),
+        ..Setup::default()
+    };
     let mut daemon = Daemon::new(setup).await;
     let fifo = daemon.path("stderr");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).expect("a fifo");

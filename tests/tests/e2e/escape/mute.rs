@@ -10,10 +10,10 @@ use std::{
 };
 
 use cairn_tests::{
-    Daemon, Setup, bins, cri, table,
+    Daemon, Setup, bins, cri,
     plugin::Plugin,
     pod::{Pod, host_network, security},
-    until,
+    table, until,
 };
 use nri::proto::{ContainerAdjustment, Hook, Hooks, Mount};
 

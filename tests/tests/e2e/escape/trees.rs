@@ -273,10 +273,7 @@ async fn fill_and_remove(daemon: &Daemon, pod: &Pod, shape: Shape) {
             made.unwrap_or_else(|_| panic!("{shape:?}: no end of the VOLUME of {n} directories"));
         fills.push(meter.read());
         if shape == Shape::Deep {
-            let error = made
-                .err()
-                .expect("deeper than any image may be")
-                .to_string();
+            let error = made.expect_err("deeper than any image may be").to_string();
             let why = format!(
                 "image VOLUME /data-{n}: cannot fill: more than 4096 directories in each other"
             );
