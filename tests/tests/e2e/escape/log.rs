@@ -50,7 +50,7 @@ fn read_all(mut from: &File) -> String {
 async fn a_log_that_nobody_reads_holds_up_no_call_and_not_the_end_of_the_daemon() {
     let setup = Setup {
         log_level: Some("info"),
-        ..Setup::default()
+        ..Default::default()
     };
     let mut daemon = Daemon::new(setup).await;
     let fifo = daemon.path("stderr");
