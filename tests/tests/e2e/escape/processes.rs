@@ -496,9 +496,8 @@ while :; do
     read -r program <$process/comm
     case $program in cairn-* | youki*) [ -z "$environ" ] || echo "seen $process/environ" ;; esac
     if [ -n "$2" ] && [ -e $process/root/. ]; then
-      # It may have become the container's program between the two: then it has a new name the second time.
-      read -r program <$process/comm
-      [ -e $process/root/. ] && read -r program <$process/comm
+      # It may have become the container's program between the two: then it has a new name the second time, or has ended.
+      [ -e $process/root/. ] && read -r program <$process/comm || program=
       case $program in cairn-* | youki*) echo "seen $process of $program" ;; esac
     fi
   done 2>/dev/null
