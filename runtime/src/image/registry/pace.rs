@@ -8,11 +8,12 @@ use futures_util::stream::BoxStream;
 use reqwest::Response;
 
 use super::host::{Host, Trouble};
-use super::remote::TRIES;
 
 /// Slower than this over a whole progress timeout is no progress: a trickle would hold a pull up
 /// for ever.
 const RATE_MIN: u64 = 1024;
+/// Tries at one host, without a byte, before the next is asked.
+pub(super) const TRIES: u32 = 3;
 /// Connections that may break while so many bytes arrive: 64 KiB each on average.
 const BREAKS: u32 = 16;
 const FORGIVEN: u64 = 1 << 20;

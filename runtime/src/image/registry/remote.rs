@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::auth::{self, Challenge, Credentials, Given, secret};
 use super::host::{Host, Trouble, redirected};
 use super::hosts::Endpoint;
-use super::pace::{Pace, chunks};
+use super::pace::{Pace, TRIES, chunks};
 use super::reach::Reach;
 use crate::image::digest::Digest;
 use crate::image::error::Error;
@@ -27,8 +27,6 @@ use crate::image::pull_error::PullError;
 use crate::image::spool::{Document, Spool};
 
 const REDIRECTS_MAX: usize = 5;
-/// Tries at one host before the next is asked.
-pub(crate) const TRIES: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Bytes of an error's text taken.
