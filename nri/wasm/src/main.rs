@@ -22,7 +22,7 @@ nri-wasm: runs an NRI plugin that is a WebAssembly module
   -idx NN             two-digit index; without it the module's file must be called NN-name
   -name NAME          name to register with (default: that of the file)
   -socket-path PATH   NRI socket of the runtime (default: /var/run/nri/nri.sock)
-  -memory MIB         as much as the module may take (default: 256)
+  -memory MIB         as much as the module may take, tables included (default: 256)
 
 It connects again when the runtime is restarted. cairn starts it by itself for modules in its plugin directory.
 ";

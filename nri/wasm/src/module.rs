@@ -24,7 +24,10 @@ const LONGEST: u32 = 4 << 20;
 /// Work between two looks at the clock: about a millisecond.
 const SLICE: u64 = 1 << 18;
 const TABLES: usize = 8;
-const TABLE_ELEMENTS: usize = 1 << 20;
+/// One part in so many of the bound is for all tables together, and each may have an eighth of that.
+const SHARE_OF_TABLES: usize = 16;
+/// Of an element of a table in bytes, with the room that a table keeps in reserve when it grows.
+const ELEMENT: usize = 16;
 /// For an instance to be made.
 const START: Duration = Duration::from_secs(5);
 
@@ -72,7 +75,7 @@ struct Running {
 }
 
 impl Module {
-    /// Compiles it, and makes an instance, which may take as much `memory` in bytes.
+    /// Compiles it, and makes an instance, whose memory and tables may take `memory` bytes together.
     ///
     /// # Errors
     /// It is no module, no plugin, or does not start.
@@ -166,11 +169,12 @@ impl Module {
 
     fn start(&self, deadline: Instant) -> Result<Running, ModuleError> {
         let bad = |error: wasmi::Error| ModuleError::Bad(error.to_string());
+        let tables = self.memory / SHARE_OF_TABLES;
         let limits = StoreLimitsBuilder::new()
-            .memory_size(self.memory)
+            .memory_size(self.memory - tables)
             .memories(1)
             .tables(TABLES)
-            .table_elements(TABLE_ELEMENTS)
+            .table_elements(tables / TABLES / ELEMENT)
             .instances(1)
             .build();
         let mut store = Store::new(&self.engine, State::new(limits, deadline));

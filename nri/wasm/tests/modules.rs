@@ -354,6 +354,14 @@ fn a_file_that_is_no_plugin_is_refused_in_one_line() {
             grows("(table 4000000000 funcref)"),
             "not a module that can be run",
         ),
+        (
+            grows("(table 1000000 funcref)"),
+            "not a module that can be run",
+        ),
+        (
+            grows(&"(table 100000 funcref)".repeat(9)),
+            "not a module that can be run",
+        ),
         (b"\0asm".to_vec(), "not a module that can be run"),
         (
             without("plugin_configure"),
