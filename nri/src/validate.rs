@@ -110,6 +110,17 @@ pub fn verdict(
 /// Pod annotation with more plugins that a container must not be created without (NRI-640).
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
+/// File systems that show a container nothing of the host, wherever they are mounted from. A new proc or sysfs has no masked
+/// paths.
+const HARMLESS: [&str; 6] = [
+    "tmpfs",
+    "devpts",
+    "mqueue",
+    "hugetlbfs",
+    "cgroup",
+    "cgroup2",
+];
+
 /// The default validator and its configuration (6.1): the names of containerd's TOML, or those of
 /// the stand-alone plugin's YAML. By default everything passes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -132,9 +143,15 @@ pub struct DefaultValidator {
     /// Ours, like the next three: no plugin may set the command.
     #[serde(alias = "rejectArgsAdjustment")]
     pub reject_args_adjustment: bool,
+    /// Devices of CDI count.
     #[serde(alias = "rejectDeviceAdjustment")]
     pub reject_device_adjustment: bool,
-    /// Directories of the host that plugins may mount from; empty: all. Other file systems are not limited.
+    /// Directories of the host that plugins may mount from; empty: all. Else file systems are limited to those that show
+    /// nothing of the host's, too.
+    ///
+    /// Paths are compared as text. To follow links here would prove nothing: the source is looked up again when the container
+    /// starts, and whoever can make links below one of these directories can change them until then. So only root should be
+    /// able to. Hooks, devices and CDI devices are no mounts; other switches are for them.
     #[serde(alias = "allowedMountSources")]
     pub allowed_mount_sources: Vec<String>,
     /// By fields or groups of fields as `fields` of a plugin's settings has them: the plugins that may adjust them.
@@ -190,7 +207,7 @@ impl DefaultValidator {
         refuse(self.reject_sysctl_adjustment, sysctls, "sysctls")?;
         let command = owners.owner(Field::Args);
         refuse(self.reject_args_adjustment, command, "the command")?;
-        let devices = keyed(owners, Field::Devices);
+        let devices = keyed(owners, Field::Devices).chain(keyed(owners, Field::CdiDevices));
         refuse(self.reject_device_adjustment, devices, "devices")?;
         self.check_mounts(request, owners)?;
         self.check_owners(owners)
@@ -207,18 +224,20 @@ impl DefaultValidator {
         let mounts = request.adjust.iter().flat_map(|adjust| &adjust.mounts);
         for mount in mounts.filter(|m| removal(&m.destination).is_none()) {
             let binds = mount.options.iter().any(|o| o == "bind" || o == "rbind");
-            if !(binds || mount.r#type == "bind" || mount.source.starts_with('/')) {
-                continue;
-            }
+            let kind = mount.r#type.as_str();
+            let harmless = HARMLESS.contains(&kind);
             let source = clean_path(&mount.source);
             let below = |dir: &String| Path::new(&source).starts_with(clean_path(dir));
-            if !self.allowed_mount_sources.iter().any(below) {
-                let owner = owners.owner_of(Field::Mounts, &mount.destination);
-                let plugins = names(owner.into_iter().flat_map(Owner::plugins));
-                return Err(format!(
-                    "plugin(s) {plugins} may not mount {source} of the host"
-                ));
-            }
+            let is_bind = binds || ["bind", "", "none"].contains(&kind);
+            let what = match is_bind || (harmless && mount.source.starts_with('/')) {
+                true if self.allowed_mount_sources.iter().any(below) => continue,
+                true => format!("{source} of the host"),
+                false if harmless => continue,
+                false => format!("a file system of type {kind:?}"),
+            };
+            let owner = owners.owner_of(Field::Mounts, &mount.destination);
+            let plugins = names(owner.into_iter().flat_map(Owner::plugins));
+            return Err(format!("plugin(s) {plugins} may not mount {what}"));
         }
         Ok(())
     }

@@ -158,6 +158,17 @@ fn command_devices_sources_and_owners_can_be_limited() {
     };
     refused(&|v| v.reject_args_adjustment = true, "the command");
     refused(&|v| v.reject_device_adjustment = true, "devices");
+    let cdi = asked(vec![adjust(|a| {
+        a.cdi_devices = vec![proto_nri::CdiDevice {
+            name: "vendor.com/gpu=all".into(),
+        }];
+        a
+    })]);
+    let no_devices = DefaultValidator {
+        reject_device_adjustment: true,
+        ..Default::default()
+    };
+    assert!(no_devices.check(&cdi).unwrap_err().contains("devices"));
     let from = |dir: &str| vec![dir.to_owned()];
     refused(
         &|v| v.allowed_mount_sources = from("/srv/plugin"),
@@ -214,6 +225,11 @@ fn whatever_shows_a_part_of_the_host_needs_an_allowed_source() {
         ("srv/other", "", &["ro", "bind"]),
         ("srv/other", "none", &["rbind"]),
         ("/srv/plugin/../other", "bind", &[]),
+        ("/srv/other", "tmpfs", &[]),
+        ("overlay", "overlay", &["lowerdir=/"]),
+        ("/srv/plugin", "overlay", &["lowerdir=/"]),
+        ("/srv/plugin/disk", "ext4", &[]),
+        ("proc", "proc", &[]),
     ] {
         let why = judged(source, kind, options).unwrap_err();
         assert!(why.contains("may not mount"), "{source} {kind}: {why}");
