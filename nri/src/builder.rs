@@ -178,7 +178,12 @@ impl Builder {
         let launched = shared.clone().launch_all().await?;
         shared.clone().join_preinstalled(in_process, launched).await;
         if let Some(path) = &shared.settings.socket {
-            let listener = transport::listen(path, shared.settings.socket_mode).await?;
+            let Settings {
+                socket_mode,
+                socket_group,
+                ..
+            } = shared.settings;
+            let listener = transport::listen(path, socket_mode, socket_group).await?;
             tokio::spawn(shared.clone().accept(listener));
         }
         Ok(Adaptation { shared: handle })

@@ -6,13 +6,14 @@ use proto_nri::{ConfigureRequest, ConfigureResponse};
 use tokio::net::UnixStream;
 
 use crate::{
+    identity::Identity,
     mask::EventMask,
     observe::{Kind, PluginEvent, PluginName},
     owners::PluginId,
     peer::Peer,
     plugin::{Link, Session},
     plugin_side::{handlers::Handlers, service::PluginService},
-    register::{Registration, RuntimeService},
+    register::{Registration, RuntimeService, Who},
     shared::Shared,
     violate,
     wire::{
@@ -29,14 +30,14 @@ const DELAYED_CLOSE: Duration = Duration::from_millis(250);
 
 /// Origin of a connection.
 pub(crate) enum Origin {
-    External { pid: Option<u32> },
+    External(Arc<Identity>),
     Launched { found: Found, child: Child },
 }
 
 impl Origin {
     fn name(&self) -> PluginName<'_> {
         let (id, kind, pid) = match self {
-            Self::External { pid } => (None, Kind::External, *pid),
+            Self::External(identity) => (None, Kind::External, identity.pid),
             Self::Launched { found, child } => (Some(&found.id), Kind::Launched, Some(child.pid)),
         };
         PluginName { id, kind, pid }
@@ -101,8 +102,11 @@ async fn introduce(
     origin: &Origin,
 ) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>), String> {
     let client = Client::new(mux.open(PLUGIN_SERVICE), shared.metadata.clone());
-    let fixed = origin.name().id.cloned();
-    let (service, registered) = RuntimeService::new(shared.clone(), fixed);
+    let who = match origin {
+        Origin::External(identity) => Who::External(identity.clone()),
+        Origin::Launched { found, .. } => Who::Launched(found.id.clone()),
+    };
+    let (service, registered) = RuntimeService::new(shared.clone(), who);
     let service = Arc::new(service);
     let serving = serve(
         mux.open_for_replies(RUNTIME_SERVICE),
@@ -154,7 +158,7 @@ async fn configure(
     );
     let config = match origin {
         Origin::Launched { found, .. } => found.config.clone(),
-        Origin::External { .. } => String::new(),
+        Origin::External(_) => String::new(),
     };
     let link = Link {
         kind: name.kind,
@@ -172,7 +176,15 @@ async fn new_session(
     link: Link,
     config: String,
 ) -> Result<Arc<Session>, String> {
-    let mut settings = shared.settings.plugin(&id);
+    let mut settings = match link.kind {
+        Kind::InProcess => shared
+            .settings
+            .plugins
+            .get(&id)
+            .cloned()
+            .unwrap_or_default(),
+        Kind::Launched | Kind::External => shared.settings.plugin(&id),
+    };
     let millis = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
     let timeouts = shared.timeouts();
     let limit = timeouts.request_of(&settings.policy);

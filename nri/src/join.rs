@@ -220,7 +220,7 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
     }
     mux.close(MuxError::Closed);
     let found = match origin {
-        Origin::External { .. } => None,
+        Origin::External(_) => None,
         Origin::Launched { found, child } => {
             child.stop().await;
             Some(found)

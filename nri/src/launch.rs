@@ -83,6 +83,7 @@ impl Shared {
         }
         let mut starting = Vec::new();
         for plugin in found {
+            self.reserve(&plugin.id);
             let again = plugin.clone();
             let Some((stream, origin)) = self.launch(plugin) else {
                 continue;

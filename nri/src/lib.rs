@@ -145,6 +145,7 @@ mod fields;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gone;
+mod identity;
 mod join;
 mod launch;
 mod listen;
@@ -182,6 +183,7 @@ pub use proto_nri as proto;
 
 pub use adaptation::{Adaptation, BlockSync, Turn};
 pub use builder::Builder;
+pub use identity::PeerRule;
 pub use launch::StartError;
 pub use mask::EventMask;
 pub use observe::{Delivery, Kind, Observer, PluginEvent, PluginInfo, PluginName, PluginState};

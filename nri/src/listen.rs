@@ -6,6 +6,7 @@ use tokio::{net::UnixStream, sync::Semaphore, time::sleep};
 
 use crate::{
     establish::{self, Origin},
+    identity::Identity,
     join,
     observe::{Kind, PluginEvent, PluginName},
     shared::{Shared, unknown},
@@ -40,22 +41,17 @@ impl Shared {
     }
 
     fn admit(self: Arc<Self>, stream: UnixStream, unregistered: &Arc<Semaphore>) {
-        let cred = stream.peer_cred();
-        let pid = cred
-            .as_ref()
-            .ok()
-            .and_then(|c| c.pid())
-            .and_then(|p| u32::try_from(p).ok());
+        let identity = Identity::of(&stream);
         let name = PluginName {
-            pid,
+            pid: identity.as_ref().ok().and_then(|identity| identity.pid),
             ..unknown(Kind::External)
         };
         let reject = |reason: String| self.tell(&name, &PluginEvent::Rejected { reason });
-        match cred {
-            Ok(cred) if self.settings.allowed_uids.contains(&cred.uid()) => {}
-            Ok(cred) => return reject(format!("user {} may not connect", cred.uid())),
+        let identity = match identity {
+            Ok(known) if self.settings.allowed_uids.contains(&known.uid) => Arc::new(known),
+            Ok(known) => return reject(format!("user {} may not connect", known.uid)),
             Err(e) => return reject(format!("cannot identify the peer: {e}")),
-        }
+        };
         let Ok(permit) = unregistered.clone().try_acquire_owned() else {
             return reject(format!(
                 "{MAX_UNREGISTERED} connections have not registered yet"
@@ -63,7 +59,7 @@ impl Shared {
         };
         let shared = self.clone();
         tokio::spawn(async move {
-            let origin = Origin::External { pid };
+            let origin = Origin::External(identity);
             let connected = establish::establish(&shared, stream, origin).await;
             drop(permit);
             if let Some(connected) = connected {

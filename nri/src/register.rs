@@ -17,6 +17,7 @@ use proto_nri::{
 use tokio::sync::oneshot;
 
 use crate::{
+    identity::Identity,
     observe::PluginEvent,
     operation,
     owners::PluginId,
@@ -36,11 +37,17 @@ pub(crate) struct Registration {
 
 type Answer = Result<Registration, Status>;
 
+/// Whose connection it is.
+pub(crate) enum Who {
+    /// What it says about itself does not count.
+    Launched(PluginId),
+    External(Arc<Identity>),
+}
+
 /// The runtime service of one connection.
 pub(crate) struct RuntimeService {
     shared: Arc<Shared>,
-    /// Who a launched plugin is; what it says about itself does not count.
-    fixed: Option<PluginId>,
+    who: Who,
     registering: Mutex<Option<oneshot::Sender<Answer>>>,
     registered: OnceLock<Registration>,
     /// Set once the plugin is synchronised: whether it is in the shadow of a newer instance.
@@ -48,14 +55,11 @@ pub(crate) struct RuntimeService {
 }
 
 impl RuntimeService {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        fixed: Option<PluginId>,
-    ) -> (Self, oneshot::Receiver<Answer>) {
+    pub(crate) fn new(shared: Arc<Shared>, who: Who) -> (Self, oneshot::Receiver<Answer>) {
         let (tx, rx) = oneshot::channel();
         let service = Self {
             shared,
-            fixed,
+            who,
             registering: Mutex::new(Some(tx)),
             registered: OnceLock::new(),
             open: OnceLock::new(),
@@ -68,13 +72,17 @@ impl RuntimeService {
         let _ = self.open.set(shadowed);
     }
 
-    pub(crate) fn register(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
+    pub(crate) async fn register(
+        &self,
+        version: Version,
+        payload: &[u8],
+    ) -> Result<Vec<u8>, Status> {
         let registering = self.registering.lock().take();
         let Some(registering) = registering else {
             let text = "this connection has already registered a plugin";
             return Err(Status::new(Code::FailedPrecondition, text));
         };
-        let answer = self.judge(version, payload);
+        let answer = self.judge(version, payload).await;
         if let Ok(registration) = &answer {
             let _ = self.registered.set(registration.clone());
         }
@@ -84,22 +92,15 @@ impl RuntimeService {
         reply
     }
 
-    fn judge(&self, version: Version, payload: &[u8]) -> Answer {
+    async fn judge(&self, version: Version, payload: &[u8]) -> Answer {
         let bad = |text: String| Status::new(Code::InvalidArgument, one_line(&text));
         let request = RegisterPluginRequest::decode(payload).map_err(|e| bad(e.to_string()))?;
-        let id = match &self.fixed {
-            Some(id) => id.clone(),
-            None => {
+        let id = match &self.who {
+            Who::Launched(id) => id.clone(),
+            Who::External(identity) => {
                 let id = PluginId::new(request.plugin_idx, request.plugin_name);
                 let id = id.map_err(|e| bad(e.to_string()))?;
-                if self.shared.is_in_process(&id) {
-                    let text = format!("{id} is an in-process plugin of the runtime");
-                    return Err(Status::new(Code::AlreadyExists, text));
-                }
-                if !self.shared.settings.allows(&id) {
-                    let text = format!("validation-config: {id} is not among the allowed plugins");
-                    return Err(Status::new(Code::PermissionDenied, text));
-                }
+                self.admit(&id, identity).await?;
                 id
             }
         };
@@ -108,6 +109,26 @@ impl RuntimeService {
             version,
             nri_version: one_line(&request.nri_version),
         })
+    }
+
+    /// Whether who has connected may have this id.
+    async fn admit(&self, id: &PluginId, identity: &Arc<Identity>) -> Result<(), Status> {
+        let Shared { settings, .. } = &*self.shared;
+        let taken = |by: &str| Err(Status::new(Code::AlreadyExists, format!("{id} is {by}")));
+        if self.shared.is_in_process(id) {
+            return taken("an in-process plugin of the runtime");
+        }
+        if self.shared.is_launched(id) {
+            return taken("a plugin that the runtime launches");
+        }
+        let denied = |why: String| Status::new(Code::PermissionDenied, one_line(&why));
+        if !settings.allows(id) {
+            let text = format!("validation-config: {id} is not among the allowed plugins");
+            return Err(denied(text));
+        }
+        let rule = settings.plugin(id).peer;
+        let verified = identity.verify(&rule, &self.shared.lookups).await;
+        verified.map_err(|why| denied(format!("not {id}: {why}")))
     }
 
     pub(crate) async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
@@ -186,7 +207,7 @@ impl Serve for RuntimeService {
     async fn answer(&self, call: Incoming) -> Result<Vec<u8>, Status> {
         let version = Version::of_service(call.service);
         match call.method {
-            "RegisterPlugin" => self.register(version, &call.payload),
+            "RegisterPlugin" => self.register(version, &call.payload).await,
             _ => self.update(version, &call.payload).await,
         }
     }

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
+    identity::PeerRule,
     mask::{EventMask, FieldMask},
     owners::PluginId,
     policy::{OnDenied, OnTimeout, PluginPolicy},
@@ -33,6 +34,8 @@ pub enum Restart {
 pub struct PluginSettings {
     pub policy: PluginPolicy,
     pub restart: Restart,
+    /// Who may connect under its id. A launched plugin is who it is.
+    pub peer: PeerRule,
 }
 
 /// [`PluginSettings`] as a table of a configuration file; unknown keys are refused. What is absent
@@ -51,6 +54,8 @@ pub struct PluginSettings {
 /// fields = "Annotations,Env,resources"
 /// on_denied = "drop"         # or "fail"
 /// restart = "on-failure"     # or "no"; launched plugins only
+/// uid = 1000                 # only a process of this user may connect under this id
+/// program = "/opt/example"   # only a process that runs this file; needs Linux 6.5
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -73,6 +78,8 @@ pub struct PluginConfig {
     pub on_denied: OnDenied,
     #[serde(deserialize_with = "restart")]
     pub restart: Restart,
+    pub uid: Option<u32>,
+    pub program: Option<PathBuf>,
 }
 
 impl From<PluginConfig> for PluginSettings {
@@ -93,6 +100,10 @@ impl From<PluginConfig> for PluginSettings {
         Self {
             policy,
             restart: config.restart,
+            peer: PeerRule {
+                uid: config.uid,
+                program: config.program,
+            },
         }
     }
 }
@@ -204,6 +215,8 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// Permission bits of the socket (NRI-101).
     pub socket_mode: u32,
+    /// Its group; `None`: ours.
+    pub socket_group: Option<u32>,
     /// User ids that may connect; by default root and our own.
     pub allowed_uids: Vec<u32>,
     /// `None`, or a directory that is not there: no launched plugins.
@@ -223,8 +236,11 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// By id, `10-name`.
     pub plugins: BTreeMap<PluginId, PluginSettings>,
+    /// Of plugins that are not among them. Plugins of the runtime's own process have no limits then.
+    pub other_plugins: PluginSettings,
     /// Of two instances with one id the newer is called, and the older is in its shadow until either goes (a v1beta1
-    /// plugin is told and closed instead, NRI-1070). False: v1alpha1 plugins of one id are all called, as by Go.
+    /// plugin is told and closed instead, NRI-1070). False: v1alpha1 plugins of one id are all called, as by Go. No plugin
+    /// that connects replaces, or is called beside, one that was launched.
     pub replace_same_name: bool,
     /// A pod with this annotation set to `true` is let through without required plugins.
     pub tolerate_missing_annotation: Option<String>,
@@ -240,6 +256,7 @@ impl Default for Settings {
         Self {
             socket: Some(DEFAULT_SOCKET.into()),
             socket_mode: 0o600,
+            socket_group: None,
             allowed_uids: vec![0, rustix::process::geteuid().as_raw()],
             plugin_dir: Some(DEFAULT_PLUGIN_DIR.into()),
             plugin_config_dir: Some(DEFAULT_PLUGIN_CONFIG_DIR.into()),
@@ -249,6 +266,7 @@ impl Default for Settings {
             allowed_plugins: Vec::new(),
             timeouts: Timeouts::default(),
             plugins: BTreeMap::new(),
+            other_plugins: PluginSettings::default(),
             replace_same_name: true,
             tolerate_missing_annotation: None,
             pod_ips: false,
@@ -260,7 +278,8 @@ impl Default for Settings {
 impl Settings {
     /// Policy for this plugin.
     pub fn plugin(&self, id: &PluginId) -> PluginSettings {
-        self.plugins.get(id).cloned().unwrap_or_default()
+        let own = self.plugins.get(id);
+        own.unwrap_or(&self.other_plugins).clone()
     }
 
     /// Whether a plugin of this id may connect.
@@ -289,7 +308,8 @@ mod tests {
         let settings = read(
             r#"{"required": true, "must_run": true, "request_timeout": "5s", "sync_timeout": "1m",
                 "on_timeout": "skip", "breaker": 7, "fail_request": true, "events": "pod, CreateContainer",
-                "fields": "Env,resources", "on_denied": "drop", "restart": "on-failure"}"#,
+                "fields": "Env,resources", "on_denied": "drop", "restart": "on-failure",
+                "uid": 7, "program": "/opt/x"}"#,
         );
         let expected = PluginSettings {
             policy: PluginPolicy {
@@ -305,6 +325,10 @@ mod tests {
                 on_denied: OnDenied::Drop,
             },
             restart: Restart::OnFailure,
+            peer: PeerRule {
+                uid: Some(7),
+                program: Some("/opt/x".into()),
+            },
         };
         assert_eq!(settings.unwrap(), expected);
     }

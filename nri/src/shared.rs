@@ -10,7 +10,8 @@ use parking_lot::{Mutex, RwLock};
 use proto_nri::{ContainerUpdate, Event};
 use tokio::{
     sync::{
-        Mutex as AsyncMutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock as AsyncRwLock, watch,
+        Mutex as AsyncMutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock as AsyncRwLock,
+        Semaphore, watch,
     },
     time::{Instant, sleep, timeout},
 };
@@ -19,6 +20,7 @@ use crate::{
     annotation::{effective_annotation, go_bool},
     backlog::{Backlog, Kept},
     gone::GonePlugins,
+    identity,
     metrics::Metrics,
     observe::{Delivery, Kind, Observer, PluginEvent, PluginName},
     operation,
@@ -68,6 +70,10 @@ pub(crate) struct Shared {
     pub(crate) joins: Arc<AsyncRwLock<()>>,
     pub(crate) source: Arc<dyn Source>,
     in_process: BTreeSet<PluginId>,
+    /// Those of the plugin directory.
+    launched: Mutex<BTreeSet<PluginId>>,
+    /// Of programs of plugins that connect.
+    pub(crate) lookups: Arc<Semaphore>,
     pub(crate) stopping: watch::Sender<bool>,
     pub(crate) gone: GonePlugins,
     pub(crate) started: Instant,
@@ -104,6 +110,8 @@ impl Shared {
             joins: Arc::default(),
             source,
             in_process,
+            launched: Mutex::default(),
+            lookups: identity::lookups(),
             stopping: watch::Sender::new(false),
             gone: GonePlugins::default(),
             started: Instant::now(),
@@ -319,6 +327,16 @@ impl Shared {
 
     pub(crate) fn is_in_process(&self, id: &PluginId) -> bool {
         self.in_process.contains(id)
+    }
+
+    /// Nobody else may have this id from now on, whether the plugin is there or not: it has the rights of a file of
+    /// the plugin directory.
+    pub(crate) fn reserve(&self, id: &PluginId) {
+        self.launched.lock().insert(id.clone());
+    }
+
+    pub(crate) fn is_launched(&self, id: &PluginId) -> bool {
+        self.launched.lock().contains(id)
     }
 
     /// When the operation is to have its answers, all plugins together. Teardown and notifications are

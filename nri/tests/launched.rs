@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         its_configuration_is_the_file_with_its_index_or_else_with_its_name
         files_that_are_no_plugins_are_left_out_and_the_others_start
         one_that_dies_before_it_registers_is_left_out
+        nobody_who_connects_gets_the_id_of_a_launched_one_whether_it_is_there_or_not
         one_that_never_registers_is_ended_after_the_registration_timeout
         one_that_ignores_sigterm_is_killed
         one_that_times_out_is_ended
@@ -195,6 +196,28 @@ async fn its_configuration_is_the_file_with_its_index_or_else_with_its_name() {
         drop(nri);
         until("the socket is gone", || !place.socket().exists()).await;
     }
+}
+
+async fn nobody_who_connects_gets_the_id_of_a_launched_one_whether_it_is_there_or_not() {
+    let place = Place::new();
+    install(&place, &["05-good", "06-dies"]);
+    let nri = place
+        .builder()
+        .replace_same_name(false)
+        .start()
+        .await
+        .unwrap();
+    assert_eq!(ids(&nri), ["05-good"]);
+    for id in ["05-good", "06-dies"] {
+        let refused = common::plugin(&place, id, common::Record::default().handlers())
+            .register()
+            .await;
+        let refused = refused.map(drop).unwrap_err().to_string();
+        assert!(refused.contains("the runtime launches"), "{refused}");
+    }
+    let mut other = common::plugin(&place, "06-other", common::Record::default().handlers());
+    let _other = other.register().await.unwrap();
+    until_active(&nri, "06-other").await;
 }
 
 async fn files_that_are_no_plugins_are_left_out_and_the_others_start() {

@@ -21,6 +21,7 @@ use crate::{
     Adaptation, Handlers, PluginSettings, PluginState,
     adjust::Adjust,
     establish::{self, Origin},
+    identity::Identity,
     join,
     policy::Class,
     settings::{Settings, Timeouts},
@@ -75,7 +76,8 @@ async fn whole(policy: crate::policy::PluginPolicy, script: Vec<Step>) {
     let plugin = tokio::spawn(Peer::new(theirs).play(script));
     let shared = (*nri.shared).clone();
     let session = tokio::spawn(async move {
-        let origin = Origin::External { pid: None };
+        let identity = Identity::of(&ours).expect("a socket has a peer");
+        let origin = Origin::External(Arc::new(identity));
         if let Some(connected) = establish::establish(&shared, ours, origin).await {
             join::join_and_watch(shared, connected).await;
         }

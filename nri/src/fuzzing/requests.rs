@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use proto_nri::*;
-use tokio::runtime::Runtime;
+use tokio::{net::UnixStream, runtime::Runtime};
 
 use super::{
     eyes::{Eyes, FAILS},
@@ -13,10 +13,11 @@ use super::{
 };
 use crate::{
     Adaptation, Handlers, PluginId, PluginSettings,
+    identity::Identity,
     mask::FieldMask,
     permit::Restrict,
     policy::OnDenied,
-    register::RuntimeService,
+    register::{RuntimeService, Who},
     settings::Settings,
     shared::Shared,
     wire::rpc::{Code, Status},
@@ -28,6 +29,8 @@ struct World {
     nri: Adaptation,
     eyes: Arc<Eyes>,
     tokio: Runtime,
+    /// Of whoever connects.
+    identity: Arc<Identity>,
 }
 
 thread_local! {
@@ -68,9 +71,12 @@ fn world() -> World {
         .source(eyes.clone())
         .in_process(samples::plugin(IN_PROCESS), Handlers::new());
     let nri = tokio.block_on(builder.start());
+    let identity = tokio.block_on(async { Identity::of(&UnixStream::pair()?.0) });
+    let identity = identity.expect("a socket has a peer");
     World {
         nri: nri.expect("nothing can fail without a socket"),
         eyes,
+        identity: Arc::new(identity),
         tokio,
     }
 }
@@ -99,8 +105,13 @@ pub(super) fn register(data: &[u8]) {
         fixed.is_some() || (id.is_ok() && !inside)
     });
     WORLD.with(|world| {
-        let (service, mut told) = RuntimeService::new((*world.nri.shared).clone(), fixed.clone());
-        let answer = service.register(version, payload);
+        let who = match fixed.clone() {
+            Some(id) => Who::Launched(id),
+            None => Who::External(world.identity.clone()),
+        };
+        let (service, mut told) = RuntimeService::new((*world.nri.shared).clone(), who);
+        let register = || world.tokio.block_on(service.register(version, payload));
+        let answer = register();
         assert_eq!(answer.is_ok(), sound);
         let told = told.try_recv().expect("whoever waits is told");
         match (answer, told) {
@@ -118,7 +129,7 @@ pub(super) fn register(data: &[u8]) {
             }
             (answer, told) => panic!("the plugin hears {answer:?}, the session {told:?}"),
         }
-        let again = service.register(version, payload);
+        let again = register();
         assert!(again.is_err_and(|status| status.is(Code::FailedPrecondition)));
     });
 }
@@ -133,8 +144,10 @@ pub(super) fn unsolicited(data: &[u8]) {
     WORLD.with(|world| {
         let shared: &Arc<Shared> = &world.nri.shared;
         let version = Version::V1Alpha1;
-        let (service, _told) = RuntimeService::new(shared.clone(), Some(id_of(control)));
-        service.register(version, &[]).expect("it is launched");
+        let who = Who::Launched(id_of(control));
+        let (service, _told) = RuntimeService::new(shared.clone(), who);
+        let registered = world.tokio.block_on(service.register(version, &[]));
+        registered.expect("it is launched");
         let ask = || world.tokio.block_on(service.update(version, payload));
         let early = ask();
         assert!(early.is_err_and(|status| status.is(Code::FailedPrecondition)));

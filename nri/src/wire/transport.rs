@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
@@ -38,17 +38,31 @@ pub(crate) async fn ensure_free(path: &Path) -> Result<(), TransportError> {
     }
 }
 
-/// Listens at `path`; a dead socket that is in the way is removed, nothing else is.
-pub(crate) async fn listen(path: &Path, mode: u32) -> Result<Listener, TransportError> {
+/// Listens at `path`; a dead socket that is in the way is removed, nothing else is. A directory that is not there is made
+/// such that those who may connect reach the socket.
+pub(crate) async fn listen(
+    path: &Path,
+    mode: u32,
+    group: Option<u32>,
+) -> Result<Listener, TransportError> {
     let fail = |step| {
         let path = path.to_owned();
         move |cause| TransportError::Socket { path, step, cause }
     };
     ensure_free(path).await?;
     if let Some(parent) = path.parent() {
+        let open_to_others = mode & 0o066 != 0;
         let mut dir = fs::DirBuilder::new();
-        let made = dir.recursive(true).mode(0o700).create(parent);
+        let of_dir = if open_to_others { 0o711 } else { 0o700 };
+        let made = dir.recursive(true).mode(of_dir).create(parent);
         made.map_err(fail("make its directory"))?;
+        let of_dir = fs::metadata(parent).map_err(fail("make its directory"))?;
+        if open_to_others && of_dir.permissions().mode() & 0o011 == 0 {
+            let dir = parent.display();
+            tracing::warn!(
+                "NRI socket: only the owner of {dir} reaches it, whatever the mode of the socket"
+            );
+        }
     }
     if fs::symlink_metadata(path).is_ok() {
         fs::remove_file(path).map_err(fail("remove the dead socket"))?;
@@ -58,6 +72,7 @@ pub(crate) async fn listen(path: &Path, mode: u32) -> Result<Listener, Transport
         listener,
         path: path.to_owned(),
     };
+    chown(path, None, group).map_err(fail("set its group"))?;
     let mode = fs::Permissions::from_mode(mode);
     fs::set_permissions(path, mode).map_err(fail("set its mode"))?;
     Ok(listener)

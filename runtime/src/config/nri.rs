@@ -1,6 +1,6 @@
 //! The tables `[nri]` and `[nri.plugin."10-name"]`, and what the library makes of them.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
 
 use nri::{PluginConfig, PluginId, Settings, Timeouts, validate::DefaultValidator};
 use serde::Deserialize;
@@ -35,6 +35,12 @@ pub struct Nri {
     pub allowed_plugins: Vec<String>,
     /// Users whose plugins may connect, by number.
     pub allowed_uids: Vec<u32>,
+    /// Group of the socket, by number, and its permission bits in octal.
+    pub socket_group: u32,
+    pub socket_mode: String,
+    /// For plugins whose tables do not say it, or that have none.
+    pub default_events: String,
+    pub default_fields: String,
     /// A pod with this annotation set to "true" does not need required plugins; empty: none.
     pub tolerate_missing_annotation: String,
     /// A newer plugin of the same index and name replaces the older.
@@ -65,6 +71,10 @@ impl Default for Nri {
             strict_plugin_dir: false,
             allowed_plugins: Vec::new(),
             allowed_uids: vec![0],
+            socket_group: 0,
+            socket_mode: "0600".to_owned(),
+            default_events: "all".to_owned(),
+            default_fields: "all".to_owned(),
             tolerate_missing_annotation: String::new(),
             replace_same_name: true,
             record: PathBuf::new(),
@@ -81,13 +91,25 @@ impl Nri {
     /// # Errors
     /// The first plugin whose name, events or fields are none.
     pub fn settings(&self) -> Result<Settings, Error> {
+        let default = PluginConfig {
+            events: Some(parsed("nri.default_events", &self.default_events)?),
+            fields: Some(parsed("nri.default_fields", &self.default_fields)?),
+            ..PluginConfig::default()
+        };
         let mut plugins = BTreeMap::new();
         for (name, plugin) in &self.plugin {
             let id: PluginId = name.parse().map_err(|_| {
                 let message = format!("\"{name}\": must be of the form \"10-name\"");
                 Error::value("nri.plugin", message)
             })?;
-            plugins.insert(id, plugin.clone().into());
+            if let Some(program) = plugin.program.as_ref().filter(|p| !p.is_absolute()) {
+                let message = format!("\"{name}\": program {program:?} is not an absolute path");
+                return Err(Error::value("nri.plugin", message));
+            }
+            let mut plugin = plugin.clone();
+            plugin.events = plugin.events.or(default.events);
+            plugin.fields = plugin.fields.or(default.fields);
+            plugins.insert(id, plugin.into());
         }
         self.default_validator
             .verify()
@@ -97,6 +119,8 @@ impl Nri {
         Ok(Settings {
             socket: (!self.disable_connections).then(|| self.socket.clone()),
             allowed_uids: self.allowed_uids.clone(),
+            socket_group: Some(self.socket_group),
+            socket_mode: mode(&self.socket_mode)?,
             plugin_dir: Some(self.plugin_dir.clone()),
             plugin_config_dir: Some(self.plugin_config_dir.clone()),
             strict_plugin_dir: self.strict_plugin_dir,
@@ -109,12 +133,28 @@ impl Nri {
                 sync_total: some(self.sync_total_timeout),
             },
             plugins,
+            other_plugins: default.into(),
             replace_same_name: self.replace_same_name,
             tolerate_missing_annotation: (!annotation.is_empty()).then(|| annotation.clone()),
             started: Some(crate::inherited::give_back),
             ..Settings::default()
         })
     }
+}
+
+fn parsed<T: FromStr<Err: Display>>(key: &'static str, text: &str) -> Result<T, Error> {
+    let parsed = text.parse();
+    parsed.map_err(|error: T::Err| Error::value(key, format!("{text:?}: {error}")))
+}
+
+/// Permission bits in octal; the owner's are needed, to be able to connect at all.
+fn mode(text: &str) -> Result<u32, Error> {
+    let mode = u32::from_str_radix(text, 8).ok();
+    let mode = mode.filter(|mode| mode & !0o777 == 0 && mode & 0o600 == 0o600);
+    mode.ok_or_else(|| {
+        let message = format!("{text:?}: must be a mode from \"0600\" to \"0777\"");
+        Error::value("nri.socket_mode", message)
+    })
 }
 
 #[cfg(test)]
@@ -153,10 +193,38 @@ mod tests {
     }
 
     #[test]
+    fn what_tables_do_not_say_is_the_default_of_all_and_what_they_say_is_not() {
+        let settings = settings(
+            "default_events = \"pod\"\ndefault_fields = \"Annotations\"\n\
+             [plugin.\"10-x\"]\nfields = \"Env\"\nuid = 7\nprogram = \"/opt/x\"\n",
+        )
+        .expect("is valid");
+        let of = |id: &str| settings.plugin(&id.parse().expect("an id"));
+        let (x, other) = (of("10-x"), of("11-x"));
+        assert_eq!(x.policy.fields, "Env".parse().expect("a field"));
+        assert_eq!(other.policy.fields, "Annotations".parse().expect("a field"));
+        for plugin in [&x, &other] {
+            assert_eq!(plugin.policy.events, "pod".parse().expect("events"));
+        }
+        assert_eq!(x.peer.uid, Some(7));
+        assert_eq!(x.peer.program, Some("/opt/x".into()));
+        assert_eq!(other.peer, nri::PeerRule::default());
+    }
+
+    #[test]
     fn what_is_no_event_field_or_name_is_refused() {
         let refused = |text: &str| settings(text).expect_err("refused");
         assert!(refused("[plugin.\"10-x\"]\nevents = \"Nap\"").contains("Nap"));
         assert!(refused("[plugin.\"10-x\"]\nfields = \"Nap\"").contains("Nap"));
+        assert!(refused("default_fields = \"Nap\"").contains("nri.default_fields"));
+        assert!(refused("default_events = \"\"").contains("nri.default_events"));
+        assert!(
+            refused("[plugin.\"10-x\"]\nprogram = \"x\"").contains("\"x\" is not an absolute path")
+        );
+        for mode in ["", "rw", "0060", "1777", "600000"] {
+            let text = format!("socket_mode = {mode:?}");
+            assert!(refused(&text).contains("nri.socket_mode"), "{mode}");
+        }
         assert!(refused("[plugin.x]\n").contains("must be of the form"));
         assert!(refused("[plugin.\"10-x\"]\non_timeout = \"nap\"").contains("skip"));
     }
