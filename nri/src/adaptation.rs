@@ -163,6 +163,13 @@ impl Adaptation {
         });
         let deadline = self.shared.deadline_of(Event::CreateContainer);
         let mut deliveries = dispatch(&self.shared, &mut merge).await?.deliveries;
+        if let Some(reason) = self.shared.grew_too_long(merge.request(), &deliveries) {
+            return Err(Refused {
+                event: Event::CreateContainer,
+                reason,
+                deliveries,
+            });
+        }
         let merged = merge.finish();
         validators::validate(&self.shared, &merged, &mut deliveries, deadline).await?;
         Ok(Created { merged, deliveries })

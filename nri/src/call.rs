@@ -17,13 +17,22 @@ use crate::{
     plugin::Session,
     policy::{self, Late, OnTimeout, Outcome},
     shared::Shared,
+    shorten::LeftOut,
     violate,
     wire::event::HookRequest,
-    wire::rpc::{CallError, Code, Status},
+    wire::rpc::CallError,
 };
 
 /// How long an overdue answer is waited for where `on_timeout = "skip"`.
 const LATE_WINDOW: Duration = Duration::from_secs(60);
+
+/// What came of a call.
+pub(crate) struct Called<A> {
+    pub(crate) outcome: Outcome,
+    pub(crate) reply: Option<A>,
+    /// Of the request, which would have been too long.
+    pub(crate) left_out: Vec<LeftOut>,
+}
 
 /// Calls one plugin, and says what came of it. Where the operation's `deadline` is what ends it, that is
 /// not the plugin's fault.
@@ -32,7 +41,7 @@ pub(crate) async fn call<R: HookRequest>(
     session: &Arc<Session>,
     request: &R,
     deadline: Option<Instant>,
-) -> (Outcome, Option<R::Reply>) {
+) -> Called<R::Reply> {
     let policy = &session.settings.policy;
     let limit = match shared.timeouts().request_of(policy) {
         limit if violate::is("request-timeout-tripled") => limit * 3,
@@ -40,11 +49,16 @@ pub(crate) async fn call<R: HookRequest>(
     };
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if let Some(left) = left.filter(|left| *left < limit) {
-        let delivered = session.peer.deliver(&session.style, request, left);
-        return match delivered.await.answer {
+        let delivered = session.peer.deliver(&session.style, request, left).await;
+        let (outcome, reply) = match delivered.answer {
             Ok(reply) => (Outcome::Answered, Some(reply)),
             Err(CallError::TimedOut(_)) => (Outcome::Cancelled, None),
             Err(e) => (failure_of(e), None),
+        };
+        return Called {
+            outcome,
+            reply,
+            left_out: delivered.left_out,
         };
     }
     let delivered = match policy.on_timeout() {
@@ -57,13 +71,18 @@ pub(crate) async fn call<R: HookRequest>(
         let event = R::EVENT;
         shared.tell(&session.name(), &PluginEvent::Deprecated { event });
     }
-    match delivered.answer {
+    let (outcome, reply) = match delivered.answer {
         Ok(reply) => (Outcome::Answered, Some(reply)),
         Err(e) if session.implicit && is_unknown_to_plugin(R::EVENT, &e) => {
             session.unsubscribe(R::EVENT);
             (Outcome::NotSubscribed, None)
         }
         Err(e) => (failure_of(e), None),
+    };
+    Called {
+        outcome,
+        reply,
+        left_out: delivered.left_out,
     }
 }
 
@@ -74,9 +93,7 @@ pub(crate) fn failure_of(error: CallError) -> Outcome {
         CallError::TimedOut(_) => Outcome::TimedOut,
         CallError::Lost(why) => Outcome::Lost(why),
         CallError::BadReply(why) => Outcome::Garbled(why),
-        e @ CallError::TooLong { .. } => {
-            Outcome::Refused(Status::new(Code::ResourceExhausted, e.to_string()))
-        }
+        e @ CallError::TooLong { .. } => Outcome::Unsent(e.to_string()),
     }
 }
 
@@ -111,6 +128,7 @@ async fn call_with_late_window<R: HookRequest>(
     let lost = |e: oneshot::error::RecvError| Delivered {
         answer: Err(CallError::Lost(e.to_string())),
         as_state_change: false,
+        left_out: Vec::new(),
     };
     if let Ok(delivered) = tokio::time::timeout(limit, &mut rx).await {
         return delivered.unwrap_or_else(lost);
@@ -125,6 +143,7 @@ async fn call_with_late_window<R: HookRequest>(
     Delivered {
         answer: Err(CallError::TimedOut(limit)),
         as_state_change: false,
+        left_out: Vec::new(),
     }
 }
 
@@ -167,9 +186,9 @@ async fn undo<R: HookRequest>(shared: &Shared, session: &Session, request: &R) {
     };
     let remove = RemoveContainerRequest { pod, container };
     if session.events().has(Event::StopContainer) {
-        let _ = session.peer.deliver(&session.style, &stop, limit).await;
+        let _ = session.tell_again(&stop, limit).await;
     }
     if session.events().has(Event::RemoveContainer) {
-        let _ = session.peer.deliver(&session.style, &remove, limit).await;
+        let _ = session.tell_again(&remove, limit).await;
     }
 }

@@ -1,60 +1,75 @@
-//! Synchronize in messages that fit: greedy packing by encoded length (NRI-320, NRI-323).
+//! Synchronize in messages that fit: greedy packing by encoded length (NRI-320, NRI-323). An object that
+//! fits in none is shortened.
 //!
 //! Pure: no I/O, no clock.
 
 use prost::Message;
 use proto_nri::SynchronizeRequest;
 
-use crate::source::Snapshot;
+use crate::{
+    shorten::{self, LeftOut, shorten},
+    source::Snapshot,
+};
+
+/// A message of Synchronize, and what its objects lack.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Chunk {
+    pub(crate) message: SynchronizeRequest,
+    pub(crate) left_out: Vec<LeftOut>,
+}
 
 /// A list cut into messages that fit (NRI-320, NRI-323).
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Chunks {
+struct Chunks {
+    max: usize,
+    /// Of the last one.
+    len: usize,
     /// In order; all but the last have `more`. At least one.
-    pub(crate) messages: Vec<SynchronizeRequest>,
-    /// Objects too big for any message.
-    pub(crate) too_big: Vec<String>,
+    chunks: Vec<Chunk>,
+}
+
+impl Chunks {
+    /// The message that has room for an object of this size.
+    fn with_room(&mut self, size: usize, left_out: Vec<LeftOut>) -> &mut SynchronizeRequest {
+        let size = size + left_out.len() * shorten::NAMES;
+        if self.len > 0 && self.len + size > self.max {
+            if let Some(full) = self.chunks.last_mut() {
+                full.message.more = true;
+            }
+            self.chunks.push(Chunk::default());
+            self.len = 0;
+        }
+        self.len += size;
+        let last = self.chunks.len() - 1;
+        self.chunks[last].left_out.extend(left_out);
+        &mut self.chunks[last].message
+    }
+
+    /// By how much an object of this size is too long for any message, its names included.
+    fn excess(&self, size: usize) -> Option<usize> {
+        (size > self.max).then(|| size + shorten::NAMES - self.max)
+    }
 }
 
 /// Packs greedily: pods, then containers, until a message would be longer than `max` bytes.
-pub(crate) fn chunks(all: Snapshot, max: usize) -> Chunks {
-    let mut out = Chunks::default();
-    let mut current = SynchronizeRequest::default();
-    let mut len = 0;
-    let Snapshot { pods, containers } = all;
-    let room = |len: &mut usize,
-                size: usize,
-                id: String,
-                current: &mut SynchronizeRequest,
-                out: &mut Chunks| {
-        if size > max {
-            out.too_big.push(id);
-            return false;
-        }
-        if *len + size > max {
-            current.more = true;
-            out.messages.push(std::mem::take(current));
-            *len = 0;
-        }
-        *len += size;
-        true
+pub(crate) fn chunks(all: Snapshot, max: usize) -> Vec<Chunk> {
+    let mut out = Chunks {
+        max,
+        len: 0,
+        chunks: vec![Chunk::default()],
     };
-    for pod in pods {
-        let size = field_len(&pod);
-        let name = format!("pod {}", pod.id);
-        if room(&mut len, size, name, &mut current, &mut out) {
-            current.pods.push(pod);
-        }
+    for mut pod in all.pods {
+        let excess = out.excess(field_len(&pod));
+        let left_out = excess.map(|excess| shorten(Some(&mut pod), None, excess));
+        let message = out.with_room(field_len(&pod), left_out.unwrap_or_default());
+        message.pods.push(pod);
     }
-    for container in containers {
-        let size = field_len(&container);
-        let name = format!("container {}", container.id);
-        if room(&mut len, size, name, &mut current, &mut out) {
-            current.containers.push(container);
-        }
+    for mut container in all.containers {
+        let excess = out.excess(field_len(&container));
+        let left_out = excess.map(|excess| shorten(None, Some(&mut container), excess));
+        let message = out.with_room(field_len(&container), left_out.unwrap_or_default());
+        message.containers.push(container);
     }
-    out.messages.push(current);
-    out
+    out.chunks
 }
 
 /// Bytes of a message as an element of a repeated field: tag, length and itself.
@@ -70,6 +85,8 @@ mod tests {
 
     use super::*;
 
+    const MAX: usize = 10_000;
+
     fn pod(n: usize, size: usize) -> PodSandbox {
         PodSandbox {
             id: format!("p{n}"),
@@ -81,7 +98,7 @@ mod tests {
     fn container(n: usize, size: usize) -> Container {
         Container {
             id: format!("c{n}"),
-            name: "x".repeat(size),
+            env: vec!["x".repeat(size)],
             ..Default::default()
         }
     }
@@ -100,50 +117,51 @@ mod tests {
     proptest! {
         #[test]
         fn parts_fit_carry_everything_in_order_and_are_never_empty(
-            pods in prop::collection::vec(0usize..1500, 0..40),
-            containers in prop::collection::vec(0usize..1500, 0..40),
+            pods in prop::collection::vec(0usize..15_000, 0..40),
+            containers in prop::collection::vec(0usize..15_000, 0..40),
         ) {
-            let max = 1000;
             let all = list(&pods, &containers);
-            let out = chunks(all.clone(), max);
-            let last = out.messages.len() - 1;
-            for (n, message) in out.messages.iter().enumerate() {
-                prop_assert!(message.encoded_len() <= max + 2);
+            let out = chunks(all.clone(), MAX);
+            let last = out.len() - 1;
+            for (n, Chunk { message, left_out }) in out.iter().enumerate() {
+                let names: usize = left_out.iter().map(|of| of.to_string().len()).sum();
+                prop_assert!(message.encoded_len() + names <= MAX + 2);
                 prop_assert_eq!(message.more, n < last);
                 let objects = message.pods.len() + message.containers.len();
-                prop_assert!(objects > 0 || out.messages.len() == 1);
+                prop_assert!(objects > 0 || out.len() == 1);
             }
-            let fits_pod = |p: &PodSandbox| field_len(p) <= max;
-            let fits = |c: &Container| field_len(c) <= max;
-            let sent: Vec<_> = out.messages.iter().flat_map(|m| m.pods.clone()).collect();
-            let expected: Vec<_> = all.pods.iter().filter(|p| fits_pod(p)).cloned().collect();
-            prop_assert_eq!(sent, expected);
-            let sent: Vec<_> = out.messages.iter().flat_map(|m| m.containers.clone()).collect();
-            let expected: Vec<_> = all.containers.iter().filter(|c| fits(c)).cloned().collect();
-            let left_out = all.pods.len() + all.containers.len()
-                - out.messages.iter().map(|m| m.pods.len() + m.containers.len()).sum::<usize>();
-            prop_assert_eq!(sent, expected);
-            prop_assert_eq!(left_out, out.too_big.len());
+            let fits = |len: usize| len <= MAX;
+            let mut expected = all.clone();
+            let mut left_out = Vec::new();
+            for pod in expected.pods.iter_mut().filter(|p| !fits(field_len(*p))) {
+                pod.name = String::new();
+                left_out.push(format!("pod {}: name", pod.id));
+            }
+            for container in expected.containers.iter_mut().filter(|c| !fits(field_len(*c))) {
+                container.env = Vec::new();
+                left_out.push(format!("container {}: env", container.id));
+            }
+            let sent: Vec<_> = out.iter().flat_map(|c| c.message.pods.clone()).collect();
+            prop_assert_eq!(sent, expected.pods);
+            let sent: Vec<_> = out.iter().flat_map(|c| c.message.containers.clone()).collect();
+            prop_assert_eq!(sent, expected.containers);
+            let named: Vec<_> = out.iter().flat_map(|c| &c.left_out).map(ToString::to_string).collect();
+            prop_assert_eq!(named, left_out);
         }
     }
 
     #[test]
     fn the_shapes_that_break_go_are_sent() {
         // 2 pods and 10 big containers; 1 pod and 30 containers: in Go a panic and an endless loop.
-        for (pods, containers) in [(vec![10; 2], vec![900; 10]), (vec![10], vec![300; 30])] {
-            let out = chunks(list(&pods, &containers), 1000);
-            let sent: usize = out.messages.iter().map(|m| m.containers.len()).sum();
+        for (pods, containers) in [(vec![10; 2], vec![9000; 10]), (vec![10], vec![3000; 30])] {
+            let out = chunks(list(&pods, &containers), MAX);
+            let sent: usize = out.iter().map(|c| c.message.containers.len()).sum();
             assert_eq!(sent, containers.len());
-            assert!(out.too_big.is_empty());
         }
     }
 
     #[test]
-    fn an_empty_list_is_one_message_and_a_too_big_object_is_named() {
-        let empty = chunks(Snapshot::default(), 1000);
-        assert_eq!(empty.messages, [SynchronizeRequest::default()]);
-        let huge = chunks(list(&[5000], &[10]), 1000);
-        assert_eq!(huge.too_big, ["pod p0"]);
-        assert_eq!(huge.messages.len(), 1);
+    fn an_empty_list_is_one_message() {
+        assert_eq!(chunks(Snapshot::default(), MAX), [Chunk::default()]);
     }
 }

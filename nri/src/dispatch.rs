@@ -19,6 +19,7 @@ use crate::{
     observe::{Delivery, PluginEvent},
     operation::{AnswerContents, Operation, Refused, Told},
     owners::PluginId,
+    peer,
     plugin::Session,
     policy::{self, Case, Class, CloseReason, Flow, Outcome, Verdict},
     roster::{Dispatch, Lane, Occupant, Slot},
@@ -136,6 +137,7 @@ fn delivery<R: HookRequest>(
         changed: contents.changed,
         updates: contents.updates,
         evictions: contents.evictions,
+        left_out: contents.left_out,
     }
 }
 
@@ -188,16 +190,19 @@ async fn visit<S: Operation>(
             lane.busy = Some((session.clone(), until));
             let called = call(shared, session, step.request(), deadline).await;
             lane.busy = None;
-            match called {
-                (outcome, None) => outcome,
-                (outcome, Some(reply)) => match step.take(&slot.id, &settings.policy, reply) {
-                    Ok(carried) => {
-                        contents = carried;
-                        outcome
-                    }
-                    Err(cannot_stand) => cannot_stand,
-                },
-            }
+            let outcome = match called
+                .reply
+                .map(|r| step.take(&slot.id, &settings.policy, r))
+            {
+                None => called.outcome,
+                Some(Ok(carried)) => {
+                    contents = carried;
+                    called.outcome
+                }
+                Some(Err(cannot_stand)) => cannot_stand,
+            };
+            contents.left_out = called.left_out;
+            outcome
         }
     };
     let who = (&slot.id, session.as_ref());
@@ -267,12 +272,17 @@ fn send_later<R: HookRequest>(
         let _lane = place.wait().await;
         let begun = Instant::now();
         let session = slot.active();
+        let mut contents = AnswerContents::default();
         let outcome = match &session {
-            Some(session) => call(&shared, session, &request, None).await.0,
+            Some(session) => {
+                let called = call(&shared, session, &request, None).await;
+                contents.left_out = called.left_out;
+                called.outcome
+            }
             None => Outcome::Absent,
         };
         let who = (&slot.id, session.as_ref());
-        let carried = (begun.elapsed(), AnswerContents::default());
+        let carried = (begun.elapsed(), contents);
         let mut told = Told::default();
         conclude(&shared, who, &request, outcome, carried, true, &mut told);
     });
@@ -286,6 +296,7 @@ const NOTHING: (Duration, AnswerContents) = (
         changed: Vec::new(),
         updates: 0,
         evictions: 0,
+        left_out: Vec::new(),
     },
 );
 
@@ -344,6 +355,7 @@ fn settle<R: HookRequest>(
         let (plugin, outcome, took) = (&delivery.plugin, &delivery.outcome, delivery.took);
         tracing::debug!("{event} at {plugin}: {outcome:?} after {took:?}");
     }
+    peer::note(&delivery.plugin, delivery.event, &delivery.left_out);
     if verdict.journal
         && let Some(kept) = Kept::of(request)
     {

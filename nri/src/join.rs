@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     call::failure_of,
-    chunks,
+    chunks::{self, Chunk},
     establish::{Connected, Origin},
     observe::{Delivery, PluginEvent},
     owners::PluginId,
@@ -31,13 +31,10 @@ use crate::{
     wire::{
         discover::Found,
         mux::MuxError,
-        rpc::{ENVELOPE, MAX_MESSAGE},
+        rpc::{ENVELOPE, MAX_MESSAGE, ROOM},
         version::Version,
     },
 };
-
-/// Room left in a message of Synchronize besides the objects (NRI-323).
-const SYNC_ROOM: usize = 64 << 10;
 
 /// Tells a plugin all there is (NRI-320…325), and sends what it has missed. Gives its updates.
 pub(crate) async fn synchronize(
@@ -49,22 +46,24 @@ pub(crate) async fn synchronize(
     let (pods, containers) = (all.pods.len(), all.containers.len());
     let begun = Instant::now();
     let max = match session.peer {
-        Peer::Remote { .. } => MAX_MESSAGE - ENVELOPE - SYNC_ROOM,
+        Peer::Remote { .. } => MAX_MESSAGE - ENVELOPE - ROOM,
         Peer::InProcess(_) => usize::MAX,
     };
-    let chunks = chunks::chunks(all, max);
-    for object in &chunks.too_big {
-        tracing::error!(plugin = %session.id, object, "exceeds the limit of a message: the plugin is not told of it");
-    }
     let mut updates = Vec::new();
     let mut done = Delivery::of_sync(&session.id);
     let deadline = begun + total;
-    for message in chunks.messages {
+    for Chunk { message, left_out } in chunks::chunks(all, max) {
+        for left_out in &left_out {
+            let left_out = left_out.clone();
+            shared.tell(&session.name(), &PluginEvent::Shortened { left_out });
+        }
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = per_chunk.min(left);
         let asked = Instant::now();
-        let reply: Result<SynchronizeResponse, _> =
-            session.peer.ask("Synchronize", &message, limit).await;
+        let reply: Result<SynchronizeResponse, _> = session
+            .peer
+            .ask_shortened("Synchronize", &message, &left_out, limit)
+            .await;
         done.took = asked.elapsed();
         let failed = reply.as_ref().err().cloned();
         done.outcome = failed.map_or(Outcome::Answered, failure_of);

@@ -169,6 +169,7 @@ mod register;
 mod roster;
 mod settings;
 mod shared;
+mod shorten;
 mod source;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -193,7 +194,7 @@ pub use owners::PluginId;
 pub use plugin_side::stub::{self, Stub, StubBuilder, StubError};
 pub use plugin_side::{
     answer::{CreateAnswer, UpdateAnswer},
-    context::{Context, time_left},
+    context::{Context, left_out, time_left},
     handlers::{Error, Handlers, Result},
     plugin::Plugin,
     runtime::Runtime,
@@ -204,6 +205,7 @@ pub use settings::{
     DEFAULT_PLUGIN_CONFIG_DIR, DEFAULT_PLUGIN_DIR, DEFAULT_SOCKET, PluginConfig, PluginSettings,
     Restart, Settings, Timeouts,
 };
+pub use shorten::LeftOut;
 pub use source::{BoxFuture, Snapshot, Source};
 pub use wire::{
     error::TransportError,

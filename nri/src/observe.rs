@@ -11,6 +11,7 @@ use crate::{
     mask::EventMask,
     owners::PluginId,
     policy::{OnTimeout, Outcome},
+    shorten::LeftOut,
     wire::version::Version,
 };
 
@@ -34,6 +35,8 @@ pub struct Delivery {
     pub updates: usize,
     /// Evictions in the answer.
     pub evictions: usize,
+    /// What the request lacked, because it would have been too long.
+    pub left_out: Vec<LeftOut>,
 }
 
 impl Delivery {
@@ -50,6 +53,7 @@ impl Delivery {
             changed: Vec::new(),
             updates: 0,
             evictions: 0,
+            left_out: Vec::new(),
         }
     }
 }
@@ -72,6 +76,8 @@ pub enum PluginEvent {
         containers: usize,
         took: Duration,
     },
+    /// The list that it was sent lacked fields of a pod or container, which would have been too long.
+    Shortened { left_out: LeftOut },
     /// It takes this event as a `StateChange` only (NRI-334); once per plugin and event.
     Deprecated { event: Event },
     /// It sent updates of its own accord.

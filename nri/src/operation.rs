@@ -20,6 +20,7 @@ use crate::{
     owners::PluginId,
     permit::Restrict,
     policy::{OnDenied, Outcome, PluginPolicy},
+    shorten::LeftOut,
     violate,
     wire::event::HookRequest,
 };
@@ -94,6 +95,8 @@ pub(crate) struct AnswerContents {
     pub(crate) changed: Vec<String>,
     pub(crate) updates: usize,
     pub(crate) evictions: usize,
+    /// Of the request that it answers.
+    pub(crate) left_out: Vec<LeftOut>,
 }
 
 /// One operation: what the next plugin is asked, and what becomes of its answer.
@@ -210,6 +213,7 @@ impl Operation for CreateMerge {
             changed: Vec::new(),
             updates: reply.update.len(),
             evictions: reply.evict.len(),
+            left_out: Vec::new(),
         };
         let values = match violate::is("env-values-in-errors") {
             true => format!("{:?}", reply.adjust.as_ref().map(|adjust| &adjust.env)),

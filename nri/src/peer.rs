@@ -7,10 +7,13 @@ use tokio::time::Instant;
 
 use crate::{
     mask::event_name,
+    owners::PluginId,
     plugin_side::service::{Call, PluginService},
+    policy,
+    shorten::{self, LeftOut, shorten},
     violate,
     wire::event::{HookRequest, Wire},
-    wire::rpc::{CallError, Client, Code, Status},
+    wire::rpc::{CallError, Client, Code, Extra, ROOM, Status},
     wire::version::{Style, StyleCell, Version},
 };
 
@@ -29,25 +32,34 @@ pub(crate) enum Peer {
 pub(crate) struct Delivered<T> {
     pub(crate) answer: Result<T, CallError>,
     pub(crate) as_state_change: bool,
+    /// Of the request, which would have been too long.
+    pub(crate) left_out: Vec<LeftOut>,
 }
 
 impl Peer {
+    /// Whether there is a limit to the length of its messages.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote { .. })
+    }
+
     /// Calls a method by name.
-    pub(crate) async fn call(
+    async fn call(
         &self,
         method: &str,
         payload: Vec<u8>,
-        limit: Duration,
+        (limit, extra): (Duration, Extra),
     ) -> Result<Vec<u8>, CallError> {
         match self {
             Self::Remote { client, version } => {
                 let service = version.plugin_service();
-                client.call(service, method, payload, limit).await
+                let special = (limit, extra);
+                client.call_with(service, method, payload, special).await
             }
             Self::InProcess(plugin) => {
                 let call = Call {
                     version: Version::V1Beta1,
                     deadline: Some(Instant::now() + limit),
+                    left_out: Vec::new(),
                 };
                 let answer = plugin.answer(method, payload, call);
                 match tokio::time::timeout(limit, answer).await {
@@ -74,35 +86,93 @@ impl Peer {
         request: &Q,
         limit: Duration,
     ) -> Result<A, CallError> {
-        let reply = self.call(method, request.to_wire(), limit).await?;
+        self.ask_with(method, request, (limit, Extra::default()))
+            .await
+    }
+
+    /// As [`Peer::ask`], naming what the request lacks.
+    pub(crate) async fn ask_shortened<Q: Wire, A: Wire>(
+        &self,
+        method: &str,
+        request: &Q,
+        left_out: &[LeftOut],
+        limit: Duration,
+    ) -> Result<A, CallError> {
+        self.ask_with(method, request, (limit, names(left_out)))
+            .await
+    }
+
+    async fn ask_with<Q: Wire, A: Wire>(
+        &self,
+        method: &str,
+        request: &Q,
+        special: (Duration, Extra),
+    ) -> Result<A, CallError> {
+        let reply = self.call(method, request.to_wire(), special).await?;
         A::from_wire(&reply).map_err(CallError::BadReply)
     }
 
-    /// Delivers an event: by its own call, or as `StateChange` if that is all the plugin takes.
-    /// Both attempts together have `limit` (NRI-333).
+    /// Delivers an event. What nobody can refuse is shortened where it is too long to be sent.
     pub(crate) async fn deliver<R: HookRequest>(
         &self,
         style: &StyleCell,
         request: &R,
         limit: Duration,
     ) -> Delivered<R::Reply> {
+        let room = match policy::makes_object(R::EVENT) {
+            true => ROOM,
+            false => 0,
+        };
+        let extra = Extra {
+            room,
+            ..Extra::default()
+        };
+        let (answer, as_state_change) = self.attempt(style, request, (limit, extra)).await;
+        let (request, left_out) = match &answer {
+            Err(CallError::TooLong { len, limit: most }) if policy::is_shortened(R::EVENT) => {
+                let excess = len - most + shorten::NAMES;
+                let mut request = request.clone();
+                let (pod, container) = request.objects_mut();
+                let left_out = shorten(pod, container, excess);
+                (request, left_out)
+            }
+            _ => {
+                return Delivered {
+                    answer,
+                    as_state_change,
+                    left_out: Vec::new(),
+                };
+            }
+        };
+        let special = (limit, names(&left_out));
+        let (answer, as_state_change) = self.attempt(style, &request, special).await;
+        Delivered {
+            answer,
+            as_state_change,
+            left_out,
+        }
+    }
+
+    /// Delivers an event as it is: by its own call, or as `StateChange` if that is all the plugin takes, and says which.
+    /// Both attempts together have the limit (NRI-333).
+    async fn attempt<R: HookRequest>(
+        &self,
+        style: &StyleCell,
+        request: &R,
+        (limit, extra): (Duration, Extra),
+    ) -> (Result<R::Reply, CallError>, bool) {
         let begun = Instant::now();
         let old =
             style.get() == Style::StateChange && crate::wire::event::has_state_change(R::EVENT);
         if !old {
-            let answer = self.ask(event_name(R::EVENT), request, limit).await;
+            let special = (limit, extra.clone());
+            let answer = self.ask_with(event_name(R::EVENT), request, special).await;
             if !style.learn(R::EVENT, &answer) {
-                return Delivered {
-                    answer,
-                    as_state_change: false,
-                };
+                return (answer, false);
             }
         }
         if violate::is("state-change-not-sent") {
-            return Delivered {
-                answer: Ok(R::Reply::default()),
-                as_state_change: true,
-            };
+            return (Ok(R::Reply::default()), true);
         }
         let limit = limit.saturating_sub(begun.elapsed());
         let change = StateChangeEvent {
@@ -110,11 +180,8 @@ impl Peer {
             pod: request.pod().cloned(),
             container: request.container().cloned(),
         };
-        let reply = self.call("StateChange", change.to_wire(), limit).await;
-        Delivered {
-            answer: reply.map(|_| R::Reply::default()),
-            as_state_change: true,
-        }
+        let reply = self.call("StateChange", change.to_wire(), (limit, extra));
+        (reply.await.map(|_| R::Reply::default()), true)
     }
 
     /// Says goodbye. The answer does not matter; v1alpha1 has no place for the reason.
@@ -140,6 +207,25 @@ impl Peer {
             self.ask("Shutdown", &ShutdownRequest { reason }, limit)
                 .await
         };
+    }
+}
+
+/// Says in the log what a plugin was not sent.
+pub(crate) fn note(plugin: &PluginId, event: Event, left_out: &[LeftOut]) {
+    let event = event_name(event);
+    for of in left_out {
+        tracing::warn!(%plugin, "{event} is too long and was sent without fields of {of}");
+    }
+}
+
+/// Metadata that names what a request lacks.
+fn names(left_out: &[LeftOut]) -> Extra {
+    let pairs = left_out.iter();
+    Extra {
+        room: 0,
+        metadata: pairs
+            .map(|of| (shorten::KEY.to_owned(), of.to_string()))
+            .collect(),
     }
 }
 

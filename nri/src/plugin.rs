@@ -15,8 +15,10 @@ use crate::{
     metrics::Stats,
     observe::{Kind, PluginName},
     owners::PluginId,
-    peer::Peer,
+    peer::{self, Peer},
     settings::PluginSettings,
+    wire::event::HookRequest,
+    wire::rpc::CallError,
     wire::version::{Style, StyleCell, Version},
 };
 
@@ -121,6 +123,17 @@ impl Session {
     pub(crate) fn unsubscribe(&self, event: Event) {
         let bit = EventMask::of(event).bits();
         self.events.fetch_and(!bit, Ordering::Relaxed);
+    }
+
+    /// Sends it an event that it has missed.
+    pub(crate) async fn tell_again<R: HookRequest>(
+        &self,
+        request: &R,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        let delivered = self.peer.deliver(&self.style, request, limit).await;
+        peer::note(&self.id, R::EVENT, &delivered.left_out);
+        delivered.answer.map(drop)
     }
 
     /// True the first time for each event.

@@ -6,6 +6,7 @@
 //!  NotSubscribed           proceed        proceed        proceed         proceed
 //!  Refused, Conflict,      ABORT          proceed, log   proceed, log    ABORT
 //!    Denied
+//!  Unsent                  ABORT          proceed (2)    proceed, log    ABORT
 //!  TimedOut                proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close or count
 //!  Lost, Garbled           proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close
 //!  Skipped                 proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + count
@@ -79,6 +80,8 @@ pub enum Outcome {
     Answered,
     /// It answered an error status, which says this.
     Refused(Status),
+    /// The request could not be sent, which says why: it is too long.
+    Unsent(String),
     /// A local deadline, or a status DEADLINE_EXCEEDED from its side: the same (NRI-137).
     TimedOut,
     /// The connection went, or ttrpc was violated.
@@ -262,9 +265,11 @@ pub fn decide(case: Case<'_>, outcome: &Outcome) -> Verdict {
     let log = trouble(case.plugin, case.event, outcome);
     let misses = match outcome {
         Outcome::TimedOut | Outcome::Skipped => case.misses.saturating_add(1),
-        Outcome::NotSubscribed | Outcome::Cancelled | Outcome::Joining | Outcome::Absent => {
-            case.misses
-        }
+        Outcome::NotSubscribed
+        | Outcome::Cancelled
+        | Outcome::Joining
+        | Outcome::Absent
+        | Outcome::Unsent(_) => case.misses,
         _ => 0,
     };
     let (flow, failed) = match &log {
@@ -312,11 +317,23 @@ pub fn needs_required(event: Event) -> bool {
     )
 }
 
+/// Whether this is the first that plugins are told of a pod or container. It is refused where what comes later could not be
+/// sent.
+pub fn makes_object(event: Event) -> bool {
+    matches!(event, Event::RunPodSandbox | Event::CreateContainer)
+}
+
+/// Whether a message of this event is shortened where it is too long: nobody can refuse the event, so that everybody is told.
+pub fn is_shortened(event: Event) -> bool {
+    matches!(Class::of(event), Class::Teardown | Class::Notification)
+}
+
 fn trouble(plugin: &PluginId, event: Event, outcome: &Outcome) -> Option<String> {
     let event = event_name(event);
     Some(match outcome {
         Outcome::Answered | Outcome::NotSubscribed => return None,
         Outcome::Refused(why) => format!("plugin {plugin} refused {event}: {why}"),
+        Outcome::Unsent(why) => format!("{event} could not be sent to plugin {plugin}: {why}"),
         // The words of Go's adaptation.
         Outcome::TimedOut => format!("plugin {plugin} failed to handle {event} request: timed out"),
         Outcome::Lost(why) => {
@@ -346,7 +363,11 @@ fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Answered | Outcome::NotSubscribed => false,
         Outcome::Refused(_) if veto_ignored(case.event) => false,
-        Outcome::Refused(_) | Outcome::Conflict(_) | Outcome::Denied(_) | Outcome::Cancelled => {
+        Outcome::Refused(_)
+        | Outcome::Unsent(_)
+        | Outcome::Conflict(_)
+        | Outcome::Denied(_)
+        | Outcome::Cancelled => {
             matches!(class, Class::Setup | Class::Validation)
         }
         Outcome::Joining | Outcome::Absent => missed(),
@@ -405,6 +426,7 @@ fn unacknowledged(outcome: &Outcome) -> bool {
         Outcome::TimedOut
         | Outcome::Lost(_)
         | Outcome::Garbled(_)
+        | Outcome::Unsent(_)
         | Outcome::Skipped
         | Outcome::Joining
         | Outcome::Absent

@@ -7,7 +7,8 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use proto_nri::{ContainerUpdate, Event};
+use prost::Message as _;
+use proto_nri::{ContainerUpdate, CreateContainerRequest, Event};
 use tokio::{
     sync::{
         Mutex as AsyncMutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock as AsyncRwLock,
@@ -34,7 +35,7 @@ use crate::{
     wire::{
         event::HookRequest,
         mux::Watches,
-        rpc::{CallError, Metadata},
+        rpc::{CallError, ENVELOPE, MAX_MESSAGE, Metadata, ROOM},
         version::Version,
     },
 };
@@ -294,24 +295,48 @@ impl Shared {
             self.tell(&session.name(), &PluginEvent::Dropped { event });
         }
         while let Some(kept) = self.backlog.oldest(&session.id) {
-            let failed = |e: &CallError| matches!(e, CallError::TimedOut(_) | CallError::Lost(_));
-            let (peer, style) = (&session.peer, &session.style);
-            let subscribed = session.events().has(kept.event());
+            let event = kept.event();
             let answer = match &kept {
-                _ if !subscribed => Ok(()),
-                Kept::StopPod(r) => peer.deliver(style, r, limit).await.answer.map(drop),
-                Kept::RemovePod(r) => peer.deliver(style, r, limit).await.answer.map(drop),
-                Kept::StopContainer(r) => peer.deliver(style, r, limit).await.answer.map(drop),
-                Kept::RemoveContainer(r) => peer.deliver(style, r, limit).await.answer.map(drop),
+                _ if !session.events().has(event) => Ok(()),
+                Kept::StopPod(r) => session.tell_again(r, limit).await,
+                Kept::RemovePod(r) => session.tell_again(r, limit).await,
+                Kept::StopContainer(r) => session.tell_again(r, limit).await,
+                Kept::RemoveContainer(r) => session.tell_again(r, limit).await,
             };
-            if let Err(e) = answer
-                && failed(&e)
-            {
-                return Err(format!("request-timeout: an event it had missed: {e}"));
+            match answer {
+                Err(e @ (CallError::TimedOut(_) | CallError::Lost(_))) => {
+                    return Err(format!("request-timeout: an event it had missed: {e}"));
+                }
+                Err(CallError::TooLong { .. }) => {
+                    self.tell(&session.name(), &PluginEvent::Dropped { event });
+                }
+                _ => {}
             }
             self.backlog.acknowledged(&session.id);
         }
         Ok(())
+    }
+
+    /// Why plugins could not be told of a container any more once it is what they have made of it.
+    pub(crate) fn grew_too_long(
+        &self,
+        request: &CreateContainerRequest,
+        deliveries: &[Delivery],
+    ) -> Option<String> {
+        let by: Vec<_> = deliveries.iter().filter(|d| d.adjusted).collect();
+        let limit = MAX_MESSAGE - ENVELOPE - ROOM;
+        let is_remote = |slot: &Arc<Slot>| slot.session().is_some_and(|s| s.peer.is_remote());
+        if by.is_empty() || !self.roster.slots().iter().any(is_remote) {
+            return None;
+        }
+        let length = request.encoded_len();
+        let by: Vec<_> = by.iter().map(|d| d.plugin.to_string()).collect();
+        (length > limit).then(|| {
+            format!(
+                "container too long for plugins as adjusted by {}: {length} bytes exceed the limit of {limit}",
+                by.join(", ")
+            )
+        })
     }
 
     /// Whether the pod's annotation lets it through without required plugins.
@@ -354,7 +379,9 @@ impl Shared {
     /// Tells log and observer of a step in a plugin's life.
     pub(crate) fn tell(&self, name: &PluginName<'_>, event: &PluginEvent) {
         match event {
-            PluginEvent::Rejected { .. } | PluginEvent::Dropped { .. } => {
+            PluginEvent::Rejected { .. }
+            | PluginEvent::Dropped { .. }
+            | PluginEvent::Shortened { .. } => {
                 tracing::warn!(plugin = %name, ?event);
             }
             PluginEvent::Deprecated { event } => tracing::warn!(

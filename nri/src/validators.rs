@@ -113,7 +113,10 @@ async fn ask_validator(
     let session = slot.active();
     let (outcome, reply) = match &session {
         Some(session) if session.overdue.since().is_some() => (Outcome::Skipped, None),
-        Some(session) => call(&shared, session, &*request, deadline).await,
+        Some(session) => {
+            let called = call(&shared, session, &*request, deadline).await;
+            (called.outcome, called.reply)
+        }
         None if was_in => (Outcome::Lost("it has gone".to_owned()), None),
         None => (Outcome::Absent, None),
     };

@@ -240,13 +240,17 @@ async fn a_long_list_comes_in_parts_and_updates_with_the_last() {
     let handlers = Handlers::new()
         .run_pod_sandbox(|_| async { Ok(()) })
         .synchronize(move |pods, containers| {
-            into.lock().unwrap().push((pods.len(), containers.len()));
+            let lengths = (pods.len(), containers.len());
+            into.lock()
+                .unwrap()
+                .push((lengths, nri::left_out().to_vec()));
             async { Ok(vec![update("c")]) }
         });
     let _stub = plugin(&place, "10-a", handlers).register().await.unwrap();
     until_active(&nri, "10-a").await;
-    // One call of the handler; what fits no message is left out.
-    assert_eq!(*listed.lock().unwrap(), [(30, 1)]);
+    // One call of the handler; what fits no message lacks its longest field.
+    let left_out = vec!["pod huge: annotations".to_owned()];
+    assert_eq!(*listed.lock().unwrap(), [((31, 1), left_out)]);
     assert_eq!(place.runtime.updates.lock().unwrap().len(), 1);
 }
 

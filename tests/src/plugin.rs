@@ -29,6 +29,8 @@ pub struct Seen {
     pub pod: PodSandbox,
     /// Of container events.
     pub container: Option<Container>,
+    /// What the message lacks.
+    pub left_out: Arc<[String]>,
 }
 
 /// What a plugin does at an event instead of agreeing.
@@ -303,6 +305,7 @@ impl Shared {
                 event,
                 pod,
                 container,
+                left_out: nri::left_out(),
             })
         });
         let Some(deed) = deed else { return Ok(()) };

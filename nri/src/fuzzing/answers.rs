@@ -218,7 +218,10 @@ pub(super) fn synchronize(data: &[u8]) {
             samples::container(samples::OTHER),
         ],
     };
-    let parts = chunks::chunks(all, room).messages;
+    let parts: Vec<_> = chunks::chunks(all, room)
+        .into_iter()
+        .map(|c| c.message)
+        .collect();
     let mut merge = StopMerge::new();
     for (n, s) in said.iter().enumerate() {
         // As a plugin that answers the same to every part.

@@ -7,18 +7,31 @@ use tokio::time::Instant;
 use crate::plugin_side::{runtime::Runtime, runtime_info::RuntimeInfo};
 
 tokio::task_local! {
-    static DEADLINE: Option<Instant>;
+    static CALL: Told;
 }
 
-/// Runs a handler under its deadline.
-pub(crate) async fn until<T>(deadline: Option<Instant>, handler: impl Future<Output = T>) -> T {
-    DEADLINE.scope(deadline, handler).await
+/// What a call says beside its event.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) left_out: Arc<[String]>,
+}
+
+/// Runs a handler of this call.
+pub(crate) async fn during<T>(call: Told, handler: impl Future<Output = T>) -> T {
+    CALL.scope(call, handler).await
 }
 
 /// Inside a handler: how long the runtime still waits for the answer (NRI-919), for code that has no
 /// [`Context`] at hand. `None` outside of handlers, or if the runtime does not say.
 pub fn time_left() -> Option<Duration> {
-    left(DEADLINE.try_with(|deadline| *deadline).ok().flatten())
+    left(CALL.try_with(|call| call.deadline).ok().flatten())
+}
+
+/// Inside a handler: what the message lacks, as [`Context::left_out`] has it, for code that has no [`Context`] at hand.
+pub fn left_out() -> Arc<[String]> {
+    CALL.try_with(|call| call.left_out.clone())
+        .unwrap_or_default()
 }
 
 fn left(deadline: Option<Instant>) -> Option<Duration> {
@@ -46,7 +59,7 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Context {
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) told: Told,
     pub(crate) info: Arc<RuntimeInfo>,
     pub(crate) runtime: Runtime,
 }
@@ -55,12 +68,19 @@ impl Context {
     /// When the runtime stops waiting for this answer (NRI-919); then the method's future is dropped.
     /// `None` if the runtime does not say.
     pub fn deadline(&self) -> Option<std::time::Instant> {
-        self.deadline.map(Instant::into_std)
+        self.told.deadline.map(Instant::into_std)
     }
 
     /// How long the runtime still waits for this answer; `None` if it does not say.
     pub fn time_left(&self) -> Option<Duration> {
-        left(self.deadline)
+        left(self.told.deadline)
+    }
+
+    /// What the message lacks, because it would have been too long to be sent: for each pod or container that lacks
+    /// something a line such as `container ID: env, linux.devices`. Only messages of Synchronize, and of events that cannot be
+    /// refused, are shortened so. Empty as well where the runtime does not say.
+    pub fn left_out(&self) -> &[String] {
+        &self.told.left_out
     }
 
     /// Name, versions and limits of the runtime that asks.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{
     mask::event_named,
     plugin_side::{
-        context::{self, Context},
+        context::{self, Context, Told},
         handlers::{Boxed, Handlers, Result},
         runtime::Runtime,
         runtime_info::RuntimeInfo,
@@ -27,6 +27,7 @@ use crate::{
 struct Parts {
     pods: Vec<PodSandbox>,
     containers: Vec<Container>,
+    left_out: Vec<String>,
 }
 
 /// One connection's worth of a plugin: answers its methods.
@@ -39,11 +40,13 @@ pub(crate) struct PluginService {
 }
 
 /// What a call carries beside its method and request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) version: Version,
     /// When the caller stops waiting for the answer.
     pub(crate) deadline: Option<Instant>,
+    /// What the request lacks.
+    pub(crate) left_out: Vec<String>,
 }
 
 impl PluginService {
@@ -67,26 +70,34 @@ impl PluginService {
         payload: Vec<u8>,
         call: Call,
     ) -> Result<Vec<u8>, Status> {
+        let left_out = match method {
+            "Synchronize" => self.lacks_besides(call.left_out),
+            _ => call.left_out,
+        };
+        let told = Told {
+            deadline: call.deadline,
+            left_out: left_out.into(),
+        };
         // Boxed: an in-process plugin's is polled at the bottom of a runtime's own futures.
-        let answer = Box::pin(self.answer_method(method, payload, call));
-        context::until(call.deadline, answer).await
+        let answer = Box::pin(self.answer_method(method, payload, (call.version, told.clone())));
+        context::during(told, answer).await
     }
 
     async fn answer_method(
         &self,
         method: &str,
         payload: Vec<u8>,
-        call: Call,
+        (version, told): (Version, Told),
     ) -> Result<Vec<u8>, Status> {
         let cx = Context {
-            deadline: call.deadline,
+            told,
             info: self.runtime.known(),
             runtime: self.runtime.clone(),
         };
         match method {
             "Configure" => {
                 let request: ConfigureRequest = decode(&payload)?;
-                let info = Arc::new(RuntimeInfo::of(&request, call.version));
+                let info = Arc::new(RuntimeInfo::of(&request, version));
                 self.runtime.configured(info.clone());
                 self.configure(Context { info, ..cx }, request).await
             }
@@ -145,7 +156,10 @@ impl PluginService {
         request: SynchronizeRequest,
     ) -> Result<Vec<u8>, Status> {
         let more = request.more;
-        let Some(Parts { pods, containers }) = self.put_together(request) else {
+        let Some(Parts {
+            pods, containers, ..
+        }) = self.put_together(request)
+        else {
             let part = SynchronizeResponse {
                 more,
                 ..Default::default()
@@ -160,6 +174,13 @@ impl PluginService {
         self.runtime.synchronize_answered(outcome);
         let update = update?;
         Ok(SynchronizeResponse { update, more }.to_wire())
+    }
+
+    /// What the list lacks, with its earlier parts.
+    fn lacks_besides(&self, more: Vec<String>) -> Vec<String> {
+        let mut parts = self.parts.lock();
+        parts.left_out.extend(more);
+        parts.left_out.clone()
     }
 
     /// The whole list, once its last part is there.
@@ -221,6 +242,7 @@ mod tests {
     const CALL: Call = Call {
         version: Version::V1Alpha1,
         deadline: None,
+        left_out: Vec::new(),
     };
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {

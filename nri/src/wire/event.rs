@@ -46,6 +46,10 @@ pub trait HookRequest: Wire {
     fn pod(&self) -> Option<&PodSandbox>;
     /// The container it is about; `None` for events of pods.
     fn container(&self) -> Option<&Container>;
+    /// Both, for fields to be left out of a message that is too long. By default there is nothing to leave out.
+    fn objects_mut(&mut self) -> (Option<&mut PodSandbox>, Option<&mut Container>) {
+        (None, None)
+    }
 }
 
 macro_rules! hooks {
@@ -61,10 +65,16 @@ macro_rules! hooks {
             fn container(&self) -> Option<&Container> {
                 hooks!(@container self $about)
             }
+
+            fn objects_mut(&mut self) -> (Option<&mut PodSandbox>, Option<&mut Container>) {
+                (self.pod.as_mut(), hooks!(@container_mut self $about))
+            }
         })*
     };
     (@container $this:ident pod) => { None };
     (@container $this:ident container) => { $this.container.as_ref() };
+    (@container_mut $this:ident pod) => { None };
+    (@container_mut $this:ident container) => { $this.container.as_mut() };
 }
 
 hooks! {

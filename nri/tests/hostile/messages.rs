@@ -201,3 +201,47 @@ async fn an_old_plugin_that_wants_everything_is_not_asked_for_what_it_does_not_k
     let seen = place.seen.plugins.lock().unwrap();
     assert_eq!(seen.iter().filter(|(_, e)| deprecated(e)).count(), 1);
 }
+
+/// What is told at teardown is told, however long it is; what is too long at setup is a veto. The container's names too.
+#[tokio::test]
+async fn whatever_is_long_teardown_reaches_the_plugin_and_its_rest_says_who_it_was() {
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let into = told.clone();
+    let handlers = Handlers::new().stop_container(move |pod: PodSandbox, c: Container| {
+        let line = (pod.id, c.id, c.name, c.env.len(), nri::left_out().to_vec());
+        into.lock().unwrap().push(line);
+        async { Ok(Vec::new()) }
+    });
+    let mut stub = plugin(&place, "10-a", handlers);
+    let _stub = stub.start().await.unwrap();
+    until_active(&nri, "10-a").await;
+    let mut long = container("c", "p");
+    long.name = "n".repeat(5 << 20);
+    let longer = PodSandbox {
+        labels: [("l".to_owned(), "x".repeat(6 << 20))].into(),
+        ..pod("p")
+    };
+    let turn = nri.turn().await;
+    let stopped = nri.stop_container(&turn, longer, long).await;
+    assert_eq!(stopped.deliveries[0].outcome, Outcome::Answered);
+    let told = told.lock().unwrap();
+    let [(pod, id, name, env, left_out)] = &told[..] else {
+        panic!("{} calls", told.len());
+    };
+    assert_eq!(
+        (pod.as_str(), id.as_str(), name.as_str(), *env),
+        ("p", "c", "", 0)
+    );
+    let said: Vec<_> = stopped.deliveries[0]
+        .left_out
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(*left_out, said);
+    assert!(
+        said[0].starts_with("pod p: labels") && said[1].ends_with("name"),
+        "{said:?}"
+    );
+}

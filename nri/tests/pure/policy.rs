@@ -17,6 +17,7 @@ fn outcomes() -> Vec<Outcome> {
     vec![
         Outcome::Answered,
         Outcome::Refused(Status::new(Code::Unknown, why())),
+        Outcome::Unsent(why()),
         Outcome::TimedOut,
         Outcome::Lost(why()),
         Outcome::Garbled(why()),
@@ -88,6 +89,7 @@ fn a_refusal_vetoes_every_setup_event_and_names_plugin_event_and_cause() {
             let vetoes = matches!(
                 outcome,
                 Outcome::Refused(_)
+                    | Outcome::Unsent(_)
                     | Outcome::Conflict(_)
                     | Outcome::Denied(_)
                     | Outcome::Cancelled

@@ -64,6 +64,7 @@ impl Script {
             changed: changed.iter().map(|c| (*c).to_owned()).collect(),
             updates: u32::from(hook == "CreateContainer" && !changed.is_empty()),
             evictions: 0,
+            left_out: Vec::new(),
         };
         self.at(self.now_ms, what)
     }

@@ -75,6 +75,7 @@ fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
     match outcome {
         Outcome::Answered => ("answered", "", Tint::Good),
         Outcome::Refused(why) => ("refused", why, Tint::Bad),
+        Outcome::Unsent(why) => ("not sent", why, Tint::Bad),
         Outcome::TimedOut => ("timed out", "", Tint::Warn),
         Outcome::Lost(why) => ("lost", why, Tint::Warn),
         Outcome::Garbled(why) => ("garbled", why, Tint::Warn),
@@ -130,6 +131,10 @@ pub(super) fn life_text(life: &Life) -> (String, Tint) {
             format!("starts again in {}", duration(*after_ns)),
             Tint::Plain,
         ),
+        Life::Shortened { left_out } => (
+            format!("its list is too long, without {left_out}"),
+            Tint::Warn,
+        ),
         Life::Dropped { hook } => (format!("missed {hook} for good"), Tint::Bad),
     }
 }
@@ -157,6 +162,7 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         changed,
         updates,
         evictions,
+        left_out,
     } = what
     else {
         return None;
@@ -175,6 +181,9 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
     }
     parts.extend(some(*updates, "update"));
     parts.extend(some(*evictions, "eviction"));
+    if !left_out.is_empty() {
+        parts.push(format!("too long, without {}", left_out.join("; ")));
+    }
     parts.extend((!reason.is_empty()).then(|| reason.to_owned()));
     Some(PluginAnswer {
         hook,

@@ -300,6 +300,7 @@ mod tests {
             changed: Vec::new(),
             updates: 0,
             evictions: 0,
+            left_out: Vec::new(),
         }
     }
 

@@ -127,6 +127,7 @@ fn answer(delivery: &Delivery) -> What {
         changed: delivery.changed.clone(),
         updates: small(delivery.updates),
         evictions: small(delivery.evictions),
+        left_out: delivery.left_out.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -136,6 +137,7 @@ fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
     match outcome {
         From::Answered => To::Answered,
         From::Refused(status) => To::Refused(status.message.clone()),
+        From::Unsent(why) => To::Unsent(why.clone()),
         From::TimedOut => To::TimedOut,
         From::Lost(reason) => To::Lost(reason.clone()),
         From::Garbled(reason) => To::Garbled(reason.clone()),
@@ -170,6 +172,9 @@ fn life(event: &PluginEvent) -> Option<Life> {
             pods: small(*pods),
             containers: small(*containers),
             took_ns: nanoseconds(*took),
+        },
+        PluginEvent::Shortened { left_out } => Life::Shortened {
+            left_out: left_out.to_string(),
         },
         PluginEvent::Deprecated { .. } => return None,
         PluginEvent::Unsolicited {

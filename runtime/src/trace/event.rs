@@ -81,6 +81,9 @@ pub enum What {
         updates: u32,
         #[serde(default, skip_serializing_if = "is_zero")]
         evictions: u32,
+        /// Fields that it was not sent, because the message would have been too long: `container <id>: env, args`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left_out: Vec<String>,
     },
     /// All plugins were asked; `aborted` says why the operation may not go on.
     Passed {
@@ -158,6 +161,8 @@ pub enum Action {
 pub enum Outcome {
     Answered,
     Refused(String),
+    /// The request was too long to be sent.
+    Unsent(String),
     TimedOut,
     Lost(String),
     Garbled(String),
@@ -210,6 +215,10 @@ pub enum Life {
     },
     Restarting {
         after_ns: u64,
+    },
+    /// Its list lacks fields of a pod or container, which would have been too long: `container <id>: env, args`.
+    Shortened {
+        left_out: String,
     },
     /// An event kept for it was given up.
     Dropped {
@@ -326,6 +335,7 @@ mod tests {
                 changed: vec!["env DEMO".to_owned()],
                 updates: 2,
                 evictions: 0,
+                left_out: vec!["container c1: env".to_owned()],
             });
         }
         let life = Life::Closed { reason: text() };

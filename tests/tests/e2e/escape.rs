@@ -10,6 +10,7 @@ mod occupied;
 mod plugins;
 mod processes;
 mod registry;
+mod reports;
 mod slow;
 mod systemd;
 mod texts;

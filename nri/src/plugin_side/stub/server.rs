@@ -8,6 +8,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     plugin_side::service::{Call, PluginService},
+    shorten,
     wire::{
         event::{Wire, is_plain},
         rpc::{Code, Incoming, Serve, Status},
@@ -32,6 +33,7 @@ impl Serve for PluginServer {
             method,
             payload,
             limit,
+            mut metadata,
         } = incoming;
         if self.state_change_only && is_plain(method) {
             let text = format!("method {method} is not implemented");
@@ -45,6 +47,7 @@ impl Serve for PluginServer {
         let call = Call {
             version: Version::of_service(service),
             deadline: limit.map(|limit| Instant::now() + limit),
+            left_out: metadata.remove(shorten::KEY).unwrap_or_default(),
         };
         let answer = self.service.answer(method, payload, call).await;
         if method == "Configure" {

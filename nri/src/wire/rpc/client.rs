@@ -39,6 +39,15 @@ use crate::wire::mux::{MuxConn, MuxSender};
 /// Gives what a call carries beside its request, by the name of its method.
 pub(crate) type Metadata = Arc<dyn Fn(&str) -> Vec<(String, String)> + Send + Sync>;
 
+/// What is special about a call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Extra {
+    /// Its message must be so much shorter than others may be.
+    pub(crate) room: usize,
+    /// More metadata.
+    pub(crate) metadata: Vec<(String, String)>,
+}
+
 /// Calls the peer's services. With the last one dropped its connection is forgotten.
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -71,15 +80,28 @@ impl Client {
         payload: Vec<u8>,
         limit: Duration,
     ) -> Result<Vec<u8>, CallError> {
+        self.call_with(service, method, payload, (limit, Extra::default()))
+            .await
+    }
+
+    /// As [`Client::call`], with more beside the request.
+    pub(crate) async fn call_with(
+        &self,
+        service: &str,
+        method: &str,
+        payload: Vec<u8>,
+        (limit, extra): (Duration, Extra),
+    ) -> Result<Vec<u8>, CallError> {
         let deadline = Instant::now() + limit;
         let request = Request {
             service: service.to_owned(),
             method: method.to_owned(),
             payload,
             timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),
-            metadata: self.metadata(method),
+            metadata: self.metadata(method, extra.metadata),
         };
-        let body = timeout_at(deadline, self.ask(request, deadline)).await;
+        let longest = MAX_MESSAGE - extra.room;
+        let body = timeout_at(deadline, self.ask(request, longest, deadline)).await;
         let body = body.map_err(|_| CallError::TimedOut(limit))??;
         let answer = Response::decode(body.as_slice());
         let answer = answer.map_err(|e| CallError::BadReply(e.to_string()))?;
@@ -107,20 +129,28 @@ impl Client {
         }
     }
 
-    fn metadata(&self, method: &str) -> Vec<Vec<u8>> {
+    fn metadata(&self, method: &str, more: Vec<(String, String)>) -> Vec<Vec<u8>> {
         let pairs = self.metadata.as_ref().map(|metadata| metadata(method));
-        let pairs = pairs.into_iter().flatten();
+        let pairs = pairs.into_iter().flatten().chain(more);
         pairs
             .map(|(key, value)| KeyValue { key, value }.encode_to_vec())
             .collect()
     }
 
     /// The body of the answer.
-    async fn ask(&self, request: Request, deadline: Instant) -> Result<Vec<u8>, CallError> {
+    async fn ask(
+        &self,
+        request: Request,
+        longest: usize,
+        deadline: Instant,
+    ) -> Result<Vec<u8>, CallError> {
         let lost = |e: &dyn std::fmt::Display| CallError::Lost(e.to_string());
         let length = request.encoded_len();
-        if length > MAX_MESSAGE {
-            return Err(CallError::TooLong { len: length });
+        if length > longest {
+            return Err(CallError::TooLong {
+                len: length,
+                limit: longest,
+            });
         }
         let _open = self.open.acquire().await.map_err(|e| lost(&e))?;
         let mut message = Vec::with_capacity(HEADER + length);

@@ -21,7 +21,7 @@ mod frame;
 mod server;
 mod status;
 
-pub(crate) use client::{Client, Metadata};
+pub(crate) use client::{Client, Extra, Metadata};
 pub(crate) use server::{Incoming, Methods, Serve, Serving, serve, without_panic};
 pub use status::{CallError, Code, Status};
-pub(crate) use status::{ENVELOPE, MAX_MESSAGE, one_line};
+pub(crate) use status::{ENVELOPE, MAX_MESSAGE, ROOM, one_line};

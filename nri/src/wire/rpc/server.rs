@@ -39,6 +39,12 @@ pub(crate) struct Incoming {
         allow(dead_code, reason = "the runtime side does not ask")
     )]
     pub(crate) limit: Option<Duration>,
+    /// Its metadata.
+    #[cfg_attr(
+        not(feature = "stub"),
+        allow(dead_code, reason = "the runtime side does not ask")
+    )]
+    pub(crate) metadata: HashMap<String, Vec<String>>,
 }
 
 /// Whoever answers calls.
@@ -122,6 +128,7 @@ impl MethodHandler for Handler {
                 .ok()
                 .filter(|nanos| *nanos > 0)
                 .map(Duration::from_nanos),
+            metadata: ctx.metadata,
         };
         let answer = without_panic(self.serve.answer(call)).await;
         let answer = answer.and_then(|payload| {

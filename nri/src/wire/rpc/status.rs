@@ -6,6 +6,9 @@ use std::time::Duration;
 pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 /// Room for the envelope of a request: service, method, timeout and lengths.
 pub(crate) const ENVELOPE: usize = 256;
+/// Room in the message by which a plugin is first told of a pod or container: later ones are longer, by times, addresses,
+/// an exit and the like (NRI-323).
+pub(crate) const ROOM: usize = 64 << 10;
 
 /// The status codes that mean something here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +118,8 @@ pub enum CallError {
     #[error("connection lost: {0}")]
     Lost(String),
     /// The request cannot be sent.
-    #[error("request of {len} bytes exceeds the limit of {MAX_MESSAGE}")]
-    TooLong { len: usize },
+    #[error("request of {len} bytes exceeds the limit of {limit}")]
+    TooLong { len: usize, limit: usize },
     /// The answer is no message of the expected kind.
     #[error("answer cannot be decoded: {0}")]
     BadReply(String),

@@ -51,6 +51,7 @@ impl Script {
             changed: Vec::new(),
             updates: 0,
             evictions: 0,
+            left_out: Vec::new(),
         };
         self.after(420, subject, what)
     }
