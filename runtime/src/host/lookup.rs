@@ -16,12 +16,15 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     process::Stdio,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use cairn_monitor::log_path;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -47,6 +50,8 @@ const ALL: usize = 256;
 /// Processes that are kept for the next look-up, and for how long.
 const IDLE: usize = 2;
 const IDLE_TIME: Duration = Duration::from_secs(60);
+/// An abandoned process that does not end by then waits for a path that does not answer.
+const ENDING: Duration = Duration::from_secs(1);
 /// Longest wait for a directory of the configuration.
 const CONFIGURED: Duration = Duration::from_secs(5);
 
@@ -60,10 +65,18 @@ struct Shared {
     program: PathBuf,
     timeout: Duration,
     idle: Mutex<Vec<(Instant, Helper)>>,
-    /// Paths that abandoned processes still wait for, and by how many: nobody asks for them again until then.
-    stuck: Mutex<HashMap<String, usize>>,
+    stuck: Mutex<HashMap<String, Stuck>>,
+    /// Something of `stuck` has changed, or a session is over.
+    changed: Condvar,
     all: Arc<Semaphore>,
     pods: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+/// A path that abandoned processes still wait for: nobody asks for it again until then.
+#[derive(Debug)]
+struct Stuck {
+    processes: usize,
+    since: Instant,
 }
 
 /// Owns the process: it is killed when this is dropped, and reaped later.
@@ -96,6 +109,7 @@ impl Lookups {
             timeout,
             idle: Mutex::default(),
             stuck: Mutex::default(),
+            changed: Condvar::new(),
             all: Arc::new(Semaphore::new(ALL)),
             pods: Mutex::default(),
         }))
@@ -154,6 +168,7 @@ impl Lookups {
         let session = Arc::new(Session {
             lookups: self.clone(),
             state: Mutex::default(),
+            over: AtomicBool::new(false),
         });
         let guard = Guard(Arc::clone(&session), Some(permit));
         let done = tokio::select! {
@@ -232,7 +247,13 @@ impl Lookups {
     fn abandon(&self, mut helper: Helper, path: String, permit: Permit) {
         let _ = helper.socket.shutdown(std::net::Shutdown::Both);
         let _ = helper.process.start_kill();
-        *self.0.stuck.lock().entry(path.clone()).or_default() += 1;
+        let new = || Stuck {
+            processes: 0,
+            since: Instant::now(),
+        };
+        let mut stuck = self.0.stuck.lock();
+        stuck.entry(path.clone()).or_insert_with(new).processes += 1;
+        drop(stuck);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
@@ -240,11 +261,12 @@ impl Lookups {
         runtime.spawn(async move {
             let _ = helper.process.wait().await;
             let mut stuck = lookups.0.stuck.lock();
-            if let Some(count) = stuck.get_mut(&path) {
-                *count -= 1;
-                stuck.retain(|_, count| *count > 0);
+            if let Some(one) = stuck.get_mut(&path) {
+                one.processes -= 1;
+                stuck.retain(|_, one| one.processes > 0);
             }
-            drop(permit);
+            drop((stuck, permit));
+            lookups.0.changed.notify_all();
         });
     }
 }
@@ -256,17 +278,25 @@ struct Guard(Arc<Session>, Option<Permit>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.over = true;
-        let Some(helper) = state.helper.take() else {
+        let Session {
+            lookups,
+            state,
+            over,
+        } = &*self.0;
+        over.store(true, Ordering::Release);
+        lookups.0.changed.notify_all();
+        let (helper, waits, path) = {
+            let mut state = state.lock();
+            (state.helper.take(), state.waits, state.asking.clone())
+        };
+        let Some(helper) = helper else {
             return;
         };
-        match state.waits {
-            false => self.0.lookups.keep(helper),
+        match waits {
+            false => lookups.keep(helper),
             true => {
-                let path = state.asking.clone();
                 let permit = self.1.take().unwrap_or_default();
-                self.0.lookups.abandon(helper, path, permit);
+                lookups.abandon(helper, path, permit);
             }
         }
     }
@@ -276,6 +306,8 @@ impl Drop for Guard {
 pub struct Session {
     lookups: Lookups,
     state: Mutex<State>,
+    /// Nobody wants more answers.
+    over: AtomicBool,
 }
 
 #[derive(Default)]
@@ -285,8 +317,6 @@ struct State {
     asking: String,
     /// No answer has come yet.
     waits: bool,
-    /// Nobody wants more answers.
-    over: bool,
     lost: Option<Unanswered>,
 }
 
@@ -340,15 +370,35 @@ impl Session {
         let _: io::Result<()> = self.ask(Question::Answers(path));
     }
 
+    /// Whether an abandoned process waits for the path. One that was abandoned just now, since its caller had left, is most
+    /// likely about to end.
+    fn is_stuck(&self, path: &str) -> bool {
+        let shared = &self.lookups.0;
+        let mut stuck = shared.stuck.lock();
+        while let Some(one) = stuck.get(path) {
+            let fresh = ENDING.checked_sub(one.since.elapsed());
+            let Some(fresh) = fresh.filter(|_| !self.is_over()) else {
+                return true;
+            };
+            shared.changed.wait_for(&mut stuck, fresh);
+        }
+        false
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
     fn ask<T: DeserializeOwned>(&self, question: Question) -> io::Result<T> {
         let path = question.path().to_owned();
+        self.state.lock().asking.clone_from(&path);
+        let is_stuck = self.is_stuck(&path);
         let socket = {
             let mut state = self.state.lock();
-            if state.over || state.lost.is_some() {
+            if state.lost.is_some() || self.is_over() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            state.asking.clone_from(&path);
-            if self.lookups.0.stuck.lock().contains_key(&path) {
+            if is_stuck {
                 state.lost = Some(Unanswered::Stuck(path));
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -482,7 +532,11 @@ mod tests {
     #[tokio::test]
     async fn a_path_that_an_abandoned_look_up_waits_for_fails_at_once() {
         let lookups = Lookups::new("/nowhere".into(), Duration::from_secs(60));
-        lookups.0.stuck.lock().insert("/x".to_owned(), 1);
+        let long = Stuck {
+            processes: 1,
+            since: Instant::now() - 2 * ENDING,
+        };
+        lookups.0.stuck.lock().insert("/x".to_owned(), long);
         let removal = std::future::pending();
         let asked = lookups.run("pod", removal, |session| session.devices("/x").len());
         assert!(matches!(asked.await.unwrap_err(), Unanswered::Stuck(path) if path == "/x"));

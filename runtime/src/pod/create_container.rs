@@ -115,11 +115,15 @@ impl CreateContainer {
         let mounted =
             image_volumes::mount(&self.images, &self.describe.dirs, pod, &request.config).await?;
         let built = self.build(pod, container, request, (&image, &rootfs), &mounted);
-        let built = spans::step("build the spec", built).await?;
+        let built = spans::step("build the spec", built);
+        // It may fill VOLUMEs, for minutes.
+        let built = container.unless_it_ends(2 * LOOKUP, built).await?;
         for warning in &built.warnings {
             tracing::warn!(container = %container.id, %warning, "spec");
         }
-        selinux::relabel_trees(&self.describe.dirs, &container.id, &built, &self.host).await?;
+        let dirs = &self.describe.dirs;
+        let relabelled = selinux::relabel_trees(dirs, &container.id, &built, &self.host);
+        container.unless_it_ends(LOOKUP, relabelled).await?;
         fault::pass("container.create.hook").await?;
         self.complete(container, &image, &built, &mounted).await?;
         let specs = Specs::new(built.spec);

@@ -1,9 +1,10 @@
 //! A container's resources, changed: cgroup, spec and record.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use oci_spec::runtime::Spec;
 use proto_cri::v1 as cri;
+use tokio::time::timeout;
 
 use super::{
     error::{AtStep as _, Error, Kind, Result},
@@ -18,6 +19,9 @@ use crate::{
     oci::{self, ApplyContext, HostFacts, Places, Policy},
 };
 
+/// How long a change may hold its caller, who may hold the NRI turn.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 pub struct ResourceWriter {
     pub specs: SpecStore,
     pub host: Arc<HostFacts>,
@@ -26,15 +30,40 @@ pub struct ResourceWriter {
 }
 
 impl ResourceWriter {
-    /// Changes the values of a CRI request, those of plugins, or plugins' laid over a request's.
+    /// Changes the values of a CRI request, those of plugins, or plugins' laid over a request's. The kernel may take long
+    /// (a memory limit below what is in use): nobody waits longer than [`PATIENCE`], and the change goes on.
     ///
     /// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits for
     /// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
     ///
     /// # Errors
-    /// WrongState once the container has exited or while it is being created, NotFound once it is removed; else the
-    /// value that could not be applied, with all old values restored.
+    /// WrongState once the container has exited or while it is being created, NotFound once it is removed, TimedOut; else
+    /// the value that could not be applied, with all old values restored.
     pub async fn write(
+        self: &Arc<Self>,
+        container: &Arc<Container>,
+        cri: Option<&cri::LinuxContainerResources>,
+        nri: Option<&proto_nri::LinuxResources>,
+    ) -> Result<()> {
+        let (this, container) = (Arc::clone(self), Arc::clone(container));
+        let (cri, nri) = (cri.cloned(), nri.cloned());
+        let written = async move {
+            let (cri, nri) = (cri.as_ref(), nri.as_ref());
+            this.write_in_turn(&container, cri, nri).await
+        };
+        match timeout(PATIENCE, tokio::spawn(written)).await {
+            Ok(written) => written.step("write resources")?,
+            Err(_) => {
+                let text = format!(
+                    "the kernel has not applied it within {} s, and goes on",
+                    PATIENCE.as_secs()
+                );
+                Err(Error::new(Kind::TimedOut, text))
+            }
+        }
+    }
+
+    async fn write_in_turn(
         &self,
         container: &Container,
         cri: Option<&cri::LinuxContainerResources>,

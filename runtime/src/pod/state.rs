@@ -276,6 +276,24 @@ impl Container {
         let _ = self.exit_told.subscribe().wait_for(|told| *told).await;
     }
 
+    /// The result of `work`, which is dropped where the container is to end and what began now has had `patience`.
+    ///
+    /// # Errors
+    /// WrongState, then.
+    pub async fn unless_it_ends<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        tokio::select! {
+            done = work => done,
+            () = self.ends_within(patience) => Err(Error::new(
+                Kind::WrongState,
+                "given up, since the container is to be removed",
+            )),
+        }
+    }
+
     /// Ready once its stop or removal was asked for, and what began now has had `patience`.
     pub async fn ends_within(&self, patience: Duration) {
         let begun = Instant::now();

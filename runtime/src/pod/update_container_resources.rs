@@ -28,7 +28,7 @@ impl UpdateContainerResources {
     pub async fn run(
         &self,
         pod: &Pod,
-        container: &Container,
+        container: &Arc<Container>,
         request: cri::UpdateContainerResourcesRequest,
     ) -> Result<()> {
         let what = format!("container {}: update resources", container.id);

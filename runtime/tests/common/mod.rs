@@ -142,6 +142,7 @@ impl Box {
     }
 
     pub(crate) fn launch_spec(&self) -> LaunchSpec {
+        fs::create_dir_all(self.log.parent().expect("a directory")).expect("made");
         LaunchSpec {
             id: self.id.clone(),
             dir: self.dir.clone(),

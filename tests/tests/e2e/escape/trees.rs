@@ -246,27 +246,33 @@ async fn count_and_remove(daemon: &Daemon, pod: &Pod, shape: Shape) {
     judge("remove a layer", shape, FULL, [removals[0], removals[1]]);
 }
 
+/// The configuration of a container whose image has a VOLUME `/data-<n>` of this shape.
+async fn container_of_a_volume(daemon: &Daemon, shape: Shape, n: usize) -> cri::ContainerConfig {
+    let name = format!("localhost/cairn-test/trees-{n}:1");
+    let own = Layer::default().dir(&format!("data-{n}"), 0o755);
+    let volumes = serde_json::json!({ format!("/data-{n}"): {} });
+    daemon
+        .import(&Image::busybox(&name).layer(own).config("Volumes", volumes))
+        .await;
+    let layers = look::subdirs(&daemon.yard.inside(daemon.path("root/images/layers")));
+    let mut layers = layers
+        .iter()
+        .map(|layer| layer.join(format!("fs/data-{n}")));
+    let data = layers
+        .find(|data| data.is_dir())
+        .expect("the layer is in the store");
+    grow(shape, data.join("tree"), n, IMAGE_DEPTH).await;
+    let mut config = daemon
+        .cri()
+        .container_config(&format!("fill-{n}"), &["true"]);
+    set_image(&mut config, &name);
+    config
+}
+
 async fn fill_and_remove(daemon: &Daemon, pod: &Pod, shape: Shape) {
     let (mut fills, mut removals) = (Vec::new(), Vec::new());
     for n in [FULL / 2, FULL] {
-        let name = format!("localhost/cairn-test/trees-{n}:1");
-        let own = Layer::default().dir(&format!("data-{n}"), 0o755);
-        let volumes = serde_json::json!({ format!("/data-{n}"): {} });
-        daemon
-            .import(&Image::busybox(&name).layer(own).config("Volumes", volumes))
-            .await;
-        let layers = look::subdirs(&daemon.yard.inside(daemon.path("root/images/layers")));
-        let mut layers = layers
-            .iter()
-            .map(|layer| layer.join(format!("fs/data-{n}")));
-        let data = layers
-            .find(|data| data.is_dir())
-            .expect("the layer is in the store");
-        grow(shape, data.join("tree"), n, IMAGE_DEPTH).await;
-        let mut config = daemon
-            .cri()
-            .container_config(&format!("fill-{n}"), &["true"]);
-        set_image(&mut config, &name);
+        let config = container_of_a_volume(daemon, shape, n).await;
         let meter = Meter::start(daemon);
         let made = tokio::time::timeout(PATIENCE, pod.try_create(config)).await;
         let made =
@@ -366,6 +372,32 @@ async fn a_volume_of_150_000_directories_is_filled_in_linear_time_or_refused_by_
     }
 }
 
+#[tokio::test]
+async fn a_pod_is_removed_while_a_volume_of_its_container_is_still_filled() {
+    let daemon = daemon("").await;
+    let pod = pod(&daemon).await;
+    let config = container_of_a_volume(&daemon, Shape::Wide, FULL).await;
+    let made = tokio::spawn({
+        let pod = pod.clone();
+        async move { pod.try_create(config).await }
+    });
+    let volumes = daemon.yard.inside(daemon.path("root/volumes"));
+    until_within("the VOLUME is being filled", PATIENCE, || async {
+        let filled = look::subdirs(&volumes)
+            .into_iter()
+            .flat_map(|of| look::subdirs(&of));
+        let mut filled = filled.flat_map(|volume| look::subdirs(&volume));
+        filled.next().map(drop)
+    })
+    .await;
+    let removed = daemon.cairn(&["rm", "--force", &pod.id]).await;
+    assert!(removed.status.success(), "{removed:?}");
+    let error = made.await.expect("it does not panic");
+    let error = error.expect_err("the pod was removed").to_string();
+    assert!(error.contains("given up"), "{error}");
+    assert!(look::subdirs(&volumes).is_empty(), "its volumes are left");
+}
+
 /// An entry whose name may be longer than a header has room for.
 fn entry(layer: Layer, kind: EntryType, name: &str) -> Layer {
     let long = [name.as_bytes(), b"\0"].concat();
@@ -429,44 +461,4 @@ async fn an_image_of_every_shape_is_unpacked_verified_and_removed_without_memory
         judge("verify an image", shape, most, [verified[0], verified[1]]);
         judge("remove an image", shape, most, [gone[0], gone[1]]);
     }
-}
-
-/// For each whiteout the layers below were looked through from the top, all of them.
-#[tokio::test(flavor = "multi_thread")]
-async fn whiteouts_far_down_above_many_layers_are_looked_up_once() {
-    const WHITEOUTS: usize = 1000;
-    const LAYERS: usize = 10;
-    let daemon = daemon("[image]\nmax_image_depth = 2048").await;
-    let way = "d/".repeat(IMAGE_DEPTH);
-    let name = "localhost/cairn-test/whiteouts:1";
-    let mut image = Image::bare(name);
-    for at in 0..LAYERS {
-        let own = Layer::default().file(&at.to_string(), 0o644, b"");
-        image = image.layer(entry(own, EntryType::Directory, &way));
-    }
-    let whiteouts = (0..WHITEOUTS).fold(Layer::default(), |layer, at| {
-        entry(layer, EntryType::Regular, &format!("{way}.wh.{at}"))
-    });
-    let file = daemon.path("whiteouts.tar");
-    image.layer(whiteouts).write(&file);
-    let meter = Meter::start(&daemon);
-    let done = tokio::time::timeout(PATIENCE, daemon.import_file(&file)).await;
-    let done = done.expect("the import ends");
-    assert!(done.status.success(), "{}", shown(&done));
-    let Reading {
-        ticks,
-        time,
-        growth,
-    } = meter.read();
-    table::cell(&format!(
-        "{:<22} {:<5} {WHITEOUTS:>7} whiteouts:   {:>6.2} s, grew {growth:>5} kB, processor {:>4} ms",
-        "finish a layer",
-        "deep",
-        time.as_secs_f64(),
-        ticks * 10
-    ));
-    assert!(
-        ticks < 500,
-        "{ticks} ticks for {WHITEOUTS} whiteouts above {LAYERS} layers"
-    );
 }
