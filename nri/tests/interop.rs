@@ -123,11 +123,11 @@ async fn lists_of_any_sizes_reach_a_go_plugin_in_parts() {
             containers(30, 300_000),
             "Synchronize 1 pods 30 containers 9000000 bytes",
         ),
-        // No message can carry the one of 5 MB; the others are told.
+        // No message can carry the one of 5 MB: it comes without its longest field.
         (
             pods(3, 0),
             [containers(1, 5_000_000), containers(2, 100)].concat(),
-            "Synchronize 3 pods 2 containers 200 bytes",
+            "Synchronize 3 pods 3 containers 200 bytes",
         ),
     ] {
         let place = Place::new();

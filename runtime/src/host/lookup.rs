@@ -29,7 +29,6 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use serde::de::DeserializeOwned;
 use tokio::{
     process::{Child, Command},
-    sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
 
@@ -65,18 +64,58 @@ struct Shared {
     program: PathBuf,
     timeout: Duration,
     idle: Mutex<Vec<(Instant, Helper)>>,
-    stuck: Mutex<HashMap<String, Stuck>>,
-    /// Something of `stuck` has changed, or a session is over.
+    counts: Mutex<Counts>,
+    /// Of `counts`, or a session is over.
     changed: Condvar,
-    all: Arc<Semaphore>,
-    pods: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-/// A path that abandoned processes still wait for: nobody asks for it again until then.
+/// What is under way, abandoned processes that have not ended included.
+#[derive(Debug, Default)]
+struct Counts {
+    /// By pod; those of the configuration have no pod.
+    pods: HashMap<String, usize>,
+    /// Of all pods.
+    all: usize,
+    /// Paths that abandoned processes still wait for: nobody asks for them again until then.
+    stuck: HashMap<String, Stuck>,
+}
+
+impl Counts {
+    fn has_room(&self, pod: &str) -> bool {
+        let of_pod = self.pods.get(pod).copied().unwrap_or(0);
+        of_pod < PER_POD && (pod.is_empty() || self.all < ALL)
+    }
+}
+
 #[derive(Debug)]
 struct Stuck {
     processes: usize,
     since: Instant,
+}
+
+/// One of the processes of a pod, or of the configuration.
+#[derive(Debug)]
+struct Permit {
+    lookups: Lookups,
+    pod: String,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let shared = &self.lookups.0;
+        let mut counts = shared.counts.lock();
+        if let Some(of_pod) = counts.pods.get_mut(&self.pod) {
+            *of_pod -= 1;
+            if *of_pod == 0 {
+                counts.pods.remove(&self.pod);
+            }
+        }
+        if !self.pod.is_empty() {
+            counts.all -= 1;
+        }
+        drop(counts);
+        shared.changed.notify_all();
+    }
 }
 
 /// Owns the process: it is killed when this is dropped, and reaped later.
@@ -95,8 +134,10 @@ pub enum Unanswered {
     Stuck(String),
     #[error("path {0:?} did not answer before the removal")]
     Removed(String),
-    #[error("{PER_POD} look-ups of host paths do not answer")]
-    Crowded,
+    #[error(
+        "path {0:?} was not looked up: {PER_POD} look-ups of the pod, or {ALL} of the node, do not answer"
+    )]
+    Crowded(String),
     #[error("look up {path:?}: {cause}")]
     Helper { path: String, cause: String },
 }
@@ -108,10 +149,8 @@ impl Lookups {
             program,
             timeout,
             idle: Mutex::default(),
-            stuck: Mutex::default(),
+            counts: Mutex::default(),
             changed: Condvar::new(),
-            all: Arc::new(Semaphore::new(ALL)),
-            pods: Mutex::default(),
         }))
     }
 
@@ -160,25 +199,25 @@ impl Lookups {
             }
         };
         tokio::pin!(given_up);
-        let permit = tokio::select! {
-            biased;
-            permit = self.permit(pod) => permit,
-            _ = &mut given_up => return Err(Unanswered::Crowded),
-        };
         let session = Arc::new(Session {
             lookups: self.clone(),
+            pod: pod.to_owned(),
             state: Mutex::default(),
             over: AtomicBool::new(false),
         });
-        let guard = Guard(Arc::clone(&session), Some(permit));
+        let guard = Guard(Arc::clone(&session));
         let done = tokio::select! {
             done = blocking({
                 let session = Arc::clone(&session);
                 move || work(&session)
             }) => done,
             timed_out = &mut given_up => {
-                let path = session.state.lock().asking.clone();
+                let (path, waits) = {
+                    let state = session.state.lock();
+                    (state.asking.clone(), state.waits)
+                };
                 return Err(match timed_out {
+                    _ if !waits => Unanswered::Crowded(path),
                     true => Unanswered::TimedOut { path, after: timeout },
                     false => Unanswered::Removed(path),
                 });
@@ -189,20 +228,6 @@ impl Lookups {
             None => Ok(done),
             Some(lost) => Err(lost),
         }
-    }
-
-    /// Of the pod, and of all.
-    async fn permit(&self, pod: &str) -> [Option<OwnedSemaphorePermit>; 2] {
-        let of_pod = {
-            let mut pods = self.0.pods.lock();
-            // Those that nobody waits for or holds a permit of.
-            pods.retain(|_, all| Arc::strong_count(all) > 1);
-            let new = || Arc::new(Semaphore::new(PER_POD));
-            Arc::clone(pods.entry(pod.to_owned()).or_insert_with(new))
-        };
-        // Neither is ever closed.
-        let of_pod = of_pod.acquire_owned().await.ok();
-        [of_pod, Arc::clone(&self.0.all).acquire_owned().await.ok()]
     }
 
     fn helper(&self) -> io::Result<Helper> {
@@ -237,44 +262,47 @@ impl Lookups {
         idle.push((now, helper));
         drop(idle);
         let lookups = self.clone();
-        tokio::spawn(async move {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        runtime.spawn(async move {
             tokio::time::sleep_until(now + IDLE_TIME).await;
             lookups.0.idle.lock().retain(|(since, _)| *since > now);
         });
     }
 
     /// The process is killed. Until the kernel lets it go, which may be never, its path is not asked for again.
-    fn abandon(&self, mut helper: Helper, path: String, permit: Permit) {
+    fn abandon(&self, mut helper: Helper, path: String, permit: Option<Permit>) {
         let _ = helper.socket.shutdown(std::net::Shutdown::Both);
         let _ = helper.process.start_kill();
         let new = || Stuck {
             processes: 0,
             since: Instant::now(),
         };
-        let mut stuck = self.0.stuck.lock();
-        stuck.entry(path.clone()).or_insert_with(new).processes += 1;
-        drop(stuck);
+        let mut counts = self.0.counts.lock();
+        let stuck = counts.stuck.entry(path.clone());
+        stuck.or_insert_with(new).processes += 1;
+        drop(counts);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         let lookups = self.clone();
         runtime.spawn(async move {
             let _ = helper.process.wait().await;
-            let mut stuck = lookups.0.stuck.lock();
-            if let Some(one) = stuck.get_mut(&path) {
+            let mut counts = lookups.0.counts.lock();
+            if let Some(one) = counts.stuck.get_mut(&path) {
                 one.processes -= 1;
-                stuck.retain(|_, one| one.processes > 0);
+                counts.stuck.retain(|_, one| one.processes > 0);
             }
-            drop((stuck, permit));
+            drop(counts);
             lookups.0.changed.notify_all();
+            drop(permit);
         });
     }
 }
 
-type Permit = [Option<OwnedSemaphorePermit>; 2];
-
 /// Ends a session, also one whose future is dropped: the work that goes on gets no more answers.
-struct Guard(Arc<Session>, Option<Permit>);
+struct Guard(Arc<Session>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -282,22 +310,23 @@ impl Drop for Guard {
             lookups,
             state,
             over,
+            ..
         } = &*self.0;
-        over.store(true, Ordering::Release);
+        {
+            // In the lock of those who wait for it.
+            let _counts = lookups.0.counts.lock();
+            over.store(true, Ordering::Release);
+        }
         lookups.0.changed.notify_all();
-        let (helper, waits, path) = {
+        let (helper, permit, waits, path) = {
             let mut state = state.lock();
-            (state.helper.take(), state.waits, state.asking.clone())
+            let (helper, permit) = (state.helper.take(), state.permit.take());
+            (helper, permit, state.waits, state.asking.clone())
         };
-        let Some(helper) = helper else {
-            return;
-        };
-        match waits {
-            false => lookups.keep(helper),
-            true => {
-                let permit = self.1.take().unwrap_or_default();
-                lookups.abandon(helper, path, permit);
-            }
+        match helper {
+            None => {}
+            Some(helper) if waits => lookups.abandon(helper, path, permit),
+            Some(helper) => lookups.keep(helper),
         }
     }
 }
@@ -305,6 +334,7 @@ impl Drop for Guard {
 /// The look-ups of one call, one after the other.
 pub struct Session {
     lookups: Lookups,
+    pod: String,
     state: Mutex<State>,
     /// Nobody wants more answers.
     over: AtomicBool,
@@ -313,11 +343,19 @@ pub struct Session {
 #[derive(Default)]
 struct State {
     helper: Option<Helper>,
+    permit: Option<Permit>,
     /// The path that was asked for last.
     asking: String,
     /// No answer has come yet.
     waits: bool,
     lost: Option<Unanswered>,
+}
+
+enum Turn {
+    /// With a permit, for who had none.
+    Yours(Option<Permit>),
+    Stuck,
+    Over,
 }
 
 /// Where a path leads, as far as this can be seen without waiting.
@@ -370,19 +408,32 @@ impl Session {
         let _: io::Result<()> = self.ask(Question::Answers(path));
     }
 
-    /// Whether an abandoned process waits for the path. One that was abandoned just now, since its caller had left, is most
-    /// likely about to end.
-    fn is_stuck(&self, path: &str) -> bool {
+    /// Waits until the path may be asked for: nobody waits for it in vain, and a process may be used.
+    fn turn(&self, path: &str, has_permit: bool) -> Turn {
         let shared = &self.lookups.0;
-        let mut stuck = shared.stuck.lock();
-        while let Some(one) = stuck.get(path) {
-            let fresh = ENDING.checked_sub(one.since.elapsed());
-            let Some(fresh) = fresh.filter(|_| !self.is_over()) else {
-                return true;
+        let mut counts = shared.counts.lock();
+        loop {
+            if self.is_over() {
+                return Turn::Over;
+            }
+            // A process that was abandoned just now, since its caller had left, is most likely about to end.
+            let until = match counts.stuck.get(path).map(|one| one.since + ENDING) {
+                Some(until) if until <= Instant::now() => return Turn::Stuck,
+                Some(until) => until,
+                None if has_permit => return Turn::Yours(None),
+                None if counts.has_room(&self.pod) => break,
+                None => Instant::now() + ENDING,
             };
-            shared.changed.wait_for(&mut stuck, fresh);
+            shared.changed.wait_until(&mut counts, until.into_std());
         }
-        false
+        *counts.pods.entry(self.pod.clone()).or_default() += 1;
+        if !self.pod.is_empty() {
+            counts.all += 1;
+        }
+        Turn::Yours(Some(Permit {
+            lookups: self.lookups.clone(),
+            pod: self.pod.clone(),
+        }))
     }
 
     fn is_over(&self) -> bool {
@@ -391,16 +442,28 @@ impl Session {
 
     fn ask<T: DeserializeOwned>(&self, question: Question) -> io::Result<T> {
         let path = question.path().to_owned();
-        self.state.lock().asking.clone_from(&path);
-        let is_stuck = self.is_stuck(&path);
-        let socket = {
+        let has_permit = {
             let mut state = self.state.lock();
-            if state.lost.is_some() || self.is_over() {
+            if state.lost.is_some() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            if is_stuck {
-                state.lost = Some(Unanswered::Stuck(path));
-                return Err(io::ErrorKind::TimedOut.into());
+            state.asking.clone_from(&path);
+            state.permit.is_some()
+        };
+        let turn = self.turn(&path, has_permit);
+        let socket = {
+            let mut state = self.state.lock();
+            match turn {
+                Turn::Over => return Err(io::ErrorKind::BrokenPipe.into()),
+                Turn::Stuck => {
+                    state.lost = Some(Unanswered::Stuck(path));
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Turn::Yours(Some(permit)) => state.permit = Some(permit),
+                Turn::Yours(None) => {}
+            }
+            if self.is_over() {
+                return Err(io::ErrorKind::BrokenPipe.into());
             }
             if state.helper.is_none() {
                 state.helper = Some(self.lookups.helper().inspect_err(|cause| {
@@ -514,10 +577,13 @@ mod tests {
             matches!(&late, Unanswered::TimedOut { path, .. } if path == "/x"),
             "{late}"
         );
-        let pid_gone = || lookups.0.stuck.lock().is_empty();
-        while !pid_gone() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let reaped = async {
+            while !lookups.0.counts.lock().stuck.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let reaped = tokio::time::timeout(Duration::from_secs(10), reaped).await;
+        reaped.expect("the process ends");
         // The removal ends it, too.
         let (end, removal) = tokio::sync::oneshot::channel::<()>();
         let lookups = Lookups::new(dir.path().join("mute"), Duration::from_secs(60));
@@ -534,9 +600,9 @@ mod tests {
         let lookups = Lookups::new("/nowhere".into(), Duration::from_secs(60));
         let long = Stuck {
             processes: 1,
-            since: Instant::now() - 2 * ENDING,
+            since: Instant::now() - ENDING,
         };
-        lookups.0.stuck.lock().insert("/x".to_owned(), long);
+        lookups.0.counts.lock().stuck.insert("/x".to_owned(), long);
         let removal = std::future::pending();
         let asked = lookups.run("pod", removal, |session| session.devices("/x").len());
         assert!(matches!(asked.await.unwrap_err(), Unanswered::Stuck(path) if path == "/x"));

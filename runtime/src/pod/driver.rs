@@ -184,10 +184,12 @@ impl Driver {
             }
             Message::Container {
                 id,
-                work: Stop { .. } | Remove,
+                work: work @ (Stop { .. } | Remove),
                 ..
             } => {
-                if let Some(container) = self.pod.container(id) {
+                // A container that is stopped before its start may be started later.
+                let ends = matches!(work, Remove) || self.verb_of(id).is_some();
+                if ends && let Some(container) = self.pod.container(id) {
                     container.ending.cancel();
                 }
             }

@@ -92,7 +92,7 @@ impl From<crate::host::lookup::Unanswered> for Error {
         let kind = match &error {
             Unanswered::TimedOut { .. } | Unanswered::Stuck(_) => Kind::TimedOut,
             Unanswered::Removed(_) => Kind::WrongState,
-            Unanswered::Crowded => Kind::Exhausted,
+            Unanswered::Crowded(_) => Kind::Exhausted,
             Unanswered::Helper { .. } => Kind::Failed,
         };
         Self::new(kind, error.to_string())

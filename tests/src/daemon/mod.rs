@@ -126,8 +126,8 @@ impl Daemon {
             false => "\n[nri]\nrequest_timeout = \"60s\"\n",
         };
         let toml = format!(
-            "version = 1\n\n[cgroup]\nparent = {:?}\n\n{}{nri}",
-            self.cgroup_parent, self.setup.toml
+            "version = 1\n{}\n[cgroup]\nparent = {:?}\n\n{}{nri}",
+            self.setup.toml_first, self.cgroup_parent, self.setup.toml
         );
         fs::write(self.path("cairn.toml"), toml)
     }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 /// plugins a minute to answer.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
+    /// Keys of `cairn.toml` that stand before its tables.
+    pub toml_first: String,
     /// More of `cairn.toml`: whole tables, such as `[nri]\nrequest_timeout = "500ms"`.
     pub toml: String,
     /// Plugins to launch: file name, program or script, configuration.
@@ -34,6 +36,12 @@ impl Setup {
     pub fn toml(mut self, more: &str) -> Self {
         self.toml.push_str(more);
         self.toml.push('\n');
+        self
+    }
+    #[must_use]
+    pub fn toml_first(mut self, more: &str) -> Self {
+        self.toml_first.push_str(more);
+        self.toml_first.push('\n');
         self
     }
     #[must_use]

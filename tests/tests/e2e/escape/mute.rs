@@ -370,3 +370,75 @@ async fn a_mount_that_dies_between_creation_and_start() {
         })
         .await;
 }
+
+#[tokio::test]
+async fn a_call_that_names_a_path_that_never_answers_fails_by_the_path() {
+    let scene = Scene::below(Setup::default().toml_first("path_timeout = \"1s\"")).await;
+    scene.falls_silent();
+    let config = |name: &str| scene.pod.cri.container_config(name, &["true"]);
+    let mut mount = config("mount");
+    mount.mounts.push(cri::Mount {
+        host_path: scene.path("mount"),
+        container_path: "/there".to_owned(),
+        ..Default::default()
+    });
+    let mut device = config("device");
+    device.devices.push(cri::Device {
+        host_path: scene.path("device"),
+        container_path: "/dev/there".to_owned(),
+        permissions: "rwm".to_owned(),
+    });
+    let mut profile = config("profile");
+    security(&mut profile).seccomp = Some(cri::SecurityProfile {
+        profile_type: cri::security_profile::ProfileType::Localhost.into(),
+        localhost_ref: scene.path("profile"),
+    });
+    for (name, config) in [("mount", mount), ("device", device), ("profile", profile)] {
+        // The second time an earlier look-up still waits, which nobody can end.
+        for _ in 0..2 {
+            let made = scene.pod.try_create(config.clone()).await;
+            let error = made.expect_err("nobody answers");
+            assert_eq!(error.code(), tonic::Code::DeadlineExceeded, "{error}");
+            let path = format!("{:?}", scene.path(name));
+            assert!(error.message().contains(&path), "{error}");
+        }
+    }
+    let kept = || async {
+        let pods = scene
+            .daemon
+            .cri()
+            .client
+            .containers(Default::default())
+            .await;
+        pods.expect("ListContainers").len()
+    };
+    assert_eq!(kept().await, 0, "a container is left");
+}
+
+#[tokio::test]
+async fn a_container_that_was_stopped_before_its_start_has_all_the_time_that_its_hooks_need() {
+    let daemon = Daemon::start().await;
+    let hook = daemon.path("hook");
+    fs::write(&hook, "#!/bin/sh\nexec sleep 4\n").expect("written");
+    fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "slow").await;
+    let path = hook.display().to_string();
+    plugin.adjusts(move |_, _| {
+        Some(ContainerAdjustment {
+            hooks: Some(Hooks {
+                create_runtime: vec![Hook {
+                    path: path.clone(),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }),
+            ..Default::default()
+        })
+    });
+    let pod = daemon.cri().pod("slow").await;
+    let config = pod.cri.container_config("c", &["sleep", "1000"]);
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.stop(Duration::ZERO).await.expect("StopContainer");
+    container.start().await.expect("StartContainer");
+    pod.end().await;
+}
