@@ -1,26 +1,29 @@
 //! Walks a cgroup with all cgroups below it. A container that may write to its cgroups chooses how deep and how wide they are.
 //!
-//! One descriptor is open at a time, and each level costs a name and a position. The way up is `..`: the kernel moves no
-//! cgroup to another parent. Paths would end at 4096 bytes.
+//! Two descriptors are open at most, and the names of a directory are read by the first one that opens it, in one pass. A
+//! position in it means nothing to another descriptor: it is a hash of a name, and a container finds names that have the
+//! same. The way up is `..`: the kernel moves no cgroup to another parent. Paths would end at 4096 bytes.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek, unlinkat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, unlinkat};
 use rustix::io::Errno;
 
 /// Most cgroups that one walk visits. Each takes kilobytes of the kernel's memory.
 const MOST: usize = 1 << 20;
+/// Most bytes of names that one walk keeps: 64 for each cgroup.
+const MOST_BYTES: usize = 64 << 20;
 
 /// Adds the processes of the cgroup at `top` and of all below it, as this PID namespace sees them. Zombies are not
 /// among them. A cgroup that does not exist has none. After an error, those found until then are in `into`.
 ///
 /// # Errors
-/// More than a million cgroups, or the kernel's.
+/// More than a million cgroups, or very many of very long names; or the kernel's.
 pub fn list_processes(top: &Path, into: &mut impl Extend<i32>) -> io::Result<()> {
     let walked = walk(top, |step| match step {
         Step::Enter(group) => read_processes(group, into),
@@ -107,29 +110,30 @@ enum Step<'a> {
 fn walk(top: &Path, mut visit: impl FnMut(Step<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut dir = open(CWD, top)?;
     visit(Step::Enter(dir.as_fd()))?;
-    // Of each directory on the way down: its name, and where the reading of its parent goes on.
-    let mut levels: Vec<(CString, u64)> = Vec::new();
-    let mut visited = 1;
-    let mut from = 0;
+    let mut names = Names::default();
+    names.read(&dir, top)?;
+    // How many bytes of the names are not of this directory's children; of each directory above it as well.
+    let mut others = 0;
+    let mut above: Vec<usize> = Vec::new();
     loop {
-        if let Some((name, next)) = next_below(&dir, from)? {
-            from = next;
-            let below = match open(&dir, &*name) {
-                Err(Errno::NOENT) => continue,
+        if names.bytes.len() > others {
+            let below = match open(&dir, names.last()) {
+                Err(Errno::NOENT) => {
+                    names.forget_last();
+                    continue;
+                }
                 other => other?,
             };
-            visited += 1;
-            if visited > MOST {
-                let text = format!("{}: more than {MOST} cgroups", top.display());
-                return Err(io::Error::other(text));
-            }
             visit(Step::Enter(below.as_fd()))?;
-            levels.push((name, next));
-            (dir, from) = (below, 0);
-        } else if let Some((name, next)) = levels.pop() {
+            above.push(others);
+            others = names.bytes.len();
+            dir = below;
+            names.read(&dir, top)?;
+        } else if let Some(before) = above.pop() {
             dir = open(&dir, c"..")?;
-            visit(Step::Leave(dir.as_fd(), &name))?;
-            from = next;
+            visit(Step::Leave(dir.as_fd(), names.last()))?;
+            names.forget_last();
+            others = before;
         } else {
             return Ok(());
         }
@@ -141,23 +145,65 @@ fn open<P: rustix::path::Arg>(at: impl AsFd, name: P) -> rustix::io::Result<Owne
     openat(at, name, flags, Mode::empty())
 }
 
-/// The first directory from this position on, and the position behind it.
-fn next_below(dir: &OwnedFd, from: u64) -> rustix::io::Result<Option<(CString, u64)>> {
-    seek(dir, SeekFrom::Start(from))?;
-    let mut buffer = [MaybeUninit::uninit(); 2048];
-    let mut entries = RawDir::new(dir, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = match entry {
-            // It was removed meanwhile.
-            Err(Errno::NOENT) => return Ok(None),
-            other => other?,
-        };
-        let name = entry.file_name();
-        if entry.file_type() == FileType::Directory && !matches!(name.to_bytes(), b"." | b"..") {
-            return Ok(Some((name.to_owned(), entry.next_entry_cookie())));
+/// Of each directory on the way down its name, behind those beside it that are still to be visited. Each ends with a NUL.
+#[derive(Default)]
+struct Names {
+    bytes: Vec<u8>,
+    /// Those that were visited as well.
+    read: usize,
+}
+
+impl Names {
+    /// Adds the directories in `dir`, which was just opened.
+    fn read(&mut self, dir: &OwnedFd, top: &Path) -> io::Result<()> {
+        let mut buffer = [MaybeUninit::uninit(); 2048];
+        let mut entries = RawDir::new(dir, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                // It was removed meanwhile.
+                Err(Errno::NOENT) => return Ok(()),
+                other => other?,
+            };
+            let name = entry.file_name();
+            if entry.file_type() == FileType::Directory
+                && !matches!(name.to_bytes(), b"." | b"..")
+                && !self.add(name)
+            {
+                let text = format!(
+                    "{}: more than {MOST} cgroups, or more than {MOST_BYTES} bytes of their names",
+                    top.display()
+                );
+                return Err(io::Error::other(text));
+            }
         }
+        Ok(())
     }
-    Ok(None)
+
+    /// False: there are too many.
+    fn add(&mut self, name: &CStr) -> bool {
+        let name = name.to_bytes_with_nul();
+        // The top has been visited, too.
+        if self.read + 1 >= MOST || self.bytes.len() + name.len() > MOST_BYTES {
+            return false;
+        }
+        self.read += 1;
+        self.bytes.extend_from_slice(name);
+        true
+    }
+
+    fn last(&self) -> &CStr {
+        CStr::from_bytes_with_nul(&self.bytes[self.start_of_last()..]).unwrap_or_default()
+    }
+
+    fn forget_last(&mut self) {
+        self.bytes.truncate(self.start_of_last());
+    }
+
+    fn start_of_last(&self) -> usize {
+        let but_its_end = self.bytes.split_last().map_or(&[][..], |(_, rest)| rest);
+        let end_before = but_its_end.iter().rposition(|b| *b == 0);
+        end_before.map_or(0, |end| end + 1)
+    }
 }
 
 fn read_processes(group: BorrowedFd<'_>, into: &mut impl Extend<i32>) -> io::Result<()> {
@@ -179,7 +225,9 @@ fn read_processes(group: BorrowedFd<'_>, into: &mut impl Extend<i32>) -> io::Res
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
+    use std::path::PathBuf;
 
     use super::*;
 
@@ -247,6 +295,110 @@ mod tests {
         .unwrap();
         assert_eq!((open, entered), (1, groups));
         remove_files(tmp.path());
+    }
+
+    #[test]
+    fn names_are_kept_up_to_a_number_and_a_length() {
+        let mut names = Names::default();
+        assert!(names.add(c"a") && names.add(c"bc") && names.last() == c"bc");
+        names.forget_last();
+        assert_eq!(names.last(), c"a");
+        names.forget_last();
+        assert!(names.bytes.is_empty());
+        // Also if no more than one is there at a time.
+        while names.add(c"d") {
+            names.forget_last();
+        }
+        assert_eq!(names.read, MOST - 1);
+        let long = [vec![b'e'; 255], vec![0]].concat();
+        let long = CStr::from_bytes_with_nul(&long).unwrap();
+        let mut names = Names::default();
+        while names.add(long) {}
+        assert_eq!(names.bytes.len(), MOST_BYTES);
+    }
+
+    /// A cgroup of the test's own, in one hierarchy of this machine.
+    struct Own(PathBuf);
+
+    impl Own {
+        /// One in each hierarchy that can be written to.
+        fn everywhere(test: &str) -> Vec<Own> {
+            let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+            let of_cgroups = mounts.lines().filter_map(|line| {
+                let mut fields = line.split(' ').skip(1);
+                let at = fields.next()?;
+                matches!(fields.next(), Some("cgroup" | "cgroup2")).then_some(at)
+            });
+            let name = format!("cairn-test-{}-{test}", std::process::id());
+            let made = of_cgroups.filter_map(|at| {
+                let dir = Path::new(at).join(&name);
+                match fs::create_dir(&dir) {
+                    Ok(()) => Some(Own(dir)),
+                    Err(e) => {
+                        eprintln!("skipped: {}: {e}", dir.display());
+                        None
+                    }
+                }
+            });
+            made.collect()
+        }
+    }
+
+    impl Drop for Own {
+        fn drop(&mut self) {
+            // Not by what is tested. Files of a cgroup go with it.
+            fn clean(dir: &Path) {
+                for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+                    if entry.file_type().is_ok_and(|of| of.is_dir()) {
+                        clean(&entry.path());
+                    }
+                }
+                let _removed_already = fs::remove_dir(dir);
+            }
+            clean(&self.0);
+        }
+    }
+
+    /// The kernel places a directory of a cgroup by a hash of its name. That of `al` is that of `ba`,
+    /// and the four longer ones share another.
+    #[test]
+    fn cgroups_whose_names_the_kernel_places_alike_are_entered_once_each_and_removed() {
+        let alike = ["al", "ba", "alal", "alba", "baal", "baba"];
+        for own in Own::everywhere("alike") {
+            let mut made = BTreeSet::from([Vec::new()]);
+            for outer in alike {
+                made.insert(vec![outer.to_owned()]);
+                for inner in alike {
+                    fs::create_dir_all(own.0.join(outer).join(inner)).unwrap();
+                    made.insert(vec![outer.to_owned(), inner.to_owned()]);
+                }
+            }
+            let mut entered = 0;
+            let mut left = Vec::new();
+            walk(&own.0, |step| {
+                match step {
+                    Step::Enter(_) => entered += 1,
+                    Step::Leave(_, name) => left.push(name.to_str().unwrap().to_owned()),
+                }
+                assert!(entered <= made.len(), "{}: again", own.0.display());
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(entered, made.len(), "{}", own.0.display());
+            // Each below its parent before that: six groups of the six and their parent, each of another name.
+            let mut seen = BTreeSet::from([Vec::new()]);
+            for group in left.chunks(alike.len() + 1) {
+                let (outer, inner) = group.split_last().unwrap();
+                seen.insert(vec![outer.clone()]);
+                seen.extend(inner.iter().map(|i| vec![outer.clone(), i.clone()]));
+            }
+            assert_eq!(seen, made, "{}", own.0.display());
+            let mut pids = Vec::new();
+            list_processes(&own.0, &mut pids).unwrap();
+            assert!(pids.is_empty(), "{pids:?}");
+            remove(&own.0).unwrap();
+            assert!(!own.0.exists());
+        }
     }
 
     #[test]

@@ -128,3 +128,33 @@ echo made; exec sleep 86397";
     pod.end().await;
     daemon.leaves_only(&before).await;
 }
+
+/// The kernel places directories of cgroups by a hash of their names: that of `al` is that of `ba`.
+#[tokio::test]
+async fn cgroups_whose_names_the_kernel_places_alike_keep_no_container() {
+    let without_v2 = without_v2().await;
+    for daemon in without_v2.into_iter().chain([Daemon::start().await]) {
+        shared_pod(&daemon, "warm-up").await.end().await;
+        let before = daemon.inventory().await;
+        let pod = shared_pod(&daemon, "alike").await;
+        // On a host with v2 alone its hierarchy is the directory itself.
+        let script = "cd /sys/fs/cgroup || exit
+for d in */ ./; do
+  [ -w $d/cgroup.procs ] && ! [ -L ${d%/} ] || continue
+  for n in al ba alal alba baal baba; do mkdir $d/$n $d/$n/al $d/$n/ba || exit; done
+done
+[ -d freezer/ba/al ] || [ -d ./ba/al ] || exit
+echo made; exec sleep 86393";
+        let container = runs(&pod, "c", script).await;
+        container.says("made").await;
+        let ends = async {
+            container.stop(Duration::ZERO).await.expect("StopContainer");
+            assert!(!is_running(&daemon, "86393"), "it outlives its container");
+            container.remove().await.expect("RemoveContainer");
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(60), ends).await;
+        ended.expect("stopped and removed in time");
+        pod.end().await;
+        daemon.leaves_only(&before).await;
+    }
+}
