@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::broadcast;
+use tokio_util::task::AbortOnDropHandle;
 use zbus::message::{Header, Type};
 use zbus::zvariant::DynamicType;
 use zbus::{Connection, Message, MessageStream, OwnedObjectPath, connection};
@@ -34,6 +35,8 @@ pub(super) struct Link {
     connection: Connection,
     /// Job and result of each job that ended. The task that hears of them has the sender, until the link is closed.
     jobs: broadcast::WeakSender<(OwnedObjectPath, String)>,
+    /// That task. It would keep the connection as well.
+    _hears: Arc<AbortOnDropHandle<()>>,
 }
 
 /// What is known of a job that was started.
@@ -55,17 +58,19 @@ impl Link {
             .build()
             .await?;
         let (jobs, _) = broadcast::channel(JOBS);
-        let link = Self {
-            connection,
-            jobs: jobs.downgrade(),
-        };
         let owner = Owner::default();
+        let known = jobs.downgrade();
         // Before any call: no signal may be missed, and nobody else empties the queue.
-        tokio::spawn(hear(
-            MessageStream::from(&link.connection),
+        let hears = tokio::spawn(hear(
+            MessageStream::from(&connection),
             Arc::clone(&owner),
             jobs,
         ));
+        let link = Self {
+            connection,
+            jobs: known,
+            _hears: Arc::new(AbortOnDropHandle::new(hears)),
+        };
         let ended = format!(
             "type='signal',sender='{SYSTEMD}',path='{OBJECT}',interface='{MANAGER}',member='JobRemoved'"
         );

@@ -25,6 +25,8 @@ enum Mood {
     },
     /// Another connection gets systemd's name before the job ends; the job goes on for two looks.
     Moved,
+    /// Nobody may subscribe.
+    Deaf,
 }
 
 /// Unique names on the bus: systemd, and a user of the host.
@@ -35,6 +37,8 @@ const STRANGER: &str = ":1.66";
 struct State {
     mood: Mood,
     connections: usize,
+    /// Those of them that stand.
+    open: usize,
     /// By name: description.
     units: BTreeMap<String, String>,
     held: Vec<u32>,
@@ -55,6 +59,7 @@ impl Fake {
         let state = State {
             mood: Mood::Well,
             connections: 0,
+            open: 0,
             units: BTreeMap::new(),
             held: Vec::new(),
             set: Vec::new(),
@@ -73,11 +78,17 @@ impl Fake {
         let state = Arc::clone(&self.state);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                state.lock().expect("sane").connections += 1;
-                tokio::spawn(answer(
-                    stream.into_std().expect("a socket"),
-                    Arc::clone(&state),
-                ));
+                {
+                    let mut state = state.lock().expect("sane");
+                    state.connections += 1;
+                    state.open += 1;
+                }
+                let state = Arc::clone(&state);
+                tokio::spawn(async move {
+                    let stream = stream.into_std().expect("a socket");
+                    answer(stream, Arc::clone(&state)).await;
+                    state.lock().expect("sane").open -= 1;
+                });
             }
         });
     }
@@ -208,6 +219,10 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
             }
             Some("Hello") => {
                 let _ = connection.reply(&header, &":1.1").await;
+                continue;
+            }
+            Some("Subscribe") if mood == Mood::Deaf => {
+                refuse("AccessDenied").await;
                 continue;
             }
             Some("GetNameOwner") => {
@@ -422,6 +437,31 @@ async fn a_systemd_that_comes_back_is_waited_for_and_one_that_does_not_is_told_i
         "{text}"
     );
     assert!(text.contains("/nowhere: "), "{text}");
+}
+
+#[tokio::test]
+async fn a_link_that_cannot_be_opened_or_is_not_used_any_more_leaves_no_connection() {
+    let fake = Fake::new();
+    let closed = || async {
+        let all = async {
+            while fake.state.lock().expect("sane").open > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let closed = tokio::time::timeout(Duration::from_secs(10), all).await;
+        closed.expect("closed");
+    };
+    fake.mood(Mood::Deaf);
+    Link::open(&fake.socket()).await.expect_err("refused");
+    closed().await;
+    fake.mood(Mood::Well);
+    let link = Link::open(&fake.socket()).await.expect("open");
+    let other = link.clone();
+    drop(link);
+    assert!(!other.is_closed());
+    drop(other);
+    closed().await;
+    assert_eq!(fake.state.lock().expect("sane").connections, 2);
 }
 
 #[tokio::test]
