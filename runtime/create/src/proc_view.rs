@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cairn_monitor::mount_tree::PROC_FILES;
 use oci_spec::runtime::{Linux, Mount};
 
 use crate::mount_option::{attribute, attributes};
@@ -27,20 +28,6 @@ pub(crate) struct Bind {
     pub(crate) recursive: bool,
     pub(crate) attributes: u64,
 }
-
-/// All that may be mounted inside a procfs: what lxcfs and its like stand in for. libcontainer has the same rule.
-const PROC_FILES: [&str; 10] = [
-    "cpuinfo",
-    "diskstats",
-    "meminfo",
-    "stat",
-    "swaps",
-    "uptime",
-    "loadavg",
-    "slabinfo",
-    "sys/kernel/ns_last_pid",
-    "sys/crypto/fips_enabled",
-];
 
 /// Takes a mount for `views`, if it is a procfs or lies in one. There is a view for each procfs.
 pub(crate) fn take(

@@ -27,6 +27,20 @@ pub const SEALED: u64 = libc::MOUNT_ATTR_RDONLY
     | libc::MOUNT_ATTR_NODEV
     | libc::MOUNT_ATTR_NOEXEC;
 
+/// All that may be mounted inside a procfs: what lxcfs and its like stand in for. runc has the same list.
+pub const PROC_FILES: [&str; 10] = [
+    "cpuinfo",
+    "diskstats",
+    "meminfo",
+    "stat",
+    "swaps",
+    "uptime",
+    "loadavg",
+    "slabinfo",
+    "sys/kernel/ns_last_pid",
+    "sys/crypto/fips_enabled",
+];
+
 /// A detached copy of the mount at `path`, or of the part of it below `path`; with the mounts below if `recursive`.
 pub fn copy(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;

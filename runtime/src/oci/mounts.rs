@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use cairn_monitor::mount_tree::PROC_FILES;
 use oci_spec::runtime::Mount;
 use proto_cri::v1::{Mount as CriMount, MountPropagation};
 
@@ -16,19 +17,6 @@ use super::{
 /// The group that owns terminals in every distribution we know.
 const TTY_GROUP: u32 = 5;
 
-/// All that may be mounted inside a procfs: what lxcfs and its like stand in for. runc has the same list.
-const PROC_FILES: [&str; 10] = [
-    "cpuinfo",
-    "diskstats",
-    "meminfo",
-    "stat",
-    "swaps",
-    "uptime",
-    "loadavg",
-    "slabinfo",
-    "sys/kernel/ns_last_pid",
-    "sys/crypto/fips_enabled",
-];
 /// The kernel's own: an image has no say in them.
 const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 
