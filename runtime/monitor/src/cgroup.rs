@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::cgroup_tree;
+use crate::cgroup_tree::{self, gone, is_gone};
 use crate::record::CgroupDir;
 use crate::sys;
 
@@ -104,7 +104,7 @@ impl Cgroups {
     pub fn kill_all(&self) -> io::Result<()> {
         if let Some(dir) = self.unified() {
             match kill_v2(dir, self.v1("freezer")) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) if is_gone(&e) => {}
                 other => return other,
             }
         }
@@ -143,7 +143,7 @@ impl Cgroups {
             return Ok(());
         };
         let entries = match fs::read_dir(parent) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) if is_gone(&e) => return Ok(()),
             other => other?,
         };
         for entry in entries
@@ -177,7 +177,7 @@ impl Session {
     pub fn kill(&self) -> io::Result<()> {
         if self.v2 {
             match write_file(&self.path.join("cgroup.kill"), b"1") {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) if is_gone(&e) => {}
                 other => return other,
             }
         }
@@ -190,7 +190,7 @@ impl Session {
     }
 }
 
-/// `cgroup.kill`, and wait. NotFound: the kernel or the directory has none.
+/// `cgroup.kill`, and wait. An error that [`is_gone`]: the kernel has none, or the directory is not there any more.
 fn kill_v2(dir: &Path, freezer: Option<&Path>) -> io::Result<()> {
     write_file(&dir.join("cgroup.kill"), b"1")?;
     // A frozen v1 group keeps the killed from dying; what is not frozen is dying, and freezes nothing any more.
@@ -251,14 +251,6 @@ fn kill_by_hand(dir: &Path) -> io::Result<()> {
 
 fn still_there() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "killed processes did not exit")
-}
-
-/// What comes of a removal, for whom it is fine if there was nothing.
-pub fn gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 fn open_write(path: &Path) -> io::Result<File> {

@@ -88,12 +88,17 @@ pub fn is_busy(error: &io::Error) -> bool {
     )
 }
 
-/// How the kernel names a cgroup that was removed: ENODEV where it was opened before.
-fn gone(done: io::Result<()>) -> io::Result<()> {
+/// What comes of a removal, or of work on a cgroup, for whom it is fine if there was nothing.
+pub fn gone(done: io::Result<()>) -> io::Result<()> {
     match done {
-        Err(e) if e.kind() == io::ErrorKind::NotFound || is(&e, Errno::NODEV) => Ok(()),
+        Err(e) if is_gone(&e) => Ok(()),
         other => other,
     }
+}
+
+/// How the kernel names a cgroup that was removed: ENODEV where it was opened before.
+pub fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || is(error, Errno::NODEV)
 }
 
 fn is(error: &io::Error, errno: Errno) -> bool {

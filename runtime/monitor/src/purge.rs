@@ -3,7 +3,8 @@
 use std::fs;
 use std::io;
 
-use cairn_monitor::cgroup::{Cgroups, gone};
+use cairn_monitor::cgroup::Cgroups;
+use cairn_monitor::cgroup_tree::gone;
 use cairn_monitor::record::CTL;
 use cairn_monitor::report::{CONSOLE, STATE};
 

@@ -8,7 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use cairn_monitor::cgroup::{self, Cgroups, gone};
+use cairn_monitor::cgroup::{self, Cgroups};
+use cairn_monitor::cgroup_tree::gone;
 use cairn_monitor::codec::VERSION;
 use cairn_monitor::record::{CTL, Exit, Launch};
 use cairn_monitor::sys::{self, Status};

@@ -2,6 +2,7 @@
 //! the kernel takes a cgroup value whole or not at all.
 
 use super::error::{Error, Result};
+use cairn_monitor::cgroup_tree::is_gone;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -41,12 +42,6 @@ pub(super) fn read_if_there(path: &Path) -> Result<Option<String>> {
 pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
     file.write_all(value.as_bytes())
-}
-
-/// True for the two errors by which a cgroup says that it was removed: no such file, and no such
-/// device when the file was opened before the removal.
-pub(super) fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 
 /// The pids of one `cgroup.procs` text. Pid 0 (a process outside our pid namespace) is left out.

@@ -8,7 +8,7 @@ use super::error::{Error, Result};
 use super::group::Cgroup;
 use super::io;
 use crate::blocking::blocking;
-use cairn_monitor::cgroup_tree;
+use cairn_monitor::cgroup_tree::{self, is_gone};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -93,7 +93,7 @@ impl Cgroup {
         };
         match io::write(&dir.join("cgroup.kill"), "1") {
             Ok(()) => {}
-            Err(e) if io::is_gone(&e) => return Ok(()),
+            Err(e) if is_gone(&e) => return Ok(()),
             Err(source) => {
                 return Err(Error::io(dir.join("cgroup.kill"), "kill", source));
             }

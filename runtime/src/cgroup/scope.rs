@@ -11,7 +11,7 @@ use super::plan::{Change, plan};
 use super::unit::{self, Scope};
 use super::{group, io};
 use crate::blocking::blocking;
-use cairn_monitor::cgroup_tree;
+use cairn_monitor::cgroup_tree::{self, is_gone};
 use oci_spec::runtime::LinuxResources;
 use tokio::time::Instant;
 
@@ -141,7 +141,7 @@ impl Cgroup {
         let mut backoff = Backoff::new(deadline);
         loop {
             match io::write(&dir.join("cgroup.kill"), "1") {
-                Err(source) if !io::is_gone(&source) => {
+                Err(source) if !is_gone(&source) => {
                     return Err(Error::io(dir, "end the scope", source));
                 }
                 _ => {}
