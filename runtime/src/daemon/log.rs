@@ -14,6 +14,8 @@ use crate::one_line::{escaped, is_hidden};
 
 /// Bytes that wait; as many may be on their way to the reader.
 const QUEUE: usize = 1 << 20;
+/// What the report of dropped lines takes at most, and little beside it.
+const REPORT: usize = 1024;
 /// How long the end of the daemon waits for the reader.
 const DRAIN: Duration = Duration::from_secs(2);
 const STACK: usize = 256 << 10;
@@ -47,13 +49,28 @@ impl Log {
     /// # Errors
     /// No thread can be started.
     pub fn start(to: impl Write + Send + 'static, colored: bool) -> io::Result<Self> {
+        Self::reporting(to, colored, |dropped, _| {
+            tracing::error!("{dropped} lines of this log were dropped: nobody read it");
+        })
+    }
+
+    /// `report` logs how many lines were dropped.
+    fn reporting(
+        to: impl Write + Send + 'static,
+        colored: bool,
+        report: impl Fn(u64, &mut Log) + Send + 'static,
+    ) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
-        let writer = Arc::clone(&shared);
+        let log = Self { shared, colored };
+        let mut own = log.clone();
         std::thread::Builder::new()
             .name("log".to_owned())
             .stack_size(STACK)
-            .spawn(move || run(&writer, to))?;
-        Ok(Self { shared, colored })
+            .spawn(move || {
+                let shared = Arc::clone(&own.shared);
+                run(&shared, to, |dropped| report(dropped, &mut own));
+            })?;
+        Ok(log)
     }
 
     /// Waits until all lines are written, but not for long.
@@ -93,9 +110,16 @@ impl Write for Log {
     }
 }
 
-fn run(shared: &Shared, mut to: impl Write) {
+fn run(shared: &Shared, mut to: impl Write, mut report: impl FnMut(u64)) {
     let mut queue = shared.queue.lock();
     loop {
+        // Only where the report fits: it would be dropped, and the number with it. A full queue is written first.
+        if queue.dropped > 0 && queue.lines.len() + REPORT < QUEUE {
+            let dropped = std::mem::take(&mut queue.dropped);
+            drop(queue);
+            report(dropped);
+            queue = shared.queue.lock();
+        }
         if queue.lines.is_empty() {
             queue.lines = Vec::new();
             queue.writing = false;
@@ -109,12 +133,6 @@ fn run(shared: &Shared, mut to: impl Write) {
         // A reader that has gone is no reason to end.
         let _ = to.write_all(&lines);
         queue = shared.queue.lock();
-        let dropped = std::mem::take(&mut queue.dropped);
-        if dropped > 0 {
-            drop(queue);
-            tracing::error!("{dropped} lines of this log were dropped: nobody read it");
-            queue = shared.queue.lock();
-        }
     }
 }
 
@@ -141,7 +159,11 @@ mod tests {
 
     fn log(colored: bool) -> (Log, Receiver<Vec<u8>>) {
         let (to, reader) = sync_channel(0);
-        let log = Log::start(Slow(to), colored).expect("a thread");
+        let report = |dropped, log: &mut Log| {
+            let line = format!("dropped {dropped}\n");
+            log.write_all(line.as_bytes()).expect("it never fails");
+        };
+        let log = Log::reporting(Slow(to), colored, report).expect("a thread");
         (log, reader)
     }
 
@@ -154,18 +176,25 @@ mod tests {
     #[test]
     fn a_reader_that_does_not_read_costs_lines_and_no_time() {
         let (mut log, reader) = log(false);
-        let line = [b'x'; 1023];
-        for _ in 0..4096 {
-            log.write_all(&line).expect("it never fails");
+        for length in [1023, 31] {
+            let line = vec![b'x'; length];
+            let sent = (4 * QUEUE / (length + 1)) as u64;
+            for _ in 0..sent {
+                log.write_all(&line).expect("it never fails");
+            }
+            let lines = all(&reader);
+            let (reports, kept): (Vec<_>, Vec<_>) =
+                lines.lines().partition(|line| line.starts_with("dropped "));
+            let numbers = reports.iter().filter_map(|line| line.split_once(' '));
+            let dropped: u64 = numbers.filter_map(|(_, n)| n.parse::<u64>().ok()).sum();
+            assert!(
+                dropped >= sent / 2 && kept.len() as u64 + dropped == sent,
+                "{} of {sent}, {reports:?}",
+                kept.len()
+            );
+            log.write_all(b"back\n").expect("it never fails");
+            assert_eq!(all(&reader), "back\n");
         }
-        let dropped = log.shared.queue.lock().dropped;
-        let kept = all(&reader).lines().count() as u64;
-        assert!(
-            dropped >= 2048 && kept + dropped == 4096,
-            "{kept}, {dropped}"
-        );
-        log.write_all(b"back\n").expect("it never fails");
-        assert_eq!(all(&reader), "back\n");
         log.drain();
     }
 
