@@ -78,6 +78,9 @@ pub(super) const OUTPUT_LIMIT: usize = (16 << 20) - (64 << 10);
 static COLLECTED: Budget = Budget::new(256 << 20);
 /// Of each stream, what counts towards no budget: short output is collected whatever others write.
 const SHORT: usize = 32 << 10;
+/// The memory of a stream that is longer than [`SHORT`], at first, and then in steps of so much.
+const FIRST: usize = 64 << 10;
+const STEP: usize = 1 << 20;
 /// How long after the end a background child may keep the pipes open (CRI-140).
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -295,13 +298,27 @@ impl Output {
             other.truncate(left);
             other.shrink_to_fit();
         }
-        let charged = |len: usize| len.saturating_sub(SHORT);
-        let wanted = charged(to.len() + bytes.len()) + charged(other.len());
+        // What is resident counts, used or not.
+        let capacity = capacity_of(to.len() + bytes.len()).max(to.capacity());
+        let charged = |capacity: usize| capacity.saturating_sub(SHORT);
+        let wanted = charged(capacity) + charged(other.capacity());
         let granted = self.charge.change_to(wanted);
         if granted {
+            to.reserve_exact(capacity - to.len());
             to.extend_from_slice(bytes);
         }
         granted
+    }
+}
+
+/// The memory that is taken for so many bytes.
+fn capacity_of(len: usize) -> usize {
+    if len <= SHORT {
+        len.next_power_of_two()
+    } else if len <= FIRST {
+        FIRST
+    } else {
+        len.next_multiple_of(STEP).min(OUTPUT_LIMIT)
     }
 }
 
@@ -355,9 +372,11 @@ mod tests {
 
     #[test]
     fn long_output_is_refused_beyond_the_budget_and_short_output_never() {
-        static BUDGET: Budget = Budget::new(1 << 20);
+        static BUDGET: Budget = Budget::new(2 * STEP - SHORT);
         let mut long = Output::new(&BUDGET);
-        assert!(long.add(Stream::Out, &vec![0; (1 << 20) + SHORT]));
+        assert!(long.add(Stream::Out, &vec![0; STEP + 1]));
+        assert!(long.add(Stream::Out, &vec![0; STEP - 1]));
+        assert_eq!(long.out.capacity(), 2 * STEP, "no more than is charged");
         assert!(!long.add(Stream::Err, &[0; SHORT + 1]));
         let mut short = Output::new(&BUDGET);
         assert!(short.add(Stream::Out, &[0; SHORT]) && short.add(Stream::Err, &[0; SHORT]));
