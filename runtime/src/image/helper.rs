@@ -45,7 +45,7 @@ impl Ended {
 
 impl Shared {
     /// Runs the helper over a stream. It works in `dir` and reports into `said`; `each` is given every
-    /// piece before the helper is, `stalled` makes the error of a helper that takes none.
+    /// piece before the helper is, `stalled` makes the error of a helper that takes none, or does not end.
     pub(super) async fn run_helper<E: From<Error>>(
         &self,
         (kind, dir, limits): (&str, &Path, &[u64]),
@@ -59,15 +59,22 @@ impl Shared {
         let failed = |step| Error::io("unpack helper", step, dir);
         let mut child = self.spawn(&args, said).map_err(failed("start"))?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
-        let feed = pin!(self.feed(stdin, stream, each, stalled));
+        let feed = pin!(self.feed(stdin, stream, each, &stalled));
         let words = pin!(read_some(stderr, STDERR_MAX));
+        let patience = self.options.progress_timeout;
         let (took_all, words) = match select(feed, words).await {
             // The stream's own fault comes first: the helper only saw it end too soon.
-            Either::Left((fed, words)) => (fed?, words.await),
+            Either::Left((fed, words)) => {
+                let took_all = fed?;
+                let words = tokio::time::timeout(patience, words).await;
+                (took_all, words.map_err(|_| stalled())?)
+            }
             // It has ended: nobody waits for the rest of the stream.
             Either::Right((words, _)) => (false, words),
         };
-        let status = child.wait().await.map_err(failed("await"))?;
+        // It may have closed its end and go on.
+        let status = tokio::time::timeout(patience, child.wait()).await;
+        let status = status.map_err(|_| stalled())?.map_err(failed("await"))?;
         Ok(Ended {
             took_all,
             status,
