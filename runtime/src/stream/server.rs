@@ -218,9 +218,12 @@ impl Streams {
         let (verb, token) = handshake::target(request.uri().path()).ok_or_else(nothing)?;
         let upgrade = handshake::upgrade(verb, request.method(), request.headers())?;
         let fits = |job: &Job| job.verb() == verb;
-        let job = self.tokens.take(token, fits).ok_or_else(nothing)?;
-        check_ports(&job, &upgrade)?;
-        let open = self.open.begin(&job.pod())?;
+        // A token that is refused here has not been used: its client may try again.
+        let begin = |job: &Job| {
+            check_ports(job, &upgrade)?;
+            self.open.begin(&job.pod())
+        };
+        let (job, open) = self.tokens.take(token, fits, begin).ok_or_else(nothing)??;
         let (hang_up, place) = for_session.lock().take().ok_or_else(nothing)?;
         let response = switching(&upgrade);
         let upgraded = hyper::upgrade::on(&mut request);

@@ -46,14 +46,24 @@ impl<T> Tokens<T> {
         Some(token)
     }
 
-    /// What a token stands for, if it fits; it is used up then.
-    pub(super) fn take(&self, token: &str, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+    /// What a token stands for, if it fits, and what `begin` makes of it. It is used up then, but not where `begin` fails.
+    pub(super) fn take<B, E>(
+        &self,
+        token: &str,
+        fits: impl FnOnce(&T) -> bool,
+        begin: impl FnOnce(&T) -> Result<B, E>,
+    ) -> Option<Result<(T, B), E>> {
         let mut outstanding = self.outstanding.lock();
         let (until, value) = outstanding.get(token)?;
         if *until <= Instant::now() || !fits(value) {
             return None;
         }
-        outstanding.remove(token).map(|(_, value)| value)
+        let begun = match begin(value) {
+            Ok(begun) => begun,
+            Err(error) => return Some(Err(error)),
+        };
+        let (_, value) = outstanding.remove(token)?;
+        Some(Ok((value, begun)))
     }
 
     /// Lets go of what was not used in time. Runs until dropped.
@@ -86,12 +96,15 @@ mod tests {
         let tokens = Tokens::default();
         let token = tokens.add(7).expect("a token");
         assert!(token.len() >= 22, "{token}");
-        assert_eq!(tokens.take(&token, |_| false), None);
-        assert_eq!(tokens.take(&token, |_| true), Some(7));
-        assert_eq!(tokens.take(&token, |_| true), None);
+        let ready = |_: &i32| Ok::<_, &str>(());
+        assert_eq!(tokens.take(&token, |_| false, ready), None);
+        let busy = |_: &i32| Err::<(), _>("try again");
+        assert_eq!(tokens.take(&token, |_| true, busy), Some(Err("try again")));
+        assert_eq!(tokens.take(&token, |_| true, ready), Some(Ok((7, ()))));
+        assert_eq!(tokens.take(&token, |_| true, ready), None);
         let late = tokens.add(8).expect("a token");
         tokio::time::advance(LIFETIME).await;
-        assert_eq!(tokens.take(&late, |_| true), None);
+        assert_eq!(tokens.take(&late, |_| true, ready), None);
     }
 
     #[tokio::test(start_paused = true)]
