@@ -153,11 +153,7 @@ impl Host {
     /// nothing of the host.
     pub(crate) fn reach(&self, answer: &Response) -> Reach {
         let named = Reach::named(&self.endpoint.host);
-        let connected = || {
-            let address = answer.remote_addr().filter(|_| reach::proxies().is_empty());
-            address.map(|address| Reach::of(address.ip()))
-        };
-        named.or_else(connected).unwrap_or(Reach::Network)
+        named.unwrap_or_else(|| reach::of_answer(answer))
     }
 
     /// The client for an address that the host names and the user does not: the target of a redirect,

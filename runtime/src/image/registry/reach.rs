@@ -54,6 +54,11 @@ impl Reach {
         address.parse().ok().map(Self::of)
     }
 
+    /// What is left of the host's own reach behind one with reach `other`: who is elsewhere names nothing of the machine.
+    pub(crate) fn behind(self, other: Reach) -> Self {
+        if other == self { self } else { Reach::Network }
+    }
+
     /// Whether a registry with this reach may send the daemon to an address with that one.
     fn may_name(self, other: Reach) -> bool {
         other == Reach::Network || other == self
@@ -111,6 +116,12 @@ impl Resolve for Within {
             }
         })
     }
+}
+
+/// Where the answer comes from. A proxy's address says nothing of who is behind it.
+pub(crate) fn of_answer(answer: &reqwest::Response) -> Reach {
+    let address = answer.remote_addr().filter(|_| proxies().is_empty());
+    address.map_or(Reach::Network, |address| Reach::of(address.ip()))
 }
 
 /// Hosts of the proxies that the environment names.

@@ -19,7 +19,7 @@ use super::auth::{self, Challenge, Credentials, Given, secret};
 use super::host::{Host, Trouble, redirected};
 use super::hosts::Endpoint;
 use super::pace::{Pace, TRIES, chunks};
-use super::reach::Reach;
+use super::reach::{self, Reach};
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 use crate::image::manifest::{self, MANIFEST_MAX};
@@ -217,7 +217,10 @@ impl Remote {
             match target.and_then(|l| l.to_str().ok()) {
                 Some(target) if response.status().is_redirection() => {
                     url = redirected(host, &url, target)?;
-                    if own && url.origin() != origin {
+                    if !own {
+                        // Nor does the host's reach go further than the first who is elsewhere.
+                        reach = reach.behind(reach::of_answer(&response));
+                    } else if url.origin() != origin {
                         own = false;
                         reach = host.reach(&response);
                     }

@@ -331,6 +331,7 @@ async fn a_registry_elsewhere_cannot_have_the_daemon_ask_this_machine_or_its_lin
         .map(|name| (name.as_str(), image("x").blobs()))
         .collect();
     images.push(("fine:1", image("x").blobs()));
+    let led = image("led").blobs();
     let registry = Registry::start(&daemon.yard, ELSEWHERE, images, move |request| {
         if request.path.starts_with("/v2/fine/") {
             let anonymous = request.header("authorization").is_empty();
@@ -361,4 +362,21 @@ async fn a_registry_elsewhere_cannot_have_the_daemon_ask_this_machine_or_its_lin
     pulled.expect("a token service of the network is asked");
     assert!(inside.count(|r| r.path.starts_with("/token")) > 0);
     drop(registry);
+
+    // A registry of this machine, which may name its like, does not lend that to whom it leads to.
+    let near = Registry::start(&daemon.yard, OWN, vec![("led:1", led)], |request| {
+        let to = format!("Location: http://198.51.100.8:7001{}", request.path);
+        let blob = request.path.contains("/blobs/");
+        blob.then(|| Reply::Full(307, vec![to], vec![]))
+    });
+    let away = Registry::start(&daemon.yard, "198.51.100.8:7001", vec![], |request| {
+        let to = format!("Location: http://127.0.0.1:7000{}", request.path);
+        Some(Reply::Full(307, vec![to], vec![]))
+    });
+    let asked = inside.asked().len();
+    let pulled = pull(&daemon, &format!("{OWN}/led:1"), None).await;
+    let error = pulled.expect_err("who is elsewhere names nothing here");
+    assert!(away.count(|r| r.path.contains("/blobs/")) > 0);
+    assert_eq!(inside.asked().len(), asked, "it was asked: {error}");
+    drop(near);
 }
