@@ -14,7 +14,7 @@ use cairn_tests::{
     look,
     output::shown,
     until,
-    until::PATIENCE,
+    until::{PATIENCE, poll_within},
 };
 use tokio::{
     io::AsyncWriteExt as _,
@@ -90,8 +90,17 @@ async fn an_archive_that_asks_for_much_memory_is_refused_and_others_of_zstd_are_
     assert!(done.status.success(), "{}", shown(&done));
 }
 
+/// Of an archive: more than fits between a client and a daemon that takes nothing.
+const BEGINNING: usize = 700_000;
+
 /// `cairn image import -`, which was given the beginning of an archive and waits for the rest.
 async fn begun(daemon: &Daemon) -> (Child, ChildStdin) {
+    let layer = Layer::default().file("begun", 0o644, &super::bounds::noise(1 << 20));
+    begun_with(daemon, &layer.bytes()).await
+}
+
+/// As [`begun`], of this archive.
+async fn begun_with(daemon: &Daemon, archive: &[u8]) -> (Child, ChildStdin) {
     let mut import = Command::new(bins::cairn())
         .args(["image", "import", "-", "--connect"])
         .arg(format!("unix://{}", daemon.socket().display()))
@@ -101,10 +110,9 @@ async fn begun(daemon: &Daemon) -> (Child, ChildStdin) {
         .kill_on_drop(true)
         .spawn()
         .expect("cairn runs");
-    let layer = Layer::default().file("begun", 0o644, &super::bounds::noise(1 << 20));
     let mut stdin = import.stdin.take().expect("it is piped");
     stdin
-        .write_all(&layer.bytes()[..700_000])
+        .write_all(&archive[..BEGINNING])
         .await
         .expect("the beginning is taken");
     (import, stdin)
@@ -194,23 +202,27 @@ async fn an_archive_is_read_by_a_helper_without_rights_that_ends_with_its_import
 async fn an_import_waits_for_the_one_before_it() {
     let daemon = Daemon::start().await;
     let (mut first, _more) = begun(&daemon).await;
-    until("the first is under way", || async {
-        let tmp = look::tree(&daemon.path("root/images/tmp"));
-        (!tmp.is_empty()).then_some(())
-    })
-    .await;
-    let file = daemon.path("second.tar");
-    let second = Image::bare("localhost/cairn-test/second:1")
-        .layer(Layer::default().file("f", 0o644, b"x"))
-        .write(&file);
-    let importing = daemon.import_file(&file);
-    tokio::pin!(importing);
-    let early = tokio::time::timeout(Duration::from_secs(2), &mut importing).await;
-    assert!(early.is_err(), "the second does not wait: {early:?}");
+    helper(&daemon).await;
+    let alone = helpers(&daemon).len();
+    let name = "localhost/cairn-test/second:1";
+    let archive = Image::bare(name)
+        .layer(Layer::default().file("f", 0o644, &super::bounds::noise(1 << 20)))
+        .blobs()
+        .archive();
+    // The daemon has taken its beginning, so the second import is under way there.
+    let (mut second, mut more) = begun_with(&daemon, &archive).await;
+    let both = poll_within(Duration::from_millis(500), || async {
+        (helpers(&daemon).len() > alone).then_some(())
+    });
+    assert!(both.await.is_none(), "the second does not wait");
     first.kill().await.expect("it is ours");
-    let done = tokio::time::timeout(PATIENCE, importing).await;
-    let done = done.expect("the second goes on");
-    assert!(shown(&done).contains(&second.id), "{}", shown(&done));
+    let rest = more.write_all(&archive[BEGINNING..]);
+    rest.await.expect("the rest is taken");
+    drop(more);
+    let done = tokio::time::timeout(PATIENCE, second.wait()).await;
+    let done = done.expect("the second goes on").expect("it is ours");
+    assert!(done.success(), "{done:?}");
+    assert!(shown(&daemon.crictl(&["images"]).await).contains("cairn-test/second"));
 }
 
 #[tokio::test]
