@@ -219,18 +219,24 @@ fn limit_of(
 }
 
 fn check_bandwidth(quota: Option<i64>, period: Option<u64>, by: &Asker) -> Result<(), SpecError> {
-    if let Some(period) = period.filter(|period| !PERIODS.contains(period)) {
-        let (least, most) = (PERIODS.start(), PERIODS.end());
-        let cause = format!("{period} is out of range ({least} to {most} microseconds)");
+    if let Some(cause) = period.and_then(wrong_period) {
         return Err(by.invalid(by.period, cause));
     }
-    match quota.filter(|quota| (0..LEAST_QUOTA).contains(quota)) {
+    match quota.and_then(wrong_quota) {
         None => Ok(()),
-        Some(quota) => {
-            let cause = format!("{quota} is below {LEAST_QUOTA} microseconds");
-            Err(by.invalid(by.quota, cause))
-        }
+        Some(cause) => Err(by.invalid(by.quota, cause)),
     }
+}
+
+fn wrong_period(period: u64) -> Option<String> {
+    let (least, most) = (PERIODS.start(), PERIODS.end());
+    (!PERIODS.contains(&period))
+        .then(|| format!("{period} is out of range ({least} to {most} microseconds)"))
+}
+
+fn wrong_quota(quota: i64) -> Option<String> {
+    let is_wrong = (0..LEAST_QUOTA).contains(&quota);
+    is_wrong.then(|| format!("{quota} is below {LEAST_QUOTA} microseconds"))
 }
 
 type ListCheck = fn(&str, &ApplyContext<'_>) -> Result<String, String>;
@@ -374,10 +380,41 @@ fn check_file(key: &str, value: &str, context: &ApplyContext<'_>) -> Result<(), 
     let wrong = match key {
         "cpuset.cpus" if ranges(value).is_some() => cpus_of(value, context).err(),
         "cpuset.mems" if ranges(value).is_some() => nodes_of(value, context).err(),
-        "memory.max" => value.parse().ok().and_then(too_little_memory),
+        "memory.max" => bytes_of(value).and_then(too_little_memory),
+        "cpu.max" => {
+            let mut words = value.split_whitespace();
+            let quota = words.next().and_then(|word| word.parse().ok());
+            let period = words.next().and_then(|word| word.parse().ok());
+            let wrong = quota.and_then(wrong_quota);
+            wrong.or_else(|| period.and_then(wrong_period))
+        }
         _ => None,
     };
     wrong.map_or(Ok(()), |cause| Err(format!("{key:?}: {cause}")))
+}
+
+/// A number of bytes as the kernel reads it: also octal or hexadecimal, and with a suffix.
+fn bytes_of(text: &str) -> Option<i64> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (radix, text) = match hex {
+        Some(digits) => (16, digits),
+        None if text.starts_with('0') => (8, text),
+        None => (10, text),
+    };
+    let end = text.find(|c: char| !c.is_digit(radix));
+    let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+    let shift = match suffix.to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        "P" => 50,
+        "E" => 60,
+        _ => return None,
+    };
+    let number = i64::from_str_radix(number, radix).ok()?;
+    number.checked_mul(1 << shift)
 }
 
 fn device_rule(asked: &nri::LinuxDeviceCgroup, by: &Asker) -> Result<LinuxDeviceCgroup, SpecError> {
@@ -397,4 +434,29 @@ fn device_rule(asked: &nri::LinuxDeviceCgroup, by: &Asker) -> Result<LinuxDevice
         |value: &Option<nri::OptionalInt64>| value.as_ref().map(|v| v.value).filter(|v| *v >= 0);
     let (major, minor) = (number(&asked.major), number(&asked.minor));
     Ok(rule(asked.allow, kind, major, minor, access))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes_of;
+
+    #[test]
+    fn bytes_are_read_as_the_kernel_reads_them() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("1000", Some(1000)),
+            ("512K", Some(512 << 10)),
+            ("1m", Some(1 << 20)),
+            ("2G", Some(2 << 30)),
+            ("0x1e", Some(30)),
+            ("010K", Some(8 << 10)),
+            ("9E", None),
+            ("K", None),
+            ("1KB", None),
+            ("max", None),
+            ("", None),
+        ] {
+            assert_eq!(bytes_of(text), expected, "{text:?}");
+        }
+    }
 }

@@ -136,6 +136,12 @@ fn values_out_of_range_are_refused_by_name() {
         ("unified", |r| unified(r, "cpuset.cpus", "4")),
         ("unified", |r| unified(r, "cpuset.mems", "2")),
         ("unified", |r| unified(r, "memory.max", "1000")),
+        ("unified", |r| unified(r, "memory.max", "512K")),
+        ("unified", |r| unified(r, "memory.max", "0x1000\n")),
+        ("unified", |r| unified(r, "cpu.max", "999")),
+        ("unified", |r| unified(r, "cpu.max", "999 100000")),
+        ("unified", |r| unified(r, "cpu.max", "max 999")),
+        ("unified", |r| unified(r, "cpu.max", "2000 1000001")),
     ];
     for (name, change) in cases {
         let mut f = Fixture::default();
@@ -147,6 +153,25 @@ fn values_out_of_range_are_refused_by_name() {
         change(&mut cri);
         assert!(update(&mut spec, &cri).is_err(), "{name}");
         assert_eq!(spec, before, "nothing of a refused update is kept: {name}");
+    }
+}
+
+#[test]
+fn files_of_the_cgroup_take_what_is_in_range() {
+    for (file, value) in [
+        ("memory.max", "max"),
+        ("memory.max", "1M"),
+        ("memory.max", "1024k"),
+        ("memory.max", "1G"),
+        ("cpu.max", "max"),
+        ("cpu.max", "max 100000"),
+        ("cpu.max", "1000 1000"),
+        ("cpu.max", "50000"),
+    ] {
+        let mut f = Fixture::default();
+        unified(f.resources(), file, value);
+        let found = f.spec().resources.unified;
+        assert_eq!(found.get(file).map(String::as_str), Some(value), "{file}");
     }
 }
 
