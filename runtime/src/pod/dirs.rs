@@ -107,8 +107,6 @@ pub async fn remove_dir(dir: &Path) -> Result<()> {
 /// # Errors
 /// What is left.
 pub async fn remove_large_dir(images: &Images, dir: &Path) -> Result<()> {
-    if let Err(error) = images.discard(dir).await {
-        tracing::warn!(dir = %dir.display(), %error, "removed in place");
-    }
+    images.discard(dir).await;
     remove_dir(dir).await
 }
