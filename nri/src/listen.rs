@@ -1,6 +1,6 @@
 //! Plugins that connect by themselves: accepting, who may, and how many at a time.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{net::UnixStream, sync::Semaphore, time::sleep};
 
@@ -13,13 +13,15 @@ use crate::{
     wire::transport::Listener,
 };
 
-/// Connections that have not registered yet, at once (NRI-104).
+/// Connections of one user that have not registered yet, at once (NRI-104): no user keeps out another.
 const MAX_UNREGISTERED: usize = 64;
 
 impl Shared {
     /// Accepts connections until the end; no error ends it (NRI-104).
     pub(crate) async fn accept(self: Arc<Self>, listener: Listener) {
-        let unregistered = Arc::new(Semaphore::new(MAX_UNREGISTERED));
+        let users = self.settings.allowed_uids.iter();
+        let unregistered = users.map(|uid| (*uid, Arc::new(Semaphore::new(MAX_UNREGISTERED))));
+        let unregistered = unregistered.collect::<HashMap<_, _>>();
         let mut pause = Duration::from_millis(100);
         loop {
             let accepted = tokio::select! {
@@ -40,7 +42,7 @@ impl Shared {
         }
     }
 
-    fn admit(self: Arc<Self>, stream: UnixStream, unregistered: &Arc<Semaphore>) {
+    fn admit(self: Arc<Self>, stream: UnixStream, unregistered: &HashMap<u32, Arc<Semaphore>>) {
         let identity = Identity::of(&stream);
         let name = PluginName {
             pid: identity.as_ref().ok().and_then(|identity| identity.pid),
@@ -52,9 +54,11 @@ impl Shared {
             Ok(known) => return reject(format!("user {} may not connect", known.uid)),
             Err(e) => return reject(format!("cannot identify the peer: {e}")),
         };
-        let Ok(permit) = unregistered.clone().try_acquire_owned() else {
+        let own = unregistered.get(&identity.uid).cloned();
+        let Some(permit) = own.and_then(|own| own.try_acquire_owned().ok()) else {
             return reject(format!(
-                "{MAX_UNREGISTERED} connections have not registered yet"
+                "{MAX_UNREGISTERED} connections of user {} have not registered yet",
+                identity.uid
             ));
         };
         let shared = self.clone();

@@ -4,7 +4,7 @@ use std::{
     ffi::{CStr, OsStr},
     fs, io,
     os::{
-        fd::AsRawFd as _,
+        fd::{AsRawFd as _, OwnedFd},
         unix::{
             ffi::OsStrExt as _,
             fs::{FileTypeExt as _, MetadataExt as _},
@@ -160,23 +160,29 @@ fn node(path: &Path, meta: &fs::Metadata) -> Option<HostDevice> {
     })
 }
 
+/// A source that was looked up. Its path is not walked again: it may lead elsewhere by now.
+pub(super) fn source(found: &OwnedFd) -> Option<BindSource> {
+    let resolved = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()?;
+    let stat = rustix::fs::fstat(found).ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let propagation = propagation_of(&mounts, &resolved);
+    let is_procfs =
+        rustix::fs::fstatfs(found).is_ok_and(|stat| stat.f_type == rustix::fs::PROC_SUPER_MAGIC);
+    Some(BindSource {
+        is_dir: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+        resolved,
+        propagation,
+        is_procfs,
+    })
+}
+
 /// Look-ups as of this moment.
 pub struct View;
 
 impl HostView for View {
     fn bind_source(&self, host_path: &str) -> Option<BindSource> {
-        let resolved = fs::canonicalize(host_path).ok()?;
-        let is_dir = fs::metadata(&resolved).ok()?.is_dir();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let propagation = propagation_of(&mounts, &resolved);
-        let is_procfs = rustix::fs::statfs(&resolved)
-            .is_ok_and(|stat| stat.f_type == rustix::fs::PROC_SUPER_MAGIC);
-        Some(BindSource {
-            resolved,
-            is_dir,
-            propagation,
-            is_procfs,
-        })
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        source(&rustix::fs::open(host_path, flags, Mode::empty()).ok()?)
     }
 
     fn devices(&self, host_path: &str) -> Vec<HostDevice> {

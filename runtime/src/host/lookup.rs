@@ -23,7 +23,6 @@ use std::{
     time::Duration,
 };
 
-use cairn_monitor::log_path;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use serde::de::DeserializeOwned;
@@ -33,7 +32,7 @@ use tokio::{
 };
 
 use super::{
-    facts::View,
+    facts::{self, View},
     lookup_helper::{Question, exchange},
 };
 use crate::{
@@ -172,7 +171,11 @@ impl Lookups {
     /// # Errors
     /// The first that does not.
     pub async fn answer(&self, paths: Vec<PathBuf>) -> Result<(), Unanswered> {
-        if paths.iter().all(|path| Place::of(path) != Place::Mounted) {
+        // What is in a directory may be a link, or a mount.
+        let paths = paths.into_iter();
+        let there = |path: &PathBuf| !matches!(Place::of(path), Place::Nowhere);
+        let paths: Vec<_> = paths.filter(there).collect();
+        if paths.is_empty() {
             return Ok(());
         }
         let timeout = self.0.timeout.min(CONFIGURED);
@@ -359,10 +362,9 @@ enum Turn {
 }
 
 /// Where a path leads, as far as this can be seen without waiting.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// On the file system that the daemon's root is on.
-    Root,
+    /// On the file system that the daemon's root is on: what is there. Nobody walks the path again.
+    Root(OwnedFd),
     Nowhere,
     /// Over a mount, or not yet known to the kernel.
     Mounted,
@@ -374,7 +376,7 @@ impl Place {
         let resolve = ResolveFlags::NO_XDEV | ResolveFlags::CACHED;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         match rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve) {
-            Ok(_) => Self::Root,
+            Ok(found) => Self::Root(found),
             Err(rustix::io::Errno::NOENT) => Self::Nowhere,
             Err(_) => Self::Mounted,
         }
@@ -397,7 +399,7 @@ impl Session {
     /// As [`Self::text`].
     pub fn make_log_parents(&self, path: &str) -> io::Result<()> {
         match Path::new(path).parent().map(Place::of) {
-            Some(Place::Root | Place::Nowhere) => log_path::make_parents(path),
+            Some(Place::Root(_)) => Ok(()),
             _ => self.ask(Question::MakeLogParents(path.to_owned())),
         }
     }
@@ -499,8 +501,9 @@ impl Session {
 impl HostView for Session {
     fn bind_source(&self, host_path: &str) -> Option<BindSource> {
         match Place::of(Path::new(host_path)) {
+            Place::Root(found) => facts::source(&found),
+            Place::Nowhere => None,
             Place::Mounted => self.ask(Question::BindSource(host_path.to_owned())).ok()?,
-            Place::Root | Place::Nowhere => View.bind_source(host_path),
         }
     }
 
@@ -553,9 +556,9 @@ mod tests {
         let place = |path: &str| Place::of(Path::new(path));
         // Known to the kernel once somebody has asked.
         assert!(std::fs::metadata("/etc").is_ok());
-        assert!(place("/etc") == Place::Root);
-        assert!(place("/proc/self/status") == Place::Mounted);
-        assert!(place("/sys/fs/cgroup/nothing") == Place::Mounted);
+        assert!(matches!(place("/etc"), Place::Root(_)));
+        assert!(matches!(place("/proc/self/status"), Place::Mounted));
+        assert!(matches!(place("/sys/fs/cgroup/nothing"), Place::Mounted));
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use super::fsutil;
 use super::images::Shared;
 use super::ingest::{Opened, Source};
 use super::manifest::Descriptor;
+use super::registry::pace::Pace;
 use super::spool::Document;
 use super::store::scratch::TempDir;
 use super::unpack::archive::{Content, Listed};
@@ -66,14 +67,22 @@ impl Archive {
         let (dir, files, said, max) = made.await?;
         let stall = shared.options.progress_timeout;
         let chunks = ReaderStream::with_capacity(from, CHUNK);
-        let chunks = stream::try_unfold(chunks, move |mut chunks| async move {
-            let next = tokio::time::timeout(stall, chunks.next()).await;
-            let next = next.map_err(|_| {
+        let from = (chunks, Pace::new(stall));
+        let chunks = stream::try_unfold(from, move |(mut chunks, mut pace)| async move {
+            let slow = || {
                 bad(format!(
-                    "no data received for {stall:?} (image.progress_timeout)"
+                    "too little data received in {stall:?} (image.progress_timeout)"
                 ))
-            })?;
-            Ok(next.transpose().map_err(bad)?.map(|chunk| (chunk, chunks)))
+            };
+            let next = tokio::time::timeout(stall, chunks.next());
+            let next = pace.spend(next).await.map_err(|_| slow())?;
+            let Some(chunk) = next.transpose().map_err(bad)? else {
+                return Ok(None);
+            };
+            match pace.keeps(chunk.len()) {
+                true => Ok(Some((chunk, (chunks, pace)))),
+                false => Err(slow()),
+            }
         });
         let stalled = || bad("the helper made no progress");
         let helper = (ARCHIVE, &*files, &[max][..]);

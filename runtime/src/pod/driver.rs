@@ -188,7 +188,8 @@ impl Driver {
                 ..
             } => {
                 // A container that is stopped before its start may be started later.
-                let ends = matches!(work, Remove) || self.verb_of(id).is_some();
+                let under_way = matches!(self.verb_of(id), Some(Verb::Create | Verb::Start));
+                let ends = matches!(work, Remove) || under_way;
                 if ends && let Some(container) = self.pod.container(id) {
                     container.ending.cancel();
                 }

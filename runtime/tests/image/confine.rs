@@ -73,7 +73,12 @@ async fn the_helper_has_its_layer_six_capabilities_and_nothing_else() {
         assert_eq!(u64::from_str_radix(&field(set), 16).unwrap(), six, "{set}");
     }
     for ids in ["Uid", "Gid"] {
-        assert_eq!(field(ids), "65534\t65534\t65534\t65534", "{ids}");
+        let of_helpers = |id: &str| id.parse::<u32>().is_ok_and(|id| id >> 24 == 0x7a);
+        assert!(
+            field(ids).split('\t').all(of_helpers),
+            "{ids}: {}",
+            field(ids)
+        );
     }
     let limits = fs::read_to_string(helper.join("limits")).unwrap();
     for (limit, most) in [("Max processes", "0"), ("Max open files", "64")] {

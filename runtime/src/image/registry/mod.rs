@@ -3,7 +3,7 @@
 pub(super) mod auth;
 pub(super) mod host;
 pub(super) mod hosts;
-mod pace;
+pub(super) mod pace;
 mod reach;
 pub(super) mod remote;
 pub(super) mod token;

@@ -18,8 +18,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 const MEMORY_MAX: u64 = 768 << 20;
 /// Descriptors at a time: a few streams, and two directories.
 const FILES_MAX: u64 = 64;
-/// An account that owns nothing.
-const NOBODY: u32 = 65534;
+/// The first of the ids of helpers: of no account, no container and no range of either. A user of 65534 is many.
+const HELPERS: u32 = 0x7a00_0000;
 
 /// What the helper may do in its directory.
 #[derive(Clone, Copy, PartialEq)]
@@ -48,6 +48,7 @@ pub(super) fn confine(dir: &Path, bytes: u64, rights: Rights) -> io::Result<Owne
         };
         rustix::process::setrlimit(resource, limit)?;
     }
+    let id = own_id()?;
     rustix::process::umask(rustix::fs::Mode::empty());
     leave_network()?;
     rustix::process::chroot(dir)?;
@@ -62,17 +63,24 @@ pub(super) fn confine(dir: &Path, bytes: u64, rights: Rights) -> io::Result<Owne
                 | CapabilitySet::SETFCAP
         }
         Rights::OwnFiles => {
-            std::os::unix::fs::chown("/", Some(NOBODY), Some(NOBODY))?;
+            std::os::unix::fs::chown("/", Some(id), Some(id))?;
             CapabilitySet::empty()
         }
     };
-    drop_to(keep)?;
+    drop_to(id, keep)?;
     // Another user's processes are undumpable by themselves, unless the host's fs.suid_dumpable says otherwise.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let root = File::open("/")?.into();
     seccompiler::apply_filter(&filter(rights).map_err(io::Error::other)?)
         .map_err(io::Error::other)?;
     Ok(root)
+}
+
+/// An id that no other process has, which could send signals or set limits.
+fn own_id() -> io::Result<u32> {
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random[1..], rustix::rand::GetRandomFlags::empty())?;
+    Ok(HELPERS | u32::from_be_bytes(random))
 }
 
 /// A network namespace with nothing in it: no address to reach, no abstract socket to find.
@@ -86,11 +94,11 @@ fn leave_network() -> io::Result<()> {
     )?)
 }
 
-fn drop_to(keep: CapabilitySet) -> io::Result<()> {
+fn drop_to(id: u32, keep: CapabilitySet) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     rustix::thread::set_keep_capabilities(true)?;
     rustix::thread::set_thread_groups(&[])?;
-    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     let none = CapabilitySet::empty();

@@ -159,7 +159,8 @@ async fn an_archive_is_read_by_a_helper_without_rights_that_ends_with_its_import
     for set in ["CapEff", "CapPrm", "CapInh"] {
         assert_eq!(field(set), "0000000000000000", "{set}");
     }
-    assert_eq!(field("Uid"), "65534\t65534\t65534\t65534");
+    let own = |id: &str| id.parse::<u32>().is_ok_and(|id| id >> 24 == 0x7a);
+    assert!(field("Uid").split('\t').all(own), "{}", field("Uid"));
     assert_eq!(field("NoNewPrivs"), "1");
     let net = |proc: &Path| fs::read_link(proc.join("ns/net")).expect("it runs");
     let daemons = daemon.yard.inside(format!("/proc/{}", daemon.pid()));
