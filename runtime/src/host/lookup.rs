@@ -51,7 +51,7 @@ const IDLE_TIME: Duration = Duration::from_secs(60);
 /// An abandoned process that does not end by then waits for a path that does not answer.
 const ENDING: Duration = Duration::from_secs(1);
 /// Longest wait for a directory of the configuration.
-const CONFIGURED: Duration = Duration::from_secs(5);
+const CONFIGURED: Duration = Duration::from_secs(3);
 
 /// A handle; clones share everything.
 #[derive(Clone, Debug)]

@@ -5,7 +5,12 @@
 
 use std::{
     fs,
+    os::unix::fs::symlink,
     path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -16,6 +21,7 @@ use cairn_tests::{
     table, until,
 };
 use nri::proto::{ContainerAdjustment, Hook, Hooks, Mount};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// Of calls that wait at the same time: more than the daemon has threads that serve.
 const CALLS: usize = 6;
@@ -441,4 +447,92 @@ async fn a_container_that_was_stopped_before_its_start_has_all_the_time_that_its
     container.stop(Duration::ZERO).await.expect("StopContainer");
     container.start().await.expect("StartContainer");
     pod.end().await;
+}
+
+/// Threads of the daemon that wait in the kernel and cannot be killed.
+fn hung_threads(daemon: &Daemon) -> usize {
+    let tasks = daemon.yard.inside(format!("/proc/{}/task", daemon.pid()));
+    let states = fs::read_dir(tasks).expect("the daemon runs").flatten();
+    let states = states.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    states.filter(|stat| stat.contains(") D ")).count()
+}
+
+#[tokio::test]
+async fn a_source_that_is_swapped_for_a_link_to_such_a_path_holds_no_thread_of_the_daemon() {
+    let mut scene = Scene::below(Setup::default().toml_first("path_timeout = \"1s\"")).await;
+    let (good, links) = (scene.daemon.path("good"), scene.daemon.path("links"));
+    fs::create_dir_all(&good).expect("made");
+    fs::create_dir_all(&links).expect("made");
+    symlink(&good, links.join("a")).expect("linked");
+    symlink(scene.path("x"), links.join("b")).expect("linked");
+    scene.falls_silent();
+    let over = Arc::new(AtomicBool::new(false));
+    let swapping = std::thread::spawn({
+        let (over, a, b) = (over.clone(), links.join("a"), links.join("b"));
+        move || {
+            let swap = || renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).expect("swapped");
+            while !over.load(Ordering::Relaxed) {
+                swap();
+                swap();
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    });
+    for n in 0..3 {
+        let mut config = scene.pod.cri.container_config(&format!("c{n}"), &["true"]);
+        config.mounts = (0..400)
+            .map(|at| cri::Mount {
+                host_path: links.join("a").display().to_string(),
+                container_path: format!("/{at}"),
+                ..Default::default()
+            })
+            .collect();
+        // It is made, or its source does not answer.
+        let _ = scene.pod.try_create(config).await;
+    }
+    over.store(true, Ordering::Relaxed);
+    swapping.join().expect("it swapped");
+    assert_eq!(hung_threads(&scene.daemon), 0);
+    let begun = Instant::now();
+    scene.daemon.kill_and_restart().await;
+    assert!(begun.elapsed() <= SERVED, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_link_to_such_a_path_in_a_directory_of_the_configuration() {
+    let mut scene = Scene::below(Setup::default()).await;
+    let link = |name: &str| {
+        let link = scene.daemon.path(name);
+        fs::create_dir_all(link.parent().expect("a directory")).expect("made");
+        symlink(scene.path("x"), &link).expect("linked");
+        // Known to the kernel.
+        fs::symlink_metadata(link).expect("there");
+    };
+    scene.falls_silent();
+    link("certs/127.0.0.1_5000_/hosts.toml");
+    let mut images = scene.daemon.cri().client.image.clone();
+    let request = cri::PullImageRequest {
+        image: Some(cri::ImageSpec {
+            image: "127.0.0.1:5000/x:1".to_owned(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let pulled = images
+        .pull_image(request)
+        .await
+        .expect_err("nobody answers");
+    assert!(pulled.message().contains("did not answer"), "{pulled}");
+    link("cni/10-x.conflist");
+    let made = scene
+        .daemon
+        .cri()
+        .try_pod(scene.daemon.cri().pod_config("networked"));
+    let error = made.await.expect_err("it has no network");
+    assert!(error.message().contains("answer"), "{error}");
+    link("plugins/10-x");
+    let begun = Instant::now();
+    scene.daemon.kill_and_restart().await;
+    assert!(begun.elapsed() <= SERVED, "{:?}", begun.elapsed());
+    assert_eq!(hung_threads(&scene.daemon), 0);
 }
