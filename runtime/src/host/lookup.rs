@@ -220,9 +220,9 @@ impl Lookups {
                     (state.asking.clone(), state.waits)
                 };
                 return Err(match timed_out {
-                    _ if !waits => Unanswered::Crowded(path),
-                    true => Unanswered::TimedOut { path, after: timeout },
                     false => Unanswered::Removed(path),
+                    true if waits => Unanswered::TimedOut { path, after: timeout },
+                    true => Unanswered::Crowded(path),
                 });
             }
         };

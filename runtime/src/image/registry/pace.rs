@@ -27,7 +27,7 @@ pub(super) fn chunks(response: Response) -> Chunks {
 
 /// The pace of one host in one transfer, over all connections. Only time spent waiting for the
 /// host counts: for bytes, for an answer, and before another try.
-pub(in crate::image) struct Pace {
+pub(crate) struct Pace {
     /// What counts as no progress, after which time.
     stall: Duration,
     /// Time waited, and bytes that came, since the rate was checked last.
@@ -36,7 +36,7 @@ pub(in crate::image) struct Pace {
 }
 
 impl Pace {
-    pub(in crate::image) fn new(stall: Duration) -> Self {
+    pub(crate) fn new(stall: Duration) -> Self {
         Self {
             stall,
             waited: Duration::ZERO,
@@ -45,7 +45,7 @@ impl Pace {
     }
 
     /// Waits for the host, and counts the time.
-    pub(in crate::image) async fn spend<T>(&mut self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn spend<T>(&mut self, work: impl Future<Output = T>) -> T {
         let from = Instant::now();
         let done = work.await;
         self.waited += from.elapsed();
@@ -70,7 +70,7 @@ impl Pace {
     }
 
     /// Whether the host keeps the pace with these bytes.
-    pub(in crate::image) fn keeps(&mut self, bytes: usize) -> bool {
+    pub(crate) fn keeps(&mut self, bytes: usize) -> bool {
         self.came += bytes as u64;
         if self.waited < self.stall {
             return true;

@@ -524,10 +524,8 @@ async fn a_link_to_such_a_path_in_a_directory_of_the_configuration() {
         .expect_err("nobody answers");
     assert!(pulled.message().contains("did not answer"), "{pulled}");
     link("cni/10-x.conflist");
-    let made = scene
-        .daemon
-        .cri()
-        .try_pod(scene.daemon.cri().pod_config("networked"));
+    let cri = scene.daemon.cri();
+    let made = cri.try_pod(cri.pod_config("networked"));
     let error = made.await.expect_err("it has no network");
     assert!(error.message().contains("answer"), "{error}");
     link("plugins/10-x");
