@@ -13,7 +13,10 @@
 use std::{
     collections::HashMap,
     io,
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -24,7 +27,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use serde::de::DeserializeOwned;
 use tokio::{
     process::{Child, Command},
@@ -33,7 +36,7 @@ use tokio::{
 
 use super::{
     facts::{self, View},
-    lookup_helper::{Question, exchange},
+    lookup_helper::{DEPTH, Question, exchange},
 };
 use crate::{
     blocking::blocking,
@@ -48,6 +51,8 @@ const ALL: usize = 256;
 /// Processes that are kept for the next look-up, and for how long.
 const IDLE: usize = 2;
 const IDLE_TIME: Duration = Duration::from_secs(60);
+/// Entries of a directory of the configuration that are looked at here; those of a larger one are asked for.
+const FEW: usize = 64;
 /// An abandoned process that does not end by then waits for a path that does not answer.
 const ENDING: Duration = Duration::from_secs(1);
 /// Longest wait for a directory of the configuration.
@@ -171,10 +176,8 @@ impl Lookups {
     /// # Errors
     /// The first that does not.
     pub async fn answer(&self, paths: Vec<PathBuf>) -> Result<(), Unanswered> {
-        // What is in a directory may be a link, or a mount.
         let paths = paths.into_iter();
-        let there = |path: &PathBuf| !matches!(Place::of(path), Place::Nowhere);
-        let paths: Vec<_> = paths.filter(there).collect();
+        let paths: Vec<_> = paths.filter(|path| !is_local(path, DEPTH)).collect();
         if paths.is_empty() {
             return Ok(());
         }
@@ -381,6 +384,27 @@ impl Place {
             Err(_) => Self::Mounted,
         }
     }
+}
+
+/// Whether a path is on the root file system, and what is in it, links followed, down to some depth. Never blocks.
+fn is_local(path: &Path, depth: u32) -> bool {
+    let found = match Place::of(path) {
+        Place::Root(found) => found,
+        Place::Nowhere => return true,
+        Place::Mounted => return false,
+    };
+    let is_dir = rustix::fs::fstat(&found)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+    if !is_dir || depth == 0 {
+        return true;
+    }
+    let opened = std::fs::read_dir(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    opened.is_ok_and(|entries| {
+        let mut entries = entries.take(FEW + 1).enumerate();
+        entries.all(|(n, entry)| {
+            n < FEW && entry.is_ok_and(|entry| is_local(&path.join(entry.file_name()), depth - 1))
+        })
+    })
 }
 
 impl Session {

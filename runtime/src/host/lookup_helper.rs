@@ -20,6 +20,9 @@ const FRAME_MAX: usize = 32 << 20;
 /// Entries of a directory of the configuration that are looked at.
 const ENTRIES: usize = 1024;
 
+/// Levels below a directory of the configuration that are looked at.
+pub(super) const DEPTH: u32 = 2;
+
 /// What is asked, and of which path.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Question {
@@ -56,7 +59,7 @@ impl Question {
             Self::Text { path, most } => encode(text(Path::new(path), *most)),
             Self::MakeLogParents(path) => encode(log_path::make_parents(path)),
             Self::Answers(path) => {
-                touch(Path::new(path), 2);
+                touch(Path::new(path), DEPTH);
                 encode(Ok(()))
             }
         }
