@@ -22,14 +22,14 @@ use super::{apparmor, cdi, selinux};
 use crate::{
     cgroup, detached,
     oci::{BindSource, CdiRegistry, HostDevice, HostFacts, HostView, Propagation},
-    walk::{At, HELD, Limits, Mounts, Then, Visitor, walk},
+    walk::{At, KEPT_OPEN, Limits, Mounts, Then, Visitor, walk},
 };
 
 /// Nodes below one directory that are listed at most.
 const MAX_DEVICES: usize = 4096;
 /// Entries below it that are looked at, and directories in each other: as many as stay open, so that none is lost.
 const MAX_ENTRIES: u64 = 100_000;
-const MAX_DEPTH: usize = HELD;
+const MAX_DEPTH: usize = KEPT_OPEN;
 /// Directories below `/dev` that are no devices of the machine.
 const NOT_DEVICES: [&str; 5] = [
     "/dev/pts",

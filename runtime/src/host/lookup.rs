@@ -5,9 +5,9 @@
 //! killed. A path that leads over no mount and is in the kernel's cache is looked up here, since nothing can block there.
 //!
 //! ```text
-//!  run ── permit of the pod ──► Session, on a blocking thread ── question ──► cairn look
-//!   │                                                          ◄── answer ──
-//!   └─ deadline, removal or dropped future: the socket is shut, the process killed, and the permit kept until it is reaped
+//!  run ──► Session, on a thread of its own ── permit of the pod, question ──► cairn look
+//!   │                                                        ◄── answer ──
+//!   └─ deadline, stop, removal or dropped future: the socket is shut, the process killed, and the permit kept until it is reaped
 //! ```
 
 use std::{
@@ -17,6 +17,7 @@ use std::{
         fd::{AsRawFd as _, OwnedFd},
         unix::net::UnixStream,
     },
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -39,7 +40,6 @@ use super::{
     lookup_helper::{DEPTH, Question, exchange},
 };
 use crate::{
-    blocking::blocking,
     inherited,
     oci::{BindSource, CdiRegistry, HostDevice, HostView},
 };
@@ -136,8 +136,8 @@ pub enum Unanswered {
     TimedOut { path: String, after: Duration },
     #[error("path {0:?} does not answer; an earlier look-up still waits for it")]
     Stuck(String),
-    #[error("path {0:?} did not answer before the removal")]
-    Removed(String),
+    #[error("path {0:?} did not answer before the stop or removal")]
+    Ended(String),
     #[error(
         "path {0:?} was not looked up: {PER_POD} look-ups of the pod, or {ALL} of the node, do not answer"
     )]
@@ -158,17 +158,17 @@ impl Lookups {
         }))
     }
 
-    /// Does `work`, which asks for paths, off the async threads. It is given up when `removal` ends, too.
+    /// Does `work`, which asks for paths, off the async threads. It is given up when `ending` ends, too.
     ///
     /// # Errors
     /// The path that did not answer. What `work` made of the missing answer is dropped.
     pub async fn run<T: Send + 'static>(
         &self,
         pod: &str,
-        removal: impl Future<Output = ()>,
+        ending: impl Future<Output = ()>,
         work: impl FnOnce(&Session) -> T + Send + 'static,
     ) -> Result<T, Unanswered> {
-        self.within(self.0.timeout, pod, removal, work).await
+        self.within(self.0.timeout, pod, ending, work).await
     }
 
     /// Whether files and directories of the configuration answer, and all that is in them.
@@ -176,15 +176,10 @@ impl Lookups {
     /// # Errors
     /// The first that does not.
     pub async fn answer(&self, paths: Vec<PathBuf>) -> Result<(), Unanswered> {
-        let paths = paths.into_iter();
-        let paths: Vec<_> = paths.filter(|path| !is_local(path, DEPTH)).collect();
-        if paths.is_empty() {
-            return Ok(());
-        }
         let timeout = self.0.timeout.min(CONFIGURED);
         let asked = self.within(timeout, "", std::future::pending(), move |session| {
-            for path in paths {
-                session.answers(&path);
+            for path in paths.iter().filter(|path| !is_local(path, DEPTH)) {
+                session.answers(path);
             }
         });
         asked.await
@@ -194,14 +189,14 @@ impl Lookups {
         &self,
         timeout: Duration,
         pod: &str,
-        removal: impl Future<Output = ()>,
+        ending: impl Future<Output = ()>,
         work: impl FnOnce(&Session) -> T + Send + 'static,
     ) -> Result<T, Unanswered> {
         let begun = Instant::now();
         let given_up = async {
             tokio::select! {
                 () = tokio::time::sleep_until(begun + timeout) => true,
-                () = removal => false,
+                () = ending => false,
             }
         };
         tokio::pin!(given_up);
@@ -213,19 +208,18 @@ impl Lookups {
         });
         let guard = Guard(Arc::clone(&session));
         let done = tokio::select! {
-            done = blocking({
+            done = on_a_thread({
                 let session = Arc::clone(&session);
                 move || work(&session)
-            }) => done,
+            }) => done.map_err(|cause| Unanswered::Helper {
+                path: String::new(),
+                cause: cause.to_string(),
+            })?,
             timed_out = &mut given_up => {
-                let (path, waits) = {
-                    let state = session.state.lock();
-                    (state.asking.clone(), state.waits)
-                };
+                let path = session.state.lock().asking.clone();
                 return Err(match timed_out {
-                    false => Unanswered::Removed(path),
-                    true if waits => Unanswered::TimedOut { path, after: timeout },
-                    true => Unanswered::Crowded(path),
+                    true => Unanswered::TimedOut { path, after: timeout },
+                    false => Unanswered::Ended(path),
                 });
             }
         };
@@ -307,6 +301,26 @@ impl Lookups {
     }
 }
 
+/// A thread of its own for each: those who wait for an answer take none of the pool that serves everybody.
+async fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (send, done) = tokio::sync::oneshot::channel();
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::Builder::new()
+        .name("look-up".to_owned())
+        .spawn(move || {
+            let _within = runtime.enter();
+            // Whoever has given up does not wait for it.
+            let _given_up = send.send(catch_unwind(AssertUnwindSafe(work)));
+        })?;
+    match done.await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(lost) => Err(io::Error::other(lost)),
+    }
+}
+
 /// Ends a session, also one whose future is dropped: the work that goes on gets no more answers.
 struct Guard(Arc<Session>);
 
@@ -361,6 +375,7 @@ enum Turn {
     /// With a permit, for who had none.
     Yours(Option<Permit>),
     Stuck,
+    Crowded,
     Over,
 }
 
@@ -437,6 +452,7 @@ impl Session {
     /// Waits until the path may be asked for: nobody waits for it in vain, and a process may be used.
     fn turn(&self, path: &str, has_permit: bool) -> Turn {
         let shared = &self.lookups.0;
+        let begun = Instant::now();
         let mut counts = shared.counts.lock();
         loop {
             if self.is_over() {
@@ -448,7 +464,8 @@ impl Session {
                 Some(until) => until,
                 None if has_permit => return Turn::Yours(None),
                 None if counts.has_room(&self.pod) => break,
-                None => Instant::now() + ENDING,
+                None if begun.elapsed() >= ENDING => return Turn::Crowded,
+                None => begun + ENDING,
             };
             shared.changed.wait_until(&mut counts, until.into_std());
         }
@@ -484,6 +501,10 @@ impl Session {
                 Turn::Stuck => {
                     state.lost = Some(Unanswered::Stuck(path));
                     return Err(io::ErrorKind::TimedOut.into());
+                }
+                Turn::Crowded => {
+                    state.lost = Some(Unanswered::Crowded(path));
+                    return Err(io::ErrorKind::ResourceBusy.into());
                 }
                 Turn::Yours(Some(permit)) => state.permit = Some(permit),
                 Turn::Yours(None) => {}
@@ -619,7 +640,27 @@ mod tests {
         };
         drop(end);
         let removed = lookups.run("pod", removal, |session| session.devices("/x").len());
-        assert!(matches!(removed.await.unwrap_err(), Unanswered::Removed(_)));
+        assert!(matches!(removed.await.unwrap_err(), Unanswered::Ended(_)));
+    }
+
+    #[tokio::test]
+    async fn a_look_up_beyond_the_bound_of_its_pod_fails_and_those_of_others_do_not() {
+        let lookups = Lookups::new("/nowhere".into(), Duration::from_secs(60));
+        lookups
+            .0
+            .counts
+            .lock()
+            .pods
+            .insert("pod".to_owned(), PER_POD);
+        let ask = async |pod: &str| {
+            let ending = std::future::pending();
+            let asked = lookups.run(pod, ending, |session| session.devices("/x").len());
+            asked.await.unwrap_err()
+        };
+        assert!(matches!(ask("pod").await, Unanswered::Crowded(path) if path == "/x"));
+        // It comes as far as its process.
+        assert!(matches!(ask("other").await, Unanswered::Helper { .. }));
+        assert_eq!(lookups.0.counts.lock().all, 0, "its permit is back");
     }
 
     #[tokio::test]

@@ -222,8 +222,8 @@ impl CreateContainer {
             })
             .map_err(Error::from)
         };
-        let removal = container.ends_within(LOOKUP);
-        self.lookups.run(&pod.id, removal, built).await?
+        let ending = container.ends_within(LOOKUP);
+        self.lookups.run(&pod.id, ending, built).await?
     }
 
     /// Completes the record, and notes that the hook begins.
@@ -317,8 +317,8 @@ impl CreateContainer {
                 .map(|()| spec)
                 .map_err(|error| Error::from(setters::named(error, &set_by, &id)))
         };
-        let removal = container.ends_within(LOOKUP);
-        let applied = self.lookups.run(&pod.id, removal, applied).await;
+        let ending = container.ends_within(LOOKUP);
+        let applied = self.lookups.run(&pod.id, ending, applied).await;
         let spec = applied
             .map_err(Error::from)
             .flatten()

@@ -91,7 +91,7 @@ impl From<crate::host::lookup::Unanswered> for Error {
         use crate::host::lookup::Unanswered;
         let kind = match &error {
             Unanswered::TimedOut { .. } | Unanswered::Stuck(_) => Kind::TimedOut,
-            Unanswered::Removed(_) => Kind::WrongState,
+            Unanswered::Ended(_) => Kind::WrongState,
             Unanswered::Crowded(_) => Kind::Exhausted,
             Unanswered::Helper { .. } => Kind::Failed,
         };

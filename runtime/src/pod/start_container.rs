@@ -183,8 +183,8 @@ impl StartContainer {
             let made = session.make_log_parents(path);
             made.step(&format!("make the directory of the log {path:?}"))
         };
-        let removal = container.ends_within(LOOKUP);
-        self.lookups.run(&pod.id, removal, looked_up).await?
+        let ending = container.ends_within(LOOKUP);
+        self.lookups.run(&pod.id, ending, looked_up).await?
     }
 
     /// For the moment in which its own mount namespace is made.
