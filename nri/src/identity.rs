@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    async fn judged(identity: &Arc<Identity>, rule: PeerRule) -> Result<(), String> {
+    async fn checked(identity: &Arc<Identity>, rule: PeerRule) -> Result<(), String> {
         identity.verify(&rule, &lookups()).await
     }
 
@@ -145,14 +145,14 @@ mod tests {
             (is(own.uid, &copy), Some("does not run")),
             (is(own.uid, &dir.path().join("gone")), Some("No such file")),
         ] {
-            let judged = judged(&own, rule).await;
-            let said = judged
+            let checked = checked(&own, rule).await;
+            let said = checked
                 .as_ref()
                 .err()
                 .map(String::as_str)
                 .unwrap_or_default();
             assert!(said.contains(why.unwrap_or_default()), "{said}");
-            assert_eq!(judged.is_ok(), why.is_none(), "{said}");
+            assert_eq!(checked.is_ok(), why.is_none(), "{said}");
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
             uid: None,
             program: Some(std::env::current_exe().unwrap()),
         };
-        let refused = judged(&Arc::new(own), rule).await.unwrap_err();
+        let refused = checked(&Arc::new(own), rule).await.unwrap_err();
         assert!(refused.contains("it has ended"), "{refused}");
     }
 }

@@ -82,7 +82,7 @@ impl RuntimeService {
             let text = "this connection has already registered a plugin";
             return Err(Status::new(Code::FailedPrecondition, text));
         };
-        let answer = self.judge(version, payload).await;
+        let answer = self.answer(version, payload).await;
         if let Ok(registration) = &answer {
             let _ = self.registered.set(registration.clone());
         }
@@ -92,7 +92,7 @@ impl RuntimeService {
         reply
     }
 
-    async fn judge(&self, version: Version, payload: &[u8]) -> Answer {
+    async fn answer(&self, version: Version, payload: &[u8]) -> Answer {
         let bad = |text: String| Status::new(Code::InvalidArgument, one_line(&text));
         let request = RegisterPluginRequest::decode(payload).map_err(|e| bad(e.to_string()))?;
         let id = match &self.who {

@@ -21,7 +21,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::walk::{At, HELD, Mounts, Then, Visitor, Way, walk_again};
+use crate::walk::{At, KEPT_OPEN, Mounts, Then, Visitor, Way, walk_again};
 
 /// Times a directory being removed may be found refilled.
 const REFILLED_MAX: u32 = 1000;
@@ -86,7 +86,7 @@ impl Visitor for Removal {
         };
         match remove_entry(at.dir, name, flags) {
             Err(Errno::NOENT) => Ok(Then::Pass),
-            Err(Errno::NOTEMPTY) if at.depth + 1 < HELD => Ok(Then::Enter),
+            Err(Errno::NOTEMPTY) if at.depth + 1 < KEPT_OPEN => Ok(Then::Enter),
             Err(Errno::NOTEMPTY) => {
                 self.lift(at, name)?;
                 Ok(Then::Pass)

@@ -5,9 +5,9 @@
 //! directory or keeps a name per level:
 //!
 //! ```text
-//! top … HELD levels down       open, until the walk ends
+//! top … KEPT_OPEN levels down       open, until the walk ends
 //! … between …                  24 bytes each: which directory it is, and how far it was read
-//! the last HELD levels         open
+//! the last KEPT_OPEN levels         open
 //! ```
 //!
 //! The way back to a level in between is `..`. It counts only where it leads to the directory that the walk came down
@@ -35,7 +35,7 @@ use rustix::{
 };
 
 /// Directories that are open from the top down, and as many from where the walk is up.
-pub(crate) const HELD: usize = 16;
+pub(crate) const KEPT_OPEN: usize = 16;
 /// Directories in each other that a walk enters at most: 5 MB of what is known of them.
 pub(crate) const DEPTH_MAX: usize = 200_000;
 /// Directories in each other in a tree of an image: twice what `image.max_image_depth` may be.
@@ -106,12 +106,12 @@ impl Way {
 
     pub(crate) fn down(&mut self, name: &CStr) -> rustix::io::Result<()> {
         let open = Open::new(open_dir(self.here()?, name, self.mounts)?)?;
-        if self.top.len() < HELD && self.depth() + 1 == self.top.len() {
+        if self.top.len() < KEPT_OPEN && self.depth() + 1 == self.top.len() {
             self.top.push(open);
             return Ok(());
         }
         self.near.push_back(open);
-        if self.near.len() > HELD
+        if self.near.len() > KEPT_OPEN
             && let Some(Open { id, next, .. }) = self.near.pop_front()
         {
             self.between.push(Closed { id, next });

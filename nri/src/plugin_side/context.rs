@@ -7,18 +7,18 @@ use tokio::time::Instant;
 use crate::plugin_side::{runtime::Runtime, runtime_info::RuntimeInfo};
 
 tokio::task_local! {
-    static CALL: Told;
+    static CALL: CallInfo;
 }
 
 /// What a call says beside its event.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct CallInfo {
     pub(crate) deadline: Option<Instant>,
     pub(crate) left_out: Arc<[String]>,
 }
 
 /// Runs a handler of this call.
-pub(crate) async fn during<T>(call: Told, handler: impl Future<Output = T>) -> T {
+pub(crate) async fn during<T>(call: CallInfo, handler: impl Future<Output = T>) -> T {
     CALL.scope(call, handler).await
 }
 
@@ -59,7 +59,7 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Context {
-    pub(crate) told: Told,
+    pub(crate) call: CallInfo,
     pub(crate) info: Arc<RuntimeInfo>,
     pub(crate) runtime: Runtime,
 }
@@ -68,19 +68,19 @@ impl Context {
     /// When the runtime stops waiting for this answer (NRI-919); then the method's future is dropped.
     /// `None` if the runtime does not say.
     pub fn deadline(&self) -> Option<std::time::Instant> {
-        self.told.deadline.map(Instant::into_std)
+        self.call.deadline.map(Instant::into_std)
     }
 
     /// How long the runtime still waits for this answer; `None` if it does not say.
     pub fn time_left(&self) -> Option<Duration> {
-        left(self.told.deadline)
+        left(self.call.deadline)
     }
 
     /// What the message lacks, because it would have been too long to be sent: for each pod or container that lacks
     /// something a line such as `container ID: env, linux.devices`. Only messages of Synchronize, and of events that cannot be
     /// refused, are shortened so. Empty as well where the runtime does not say.
     pub fn left_out(&self) -> &[String] {
-        &self.told.left_out
+        &self.call.left_out
     }
 
     /// Name, versions and limits of the runtime that asks.

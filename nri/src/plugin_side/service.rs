@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{
     mask::event_named,
     plugin_side::{
-        context::{self, Context, Told},
+        context::{self, CallInfo, Context},
         handlers::{Boxed, Handlers, Result},
         runtime::Runtime,
         runtime_info::RuntimeInfo,
@@ -74,23 +74,23 @@ impl PluginService {
             "Synchronize" => self.lacks_besides(call.left_out),
             _ => call.left_out,
         };
-        let told = Told {
+        let info = CallInfo {
             deadline: call.deadline,
             left_out: left_out.into(),
         };
         // Boxed: an in-process plugin's is polled at the bottom of a runtime's own futures.
-        let answer = Box::pin(self.answer_method(method, payload, (call.version, told.clone())));
-        context::during(told, answer).await
+        let answer = Box::pin(self.answer_method(method, payload, (call.version, info.clone())));
+        context::during(info, answer).await
     }
 
     async fn answer_method(
         &self,
         method: &str,
         payload: Vec<u8>,
-        (version, told): (Version, Told),
+        (version, call): (Version, CallInfo),
     ) -> Result<Vec<u8>, Status> {
         let cx = Context {
-            told,
+            call,
             info: self.runtime.known(),
             runtime: self.runtime.clone(),
         };

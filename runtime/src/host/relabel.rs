@@ -171,7 +171,7 @@ impl Visitor for Labels<'_> {
             Err(error) => {
                 let error = io::Error::from(error);
                 let shown = format!("/proc/self/fd/{}", at.dir.as_raw_fd());
-                // Longer than a path can be: the text says where it lies then.
+                // Longer than a path can be: the text says where it is then.
                 let dir = fs::read_link(&shown).unwrap_or(shown.into());
                 let path = dir.join(OsStr::from_bytes(name.to_bytes()));
                 Err(io::Error::new(

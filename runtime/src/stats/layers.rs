@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 /// How long a count is told before the layer is counted again.
 const FRESH: Duration = Duration::from_secs(10);
-/// How many times as long as a count took it is told at least.
+/// How many times as long as a count took it is reported at least.
 const SLOW: u32 = 10;
 /// How long a count is remembered after the last question.
 const KEPT: Duration = Duration::from_secs(600);

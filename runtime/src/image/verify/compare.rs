@@ -21,7 +21,7 @@ use crate::walk::{IMAGE_DEPTH_MAX, Mounts, Up, Way, count};
 
 /// Damages of a layer that are told; the rest is counted.
 const TOLD_MAX: usize = 20;
-/// Bytes of a path that are told.
+/// Bytes of a path that are reported.
 const PATH_MAX: usize = 16 << 10;
 /// Files with several names whose sums are remembered.
 const LINKED_MAX: usize = 100_000;
@@ -84,7 +84,7 @@ struct Check<'a> {
 struct Level {
     /// Bytes of its path.
     path: usize,
-    /// Of its entries, those that are there; none where it is not there itself, which was told where its parent's
+    /// Of its entries, those that are there; none where it is not there itself, which was reported where its parent's
     /// entries came.
     present: Option<u64>,
 }
