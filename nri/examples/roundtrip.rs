@@ -139,7 +139,7 @@ async fn measure(plugins: usize, go: Option<&str>) {
             .unwrap();
         start.push(begun.elapsed());
         let begun = Instant::now();
-        let turn = nri.turn().await;
+        let turn = nri.turn(Event::CreateContainer).await;
         nri.create_container(&turn, pod.clone(), container.clone())
             .await
             .unwrap();

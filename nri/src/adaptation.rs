@@ -13,6 +13,7 @@ use crate::{
     operation::{self, Created, Ran, Refused, Stopped, Told, Updated},
     owners::PluginId,
     plugin::Session,
+    roster::Roster,
     settings::Timeouts,
     shared::Shared,
     validators, violate,
@@ -24,10 +25,17 @@ const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
 /// The NRI turn: one holder at a time, first come first served. Events that carry updates need it,
 /// because updates cross containers; hold it until the updates are applied, and await nothing else
-/// meanwhile (no network, image, process or grace period).
-#[derive(Debug)]
+/// meanwhile (no network, image, process or grace period). A plugin that gets the event, and connects while it is held, is
+/// synchronised when it is dropped.
 pub struct Turn {
+    roster: Arc<Roster>,
     _guard: tokio::sync::OwnedMutexGuard<()>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.roster.end_turn();
+    }
 }
 
 /// Keeps plugins from joining while it, or a clone of it, lives (NRI-319). For runtimes that cannot
@@ -64,14 +72,24 @@ fn never_refused(told: Result<Told, Refused>) -> Told {
 }
 
 impl Adaptation {
-    /// Waits for the NRI turn.
-    pub async fn turn(&self) -> Turn {
+    /// Waits for plugins that get this event and are being synchronised, then for the NRI turn. Plugins that get it, and
+    /// connect from now on, are synchronised after the turn.
+    pub async fn turn(&self, event: Event) -> Turn {
+        let shared = &**self.shared;
         let turn = match violate::is("no-turn") {
             true => Arc::default(),
-            false => self.shared.turn.clone(),
+            false => shared.turn.clone(),
         };
-        Turn {
-            _guard: turn.lock_owned().await,
+        let deadline = Instant::now() + shared.longest_join();
+        loop {
+            shared.roster.joined(event, deadline).await;
+            let guard = turn.clone().lock_owned().await;
+            if shared.roster.begin_turn(event, Instant::now() >= deadline) {
+                return Turn {
+                    roster: shared.roster.clone(),
+                    _guard: guard,
+                };
+            }
         }
     }
 

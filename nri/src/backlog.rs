@@ -1,27 +1,34 @@
-//! Backlog of must-run plugins: Stop and Remove events they have not acknowledged, kept until
-//! they have, or ten minutes (O-1).
+//! Backlog of must-run plugins: Stop and Remove events they have not acknowledged, kept until they have, for ten minutes,
+//! or until they have failed at one twice more (O-1).
 //!
-//! An event is kept by `dispatch.rs` when `policy.rs` says so, and taken out when the plugin joins
-//! again, after its Synchronize and before its next event.
+//! An event is kept by `dispatch.rs` when `policy.rs` says so. `kept.rs` sends it again.
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use proto_nri::{
     Event, RemoveContainerRequest, RemovePodSandboxRequest, StopContainerRequest,
     StopPodSandboxRequest,
 };
 use tokio::time::Instant;
 
-use crate::{owners::PluginId, violate, wire::event::HookRequest};
+use crate::{
+    owners::PluginId,
+    plugin::Session,
+    violate,
+    wire::event::{HookRequest, container_id, pod_id},
+};
 
 /// How long an event is kept.
 pub(crate) const KEEP: Duration = Duration::from_secs(600);
 /// How many are kept for one plugin; the oldest goes first.
 pub(crate) const MAX_KEPT: usize = 4096;
+/// How often a plugin may fail at an event that it is sent again.
+const MAX_TRIES: u32 = 2;
 
 /// A teardown event.
 #[derive(Debug, Clone)]
@@ -51,117 +58,270 @@ impl Kept {
         }
     }
 
-    pub(crate) fn event(&self) -> Event {
+    fn about(&self) -> About {
         match self {
-            Self::StopPod(_) => Event::StopPodSandbox,
-            Self::RemovePod(_) => Event::RemovePodSandbox,
-            Self::StopContainer(_) => Event::StopContainer,
-            Self::RemoveContainer(_) => Event::RemoveContainer,
+            Self::StopPod(request) => About::of(request),
+            Self::RemovePod(request) => About::of(request),
+            Self::StopContainer(request) => About::of(request),
+            Self::RemoveContainer(request) => About::of(request),
         }
+    }
+}
+
+/// An event and its object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct About {
+    event: Event,
+    pod: String,
+    /// Empty for events of pods.
+    container: String,
+}
+
+impl About {
+    pub(crate) fn of<R: HookRequest>(request: &R) -> Self {
+        Self {
+            event: R::EVENT,
+            pod: pod_id(request).to_owned(),
+            container: container_id(request).to_owned(),
+        }
+    }
+
+    /// This event is of the other's object, or of a container of that pod.
+    fn is_of(&self, object: &Self) -> bool {
+        self.pod == object.pod
+            && (object.container.is_empty() || self.container == object.container)
+    }
+
+    fn ends_object(&self) -> bool {
+        matches!(self.event, Event::RemovePodSandbox | Event::RemoveContainer)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Instant,
+    about: About,
+    event: Kept,
+    /// How often it was sent again, and failed.
+    tries: u32,
+    /// Who was late with its answer, and may still give it: it is not asked again meanwhile.
+    owed_by: Weak<Session>,
+}
+
+impl Entry {
+    fn is_owed_by(&self, session: &Arc<Session>) -> bool {
+        std::ptr::eq(self.owed_by.as_ptr(), Arc::as_ptr(session))
     }
 }
 
 /// The events kept, per plugin, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog(Mutex<BTreeMap<PluginId, VecDeque<(Instant, Kept)>>>);
+pub(crate) struct Backlog(Mutex<BTreeMap<PluginId, VecDeque<Entry>>>);
 
 impl Backlog {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PluginId, VecDeque<(Instant, Kept)>>> {
-        self.0.lock()
+    /// Works on what is kept for a plugin, if anything is, once what is too old is out; gives that too.
+    fn with<T: Default>(
+        &self,
+        plugin: &PluginId,
+        work: impl FnOnce(&mut VecDeque<Entry>) -> T,
+    ) -> (T, Vec<Event>) {
+        let mut all = self.0.lock();
+        let Some(kept) = all.get_mut(plugin) else {
+            return (T::default(), Vec::new());
+        };
+        let mut expired = Vec::new();
+        while kept.front().is_some_and(|entry| entry.at.elapsed() >= KEEP) {
+            expired.extend(kept.pop_front().map(|entry| entry.about.event));
+        }
+        let result = work(kept);
+        if kept.is_empty() {
+            all.remove(plugin);
+        }
+        (result, expired)
     }
 
-    /// Keeps an event for a plugin; gives those that had to be given up for it.
-    pub(crate) fn keep(&self, plugin: &PluginId, event: Kept) -> Vec<Event> {
-        let mut all = self.lock();
-        let kept = all.entry(plugin.clone()).or_default();
-        let mut given_up = expire(kept);
-        if kept.len() >= MAX_KEPT {
-            given_up.extend(kept.pop_front().map(|(_, event)| event.event()));
-        }
-        match event {
-            _ if violate::is("missed-events-lost") => {}
-            event if violate::is("missed-events-reversed") => {
-                kept.push_front((Instant::now(), event));
+    /// Keeps an event for a plugin. `tried`: the plugin was asked, and failed. `owed_by` may answer late. Gives the events
+    /// that had to be given up.
+    pub(crate) fn keep(
+        &self,
+        plugin: &PluginId,
+        event: Kept,
+        tried: bool,
+        owed_by: Option<&Arc<Session>>,
+    ) -> Vec<Event> {
+        let owed_by = owed_by.map_or_else(Weak::new, Arc::downgrade);
+        let about = event.about();
+        self.0.lock().entry(plugin.clone()).or_default();
+        let (given_up, mut expired) = self.with(plugin, |kept| {
+            if let Some(at) = kept.iter().position(|entry| entry.about == about) {
+                let entry = &mut kept[at];
+                entry.tries += u32::from(tried);
+                entry.owed_by = owed_by;
+                let failed = entry.tries >= MAX_TRIES;
+                return failed.then(|| kept.remove(at)).flatten();
             }
-            event => kept.push_back((Instant::now(), event)),
-        }
-        given_up
+            let oldest = match kept.len() >= MAX_KEPT {
+                true => kept.pop_front(),
+                false => None,
+            };
+            let entry = Entry {
+                at: Instant::now(),
+                about,
+                event,
+                tries: 0,
+                owed_by,
+            };
+            match entry {
+                _ if violate::is("missed-events-lost") => {}
+                entry if violate::is("missed-events-reversed") => kept.push_front(entry),
+                entry => kept.push_back(entry),
+            }
+            oldest
+        });
+        expired.extend(given_up.map(|entry| entry.about.event));
+        expired
     }
 
-    /// Takes out what is too old.
-    pub(crate) fn expired(&self, plugin: &PluginId) -> Vec<Event> {
-        self.lock().get_mut(plugin).map(expire).unwrap_or_default()
+    /// The oldest event for this plugin that it does not owe an answer to, of one object or of any; it stays until
+    /// [`Backlog::answered`]. And the events that were too old.
+    pub(crate) fn oldest(
+        &self,
+        session: &Arc<Session>,
+        object: Option<&About>,
+    ) -> (Option<Kept>, Vec<Event>) {
+        self.with(&session.id, |kept| {
+            let mut kept = kept.iter();
+            let next = kept.find(|entry| {
+                !entry.is_owed_by(session) && object.is_none_or(|object| entry.about.is_of(object))
+            });
+            next.map(|entry| entry.event.clone())
+        })
     }
 
-    /// The oldest event that is not too old; it stays until [`Backlog::acknowledged`].
-    pub(crate) fn oldest(&self, plugin: &PluginId) -> Option<Kept> {
-        let mut all = self.lock();
-        let kept = all.get_mut(plugin)?;
-        expire(kept);
-        kept.front().map(|(_, event)| event.clone())
+    /// The plugin has answered the event. Nothing of an object comes after its Remove.
+    pub(crate) fn answered(&self, plugin: &PluginId, event: &About) {
+        self.with(plugin, |kept| {
+            kept.retain(|entry| match event.ends_object() {
+                true => !entry.about.is_of(event),
+                false => entry.about != *event,
+            });
+        });
     }
 
-    /// The oldest event has arrived.
-    pub(crate) fn acknowledged(&self, plugin: &PluginId) {
-        if let Some(kept) = self.lock().get_mut(plugin) {
-            kept.pop_front();
-        }
+    /// The plugin will not answer the event any more: it may be sent again.
+    pub(crate) fn unanswered(&self, plugin: &PluginId, event: &About) {
+        self.with(plugin, |kept| {
+            let entry = kept.iter_mut().find(|entry| entry.about == *event);
+            if let Some(entry) = entry {
+                entry.owed_by = Weak::new();
+            }
+        });
     }
 
     /// How many are kept for a plugin.
     pub(crate) fn backlog(&self, plugin: &PluginId) -> usize {
-        let mut all = self.lock();
-        all.get_mut(plugin).map_or(0, |kept| {
-            expire(kept);
-            kept.len()
-        })
+        self.with(plugin, |kept| kept.len()).0
     }
-}
-
-fn expire(kept: &mut VecDeque<(Instant, Kept)>) -> Vec<Event> {
-    let mut given_up = Vec::new();
-    while kept.front().is_some_and(|(at, _)| at.elapsed() >= KEEP) {
-        given_up.extend(kept.pop_front().map(|(_, event)| event.event()));
-    }
-    given_up
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stop(pod: &str) -> Kept {
-        let pod = proto_nri::PodSandbox {
-            id: pod.into(),
+    fn pod(id: &str) -> Option<proto_nri::PodSandbox> {
+        Some(proto_nri::PodSandbox {
+            id: id.into(),
             ..Default::default()
-        };
-        Kept::StopPod(StopPodSandboxRequest { pod: Some(pod) })
+        })
+    }
+
+    fn stop(id: &str) -> Kept {
+        Kept::StopPod(StopPodSandboxRequest { pod: pod(id) })
+    }
+
+    fn keep(backlog: &Backlog, plugin: &PluginId, event: Kept) -> Vec<Event> {
+        backlog.keep(plugin, event, true, None)
     }
 
     #[tokio::test(start_paused = true)]
     async fn events_are_kept_in_order_for_ten_minutes() {
-        let (backlog, plugin) = (Backlog::default(), "10-a".parse().unwrap());
-        assert!(backlog.keep(&plugin, stop("p")).is_empty());
+        let (backlog, session) = (Backlog::default(), Session::for_tests("10-a"));
+        let plugin = &session.id;
+        assert!(keep(&backlog, plugin, stop("p")).is_empty());
         tokio::time::advance(KEEP - Duration::from_secs(1)).await;
-        backlog.keep(&plugin, stop("q"));
-        assert_eq!(backlog.backlog(&plugin), 2);
+        keep(&backlog, plugin, stop("q"));
+        assert_eq!(backlog.backlog(plugin), 2);
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(backlog.expired(&plugin), [Event::StopPodSandbox]);
-        let Some(Kept::StopPod(oldest)) = backlog.oldest(&plugin) else {
-            panic!("the younger one is gone too");
-        };
-        assert_eq!(oldest.pod.unwrap().id, "q");
-        backlog.acknowledged(&plugin);
-        assert_eq!(backlog.backlog(&plugin), 0);
+        let (oldest, expired) = backlog.oldest(&session, None);
+        assert_eq!(expired, [Event::StopPodSandbox]);
+        let oldest = oldest.expect("the younger one is still kept").about();
+        assert_eq!(oldest.pod, "q");
+        backlog.answered(plugin, &oldest);
+        assert_eq!(backlog.backlog(plugin), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_backlog_gives_up_the_oldest_and_says_so() {
         let (backlog, plugin) = (Backlog::default(), "10-a".parse().unwrap());
         for n in 0..MAX_KEPT {
-            assert!(backlog.keep(&plugin, stop(&n.to_string())).is_empty());
+            assert!(keep(&backlog, &plugin, stop(&n.to_string())).is_empty());
         }
-        assert_eq!(backlog.keep(&plugin, stop("new")), [Event::StopPodSandbox]);
+        assert_eq!(
+            keep(&backlog, &plugin, stop("new")),
+            [Event::StopPodSandbox]
+        );
         assert_eq!(backlog.backlog(&plugin), MAX_KEPT);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_fails_twice_more_is_given_up_and_one_that_was_not_tried_is_not() {
+        let (backlog, plugin) = (Backlog::default(), "10-a".parse().unwrap());
+        assert!(keep(&backlog, &plugin, stop("p")).is_empty());
+        for _ in 0..3 {
+            assert!(backlog.keep(&plugin, stop("p"), false, None).is_empty());
+        }
+        assert!(keep(&backlog, &plugin, stop("p")).is_empty());
+        assert_eq!(keep(&backlog, &plugin, stop("p")), [Event::StopPodSandbox]);
+        assert_eq!(backlog.backlog(&plugin), 0);
+    }
+
+    #[tokio::test]
+    async fn an_event_is_not_sent_to_who_may_still_answer_it() {
+        let (backlog, late) = (Backlog::default(), Session::for_tests("10-a"));
+        let next = Session::for_tests("10-a");
+        backlog.keep(&late.id, stop("p"), true, Some(&late));
+        assert!(backlog.oldest(&late, None).0.is_none());
+        assert!(backlog.oldest(&next, None).0.is_some());
+        backlog.unanswered(&late.id, &stop("p").about());
+        assert!(backlog.oldest(&late, None).0.is_some());
+    }
+
+    #[tokio::test]
+    async fn nothing_of_an_object_is_left_after_its_remove() {
+        let (backlog, session) = (Backlog::default(), Session::for_tests("10-a"));
+        let plugin = &session.id;
+        let container = Some(proto_nri::Container {
+            id: "c".into(),
+            ..Default::default()
+        });
+        let stop_container = Kept::StopContainer(StopContainerRequest {
+            pod: pod("p"),
+            container: container.clone(),
+        });
+        for event in [stop("p"), stop("q"), stop_container.clone()] {
+            keep(&backlog, plugin, event);
+        }
+        let removed = About::of(&RemoveContainerRequest {
+            pod: pod("p"),
+            container,
+        });
+        let oldest = backlog.oldest(&session, Some(&removed)).0;
+        assert_eq!(oldest.unwrap().about(), stop_container.about());
+        backlog.answered(plugin, &removed);
+        assert_eq!(backlog.backlog(plugin), 2, "both pods' events stay");
+        let request = RemovePodSandboxRequest { pod: pod("p") };
+        backlog.answered(plugin, &About::of(&request));
+        let left = backlog.oldest(&session, None).0.unwrap().about();
+        assert_eq!((left.pod.as_str(), backlog.backlog(plugin)), ("q", 1));
     }
 }

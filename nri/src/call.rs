@@ -9,13 +9,20 @@ use std::{
 };
 
 use proto_nri::{Event, RemoveContainerRequest, StopContainerRequest};
-use tokio::{sync::oneshot, task::AbortHandle, time::Instant};
+use tokio::{
+    sync::oneshot,
+    task::AbortHandle,
+    time::{Instant, timeout, timeout_at},
+};
 
 use crate::{
+    backlog::About,
     observe::PluginEvent,
     peer::{Delivered, is_unknown_to_plugin},
     plugin::Session,
-    policy::{self, Late, OnTimeout, Outcome},
+    policy::{self, Case, Class, Late, OnTimeout, Outcome},
+    roster::Lane,
+    settle::close_if_due,
     shared::Shared,
     shorten::LeftOut,
     violate,
@@ -25,6 +32,94 @@ use crate::{
 
 /// How long an overdue answer is waited for where `on_timeout = "skip"`.
 const LATE_WINDOW: Duration = Duration::from_secs(60);
+
+/// A plugin's lane while it is called. Whoever has it gave up half way, or the operation's own time is over: the plugin is
+/// still busy, and gets its next event when it has answered, or its time for this one is over too.
+pub(crate) struct Held {
+    lane: Option<Lane>,
+    busy: Option<Busy>,
+}
+
+struct Busy {
+    shared: Arc<Shared>,
+    session: Arc<Session>,
+    event: Event,
+    until: Instant,
+}
+
+impl From<Lane> for Held {
+    fn from(lane: Lane) -> Self {
+        Self {
+            lane: Some(lane),
+            busy: None,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(busy) = self.busy.take()
+            && !violate::is("busy-plugin-gets-another")
+            && let Some(lane) = self.lane.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(busy.settle(lane));
+        }
+    }
+}
+
+impl Busy {
+    /// Late is late, also where nobody waits any more.
+    async fn settle(self, lane: Lane) {
+        let Self {
+            shared,
+            session,
+            event,
+            until,
+        } = self;
+        if timeout_at(until, session.peer.settled()).await.is_ok() {
+            return;
+        }
+        let case = Case {
+            plugin: &session.id,
+            event,
+            policy: &session.settings.policy,
+            misses: session.misses.load(Ordering::SeqCst),
+            exempt: true,
+        };
+        let verdict = policy::decide(case, &Outcome::TimedOut);
+        close_if_due(&shared, &session, &verdict);
+        if session.is_closing() || session.settings.policy.on_timeout() != OnTimeout::Skip {
+            return;
+        }
+        session.overdue.begin();
+        drop(lane);
+        let _given_up = timeout(LATE_WINDOW, session.peer.settled()).await;
+        end_overdue(&session);
+    }
+}
+
+/// Calls the plugin whose lane this is.
+pub(crate) async fn ask<R: HookRequest>(
+    shared: &Arc<Shared>,
+    lane: &mut Held,
+    session: &Arc<Session>,
+    request: &R,
+    deadline: Option<Instant>,
+) -> Called<R::Reply> {
+    let limit = shared.timeouts().request_of(&session.settings.policy);
+    lane.busy = Some(Busy {
+        shared: shared.clone(),
+        session: session.clone(),
+        event: R::EVENT,
+        until: Instant::now() + limit,
+    });
+    let called = call(shared, session, request, deadline).await;
+    if called.outcome != Outcome::Cancelled {
+        lane.busy = None;
+    }
+    called
+}
 
 /// What came of a call.
 pub(crate) struct Called<A> {
@@ -36,7 +131,7 @@ pub(crate) struct Called<A> {
 
 /// Calls one plugin, and says what came of it. Where the operation's `deadline` is what ends it, that is
 /// not the plugin's fault.
-pub(crate) async fn call<R: HookRequest>(
+async fn call<R: HookRequest>(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
     request: &R,
@@ -61,11 +156,14 @@ pub(crate) async fn call<R: HookRequest>(
             left_out: delivered.left_out,
         };
     }
+    let is_kept = policy.must_run && Class::of(R::EVENT) == Class::Teardown;
     let delivered = match policy.on_timeout() {
+        OnTimeout::Skip => call_with_late_window(session, request, limit, shared).await,
+        // A late answer acknowledges.
+        OnTimeout::Keep if is_kept => call_with_late_window(session, request, limit, shared).await,
         OnTimeout::Close | OnTimeout::Keep => {
             session.peer.deliver(&session.style, request, limit).await
         }
-        OnTimeout::Skip => call_with_late_window(session, request, limit, shared).await,
     };
     if delivered.as_state_change && delivered.answer.is_ok() && session.note_deprecated(R::EVENT) {
         let event = R::EVENT;
@@ -97,7 +195,8 @@ pub(crate) fn failure_of(error: CallError) -> Outcome {
     }
 }
 
-/// Gives up after `limit` but goes on listening: while the answer is overdue the plugin is skipped.
+/// Gives up after `limit` but goes on listening: while the answer is overdue the plugin is skipped, where its policy is
+/// `Skip`.
 async fn call_with_late_window<R: HookRequest>(
     session: &Arc<Session>,
     request: &R,
@@ -114,11 +213,7 @@ async fn call_with_late_window<R: HookRequest>(
             let window = LATE_WINDOW.max(limit);
             let delivered = session.peer.deliver(&session.style, &request, window).await;
             if decided.swap(true, Ordering::SeqCst) {
-                let ok = delivered.answer.is_ok();
-                if policy::late(R::EVENT, ok) == Late::Undo {
-                    undo(&shared, &session, &request).await;
-                }
-                end_overdue(&shared, &session).await;
+                take_late_answer(&shared, &session, &request, delivered.answer.err()).await;
             } else {
                 let _ = tx.send(delivered);
             }
@@ -135,7 +230,10 @@ async fn call_with_late_window<R: HookRequest>(
     }
     // From here on it is not the caller's alone.
     while_waited_for.0 = None;
-    session.overdue.begin();
+    let is_skipped = session.settings.policy.on_timeout() == OnTimeout::Skip;
+    if is_skipped {
+        session.overdue.begin();
+    }
     if decided.swap(true, Ordering::SeqCst) {
         session.overdue.end();
         return rx.await.unwrap_or_else(lost);
@@ -158,22 +256,35 @@ impl Drop for Abort {
     }
 }
 
-/// The late answer is there: what a must-run plugin was not told meanwhile, then new events.
-async fn end_overdue(shared: &Shared, session: &Arc<Session>) {
-    let mut redelivered = shared.redeliver(session).await;
-    // What came in during that, with its lane held: nothing new overtakes it.
-    let lane = match shared.roster.slot_of(session) {
+/// The late answer is there, or none will come.
+async fn take_late_answer<R: HookRequest>(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+    request: &R,
+    error: Option<CallError>,
+) {
+    if policy::late(R::EVENT, error.is_none()) == Late::Undo {
+        undo(shared, session, request).await;
+    }
+    let event = About::of(request);
+    // With its lane held: whoever called it has kept the event by then.
+    let slot = shared.roster.slot_of(session);
+    let lane = match &slot {
         Some(slot) => Some(slot.take_place().wait().await),
         None => None,
     };
-    if redelivered.is_ok() {
-        redelivered = shared.redeliver(session).await;
+    match error {
+        None | Some(CallError::Status(_)) => shared.backlog.answered(&session.id, &event),
+        Some(_) => shared.backlog.unanswered(&session.id, &event),
     }
-    if let Err(reason) = redelivered {
-        shared.close(session, reason);
-    }
-    session.overdue.end();
     drop(lane);
+    end_overdue(session);
+}
+
+/// The plugin gets events again, and what was kept for it meanwhile.
+fn end_overdue(session: &Session) {
+    session.overdue.end();
+    session.kept.notify_one();
 }
 
 /// The plugin believes in a container whose adjustments were never made: takes it back.

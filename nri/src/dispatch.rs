@@ -1,28 +1,23 @@
 //! Ordered dispatch: one event to all plugins, one after the other (NRI-402…415).
 //!
-//! [`visit`] gets one plugin's outcome, `policy.rs` says what it means, [`settle`] carries that out.
+//! [`visit`] gets one plugin's outcome, `policy.rs` says what it means, `settle.rs` carries that out.
 //! Setup events stop at the first refusal; teardown and notifications reach everyone and never fail.
 //! No lock is held while a plugin is called but its own lane.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use proto_nri::Event;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    backlog::Kept,
-    call::call,
-    mask::event_name,
-    observe::{Delivery, PluginEvent},
+    call::{Held, ask},
+    kept,
     operation::{AnswerContents, Operation, Refused, Told},
     owners::PluginId,
-    peer,
     plugin::Session,
-    policy::{self, Case, Class, CloseReason, Flow, Outcome, Verdict},
-    roster::{Dispatch, Lane, Occupant, Slot},
+    policy::{self, Class, Flow, Outcome},
+    roster::{Dispatch, Slot},
+    settle::{NOTHING, conclude, delivery},
     shared::Shared,
     violate,
     wire::event::{HookRequest, container_id, pod_id},
@@ -39,6 +34,7 @@ pub(crate) async fn dispatch<S: Operation>(
     let mut told = Told::default();
     if policy::needs_required(event) {
         // Nobody is asked for what cannot come about.
+        wait_for_required(shared, event, deadline).await;
         let slots = shared.roster.slots();
         let there = |id: &PluginId| slots.iter().any(|slot| slot.id == *id);
         absent(shared, step.request(), exempt, there, &mut told)?;
@@ -73,6 +69,20 @@ pub(crate) async fn dispatch<S: Operation>(
     let there = |id: &PluginId| visited.contains(id);
     absent(shared, step.request(), exempt, there, &mut told)?;
     Ok(told)
+}
+
+/// A required plugin that has connected, and waits for its cut, is as good as there. In the turn it is not waited for: it
+/// waits for the turn.
+async fn wait_for_required(shared: &Shared, event: Event, deadline: Option<Instant>) {
+    let named = shared.settings.plugins.iter();
+    let required = named.filter(|(_, settings)| settings.policy.required);
+    let required: BTreeSet<_> = required.map(|(id, _)| id).collect();
+    if required.is_empty() || holds_turn(event) {
+        return;
+    }
+    let limit = Instant::now() + shared.longest_join();
+    let deadline = deadline.map_or(limit, |deadline| deadline.min(limit));
+    shared.roster.cut_in(&required, deadline).await;
 }
 
 /// Broken on purpose: what befell one plugin keeps a teardown from those behind it.
@@ -120,27 +130,6 @@ pub(crate) fn absent<R: HookRequest>(
     Ok(())
 }
 
-fn delivery<R: HookRequest>(
-    request: &R,
-    plugin: &PluginId,
-    outcome: Outcome,
-    (took, contents): (Duration, AnswerContents),
-) -> Delivery {
-    Delivery {
-        event: R::EVENT,
-        plugin: plugin.clone(),
-        pod: pod_id(request).to_owned(),
-        container: container_id(request).to_owned(),
-        outcome,
-        took,
-        adjusted: contents.adjusted,
-        changed: contents.changed,
-        updates: contents.updates,
-        evictions: contents.evictions,
-        left_out: contents.left_out,
-    }
-}
-
 /// One plugin's turn.
 async fn visit<S: Operation>(
     shared: &Arc<Shared>,
@@ -150,50 +139,46 @@ async fn visit<S: Operation>(
     told: &mut Told,
 ) -> Flow {
     let event = S::Request::EVENT;
-    if let Some(session) = slot.session()
+    if slot.session().is_some() && !slot.events().has(event) {
+        return not_subscribed(shared, slot, step.request(), told);
+    }
+    if let Some(session) = slot.joining() {
+        if needs_no_answer(event) {
+            send_later(shared, slot, &session, step.request().clone(), told);
+            return Flow::Proceed;
+        }
+        // Its caller has waited for it before it took the turn.
+        if holds_turn(event) || !session.is_waited_for() {
+            session.pass_by();
+            let (who, outcome) = ((&slot.id, None), Outcome::Joining);
+            return conclude(shared, who, step.request(), outcome, NOTHING, exempt, told);
+        }
+    }
+    let Some(lane) = until(deadline, slot.take_place().wait()).await else {
+        // The operation's own time is over: nobody waits longer for a plugin that joins, or is busy with another pod.
+        let (who, outcome) = ((&slot.id, None), Outcome::Cancelled);
+        return conclude(shared, who, step.request(), outcome, NOTHING, true, told);
+    };
+    let mut lane = Held::from(lane);
+    let mut session = dispatch.asks(slot, event);
+    if let Some(session) = &session
         && !session.events().has(event)
     {
-        dispatch.passed(slot, false);
-        let outcome = Outcome::NotSubscribed;
-        let skipped = delivery(step.request(), &slot.id, outcome, NOTHING);
-        shared.observer.delivered(&skipped);
-        told.deliveries.push(skipped);
-        return Flow::Proceed;
+        return not_subscribed(shared, slot, step.request(), told);
     }
-    if let Occupant::Joining(session) = slot.occupant()
-        && needs_no_answer(event)
-    {
-        send_later(shared, slot, &session, step.request().clone(), told);
-        return Flow::Proceed;
+    if let Some(must_run) = session.as_ref().filter(|s| s.settings.policy.must_run) {
+        kept::send_before(shared, &mut lane, must_run, step.request()).await;
+        session = slot.active();
     }
-    let lane = match until(deadline, slot.take_place().wait()).await {
-        Some(lane) => Some(lane),
-        // The operation's own time is over: nobody waits longer for a plugin that joins, or is busy with another pod.
-        None => {
-            let (who, outcome) = ((&slot.id, None), Outcome::Cancelled);
-            return conclude(shared, who, step.request(), outcome, NOTHING, true, told);
-        }
-    };
-    let mut lane = Held { lane, busy: None };
-    dispatch.passed(slot, true);
     let begun = Instant::now();
-    let session = slot.active();
-    let settings = shared.settings_of(&slot.id, session.as_deref());
     let mut contents = AnswerContents::default();
     let outcome = match &session {
         None => Outcome::Absent,
         Some(session) if session.overdue.since().is_some() => Outcome::Skipped,
         Some(session) => {
-            let limit = shared.timeouts().request_of(&settings.policy);
-            let own = begun + limit;
-            let until = deadline.map_or(own, |deadline| deadline.min(own));
-            lane.busy = Some((session.clone(), until));
-            let called = call(shared, session, step.request(), deadline).await;
-            lane.busy = None;
-            let outcome = match called
-                .reply
-                .map(|r| step.take(&slot.id, &settings.policy, r))
-            {
+            let called = ask(shared, &mut lane, session, step.request(), deadline).await;
+            let policy = &session.settings.policy;
+            let outcome = match called.reply.map(|r| step.take(&slot.id, policy, r)) {
                 None => called.outcome,
                 Some(Ok(carried)) => {
                     contents = carried;
@@ -210,26 +195,16 @@ async fn visit<S: Operation>(
     conclude(shared, who, step.request(), outcome, carried, exempt, told)
 }
 
-/// A plugin's lane while it is called. The caller gave up half way: the plugin is still busy, and gets
-/// the next event when it has answered, or its time for this one is over.
-struct Held {
-    lane: Option<Lane>,
-    busy: Option<(Arc<Session>, Instant)>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some((session, until)) = self.busy.take()
-            && !violate::is("busy-plugin-gets-another")
-            && let Some(lane) = self.lane.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(async move {
-                let _over = timeout_at(until, session.peer.settled()).await;
-                drop(lane);
-            });
-        }
-    }
+fn not_subscribed<R: HookRequest>(
+    shared: &Shared,
+    slot: &Slot,
+    request: &R,
+    told: &mut Told,
+) -> Flow {
+    let skipped = delivery(request, &slot.id, Outcome::NotSubscribed, NOTHING);
+    shared.observer.delivered(&skipped);
+    told.deliveries.push(skipped);
+    Flow::Proceed
 }
 
 async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
@@ -237,6 +212,14 @@ async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) ->
         Some(deadline) => timeout_at(deadline, future).await.ok(),
         None => Some(future.await),
     }
+}
+
+/// Events whose caller holds the NRI turn.
+fn holds_turn(event: Event) -> bool {
+    matches!(
+        event,
+        Event::CreateContainer | Event::UpdateContainer | Event::StopContainer
+    )
 }
 
 /// Events that a joining plugin gets when it is ready, without anyone waiting for it.
@@ -269,128 +252,34 @@ fn send_later<R: HookRequest>(
     let (shared, slot) = (shared.clone(), slot.clone());
     tokio::spawn(async move {
         let _queued = queued;
-        let _lane = place.wait().await;
-        let begun = Instant::now();
-        let session = slot.active();
-        let mut contents = AnswerContents::default();
-        let outcome = match &session {
-            Some(session) => {
-                let called = call(&shared, session, &request, None).await;
-                contents.left_out = called.left_out;
-                called.outcome
-            }
-            None => Outcome::Absent,
+        let told = &mut Told::default();
+        let mut lane = Held::from(place.wait().await);
+        let Some(session) = slot.active() else {
+            let (who, outcome) = ((&slot.id, None), Outcome::Absent);
+            conclude(&shared, who, &request, outcome, NOTHING, true, told);
+            return;
         };
-        let who = (&slot.id, session.as_ref());
+        if !session.events().has(R::EVENT) {
+            not_subscribed(&shared, &slot, &request, told);
+            return;
+        }
+        if session.settings.policy.must_run {
+            kept::send_before(&shared, &mut lane, &session, &request).await;
+        }
+        let begun = Instant::now();
+        let (outcome, left_out) = match session.overdue.since() {
+            Some(_) => (Outcome::Skipped, Vec::new()),
+            None => {
+                let called = ask(&shared, &mut lane, &session, &request, None).await;
+                (called.outcome, called.left_out)
+            }
+        };
+        let contents = AnswerContents {
+            left_out,
+            ..AnswerContents::default()
+        };
+        let who = (&slot.id, Some(&session));
         let carried = (begun.elapsed(), contents);
-        let mut told = Told::default();
-        conclude(&shared, who, &request, outcome, carried, true, &mut told);
-    });
-}
-
-/// What an answer took and carried, where there was none.
-const NOTHING: (Duration, AnswerContents) = (
-    Duration::ZERO,
-    AnswerContents {
-        adjusted: false,
-        changed: Vec::new(),
-        updates: 0,
-        evictions: 0,
-        left_out: Vec::new(),
-    },
-);
-
-/// Judges what came of one plugin, and carries that out. `exempt`: required plugins may be missing.
-pub(crate) fn conclude<R: HookRequest>(
-    shared: &Arc<Shared>,
-    (plugin, session): (&PluginId, Option<&Arc<Session>>),
-    request: &R,
-    outcome: Outcome,
-    carried: (Duration, AnswerContents),
-    exempt: bool,
-    told: &mut Told,
-) -> Flow {
-    let settings = shared.settings_of(plugin, session.map(|session| &**session));
-    let case = Case {
-        plugin,
-        event: R::EVENT,
-        policy: &settings.policy,
-        misses: session.map_or(0, |session| session.misses.load(Ordering::SeqCst)),
-        exempt,
-    };
-    let verdict = policy::decide(case, &outcome);
-    let delivery = delivery(request, plugin, outcome, carried);
-    settle(shared, session, request, delivery, verdict, told)
-}
-
-/// Carries a verdict out, and tells whoever observes.
-fn settle<R: HookRequest>(
-    shared: &Arc<Shared>,
-    session: Option<&Arc<Session>>,
-    request: &R,
-    delivery: Delivery,
-    verdict: Verdict,
-    told: &mut Told,
-) -> Flow {
-    if let Some(session) = session {
-        session.misses.store(verdict.misses, Ordering::SeqCst);
-        if delivery.outcome != Outcome::Skipped {
-            session.stats.record(delivery.took, verdict.log.as_deref());
-        }
-        if let Some(close) = verdict.close {
-            let what = verdict.log.clone().unwrap_or_default();
-            let limit = shared.timeouts().request_of(&session.settings.policy);
-            let (token, within) = match close {
-                CloseReason::RequestTimeout => ("request-timeout", format!(" (limit {limit:?})")),
-                CloseReason::ConnectionLost => ("connection-lost", String::new()),
-                CloseReason::ProtocolError => ("protocol-error", String::new()),
-            };
-            shared.close(session, format!("{token}: {what}{within}"));
-        }
-    }
-    if let Some(line) = &verdict.log {
-        tracing::warn!(pod = delivery.pod, container = delivery.container, "{line}");
-    } else {
-        let event = event_name(delivery.event);
-        let (plugin, outcome, took) = (&delivery.plugin, &delivery.outcome, delivery.took);
-        tracing::debug!("{event} at {plugin}: {outcome:?} after {took:?}");
-    }
-    peer::note(&delivery.plugin, delivery.event, &delivery.left_out);
-    if verdict.journal
-        && let Some(kept) = Kept::of(request)
-    {
-        let id = &delivery.plugin;
-        for event in shared.backlog.keep(id, kept) {
-            shared.tell_of(id, &PluginEvent::Dropped { event });
-        }
-        if session.is_none() {
-            redeliver_behind(shared, id);
-        }
-    }
-    shared.count(event_name(delivery.event), &delivery);
-    shared.observer.delivered(&delivery);
-    told.deliveries.push(delivery);
-    if !violate::is("teardown-failure-hidden") {
-        told.failed = told.failed.take().or(verdict.failed);
-    }
-    verdict.flow
-}
-
-/// A must-run plugin that joined behind the back of a Remove event was not visited, and has had
-/// what was kept before: it gets this one now, not when it joins again.
-fn redeliver_behind(shared: &Arc<Shared>, id: &PluginId) {
-    let slots = shared.roster.slots();
-    let Some(slot) = slots.iter().find(|slot| slot.id == *id).cloned() else {
-        return;
-    };
-    let shared = shared.clone();
-    tokio::spawn(async move {
-        let _lane = slot.take_place().wait().await;
-        if let Some(session) = slot.active()
-            && session.overdue.since().is_none()
-            && let Err(reason) = shared.redeliver(&session).await
-        {
-            shared.close(&session, reason);
-        }
+        conclude(&shared, who, &request, outcome, carried, true, told);
     });
 }

@@ -13,18 +13,19 @@
 use std::sync::Arc;
 
 use proto_nri::{ContainerUpdate, SynchronizeRequest, SynchronizeResponse};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     call::failure_of,
     chunks::{self, Chunk},
     establish::{Connected, Origin},
+    kept,
     observe::{Delivery, PluginEvent},
     owners::PluginId,
     peer::{Peer, SHUTDOWN_LIMIT},
     plugin::Session,
     policy::Outcome,
-    roster::{Joining, SlotGone},
+    roster::{Joining, NotJoined},
     shared::Shared,
     source::Snapshot,
     violate,
@@ -36,7 +37,7 @@ use crate::{
     },
 };
 
-/// Tells a plugin all there is (NRI-320…325), and sends what it has missed. Gives its updates.
+/// Tells a plugin all there is (NRI-320…325). Gives its updates.
 pub(crate) async fn synchronize(
     shared: &Shared,
     session: &Session,
@@ -80,7 +81,6 @@ pub(crate) async fn synchronize(
         updates = reply.update;
     }
     let took = begun.elapsed();
-    shared.redeliver(session).await?;
     let event = PluginEvent::Synchronized {
         pods,
         containers,
@@ -95,51 +95,86 @@ pub(crate) fn takes_parts(part: &SynchronizeRequest, reply: &SynchronizeResponse
     !part.more || (reply.more && reply.update.is_empty())
 }
 
-/// Takes a configured plugin through its cut, unless another thing ends it first.
+/// Takes a configured plugin to its first event, unless another thing ends it first.
 async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String> {
     let session = &connected.session;
-    // Two instances that come at once are one after the other.
-    let _alone = shared.alone(&session.id).await;
-    let (joining, snapshot) = {
-        // Runtimes that use block_plugin_sync() hold us here; others never do. The cut is all that
-        // must not fall into their operations: later ones find the plugin joining, and wait for it.
-        let _quiet = shared.quiet().await;
-        cut_in(shared, session).await?
+    let alone;
+    let entered = async {
+        // Two instances that come at once are one after the other.
+        let alone = shared.alone(&session.id).await;
+        Ok((alone, enter(shared, session).await?))
     };
-    let synchronized = tokio::select! {
-        updates = synchronize(shared, session, snapshot) => updates,
+    let (joining, updates);
+    (alone, (joining, updates)) = tokio::select! {
+        biased;
         why = connected.mux.closed() => Err(format!("synchronize-failed: {why}")),
         () = shared.stopped() => Err("runtime-stopping: while it joined".to_owned()),
-    };
-    let updates = synchronized?;
+        entered = entered => entered,
+    }?;
     connected.open();
     shared.apply_sync_updates(session, updates).await;
-    activate(shared, joining).map_err(|e| e.to_string())
+    let activated = activate(shared, joining).map_err(|e| e.to_string());
+    drop(alone);
+    activated
+}
+
+/// The cut, and Synchronize. Gives the plugin's updates.
+async fn enter(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+) -> Result<(Joining, Vec<ContainerUpdate>), String> {
+    let failed = shared.failed_joins.of(&session.id);
+    sleep(failed.pause()).await;
+    if failed.is_too_often() && !session.settings.policy.required {
+        session.is_not_waited_for();
+    }
+    let (joining, snapshot) = cut_in(shared, session).await;
+    let attempt = shared.failed_joins.attempt(&session.id);
+    let updates = synchronize(shared, session, snapshot).await?;
+    attempt.succeeded();
+    Ok((joining, updates))
 }
 
 /// The cut; on the slot of an older instance if there is one.
-async fn cut_in(
-    shared: &Arc<Shared>,
-    session: &Arc<Session>,
-) -> Result<(Joining, Snapshot), String> {
-    if let Some(slot) = shared.seat_to_replace(session) {
-        let limit = shared.timeouts().sync;
-        let joined = timeout(limit, shared.roster.join_as(slot, session.clone())).await;
-        let joined = joined
-            .map_err(|_| "synchronize-failed: events of the older instance did not finish")?;
-        if let Some(joined) = joined {
-            return Ok(joined);
+async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snapshot) {
+    let old = shared
+        .seat_to_replace(session)
+        .and_then(|slot| slot.active());
+    let waits = shared.roster.wait_for_cut(session, old.as_deref());
+    let limit = shared.timeouts().sync;
+    loop {
+        let slot = shared.seat_to_replace(session);
+        let mut lane = waits.ready(slot.as_ref(), limit).await;
+        // Runtimes that use block_plugin_sync() hold us here; others never do. The cut is all that
+        // must not fall into their operations, which may need the lane.
+        let _quiet = match shared.joins.clone().try_write_owned() {
+            Ok(quiet) => quiet,
+            Err(_) => {
+                drop(lane);
+                let quiet = shared.quiet().await;
+                lane = slot.as_ref().and_then(|slot| slot.try_lane());
+                if slot.is_some() && lane.is_none() {
+                    continue;
+                }
+                quiet
+            }
+        };
+        if let Some(joined) = waits.cut(slot, lane) {
+            return joined;
         }
-        // The older one has gone in the meantime.
     }
-    shared.join_one(session)
 }
 
 /// The plugin's events begin; the instance it replaces is closed.
-pub(crate) fn activate(shared: &Shared, joining: Joining) -> Result<(), SlotGone> {
-    let id = joining.slot.id.clone();
+pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), NotJoined> {
+    let (slot, session) = (joining.slot.clone(), joining.session.clone());
+    let id = slot.id.clone();
     let replaced = joining.complete()?;
+    shared.failed_joins.forget(&id);
     shared.tell_count();
+    if session.settings.policy.must_run {
+        kept::send_from_now(shared, slot, session);
+    }
     if let Some(old) = replaced
         && !violate::is("replaced-plugin-stays")
     {
@@ -177,11 +212,7 @@ async fn promote(shared: &Arc<Shared>, id: &PluginId) {
 }
 
 async fn join_again(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), String> {
-    let (joining, snapshot) = {
-        let _quiet = shared.quiet().await;
-        shared.join_one(session)?
-    };
-    let updates = synchronize(shared, session, snapshot).await?;
+    let (joining, updates) = enter(shared, session).await?;
     session.set_shadowed(false);
     shared.apply_sync_updates(session, updates).await;
     activate(shared, joining).map_err(|e| e.to_string())

@@ -84,7 +84,7 @@
 //! let nri = Adaptation::builder("my-runtime", "1.0").source(Arc::new(Runtime)).start().await?;
 //! nri.run_pod_sandbox(PodSandbox { id: "pod1".into(), ..Default::default() }).await?;
 //!
-//! let turn = nri.turn().await;
+//! let turn = nri.turn(Event::CreateContainer).await;
 //! let created = nri.create_container(&turn, PodSandbox::default(), Container::default()).await?;
 //! // apply created.evict, created.update, then created.adjust
 //! drop(turn);
@@ -140,6 +140,7 @@ mod call;
 mod chunks;
 mod dispatch;
 mod establish;
+mod failed_joins;
 mod fields;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -147,6 +148,7 @@ pub mod fuzzing;
 mod gone;
 mod identity;
 mod join;
+mod kept;
 mod launch;
 mod listen;
 pub mod mask;
@@ -168,6 +170,7 @@ pub mod record;
 mod register;
 mod roster;
 mod settings;
+mod settle;
 mod shared;
 mod shorten;
 mod source;

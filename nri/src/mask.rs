@@ -103,6 +103,11 @@ impl EventMask {
         self.0
     }
 
+    /// Whether the sets have an event in common.
+    pub(crate) fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// This set and one more event.
     pub fn with(self, event: Event) -> Self {
         self | Self::of(event)

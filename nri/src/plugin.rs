@@ -8,7 +8,10 @@ use std::{
 
 use parking_lot::Mutex;
 use proto_nri::Event;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use crate::{
     mask::EventMask,
@@ -58,6 +61,12 @@ pub(crate) struct Session {
     pub(crate) overdue: Overdue,
     /// A newer instance of it is called instead.
     shadowed: Arc<AtomicBool>,
+    /// Operations that need its answer do not wait until it is synchronised.
+    unwaited: AtomicBool,
+    /// One of these did not wait.
+    passed_by: AtomicBool,
+    /// Something may be kept that it can be sent now, or it is not called any more.
+    pub(crate) kept: Notify,
     /// Events a deprecation notice was given for, as bits.
     deprecated: AtomicU32,
     /// Shared with what is remembered of it when it has gone.
@@ -98,6 +107,9 @@ impl Session {
             misses: AtomicU32::new(0),
             overdue: Overdue::default(),
             shadowed: Arc::default(),
+            unwaited: AtomicBool::new(false),
+            passed_by: AtomicBool::new(false),
+            kept: Notify::new(),
             deprecated: AtomicU32::new(0),
             stats: Arc::default(),
             closing: watch::Sender::new(None),
@@ -149,6 +161,7 @@ impl Session {
             closing.get_or_insert_with(|| reason.to_owned());
             open
         });
+        self.kept.notify_one();
         if first && self.kind == Kind::InProcess {
             self.has_ended();
         }
@@ -193,10 +206,28 @@ impl Session {
 
     pub(crate) fn set_shadowed(&self, shadowed: bool) {
         self.shadowed.store(shadowed, Ordering::SeqCst);
+        self.kept.notify_one();
     }
 
     pub(crate) fn shadowed(&self) -> Arc<AtomicBool> {
         self.shadowed.clone()
+    }
+
+    pub(crate) fn is_not_waited_for(&self) {
+        self.unwaited.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.unwaited.load(Ordering::SeqCst)
+    }
+
+    /// An event needed its answer, and went by while it was synchronised.
+    pub(crate) fn pass_by(&self) {
+        self.passed_by.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn was_passed_by(&self) -> bool {
+        self.passed_by.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -212,5 +243,22 @@ impl std::fmt::Debug for Session {
             self.name(),
             self.is_closing()
         )
+    }
+}
+
+#[cfg(test)]
+impl Session {
+    /// One that takes everything.
+    pub(crate) fn for_tests(id: &str) -> Arc<Self> {
+        use crate::plugin_side::{handlers::Handlers, service::PluginService};
+        let service = PluginService::in_process(Handlers::new());
+        let link = Link {
+            kind: Kind::InProcess,
+            pid: None,
+            version: Version::V1Beta1,
+            peer: Peer::InProcess(Arc::new(service)),
+        };
+        let (id, settings) = (id.parse().unwrap(), PluginSettings::default());
+        Arc::new(Self::new(id, link, (EventMask::ALL, false), settings))
     }
 }

@@ -14,26 +14,51 @@
 //! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
 //!   that were in when it began.
 //!
+//! Every dispatch ends, because a cut waits for
+//! - the dispatches that have asked another instance of the same id: no dispatch asks an id twice;
+//! - the dispatches behind whose back [`MAX_LATE`] plugins have joined;
+//! - the operation that holds the NRI turn, if it has an event for the plugin: nothing that joins is waited for in the
+//!   turn. In return the next such operation waits for the cut, and for Synchronize, before it takes the turn.
+//!
 //! A plugin's place in the list is a [`Slot`].
 
 mod slot;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use proto_nri::Event;
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout, timeout_at},
+};
 
 use crate::{
+    mask::EventMask,
+    owners::PluginId,
     plugin::Session,
     source::{Snapshot, Source},
     violate,
 };
 
 pub(crate) use slot::{Lane, Occupant, Slot};
+
+/// Plugins that may join behind the back of one dispatch; more join when it has finished.
+const MAX_LATE: usize = 8;
+
+/// Events of the operation that holds the turn for this one.
+fn turn_events(event: Event) -> EventMask {
+    match event {
+        Event::CreateContainer => {
+            EventMask::of(event) | EventMask::of(Event::ValidateContainerAdjustment)
+        }
+        _ => EventMask::of(event),
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {
@@ -43,30 +68,43 @@ enum Object {
 
 struct DispatchState {
     makes: Option<Object>,
-    /// Sequence numbers of the slots it has gone to.
-    visited: Vec<u64>,
-    /// Those of them that it is done with: a newer instance on such a slot would not be told.
-    passed: Vec<u64>,
+    /// The slots it has gone to, and which instance was the newest there.
+    visited: BTreeMap<u64, u64>,
+    /// The ids it has asked: an instance of one that comes later joins when it has finished.
+    asked: BTreeSet<PluginId>,
     /// Only slots up to this one; for Remove.
-    until: u64,
+    until: Option<u64>,
+    /// How many have joined since it began.
+    late: usize,
 }
 
 #[derive(Default)]
 struct RosterState {
     /// By index, then order of joining.
     slots: Vec<Arc<Slot>>,
+    /// Of slots and instances.
     last_seq: u64,
     dispatches: BTreeMap<u64, DispatchState>,
     last_dispatch: u64,
     /// What plugins may be told of in a list: its Run or Create hook is done, or it was there when
     /// we started; and its Remove has not begun.
     made: BTreeSet<Object>,
+    /// Events of the operation that holds the turn.
+    turn: EventMask,
+    /// Plugins that wait for their cut.
+    waiting: BTreeMap<u64, Waiting>,
+}
+
+struct Waiting {
+    id: PluginId,
+    /// Of the plugin and of the one that it replaces.
+    events: EventMask,
 }
 
 /// The list of plugins and what is under way.
 pub(crate) struct Roster {
     state: Mutex<RosterState>,
-    /// A dispatch ended.
+    /// A dispatch, a turn, a join or a wait for one has ended.
     finished: Notify,
     source: Arc<dyn Source>,
 }
@@ -121,64 +159,96 @@ impl Roster {
             .any(|f| matches!(&f.makes, Some(Object::Container(id)) if id == container))
     }
 
-    /// The cut: enters plugins as joining and takes the list they are to be told, in one.
+    /// The cut at the start: enters plugins as joining and takes the list they are to be told, in one.
     pub(crate) fn join(self: &Arc<Self>, sessions: &[Arc<Session>]) -> (Vec<Joining>, Snapshot) {
         let mut state = self.state.lock();
         let snapshot = state.snapshot(&*self.source);
-        let joining = sessions.iter().map(|session| {
-            state.last_seq += 1;
-            let slot = Arc::new(Slot::new(session, state.last_seq));
-            let lane = slot.lane.clone().try_lock_owned().ok();
-            let seq = match violate::is("equal-indices-newest-first") {
-                true => 0,
-                false => slot.seq,
-            };
-            let at = state
-                .slots
-                .partition_point(|s| (s.id.index.as_str(), s.seq) < (slot.id.index.as_str(), seq));
-            state.slots.insert(at, slot.clone());
-            Joining {
-                roster: self.clone(),
-                slot,
-                lane,
-                session: session.clone(),
-                replaces: None,
-            }
-        });
+        let joining = sessions
+            .iter()
+            .map(|session| self.enter(&mut state, session));
         (joining.collect(), snapshot)
     }
 
-    /// The cut for an instance that replaces another on its slot (NRI-1070): events wait from now
-    /// on, those the old one has begun are finished first, and no event goes to both.
-    pub(crate) async fn join_as(
+    /// Enters a plugin on a slot of its own.
+    fn enter(self: &Arc<Self>, state: &mut RosterState, session: &Arc<Session>) -> Joining {
+        let slot = Arc::new(Slot::new(session, state.next_instance()));
+        let lane = slot.try_lane();
+        let seq = match violate::is("equal-indices-newest-first") {
+            true => 0,
+            false => slot.seq,
+        };
+        let at = state
+            .slots
+            .partition_point(|s| (s.id.index.as_str(), s.seq) < (slot.id.index.as_str(), seq));
+        state.slots.insert(at, slot.clone());
+        Joining {
+            roster: self.clone(),
+            slot,
+            lane,
+            session: session.clone(),
+            replaces: None,
+        }
+    }
+
+    /// A plugin is about to be cut in: from now on operations that hold the turn, and have an event for it or for the one
+    /// that it replaces, wait for that.
+    pub(crate) fn wait_for_cut(
         self: &Arc<Self>,
-        slot: Arc<Slot>,
-        session: Arc<Session>,
-    ) -> Option<(Joining, Snapshot)> {
-        let lane = slot.take_place().wait().await;
+        session: &Arc<Session>,
+        replaced: Option<&Session>,
+    ) -> WaitsForCut {
+        let mut state = self.state.lock();
+        state.last_seq += 1;
+        let number = state.last_seq;
+        let waiting = Waiting {
+            id: session.id.clone(),
+            events: session.events() | replaced.map_or(EventMask::NONE, Session::events),
+        };
+        state.waiting.insert(number, waiting);
+        WaitsForCut {
+            roster: self.clone(),
+            number,
+            session: session.clone(),
+        }
+    }
+
+    /// Waits until operations that hold the turn for this event need not wait for a plugin that joins; not longer than
+    /// until `deadline`.
+    pub(crate) async fn joined(&self, event: Event, deadline: Instant) {
+        let joined = self.once(|state| (!state.is_joining(event)).then_some(()));
+        let _given_up = timeout_at(deadline, joined).await;
+    }
+
+    /// Waits until no plugin of these ids waits for its cut; not longer than until `deadline`.
+    pub(crate) async fn cut_in(&self, ids: &BTreeSet<&PluginId>, deadline: Instant) {
+        let is_among = |waiting: &Waiting| ids.contains(&waiting.id);
+        let cut_in = self.once(|state| (!state.waiting.values().any(is_among)).then_some(()));
+        let _given_up = timeout_at(deadline, cut_in).await;
+    }
+
+    /// The turn is taken for this event: no plugin that gets it is cut in until [`Roster::end_turn`]. False, where one has
+    /// begun to join meanwhile and it is not `late` yet.
+    pub(crate) fn begin_turn(&self, event: Event, late: bool) -> bool {
+        let mut state = self.state.lock();
+        if !late && state.is_joining(event) {
+            return false;
+        }
+        state.turn = turn_events(event);
+        true
+    }
+
+    pub(crate) fn end_turn(&self) {
+        self.state.lock().turn = EventMask::NONE;
+        self.finished.notify_waiters();
+    }
+
+    /// Waits for what `find` finds; it looks again whenever something has ended.
+    async fn once<T>(&self, mut find: impl FnMut(&mut RosterState) -> Option<T>) -> T {
         loop {
-            let finished = self.finished.notified();
-            let mut finished = std::pin::pin!(finished);
+            let mut finished = std::pin::pin!(self.finished.notified());
             finished.as_mut().enable();
-            {
-                let state = self.state.lock();
-                let old = slot.active()?;
-                let busy = state
-                    .dispatches
-                    .values()
-                    .any(|f| f.passed.contains(&slot.seq));
-                if !busy {
-                    let snapshot = state.snapshot(&*self.source);
-                    *slot.heir.lock() = Some(session.clone());
-                    let joining = Joining {
-                        roster: self.clone(),
-                        slot: slot.clone(),
-                        lane: Some(lane),
-                        session,
-                        replaces: Some(old),
-                    };
-                    return Some((joining, snapshot));
-                }
+            if let Some(found) = find(&mut self.state.lock()) {
+                return found;
             }
             finished.await;
         }
@@ -217,28 +287,26 @@ impl Roster {
             }
             _ => None,
         };
-        let mut until = u64::MAX;
+        let mut until = None;
         let mut makes = None;
         match (event, object) {
             (Event::RunPodSandbox | Event::CreateContainer, object) => makes = object,
             (_, Some(object)) => {
-                until = state.last_seq;
+                until = Some(state.last_seq);
                 state.made.remove(&object);
             }
             _ => {}
         }
         state.last_dispatch += 1;
         let id = state.last_dispatch;
-        let (visited, passed) = (Vec::new(), Vec::new());
-        state.dispatches.insert(
-            id,
-            DispatchState {
-                makes,
-                visited,
-                passed,
-                until,
-            },
-        );
+        let dispatch = DispatchState {
+            makes,
+            visited: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            until,
+            late: 0,
+        };
+        state.dispatches.insert(id, dispatch);
         Dispatch {
             roster: self.clone(),
             id,
@@ -248,6 +316,33 @@ impl Roster {
 }
 
 impl RosterState {
+    /// The number of an instance that is cut in now: dispatches under way visit it too.
+    fn next_instance(&mut self) -> u64 {
+        for dispatch in self.dispatches.values_mut() {
+            dispatch.late += usize::from(dispatch.until.is_none());
+        }
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    /// An operation for this event is to wait before it takes the turn: a plugin that gets it is being synchronised, or is
+    /// about to be.
+    fn is_joining(&self, event: Event) -> bool {
+        let events = turn_events(event);
+        let is_waited_for = |slot: &Arc<Slot>| {
+            slot.joining()
+                .is_some_and(|session| session.is_waited_for() && slot.events().meets(events))
+        };
+        let mut waiting = self.waiting.values();
+        waiting.any(|waiting| waiting.events.meets(events)) || self.slots.iter().any(is_waited_for)
+    }
+
+    /// A dispatch is under way that would ask an instance of this id a second time, or that enough have joined behind.
+    fn must_finish(&self, id: &PluginId) -> bool {
+        let mut dispatches = self.dispatches.values();
+        dispatches.any(|d| d.until.is_none() && (d.asked.contains(id) || d.late >= MAX_LATE))
+    }
+
     /// What the runtime has, without what is being made and what is being removed.
     fn snapshot(&self, source: &dyn Source) -> Snapshot {
         let mut all = source.snapshot();
@@ -272,7 +367,7 @@ pub(crate) struct Joining {
     roster: Arc<Roster>,
     pub(crate) slot: Arc<Slot>,
     lane: Option<Lane>,
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     replaces: Option<Arc<Session>>,
 }
 
@@ -281,25 +376,34 @@ impl Joining {
     ///
     /// # Errors
     ///
-    /// Its slot was taken off the list in the meantime: it, or the one it was to replace, has gone.
-    pub(crate) fn complete(mut self) -> Result<Option<Arc<Session>>, SlotGone> {
+    /// Its slot was taken off the list in the meantime: it, or the one it was to replace, has gone. Or an event that needed
+    /// its answer did not wait for it.
+    pub(crate) fn complete(mut self) -> Result<Option<Arc<Session>>, NotJoined> {
         {
             let _state = self.roster.state.lock();
             if matches!(self.slot.occupant(), Occupant::Gone) {
-                return Err(SlotGone);
+                return Err(NotJoined::Removed);
+            }
+            if self.session.was_passed_by() {
+                return Err(NotJoined::PassedBy);
             }
             self.slot.occupy(Occupant::Active(self.session.clone()));
             *self.slot.heir.lock() = None;
         }
         self.lane = None;
+        self.roster.finished.notify_waiters();
         Ok(self.replaces.take())
     }
 }
 
 /// A plugin cannot become active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("synchronize-failed: removed from the roster meanwhile")]
-pub(crate) struct SlotGone;
+pub(crate) enum NotJoined {
+    #[error("synchronize-failed: removed from the roster meanwhile")]
+    Removed,
+    #[error("synchronize-failed: events passed it by meanwhile, which did not wait for it")]
+    PassedBy,
+}
 
 impl Drop for Joining {
     fn drop(&mut self) {
@@ -307,7 +411,82 @@ impl Drop for Joining {
             *self.slot.heir.lock() = None;
             // Off a slot that was its own, or that the one it was to replace has left to it.
             self.roster.leave(&self.session);
+            self.roster.finished.notify_waiters();
         }
+    }
+}
+
+/// A plugin that waits for its cut.
+pub(crate) struct WaitsForCut {
+    roster: Arc<Roster>,
+    number: u64,
+    session: Arc<Session>,
+}
+
+impl WaitsForCut {
+    /// Waits until a cut on this slot, or on one of its own, waits for nothing.
+    ///
+    /// The turn comes first and without the lane, which the operation that holds the turn may need. It cannot be taken again
+    /// by then. With the lane held, no dispatch begins to ask the older instance, so those that have are ever fewer.
+    ///
+    /// The lane is given up after `limit`, for those who wait for it, and others wait for them.
+    pub(crate) async fn ready(&self, slot: Option<&Arc<Slot>>, limit: Duration) -> Option<Lane> {
+        let Self {
+            roster, session, ..
+        } = self;
+        roster.once(|state| self.is_past_turn(state)).await;
+        let lane = match slot {
+            Some(slot) => Some(slot.take_place().wait().await),
+            None => None,
+        };
+        let finished = roster.once(|state| (!state.must_finish(&session.id)).then_some(()));
+        let _given_up = timeout(limit, finished).await;
+        lane
+    }
+
+    fn is_past_turn(&self, state: &RosterState) -> Option<()> {
+        let waiting = state.waiting.get(&self.number)?;
+        (!waiting.events.meets(state.turn)).then_some(())
+    }
+
+    /// The cut: enters the plugin and takes the list it is to be told, in one. With the lane of the slot whose instance it
+    /// replaces (NRI-1070): events wait from now on, those the old one has begun are finished, and no event goes to both.
+    /// Without a lane, or where that instance has gone, the plugin gets a slot of its own. `None`: something began
+    /// meanwhile that it must wait for.
+    pub(crate) fn cut(
+        &self,
+        slot: Option<Arc<Slot>>,
+        lane: Option<Lane>,
+    ) -> Option<(Joining, Snapshot)> {
+        let Self {
+            roster, session, ..
+        } = self;
+        let state = &mut *roster.state.lock();
+        if self.is_past_turn(state).is_none() || state.must_finish(&session.id) {
+            return None;
+        }
+        let snapshot = state.snapshot(&*roster.source);
+        let old = slot.and_then(|slot| slot.active().map(|old| (slot, old)));
+        let Some((slot, old)) = old else {
+            return Some((roster.enter(state, session), snapshot));
+        };
+        slot.instance.store(state.next_instance(), Ordering::SeqCst);
+        *slot.heir.lock() = Some(session.clone());
+        let joining = Joining {
+            roster: roster.clone(),
+            slot,
+            lane,
+            session: session.clone(),
+            replaces: Some(old),
+        };
+        Some((joining, snapshot))
+    }
+}
+
+impl Drop for WaitsForCut {
+    fn drop(&mut self) {
+        self.roster.state.lock().waiting.remove(&self.number);
+        self.roster.finished.notify_waiters();
     }
 }
 
@@ -330,7 +509,14 @@ impl Dispatch {
             ..
         } = &mut *state;
         let dispatch = dispatches.get_mut(&self.id)?;
-        let fresh = |s: &&Arc<Slot>| s.seq <= dispatch.until && !dispatch.visited.contains(&s.seq);
+        let fresh = |slot: &&Arc<Slot>| match (dispatch.visited.get(&slot.seq), dispatch.until) {
+            (None, until) => until.is_none_or(|until| slot.seq <= until),
+            // A newer instance is cut in on a slot that it has gone to: one that hears more, perhaps.
+            (Some(instance), None) => {
+                *instance < slot.instance() && !dispatch.asked.contains(&slot.id)
+            }
+            (Some(_), Some(_)) => false,
+        };
         let after = |s: &&Arc<Slot>| match &self.cursor {
             Some((index, seq)) => (s.id.index.as_str(), s.seq) > (index.as_str(), *seq),
             None => true,
@@ -344,7 +530,7 @@ impl Dispatch {
         let next = next.cloned();
         match next {
             Some(slot) => {
-                dispatch.visited.push(slot.seq);
+                dispatch.visited.insert(slot.seq, slot.instance());
                 let key = (slot.id.index.clone(), slot.seq);
                 if self.cursor.as_ref().is_none_or(|cursor| *cursor < key) {
                     self.cursor = Some(key);
@@ -361,15 +547,17 @@ impl Dispatch {
         }
     }
 
-    /// The dispatch is done with a slot whose lane it still holds, or which it has only passed
-    /// because nobody there is `subscribed`; that matters for what is being made.
-    pub(crate) fn passed(&self, slot: &Slot, subscribed: bool) {
+    /// With this slot's lane: who is called there. If it gets the event, whoever comes next under its id does so after the
+    /// dispatch.
+    pub(crate) fn asks(&self, slot: &Slot, event: Event) -> Option<Arc<Session>> {
         let mut state = self.roster.state.lock();
+        let session = slot.active()?;
         if let Some(dispatch) = state.dispatches.get_mut(&self.id)
-            && (subscribed || dispatch.makes.is_some())
+            && session.events().has(event)
         {
-            dispatch.passed.push(slot.seq);
+            dispatch.asked.insert(slot.id.clone());
         }
+        Some(session)
     }
 }
 

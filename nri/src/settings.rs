@@ -174,7 +174,8 @@ pub struct Timeouts {
     pub registration: Duration,
     /// For one event at one plugin, and for Configure.
     pub request: Duration,
-    /// For one setup event at all plugins together, validators included. `None`: as long as each has.
+    /// For one setup event at all plugins together, validators included. `None`: as long as each has. By default as long as
+    /// a kubelet waits.
     /// When it is over the operation fails; the plugin that was being asked is not blamed.
     pub operation: Option<Duration>,
     /// For one part of Synchronize.
@@ -188,7 +189,7 @@ impl Default for Timeouts {
         Self {
             registration: Duration::from_secs(5),
             request: Duration::from_secs(2),
-            operation: None,
+            operation: Some(Duration::from_secs(120)),
             sync: Duration::from_secs(10),
             sync_total: None,
         }

@@ -19,7 +19,8 @@ use tokio::{
 
 use crate::{
     annotation::{effective_annotation, go_bool},
-    backlog::{Backlog, Kept},
+    backlog::Backlog,
+    failed_joins::FailedJoins,
     gone::GonePlugins,
     identity,
     metrics::Metrics,
@@ -28,14 +29,14 @@ use crate::{
     owners::PluginId,
     plugin::Session,
     policy::Class,
-    roster::{Joining, Roster, Slot},
+    roster::{Roster, Slot},
     settings::{PluginSettings, Settings, Timeouts},
-    source::{Snapshot, Source},
+    source::Source,
     violate,
     wire::{
         event::HookRequest,
         mux::Watches,
-        rpc::{CallError, ENVELOPE, MAX_MESSAGE, Metadata, ROOM},
+        rpc::{ENVELOPE, MAX_MESSAGE, Metadata, ROOM},
         version::Version,
     },
 };
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) watches: Option<Watches>,
     pub(crate) metrics: Metrics,
     pub(crate) backlog: Backlog,
+    pub(crate) failed_joins: FailedJoins,
     pub(crate) turn: Arc<AsyncMutex<()>>,
     /// Read by `block_plugin_sync()`, written by those that join.
     pub(crate) joins: Arc<AsyncRwLock<()>>,
@@ -107,6 +109,7 @@ impl Shared {
             watches,
             metrics: Metrics::default(),
             backlog: Backlog::default(),
+            failed_joins: FailedJoins::default(),
             turn: Arc::default(),
             joins: Arc::default(),
             source,
@@ -139,9 +142,11 @@ impl Shared {
     /// A plugin gets no more events from now on; the first reason stands. What is left of it, the task
     /// that watches it ends.
     pub(crate) fn close(&self, session: &Arc<Session>, reason: String) {
+        // Marked first: whoever puts it among the shadows meanwhile looks for the mark afterwards.
+        let first = session.is_to_close(&reason);
         self.roster.leave(session);
         self.shadows.lock().retain(|s| !Arc::ptr_eq(s, session));
-        if session.is_to_close(&reason) {
+        if first {
             self.remember_gone(session, &reason);
             self.tell_count();
             self.tell(&session.name(), &PluginEvent::Closed { reason });
@@ -204,13 +209,6 @@ impl Shared {
             .slots()
             .into_iter()
             .find(|slot| replaces && same(slot))
-    }
-
-    /// The cut for one plugin.
-    pub(crate) fn join_one(&self, session: &Arc<Session>) -> Result<(Joining, Snapshot), String> {
-        let (mut joining, snapshot) = self.roster.join(std::slice::from_ref(session));
-        let joining = joining.pop().ok_or("the list has no place for it")?;
-        Ok((joining, snapshot))
     }
 
     /// Waits for a moment in which no `block_plugin_sync()` is held.
@@ -285,36 +283,11 @@ impl Shared {
         }
     }
 
-    /// Sends a must-run plugin what it has missed, in order; an answer acknowledges, also an error.
-    pub(crate) async fn redeliver(&self, session: &Session) -> Result<(), String> {
-        if !session.settings.policy.must_run {
-            return Ok(());
+    /// Says that events which were kept for a plugin will not be sent.
+    pub(crate) fn give_up(&self, plugin: &PluginId, events: Vec<Event>) {
+        for event in events {
+            self.tell_of(plugin, &PluginEvent::Dropped { event });
         }
-        let limit = self.timeouts().request_of(&session.settings.policy);
-        for event in self.backlog.expired(&session.id) {
-            self.tell(&session.name(), &PluginEvent::Dropped { event });
-        }
-        while let Some(kept) = self.backlog.oldest(&session.id) {
-            let event = kept.event();
-            let answer = match &kept {
-                _ if !session.events().has(event) => Ok(()),
-                Kept::StopPod(r) => session.tell_again(r, limit).await,
-                Kept::RemovePod(r) => session.tell_again(r, limit).await,
-                Kept::StopContainer(r) => session.tell_again(r, limit).await,
-                Kept::RemoveContainer(r) => session.tell_again(r, limit).await,
-            };
-            match answer {
-                Err(e @ (CallError::TimedOut(_) | CallError::Lost(_))) => {
-                    return Err(format!("request-timeout: an event it had missed: {e}"));
-                }
-                Err(CallError::TooLong { .. }) => {
-                    self.tell(&session.name(), &PluginEvent::Dropped { event });
-                }
-                _ => {}
-            }
-            self.backlog.acknowledged(&session.id);
-        }
-        Ok(())
     }
 
     /// Why plugins could not be told of a container any more once it is what they have made of it.
@@ -362,6 +335,18 @@ impl Shared {
 
     pub(crate) fn is_launched(&self, id: &PluginId) -> bool {
         self.launched.lock().contains(id)
+    }
+
+    /// How long a plugin may take to be synchronised, whichever it is.
+    pub(crate) fn longest_join(&self) -> Duration {
+        let Settings {
+            plugins,
+            other_plugins,
+            ..
+        } = &self.settings;
+        let all = plugins.values().chain([other_plugins]);
+        let totals = all.map(|settings| self.timeouts().sync_of(&settings.policy).1);
+        totals.max().unwrap_or_default()
     }
 
     /// When the operation is to have its answers, all plugins together. Teardown and notifications are

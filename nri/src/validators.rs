@@ -9,14 +9,15 @@ use proto_nri::{Event, ValidateContainerAdjustmentRequest};
 use tokio::time::Instant;
 
 use crate::{
-    call::call,
-    dispatch::{absent, conclude},
+    call::{Held, ask},
+    dispatch::absent,
     merge::MergedCreate,
     observe::Delivery,
     operation::{AnswerContents, Refused, Told},
     owners::PluginId,
     policy::{Flow, Outcome},
-    roster::{Occupant, Slot},
+    roster::Slot,
+    settle::conclude,
     shared::Shared,
     validate, violate,
     wire::rpc::one_line,
@@ -33,10 +34,9 @@ pub(crate) async fn validate(
     let mut parts = Vec::new();
     let mut validators = Vec::new();
     for slot in &slots {
-        let (session, is_in) = match slot.occupant() {
-            Occupant::Active(session) => (session, true),
-            Occupant::Joining(session) => (session, false),
-            Occupant::Gone => continue,
+        let is_in = slot.active().is_some();
+        let Some(session) = slot.session() else {
+            continue;
         };
         let events = session.events();
         if is_in {
@@ -108,17 +108,27 @@ async fn ask_validator(
     (exempt, deadline): (bool, Option<Instant>),
     request: Arc<ValidateContainerAdjustmentRequest>,
 ) -> (Verdicts, Vec<Delivery>) {
-    let _lane = slot.take_place().wait().await;
+    // Its caller has waited for it before it took the turn.
+    let joining = slot.joining();
+    let lane = match &joining {
+        Some(_) => None,
+        None => Some(slot.take_place().wait().await),
+    };
+    let mut lane = lane.map(Held::from);
     let begun = Instant::now();
     let session = slot.active();
-    let (outcome, reply) = match &session {
-        Some(session) if session.overdue.since().is_some() => (Outcome::Skipped, None),
-        Some(session) => {
-            let called = call(&shared, session, &*request, deadline).await;
+    let (outcome, reply) = match (&session, &mut lane) {
+        (_, None) => {
+            joining.iter().for_each(|session| session.pass_by());
+            (Outcome::Joining, None)
+        }
+        (Some(session), _) if session.overdue.since().is_some() => (Outcome::Skipped, None),
+        (Some(session), Some(lane)) => {
+            let called = ask(&shared, lane, session, &*request, deadline).await;
             (called.outcome, called.reply)
         }
-        None if was_in => (Outcome::Lost("it has gone".to_owned()), None),
-        None => (Outcome::Absent, None),
+        (None, _) if was_in => (Outcome::Lost("it has gone".to_owned()), None),
+        (None, _) => (Outcome::Absent, None),
     };
     let who = (&slot.id, session.as_ref());
     let carried = (begun.elapsed(), AnswerContents::default());

@@ -36,7 +36,7 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
     let nri = place.builder().settings(all).start().await.unwrap();
     let refused = nri.run_pod_sandbox(pod("p")).await.unwrap_err();
     assert!(refused.to_string().contains("10-must"), "{refused}");
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     nri.create_container(&turn, pod("p"), container("c", "p"))
         .await
         .unwrap_err();
@@ -53,6 +53,7 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
     nri.create_container(&turn, bootstrap, container("c", "b"))
         .await
         .unwrap();
+    drop(turn);
     // Once it is there, all is well.
     let _stub = plugin(&place, "10-must", Record::default().handlers())
         .register()
@@ -76,11 +77,12 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
     until_active(&nri, "10-keeps").await;
     drop(stub);
     until("it is gone", || nri.plugins()[0].kind.is_none()).await;
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::StopContainer).await;
     nri.post_start_container(pod("p"), container("c", "p"))
         .await;
     nri.stop_container(&turn, pod("p"), container("c", "p"))
         .await;
+    drop(turn);
     nri.remove_container(pod("p"), container("c", "p")).await;
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(nri.plugins()[0].backlog, 3);
@@ -203,7 +205,7 @@ async fn a_plugin_that_asks_for_updates_inside_its_handler_is_answered() {
     let stub = plugin(&place, "10-a", handlers).register().await.unwrap();
     *runtime.lock().unwrap() = Some(stub.runtime());
     until_active(&nri, "10-a").await;
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     nri.create_container(&turn, pod("p"), container("c", "p"))
         .await
         .unwrap();

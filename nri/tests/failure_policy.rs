@@ -14,7 +14,10 @@ use common::{
     pod, until, until_active,
 };
 use nri::{
-    Adaptation, Handlers, PluginSettings, policy::OnTimeout, proto::FailurePolicy, stub::Stub,
+    Adaptation, Handlers, PluginSettings,
+    policy::OnTimeout,
+    proto::{Event, FailurePolicy},
+    stub::Stub,
 };
 
 /// How long plugins have: who hangs uses it up, a hundred times; all else ends by itself.
@@ -62,7 +65,7 @@ impl Side {
                     "StopPodSandbox" => Ok(nri.stop_pod_sandbox(pod(id)).await.failed),
                     "PostCreateContainer" => Ok(nri.post_create_container(pod(id), c).await.failed),
                     _ => {
-                        let turn = nri.turn().await;
+                        let turn = nri.turn(Event::CreateContainer).await;
                         nri.create_container(&turn, pod(id), c).await.map(|_| None)
                     }
                 };

@@ -10,6 +10,7 @@ use std::{
 };
 
 use common::{Place, container, pod, until, until_active};
+use nri::proto::Event;
 use nri::{
     Adaptation, Handlers, PluginSettings,
     stub::{Stub, StubBuilder},
@@ -41,7 +42,7 @@ fn stub(place: &Place, id: &str, handlers: Handlers) -> StubBuilder {
 }
 
 async fn create(nri: &Adaptation) -> Result<(), String> {
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let created = nri.create_container(&turn, pod("p"), container("c", "p"));
     created
         .await
@@ -86,7 +87,7 @@ async fn a_pod_that_may_do_without_required_plugins_does_without_their_verdict()
     };
     settings.plugin_dir = None;
     let nri = place.builder().settings(settings).start().await.unwrap();
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let mut bootstrap = pod("p");
     bootstrap
         .annotations
@@ -240,7 +241,7 @@ async fn a_plugin_whose_caller_gave_up_gets_no_second_event_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_never_answers_who_gave_up_gets_its_next_event_when_its_time_is_over() {
+async fn a_plugin_that_never_answers_who_gave_up_is_closed_when_its_time_is_over() {
     let place = Place::new();
     let limit = Duration::from_secs(1);
     let builder = place.builder().plugins(common::hasty("10-stuck", limit));
@@ -257,7 +258,11 @@ async fn a_plugin_that_never_answers_who_gave_up_gets_its_next_event_when_its_ti
     let given_up = tokio::time::timeout(limit / 10, nri.run_pod_sandbox(pod("p")));
     given_up.await.unwrap_err();
     let told = nri.run_pod_sandbox(pod("q")).await.unwrap();
-    assert_eq!(told.deliveries[0].outcome, nri::Outcome::Answered);
+    assert_eq!(told.deliveries[0].outcome, nri::Outcome::Absent);
+    assert!(place.seen.saw("10-stuck", |event| matches!(
+        event,
+        nri::PluginEvent::Closed { reason } if reason.starts_with("request-timeout")
+    )));
     // Its side of ttrpc watches the same time, and may be first by a little.
     assert!(begun.elapsed() > limit * common::patience() * 9 / 10);
 }

@@ -78,7 +78,7 @@ async fn live(nri: &Adaptation) {
     nri.update_pod_sandbox(p(), none(), none()).await.unwrap();
     nri.post_update_pod_sandbox(p()).await;
     {
-        let turn = nri.turn().await;
+        let turn = nri.turn(Event::CreateContainer).await;
         let merged = nri.create_container(&turn, p(), c()).await.unwrap().merged;
         assert_eq!(merged.adjust.annotations["go"], "was here");
         assert_eq!(merged.adjust.env[0].key, "GO");

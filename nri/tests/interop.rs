@@ -54,7 +54,7 @@ async fn bodies_of_all_sizes_cross_to_a_go_plugin_and_back() {
         };
         until_active(&nri, "10-go").await;
         for body in BODIES {
-            let turn = nri.turn().await;
+            let turn = nri.turn(Event::CreateContainer).await;
             let created = nri
                 .create_container(&turn, pod("p"), padded("c", body))
                 .await
@@ -152,7 +152,7 @@ async fn a_launched_go_plugin_takes_its_socket_and_is_ended() {
     let copied = copy.args([programs.join("plugin"), plugins.join("05-launched")]);
     assert!(copied.status().unwrap().success());
     let nri = place.builder().no_external_plugins().start().await.unwrap();
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let created = nri
         .create_container(&turn, pod("p"), container("c", "p"))
         .await

@@ -74,7 +74,7 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
     let create = {
         let nri = nri.clone();
         tokio::spawn(async move {
-            let turn = nri.turn().await;
+            let turn = nri.turn(Event::CreateContainer).await;
             nri.create_container(&turn, pod("p"), container("c", "p"))
                 .await
                 .unwrap()
@@ -82,7 +82,7 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
     };
     // It has the turn, so it was dispatched; what does not wait would have given it back already.
     until("the creation waits in its turn", || {
-        let turn = std::pin::pin!(nri.turn());
+        let turn = std::pin::pin!(nri.turn(Event::CreateContainer));
         let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
         turn.poll(&mut nobody).is_pending()
     })
@@ -427,7 +427,7 @@ async fn create(nri: &Adaptation, runtime: &common::Runtime, id: &str) {
         .unwrap()
         .containers
         .push(container(id, "p"));
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     nri.create_container(&turn, pod("p"), container(id, "p"))
         .await
         .unwrap();

@@ -137,7 +137,7 @@ fn install(place: &Place, names: &[&str]) {
 }
 
 async fn created(nri: &Adaptation) -> BTreeMap<String, String> {
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let created = nri
         .create_container(&turn, pod("p"), container("c", "p"))
         .await

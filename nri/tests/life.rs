@@ -31,7 +31,7 @@ async fn a_plugin_registers_and_adjusts_a_container() {
     until_active(&nri, "10-adjuster").await;
 
     nri.run_pod_sandbox(pod("p1")).await.unwrap();
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let created = nri
         .create_container(&turn, pod("p1"), container("c1", "p1"))
         .await
@@ -68,7 +68,7 @@ async fn all_thirteen_events_arrive_in_order() {
         .await
         .unwrap();
     nri.post_update_pod_sandbox(p()).await;
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     nri.create_container(&turn, p(), c()).await.unwrap();
     nri.post_create_container(p(), c()).await;
     nri.start_container(p(), c()).await.unwrap();

@@ -12,6 +12,7 @@ use std::{
 };
 
 use common::{Place, Record, container, go::go_plugin, pod, until, until_active};
+use nri::proto::Event;
 use nri::{
     Adaptation, Handlers, PluginEvent, PluginState,
     stub::{Stub, StubBuilder},
@@ -51,7 +52,7 @@ async fn client(nri: Adaptation, number: usize, stop: Arc<AtomicBool>, made: Arc
         let of = format!("p{number}");
         let id = format!("c{number}-{n}");
         let both = || (pod(&of), container(&id, &of));
-        let turn = nri.turn().await;
+        let turn = nri.turn(Event::CreateContainer).await;
         let (p, c) = both();
         let created = nri.create_container(&turn, p, c).await;
         let created = created.unwrap_or_else(|e| panic!("{id} cannot be created: {e}"));
@@ -63,7 +64,7 @@ async fn client(nri: Adaptation, number: usize, stop: Arc<AtomicBool>, made: Arc
         nri.start_container(p, c).await.expect("it may start");
         let (p, c) = both();
         nri.post_start_container(p, c).await;
-        let turn = nri.turn().await;
+        let turn = nri.turn(Event::StopContainer).await;
         let (p, c) = both();
         nri.stop_container(&turn, p, c).await;
         drop(turn);

@@ -254,7 +254,7 @@ async fn an_observer_is_told_of_each_call_once_and_of_how_many_are_active() {
     let stub = stub.start().await.unwrap();
     until_active(&nri, "10-p").await;
     nri.run_pod_sandbox(pod("p")).await.unwrap_err();
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::StopContainer).await;
     nri.stop_container(&turn, pod("p"), container("c", "p"))
         .await;
     // Not subscribed: not called.

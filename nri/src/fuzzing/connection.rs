@@ -110,7 +110,7 @@ async fn life(nri: &Adaptation, honest: &Honest) {
                 sent.push(Event::PostUpdatePodSandbox);
             }
         }
-        let turn = within(Box::pin(nri.turn())).await;
+        let turn = within(Box::pin(nri.turn(Event::StopContainer))).await;
         let stopped = within(Box::pin(nri.stop_container(&turn, pod(), container()))).await;
         check::updates(&stopped.merged.update, &stopped.merged.owners);
         drop(turn);
@@ -127,7 +127,7 @@ async fn life(nri: &Adaptation, honest: &Honest) {
 async fn with_container(nri: &Adaptation, sent: &mut Vec<Event>) -> bool {
     let pod = || samples::pod(samples::POD);
     let container = || samples::small_container(samples::CONTAINER);
-    let turn = within(Box::pin(nri.turn())).await;
+    let turn = within(Box::pin(nri.turn(Event::CreateContainer))).await;
     let created = within(Box::pin(nri.create_container(&turn, pod(), container()))).await;
     drop(turn);
     let Ok(created) = created else {
@@ -144,7 +144,7 @@ async fn with_container(nri: &Adaptation, sent: &mut Vec<Event>) -> bool {
     }
     within(Box::pin(nri.post_start_container(pod(), container()))).await;
     sent.push(Event::PostStartContainer);
-    let turn = within(Box::pin(nri.turn())).await;
+    let turn = within(Box::pin(nri.turn(Event::UpdateContainer))).await;
     let updated = nri.update_container(&turn, pod(), container(), LinuxResources::default());
     let updated = within(Box::pin(updated)).await;
     drop(turn);

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
 };
@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use crate::{owners::PluginId, plugin::Session};
+use crate::{mask::EventMask, owners::PluginId, plugin::Session};
 
 /// Events that may wait for a joining plugin without anyone waiting for them.
 const MAX_QUEUED: usize = 1024;
@@ -33,6 +33,8 @@ pub(crate) struct Slot {
     pub(crate) id: PluginId,
     /// Order of joining; breaks ties between equal indices (NRI-402).
     pub(crate) seq: u64,
+    /// The number of the newest instance that was cut in here; the first has that of the slot.
+    pub(super) instance: AtomicU64,
     pub(super) lane: Arc<AsyncMutex<()>>,
     queued: AtomicUsize,
     pub(super) occupant: Mutex<Occupant>,
@@ -58,6 +60,7 @@ impl Slot {
         Self {
             id: session.id.clone(),
             seq,
+            instance: AtomicU64::new(seq),
             lane: Arc::default(),
             queued: AtomicUsize::new(0),
             occupant: Mutex::new(Occupant::Joining(session.clone())),
@@ -85,6 +88,25 @@ impl Slot {
         }
     }
 
+    /// Who is being synchronised here: the first, or one that is to replace it.
+    pub(crate) fn joining(&self) -> Option<Arc<Session>> {
+        let first = match self.occupant() {
+            Occupant::Joining(session) => Some(session),
+            Occupant::Active(_) | Occupant::Gone => None,
+        };
+        first.or_else(|| self.heir.lock().clone())
+    }
+
+    /// What whoever is here, or is about to be, is told of.
+    pub(crate) fn events(&self) -> EventMask {
+        let all = [self.session(), self.joining()].into_iter().flatten();
+        all.fold(EventMask::NONE, |events, session| events | session.events())
+    }
+
+    pub(super) fn instance(&self) -> u64 {
+        self.instance.load(Ordering::SeqCst)
+    }
+
     pub(super) fn occupy(&self, occupant: Occupant) {
         *self.occupant.lock() = occupant;
     }
@@ -98,6 +120,11 @@ impl Slot {
             Poll::Ready(lane) => LanePlace(Box::pin(std::future::ready(lane))),
             Poll::Pending => LanePlace(place),
         }
+    }
+
+    /// The lane, if nobody has it or waits for it.
+    pub(crate) fn try_lane(&self) -> Option<Lane> {
+        self.lane.clone().try_lock_owned().ok()
     }
 
     /// Counts an event that waits in the lane on its own. False: too many already.

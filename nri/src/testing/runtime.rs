@@ -7,7 +7,8 @@ use std::{
 };
 
 use proto_nri::{
-    Container, ContainerEviction, ContainerState, ContainerUpdate, LinuxResources, PodSandbox,
+    Container, ContainerEviction, ContainerState, ContainerUpdate, Event, LinuxResources,
+    PodSandbox,
 };
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -123,7 +124,7 @@ impl FakeRuntime {
         }
         container.state = ContainerState::ContainerCreated as i32;
         self.memory.put_container(container.clone());
-        let turn = self.nri.turn().await;
+        let turn = self.nri.turn(Event::CreateContainer).await;
         let created = self
             .nri
             .create_container(&turn, pod.clone(), container.clone())
@@ -139,7 +140,7 @@ impl FakeRuntime {
             Err(refused) => {
                 drop(turn);
                 self.memory.drop_container(&container.name);
-                let turn = self.nri.turn().await;
+                let turn = self.nri.turn(Event::StopContainer).await;
                 let stopped = self
                     .nri
                     .stop_container(&turn, pod.clone(), container.clone());
@@ -173,7 +174,7 @@ impl FakeRuntime {
         resources: LinuxResources,
     ) -> Result<Updated, Failed> {
         let (pod, container) = self.container(name)?;
-        let turn = self.nri.turn().await;
+        let turn = self.nri.turn(Event::UpdateContainer).await;
         let asked = resources.clone();
         let updated = self
             .nri
@@ -197,7 +198,7 @@ impl FakeRuntime {
         container.state = ContainerState::ContainerStopped as i32;
         container.pid = 0;
         self.memory.put_container(container.clone());
-        let turn = self.nri.turn().await;
+        let turn = self.nri.turn(Event::StopContainer).await;
         let stopped = self.nri.stop_container(&turn, pod, container).await;
         self.apply(&stopped.merged.update, &[], &stopped.merged.askers);
         Ok(stopped)

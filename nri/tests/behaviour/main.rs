@@ -84,7 +84,7 @@ on_every_transport! {
         let world = world(transport, plugins).await;
         let (p, c) = (|| pod("p"), || container("c", "p"));
         let nri = &world.nri;
-        let turn = nri.turn().await;
+        let turn = nri.turn(Event::CreateContainer).await;
         let refusals = [
             nri.run_pod_sandbox(p()).await.unwrap_err(),
             nri.update_pod_sandbox(p(), LinuxResources::default(), LinuxResources::default())
@@ -163,7 +163,7 @@ on_every_transport! {
         });
         let plugins = vec![("10-a", adjuster(annotate("first", "1"))), ("20-b", second)];
         let world = world(transport, plugins).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::CreateContainer).await;
         let created = world.nri.create_container(&turn, pod("p"), container("c", "p")).await;
         let merged = created.unwrap().merged;
         assert_eq!(merged.adjust.annotations.len(), 2);
@@ -177,7 +177,7 @@ on_every_transport! {
             ("20-b", adjuster(annotate("key", "2"))),
         ];
         let world = world(transport, plugins).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::CreateContainer).await;
         let refused = world.nri.create_container(&turn, pod("p"), container("c", "p")).await;
         let text = refused.unwrap_err().to_string();
         for part in ["10-a", "20-b", "key"] {
@@ -190,7 +190,7 @@ on_every_transport! {
             Ok(vec![shares("c", 7), shares("other", 8)])
         });
         let world = world(transport, vec![("10-a", handlers)]).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::UpdateContainer).await;
         let updated = world
             .nri
             .update_container(&turn, pod("p"), container("c", "p"), LinuxResources::default())
@@ -206,7 +206,7 @@ on_every_transport! {
     async fn a_stop_brings_updates_of_others(transport) {
         let handlers = Handlers::new().stop_container(|_, _| async { Ok(vec![shares("o", 9)]) });
         let world = world(transport, vec![("10-a", handlers)]).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::StopContainer).await;
         let stopped = world.nri.stop_container(&turn, pod("p"), container("c", "p")).await;
         assert_eq!(stopped.merged.update[0].container_id, "o");
     }
@@ -227,7 +227,7 @@ on_every_transport! {
         });
         let plugins = vec![("10-a", bad), ("80-v", judge("first reason")), ("90-w", judge("second"))];
         let world = world(transport, plugins).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::CreateContainer).await;
         let create = |id| world.nri.create_container(&turn, pod("p"), container(id, "p"));
         create("good").await.unwrap();
         let text = create("evil").await.unwrap_err().to_string();
@@ -250,14 +250,14 @@ on_every_transport! {
             })
         };
         let world = world(transport, vec![("10-a", waits()), ("20-b", waits()), ("30-c", waits())]).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::CreateContainer).await;
         world.nri.create_container(&turn, pod("p"), container("c", "p")).await.unwrap();
     }
 
     async fn a_validator_that_hangs_rejects(transport) {
         let hangs = Handlers::new().validate_container_adjustment(|_| std::future::pending());
         let world = world(transport, vec![("10-v", hangs)]).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::CreateContainer).await;
         let refused = world.nri.create_container(&turn, pod("p"), container("c", "p")).await;
         assert!(refused.unwrap_err().to_string().contains("10-v"));
         until("it is closed", || common::there(&world.nri).is_empty()).await;
@@ -279,7 +279,7 @@ on_every_transport! {
             ("40-judge", validator),
         ];
         let world = world(transport, plugins).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::CreateContainer).await;
         world.nri.create_container(&turn, pod("p"), container("c", "p")).await.unwrap();
         assert_eq!(*told.lock().unwrap(), ["10-answers", "30-idle", "40-judge"]);
     }
@@ -293,7 +293,7 @@ on_every_transport! {
         let refused = world.nri.run_pod_sandbox(pod("p")).await.unwrap_err();
         assert!(refused.to_string().contains("10-must"), "{refused}");
         // Now it is absent: containers are not created either.
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::CreateContainer).await;
         let refused = world.nri.create_container(&turn, pod("p"), container("c", "p")).await;
         assert!(refused.unwrap_err().to_string().contains("not connected"));
         let info = common::there(&world.nri);
@@ -308,7 +308,7 @@ on_every_transport! {
             });
             let world =
                 world_with(transport, limited, vec![("10-a", adjuster(annotate("k", "v")))]).await;
-            let turn = world.nri.turn().await;
+            let turn = world.nri.turn(Event::CreateContainer).await;
             match world.nri.create_container(&turn, pod("p"), container("c", "p")).await {
                 Err(refused) => {
                     assert!(fails);
@@ -346,7 +346,7 @@ on_every_transport! {
             s.policy.breaker = Some(5);
         });
         let world = world_with(transport, patient, vec![("10-slow", handlers)]).await;
-        let turn = world.nri.turn().await;
+        let turn = world.nri.turn(Event::CreateContainer).await;
         let created = world.nri.create_container(&turn, pod("p"), container("c", "p")).await;
         let created = created.unwrap();
         assert_eq!(*outcome(&created.deliveries, "10-slow"), Outcome::TimedOut);

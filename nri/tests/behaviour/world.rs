@@ -126,7 +126,7 @@ pub(crate) async fn whole_life(nri: &Adaptation) -> Vec<&'static str> {
     nri.run_pod_sandbox(p()).await.unwrap();
     nri.update_pod_sandbox(p(), none(), none()).await.unwrap();
     nri.post_update_pod_sandbox(p()).await;
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     nri.create_container(&turn, p(), c()).await.unwrap();
     nri.post_create_container(p(), c()).await;
     nri.start_container(p(), c()).await.unwrap();
@@ -157,7 +157,7 @@ pub(crate) async fn whole_life(nri: &Adaptation) -> Vec<&'static str> {
 /// The teardown and notification events, and what plugins said to each.
 pub(crate) async fn teardown(nri: &Adaptation) -> Vec<Vec<Delivery>> {
     let (p, c) = (|| pod("p"), || container("c", "p"));
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     vec![
         nri.post_update_pod_sandbox(p()).await.deliveries,
         nri.post_create_container(p(), c()).await.deliveries,

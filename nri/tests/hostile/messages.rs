@@ -62,7 +62,7 @@ async fn a_container_too_big_for_a_message_is_refused_with_its_size() {
     until_active(&nri, "10-a").await;
     let mut big = container("c", "p");
     big.env.push("x".repeat(5 << 20));
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let refused = nri
         .create_container(&turn, pod("p"), big)
         .await
@@ -178,7 +178,7 @@ async fn an_old_plugin_that_wants_everything_is_not_asked_for_what_it_does_not_k
             .await
             .unwrap();
         nri.run_pod_sandbox(pod("p")).await.unwrap();
-        let turn = nri.turn().await;
+        let turn = nri.turn(Event::CreateContainer).await;
         nri.create_container(&turn, pod("p"), container("c", "p"))
             .await
             .unwrap();
@@ -223,7 +223,7 @@ async fn whatever_is_long_teardown_reaches_the_plugin_and_its_rest_says_who_it_w
         labels: [("l".to_owned(), "x".repeat(6 << 20))].into(),
         ..pod("p")
     };
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::StopContainer).await;
     let stopped = nri.stop_container(&turn, longer, long).await;
     assert_eq!(stopped.deliveries[0].outcome, Outcome::Answered);
     let told = told.lock().unwrap();

@@ -178,7 +178,7 @@ async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
         Event::StopPodSandbox => told(Ok(nri.stop_pod_sandbox(p).await)),
         Event::RemovePodSandbox => told(Ok(nri.remove_pod_sandbox(p).await)),
         Event::CreateContainer => {
-            let turn = nri.turn().await;
+            let turn = nri.turn(Event::CreateContainer).await;
             match nri.create_container(&turn, p, c).await {
                 Ok(created) => (created.deliveries, true),
                 Err(refused) => (refused.deliveries, false),
@@ -188,7 +188,7 @@ async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
         Event::StartContainer => told(nri.start_container(p, c).await),
         Event::PostStartContainer => told(Ok(nri.post_start_container(p, c).await)),
         Event::UpdateContainer => {
-            let turn = nri.turn().await;
+            let turn = nri.turn(Event::UpdateContainer).await;
             match nri.update_container(&turn, p, c, none()).await {
                 Ok(updated) => (updated.deliveries, true),
                 Err(refused) => (refused.deliveries, false),
@@ -196,7 +196,7 @@ async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
         }
         Event::PostUpdateContainer => told(Ok(nri.post_update_container(p, c).await)),
         Event::StopContainer => {
-            let turn = nri.turn().await;
+            let turn = nri.turn(Event::StopContainer).await;
             (nri.stop_container(&turn, p, c).await.deliveries, true)
         }
         Event::RemoveContainer => told(Ok(nri.remove_container(p, c).await)),

@@ -23,7 +23,7 @@ async fn a_container_is_evicted_by_the_answer_of_create_container() {
     let nri = started(&place).await;
     let _stub = builder(&place, Notes::default()).start().await.unwrap();
     until_active(&nri, "10-notes").await;
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let created = nri
         .create_container(&turn, pod("p"), container("c", "p"))
         .await
@@ -79,7 +79,7 @@ async fn state_is_shared_by_all_methods_without_a_clone() {
     let nri = started(&place).await;
     let _stub = builder(&place, Count::default()).start().await.unwrap();
     until_active(&nri, "10-notes").await;
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let mut numbers = Vec::new();
     for id in ["a", "b"] {
         let created = nri.create_container(&turn, pod("p"), container(id, "p"));
@@ -219,7 +219,7 @@ async fn every_event_reaches_its_method() {
     nri.run_pod_sandbox(p()).await.unwrap();
     nri.update_pod_sandbox(p(), pids(1), pids(2)).await.unwrap();
     nri.post_update_pod_sandbox(p()).await;
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     nri.create_container(&turn, p(), c()).await.unwrap();
     nri.post_create_container(p(), c()).await;
     nri.start_container(p(), c()).await.unwrap();

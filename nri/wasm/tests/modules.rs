@@ -93,7 +93,7 @@ fn named(name: &str) -> PodSandbox {
 }
 
 async fn create(nri: &Adaptation, name: &str) -> Result<nri::Created, nri::Refused> {
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::CreateContainer).await;
     let container = Container {
         name: name.to_owned(),
         ..container(name, "p")

@@ -65,7 +65,7 @@ impl Default for Nri {
             disable_connections: false,
             registration_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(2),
-            operation_timeout: Duration::ZERO,
+            operation_timeout: Duration::from_secs(120),
             sync_timeout: Duration::from_secs(10),
             sync_total_timeout: Duration::ZERO,
             strict_plugin_dir: false,

@@ -282,7 +282,7 @@ impl Hooks {
             return Ok(Answer::none());
         };
         container.set_message(&self.describe.from_spec(pod, container, specs));
-        let turn = adaptation.turn().await;
+        let turn = adaptation.turn(Event::CreateContainer).await;
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));
         let created = match adaptation.create_container(&turn, sandbox, message).await {
             Ok(created) => created,
@@ -354,7 +354,7 @@ impl Hooks {
         else {
             return Ok(Answer::none());
         };
-        let turn = adaptation.turn().await;
+        let turn = adaptation.turn(Event::UpdateContainer).await;
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));
         let updated = adaptation
             .update_container(&turn, sandbox, message, oci::cri_to_nri(wanted))
@@ -394,7 +394,7 @@ impl Hooks {
         else {
             return Answer::none();
         };
-        let turn = adaptation.turn().await;
+        let turn = adaptation.turn(Event::StopContainer).await;
         let (sandbox, message) = (self.describe.pod(pod), message::container(container));
         let stopped = adaptation.stop_container(&turn, sandbox, message).await;
         point.passed(None);

@@ -1,6 +1,6 @@
 //! logger, network-logger, template: what they print.
 
-use nri::proto::LinuxResources;
+use nri::proto::{Event, LinuxResources};
 
 use crate::world::{World, container, pod};
 
@@ -22,7 +22,7 @@ async fn life(world: &World) {
     nri.start_container(p, c).await.expect("no veto");
     let (p, c) = some();
     nri.post_start_container(p, c).await;
-    let turn = nri.turn().await;
+    let turn = nri.turn(Event::UpdateContainer).await;
     let (p, c) = some();
     nri.update_container(&turn, p, c, none())
         .await

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use nri::proto::Event;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::world::{World, container, pod};
@@ -141,7 +142,7 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
         .await
         .expect_err("no result");
     assert!(refused.to_string().contains("not a result"), "{refused}");
-    let turn = world.nri.turn().await;
+    let turn = world.nri.turn(Event::StopContainer).await;
     let stopped = world.nri.stop_container(&turn, pod(&[]), ctr).await;
     assert_eq!(
         stopped.deliveries[0].outcome,

@@ -12,7 +12,7 @@ use nri::{
     Adaptation, BoxFuture, PluginId, PluginState, Snapshot, Source,
     merge::MergedCreate,
     proto::{
-        Container, ContainerUpdate, LinuxContainer, LinuxNamespace, LinuxPodSandbox, Mount,
+        Container, ContainerUpdate, Event, LinuxContainer, LinuxNamespace, LinuxPodSandbox, Mount,
         PodSandbox,
     },
 };
@@ -155,7 +155,7 @@ impl World {
         pod: PodSandbox,
         ctr: Container,
     ) -> Result<MergedCreate, String> {
-        let turn = self.nri.turn().await;
+        let turn = self.nri.turn(Event::CreateContainer).await;
         let created = self.nri.create_container(&turn, pod, ctr).await;
         created.map(|c| c.merged).map_err(|e| e.to_string())
     }

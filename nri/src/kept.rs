@@ -1,0 +1,106 @@
+//! Sending a must-run plugin what it has missed (`backlog.rs`), while its new events go on.
+//!
+//! ```text
+//!   it joined, or a late answer came ─► [lane: the oldest event] ─► a pause ─► [lane: the next] …
+//!   a new event of the same object   ─► [lane: the events of that object, then the new one]
+//! ```
+//!
+//! An event has the lane for one request timeout at most, and all together have it for a fifth of the time at most: new
+//! events of other objects go between.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    backlog::{About, Kept},
+    call::{Held, ask},
+    operation::{AnswerContents, Told},
+    plugin::Session,
+    roster::Slot,
+    settle::conclude,
+    shared::Shared,
+    wire::event::HookRequest,
+};
+
+/// How many times as long as an event took, the lane is left to new ones.
+const PAUSE: u32 = 4;
+
+/// Sends a must-run plugin what was kept for it, from now on until it is not called any more. Nobody waits for that.
+pub(crate) fn send_from_now(shared: &Arc<Shared>, slot: Arc<Slot>, session: Arc<Session>) {
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let here = |slot: &Slot| slot.active().is_some_and(|now| Arc::ptr_eq(&now, &session));
+        while here(&slot) {
+            if oldest(&shared, &session, None).is_none() || !is_called(&session) {
+                session.kept.notified().await;
+                continue;
+            }
+            let mut lane = Held::from(slot.take_place().wait().await);
+            let begun = Instant::now();
+            send_oldest(&shared, &mut lane, &session, None).await;
+            drop(lane);
+            sleep(begun.elapsed() * PAUSE).await;
+        }
+    });
+}
+
+/// Sends the plugin whose lane this is what was kept of an object, before a new event of that.
+pub(crate) async fn send_before<R: HookRequest>(
+    shared: &Arc<Shared>,
+    lane: &mut Held,
+    session: &Arc<Session>,
+    request: &R,
+) {
+    let object = About::of(request);
+    while is_called(session) && send_oldest(shared, lane, session, Some(&object)).await {}
+}
+
+fn is_called(session: &Session) -> bool {
+    session.overdue.since().is_none() && !session.is_closing()
+}
+
+fn oldest(shared: &Shared, session: &Arc<Session>, object: Option<&About>) -> Option<Kept> {
+    let (oldest, expired) = shared.backlog.oldest(session, object);
+    shared.give_up(&session.id, expired);
+    oldest
+}
+
+/// False: nothing is kept, or the plugin is not called any more.
+async fn send_oldest(
+    shared: &Arc<Shared>,
+    lane: &mut Held,
+    session: &Arc<Session>,
+    object: Option<&About>,
+) -> bool {
+    let kept = oldest(shared, session, object).filter(|_| is_called(session));
+    match &kept {
+        None => return false,
+        Some(Kept::StopPod(request)) => send(shared, lane, session, request).await,
+        Some(Kept::RemovePod(request)) => send(shared, lane, session, request).await,
+        Some(Kept::StopContainer(request)) => send(shared, lane, session, request).await,
+        Some(Kept::RemoveContainer(request)) => send(shared, lane, session, request).await,
+    }
+    true
+}
+
+async fn send<R: HookRequest>(
+    shared: &Arc<Shared>,
+    lane: &mut Held,
+    session: &Arc<Session>,
+    request: &R,
+) {
+    if !session.events().has(R::EVENT) {
+        return shared.backlog.answered(&session.id, &About::of(request));
+    }
+    let begun = Instant::now();
+    let called = ask(shared, lane, session, request, None).await;
+    let contents = AnswerContents {
+        left_out: called.left_out,
+        ..AnswerContents::default()
+    };
+    let who = (&session.id, Some(session));
+    let carried = (begun.elapsed(), contents);
+    let told = &mut Told::default();
+    conclude(shared, who, request, called.outcome, carried, true, told);
+}

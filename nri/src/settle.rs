@@ -1,0 +1,164 @@
+//! What an outcome means, carried out: for the operation, for the plugin, and for what is kept for it.
+//!
+//! `policy.rs` decides.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use crate::{
+    backlog::{About, Kept},
+    mask::event_name,
+    observe::Delivery,
+    operation::{AnswerContents, Told},
+    owners::PluginId,
+    peer,
+    plugin::Session,
+    policy::{self, Case, Class, CloseReason, Flow, Outcome, Verdict},
+    shared::Shared,
+    violate,
+    wire::event::{HookRequest, container_id, pod_id},
+};
+
+/// What an answer took and carried, where there was none.
+pub(crate) const NOTHING: (Duration, AnswerContents) = (
+    Duration::ZERO,
+    AnswerContents {
+        adjusted: false,
+        changed: Vec::new(),
+        updates: 0,
+        evictions: 0,
+        left_out: Vec::new(),
+    },
+);
+
+pub(crate) fn delivery<R: HookRequest>(
+    request: &R,
+    plugin: &PluginId,
+    outcome: Outcome,
+    (took, contents): (Duration, AnswerContents),
+) -> Delivery {
+    Delivery {
+        event: R::EVENT,
+        plugin: plugin.clone(),
+        pod: pod_id(request).to_owned(),
+        container: container_id(request).to_owned(),
+        outcome,
+        took,
+        adjusted: contents.adjusted,
+        changed: contents.changed,
+        updates: contents.updates,
+        evictions: contents.evictions,
+        left_out: contents.left_out,
+    }
+}
+
+/// Judges what came of one plugin, and carries that out. `exempt`: required plugins may be missing.
+pub(crate) fn conclude<R: HookRequest>(
+    shared: &Arc<Shared>,
+    (plugin, session): (&PluginId, Option<&Arc<Session>>),
+    request: &R,
+    outcome: Outcome,
+    carried: (Duration, AnswerContents),
+    exempt: bool,
+    told: &mut Told,
+) -> Flow {
+    let settings = shared.settings_of(plugin, session.map(|session| &**session));
+    let case = Case {
+        plugin,
+        event: R::EVENT,
+        policy: &settings.policy,
+        misses: session.map_or(0, |session| session.misses.load(Ordering::SeqCst)),
+        exempt,
+    };
+    let verdict = policy::decide(case, &outcome);
+    let delivery = delivery(request, plugin, outcome, carried);
+    settle(shared, session, request, delivery, verdict, told)
+}
+
+/// Carries a verdict out, and tells whoever observes.
+fn settle<R: HookRequest>(
+    shared: &Arc<Shared>,
+    session: Option<&Arc<Session>>,
+    request: &R,
+    delivery: Delivery,
+    verdict: Verdict,
+    told: &mut Told,
+) -> Flow {
+    if let Some(session) = session {
+        if delivery.outcome != Outcome::Skipped {
+            session.stats.record(delivery.took, verdict.log.as_deref());
+        }
+        close_if_due(shared, session, &verdict);
+    }
+    if let Some(line) = &verdict.log {
+        tracing::warn!(pod = delivery.pod, container = delivery.container, "{line}");
+    } else {
+        let event = event_name(delivery.event);
+        let (plugin, outcome, took) = (&delivery.plugin, &delivery.outcome, delivery.took);
+        tracing::debug!("{event} at {plugin}: {outcome:?} after {took:?}");
+    }
+    peer::note(&delivery.plugin, delivery.event, &delivery.left_out);
+    let (who, outcome) = ((&delivery.plugin, session), &delivery.outcome);
+    keep_or_forget(shared, who, request, outcome, verdict.journal);
+    shared.count(event_name(delivery.event), &delivery);
+    shared.observer.delivered(&delivery);
+    told.deliveries.push(delivery);
+    if !violate::is("teardown-failure-hidden") {
+        told.failed = told.failed.take().or(verdict.failed);
+    }
+    verdict.flow
+}
+
+/// Keeps a teardown event for a must-run plugin; or takes out what was kept, where the plugin has answered.
+fn keep_or_forget<R: HookRequest>(
+    shared: &Arc<Shared>,
+    (plugin, session): (&PluginId, Option<&Arc<Session>>),
+    request: &R,
+    outcome: &Outcome,
+    keep: bool,
+) {
+    if Class::of(R::EVENT) != Class::Teardown {
+        return;
+    }
+    if !keep {
+        return shared.backlog.answered(plugin, &About::of(request));
+    }
+    let Some(kept) = Kept::of(request) else {
+        return;
+    };
+    let tried = matches!(
+        outcome,
+        Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Unsent(_)
+    );
+    let may_answer =
+        |session: &&Arc<Session>| *outcome == Outcome::TimedOut && !session.is_closing();
+    let owed_by = session.filter(may_answer);
+    let given_up = shared.backlog.keep(plugin, kept, tried, owed_by);
+    shared.give_up(plugin, given_up);
+    // It joined behind the back of a Remove event, and was not visited: it gets this one now, not when it joins again.
+    let slots = shared.roster.slots();
+    let behind = slots
+        .iter()
+        .find(|slot| session.is_none() && slot.id == *plugin);
+    if let Some(session) = behind.and_then(|slot| slot.active()) {
+        session.kept.notify_one();
+    }
+}
+
+/// What the outcome means for the plugin itself.
+pub(crate) fn close_if_due(shared: &Shared, session: &Arc<Session>, verdict: &Verdict) {
+    session.misses.store(verdict.misses, Ordering::SeqCst);
+    let Some(close) = verdict.close else {
+        return;
+    };
+    let what = verdict.log.as_deref().unwrap_or_default();
+    let limit = shared.timeouts().request_of(&session.settings.policy);
+    let (token, within) = match close {
+        CloseReason::RequestTimeout => ("request-timeout", format!(" (limit {limit:?})")),
+        CloseReason::ConnectionLost => ("connection-lost", String::new()),
+        CloseReason::ProtocolError => ("protocol-error", String::new()),
+    };
+    shared.close(session, format!("{token}: {what}{within}"));
+}
