@@ -12,7 +12,7 @@ use proto_nri::{Event, RemoveContainerRequest, StopContainerRequest};
 use tokio::{
     sync::oneshot,
     task::AbortHandle,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
@@ -77,8 +77,10 @@ impl Busy {
             event,
             until,
         } = self;
-        if timeout_at(until, session.peer.settled()).await.is_ok() {
-            return;
+        tokio::select! {
+            biased;
+            () = sleep_until(until) => {}
+            () = session.peer.settled() => return,
         }
         let case = Case {
             plugin: &session.id,
@@ -144,10 +146,17 @@ async fn call<R: HookRequest>(
     };
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if let Some(left) = left.filter(|left| *left < limit) {
-        let delivered = session.peer.deliver(&session.style, request, left).await;
+        // The plugin has its own time all the same: it may be at work for so long.
+        let delivery = session.peer.deliver(&session.style, request, limit);
+        let Ok(delivered) = timeout(left, delivery).await else {
+            return Called {
+                outcome: Outcome::Cancelled,
+                reply: None,
+                left_out: Vec::new(),
+            };
+        };
         let (outcome, reply) = match delivered.answer {
             Ok(reply) => (Outcome::Answered, Some(reply)),
-            Err(CallError::TimedOut(_)) => (Outcome::Cancelled, None),
             Err(e) => (failure_of(e), None),
         };
         return Called {

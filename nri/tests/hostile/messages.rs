@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nri::{Handlers, Outcome, PluginEvent, proto::*};
+use nri::{Handlers, Outcome, PluginEvent, mask::EventMask, proto::*};
 use prost::Message;
 
 use crate::{
@@ -244,4 +244,43 @@ async fn whatever_is_long_teardown_reaches_the_plugin_and_its_rest_says_who_it_w
         said[0].starts_with("pod p: labels") && said[1].ends_with("name"),
         "{said:?}"
     );
+}
+
+#[tokio::test]
+async fn a_plugin_has_one_event_in_work_also_when_the_operations_time_is_over() {
+    let place = Place::new();
+    let limit = Duration::from_millis(300) * common::patience();
+    let nri = place.builder().operation_timeout(limit).start().await;
+    let nri = nri.unwrap();
+    let plugin = {
+        let mut raw = Raw::connect(&place).await;
+        tokio::spawn(async move {
+            let both = EventMask::of(Event::RunPodSandbox).with(Event::StopPodSandbox);
+            let first = raw.first_event("10", "slow", both.to_wire()).await.unwrap();
+            let meanwhile = tokio::time::timeout(limit * 3, next_method(&mut raw)).await;
+            assert!(
+                meanwhile.is_err(),
+                "in work beside the first: {meanwhile:?}"
+            );
+            raw.reply(first.stream, Vec::new()).await;
+            assert_eq!(next_method(&mut raw).await, "StopPodSandbox");
+        })
+    };
+    until_active(&nri, "10-slow").await;
+    let begun = Instant::now();
+    nri.run_pod_sandbox(pod("p")).await.unwrap_err();
+    assert!(begun.elapsed() < limit * 2, "{:?}", begun.elapsed());
+    let stop = tokio::spawn(async move { nri.stop_pod_sandbox(pod("p")).await });
+    plugin.await.unwrap();
+    stop.abort();
+}
+
+async fn next_method(raw: &mut Raw) -> String {
+    loop {
+        let got = raw.read().await.expect("the connection stays");
+        if got.kind == REQUEST {
+            let request = Request::decode(got.payload.as_slice()).unwrap();
+            return request.method;
+        }
+    }
 }
