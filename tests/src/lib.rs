@@ -23,6 +23,7 @@ pub mod machine;
 pub mod output;
 pub mod plugin;
 pub mod pod;
+pub mod raw;
 pub mod registry;
 pub mod rng;
 pub mod table;

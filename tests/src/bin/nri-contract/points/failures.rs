@@ -18,7 +18,7 @@ use crate::{
     journal::listed,
     plugin::{PATIENCE, Plugin},
     point::{Cost, Point, points},
-    raw::Raw,
+    raw,
     stage::{Stage, eventually},
     verdict::{Answer, Checked, miss, same, skip, that, told},
 };
@@ -245,7 +245,7 @@ async fn at_silence(s: &Stage, event: Event, deed: Deed) -> Checked {
 
 async fn undecodable(s: &Stage) -> Checked {
     let good = s.plugin("20", "good").await?;
-    let mut raw = Raw::connect(&s.run.nri).await?;
+    let mut raw = raw::connect(&s.run.nri).await?;
     raw.register("10", &format!("{}-raw", s.run.id)).await;
     let subscribed = nri::EventMask::of(Event::RunPodSandbox).to_wire();
     let (cri, config) = (s.cri(), s.pod_config("p"));
@@ -259,7 +259,7 @@ async fn undecodable(s: &Stage) -> Checked {
         }
         Ok::<_, Status>(())
     });
-    let asked = raw.until("RunPodSandbox", subscribed).await;
+    let asked = raw::until(&mut raw, "RunPodSandbox", subscribed).await;
     if let Ok(asked) = &asked {
         raw.answer(asked, vec![0xff; 20]).await;
     }

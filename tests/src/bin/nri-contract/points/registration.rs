@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use cairn_tests::raw::Raw;
 use nri::{proto::Event, stub::Protocol};
 
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
     journal::listed,
     plugin::PATIENCE,
     point::{Point, points},
-    raw::Raw,
+    raw,
     stage::{Stage, eventually},
     verdict::{Answer, Checked, miss, same, skip, that},
 };
@@ -33,7 +34,7 @@ pub(super) fn points() -> Vec<Point> {
 }
 
 async fn turned_away(s: &Stage, index: &str, name: &str) -> Checked {
-    let mut raw = Raw::connect(&s.run.nri).await?;
+    let mut raw = raw::connect(&s.run.nri).await?;
     raw.register(index, name).await;
     let away = raw.is_turned_away(Duration::from_secs(3)).await;
     that(
@@ -77,11 +78,11 @@ async fn holds_nobody_up(s: &Stage, mut raw: Raw) -> Checked {
 }
 
 async fn silent(s: &Stage) -> Checked {
-    holds_nobody_up(s, Raw::connect(&s.run.nri).await?).await
+    holds_nobody_up(s, raw::connect(&s.run.nri).await?).await
 }
 
 async fn configure(s: &Stage) -> Checked {
-    let mut raw = Raw::connect(&s.run.nri).await?;
+    let mut raw = raw::connect(&s.run.nri).await?;
     raw.register("10", &format!("{}-mute", s.run.id)).await;
     holds_nobody_up(s, raw).await
 }
