@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What hack/bench does with the figures of cairn-bench-cri.
+"""What hack/bench does with the figures of cairn-bench-cri and cairn-bench-hostile.
 
   bench.py table FILE...   the table: medians over the sittings, their spread, and how many times the peer's figure it is
   bench.py write FILE...   the same, also into docs/performance.md, and the curve into docs/growth.svg
   bench.py check FILE...   beside the ratios in docs/performance.md: exit code 1 and a line for each that is worse by more
                            than 10 %
+  bench.py hostile FILE...         the table beside plugins that misbehave: exit code 1 if a row of cairn stood still
+  bench.py hostile-write FILE...   the same, also into docs/performance.md
 
-A file is one sitting of one runtime, by JSON lines of cairn-bench-cri --json.
+A file is one sitting of one runtime, by JSON lines of cairn-bench-cri --json, or of cairn-bench-hostile --json.
 """
 import json
 import os
@@ -20,7 +22,13 @@ WORSE = 1.10
 HERE = os.path.dirname(os.path.abspath(__file__))
 DOCUMENT = os.path.join(HERE, "..", "docs", "performance.md")
 PICTURE = os.path.join(HERE, "..", "docs", "growth.svg")
-BEGIN, END = "<!-- hack/bench peers --write: begin -->", "<!-- hack/bench peers --write: end -->"
+
+
+def marks(command):
+    return f"<!-- hack/bench {command}: begin -->", f"<!-- hack/bench {command}: end -->"
+
+
+PEERS, HOSTILE = marks("peers --write"), marks("nri --hostile --write")
 
 
 def read(files):
@@ -87,12 +95,65 @@ def written(text):
     return found
 
 
-def document():
+def document(place):
+    """What is before, in and after a place of the document."""
     with open(DOCUMENT) as file:
         text = file.read()
-    if BEGIN not in text or END not in text:
-        sys.exit(f"bench: {os.path.relpath(DOCUMENT)} has no place for the table: {BEGIN} … {END}")
-    return text
+    begin, end = place
+    if begin not in text or end not in text:
+        sys.exit(f"bench: {os.path.relpath(DOCUMENT)} has no place for the table: {begin} … {end}")
+    head, rest = text.split(begin)
+    return head, *rest.split(end)
+
+
+def write(place, text):
+    head, _, tail = document(place)
+    with open(DOCUMENT, "w") as file:
+        file.write(head + place[0] + "\n" + text + place[1] + tail)
+
+
+CALLS = ("RunPodSandbox", "CreateContainer")
+
+
+def hostile_cells(one):
+    """The three cells of a runtime in a row."""
+    if one is None or "note" in one:
+        return [one["note"] if one else "", "", ""]
+    cells = []
+    for call in CALLS:
+        figures = one[call]
+        if not figures:
+            cells.append("**none**")
+            continue
+        text = f"{figures['p50']:.0f} / {figures['p99']:.0f} ({figures['times']:.1f})"
+        text = text if figures["holds"] else f"**{text}**"
+        cells.append(text + (f", once {figures['once']:.0f}" if figures["once"] else ""))
+    rate = f"{one['pods_s']:.1f} of {one['quiet_pods_s']:.1f}"
+    failed = f", {one['failed']} calls failed" if one["failed"] else ""
+    cells.append((f"**still for {one['gap_s']:.0f} s**" if one["still"] else rate) + failed)
+    return cells
+
+
+def hostile(files):
+    """The table, and how many rows of cairn stood still."""
+    rows = {}
+    for path in files:
+        for line in open(path):
+            one = json.loads(line)
+            rows.setdefault(one["row"], {})[one["runtime"]] = one
+    lines = [
+        f"{date.today()}, Linux {platform.release()}, {os.cpu_count()} cores, one sitting. p50 / p99 in ms (p99, as a multiple of the "
+        "quiet time right before and after); **bold**: more than 1.2 times the quiet p99; *once*: a wait of one request "
+        "timeout, which is not in the p99; pods a second, beside the quiet ones.",
+        "",
+        "| while | cairn: RunPodSandbox | CreateContainer | pods/s | containerd v2.4.2: RunPodSandbox | CreateContainer | pods/s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, by_runtime in rows.items():
+        cells = [cell for runtime in ("cairn", PEER) for cell in hostile_cells(by_runtime.get(runtime))]
+        lines.append("| " + " | ".join([row, *cells]) + " |")
+    still = [row for row, by_runtime in rows.items() if by_runtime.get("cairn", {}).get("still")]
+    return "\n".join(lines) + "\n", still
 
 
 def picture(figures):
@@ -129,7 +190,7 @@ def picture(figures):
 
 
 def check(figures, units):
-    before = written(document())
+    before = written(document(PEERS)[1])
     if not before:
         sys.exit("bench: docs/performance.md has no figures yet: run hack/bench peers --write")
     worse, compared = [], 0
@@ -146,17 +207,23 @@ def check(figures, units):
 
 
 def main():
-    if len(sys.argv) < 3 or sys.argv[1] not in ("table", "write", "check"):
+    if len(sys.argv) < 3 or sys.argv[1] not in ("table", "write", "check", "hostile", "hostile-write"):
         sys.exit(__doc__)
+    if sys.argv[1].startswith("hostile"):
+        text, still = hostile(sys.argv[2:])
+        print(text, end="")
+        if sys.argv[1] == "hostile-write":
+            write(HOSTILE, text)
+        for row in still:
+            print(f"bench: cairn stood still: {row}", file=sys.stderr)
+        return 1 if still else 0
     figures, units = read(sys.argv[2:])
     if sys.argv[1] == "check":
         return check(figures, units)
     text = table(figures, units)
     print(text, end="")
     if sys.argv[1] == "write":
-        head, rest = document().split(BEGIN)
-        with open(DOCUMENT, "w") as file:
-            file.write(head + BEGIN + "\n" + text + END + rest.split(END)[1])
+        write(PEERS, text)
         with open(PICTURE, "w") as file:
             file.write(picture(figures))
     return 0

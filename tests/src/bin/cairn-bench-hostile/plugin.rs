@@ -1,0 +1,268 @@
+//! The hostile plugins: this program as `plugin MISDEED SOCKET`, until its process is killed. They
+//! are made of frames, because a stub prevents most misdeeds.
+
+use std::{path::Path, time::Duration};
+
+use cairn_tests::raw::{Call, Message, Raw};
+use nri::{EventMask, proto::*};
+use prost13::Message as _;
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::rows::{FLOODED, KEPT, VICTIM};
+
+/// How a plugin misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misdeed {
+    /// Not at all: it agrees to everything.
+    Joins,
+    /// Connects and never registers.
+    HalfOpen,
+    /// Closes its connection at RunPodSandbox, and connects again.
+    Leaves,
+    /// Asks for updates without end.
+    Floods,
+    /// Connects many instances of one id.
+    Multiplies,
+    /// Never answers Synchronize, and connects again.
+    SyncHangs,
+    /// Answers Synchronize with 10 MB, and connects again.
+    SyncIsLarge,
+    /// Never answers RunPodSandbox, and asks to stay connected.
+    RunHangs,
+    /// Two plugins that close their connections at one container's creation, and connect again.
+    Fails,
+    /// Slow at events that the runtime has kept for it.
+    SlowAtKept,
+}
+
+const ALL: [(&str, Misdeed); 10] = [
+    ("joins", Misdeed::Joins),
+    ("half-open", Misdeed::HalfOpen),
+    ("leaves", Misdeed::Leaves),
+    ("floods", Misdeed::Floods),
+    ("multiplies", Misdeed::Multiplies),
+    ("sync-hangs", Misdeed::SyncHangs),
+    ("sync-is-large", Misdeed::SyncIsLarge),
+    ("run-hangs", Misdeed::RunHangs),
+    ("fails", Misdeed::Fails),
+    ("slow-at-kept", Misdeed::SlowAtKept),
+];
+
+/// cairn's bound of connections that have not registered.
+const HALF_OPEN: usize = 64;
+/// The registration timeout, after which a runtime closes them.
+const RENEWED: Duration = Duration::from_secs(5);
+const LEAVERS: usize = 20;
+const INSTANCES: usize = 2000;
+/// Calls of UpdateContainers that are under way at a time.
+const FLOOD: u64 = 60;
+/// Longer than the protocol's limit of a message.
+const LARGE: usize = 10 << 20;
+/// How long a plugin works before it fails.
+const WORK: Duration = Duration::from_millis(150);
+/// Delay at a kept event; less than the request timeout.
+const SLOW: Duration = Duration::from_millis(1500);
+/// Pause before it connects again.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// A plugin's reaction to a request.
+enum Deed {
+    Agrees,
+    Hangs,
+    Answers(Vec<u8>),
+    /// Agrees after a delay.
+    Delays(Duration),
+    /// Closes the connection after a delay.
+    Leaves(Duration),
+}
+
+/// The line that a plugin prints when it has answered Synchronize.
+pub(crate) const SYNCHRONISED: &str = "synchronised";
+
+impl Misdeed {
+    pub(crate) fn name(self) -> &'static str {
+        let named = ALL.iter().find(|(_, misdeed)| *misdeed == self);
+        named.expect("each has a name").0
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        ALL.iter().find(|(n, _)| *n == name).map(|(_, m)| *m)
+    }
+
+    /// Misbehaves until the process is killed.
+    pub(crate) async fn commit(self, socket: &Path) {
+        let mut connections = JoinSet::new();
+        let mut add = |index: &'static str| {
+            let socket = socket.to_owned();
+            connections.spawn(async move { self.connections(&socket, index).await });
+        };
+        match self {
+            Self::HalfOpen => (0..HALF_OPEN).for_each(|_| add("10")),
+            Self::Leaves => (0..LEAVERS).for_each(|_| add("10")),
+            Self::Multiplies => (0..INSTANCES).for_each(|_| add("10")),
+            Self::Fails => ["10", "20"].into_iter().for_each(add),
+            // `must_run` is set for this id.
+            Self::SlowAtKept => add("40"),
+            _ => add("10"),
+        }
+        connections.join_all().await;
+    }
+
+    /// Connects again whenever the connection ends.
+    async fn connections(self, socket: &Path, index: &str) {
+        loop {
+            let connected = Raw::connect(socket).await;
+            let ended = match connected {
+                Ok(mut raw) if self == Self::HalfOpen => {
+                    // Ends early if the runtime closes it.
+                    let _renewed = timeout(RENEWED, raw.next()).await;
+                    continue;
+                }
+                Ok(raw) => self.connection(raw, index).await,
+                Err(_) => Ended::Unregistered,
+            };
+            // Each instance registers once.
+            if self == Self::Multiplies && ended == Ended::Registered {
+                return;
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn connection(self, mut raw: Raw, index: &str) -> Ended {
+        let name = match self {
+            Self::SlowAtKept => "must",
+            _ => "hostile",
+        };
+        raw.register(index, name).await;
+        let mut ended = Ended::Unregistered;
+        let (mut flooded, mut number) = (Vec::new(), 0);
+        while let Some(message) = raw.next().await {
+            let call = match message {
+                Message::Call(call) => call,
+                // The flood goes on at once.
+                Message::Answer(_) if !flooded.is_empty() => {
+                    number += 1;
+                    let update = updates(&flooded, number);
+                    raw.request("UpdateContainers", update).await;
+                    continue;
+                }
+                Message::Answer(_) => continue,
+            };
+            ended = Ended::Registered;
+            match self.deed(&call) {
+                Deed::Agrees => raw.answer(&call, Vec::new()).await,
+                Deed::Answers(answer) => raw.answer(&call, answer).await,
+                Deed::Hangs => continue,
+                Deed::Delays(work) => {
+                    sleep(work).await;
+                    raw.answer(&call, Vec::new()).await;
+                }
+                Deed::Leaves(work) => {
+                    sleep(work).await;
+                    return ended;
+                }
+            }
+            if call.method == "Synchronize" {
+                println!("{SYNCHRONISED}");
+                if self == Self::Floods {
+                    flooded = flooded_containers(&call);
+                    for number in 0..FLOOD {
+                        let update = updates(&flooded, number);
+                        raw.request("UpdateContainers", update).await;
+                    }
+                }
+            }
+        }
+        ended
+    }
+
+    fn deed(self, call: &Call) -> Deed {
+        match (self, &*call.method) {
+            (_, "Configure") => Deed::Answers(self.configuration().encode_to_vec()),
+            (Self::SyncHangs, "Synchronize") => Deed::Hangs,
+            (Self::SyncIsLarge, "Synchronize") => Deed::Answers(large()),
+            (Self::Leaves, "RunPodSandbox") => Deed::Leaves(Duration::ZERO),
+            (Self::RunHangs, "RunPodSandbox") => Deed::Hangs,
+            (Self::Fails, "CreateContainer") if pod(call) == VICTIM => Deed::Leaves(WORK),
+            (Self::SlowAtKept, _) if pod(call).starts_with(KEPT) => Deed::Delays(SLOW),
+            _ => Deed::Agrees,
+        }
+    }
+
+    /// Subscribes to all events of a life. A lost validator would refuse creations.
+    fn configuration(self) -> ConfigureResponse {
+        let validates = EventMask::of(Event::ValidateContainerAdjustment);
+        ConfigureResponse {
+            events: (EventMask::ALL - validates).to_wire(),
+            failure_policy: (self == Self::RunHangs).then_some(FailurePolicy {
+                fail_request: false,
+                keep_connected: true,
+            }),
+        }
+    }
+}
+
+/// Whether a connection had registered when it ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Unregistered,
+    Registered,
+}
+
+/// The name of an event's pod, which is the first field of every event.
+fn pod(call: &Call) -> String {
+    let event = RemovePodSandboxRequest::decode(&*call.payload);
+    let pod = event.ok().and_then(|event| event.pod);
+    pod.map(|pod| pod.name).unwrap_or_default()
+}
+
+fn flooded_containers(call: &Call) -> Vec<String> {
+    let listed = SynchronizeRequest::decode(&*call.payload).unwrap_or_default();
+    let flooded = listed.containers.into_iter();
+    let flooded = flooded.filter(|container| container.name.starts_with(FLOODED));
+    flooded.map(|container| container.id).collect()
+}
+
+/// An update of these containers' CPU shares; each number has other shares, so that none is redundant.
+fn updates(containers: &[String], number: u64) -> Vec<u8> {
+    let shares = OptionalUInt64 {
+        value: 1000 + number % 1000,
+    };
+    let resources = LinuxResources {
+        cpu: Some(LinuxCpu {
+            shares: Some(shares),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let update = containers.iter().map(|id| ContainerUpdate {
+        container_id: id.clone(),
+        linux: Some(LinuxContainerUpdate {
+            resources: Some(resources.clone()),
+        }),
+        ..Default::default()
+    });
+    UpdateContainersRequest {
+        update: update.collect(),
+        ..Default::default()
+    }
+    .encode_to_vec()
+}
+
+/// An answer to Synchronize beyond the protocol's limit.
+fn large() -> Vec<u8> {
+    const ID: usize = 64 << 10;
+    let update = ContainerUpdate {
+        container_id: "x".repeat(ID),
+        ..Default::default()
+    };
+    SynchronizeResponse {
+        update: vec![update; LARGE / ID],
+        ..Default::default()
+    }
+    .encode_to_vec()
+}
