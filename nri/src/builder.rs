@@ -8,6 +8,7 @@ use crate::{
     observe::Observer,
     owners::PluginId,
     plugin_side::{builtin, handlers::Handlers},
+    rt,
     settings::{PluginSettings, Settings},
     shared::Shared,
     source::Source,
@@ -184,7 +185,7 @@ impl Builder {
                 ..
             } = shared.settings;
             let listener = transport::listen(path, socket_mode, socket_group).await?;
-            tokio::spawn(shared.clone().accept(listener));
+            rt::spawn(shared.clone().accept(listener));
         }
         Ok(Adaptation { shared: handle })
     }

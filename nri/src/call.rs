@@ -22,6 +22,7 @@ use crate::{
     plugin::Session,
     policy::{self, Case, Class, Late, OnTimeout, Outcome},
     roster::Lane,
+    rt,
     settle::close_if_due,
     shared::Shared,
     shorten::LeftOut,
@@ -61,9 +62,9 @@ impl Drop for Held {
         if let Some(busy) = self.busy.take()
             && !violate::is("busy-plugin-gets-another")
             && let Some(lane) = self.lane.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && tokio::runtime::Handle::try_current().is_ok()
         {
-            runtime.spawn(busy.settle(lane));
+            rt::spawn(busy.settle(lane));
         }
     }
 }
@@ -228,7 +229,7 @@ async fn call_with_late_window<R: HookRequest>(
             }
         }
     };
-    let mut while_waited_for = Abort(Some(tokio::spawn(task).abort_handle()));
+    let mut while_waited_for = Abort(Some(rt::spawn(task).abort_handle()));
     let lost = |e: oneshot::error::RecvError| Delivered {
         answer: Err(CallError::Lost(e.to_string())),
         as_state_change: false,

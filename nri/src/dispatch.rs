@@ -17,6 +17,7 @@ use crate::{
     plugin::Session,
     policy::{self, Class, Flow, Outcome},
     roster::{Dispatch, Slot},
+    rt,
     settle::{NOTHING, conclude, delivery},
     shared::Shared,
     violate,
@@ -250,7 +251,7 @@ fn send_later<R: HookRequest>(
     told.deliveries.push(waits);
     let place = slot.take_place();
     let (shared, slot) = (shared.clone(), slot.clone());
-    tokio::spawn(async move {
+    rt::spawn(async move {
         let _queued = queued;
         let told = &mut Told::default();
         let mut lane = Held::from(place.wait().await);

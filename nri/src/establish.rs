@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use proto_nri::{ConfigureRequest, ConfigureResponse};
-use tokio::net::UnixStream;
 
 use crate::{
     identity::Identity,
@@ -18,7 +17,7 @@ use crate::{
     violate,
     wire::{
         discover::Found,
-        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
+        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
         process::Child,
         rpc::{Client, Serving, serve},
         version::{NRI_VERSION, Version, runtime_services},
@@ -63,11 +62,11 @@ impl Connected {
 /// Registers and configures a plugin. On failure nothing is left of it, and the observer knows.
 pub(crate) async fn establish(
     shared: &Arc<Shared>,
-    stream: UnixStream,
+    socket: impl Into<Socket>,
     origin: Origin,
 ) -> Option<Connected> {
     let watch = shared.watches.as_ref().map(|watches| watches());
-    let mux = Mux::watched(stream, shared.timeouts().request, watch);
+    let mux = Mux::watched(socket, shared.timeouts().request, watch);
     match introduce(shared, &mux, &origin).await {
         Ok((session, serving, service)) => Some(Connected {
             session,
@@ -83,10 +82,11 @@ pub(crate) async fn establish(
             shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
             // The plugin is to learn why before the connection closes; a stop waits for nobody.
             tokio::select! {
-                _ = mux.closed() => {}
-                () = shared.stopped() => {}
-                () = tokio::time::sleep(DELAYED_CLOSE) => {}
-            }
+            biased;
+                            _ = mux.closed() => {}
+                            () = shared.stopped() => {}
+                            () = tokio::time::sleep(DELAYED_CLOSE) => {}
+                        }
             mux.close(MuxError::Closed);
             if let Origin::Launched { child, .. } = origin {
                 child.stop().await;
@@ -121,11 +121,12 @@ async fn introduce(
         limit => limit,
     };
     let registration = tokio::select! {
-        registered = registered => registered.map_err(|_| "it did not register".to_owned())?,
-        why = mux.closed() => return Err(format!("before it registered: {why}")),
-        () = tokio::time::sleep(limit) => return Err(format!("did not register within {limit:?}")),
-        () = shared.stopped() => return Err("runtime-stopping: before it registered".to_owned()),
-    };
+    biased;
+            registered = registered => registered.map_err(|_| "it did not register".to_owned())?,
+            why = mux.closed() => return Err(format!("before it registered: {why}")),
+            () = tokio::time::sleep(limit) => return Err(format!("did not register within {limit:?}")),
+            () = shared.stopped() => return Err("runtime-stopping: before it registered".to_owned()),
+        };
     let registration = match registration {
         Ok(registration) => registration,
         Err(refused) => return Err(format!("registration refused: {refused}")),

@@ -49,6 +49,16 @@ impl Identity {
         })
     }
 
+    /// Of a connection of memory.
+    #[cfg(feature = "sim")]
+    pub(crate) fn unknown() -> Self {
+        Self {
+            uid: 0,
+            pid: None,
+            pidfd: Err("a connection of memory".to_owned()),
+        }
+    }
+
     /// Whether it is who it must be.
     ///
     /// # Errors

@@ -238,6 +238,7 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
         ..
     } = connected;
     let dismissed = tokio::select! {
+        biased;
         reason = session.closing() => Some(reason),
         why = mux.closed() => {
             shared.close(&session, format!("connection-lost: {why}"));

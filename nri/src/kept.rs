@@ -18,6 +18,7 @@ use crate::{
     operation::{AnswerContents, Told},
     plugin::Session,
     roster::Slot,
+    rt,
     settle::conclude,
     shared::Shared,
     wire::event::HookRequest,
@@ -29,7 +30,7 @@ const PAUSE: u32 = 4;
 /// Sends a must-run plugin what was kept for it, from now on until it is not called any more. Nobody waits for that.
 pub(crate) fn send_from_now(shared: &Arc<Shared>, slot: Arc<Slot>, session: Arc<Session>) {
     let shared = shared.clone();
-    tokio::spawn(async move {
+    rt::spawn(async move {
         let here = |slot: &Slot| slot.active().is_some_and(|now| Arc::ptr_eq(&now, &session));
         while here(&slot) {
             if oldest(&shared, &session, None).is_none() || !is_called(&session) {

@@ -17,6 +17,7 @@ use crate::{
     plugin::Session,
     plugin_side::handlers::Handlers,
     roster::Joining,
+    rt,
     settings::Restart,
     shared::{Shared, unknown},
     violate,
@@ -90,7 +91,7 @@ impl Shared {
             };
             let shared = self.clone();
             let established = async move { establish::establish(&shared, stream, origin).await };
-            starting.push((tokio::spawn(established), again));
+            starting.push((rt::spawn(established), again));
         }
         let deadline = Instant::now() + LAUNCH_WAIT;
         let mut connected = Vec::new();
@@ -101,7 +102,7 @@ impl Shared {
                 Err(_) => {
                     tracing::warn!(plugin = %found.id, "has not registered within {LAUNCH_WAIT:?}: the start goes on without it");
                     let shared = self.clone();
-                    tokio::spawn(async move {
+                    rt::spawn(async move {
                         match established.await {
                             Ok(Some(plugin)) => shared.live(plugin).await,
                             _ => shared.launch_failed(found),
@@ -185,7 +186,7 @@ impl Shared {
             }
         }
         for connected in launched {
-            tokio::spawn(self.clone().watch_launched(connected));
+            rt::spawn(self.clone().watch_launched(connected));
         }
     }
 
@@ -212,7 +213,7 @@ impl Shared {
         let mut name = unknown(Kind::Launched);
         name.id = Some(&found.id);
         self.tell(&name, &PluginEvent::Restarting { after });
-        tokio::spawn(self.launch_again(found, after));
+        rt::spawn(self.launch_again(found, after));
     }
 
     /// A boxed future, because a plugin's end leads here and from here to its next end.
@@ -223,8 +224,9 @@ impl Shared {
     ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
             tokio::select! {
-                () = sleep(after) => {}
+                biased;
                 () = self.stopped() => return,
+                () = sleep(after) => {}
             }
             let again = found.clone();
             let Some((stream, origin)) = self.launch(found) else {

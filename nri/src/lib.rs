@@ -169,10 +169,13 @@ pub mod read;
 pub mod record;
 mod register;
 mod roster;
+mod rt;
 mod settings;
 mod settle;
 mod shared;
 mod shorten;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod source;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -2,19 +2,34 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::{net::UnixStream, sync::Semaphore, time::sleep};
+use tokio::{
+    net::UnixStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::sleep,
+};
 
 use crate::{
     establish::{self, Origin},
     identity::Identity,
     join,
     observe::{Kind, PluginEvent, PluginName},
+    rt,
     shared::{Shared, unknown},
-    wire::transport::Listener,
+    wire::{mux::Socket, transport::Listener},
 };
 
 /// Connections of one user that have not registered yet, at once (NRI-104): no user keeps out another.
 const MAX_UNREGISTERED: usize = 64;
+
+#[cfg(feature = "sim")]
+impl crate::Adaptation {
+    /// A plugin connects.
+    pub fn connect(&self, socket: crate::sim::Memory) {
+        let shared: &Arc<Shared> = &self.shared;
+        let shared = shared.clone();
+        shared.welcome(socket, Arc::new(Identity::unknown()), None);
+    }
+}
 
 impl Shared {
     /// Accepts connections until the end; no error ends it (NRI-104).
@@ -25,8 +40,9 @@ impl Shared {
         let mut pause = Duration::from_millis(100);
         loop {
             let accepted = tokio::select! {
-                accepted = listener.listener.accept() => accepted,
+                biased;
                 () = self.stopped() => return,
+                accepted = listener.listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, _)) => {
@@ -61,10 +77,20 @@ impl Shared {
                 identity.uid
             ));
         };
-        let shared = self.clone();
-        tokio::spawn(async move {
+        self.welcome(stream, identity, Some(permit));
+    }
+
+    /// A connection to its end. The permit is that of those that have not registered yet.
+    pub(crate) fn welcome(
+        self: Arc<Self>,
+        socket: impl Into<Socket>,
+        identity: Arc<Identity>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        let (shared, socket) = (self, socket.into());
+        rt::spawn(async move {
             let origin = Origin::External(identity);
-            let connected = establish::establish(&shared, stream, origin).await;
+            let connected = establish::establish(&shared, socket, origin).await;
             drop(permit);
             if let Some(connected) = connected {
                 join::join_and_watch(shared, connected).await;

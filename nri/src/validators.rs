@@ -17,6 +17,7 @@ use crate::{
     owners::PluginId,
     policy::{Flow, Outcome},
     roster::Slot,
+    rt,
     settle::conclude,
     shared::Shared,
     validate, violate,
@@ -76,7 +77,7 @@ pub(crate) async fn validate(
                 (exempt, deadline),
                 request.clone(),
             );
-            (slot, tokio::spawn(ask))
+            (slot, rt::spawn(ask))
         })
         .collect();
     let mut answers = Vec::new();

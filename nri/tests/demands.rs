@@ -1,4 +1,5 @@
 //! What the operator demands of plugins, required or must-run, and what plugins ask for of their own accord.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

@@ -3,6 +3,7 @@
 //! operator's settings make of it.
 //!
 //! Needs Go on the PATH, as `interop.rs` does.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! What becomes of a request when a plugin fails it: required validators that are not there, late
 //! or lost.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

@@ -3,6 +3,7 @@
 //! Plugins on older ones: `generations.rs`.
 //!
 //! Needs Go on the PATH. Where there is none, say so: `NRI_WITHOUT_GO=1` leaves these tests out.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

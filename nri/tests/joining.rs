@@ -1,5 +1,6 @@
 //! Plugins that connect while things happen: the cut, the waiting, the list in parts, replacement,
 //! required and must-run plugins, and what plugins ask for of their own accord.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

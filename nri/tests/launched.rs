@@ -2,6 +2,7 @@
 //!
 //! The test program is its own plugin: started with `NRI_PLUGIN_SOCKET` it serves instead of testing,
 //! and behaves as the name it was given says. Hence no test harness of Rust's own.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

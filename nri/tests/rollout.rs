@@ -1,4 +1,5 @@
 //! Two instances of one plugin, as in the rollout of a DaemonSet: the newer is called, the older is in its shadow.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

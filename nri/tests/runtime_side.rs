@@ -1,4 +1,5 @@
 //! What a runtime may set, also while it runs, and what it is told for counts of its own.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

@@ -73,9 +73,9 @@ async fn whole(policy: crate::policy::PluginPolicy, script: Vec<Step>) {
         .await
         .expect("nothing can fail without a socket");
     let (ours, theirs) = UnixStream::pair().expect("sockets can be made");
-    let plugin = tokio::spawn(Peer::new(theirs).play(script));
+    let plugin = crate::rt::spawn(Peer::new(theirs).play(script));
     let shared = (*nri.shared).clone();
-    let session = tokio::spawn(async move {
+    let session = crate::rt::spawn(async move {
         let identity = Identity::of(&ours).expect("a socket has a peer");
         let origin = Origin::External(Arc::new(identity));
         if let Some(connected) = establish::establish(&shared, ours, origin).await {

@@ -32,15 +32,17 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::UnixStream,
     time::Instant,
 };
+
+use crate::rt;
 
 #[cfg(any(test, feature = "record", feature = "fuzzing"))]
 pub(crate) use self::frame::{FrameReader, header};
 pub(crate) use self::{
     error::{MAX_FRAME, MuxError},
     frame::SHORT_FRAME,
+    socket::Socket,
     trunk::{Watch, Watches},
 };
 use self::{
@@ -51,6 +53,7 @@ use self::{
 mod error;
 mod frame;
 mod replies;
+mod socket;
 mod trunk;
 
 /// The plugin's service: the runtime calls, the plugin serves.
@@ -82,18 +85,18 @@ impl Mux {
     /// Wraps a socket. Nothing is read before [`Mux::start`], so that whoever serves a connection
     /// can open it first (NRI-117).
     #[cfg(any(test, feature = "stub", feature = "fuzzing"))]
-    pub(crate) fn new(socket: UnixStream, write_timeout: Duration) -> Self {
+    pub(crate) fn new(socket: impl Into<Socket>, write_timeout: Duration) -> Self {
         Self::watched(socket, write_timeout, None)
     }
 
     /// As [`Mux::new`], with someone who sees every byte.
     pub(crate) fn watched(
-        socket: UnixStream,
+        socket: impl Into<Socket>,
         write_timeout: Duration,
         watch: Option<Box<dyn Watch>>,
     ) -> Self {
         Self {
-            trunk: Arc::new(Trunk::new(socket, write_timeout, watch)),
+            trunk: Arc::new(Trunk::new(socket.into(), write_timeout, watch)),
         }
     }
 
@@ -114,8 +117,8 @@ impl Mux {
 
     /// Begins to read and write.
     pub(crate) fn start(&self) {
-        tokio::spawn(self.trunk.clone().read());
-        tokio::spawn(self.trunk.clone().write());
+        rt::spawn(self.trunk.clone().read());
+        rt::spawn(self.trunk.clone().write());
     }
 
     /// Resolves when the trunk is closed, with the reason.

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{discover::Found, error::TransportError, rpc::one_line};
-use crate::owners::PluginId;
+use crate::{owners::PluginId, rt};
 
 /// The variables a launched plugin is started with; it gets no others (NRI-120).
 pub(crate) const ENV_NAME: &str = "NRI_PLUGIN_NAME";
@@ -129,7 +129,7 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
     });
     let child = child.map_err(fail("watch it"))?;
     let said = pipe::Receiver::from_owned_fd(said.into()).map_err(fail("read what it says"))?;
-    tokio::spawn(log_lines(found.id.clone(), said));
+    rt::spawn(log_lines(found.id.clone(), said));
     Ok((child, stream))
 }
 

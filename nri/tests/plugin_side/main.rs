@@ -1,5 +1,6 @@
 //! What the author of a plugin counts on. `addresses`: of pods, by plugins; `events`: the trait, its methods and answers; `life`: from the
 //! start to the end, and the way back to the runtime.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod addresses;
 #[path = "../common/mod.rs"]

@@ -62,7 +62,7 @@ use crate::{
     settings::DEFAULT_SOCKET,
     wire::{
         event::Wire,
-        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE},
+        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
         process::ENV_SOCKET,
         rpc::{CallError, Client, Code, Serving, Status, serve},
         version::{NRI_VERSION, Version, plugin_services},
@@ -116,6 +116,8 @@ pub struct StubBuilder {
     index: Option<String>,
     socket: PathBuf,
     connection: Option<StdUnixStream>,
+    #[cfg(feature = "sim")]
+    memory: Option<crate::sim::Memory>,
     protocol: Protocol,
     registration_timeout: Duration,
     reconnect: bool,
@@ -169,6 +171,13 @@ impl StubBuilder {
     /// Uses this connection for the first start instead of connecting.
     pub fn connection(mut self, connection: StdUnixStream) -> Self {
         self.connection = Some(connection);
+        self
+    }
+
+    /// Uses this connection for the next start.
+    #[cfg(feature = "sim")]
+    pub fn memory(mut self, connection: crate::sim::Memory) -> Self {
+        self.memory = Some(connection);
         self
     }
 
@@ -279,7 +288,15 @@ impl StubBuilder {
         })
     }
 
-    async fn connect(&mut self) -> Result<UnixStream, StubError> {
+    async fn connect(&mut self) -> Result<Socket, StubError> {
+        #[cfg(feature = "sim")]
+        if let Some(memory) = self.memory.take() {
+            return Ok(memory.into());
+        }
+        self.connect_stream().await.map(Socket::from)
+    }
+
+    async fn connect_stream(&mut self) -> Result<UnixStream, StubError> {
         let fail = |path: PathBuf| move |cause: io::Error| StubError::Connect { path, cause };
         if let Some(given) = self.connection.take() {
             let path = PathBuf::from("the given connection");
@@ -333,6 +350,8 @@ impl Stub {
             index: None,
             socket: DEFAULT_SOCKET.into(),
             connection: None,
+            #[cfg(feature = "sim")]
+            memory: None,
             protocol: Protocol::default(),
             registration_timeout: REGISTRATION_TIMEOUT,
             reconnect: true,

@@ -1,9 +1,13 @@
 //! Frames by properties, and trunks that end in every way.
 
 use std::collections::BTreeMap;
+use tokio::net::UnixStream;
 
 use proptest::prelude::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+};
 
 use super::*;
 

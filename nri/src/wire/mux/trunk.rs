@@ -11,7 +11,6 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
-    net::UnixStream,
     sync::{Notify, watch},
     time::{Instant, sleep_until},
 };
@@ -20,6 +19,7 @@ use super::{
     error::{INBOUND_BUDGET, MuxError},
     frame::{FrameReader, HEADER, header},
     replies::Replies,
+    socket::Socket,
 };
 
 /// Bytes that may wait for the socket before writers are made to wait.
@@ -55,7 +55,7 @@ pub(crate) type Watches = Arc<dyn Fn() -> Box<dyn Watch> + Send + Sync>;
 
 #[derive(Debug)]
 pub(super) struct Trunk {
-    socket: UnixStream,
+    socket: Socket,
     watch: Option<Box<dyn Watch>>,
     pub(super) inbound: Mutex<BTreeMap<u32, Inbound>>,
     pub(super) outbound: Mutex<Outbound>,
@@ -67,7 +67,7 @@ pub(super) struct Trunk {
 
 impl Trunk {
     pub(super) fn new(
-        socket: UnixStream,
+        socket: Socket,
         write_timeout: Duration,
         watch: Option<Box<dyn Watch>>,
     ) -> Self {
@@ -98,7 +98,7 @@ impl Trunk {
             return;
         }
         // The reader task ends by the end of file this causes; the peer learns of it too.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        self.socket.shutdown();
         self.more_to_write.notify_one();
         for conn in self.inbound.lock().values_mut() {
             conn.reader.take().into_iter().for_each(Waker::wake);
@@ -156,12 +156,14 @@ impl Trunk {
         loop {
             let due = self.outbound.lock().replies.as_ref().and_then(Replies::due);
             tokio::select! {
-                () = self.more_to_write.notified() => {}
+                biased;
+                // First: it is not due again once it is released, and more to write is for every other call.
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     if let Err(e) = self.release() {
                         return self.close(MuxError::Io(e.to_string()));
                     }
                 }
+                () = self.more_to_write.notified() => {}
             }
             loop {
                 if self.reason().is_some() {
@@ -227,7 +229,10 @@ impl Trunk {
     fn drain(&self) -> io::Result<()> {
         let mut out = self.outbound.lock();
         while !out.bytes.is_empty() {
-            match self.socket.try_write(out.bytes.as_slices().0) {
+            match self
+                .socket
+                .try_write_vectored(&[io::IoSlice::new(out.bytes.as_slices().0)])
+            {
                 Ok(n) => drop(out.bytes.drain(..n)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) => return Err(e),

@@ -98,7 +98,7 @@ async fn five_hundred_calls_at_once_are_all_taken_by_a_go_plugin() {
                     ..Container::default()
                 }),
             };
-            tokio::spawn(async move {
+            crate::rt::spawn(async move {
                 let payload = request.encode_to_vec();
                 let answer = client.call(service, "StartContainer", payload, limit);
                 answer.await

@@ -34,7 +34,10 @@ use super::{
     frame::MAX_CALLS,
     status::{CallError, Code, MAX_MESSAGE, Status, one_line},
 };
-use crate::wire::mux::{MuxConn, MuxSender};
+use crate::{
+    rt,
+    wire::mux::{MuxConn, MuxSender},
+};
 
 /// Gives what a call carries beside its request, by the name of its method.
 pub(crate) type Metadata = Arc<dyn Fn(&str) -> Vec<(String, String)> + Send + Sync>;
@@ -300,7 +303,7 @@ impl Reader {
             while read_message(&mut conn, &waiting).await.is_ok() {}
             waiting.end();
         };
-        Self(tokio::spawn(read).abort_handle())
+        Self(rt::spawn(read).abort_handle())
     }
 }
 
