@@ -10,6 +10,7 @@ use std::{
 };
 
 pub(crate) mod go;
+pub(crate) mod ttrpc;
 
 use nri::{
     Adaptation, BoxFuture, Builder, Delivery, Handlers, Observer, PluginEvent, PluginName,

@@ -1,0 +1,612 @@
+//! What was done and heard, and the rules that it must keep:
+//!
+//! (a) made: every required plugin has answered that object's event
+//! (b) what an instance was listed and told is what there is, as far as it listens
+//! (c) of one object an instance hears each event once and in order; a plugin is asked once for its creation
+//! (d) one event at a time in an instance
+//! (e) no event that an instance did not ask for
+//! (f) every operation ends within its bound, the turn is held only while a plugin works, and rollouts end
+//! (g) nothing is left at the end
+//! (h) what a plugin has answered never comes again, nor anything that was before it
+//! (i) who was asked for an object is told its end
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
+    time::Duration,
+};
+
+use nri::{
+    Delivery, EventMask, Observer, Outcome, PluginEvent, PluginId, PluginName,
+    mask::event_name,
+    policy::{Class, OnTimeout},
+    proto::Event::{self, *},
+};
+use tokio::time::Instant;
+
+use crate::plan::Plan;
+
+/// What a message may be on its way, both ways.
+const SLACK: Duration = Duration::from_millis(100);
+/// How long an answer that is overdue is waited for, where a plugin is skipped meanwhile.
+const LATE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) rule: char,
+    pub(crate) text: String,
+}
+
+/// A list that an instance was given, and what it heard since.
+pub(crate) struct Epoch {
+    at: Instant,
+    done: Option<Instant>,
+    list: BTreeSet<String>,
+}
+
+pub(crate) struct Heard {
+    at: Instant,
+    event: Event,
+    object: String,
+    done: Option<Instant>,
+    epoch: usize,
+}
+
+/// One connection of a plugin.
+pub(crate) struct Instance {
+    id: PluginId,
+    mask: EventMask,
+    daemon: u32,
+    configured: Option<Instant>,
+    epochs: Vec<Epoch>,
+    heard: Vec<Heard>,
+    ended: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Done,
+    Refused,
+    /// The caller gave up, or the daemon died.
+    Dropped,
+}
+
+pub(crate) struct Op {
+    event: Event,
+    object: String,
+    began: Instant,
+    /// It has the turn, or needs none.
+    runs: Option<Instant>,
+    ended: Option<(Instant, End)>,
+}
+
+impl Op {
+    fn overlaps(&self, from: Instant, to: Instant) -> bool {
+        self.began < to && self.ended.is_none_or(|(end, _)| end > from)
+    }
+}
+
+impl Heard {
+    fn overlaps(&self, from: Instant, to: Instant) -> bool {
+        self.at < to && self.done.is_none_or(|done| done > from)
+    }
+}
+
+impl Epoch {
+    fn overlaps(&self, from: Instant, to: Instant) -> bool {
+        self.at < to && self.done.is_none_or(|done| done > from)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) lines: Vec<String>,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) instances: Vec<Instance>,
+    pub(crate) ops: Vec<Op>,
+    deliveries: Vec<(u32, Delivery)>,
+    pub(crate) daemon: u32,
+    /// Since when nobody works while the turn is held.
+    idle: Option<Instant>,
+}
+
+pub(crate) struct Book {
+    plan: Plan,
+    start: Instant,
+    pub(crate) state: Mutex<State>,
+}
+
+/// Order of events of one object.
+fn rank(event: Event) -> u32 {
+    match event {
+        RunPodSandbox | CreateContainer => 1,
+        ValidateContainerAdjustment => 2,
+        PostCreateContainer => 3,
+        StartContainer => 4,
+        PostStartContainer => 5,
+        UpdateContainer => 6,
+        StopPodSandbox | StopContainer => 8,
+        RemovePodSandbox | RemoveContainer => 9,
+        _ => 7,
+    }
+}
+
+pub(crate) fn makes(event: Event) -> bool {
+    rank(event) == 1
+}
+
+fn of_pod(object: &str) -> bool {
+    !object.contains('c')
+}
+
+pub(crate) fn takes_turn(event: Event) -> bool {
+    matches!(event, CreateContainer | UpdateContainer | StopContainer)
+}
+
+impl Book {
+    pub(crate) fn new(plan: Plan) -> Self {
+        Self {
+            plan,
+            start: Instant::now(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn limit(&self, id: &PluginId) -> Duration {
+        let own = self
+            .plan
+            .plugins
+            .get(id)
+            .and_then(|s| s.policy.request_timeout);
+        own.unwrap_or(self.plan.timeouts.request)
+    }
+
+    fn on_timeout(&self, id: &PluginId) -> OnTimeout {
+        self.plan
+            .plugins
+            .get(id)
+            .map_or(OnTimeout::Close, |s| s.policy.on_timeout())
+    }
+
+    fn must_run(&self, id: &PluginId) -> bool {
+        self.plan.plugins.get(id).is_some_and(|s| s.policy.must_run)
+    }
+
+    pub(crate) fn note(&self, state: &mut State, line: std::fmt::Arguments<'_>) {
+        let at = self.start.elapsed().as_millis();
+        state.lines.push(format!("{at:>6} {line}"));
+    }
+
+    pub(crate) fn fault(&self, state: &mut State, rule: char, text: String) {
+        self.note(state, format_args!("FAULT ({rule}) {text}"));
+        state.faults.push(Fault { rule, text });
+    }
+
+    /// An instance connects. Gives its number.
+    pub(crate) fn connects(&self, id: &PluginId, mask: EventMask) -> usize {
+        let mut state = self.state.lock().unwrap();
+        let no = state.instances.len();
+        let daemon = state.daemon;
+        self.note(
+            &mut state,
+            format_args!("{id}#{no} connects, for {:#x}", mask.bits()),
+        );
+        state.instances.push(Instance {
+            id: id.clone(),
+            mask,
+            daemon,
+            configured: None,
+            epochs: Vec::new(),
+            heard: Vec::new(),
+            ended: None,
+        });
+        no
+    }
+
+    pub(crate) fn configured(&self, no: usize) {
+        self.state.lock().unwrap().instances[no].configured = Some(Instant::now());
+    }
+
+    pub(crate) fn listed(&self, no: usize, list: BTreeSet<String>) {
+        let mut state = self.state.lock().unwrap();
+        let id = state.instances[no].id.clone();
+        self.note(&mut state, format_args!("{id}#{no} Synchronize {list:?}"));
+        let at = Instant::now();
+        let done = None;
+        state.instances[no].epochs.push(Epoch { at, done, list });
+    }
+
+    pub(crate) fn synchronized(&self, no: usize) {
+        let mut state = self.state.lock().unwrap();
+        if let Some(epoch) = state.instances[no].epochs.last_mut() {
+            epoch.done = Some(Instant::now());
+        }
+        let id = state.instances[no].id.clone();
+        self.note(&mut state, format_args!("{id}#{no} synchronized"));
+    }
+
+    pub(crate) fn ended(&self, no: usize) {
+        let mut state = self.state.lock().unwrap();
+        let now = Instant::now();
+        state.instances[no].ended.get_or_insert(now);
+        let id = state.instances[no].id.clone();
+        self.note(&mut state, format_args!("{id}#{no} ended"));
+        self.idle(&mut state);
+    }
+
+    /// An event arrives at an instance. Gives its number there.
+    pub(crate) fn arrives(&self, no: usize, event: Event, object: &str) -> usize {
+        let mut state = self.state.lock().unwrap();
+        self.idle(&mut state);
+        let now = Instant::now();
+        let mut faults = Vec::new();
+        let me = &state.instances[no];
+        let (id, limit) = (&me.id, self.limit(&me.id));
+        let what = format!("{id}#{no} {} {object}", event_name(event));
+        if !me.mask.has(event) {
+            faults.push(('e', format!("{what}: not subscribed")));
+        }
+        let mine = match self.on_timeout(id) {
+            OnTimeout::Skip => LATE,
+            OnTimeout::Close | OnTimeout::Keep => limit,
+        };
+        for other in me.heard.iter().filter(|h| h.done.is_none()) {
+            if now - other.at + SLACK < mine {
+                let other = format!("{} {}", event_name(other.event), other.object);
+                faults.push(('d', format!("{what}: while {other} is in work")));
+            }
+        }
+        match me.epochs.last() {
+            None => faults.push(('d', format!("{what}: before Synchronize"))),
+            Some(epoch)
+                if epoch.done.is_none() && now - epoch.at + SLACK < self.plan.timeouts.sync =>
+            {
+                faults.push(('d', format!("{what}: during Synchronize")));
+            }
+            Some(epoch) if makes(event) && epoch.list.contains(object) => {
+                faults.push(('c', format!("{what}: was in its list")));
+            }
+            Some(_) => {}
+        }
+        let late = |h: &Heard| h.done.map_or(now, |done| done) - h.at + SLACK >= limit;
+        let epoch = me.epochs.len();
+        let about = |h: &&Heard| h.object == object && h.epoch == epoch;
+        let undone = |i: &Instance| {
+            let mut of = i.heard.iter().filter(|h| h.object == object);
+            self.on_timeout(&i.id) == OnTimeout::Skip && of.any(|h| makes(h.event) && late(h))
+        };
+        for before in me.heard.iter().filter(about) {
+            let again = before.event == event && event != UpdateContainer;
+            let kept = self.must_run(id) && late(before);
+            let twice = again && !kept;
+            if (rank(before.event) > rank(event) || twice) && !undone(me) {
+                let before = event_name(before.event);
+                faults.push(('c', format!("{what}: after {before}")));
+            }
+        }
+        // By any instance of this plugin, of the same daemon.
+        let of_id = |i: &&Instance| i.id == *id && i.daemon == me.daemon;
+        let all = state.instances.iter().enumerate();
+        for (other, instance) in all.filter(|(_, i)| of_id(i)) {
+            for before in instance.heard.iter().filter(|h| h.object == object) {
+                let answered = before.done.is_some()
+                    && !late(before)
+                    && instance.ended.is_none_or(|end| end > before.at + limit);
+                let teardown = Class::of(event) == Class::Teardown;
+                let before_name = event_name(before.event);
+                if makes(event) && before.event == event {
+                    faults.push(('c', format!("{what}: #{other} was asked already")));
+                } else if teardown
+                    && answered
+                    && rank(before.event) >= rank(event)
+                    && !undone(instance)
+                    && !undone(me)
+                {
+                    faults.push(('h', format!("{what}: #{other} has answered {before_name}")));
+                }
+            }
+        }
+        self.note(&mut state, format_args!("{what}"));
+        for (rule, text) in faults {
+            self.fault(&mut state, rule, text);
+        }
+        state.instances[no].heard.push(Heard {
+            at: now,
+            event,
+            object: object.to_owned(),
+            done: None,
+            epoch,
+        });
+        self.idle(&mut state);
+        state.instances[no].heard.len() - 1
+    }
+
+    pub(crate) fn answers(&self, no: usize, nth: usize) {
+        let mut state = self.state.lock().unwrap();
+        state.instances[no].heard[nth].done = Some(Instant::now());
+        self.idle(&mut state);
+    }
+
+    pub(crate) fn begins(&self, event: Event, object: &str) -> usize {
+        let mut state = self.state.lock().unwrap();
+        let began = Instant::now();
+        self.note(
+            &mut state,
+            format_args!("begin {} {object}", event_name(event)),
+        );
+        state.ops.push(Op {
+            event,
+            object: object.to_owned(),
+            began,
+            runs: None,
+            ended: None,
+        });
+        state.ops.len() - 1
+    }
+
+    pub(crate) fn runs(&self, op: usize) {
+        let mut state = self.state.lock().unwrap();
+        self.idle(&mut state);
+        state.ops[op].runs = Some(Instant::now());
+        self.idle(&mut state);
+    }
+
+    pub(crate) fn ends(&self, op: usize, end: End) {
+        let mut state = self.state.lock().unwrap();
+        self.idle(&mut state);
+        let now = Instant::now();
+        if state.ops[op].ended.is_some() {
+            return;
+        }
+        state.ops[op].ended = Some((now, end));
+        self.idle(&mut state);
+        let Op {
+            event,
+            ref object,
+            runs,
+            ..
+        } = state.ops[op];
+        let object = object.clone();
+        let what = format!("{} {object}", event_name(event));
+        self.note(&mut state, format_args!("{end:?} {what}"));
+        let took = runs.map_or(Duration::ZERO, |runs| now - runs);
+        if let Some(operation) = self.plan.timeouts.operation
+            && Class::of(event) == Class::Setup
+            && took > operation + SLACK
+        {
+            self.fault(
+                &mut state,
+                'f',
+                format!("{what}: took {took:?}, may take {operation:?}"),
+            );
+        }
+        if end != End::Done || !makes(event) {
+            return;
+        }
+        let required = self.plan.plugins.iter().filter(|(_, s)| s.policy.required);
+        for (id, _) in required {
+            let answered = state.instances.iter().any(|i| {
+                let heard = |h: &Heard| h.event == event && h.object == object && h.done.is_some();
+                i.id == *id && i.heard.iter().any(heard)
+            });
+            let did_not_ask = state.deliveries.iter().any(|(_, d)| {
+                let of = if d.container.is_empty() {
+                    &d.pod
+                } else {
+                    &d.container
+                };
+                d.plugin == *id
+                    && d.event == event
+                    && *of == object
+                    && d.outcome == Outcome::NotSubscribed
+            });
+            if !answered && !did_not_ask {
+                self.fault(
+                    &mut state,
+                    'a',
+                    format!("{what}: made without an answer of {id}"),
+                );
+            }
+        }
+    }
+
+    /// Looks whether the turn is held while no plugin works at an event.
+    fn idle(&self, state: &mut State) {
+        let now = Instant::now();
+        let holds = |op: &&Op| takes_turn(op.event) && op.runs.is_some() && op.ended.is_none();
+        let holder = state.ops.iter().find(holds);
+        let works = |i: &Instance| {
+            let limit = self.limit(&i.id);
+            let mut heard = i.heard.iter().filter(|h| h.done.is_none());
+            i.ended.is_none() && heard.any(|h| now - h.at < limit)
+        };
+        let Some(holder) = holder.filter(|_| !state.instances.iter().any(works)) else {
+            state.idle = None;
+            return;
+        };
+        let since = *state.idle.get_or_insert(now);
+        if now - since > 5 * SLACK {
+            let what = format!("{} {}", event_name(holder.event), holder.object);
+            let idle = now - since;
+            state.idle = None;
+            self.fault(
+                state,
+                'f',
+                format!("{what}: holds the turn for {idle:?} while no plugin works"),
+            );
+        }
+    }
+
+    /// What can be said once everything is quiet. `there`: what there is.
+    pub(crate) fn at_the_end(&self, there: &BTreeSet<String>) {
+        let mut state = self.state.lock().unwrap();
+        let mut faults = Vec::new();
+        let ids: BTreeSet<_> = state.instances.iter().map(|i| i.id.clone()).collect();
+        for id in &ids {
+            let alive = state
+                .instances
+                .iter()
+                .enumerate()
+                .filter(|(_, i)| i.id == *id && i.ended.is_none());
+            let active = alive.max_by_key(|(_, i)| i.epochs.last().map(|epoch| epoch.at));
+            if let Some((no, instance)) = active {
+                self.compare(&state, no, instance, there, &mut faults);
+            }
+        }
+        self.bounds_of_operations(&state, &mut faults);
+        self.bounds_of_joins(&state, &mut faults);
+        for (rule, text) in faults {
+            self.fault(&mut state, rule, text);
+        }
+    }
+
+    /// One request timeout for each event that plugins have meanwhile, and the joins that fall into it.
+    fn bounds_of_operations(&self, state: &State, faults: &mut Vec<(char, String)>) {
+        for op in &state.ops {
+            let what = format!("{} {}", event_name(op.event), op.object);
+            let Some((ended, _)) = op.ended else {
+                faults.push(('f', format!("{what}: never ended")));
+                continue;
+            };
+            let mut bound = self.plan.timeouts.request;
+            for i in &state.instances {
+                let heard = i.heard.iter().filter(|h| h.overlaps(op.began, ended));
+                let joins = i.epochs.iter().filter(|e| e.overlaps(op.began, ended));
+                let count = |of: usize| u32::try_from(of).unwrap();
+                bound += self.limit(&i.id) * count(heard.count());
+                bound += self.plan.timeouts.sync * 3 * count(joins.count());
+            }
+            let took = ended - op.began;
+            if took > bound {
+                faults.push(('f', format!("{what}: took {took:?}, may take {bound:?}")));
+            }
+        }
+    }
+
+    /// A plugin is synchronized when the operations that it finds have ended, those that hold the turn before.
+    fn bounds_of_joins(&self, state: &State, faults: &mut Vec<(char, String)>) {
+        for (no, i) in state.instances.iter().enumerate() {
+            let (Some(from), true) = (i.configured, i.epochs.is_empty()) else {
+                continue;
+            };
+            let to = i.ended.unwrap_or_else(Instant::now);
+            let beside = state.ops.iter().filter(|o| o.overlaps(from, to));
+            let longest = beside
+                .map(|o| o.ended.map_or(to, |(end, _)| end) - o.began)
+                .max();
+            let bound = longest.unwrap_or_default() * 3 + self.plan.timeouts.request;
+            // Those of one id join one after the other, and pause after two failures.
+            let of_id = state.instances.iter().filter(|o| o.id == i.id);
+            let mut joins = of_id.flat_map(|o| &o.epochs);
+            let others = joins.any(|e| e.overlaps(from, to) || e.at < to && !self.is_in_time(e));
+            if to - from > bound && !others {
+                let waited = to - from;
+                let text = format!("{}#{no}: not synchronized within {waited:?}", i.id);
+                faults.push(('f', text));
+            }
+        }
+    }
+
+    fn is_in_time(&self, epoch: &Epoch) -> bool {
+        let limit = epoch.at + self.plan.timeouts.sync;
+        epoch.done.is_some_and(|done| done < limit)
+    }
+
+    /// What an instance knows, beside what there is.
+    fn compare(
+        &self,
+        state: &State,
+        no: usize,
+        me: &Instance,
+        there: &BTreeSet<String>,
+        faults: &mut Vec<(char, String)>,
+    ) {
+        let Some(epoch) = me.epochs.last().filter(|epoch| epoch.done.is_some()) else {
+            return;
+        };
+        if me.heard.iter().any(|h| h.done.is_none()) {
+            return;
+        }
+        let limit = self.limit(&me.id);
+        let excused = |object: &str| {
+            let missed = |(daemon, d): &(u32, Delivery)| {
+                let of = if d.container.is_empty() {
+                    &d.pod
+                } else {
+                    &d.container
+                };
+                let missed = matches!(
+                    d.outcome,
+                    Outcome::TimedOut | Outcome::Skipped | Outcome::Cancelled
+                );
+                *daemon == me.daemon && d.plugin == me.id && of == object && missed
+            };
+            let mut heard = me.heard.iter().filter(|h| h.object == object);
+            let late = heard.any(|h| h.done.is_none_or(|done| done - h.at + SLACK > limit));
+            late || state.deliveries.iter().any(missed)
+        };
+        let who = format!("{}#{no}", me.id);
+        let mut knows = epoch.list.clone();
+        let heard = me.heard.iter().filter(|h| h.epoch == me.epochs.len());
+        let mut told: BTreeMap<&str, BTreeSet<Event>> = BTreeMap::new();
+        for h in heard {
+            told.entry(&h.object).or_default().insert(h.event);
+            match h.event {
+                RunPodSandbox | CreateContainer => drop(knows.insert(h.object.clone())),
+                RemovePodSandbox | RemoveContainer => drop(knows.remove(&h.object)),
+                _ => {}
+            }
+        }
+        let events = |object: &str| match of_pod(object) {
+            true => (RunPodSandbox, StopPodSandbox, RemovePodSandbox),
+            false => (CreateContainer, StopContainer, RemoveContainer),
+        };
+        for object in knows.iter().filter(|o| !there.contains(*o) && !excused(o)) {
+            if me.mask.has(events(object).2) {
+                faults.push(('b', format!("{who}: never told of the removal of {object}")));
+            }
+        }
+        for object in there.iter().filter(|o| !knows.contains(*o) && !excused(o)) {
+            if me.mask.has(events(object).0) {
+                faults.push(('b', format!("{who}: never told of {object}")));
+            }
+        }
+        for (object, told) in told {
+            let (make, stop, _) = events(object);
+            if told.contains(&make)
+                && !there.contains(object)
+                && me.mask.has(stop)
+                && !told.contains(&stop)
+                && !excused(object)
+            {
+                faults.push((
+                    'i',
+                    format!("{who}: asked for {object}, never told of its stop"),
+                ));
+            }
+        }
+    }
+}
+
+impl Observer for Book {
+    fn delivered(&self, delivery: &Delivery) {
+        let mut state = self.state.lock().unwrap();
+        let d = delivery;
+        let line = format!(
+            "{} {} {} {}: {:?}",
+            d.plugin,
+            event_name(d.event),
+            d.pod,
+            d.container,
+            d.outcome
+        );
+        self.note(&mut state, format_args!("    {line}"));
+        let daemon = state.daemon;
+        state.deliveries.push((daemon, delivery.clone()));
+    }
+
+    fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
+        let mut state = self.state.lock().unwrap();
+        self.note(&mut state, format_args!("    {plugin}: {event:?}"));
+    }
+}

@@ -1,0 +1,245 @@
+//! One plugin of the plan: frames and bytes over a socket of memory, connection after connection.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use nri::{
+    mask::event_named,
+    proto::{
+        ConfigureResponse, Event, RegisterPluginRequest, StopContainerRequest, SynchronizeRequest,
+        SynchronizeResponse, ValidateContainerAdjustmentResponse,
+    },
+    sim::{self, Memory, Rng},
+};
+use prost::Message;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::{
+    plan::PluginPlan,
+    ttrpc::{REQUEST, RESPONSE, RUNTIME, Request, Response, Status},
+    world::World,
+};
+
+const BETA: &str = "nri.pkg.api.v1beta1.Runtime";
+const DEADLINE_EXCEEDED: i32 = 4;
+const UNKNOWN: i32 = 2;
+
+/// What becomes of a call.
+enum Answer {
+    Reply(Vec<u8>),
+    Refusal,
+    /// The process ends.
+    Crash,
+}
+
+struct Instance {
+    no: usize,
+    plan: PluginPlan,
+    world: Arc<World>,
+    socket: Memory,
+    rng: Mutex<Rng>,
+    crashed: Notify,
+}
+
+/// Connects as often as the plan says.
+pub(crate) async fn live(world: Arc<World>, plan: PluginPlan) {
+    let rng = &mut Rng::new(plan.seed);
+    let (again, back) = plan.again;
+    for _ in 0..=again {
+        let mut link = plan.link;
+        link.seed = rng.draw();
+        let socket = loop {
+            if let Some(socket) = world.connect(link) {
+                break socket;
+            }
+            sleep(Duration::from_millis(back)).await;
+        };
+        let instance = Arc::new(Instance {
+            no: world.book.connects(&plan.id, plan.mask),
+            plan: plan.clone(),
+            world: world.clone(),
+            socket,
+            rng: Mutex::new(Rng::new(rng.draw())),
+            crashed: Notify::new(),
+        });
+        let lives = Duration::from_millis(plan.lives);
+        tokio::select! {
+            biased;
+            () = instance.crashed.notified() => {}
+            () = instance.serve() => {}
+            () = sleep(lives) => {}
+            () = world.over.notified() => {}
+        }
+        instance.socket.shutdown();
+        world.book.ended(instance.no);
+        sleep(Duration::from_millis(back)).await;
+    }
+}
+
+impl Instance {
+    /// Reads to the end of the connection.
+    async fn serve(self: &Arc<Self>) {
+        let (index, name) = (&self.plan.id.index, &self.plan.id.name);
+        let register = RegisterPluginRequest {
+            plugin_name: name.clone(),
+            plugin_idx: index.clone(),
+            nri_version: String::new(),
+        };
+        let request = Request {
+            service: match self.plan.beta {
+                true => BETA.to_owned(),
+                false => RUNTIME.to_owned(),
+            },
+            method: "RegisterPlugin".to_owned(),
+            payload: register.encode_to_vec(),
+            timeout_nano: 0,
+        };
+        self.send(2, 1, REQUEST, &request.encode_to_vec());
+        let (mut bytes, mut calls, mut buffer) = (Vec::new(), Vec::new(), vec![0; 4096]);
+        loop {
+            self.socket.readable().await;
+            match self.socket.try_read(&mut buffer) {
+                Ok(0) => return,
+                Ok(read) => bytes.extend(&buffer[..read]),
+                Err(_) => continue,
+            }
+            let word =
+                |of: &[u8], at: usize| u32::from_be_bytes(of[at..at + 4].try_into().unwrap());
+            while bytes.len() >= 8 && bytes.len() - 8 >= word(&bytes, 4) as usize {
+                let (conn, len) = (word(&bytes, 0), word(&bytes, 4) as usize);
+                let frame: Vec<u8> = bytes.drain(..8 + len).skip(8).collect();
+                if conn == 1 {
+                    calls.extend(frame);
+                }
+            }
+            while calls.len() >= 10 && calls.len() - 10 >= word(&calls, 0) as usize {
+                let (len, stream) = (word(&calls, 0) as usize, word(&calls, 4));
+                let body: Vec<u8> = calls.drain(..10 + len).skip(10).collect();
+                let request = Request::decode(body.as_slice()).unwrap();
+                sim::spawn_in(0, self.clone().handle(stream, request));
+            }
+        }
+    }
+
+    fn send(&self, conn: u32, stream: u32, kind: u8, payload: &[u8]) {
+        let len = |of: usize| u32::try_from(of).unwrap().to_be_bytes();
+        let mut bytes = conn.to_be_bytes().to_vec();
+        bytes.extend(len(payload.len() + 10));
+        bytes.extend(len(payload.len()));
+        bytes.extend(stream.to_be_bytes());
+        bytes.extend([kind, 0]);
+        bytes.extend(payload);
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match self.socket.try_write(rest) {
+                Ok(written) => rest = &rest[written..],
+                // The connection has ended.
+                Err(_) => return,
+            }
+        }
+    }
+
+    async fn handle(self: Arc<Self>, stream: u32, request: Request) {
+        let limit = Duration::from_nanos(request.timeout_nano.unsigned_abs());
+        let deadline = Instant::now() + limit;
+        let work = self.work(&request.method, &request.payload);
+        let answer = match self.plan.goes_on {
+            true => Some(work.await),
+            false => timeout_at(deadline, work).await.ok(),
+        };
+        let (status, payload) = match answer {
+            Some(Answer::Reply(payload)) => (None, payload),
+            Some(Answer::Refusal) => (Some((UNKNOWN, "no")), Vec::new()),
+            Some(Answer::Crash) => return self.crashed.notify_one(),
+            None => (Some((DEADLINE_EXCEEDED, "timeout")), Vec::new()),
+        };
+        let status = status.map(|(code, message)| Status {
+            code,
+            message: message.to_owned(),
+        });
+        let response = Response { status, payload };
+        self.send(1, stream, RESPONSE, &response.encode_to_vec());
+    }
+
+    async fn work(self: &Arc<Self>, method: &str, payload: &[u8]) -> Answer {
+        let book = &self.world.book;
+        match (method, event_named(method)) {
+            ("Configure", _) => {
+                book.configured(self.no);
+                let answer = ConfigureResponse {
+                    events: self.plan.mask.to_wire(),
+                    failure_policy: None,
+                };
+                Answer::Reply(answer.encode_to_vec())
+            }
+            ("Synchronize", _) => {
+                let all = SynchronizeRequest::decode(payload).unwrap();
+                let pods = all.pods.into_iter().map(|pod| pod.id);
+                let containers = all.containers.into_iter().map(|container| container.id);
+                book.listed(self.no, pods.chain(containers).collect::<BTreeSet<_>>());
+                sleep(Duration::from_millis(self.plan.synchronize)).await;
+                book.synchronized(self.no);
+                Answer::Reply(SynchronizeResponse::default().encode_to_vec())
+            }
+            (_, Some(event)) => {
+                // The first two fields of every event are these.
+                let about = StopContainerRequest::decode(payload).unwrap();
+                let object = match about.container {
+                    Some(container) => container.id,
+                    None => about.pod.unwrap_or_default().id,
+                };
+                let nth = book.arrives(self.no, event, &object);
+                let _answered = Answered(self, nth);
+                self.event(event).await
+            }
+            _ => Answer::Reply(Vec::new()),
+        }
+    }
+
+    async fn event(&self, event: Event) -> Answer {
+        let (work, crashes, refuses) = {
+            let mut rng = self.rng.lock().unwrap();
+            let work = rng.below(self.plan.work + 1);
+            let crash = self
+                .plan
+                .crash
+                .filter(|(at, _, times)| *at == event && rng.once_in(*times));
+            let refuses = self.plan.refuses.is_some_and(|times| rng.once_in(times));
+            (work, crash, refuses)
+        };
+        if let Some((_, after, _)) = crashes {
+            sleep(Duration::from_millis(after)).await;
+            return Answer::Crash;
+        }
+        let slow = self.plan.slow.filter(|(at, _)| *at == event);
+        sleep(Duration::from_millis(slow.map_or(work, |(_, slow)| slow))).await;
+        match event {
+            Event::RunPodSandbox | Event::CreateContainer | Event::StartContainer if refuses => {
+                Answer::Refusal
+            }
+            Event::ValidateContainerAdjustment => {
+                let answer = ValidateContainerAdjustmentResponse {
+                    reject: refuses,
+                    ..Default::default()
+                };
+                Answer::Reply(answer.encode_to_vec())
+            }
+            _ => Answer::Reply(Vec::new()),
+        }
+    }
+}
+
+/// An event at work; also one that is given up is answered.
+struct Answered<'a>(&'a Instance, usize);
+
+impl Drop for Answered<'_> {
+    fn drop(&mut self) {
+        self.0.world.book.answers(self.0.no, self.1);
+    }
+}
