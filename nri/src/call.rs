@@ -147,17 +147,17 @@ async fn call<R: HookRequest>(
     };
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if let Some(left) = left.filter(|left| *left < limit) {
-        // The plugin has its own time all the same: it may be at work for so long.
-        let delivery = session.peer.deliver(&session.style, request, limit);
-        let Ok(delivered) = timeout(left, delivery).await else {
-            return Called {
-                outcome: Outcome::Cancelled,
-                reply: None,
-                left_out: Vec::new(),
-            };
+        let busy = match policy.on_timeout() {
+            OnTimeout::Skip => LATE_WINDOW.max(limit),
+            OnTimeout::Close | OnTimeout::Keep => limit,
         };
+        let delivered = session
+            .peer
+            .deliver(&session.style, request, left, busy)
+            .await;
         let (outcome, reply) = match delivered.answer {
             Ok(reply) => (Outcome::Answered, Some(reply)),
+            Err(CallError::TimedOut(_)) => (Outcome::Cancelled, None),
             Err(e) => (failure_of(e), None),
         };
         return Called {
@@ -172,7 +172,10 @@ async fn call<R: HookRequest>(
         // A late answer acknowledges.
         OnTimeout::Keep if is_kept => call_with_late_window(session, request, limit, shared).await,
         OnTimeout::Close | OnTimeout::Keep => {
-            session.peer.deliver(&session.style, request, limit).await
+            session
+                .peer
+                .deliver(&session.style, request, limit, limit)
+                .await
         }
     };
     if delivered.as_state_change && delivered.answer.is_ok() && session.note_deprecated(R::EVENT) {
@@ -221,7 +224,10 @@ async fn call_with_late_window<R: HookRequest>(
         let shared = shared.clone();
         async move {
             let window = LATE_WINDOW.max(limit);
-            let delivered = session.peer.deliver(&session.style, &request, window).await;
+            let delivered = session
+                .peer
+                .deliver(&session.style, &request, window, window)
+                .await;
             if decided.swap(true, Ordering::SeqCst) {
                 take_late_answer(&shared, &session, &request, delivered.answer.err()).await;
             } else {
@@ -299,7 +305,8 @@ fn end_overdue(session: &Session) {
 
 /// The plugin believes in a container whose adjustments were never made: takes it back.
 async fn undo<R: HookRequest>(shared: &Shared, session: &Session, request: &R) {
-    let limit = shared.timeouts().request_of(&session.settings.policy);
+    // It gets nothing else meanwhile.
+    let limit = LATE_WINDOW.max(shared.timeouts().request_of(&session.settings.policy));
     let (pod, container) = (request.pod().cloned(), request.container().cloned());
     let stop = StopContainerRequest {
         pod: pod.clone(),

@@ -112,12 +112,14 @@ impl Peer {
         A::from_wire(&reply).map_err(CallError::BadReply)
     }
 
-    /// Delivers an event. What nobody can refuse is shortened where it is too long to be sent.
+    /// Delivers an event; `busy`: the plugin's time for it, where the operation has less. What nobody can refuse is shortened
+    /// where it is too long to be sent.
     pub(crate) async fn deliver<R: HookRequest>(
         &self,
         style: &StyleCell,
         request: &R,
         limit: Duration,
+        busy: Duration,
     ) -> Delivered<R::Reply> {
         let room = match policy::makes_object(R::EVENT) {
             true => ROOM,
@@ -125,6 +127,7 @@ impl Peer {
         };
         let extra = Extra {
             room,
+            busy,
             ..Extra::default()
         };
         let (answer, as_state_change) = self.attempt(style, request, (limit, extra)).await;
@@ -144,7 +147,11 @@ impl Peer {
                 };
             }
         };
-        let special = (limit, names(&left_out));
+        let extra = Extra {
+            busy,
+            ..names(&left_out)
+        };
+        let special = (limit, extra);
         let (answer, as_state_change) = self.attempt(style, &request, special).await;
         Delivered {
             answer,
@@ -222,10 +229,10 @@ pub(crate) fn note(plugin: &PluginId, event: Event, left_out: &[LeftOut]) {
 fn names(left_out: &[LeftOut]) -> Extra {
     let pairs = left_out.iter();
     Extra {
-        room: 0,
         metadata: pairs
             .map(|of| (shorten::KEY.to_owned(), of.to_string()))
             .collect(),
+        ..Extra::default()
     }
 }
 

@@ -143,7 +143,7 @@ impl Session {
         request: &R,
         limit: Duration,
     ) -> Result<(), CallError> {
-        let delivered = self.peer.deliver(&self.style, request, limit).await;
+        let delivered = self.peer.deliver(&self.style, request, limit, limit).await;
         peer::note(&self.id, R::EVENT, &delivered.left_out);
         delivered.answer.map(drop)
     }

@@ -49,6 +49,8 @@ pub(crate) struct Extra {
     pub(crate) room: usize,
     /// More metadata.
     pub(crate) metadata: Vec<(String, String)>,
+    /// The peer may be at work on it for so long, also where nobody waits that long.
+    pub(crate) busy: Duration,
 }
 
 /// Calls the peer's services. With the last one dropped its connection is forgotten.
@@ -104,7 +106,8 @@ impl Client {
             metadata: self.metadata(method, extra.metadata),
         };
         let longest = MAX_MESSAGE - extra.room;
-        let body = timeout_at(deadline, self.ask(request, longest, deadline)).await;
+        let busy_until = deadline.max(Instant::now() + extra.busy);
+        let body = timeout_at(deadline, self.ask(request, longest, busy_until)).await;
         let body = body.map_err(|_| CallError::TimedOut(limit))??;
         let answer = Response::decode(body.as_slice());
         let answer = answer.map_err(|e| CallError::BadReply(e.to_string()))?;
@@ -145,7 +148,7 @@ impl Client {
         &self,
         request: Request,
         longest: usize,
-        deadline: Instant,
+        busy_until: Instant,
     ) -> Result<Vec<u8>, CallError> {
         let lost = |e: &dyn std::fmt::Display| CallError::Lost(e.to_string());
         let length = request.encoded_len();
@@ -163,7 +166,7 @@ impl Client {
         drop(request);
         let call = Call {
             id: AtomicU32::new(0),
-            deadline,
+            busy_until,
             waiting: &self.waiting,
         };
         let (tell, told) = oneshot::channel();
@@ -184,14 +187,14 @@ impl Client {
 struct Call<'a> {
     /// 0 until it is sent.
     id: AtomicU32,
-    deadline: Instant,
+    busy_until: Instant,
     waiting: &'a Waiting,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         let id = self.id.load(Ordering::Relaxed);
-        self.waiting.leave(id, self.deadline);
+        self.waiting.leave(id, self.busy_until);
     }
 }
 
@@ -266,10 +269,10 @@ impl Waiting {
     }
 
     /// The caller does not wait any more: its time is over, or it has given up before.
-    fn leave(&self, id: u32, deadline: Instant) {
+    fn leave(&self, id: u32, busy_until: Instant) {
         let mut calls = self.calls.lock();
         if let Some(asker) = calls.calls.get_mut(&id) {
-            *asker = Asker::GivenUp(deadline);
+            *asker = Asker::GivenUp(busy_until);
             calls.forget_late();
             self.tell_if_settled(&mut calls);
         }
