@@ -16,7 +16,7 @@ use crate::{
     owners::PluginId,
     plugin::Session,
     policy::{self, Class, Flow, Outcome},
-    roster::{Dispatch, Slot},
+    roster::{Dispatch, NotJoined, Slot},
     rt,
     settle::{NOTHING, conclude, delivery},
     shared::Shared,
@@ -149,8 +149,7 @@ async fn visit<S: Operation>(
             return Flow::Proceed;
         }
         // Its caller has waited for it before it took the turn.
-        if holds_turn(event) || !session.is_waited_for() {
-            session.pass_by();
+        if (holds_turn(event) || !session.is_waited_for()) && pass_by(shared, slot, &session) {
             let (who, outcome) = ((&slot.id, None), Outcome::Joining);
             return conclude(shared, who, step.request(), outcome, NOTHING, exempt, told);
         }
@@ -205,10 +204,27 @@ fn not_subscribed<R: HookRequest>(
     let skipped = delivery(request, &slot.id, Outcome::NotSubscribed, NOTHING);
     shared.observer.delivered(&skipped);
     told.deliveries.push(skipped);
+/// The event does not wait for the plugin that joins here, which cannot go on without it. False: an older instance is
+/// asked, as the newer one ends.
+pub(crate) fn pass_by(shared: &Shared, slot: &Slot, joining: &Arc<Session>) -> bool {
+    joining.pass_by();
+    let Some(active) = slot.active() else {
+        return true;
+    };
+    if !Arc::ptr_eq(&active, joining) {
+        shared.close(joining, NotJoined::PassedBy.to_string());
+    }
+    false
+}
+
     Flow::Proceed
 }
 
-async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+/// The future's result, where it is there in time.
+pub(crate) async fn until<T>(
+    deadline: Option<Instant>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     match deadline {
         Some(deadline) => timeout_at(deadline, future).await.ok(),
         None => Some(future.await),

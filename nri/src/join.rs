@@ -109,6 +109,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
         biased;
         why = connected.mux.closed() => Err(format!("synchronize-failed: {why}")),
         () = shared.stopped() => Err("runtime-stopping: while it joined".to_owned()),
+        reason = session.closing() => Err(reason),
         entered = entered => entered,
     }?;
     connected.open();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     call::{Held, ask},
-    dispatch::absent,
+    dispatch::{absent, pass_by, until},
     merge::MergedCreate,
     observe::Delivery,
     operation::{AnswerContents, Refused, Told},
@@ -111,18 +111,18 @@ async fn ask_validator(
 ) -> (Verdicts, Vec<Delivery>) {
     // Its caller has waited for it before it took the turn.
     let joining = slot.joining();
-    let lane = match &joining {
-        Some(_) => None,
-        None => Some(slot.take_place().wait().await),
+    let passed_by = joining.is_some_and(|joining| pass_by(&shared, &slot, &joining));
+    let lane = match passed_by {
+        true => None,
+        false => until(deadline, slot.take_place().wait()).await,
     };
     let mut lane = lane.map(Held::from);
     let begun = Instant::now();
     let session = slot.active();
     let (outcome, reply) = match (&session, &mut lane) {
-        (_, None) => {
-            joining.iter().for_each(|session| session.pass_by());
-            (Outcome::Joining, None)
-        }
+        (_, None) if passed_by => (Outcome::Joining, None),
+        // The operation's own time is over.
+        (_, None) => (Outcome::Cancelled, None),
         (Some(session), _) if session.overdue.since().is_some() => (Outcome::Skipped, None),
         (Some(session), Some(lane)) => {
             let called = ask(&shared, lane, session, &*request, deadline).await;
