@@ -234,6 +234,7 @@ impl Roster {
             return false;
         }
         state.turn = turn_events(event);
+        self.finished.notify_waiters();
         true
     }
 
@@ -439,7 +440,11 @@ impl WaitsForCut {
             Some(slot) => Some(slot.take_place().wait().await),
             None => None,
         };
-        let finished = roster.once(|state| (!state.must_finish(&session.id)).then_some(()));
+        // A turn that did not wait for the plugin any more may need the lane.
+        let finished = roster.once(|state| {
+            let waits = state.must_finish(&session.id) && self.is_past_turn(state).is_some();
+            (!waits).then_some(())
+        });
         let _given_up = timeout(limit, finished).await;
         lane
     }
