@@ -182,17 +182,18 @@ impl Backlog {
         expired
     }
 
-    /// The oldest event for this plugin that it does not owe an answer to, of one object or of any; it stays until
-    /// [`Backlog::answered`]. And the events that were too old.
+    /// The oldest event for this plugin that it does not owe an answer to; it stays until [`Backlog::answered`]. And the
+    /// events that were too old. `before`: only those of that event's object, but not that event, which comes anew.
     pub(crate) fn oldest(
         &self,
         session: &Arc<Session>,
-        object: Option<&About>,
+        before: Option<&About>,
     ) -> (Option<Kept>, Vec<Event>) {
         self.with(&session.id, |kept| {
             let mut kept = kept.iter();
             let next = kept.find(|entry| {
-                !entry.is_owed_by(session) && object.is_none_or(|object| entry.about.is_of(object))
+                let is_before = |new: &About| entry.about.is_of(new) && entry.about != *new;
+                !entry.is_owed_by(session) && before.is_none_or(is_before)
             });
             next.map(|entry| entry.event.clone())
         })

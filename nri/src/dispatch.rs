@@ -145,6 +145,7 @@ async fn visit<S: Operation>(
     }
     if let Some(session) = slot.joining() {
         if needs_no_answer(event) {
+            dispatch.leaves(slot);
             send_later(shared, slot, &session, step.request().clone(), told);
             return Flow::Proceed;
         }
@@ -173,7 +174,15 @@ async fn visit<S: Operation>(
     let begun = Instant::now();
     let mut contents = AnswerContents::default();
     let outcome = match &session {
-        None => Outcome::Absent,
+        None => {
+            if Class::of(event) == Class::Teardown
+                && shared.settings.plugin(&slot.id).policy.must_run
+            {
+                // It is kept.
+                dispatch.leaves(slot);
+            }
+            Outcome::Absent
+        }
         Some(session) if session.overdue.since().is_some() => Outcome::Skipped,
         Some(session) => {
             let called = ask(shared, &mut lane, session, step.request(), deadline).await;
@@ -195,15 +204,6 @@ async fn visit<S: Operation>(
     conclude(shared, who, step.request(), outcome, carried, exempt, told)
 }
 
-fn not_subscribed<R: HookRequest>(
-    shared: &Shared,
-    slot: &Slot,
-    request: &R,
-    told: &mut Told,
-) -> Flow {
-    let skipped = delivery(request, &slot.id, Outcome::NotSubscribed, NOTHING);
-    shared.observer.delivered(&skipped);
-    told.deliveries.push(skipped);
 /// The event does not wait for the plugin that joins here, which cannot go on without it. False: an older instance is
 /// asked, as the newer one ends.
 pub(crate) fn pass_by(shared: &Shared, slot: &Slot, joining: &Arc<Session>) -> bool {
@@ -217,6 +217,15 @@ pub(crate) fn pass_by(shared: &Shared, slot: &Slot, joining: &Arc<Session>) -> b
     false
 }
 
+fn not_subscribed<R: HookRequest>(
+    shared: &Shared,
+    slot: &Slot,
+    request: &R,
+    told: &mut Told,
+) -> Flow {
+    let skipped = delivery(request, &slot.id, Outcome::NotSubscribed, NOTHING);
+    shared.observer.delivered(&skipped);
+    told.deliveries.push(skipped);
     Flow::Proceed
 }
 

@@ -38,6 +38,9 @@ pub(crate) fn send_from_now(shared: &Arc<Shared>, slot: Arc<Slot>, session: Arc<
                 continue;
             }
             let mut lane = Held::from(slot.take_place().wait().await);
+            if !here(&slot) {
+                return;
+            }
             let begun = Instant::now();
             send_oldest(&shared, &mut lane, &session, None).await;
             drop(lane);

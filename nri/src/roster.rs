@@ -552,6 +552,14 @@ impl Dispatch {
         }
     }
 
+    /// The event reaches whoever is called here by another way: whoever comes next under its id does so after the dispatch.
+    pub(crate) fn leaves(&self, slot: &Slot) {
+        let mut state = self.roster.state.lock();
+        if let Some(dispatch) = state.dispatches.get_mut(&self.id) {
+            dispatch.asked.insert(slot.id.clone());
+        }
+    }
+
     /// With this slot's lane: who is called there. If it gets the event, whoever comes next under its id does so after the
     /// dispatch.
     pub(crate) fn asks(&self, slot: &Slot, event: Event) -> Option<Arc<Session>> {
