@@ -1,7 +1,6 @@
 //! Frames by properties, and trunks that end in every way.
 
 use std::collections::BTreeMap;
-use tokio::net::UnixStream;
 
 use proptest::prelude::*;
 use tokio::{
