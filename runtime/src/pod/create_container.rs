@@ -234,7 +234,7 @@ impl CreateContainer {
         built: &ContainerSpec,
         mounted: &ImageMounts,
     ) -> Result<()> {
-        let begun = if self.hooks.active() {
+        let begun = if self.hooks.enabled() {
             Mark::Begun
         } else {
             Mark::None

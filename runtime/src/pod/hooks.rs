@@ -150,8 +150,14 @@ impl Hooks {
         }
     }
 
-    /// False where no plugin is: then nothing need be marked before a hook. One that joins in
-    /// the very moment learns by Synchronize what a crash kept from it.
+    /// Whether plugins can join at all. A creation is marked wherever they can: one that joins between the mark and the
+    /// hook is asked, and must learn how it ended (G-12).
+    pub fn enabled(&self) -> bool {
+        self.adaptation.get().is_some()
+    }
+
+    /// False while there is no plugin: a stop or removal then needs no mark. A plugin that joins at that moment learns
+    /// from Synchronize what a crash kept from it.
     pub fn active(&self) -> bool {
         self.adaptation.get().is_some_and(Adaptation::has_plugins)
     }

@@ -217,7 +217,7 @@ impl RunPodSandbox {
             Phase::Pause if plan.pid == PidSharing::Pod => {
                 self.pauses.start(pod).await?;
             }
-            Phase::HookBegun if self.hooks.active() => {
+            Phase::HookBegun if self.hooks.enabled() => {
                 let write = |record: &mut PodRecord| record.hooks.run = Mark::Begun;
                 pod.cell.change(write).await?;
             }

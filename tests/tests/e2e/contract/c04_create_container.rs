@@ -1,8 +1,11 @@
 //! C-04 CreateContainer. How an answer is carried out: `evictions.rs`.
 
+use std::fs;
+
 use cairn_tests::{
-    Daemon,
+    Daemon, Setup,
     plugin::{Deed, Plugin},
+    until::until,
 };
 use nri::proto::Event;
 
@@ -58,4 +61,34 @@ async fn contract_c04_a_container_of_a_stopped_pod_is_refused_without_an_event()
     pod.remove().await.expect("RemovePodSandbox");
     let told = ["RunPodSandbox p", "StopPodSandbox p", "RemovePodSandbox p"];
     assert_eq!(plugin.list(), told);
+}
+
+/// A change of resources that hangs in the kernel holds the NRI turn; meanwhile a creation is on record, and waits for it.
+#[tokio::test]
+async fn contract_c04_a_plugin_that_joins_before_the_hook_of_a_creation_is_told_of_its_end() {
+    let setup = Setup::default().env("CAIRN_FAULT", "container.update.cgroup=hang");
+    let daemon = Daemon::with(setup).await;
+    let pod = daemon.cri().pod("p").await;
+    let other = pod.sleeper("other").await;
+    let hanging = tokio::spawn(async move { other.limit_memory(64 << 20).await });
+    let config = pod.cri.container_config("c", &["true"]);
+    let creating = tokio::spawn({
+        let pod = pod.clone();
+        async move { pod.try_create(config).await }
+    });
+    let records = daemon.path("root/containers");
+    until("the creation is on record", async || {
+        let records = fs::read_dir(&records).ok()?;
+        (records.flatten().count() == 2).then_some(())
+    })
+    .await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "late").await;
+    plugin.does(Event::CreateContainer, Deed::Error("no".into()));
+    assert!(!creating.is_finished(), "the turn is not free yet");
+    creating.await.expect("no panic").err().expect("vetoed");
+    let told = ["CreateContainer", "StopContainer", "RemoveContainer"];
+    assert_eq!(plugin.list(), told.map(|event| format!("{event} p c")));
+    hanging.await.expect("no panic").expect_err("it hangs");
+    plugin.behaves();
+    pod.end().await;
 }
