@@ -60,13 +60,18 @@ pub fn stop_pod(stopped: bool, work: PodWork) -> Decision {
     match () {
         () if work.stopping => Join,
         () if stopped => Done,
+        () if work.updating => Wait,
         () => Run,
     }
 }
 
-/// RemovePodSandbox.
+/// RemovePodSandbox. The end of a pod ends its driver with all steps: none may be under way then.
 pub fn remove_pod(work: PodWork) -> Decision {
-    if work.removing { Join } else { Run }
+    match () {
+        () if work.removing => Join,
+        () if work.updating => Wait,
+        () => Run,
+    }
 }
 
 /// UpdatePodSandboxResources.
@@ -274,6 +279,8 @@ mod tests {
         }
 
         assert_eq!(stop_pod(false, IDLE), Run);
+        assert_eq!(stop_pod(false, updating), Wait);
+        assert_eq!(remove_pod(updating), Wait);
         for stopped in [false, true] {
             assert_eq!(stop_pod(stopped, stopping), Join);
         }

@@ -143,6 +143,9 @@ impl Driver {
                 let (stopped, work) = (self.pod.stopped(), self.work());
                 let again = stopped && !work.removing && violate::is("stop-twice");
                 let decision = admit::stop_pod(stopped && !again, work);
+                if decision == Decision::Wait {
+                    return self.waiting.push_back(Message::StopPod(reply));
+                }
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
                 let step = Box::pin(async move {
                     if again {
@@ -154,6 +157,9 @@ impl Driver {
             }
             Message::RemovePod(reply) => {
                 let decision = admit::remove_pod(self.work());
+                if decision == Decision::Wait {
+                    return self.waiting.push_back(Message::RemovePod(reply));
+                }
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
                 let step = Box::pin(async move { steps.remove_pod_sandbox.run(&pod).await });
                 self.pod_step(Key::RemovePod, decision, reply, step);
