@@ -184,8 +184,7 @@ async fn call<R: HookRequest>(
     }
     let (outcome, reply) = match delivered.answer {
         Ok(reply) => (Outcome::Answered, Some(reply)),
-        Err(e) if session.implicit && is_unknown_to_plugin(R::EVENT, &e) => {
-            session.unsubscribe(R::EVENT);
+        Err(e) if is_unknown_to_plugin(R::EVENT, &e) && session.unsubscribe(R::EVENT) => {
             (Outcome::NotSubscribed, None)
         }
         Err(e) => (failure_of(e), None),

@@ -77,7 +77,8 @@ pub(crate) async fn establish(
         }),
         Err(reason) => {
             if let Origin::Launched { found, child } = &origin {
-                shared.remember_failed(&found.id, Some(child.pid), &reason);
+                let who = (Kind::Launched, Some(child.pid));
+                shared.remember_failed(&found.id, who, &reason);
             }
             shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
             // The plugin is to learn why before the connection closes; a stop waits for nobody.
@@ -167,7 +168,9 @@ async fn configure(
         version,
         peer: Peer::Remote { client, version },
     };
-    new_session(shared, id, link, config).await
+    let (kind, pid) = (link.kind, link.pid);
+    let session = new_session(shared, id.clone(), link, config).await;
+    session.inspect_err(|reason| shared.remember_failed(&id, (kind, pid), reason))
 }
 
 /// Sends Configure and makes a session of the answer.
@@ -202,17 +205,19 @@ async fn new_session(
         .ask("Configure", &request, limit)
         .await
         .map_err(|e| format!("configure {id}: {e}"))?;
-    let wanted = match EventMask::from_wire(reply.events) {
-        Ok(wanted) => wanted,
+    let allowed = match violate::is("masked-events-sent") {
+        true => EventMask::ALL,
+        false => settings.policy.events,
+    };
+    let wanted = EventMask::from_wire(reply.events).map_err(|e| e.to_string());
+    let wanted = wanted.and_then(|wanted| settings.policy.check_events(wanted & allowed));
+    let events = match wanted {
+        Ok(events) => events,
         Err(e) => {
             let reason = format!("configure-failed: {e}");
             link.peer.shutdown(&reason, limit).await;
             return Err(format!("configure {id}: {e}"));
         }
-    };
-    let events = match violate::is("masked-events-sent") {
-        true => wanted,
-        false => wanted & settings.policy.events,
     };
     settings.policy = settings.policy.declared(reply.failure_policy.as_ref());
     let session = Session::new(id, link, (events, reply.events == 0), settings);

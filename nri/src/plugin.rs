@@ -53,7 +53,7 @@ pub(crate) struct Session {
     pub(crate) style: StyleCell,
     events: AtomicU32,
     /// It asked for "all", not for each event by name (NRI-331).
-    pub(crate) implicit: bool,
+    implicit: bool,
     /// The runtime's, and what it said itself of its failures.
     pub(crate) settings: PluginSettings,
     /// Misses in a row; `policy.rs` says what they mean.
@@ -131,10 +131,15 @@ impl Session {
         EventMask::from_bits(self.events.load(Ordering::Relaxed))
     }
 
-    /// It does not know this event after all.
-    pub(crate) fn unsubscribe(&self, event: Event) {
-        let bit = EventMask::of(event).bits();
-        self.events.fetch_and(!bit, Ordering::Relaxed);
+    /// It does not know this event after all, and gets it no more. False where it asked for it by name, and where it is
+    /// required and this is the last event that needs it.
+    pub(crate) fn unsubscribe(&self, event: Event) -> bool {
+        let left = self.events() - EventMask::of(event);
+        let may = self.implicit && self.settings.policy.check_events(left).is_ok();
+        if may {
+            self.events.store(left.bits(), Ordering::Relaxed);
+        }
+        may
     }
 
     /// Sends it an event that it has missed.

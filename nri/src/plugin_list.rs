@@ -19,11 +19,16 @@ impl Shared {
         self.gone.remember(info, session.stats.clone());
     }
 
-    /// As [`Shared::remember_gone`], of a launched plugin that never came to be one.
-    pub(crate) fn remember_failed(&self, id: &PluginId, pid: Option<u32>, reason: &str) {
+    /// As [`Shared::remember_gone`], of a plugin that was refused before it was configured.
+    pub(crate) fn remember_failed(
+        &self,
+        id: &PluginId,
+        (kind, pid): (Kind, Option<u32>),
+        reason: &str,
+    ) {
         let mut info = self.absent(id);
         info.state = PluginState::Gone;
-        info.kind = Some(Kind::Launched);
+        info.kind = Some(kind);
         info.pid = pid;
         info.last_error = Some(reason.to_owned());
         self.gone.remember(info, Arc::default());

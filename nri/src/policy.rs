@@ -194,6 +194,23 @@ impl PluginPolicy {
         }
     }
 
+    /// The events, if they are enough: a required plugin that gets none of those that need it would let everything
+    /// through.
+    ///
+    /// # Errors
+    /// The events that need it.
+    pub fn check_events(&self, events: EventMask) -> Result<EventMask, String> {
+        if !self.required || events.iter().any(needs_required) {
+            return Ok(events);
+        }
+        let needed = EventMask::ALL.iter().filter(|event| needs_required(*event));
+        let needed: Vec<_> = needed.map(event_name).collect();
+        Err(format!(
+            "a required plugin must get one of {}",
+            needed.join(", ")
+        ))
+    }
+
     /// What happens to it when it is late.
     pub fn on_timeout(&self) -> OnTimeout {
         self.on_timeout.unwrap_or_default()

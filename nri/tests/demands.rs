@@ -66,6 +66,28 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
 }
 
 #[tokio::test]
+async fn a_required_plugin_that_gets_nothing_that_needs_it_is_refused_and_the_reason_is_listed() {
+    let place = Place::new();
+    let must = settings("10-must", |s| s.policy.required = true);
+    let nri = place.builder().plugins(must).start().await.unwrap();
+    let deaf = Handlers::new().post_start_container(|_, _| async { Ok(()) });
+    let _stub = plugin(&place, "10-must", deaf).register().await;
+    until("the reason is listed", || {
+        let listed = nri.plugins();
+        let why = listed[0].last_error.as_deref().unwrap_or_default();
+        why.contains("must get one of RunPodSandbox, CreateContainer, ValidateContainerAdjustment")
+            && listed[0].state == nri::PluginState::Absent
+    })
+    .await;
+    let refused = nri.run_pod_sandbox(pod("p")).await.unwrap_err();
+    assert!(refused.to_string().contains("10-must"), "{refused}");
+    // One of them is enough.
+    let validator = Handlers::new().validate_container_adjustment(|_| async { Ok(()) });
+    let _stub = plugin(&place, "10-must", validator).register().await;
+    until_active(&nri, "10-must").await;
+}
+
+#[tokio::test]
 async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
     let place = Place::new();
     let must_run = settings("10-keeps", |s| s.policy.must_run = true);

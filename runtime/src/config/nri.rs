@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
 
-use nri::{PluginConfig, PluginId, Settings, Timeouts, validate::DefaultValidator};
+use nri::{PluginConfig, PluginId, PluginSettings, Settings, Timeouts, validate::DefaultValidator};
 use serde::Deserialize;
 
 use super::error::Error;
@@ -109,7 +109,12 @@ impl Nri {
             let mut plugin = plugin.clone();
             plugin.events = plugin.events.or(default.events);
             plugin.fields = plugin.fields.or(default.fields);
-            plugins.insert(id, plugin.into());
+            let plugin: PluginSettings = plugin.into();
+            if let Err(why) = plugin.policy.check_events(plugin.policy.events) {
+                let message = format!("\"{name}\": events: {why}");
+                return Err(Error::value("nri.plugin", message));
+            }
+            plugins.insert(id, plugin);
         }
         self.default_validator
             .verify()
@@ -159,7 +164,7 @@ fn mode(text: &str) -> Result<u32, Error> {
 
 #[cfg(test)]
 mod tests {
-    use nri::{PluginSettings, Restart, policy::OnTimeout};
+    use nri::{Restart, policy::OnTimeout};
 
     use super::*;
 
@@ -226,6 +231,14 @@ mod tests {
             assert!(refused(&text).contains("nri.socket_mode"), "{mode}");
         }
         assert!(refused("[plugin.x]\n").contains("must be of the form"));
+        for text in [
+            "[plugin.\"10-x\"]\nrequired = true\nevents = \"StopContainer\"",
+            "default_events = \"StopContainer\"\n[plugin.\"10-x\"]\nrequired = true",
+        ] {
+            let told = "nri.plugin: \"10-x\": events: a required plugin must get one of RunPodSandbox, \
+                        CreateContainer, ValidateContainerAdjustment";
+            assert_eq!(refused(text), told);
+        }
         assert!(refused("[plugin.\"10-x\"]\non_timeout = \"nap\"").contains("skip"));
     }
 }
