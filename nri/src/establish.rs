@@ -6,6 +6,7 @@ use proto_nri::{ConfigureRequest, ConfigureResponse};
 
 use crate::{
     identity::Identity,
+    limits::Permit,
     mask::EventMask,
     observe::{Kind, PluginEvent, PluginName},
     owners::PluginId,
@@ -47,8 +48,9 @@ impl Origin {
 pub(crate) struct Connected {
     pub(crate) session: Arc<Session>,
     pub(crate) mux: Mux,
-    _serving: Serving,
+    pub(crate) serving: Serving,
     service: Arc<RuntimeService>,
+    pub(crate) permit: Option<Permit>,
     pub(crate) origin: Origin,
 }
 
@@ -68,11 +70,12 @@ pub(crate) async fn establish(
     let watch = shared.watches.as_ref().map(|watches| watches());
     let mux = Mux::watched(socket, shared.timeouts().request, watch);
     match introduce(shared, &mux, &origin).await {
-        Ok((session, serving, service)) => Some(Connected {
+        Ok((session, serving, service, permit)) => Some(Connected {
             session,
             mux,
-            _serving: serving,
+            serving,
             service,
+            permit,
             origin,
         }),
         Err(reason) => {
@@ -101,7 +104,7 @@ async fn introduce(
     shared: &Arc<Shared>,
     mux: &Mux,
     origin: &Origin,
-) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>), String> {
+) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>, Option<Permit>), String> {
     let client = Client::new(mux.open(PLUGIN_SERVICE), shared.metadata.clone());
     let who = match origin {
         Origin::External(identity) => Who::External(identity.clone()),
@@ -132,8 +135,9 @@ async fn introduce(
         Ok(registration) => registration,
         Err(refused) => return Err(format!("registration refused: {refused}")),
     };
+    let permit = service.take_permit();
     let session = configure(shared, client, registration, origin).await?;
-    Ok((session, serving, service))
+    Ok((session, serving, service, permit))
 }
 
 async fn configure(

@@ -235,6 +235,8 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
     let Connected {
         session,
         mux,
+        serving,
+        permit,
         origin,
         ..
     } = connected;
@@ -258,6 +260,8 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
             Some(found)
         }
     };
+    // What waits for its place, and for updates of its calls, does not wait for the next instance.
+    drop((serving, permit));
     session.has_ended();
     promote(&shared, &session.id).await;
     found.map(|found| (session, found))

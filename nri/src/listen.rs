@@ -1,6 +1,10 @@
 //! Plugins that connect by themselves: accepting, who may, and how many at a time.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     net::UnixStream,
@@ -11,15 +15,27 @@ use tokio::{
 use crate::{
     establish::{self, Origin},
     identity::Identity,
-    join,
+    join, limits,
     observe::{Kind, PluginEvent, PluginName},
     rt,
     shared::{Shared, unknown},
     wire::{mux::Socket, transport::Listener},
 };
 
-/// Connections of one user that have not registered yet, at once (NRI-104): no user keeps out another.
-const MAX_UNREGISTERED: usize = 64;
+/// The connections of one user that have not registered yet.
+struct Unregistered {
+    most: usize,
+    left: Arc<Semaphore>,
+}
+
+impl Unregistered {
+    fn new(most: usize) -> Self {
+        Self {
+            most,
+            left: Arc::new(Semaphore::new(most)),
+        }
+    }
+}
 
 #[cfg(feature = "sim")]
 impl crate::Adaptation {
@@ -34,8 +50,9 @@ impl crate::Adaptation {
 impl Shared {
     /// Accepts connections until the end; no error ends it (NRI-104).
     pub(crate) async fn accept(self: Arc<Self>, listener: Listener) {
-        let users = self.settings.allowed_uids.iter();
-        let unregistered = users.map(|uid| (*uid, Arc::new(Semaphore::new(MAX_UNREGISTERED))));
+        let users: BTreeSet<u32> = self.settings.allowed_uids.iter().copied().collect();
+        let most = limits::unregistered_of_one(users.len());
+        let unregistered = users.iter().map(|uid| (*uid, Unregistered::new(most)));
         let unregistered = unregistered.collect::<HashMap<_, _>>();
         let mut pause = Duration::from_millis(100);
         loop {
@@ -58,7 +75,7 @@ impl Shared {
         }
     }
 
-    fn admit(self: Arc<Self>, stream: UnixStream, unregistered: &HashMap<u32, Arc<Semaphore>>) {
+    fn admit(self: Arc<Self>, stream: UnixStream, unregistered: &HashMap<u32, Unregistered>) {
         let identity = Identity::of(&stream);
         let name = PluginName {
             pid: identity.as_ref().ok().and_then(|identity| identity.pid),
@@ -66,15 +83,16 @@ impl Shared {
         };
         let reject = |reason: String| self.tell(&name, &PluginEvent::Rejected { reason });
         let identity = match identity {
-            Ok(known) if self.settings.allowed_uids.contains(&known.uid) => Arc::new(known),
-            Ok(known) => return reject(format!("user {} may not connect", known.uid)),
+            Ok(known) => Arc::new(known),
             Err(e) => return reject(format!("cannot identify the peer: {e}")),
         };
-        let own = unregistered.get(&identity.uid).cloned();
-        let Some(permit) = own.and_then(|own| own.try_acquire_owned().ok()) else {
+        let Some(own) = unregistered.get(&identity.uid) else {
+            return reject(format!("user {} may not connect", identity.uid));
+        };
+        let Ok(permit) = own.left.clone().try_acquire_owned() else {
             return reject(format!(
-                "{MAX_UNREGISTERED} connections of user {} have not registered yet",
-                identity.uid
+                "{} connections of user {} have not registered yet",
+                own.most, identity.uid
             ));
         };
         self.welcome(stream, identity, Some(permit));

@@ -14,13 +14,15 @@ use prost::Message;
 use proto_nri::{
     ContainerUpdate, RegisterPluginRequest, UpdateContainersRequest, UpdateContainersResponse,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use crate::{
     identity::Identity,
+    limits::Permit,
     observe::PluginEvent,
     operation,
     owners::PluginId,
+    pace,
     shared::Shared,
     violate,
     wire::rpc::{Code, Incoming, Serve, Status, one_line},
@@ -50,8 +52,12 @@ pub(crate) struct RuntimeService {
     who: Who,
     registering: Mutex<Option<oneshot::Sender<Answer>>>,
     registered: OnceLock<Registration>,
+    /// Taken at registration, for whoever watches the connection.
+    permit: Mutex<Option<Permit>>,
     /// Set once the plugin is synchronised: whether it is in the shadow of a newer instance.
     open: OnceLock<Arc<AtomicBool>>,
+    /// Held by the call whose updates are being applied.
+    updating: AsyncMutex<()>,
 }
 
 impl RuntimeService {
@@ -62,7 +68,9 @@ impl RuntimeService {
             who,
             registering: Mutex::new(Some(tx)),
             registered: OnceLock::new(),
+            permit: Mutex::default(),
             open: OnceLock::new(),
+            updating: AsyncMutex::default(),
         };
         (service, rx)
     }
@@ -70,6 +78,11 @@ impl RuntimeService {
     /// The plugin may ask for updates from now on (NRI-560).
     pub(crate) fn open(&self, shadowed: Arc<AtomicBool>) {
         let _ = self.open.set(shadowed);
+    }
+
+    /// What the plugin was given at its registration; a launched one has none.
+    pub(crate) fn take_permit(&self) -> Option<Permit> {
+        self.permit.lock().take()
     }
 
     pub(crate) async fn register(
@@ -128,7 +141,12 @@ impl RuntimeService {
         }
         let rule = settings.plugin(id).peer;
         let verified = identity.verify(&rule, &self.shared.lookups).await;
-        verified.map_err(|why| denied(format!("not {id}: {why}")))
+        verified.map_err(|why| denied(format!("not {id}: {why}")))?;
+        let named = settings.plugins.contains_key(id);
+        let permit = self.shared.limits.take(id, identity.uid, named);
+        let permit = permit.map_err(|why| Status::new(Code::ResourceExhausted, why))?;
+        *self.permit.lock() = Some(permit);
+        Ok(())
     }
 
     pub(crate) async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
@@ -144,6 +162,7 @@ impl RuntimeService {
         }
         let request = UpdateContainersRequest::decode(payload)
             .map_err(|e| Status::new(Code::InvalidArgument, e.to_string()))?;
+        let _turn = self.updating.lock().await;
         let failed = self.shared.unsolicited(who, request).await;
         Ok(UpdateContainersResponse { failed }.encode_to_vec())
     }
@@ -157,17 +176,32 @@ impl Shared {
         request: UpdateContainersRequest,
     ) -> Vec<ContainerUpdate> {
         let policy = self.settings.plugin(plugin).policy;
-        let (granted, mut failed) = operation::permitted_updates(plugin, &policy, request.update);
-        let (creating, ready): (Vec<_>, Vec<_>) = granted
-            .into_iter()
-            .partition(|u| self.roster.is_being_created(&u.container_id));
-        failed.extend(creating);
-        let (updates, evictions) = (ready.len(), request.evict.len());
-        if !ready.is_empty() && !violate::is("unsolicited-dropped") {
-            failed.extend(self.source.update(ready).await);
+        let mut failed = Vec::new();
+        let mut updates = 0;
+        let evictions = request.evict.len();
+        if request.update.is_empty() && evictions == 0 {
+            self.pace.take(plugin, 1).await;
+        }
+        let mut asked = request.update.into_iter();
+        loop {
+            let part: Vec<_> = asked.by_ref().take(pace::PART).collect();
+            if part.is_empty() {
+                break;
+            }
+            self.pace.take(plugin, part.len()).await;
+            let (granted, denied) = operation::permitted_updates(plugin, &policy, part);
+            let (creating, ready): (Vec<_>, Vec<_>) = granted
+                .into_iter()
+                .partition(|u| self.roster.is_being_created(&u.container_id));
+            failed.extend(denied.into_iter().chain(creating));
+            updates += ready.len();
+            if !ready.is_empty() && !violate::is("unsolicited-dropped") {
+                failed.extend(self.source.update(ready).await);
+            }
         }
         let mut wrong: Vec<(String, String)> = Vec::new();
         for eviction in request.evict {
+            self.pace.take(plugin, 1).await;
             let container = eviction.container_id;
             let done = if policy.fields.may_evict() {
                 let reason = one_line(&eviction.reason);

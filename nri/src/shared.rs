@@ -23,10 +23,12 @@ use crate::{
     failed_joins::FailedJoins,
     gone::GonePlugins,
     identity,
+    limits::Limits,
     metrics::Metrics,
     observe::{Delivery, Kind, Observer, PluginEvent, PluginName},
     operation,
     owners::PluginId,
+    pace::Pace,
     plugin::Session,
     policy::Class,
     roster::{Roster, Slot},
@@ -45,6 +47,9 @@ use crate::{
 /// others through (NRI-319).
 const QUIET_WAIT: Duration = Duration::from_secs(5);
 const QUIET_PAUSE: Duration = Duration::from_secs(1);
+/// Instances of one id that are in the shadow of a newer one.
+const MAX_SHADOWS: usize = 8;
+
 struct Unobserved;
 
 impl Observer for Unobserved {}
@@ -75,6 +80,8 @@ pub(crate) struct Shared {
     in_process: BTreeSet<PluginId>,
     /// Those of the plugin directory.
     launched: Mutex<BTreeSet<PluginId>>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) pace: Pace,
     /// Of programs of plugins that connect.
     pub(crate) lookups: Arc<Semaphore>,
     pub(crate) stopping: watch::Sender<bool>,
@@ -115,6 +122,8 @@ impl Shared {
             source,
             in_process,
             launched: Mutex::default(),
+            limits: Arc::default(),
+            pace: Pace::default(),
             lookups: identity::lookups(),
             stopping: watch::Sender::new(false),
             gone: GonePlugins::default(),
@@ -162,10 +171,20 @@ impl Shared {
         self.close(session, reason);
     }
 
-    /// A newer instance is called instead of this one, until either goes.
+    /// A newer instance is called instead of this one, until either goes. The oldest beyond the bound is closed.
     pub(crate) fn shadow(&self, session: Arc<Session>) {
         session.set_shadowed(true);
-        self.shadows.lock().push(session.clone());
+        let oldest = {
+            let mut shadows = self.shadows.lock();
+            shadows.push(session.clone());
+            let mut own = shadows.iter().filter(|shadow| shadow.id == session.id);
+            let full = own.clone().count() > MAX_SHADOWS;
+            own.next().filter(|_| full).cloned()
+        };
+        if let Some(oldest) = oldest {
+            let reason = format!("instance-replaced: {MAX_SHADOWS} newer ones are in its place");
+            self.close(&oldest, reason);
+        }
         if session.is_closing() {
             self.shadows.lock().retain(|s| !Arc::ptr_eq(s, &session));
             return;

@@ -453,3 +453,27 @@ async fn hostile_in_one_pod_delays_another_by_its_request_timeout_at_most() {
     victim.end().await;
     other.end().await;
 }
+
+#[tokio::test]
+async fn plugins_that_register_without_end_leave_cri_its_descriptors() {
+    let daemon = Daemon::with(Setup::default().open_files(512, 512)).await;
+    let mut plugins = Vec::new();
+    let refused = loop {
+        let name = format!("a{}", plugins.len());
+        let socket = daemon.nri_socket();
+        let joined = Plugin::try_join(&socket, "10", &name, &[Event::PostUpdateContainer]);
+        match tokio::time::timeout(Duration::from_secs(10), joined).await {
+            Ok(Ok(plugin)) => plugins.push(plugin),
+            Ok(Err(refused)) => break refused,
+            Err(_) => break "no answer".to_owned(),
+        }
+    };
+    assert!(refused.contains("64 plugins are connected"), "{refused}");
+    assert_eq!(plugins.len(), 64);
+    // A client of its own, and all that a container needs.
+    let listed = daemon.cairn(&["ps"]).await;
+    assert!(listed.status.success(), "{listed:?}");
+    let pod = daemon.cri().pod("p").await;
+    pod.run("c", &["true"]).await.exited().await;
+    pod.end().await;
+}

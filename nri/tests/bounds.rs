@@ -1,0 +1,209 @@
+//! What plugins that connect may use up: descriptors, places of other plugins, and the time of whoever applies updates. A
+//! binary of its own: it lowers the limit of open files.
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::{Place, Record, plugin, until, until_active, update};
+use nri::{
+    BoxFuture, PluginEvent, PluginId, PluginSettings, PluginState, Snapshot, Source,
+    proto::ContainerUpdate, stub::Stub,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::UnixStream;
+
+/// Limit of open files, and what follows from it for connections that have registered.
+const FILES: u64 = 512;
+const PLACES: usize = 64;
+
+/// Tests of this binary count descriptors and tasks: one at a time.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn limit_open_files() {
+    let limit = Rlimit {
+        current: Some(FILES),
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks()
+}
+
+async fn join(place: &Place, id: &str) -> Result<Stub, nri::stub::StubError> {
+    plugin(place, id, Record::default().handlers())
+        .register()
+        .await
+}
+
+#[tokio::test]
+async fn plugins_that_register_without_end_leave_descriptors_and_a_place_for_one_with_a_table() {
+    let _alone = ALONE.lock().await;
+    limit_open_files();
+    let place = Place::new();
+    let named = BTreeMap::from([("10-named".parse().unwrap(), PluginSettings::default())]);
+    let nri = place.builder().plugins(named).start().await.unwrap();
+    let before = open_files();
+    let mut stubs = Vec::new();
+    let refused = loop {
+        match join(&place, &format!("10-a{}", stubs.len())).await {
+            Ok(stub) => stubs.push(stub),
+            Err(refused) => break refused.to_string(),
+        }
+    };
+    assert_eq!(stubs.len(), PLACES, "{refused}");
+    assert!(refused.contains("64 plugins are connected"), "{refused}");
+    // A plugin's own end is among them here.
+    let limit = usize::try_from(FILES).unwrap();
+    assert!(open_files() < limit / 2, "{}", open_files());
+    stubs.push(join(&place, "10-named").await.unwrap());
+    until_active(&nri, "10-named").await;
+    drop(stubs);
+    until("all have left", || open_files() <= before).await;
+    join(&place, "10-again").await.unwrap();
+}
+
+#[tokio::test]
+async fn one_plugin_that_connects_without_end_has_eight_shadows_and_the_newest_is_called() {
+    let _alone = ALONE.lock().await;
+    let place = Place::new();
+    let nri = place.builder().start().await.unwrap();
+    let mut stubs = Vec::new();
+    for _ in 0..30 {
+        stubs.push(join(&place, "10-twin").await.unwrap());
+        until("the newest is called", || {
+            let seen = place.seen.plugins.lock().unwrap();
+            let joined = |e: &PluginEvent| matches!(e, PluginEvent::Synchronized { .. });
+            seen.iter().filter(|(_, e)| joined(e)).count() == stubs.len()
+        })
+        .await;
+    }
+    until("the oldest are closed", || {
+        let seen = place.seen.plugins.lock().unwrap();
+        let replaced = |e: &PluginEvent| matches!(e, PluginEvent::Closed { reason } if reason.starts_with("instance-replaced"));
+        seen.iter().filter(|(_, e)| replaced(e)).count() == 21
+    })
+    .await;
+    let there = common::there(&nri);
+    let are = |state| there.iter().filter(|p| p.state == state).count();
+    assert_eq!(
+        (are(PluginState::Active), are(PluginState::Shadowed)),
+        (1, 8)
+    );
+}
+
+#[tokio::test]
+async fn ten_thousand_connections_that_close_leave_nothing() {
+    let _alone = ALONE.lock().await;
+    let own = rustix::process::geteuid().as_raw();
+    for allowed in [own, 4_000_000_000] {
+        let place = Place::new();
+        let settings = nri::Settings {
+            socket: Some(place.socket()),
+            plugin_dir: None,
+            allowed_uids: vec![allowed],
+            ..Default::default()
+        };
+        let nri = place.builder().settings(settings).start().await.unwrap();
+        let before = (open_files(), tasks());
+        for _ in 0..10_000 {
+            drop(UnixStream::connect(place.socket()).await.unwrap());
+        }
+        until("all are forgotten", || {
+            place.seen.plugins.lock().unwrap().len() == 10_000
+        })
+        .await;
+        until("nothing is left", || {
+            open_files() <= before.0 && tasks() <= before.1
+        })
+        .await;
+        assert!(nri.plugins().is_empty());
+        if allowed == own {
+            let _stub = join(&place, "10-good").await.unwrap();
+            until_active(&nri, "10-good").await;
+        }
+    }
+}
+
+/// A runtime that notes who asks, and how many at once.
+#[derive(Default)]
+struct Counting {
+    now: AtomicUsize,
+    most: AtomicUsize,
+    done: Mutex<Vec<String>>,
+}
+
+impl Source for Counting {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
+        Box::pin(async move {
+            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            let ids = updates.into_iter().map(|u| u.container_id);
+            self.done.lock().unwrap().extend(ids);
+            self.now.fetch_sub(1, Ordering::SeqCst);
+            Vec::new()
+        })
+    }
+
+    fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_updates_is_delayed_not_refused_and_delays_no_other_plugin() {
+    let _alone = ALONE.lock().await;
+    let (place, runtime) = (Place::new(), Arc::new(Counting::default()));
+    let builder = place.builder().source(runtime.clone());
+    let nri = builder.start().await.unwrap();
+    let flood = join(&place, "10-flood").await.unwrap();
+    let other = join(&place, "20-other").await.unwrap();
+    for id in ["10-flood", "20-other"] {
+        until_active(&nri, id).await;
+    }
+    let begun = Instant::now();
+    let calls = (0..6).map(|call| {
+        let runtime = flood.runtime();
+        let updates = (0..100).map(|n| update(&format!("{call}-{n}"))).collect();
+        tokio::spawn(async move { runtime.update_containers(updates, Vec::new()).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    until("the flood has begun", || {
+        !runtime.done.lock().unwrap().is_empty()
+    })
+    .await;
+    let other = other.runtime();
+    let updated = other.update_containers(vec![update("other")], Vec::new());
+    assert!(updated.await.unwrap().is_empty());
+    assert!(calls.iter().any(|call| !call.is_finished()));
+    for call in calls {
+        assert!(call.await.unwrap().unwrap().is_empty());
+    }
+    // 500 at once, then 100 in a second.
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert_eq!(runtime.done.lock().unwrap().len(), 601);
+    assert!(
+        runtime.most.load(Ordering::SeqCst) <= 2,
+        "one for each plugin"
+    );
+}
