@@ -16,7 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nri::{Adaptation, BoxFuture, Handlers, PluginId, Snapshot, Source, proto::*, stub::Stub};
+use nri::{
+    Adaptation, BoxFuture, FailedUpdate, Handlers, PluginId, Snapshot, Source, proto::*, stub::Stub,
+};
 
 struct Runtime;
 
@@ -24,8 +26,11 @@ impl Source for Runtime {
     fn snapshot(&self) -> Snapshot {
         Snapshot::default()
     }
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
-        Box::pin(async move { updates })
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+        let failed = updates
+            .into_iter()
+            .map(|update| FailedUpdate::new(update, "not supported"));
+        Box::pin(std::future::ready(failed.collect()))
     }
     fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use nri::{Adaptation, BoxFuture, PluginId, Snapshot, Source, proto::*};
+use nri::{Adaptation, BoxFuture, FailedUpdate, PluginId, Snapshot, Source, proto::*};
 
 struct Runtime;
 
@@ -15,8 +15,11 @@ impl Source for Runtime {
         Snapshot::default()
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
-        Box::pin(async move { updates })
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+        let failed = updates
+            .into_iter()
+            .map(|update| FailedUpdate::new(update, "not supported"));
+        Box::pin(std::future::ready(failed.collect()))
     }
 
     fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {

@@ -64,7 +64,7 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use nri::{Adaptation, BoxFuture, PluginId, Snapshot, Source, proto::*};
+//! use nri::{Adaptation, BoxFuture, FailedUpdate, PluginId, Snapshot, Source, proto::*};
 //!
 //! struct Runtime;
 //!
@@ -72,8 +72,9 @@
 //!     fn snapshot(&self) -> Snapshot {
 //!         Snapshot::default()
 //!     }
-//!     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
-//!         Box::pin(async move { updates })
+//!     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+//!         let failed = updates.into_iter().map(|update| FailedUpdate::new(update, "not supported"));
+//!         Box::pin(std::future::ready(failed.collect()))
 //!     }
 //!     fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
 //!         Box::pin(async { Err("not supported".into()) })
@@ -214,7 +215,7 @@ pub use settings::{
     Restart, Settings, Timeouts,
 };
 pub use shorten::LeftOut;
-pub use source::{BoxFuture, Snapshot, Source};
+pub use source::{BoxFuture, FailedUpdate, Snapshot, Source};
 pub use wire::{
     error::TransportError,
     event::{HookRequest, is_plain},

@@ -24,6 +24,7 @@ use crate::{
     owners::PluginId,
     pace,
     shared::Shared,
+    source::FailedUpdate,
     violate,
     wire::rpc::{Code, Incoming, Serve, Status, one_line},
     wire::version::Version,
@@ -193,7 +194,10 @@ impl Shared {
             let (creating, ready): (Vec<_>, Vec<_>) = granted
                 .into_iter()
                 .partition(|u| self.roster.is_being_created(&u.container_id));
-            failed.extend(denied.into_iter().chain(creating));
+            let denied = denied.into_iter();
+            failed.extend(denied.map(|update| FailedUpdate::new(update, "not permitted")));
+            let creating = creating.into_iter();
+            failed.extend(creating.map(|update| FailedUpdate::new(update, "being created")));
             updates += ready.len();
             if !ready.is_empty() && !violate::is("unsolicited-dropped") {
                 failed.extend(self.source.update(ready).await);
@@ -214,9 +218,10 @@ impl Shared {
                 wrong.push((container, why));
             }
         }
-        wrong.extend(failed.iter().map(|update| {
+        wrong.extend(failed.iter().map(|FailedUpdate { update, why }| {
             let container = update.container_id.clone();
-            let why = format!("update of container {container}, asked for by itself, failed");
+            let why =
+                format!("update of container {container}, asked for by itself, failed: {why}");
             (container, why)
         }));
         for (container, why) in wrong {
@@ -232,7 +237,7 @@ impl Shared {
         if violate::is("unsolicited-failures-hidden") {
             failed.clear();
         }
-        failed
+        failed.into_iter().map(|failed| failed.update).collect()
     }
 }
 

@@ -33,7 +33,7 @@ use crate::{
     policy::Class,
     roster::{Roster, Slot},
     settings::{PluginSettings, Settings, Timeouts},
-    source::Source,
+    source::{FailedUpdate, Source},
     violate,
     wire::{
         event::HookRequest,
@@ -274,9 +274,9 @@ impl Shared {
         let limit = self.timeouts().sync;
         match timeout(limit, self.source.update(updates)).await {
             Ok(failed) => {
-                for update in failed {
+                for FailedUpdate { update, why } in failed {
                     let id = &update.container_id;
-                    let what = format!("update of container {id} at synchronisation failed");
+                    let what = format!("update of container {id} at synchronisation failed: {why}");
                     for plugin in askers(id) {
                         self.wish_failed(&plugin, &what);
                     }

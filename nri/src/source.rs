@@ -18,6 +18,21 @@ pub struct Snapshot {
     pub containers: Vec<Container>,
 }
 
+/// An update that could not be applied.
+#[derive(Debug, Clone)]
+pub struct FailedUpdate {
+    pub update: ContainerUpdate,
+    /// One line.
+    pub why: String,
+}
+
+impl FailedUpdate {
+    pub fn new(update: ContainerUpdate, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { update, why }
+    }
+}
+
 /// The runtime, as plugins reach it.
 pub trait Source: Send + Sync + 'static {
     /// All there is, at once: called under a mutex that every dispatch passes. Do not block, do not
@@ -25,9 +40,9 @@ pub trait Source: Send + Sync + 'static {
     fn snapshot(&self) -> Snapshot;
 
     /// Applies updates at once, whatever state the containers' pods are in, and returns those that
-    /// could not be applied. Wait neither for a pod's operation nor for the [`Turn`](crate::Turn): either may be
+    /// could not be applied, and why. Wait neither for a pod's operation nor for the [`Turn`](crate::Turn): either may be
     /// waiting for the plugin that asks.
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>>;
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>>;
 
     /// Takes a plugin's wish to stop a container, with its reason. Does not wait for the end of it.
     fn evict(

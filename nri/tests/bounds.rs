@@ -14,7 +14,7 @@ use std::{
 
 use common::{Place, Record, plugin, until, until_active, update};
 use nri::{
-    BoxFuture, PluginEvent, PluginId, PluginSettings, PluginState, Snapshot, Source,
+    BoxFuture, FailedUpdate, PluginEvent, PluginId, PluginSettings, PluginState, Snapshot, Source,
     proto::ContainerUpdate, stub::Stub,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -153,7 +153,7 @@ impl Source for Counting {
         Snapshot::default()
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
         Box::pin(async move {
             let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);

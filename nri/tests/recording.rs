@@ -149,8 +149,11 @@ impl nri::Source for Nothing {
     fn snapshot(&self) -> nri::Snapshot {
         nri::Snapshot::default()
     }
-    fn update(&self, updates: Vec<ContainerUpdate>) -> nri::BoxFuture<'_, Vec<ContainerUpdate>> {
-        Box::pin(async move { updates })
+    fn update(&self, updates: Vec<ContainerUpdate>) -> nri::BoxFuture<'_, Vec<nri::FailedUpdate>> {
+        let failed = updates
+            .into_iter()
+            .map(|update| nri::FailedUpdate::new(update, "not supported"));
+        Box::pin(std::future::ready(failed.collect()))
     }
     fn evict(
         &self,

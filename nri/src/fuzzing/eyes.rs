@@ -5,7 +5,9 @@ use proto_nri::ContainerUpdate;
 use tokio::sync::Notify;
 
 use super::samples;
-use crate::{BoxFuture, Kind, Observer, PluginEvent, PluginId, PluginName, Snapshot, Source};
+use crate::{
+    BoxFuture, FailedUpdate, Kind, Observer, PluginEvent, PluginId, PluginName, Snapshot, Source,
+};
 
 /// Updates of this container fail.
 pub(super) const FAILS: &str = "fails";
@@ -46,9 +48,13 @@ impl Source for Eyes {
         }
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
         let fails = |update: &ContainerUpdate| update.container_id == FAILS;
         let (failed, done): (Vec<_>, Vec<_>) = updates.into_iter().partition(fails);
+        let failed = failed
+            .into_iter()
+            .map(|update| FailedUpdate::new(update, "it fails"));
+        let failed = failed.collect();
         let mut all = self.updates.lock();
         all.extend(done);
         Box::pin(std::future::ready(failed))

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 use proto_nri::{Container, ContainerState, ContainerUpdate, LinuxResources, PodSandbox};
 
-use crate::{BoxFuture, Delivery, Observer, PluginEvent, PluginId, PluginName, Snapshot, Source};
+use crate::{
+    BoxFuture, Delivery, FailedUpdate, Observer, PluginEvent, PluginId, PluginName, Snapshot,
+    Source,
+};
 
 /// Whether the runtime has the container that a plugin names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,12 +176,13 @@ impl Source for Memory {
         }
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
         let failed = updates.into_iter().filter(|update| {
             let resources = update.linux.clone().and_then(|linux| linux.resources);
             let kind = WishKind::Update(Box::new(resources.unwrap_or_default()));
             !self.wish(None, &update.container_id, false, kind)
         });
+        let failed = failed.map(|update| FailedUpdate::new(update, "no such container"));
         let failed: Vec<_> = failed.collect();
         Box::pin(async move { failed })
     }

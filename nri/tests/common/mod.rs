@@ -13,8 +13,8 @@ pub(crate) mod go;
 pub(crate) mod ttrpc;
 
 use nri::{
-    Adaptation, BoxFuture, Builder, Delivery, Handlers, Observer, PluginEvent, PluginName,
-    Snapshot, Source,
+    Adaptation, BoxFuture, Builder, Delivery, FailedUpdate, Handlers, Observer, PluginEvent,
+    PluginName, Snapshot, Source,
     proto::*,
     stub::{Stub, StubBuilder},
 };
@@ -34,14 +34,18 @@ impl Source for Runtime {
         self.all.lock().unwrap().clone()
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
         Box::pin(async move {
             let fails = self.fails_for.lock().unwrap().clone();
             let (failed, done) = updates
                 .into_iter()
                 .partition(|u| Some(&u.container_id) == fails.as_ref());
             self.updates.lock().unwrap().extend::<Vec<_>>(done);
-            failed
+            let failed: Vec<ContainerUpdate> = failed;
+            let failed = failed
+                .into_iter()
+                .map(|update| FailedUpdate::new(update, "it fails"));
+            failed.collect()
         })
     }
 

@@ -22,7 +22,7 @@ use super::{
     event_log,
     message::{self, Describe},
     plugins::Plugins,
-    recording,
+    recording, setters,
     side_effects::{Failed, Others, SideEffects},
     spec::Specs,
     state::{Container, Pod},
@@ -65,6 +65,13 @@ impl<T> Answer<T> {
 pub struct Adjusted {
     pub adjustment: proto_nri::ContainerAdjustment,
     pub owners: proto_nri::OwningPlugins,
+}
+
+/// Result of UpdateContainer where plugins changed what was asked for.
+pub struct Changed {
+    pub resources: proto_nri::LinuxResources,
+    /// Those that set a value in it.
+    pub plugins: Vec<String>,
 }
 
 /// Empty until NRI is started, and for good where it is disabled.
@@ -355,7 +362,7 @@ impl Hooks {
         pod: &Pod,
         container: &Container,
         wanted: &cri::LinuxContainerResources,
-    ) -> Result<Answer<proto_nri::LinuxResources>> {
+    ) -> Result<Answer<Changed>> {
         let Some((adaptation, point)) = self.reach(pod, Some(container), Event::UpdateContainer)
         else {
             return Ok(Answer::none());
@@ -370,8 +377,12 @@ impl Hooks {
             Err(refused) => return point.refused(refused),
         };
         point.passed(None);
+        let owners = proto_nri::OwningPlugins::from(&merged.owners);
         Ok(Answer {
-            own: merged.target,
+            own: merged.target.map(|resources| Changed {
+                resources,
+                plugins: setters::all(&owners, &container.id),
+            }),
             others: SideEffects {
                 updates: match violate::is("update-others-dropped") {
                     true => Vec::new(),
@@ -447,7 +458,7 @@ impl Hooks {
         {
             for plugin in plugins {
                 if let Some(adaptation) = self.adaptation.get() {
-                    adaptation.wish_failed(&plugin, &why);
+                    adaptation.wish_failed(&plugin, &format!("container {target}: {why}"));
                 }
                 let failed = Action::WishFailed {
                     plugin: plugin.to_string(),

@@ -1,7 +1,7 @@
 //! The pods as plugins reach them ([`nri::Source`]), and plugins as the event log sees them ([`nri::Observer`], the
 //! one way on which what a plugin did gets there).
 
-use nri::{BoxFuture, Delivery, PluginEvent, PluginId, PluginName, Snapshot};
+use nri::{BoxFuture, Delivery, FailedUpdate, PluginEvent, PluginId, PluginName, Snapshot};
 use proto_nri::ContainerUpdate;
 
 use super::{
@@ -45,7 +45,7 @@ impl nri::Source for Plugins {
         snapshot
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<ContainerUpdate>> {
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
         Box::pin(async move {
             let failed = self.others.update(&updates).await;
             if violate::is("unsolicited-makes-events") {
@@ -53,7 +53,9 @@ impl nri::Source for Plugins {
                     self.others.as_if_asked(&update.container_id);
                 }
             }
-            failed.into_iter().map(|(update, _)| update).collect()
+            let failed = failed.into_iter();
+            let failed = failed.map(|(update, error)| FailedUpdate::new(update, error.to_string()));
+            failed.collect()
         })
     }
 

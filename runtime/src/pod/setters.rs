@@ -21,6 +21,16 @@ pub fn named(error: SpecError, owners: &OwningPlugins, id: &str) -> SpecError {
     }
 }
 
+/// The plugins that set anything of the container `id`.
+pub fn all(owners: &OwningPlugins, id: &str) -> Vec<String> {
+    let owners = owners.owners.get(id).into_iter();
+    let owners = owners.flat_map(|of| {
+        let keyed = of.compound.values().flat_map(|keys| keys.owners.values());
+        of.simple.values().chain(keyed)
+    });
+    named_in(owners)
+}
+
 /// The plugins that set the field at this path, `adjust.mounts["/x"]` or `adjust.linux.oom_score_adj`: by its key where it
 /// has one, all of them where not.
 pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
@@ -42,8 +52,12 @@ pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
     let keyed = keyed.filter(|(own, _)| key.is_none_or(|key| key == format!("{own:?}")));
     let all = owners.simple.get(&number).into_iter();
     let all = all.chain(keyed.map(|(_, owner)| owner));
-    // One that removed it did not set it.
-    let all = all.filter(|owner| !owner.starts_with('-'));
+    named_in(all)
+}
+
+/// Each plugin once. One that removed a field did not set it.
+fn named_in<'a>(owners: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let all = owners.filter(|owner| !owner.starts_with('-'));
     let mut names: Vec<String> = all
         .flat_map(|owner| owner.split(','))
         .map(str::to_owned)
@@ -159,6 +173,8 @@ mod tests {
         assert_eq!(told("adjust.linux.resources.memory.kernel"), "20-b");
         assert_eq!(told("adjust.linux.resources.memory.kernel_tcp"), "30-c");
         assert_eq!(told("linux.oom_score_adj"), "", "not an adjustment's");
+        assert_eq!(all(&table(), "c1").join(" "), "10-a 20-b 30-c 30-gplug");
+        assert_eq!(all(&table(), "c2").join(" "), "");
         let error = SpecError::invalid("adjust.mounts[\"/x\"]", "no");
         let text = named(error.clone(), &table(), "c1").to_string();
         assert_eq!(text, "adjust.mounts[\"/x\"] (set by 30-gplug): no");

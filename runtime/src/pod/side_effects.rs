@@ -56,7 +56,6 @@ impl Others {
             let plugins = wanted.askers.of_eviction(target).to_vec();
             let names: Vec<String> = plugins.iter().map(ToString::to_string).collect();
             if let Err(error) = self.evict(&names.join(", "), target, reason) {
-                tracing::warn!(container = %target, %error, "could not be evicted, as a plugin asked");
                 all.push(Failed {
                     plugins,
                     target: target.clone(),
@@ -98,8 +97,8 @@ impl Others {
         Ok(())
     }
 
-    /// At once, waiting for no pod; a failure is logged and the rest goes on.
-    /// Returns those that failed and were not to be ignored. One that changes nothing fails too where there is no such
+    /// At once, waiting for no pod; after a failure the rest goes on.
+    /// Returns those that failed and were not to be ignored, for the caller to log with their plugin. One that changes nothing fails too where there is no such
     /// container: whoever sent it believes in one.
     pub async fn update(&self, updates: &[ContainerUpdate]) -> Vec<(ContainerUpdate, Error)> {
         let mut failed = Vec::new();
@@ -117,11 +116,12 @@ impl Others {
                 (Ok(_), None) => Ok(()),
                 (Err(error), _) => Err(error),
             };
-            if let Err(error) = result {
-                tracing::warn!(container = %update.container_id, %error, "update by a plugin");
-                if !update.ignore_failure {
-                    failed.push((update.clone(), error));
+            match result {
+                Ok(()) => {}
+                Err(error) if update.ignore_failure => {
+                    tracing::debug!(container = %update.container_id, %error, "update by a plugin that ignores its failure");
                 }
+                Err(error) => failed.push((update.clone(), error)),
             }
         }
         failed

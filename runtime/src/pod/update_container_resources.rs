@@ -24,7 +24,8 @@ pub struct UpdateContainerResources {
 
 impl UpdateContainerResources {
     /// # Errors
-    /// A plugin's refusal, or the first value that could not be applied; the old values hold then.
+    /// A plugin's refusal, or the first value that could not be applied, with the plugins that set values; the old values
+    /// hold then.
     pub async fn run(
         &self,
         pod: &Pod,
@@ -64,15 +65,19 @@ impl UpdateContainerResources {
         let mut own = answer.own.take();
         let drops = violate::is("update-drops-the-request");
         if drops && let Some(own) = &mut own {
-            own.cpu = None;
+            own.resources.cpu = None;
         }
         let cri = (!drops).then_some(&wanted);
         let nri = own.filter(|_| !violate::is("update-request-wins"));
+        let (nri, plugins) = nri.map(|own| (own.resources, own.plugins)).unzip();
         let resources = &self.others.resources;
         let written = resources.write(container, cri, nri.as_ref()).await;
         // The turn ends when the update is applied.
         drop(answer);
-        written.map_err(|error| error.at(&what))?;
+        written.map_err(|error| match plugins {
+            Some(by) => error.at(&format!("{what}, with values of {}", by.join(", "))),
+            None => error.at(&what),
+        })?;
         did(&self.log, pod, Some(container), Action::Updated);
         if !early {
             self.hooks.post_update_container(pod, container).await;

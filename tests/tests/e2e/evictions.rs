@@ -137,11 +137,16 @@ async fn an_update_or_an_eviction_that_fails_costs_the_creation_nothing() {
     pod.create("new", &["true"]).await;
     assert_eq!(memory_limit(&other).await, LIMIT);
     let log = daemon.log();
-    for what in ["eviction", "update by a plugin"] {
-        let line = log
-            .lines()
-            .find(|l| l.contains(what) && l.contains(&nobody));
-        assert!(line.is_some(), "{what} of nobody is logged");
+    for what in ["eviction failed", "update failed"] {
+        let told = |line: &str| line.contains(what) && line.contains("10-updater");
+        let told = log.lines().any(|l| l.contains(&nobody) && told(l));
+        assert!(told, "{what} of nobody is logged with the plugin");
+    }
+    let failures = log
+        .lines()
+        .filter(|l| l.contains(" WARN ") && l.contains(&nobody));
+    for line in failures {
+        assert!(line.contains("10-updater"), "{line}");
     }
     pod.end().await;
 }
