@@ -23,6 +23,11 @@ impl Dirs {
         self.root.join("boot-id")
     }
 
+    /// Which plugins the configurations of the daemons so far have required.
+    pub fn required_plugins(&self) -> PathBuf {
+        self.root.join("required-plugins")
+    }
+
     /// A container's monitor: bundle, sockets, exit file.
     pub fn container(&self, id: &str) -> PathBuf {
         self.containers().join(id)

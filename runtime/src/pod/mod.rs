@@ -55,6 +55,7 @@ pub mod remove_by_id;
 pub mod remove_container;
 pub mod remove_pod_sandbox;
 pub mod request;
+mod required;
 pub mod resources;
 mod run_phase;
 pub mod run_pod_sandbox;

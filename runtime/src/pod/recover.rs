@@ -32,6 +32,7 @@ use super::{
     registry::Registry,
     remove_by_id::RemoveById,
     request::Message,
+    required,
     run_pod_sandbox::RunPodSandbox,
     spec::SpecStore,
     state::{Container, Pod},
@@ -112,6 +113,8 @@ impl Recovery {
                 self.keep_messages(pod).await;
             }
         }
+        let required = self.describe.dirs.required_plugins();
+        required::compare_with_last_start(&required, &config.nri, &self.steps.unsynced);
         // Plugins that come with us are synchronised now; what recovery finds they get as events.
         self.hooks.start(config, plugins).await?;
         let mut work = JoinSet::new();

@@ -80,6 +80,67 @@ async fn without_a_required_plugin_pods_and_containers_are_refused_unless_annota
 }
 
 #[tokio::test]
+async fn a_required_plugin_that_no_event_needs_is_refused_and_shown() {
+    let daemon = Daemon::with(Setup::default().toml(GUARD)).await;
+    let deaf = [Event::StopContainer];
+    let socket = daemon.nri_socket();
+    // Its answer to Configure is the last that it hears of.
+    let deaf = tokio::spawn(async move { Plugin::try_join(&socket, "10", "guard", &deaf).await });
+    let why = "a required plugin must get one of RunPodSandbox, CreateContainer, ValidateContainerAdjustment";
+    until("it is refused", async || {
+        let info = info(&daemon, "10-guard").await;
+        let told = info["last_error"].as_str()?.contains(why);
+        (told && info["state"] == "absent").then_some(())
+    })
+    .await;
+    until("it is logged", async || {
+        daemon.log().contains(why).then_some(())
+    })
+    .await;
+    let status = daemon.cairn(&["status"]).await;
+    assert!(stdout(&status).contains(why), "{status:?}");
+    deaf.abort();
+    let cri = daemon.cri();
+    let refused = cri.try_pod(cri.pod_config("p")).await;
+    refused.expect_err("the guard is absent");
+}
+
+#[tokio::test]
+async fn a_required_plugin_that_the_configuration_drops_is_named_at_every_start() {
+    let mut daemon = Daemon::with(Setup::default().toml(GUARD)).await;
+    let file = daemon.path("cairn.toml");
+    let text = fs::read_to_string(&file).expect("a configuration");
+    let text = text.replace(GUARD, "");
+    let dropped = |daemon: &Daemon| {
+        let log = daemon.log();
+        let mut lines = log.lines().map(str::to_owned).collect::<Vec<_>>();
+        lines.retain(|line| line.contains("WARN") && line.contains("10-guard is required, and"));
+        lines
+    };
+    let lines = dropped(&daemon);
+    assert_eq!(lines, [] as [&str; 0]);
+    for (toml, why) in [
+        ("", "no table"),
+        ("", "no table"),
+        ("[nri]\nenable = false", "nri.enable is false"),
+        ("[nri.plugin.\"10-guard\"]", ""),
+        ("", ""),
+    ] {
+        let before = dropped(&daemon).len();
+        daemon.terminate().await;
+        fs::write(&file, format!("{text}\n{toml}\n")).expect("a configuration");
+        daemon.serve().await;
+        let lines = dropped(&daemon).split_off(before);
+        assert_eq!(
+            lines.len(),
+            usize::from(!why.is_empty()),
+            "{toml}: {lines:?}"
+        );
+        assert!(lines.iter().all(|line| line.contains(why)), "{lines:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_required_plugin_that_does_not_answer_fails_this_very_call() {
     let daemon = Daemon::with(Setup::default().toml(GUARD)).await;
     let cri = daemon.cri();
