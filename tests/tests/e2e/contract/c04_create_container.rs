@@ -85,7 +85,7 @@ async fn contract_c04_a_plugin_that_joins_before_the_hook_of_a_creation_is_told_
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "late").await;
     plugin.does(Event::CreateContainer, Deed::Error("no".into()));
     assert!(!creating.is_finished(), "the turn is not free yet");
-    creating.await.expect("no panic").err().expect("vetoed");
+    assert!(creating.await.expect("no panic").is_err(), "vetoed");
     let told = ["CreateContainer", "StopContainer", "RemoveContainer"];
     assert_eq!(plugin.list(), told.map(|event| format!("{event} p c")));
     hanging.await.expect("no panic").expect_err("it hangs");
