@@ -26,6 +26,8 @@ pub mod pod;
 pub mod preflight;
 pub mod remove;
 pub mod replace;
+#[cfg(test)]
+mod seeded;
 pub mod spans;
 pub mod stats;
 pub mod store;

@@ -26,6 +26,7 @@ use crate::{
         error::{AtStep as _, Error, Result},
         events::Events,
         hooks::Hooks,
+        machine::Linux,
         message::Describe,
         pause::Pauses,
         plugins::Plugins,
@@ -86,7 +87,6 @@ struct Parts {
     events: Events,
     log: EventLog,
     pause_root: PathBuf,
-    helper: HelperCommand,
 }
 
 /// Opens everything; the directories are locked by the caller.
@@ -151,6 +151,14 @@ impl Parts {
         .step("monitor")?;
         let cgroups = open_cgroups(&config, &launcher).await?;
         let network = Network::new(network_config(&config, &lookups)?).step("network")?;
+        let network = Arc::new(network);
+        let machine = Linux {
+            network: Arc::clone(&network),
+            helper: HelperCommand {
+                program: program.clone(),
+                args: vec![OsString::from("sandbox")],
+            },
+        };
         let pause_root = pause_root::make(state, &helpers)?;
         let log = open_log(&config)?;
         let describe = Describe {
@@ -179,13 +187,10 @@ impl Parts {
             processes: Arc::new(Processes {
                 launcher,
                 cgroups,
+                machine: Arc::new(machine),
                 dirs: dirs.clone(),
                 boot_id: host::boot_id().step("read the boot id")?,
             }),
-            helper: HelperCommand {
-                program,
-                args: vec![OsString::from("sandbox")],
-            },
             config: Arc::new(config),
             dirs,
             host: Arc::new(host),
@@ -201,7 +206,7 @@ impl Parts {
             unsynced,
             images,
             lookups,
-            network: Arc::new(network),
+            network,
             registry: Arc::default(),
             events: Events::default(),
             log,
@@ -213,10 +218,8 @@ impl Parts {
         let sandboxes = Arc::new(Sandboxes {
             describe: self.describe.clone(),
             processes: Arc::clone(&self.processes),
-            network: Arc::clone(&self.network),
             nri_network: self.config.network.nri,
             images: self.images.clone(),
-            helper: self.helper.clone(),
         });
         let pauses = Arc::new(Pauses {
             root: self.pause_root.clone(),

@@ -17,7 +17,6 @@ use std::{
         fd::{AsRawFd as _, OwnedFd},
         unix::net::UnixStream,
     },
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -40,6 +39,7 @@ use super::{
     lookup_helper::{DEPTH, Question, exchange},
 };
 use crate::{
+    blocking::on_a_thread,
     inherited,
     oci::{BindSource, CdiRegistry, HostDevice, HostView},
 };
@@ -195,6 +195,7 @@ impl Lookups {
         let begun = Instant::now();
         let given_up = async {
             tokio::select! {
+                biased;
                 () = tokio::time::sleep_until(begun + timeout) => true,
                 () = ending => false,
             }
@@ -208,6 +209,7 @@ impl Lookups {
         });
         let guard = Guard(Arc::clone(&session));
         let done = tokio::select! {
+            biased;
             done = on_a_thread({
                 let session = Arc::clone(&session);
                 move || work(&session)
@@ -298,26 +300,6 @@ impl Lookups {
             lookups.0.changed.notify_all();
             drop(permit);
         });
-    }
-}
-
-/// A thread of its own for each: those who wait for an answer take none of the pool that serves everybody.
-async fn on_a_thread<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let (send, done) = tokio::sync::oneshot::channel();
-    let runtime = tokio::runtime::Handle::current();
-    std::thread::Builder::new()
-        .name("look-up".to_owned())
-        .spawn(move || {
-            let _within = runtime.enter();
-            // Whoever has given up does not wait for it.
-            let _given_up = send.send(catch_unwind(AssertUnwindSafe(work)));
-        })?;
-    match done.await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(panic)) => resume_unwind(panic),
-        Err(lost) => Err(io::Error::other(lost)),
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::digest::Digest;
 use super::reference::BadReference;
 use super::store::record::BadRecord;
+use crate::blocking::try_blocking;
 
 /// Error of images on this machine, in one line.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -83,6 +84,6 @@ impl Error {
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = try_blocking(work).await;
     done.unwrap_or_else(|e| Err(Error::Task(e.to_string())))
 }

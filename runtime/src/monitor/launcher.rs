@@ -1,5 +1,6 @@
 //! Starts monitors, finds them again, cleans up after them.
 
+use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,6 +16,7 @@ use cairn_monitor::record::{
 };
 use cairn_monitor::report::PROGRAMS_FD;
 use cairn_monitor::wire::Phase;
+use futures_util::future::BoxFuture;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::{Interest, unix::AsyncFd};
@@ -22,7 +24,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::client::{Ending, Monitor};
 use super::error::{MonitorError, Why};
 use super::helpers::{self, CREATE, MONITOR};
-use crate::{detached, inherited, replace};
+use crate::{blocking::try_blocking, detached, inherited, replace};
 
 /// How long a killed monitor may take to be gone.
 const MONITOR_GONE: Duration = Duration::from_secs(5);
@@ -69,12 +71,35 @@ pub enum Reattached {
     Lost,
 }
 
+/// What monitors are: processes of our program. The model of the tests has some of memory.
+pub trait Monitors: fmt::Debug + Send + Sync {
+    /// Starts the monitor of a directory, whose first connection is `socket`; its end, which is waited for in any case.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    fn spawn(&self, dir: &Path, socket: UnixStream) -> io::Result<BoxFuture<'static, ()>>;
+    /// Never waits for a monitor that takes no more connections: that is `WouldBlock`.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    fn connect(&self, dir: &Path) -> io::Result<UnixStream>;
+    /// Kills the monitor of a directory, and waits until it is gone.
+    fn end<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>>;
+    /// Kills what a monitor that is gone has left.
+    fn clean<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>>;
+    /// The program that keeps a systemd scope, as `--hold`.
+    fn program(&self) -> PathBuf;
+}
+
+/// By the tree of the helpers.
+#[derive(Debug)]
+struct Programs(OwnedFd);
+
 /// Starts monitors.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     run_dir: PathBuf,
-    /// The tree of the helpers.
-    programs: Arc<OwnedFd>,
+    monitors: Arc<dyn Monitors>,
 }
 
 type Result<T> = std::result::Result<T, MonitorError>;
@@ -87,10 +112,11 @@ impl Launcher {
             make_dir(&config.run_dir.join("seccomp"))?;
             helpers::gather(&config.helpers_dir)
         });
-        Ok(Launcher {
-            programs: Arc::new(programs.await?),
-            run_dir,
-        })
+        Ok(Self::of(run_dir, Arc::new(Programs(programs.await?))))
+    }
+
+    pub fn of(run_dir: PathBuf, monitors: Arc<dyn Monitors>) -> Launcher {
+        Launcher { run_dir, monitors }
     }
 
     /// Monitor, `cairn-create`, init: a container whose program waits for [`Monitor::start`]. On failure the monitor
@@ -101,23 +127,10 @@ impl Launcher {
         blocking(move || write_files(&run_dir, spec)).await?;
         let (ours, theirs) =
             UnixStream::pair().map_err(|e| MonitorError::file("connect", &dir, e))?;
-        let failed = |e| MonitorError::file("spawn the monitor for", &dir, e);
-        let mut child = self
-            .monitor()
-            .arg(&dir)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(self.programs.try_clone().map_err(failed)?)
-            .stderr(
-                detached::bare()
-                    .and_then(|b| b.try_clone_to_owned())
-                    .map_err(failed)?,
-            )
-            .spawn()
-            .map_err(failed)?;
-        // Nothing is made before it is asked to; what it makes inherits this.
-        child.id().into_iter().for_each(inherited::give_back);
+        let spawned = self.monitors.spawn(&dir, theirs);
+        let ended = spawned.map_err(|e| MonitorError::file("spawn the monitor for", &dir, e))?;
         // Reaps it, whenever it ends.
-        let ended = tokio::spawn(async move { child.wait().await });
+        let ended = tokio::spawn(ended);
         let (monitor, _) = Monitor::connect(id, dir, ours).await?;
         match monitor.create().await {
             Ok(()) => Ok(monitor),
@@ -133,7 +146,7 @@ impl Launcher {
     /// After a daemon restart: who is there?
     pub async fn reattach(&self, id: &str, dir: &Path) -> Result<Reattached> {
         let exit = read_exit(dir)?;
-        let stream = match connect_ctl(dir) {
+        let stream = match self.monitors.connect(dir) {
             Ok(stream) => stream,
             // Somebody does, and takes no connection.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -163,17 +176,8 @@ impl Launcher {
     pub async fn cleanup(&self, dir: &Path) -> Result<Option<Exit>> {
         self.end_monitor(dir).await?;
         if was_launched(dir) {
-            let status = self
-                .monitor()
-                .arg("--cleanup")
-                .arg(dir)
-                .status()
-                .await
-                .map_err(|e| MonitorError::file("clean up by the monitor", dir, e))?;
-            if !status.success() {
-                let left = io::Error::other(format!("processes or cgroups are left ({status})"));
-                return Err(MonitorError::file("clean up by the monitor", dir, left));
-            }
+            let cleaned = self.monitors.clean(dir).await;
+            cleaned.map_err(|e| MonitorError::file("clean up by the monitor", dir, e))?;
         }
         read_exit(dir)
     }
@@ -181,46 +185,8 @@ impl Launcher {
     /// Kills the monitor of a directory, whatever it is at, and waits until it is gone: one that does not answer, or
     /// that nobody needs any more. Where nobody listens there is none.
     pub async fn end_monitor(&self, dir: &Path) -> Result<()> {
-        let failed = |cause: io::Error| MonitorError::file("end the monitor", dir, cause);
-        let listener = match connect_ctl(dir) {
-            Ok(stream) => rustix::net::sockopt::socket_peercred(&stream)
-                .map(|peer| peer.pid)
-                .map_err(|e| failed(e.into()))?,
-            // More connections wait to be taken than it ever takes: it is stuck.
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => match recorded_monitor(dir) {
-                Some(pid) => pid,
-                None => return Err(failed(e)),
-            },
-            Err(_) => return Ok(()),
-        };
-        let pidfd = match pidfd_open(listener, PidfdFlags::NONBLOCK) {
-            Err(rustix::io::Errno::SRCH) => return Ok(()),
-            other => other.map_err(|e| failed(e.into()))?,
-        };
-        // Whoever listens still lives, so the number was its own when it was opened.
-        if let Err(e) = connect_ctl(dir)
-            && e.kind() != io::ErrorKind::WouldBlock
-        {
-            return Ok(());
-        }
-        match pidfd_send_signal(&pidfd, Signal::KILL) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(e) => return Err(failed(e.into())),
-        }
-        // Deprecated for descriptor types that can close or change under it; an OwnedFd cannot.
-        #[expect(deprecated)]
-        let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE).map_err(&failed)?;
-        if tokio::time::timeout(MONITOR_GONE, pidfd.readable())
-            .await
-            .is_err()
-        {
-            let pid = listener.as_raw_nonzero();
-            let seconds = MONITOR_GONE.as_secs();
-            return Err(failed(io::Error::other(format!(
-                "pid {pid} is still there {seconds} s after SIGKILL"
-            ))));
-        }
-        Ok(())
+        let ended = self.monitors.end(dir).await;
+        ended.map_err(|cause| MonitorError::file("end the monitor", dir, cause))
     }
 
     /// The cgroups that a directory's monitor was launched with.
@@ -245,16 +211,13 @@ impl Launcher {
 
     /// The program that keeps a systemd scope, as `--hold`; for as long as this launcher is there.
     pub fn hold(&self) -> PathBuf {
-        self.monitor_program().into()
+        self.monitors.program()
     }
+}
 
-    /// By descriptor, which the child still has when its program is looked up.
-    fn monitor_program(&self) -> String {
-        format!("/proc/self/fd/{}/{MONITOR}", self.programs.as_raw_fd())
-    }
-
+impl Programs {
     fn monitor(&self) -> tokio::process::Command {
-        let mut command = tokio::process::Command::new(self.monitor_program());
+        let mut command = tokio::process::Command::new(self.program());
         command
             .arg0(MONITOR)
             .env_clear()
@@ -263,6 +226,86 @@ impl Launcher {
             .stderr(Stdio::null());
         command
     }
+}
+
+impl Monitors for Programs {
+    fn spawn(&self, dir: &Path, socket: UnixStream) -> io::Result<BoxFuture<'static, ()>> {
+        let mut child = self
+            .monitor()
+            .arg(dir)
+            .stdin(OwnedFd::from(socket))
+            .stdout(self.0.try_clone()?)
+            .stderr(detached::bare().and_then(|b| b.try_clone_to_owned())?)
+            .spawn()?;
+        // Nothing is made before it is asked to; what it makes inherits this.
+        child.id().into_iter().for_each(inherited::give_back);
+        Ok(Box::pin(async move { drop(child.wait().await) }))
+    }
+
+    fn connect(&self, dir: &Path) -> io::Result<UnixStream> {
+        connect_ctl(dir)
+    }
+
+    fn end<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(end(dir))
+    }
+
+    fn clean<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move {
+            let status = self.monitor().arg("--cleanup").arg(dir).status().await?;
+            match status.success() {
+                true => Ok(()),
+                false => Err(io::Error::other(format!(
+                    "processes or cgroups are left ({status})"
+                ))),
+            }
+        })
+    }
+
+    /// By descriptor, which the child still has when its program is looked up.
+    fn program(&self) -> PathBuf {
+        format!("/proc/self/fd/{}/{MONITOR}", self.0.as_raw_fd()).into()
+    }
+}
+
+async fn end(dir: &Path) -> io::Result<()> {
+    let listener = match connect_ctl(dir) {
+        Ok(stream) => rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid)?,
+        // More connections wait to be taken than it ever takes: it is stuck.
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => match recorded_monitor(dir) {
+            Some(pid) => pid,
+            None => return Err(e),
+        },
+        Err(_) => return Ok(()),
+    };
+    let pidfd = match pidfd_open(listener, PidfdFlags::NONBLOCK) {
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        other => other?,
+    };
+    // Whoever listens still lives, so the number was its own when it was opened.
+    if let Err(e) = connect_ctl(dir)
+        && e.kind() != io::ErrorKind::WouldBlock
+    {
+        return Ok(());
+    }
+    match pidfd_send_signal(&pidfd, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(e) => return Err(e.into()),
+    }
+    // Deprecated for descriptor types that can close or change under it; an OwnedFd cannot.
+    #[expect(deprecated)]
+    let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
+    if tokio::time::timeout(MONITOR_GONE, pidfd.readable())
+        .await
+        .is_err()
+    {
+        let pid = listener.as_raw_nonzero();
+        let seconds = MONITOR_GONE.as_secs();
+        return Err(io::Error::other(format!(
+            "pid {pid} is still there {seconds} s after SIGKILL"
+        )));
+    }
+    Ok(())
 }
 
 fn write_files(run_dir: &Path, spec: LaunchSpec) -> Result<()> {
@@ -304,7 +347,7 @@ fn write_files(run_dir: &Path, spec: LaunchSpec) -> Result<()> {
 }
 
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(f).await {
+    match try_blocking(f).await {
         Ok(result) => result,
         Err(e) => Err(MonitorError::Helpers(e.to_string())),
     }

@@ -26,5 +26,5 @@ pub use cairn_monitor::record::{CgroupDir, Exit};
 pub use client::{Ending, Monitor};
 pub use error::{MonitorError, Why};
 pub use exec::{ExecEnd, ExecOutput, ExecSession, ExecSpec, process_of};
-pub use launcher::{LaunchSpec, Launcher, LauncherConfig, Reattached};
+pub use launcher::{LaunchSpec, Launcher, LauncherConfig, Monitors, Reattached};
 pub use stream::{Pty, StreamIn, StreamOut};

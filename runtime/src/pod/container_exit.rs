@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    dirs::{remove_dir, unmount_root},
+    dirs::remove_dir,
     error::Result,
     event_log::did,
     events::{EventKind, Events},
@@ -207,7 +207,7 @@ impl ContainerExit {
             }
             Err(error) => log("no cgroup to remove", &error),
         }
-        unmount_root(&processes.dirs.rootfs(&container.id));
+        processes.unmount_root(&container.id);
         if let Err(error) = remove_dir(&dir).await {
             log("its directory is left", &error);
         }

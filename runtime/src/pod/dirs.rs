@@ -88,14 +88,6 @@ impl Dirs {
     }
 }
 
-/// Takes the root's mount off the host's mount table: once a container is made, its own mount
-/// namespace keeps it. Nothing mounted is fine.
-pub fn unmount_root(path: &Path) {
-    use rustix::mount::{UnmountFlags, unmount};
-    // What cannot be unmounted shows when the directory is removed.
-    let _ = unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
-}
-
 /// Idempotent; for every directory below `root` and `state` that is a pod's or a container's.
 ///
 /// # Errors

@@ -89,10 +89,7 @@ impl Driver {
     async fn run(mut self) {
         loop {
             tokio::select! {
-                message = self.queue.recv() => match message {
-                    Some(message) => self.on_message(message),
-                    None => return,
-                },
+                biased;
                 Some(end) = self.tasks.join_next_with_id() => {
                     let removed = self.on_end(end);
                     if removed {
@@ -103,6 +100,10 @@ impl Driver {
                         self.on_message(message);
                     }
                 }
+                message = self.queue.recv() => match message {
+                    Some(message) => self.on_message(message),
+                    None => return,
+                },
             }
         }
     }

@@ -4,17 +4,15 @@
 use std::{
     ffi::{CString, NulError},
     fs, io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
-use cairn_monitor::mount_tree;
 use proto_cri::v1 as cri;
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
-};
 
-use super::error::{AtStep as _, Error, Result};
+use super::{
+    error::{AtStep as _, Error, Result},
+    machine::Machine,
+};
 use crate::{remove::remove_tree_at, store::make_private};
 
 /// 64 MiB, as every runtime gives (CRI-202).
@@ -56,6 +54,7 @@ impl Files {
     #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
     pub fn make(
         &self,
+        machine: &dyn Machine,
         hostname: &str,
         dns: Option<&cri::DnsConfig>,
         own_shm: bool,
@@ -72,8 +71,8 @@ impl Files {
         let size = FILES_SIZE.max(4 * (hosts.len() + resolv.len()));
         let options = format!("mode=700,size={size},nr_inodes={FILES_INODES}");
         let options = labelled(options, label).step(&what)?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        mount("pod", &self.dir, "tmpfs", flags, Some(options.as_c_str()))
+        machine
+            .mount_tmpfs("pod", &self.dir, &options)
             .step(&format!("mount a tmpfs on {what}"))?;
         // Of the mount's root now.
         make_private(&self.dir, passes).step(&what)?;
@@ -85,34 +84,21 @@ impl Files {
         if own_shm {
             fs::create_dir_all(&self.shm).step("shm")?;
             let options = labelled(SHM_OPTIONS.to_owned(), label).step("shm")?;
-            mount("shm", &self.shm, "tmpfs", flags, Some(options.as_c_str())).step("mount shm")?;
+            let mounted = machine.mount_tmpfs("shm", &self.shm, &options);
+            mounted.step("mount shm")?;
         }
         Ok(())
-    }
-
-    /// Mounts the procfs here that containers get copies of. It goes with the files.
-    ///
-    /// # Errors
-    /// The step that failed.
-    #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
-    pub fn pin_procfs(&self, procfs: &OwnedFd) -> Result<()> {
-        let what = self.procfs.display().to_string();
-        // No other mount namespace gets it.
-        mount_change(&self.dir, MountPropagationFlags::PRIVATE).step(&what)?;
-        fs::create_dir(&self.procfs).step(&what)?;
-        mount_tree::attach(procfs, &self.procfs).step(&what)
     }
 
     /// Idempotent.
     ///
     /// # Errors
     /// What is left.
-    pub fn remove(&self) -> Result<()> {
+    pub fn remove(&self, machine: &dyn Machine) -> Result<()> {
         // With what is mounted below. Pods of earlier versions have the second only. Anything but "not mounted" shows when
         // the directory is removed.
-        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        if unmount(&self.dir, flags).is_err() {
-            let _ = unmount(&self.shm, flags);
+        if machine.unmount(&self.dir).is_err() {
+            let _ = machine.unmount(&self.shm);
         }
         remove_tree_at(&self.dir).step(&format!("remove {}", self.dir.display()))
     }

@@ -49,6 +49,7 @@ impl Grace {
                 }
             };
             tokio::select! {
+                biased;
                 () = passed => return,
                 _ = deadline.changed() => {}
             }

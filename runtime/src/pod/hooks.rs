@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use nri::{Adaptation, Turn, record::Recorder};
+use nri::{Adaptation, Handlers, PluginId, Turn, record::Recorder};
 use proto_cri::v1 as cri;
 use proto_nri::Event;
 
@@ -84,11 +84,14 @@ pub struct Hooks {
     lookups: Lookups,
     describe: Describe,
     log: EventLog,
+    /// Plugins of this process.
+    pub in_process: Vec<(PluginId, Handlers)>,
 }
 
 impl Hooks {
     pub fn new(wasm_host: PathBuf, lookups: Lookups, describe: Describe, log: EventLog) -> Self {
         Self {
+            in_process: Vec::new(),
             wasm_host,
             lookups,
             adaptation: OnceLock::new(),
@@ -120,6 +123,9 @@ impl Hooks {
         if let Err(error) = self.lookups.answer(dirs).await {
             tracing::error!(%error, "NRI: no plugin is launched");
             settings.plugin_dir = None;
+        }
+        for (id, plugin) in &self.in_process {
+            builder = builder.in_process(id.clone(), plugin.clone());
         }
         let adaptation = builder
             .settings(settings)

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::Display,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -14,6 +15,7 @@ use super::{
     state::Pod,
 };
 use crate::{
+    blocking::blocking,
     image::{Images, Rootfs},
     store::make_private,
 };
@@ -35,7 +37,10 @@ pub(super) async fn fill(
     for (number, path) in paths.into_iter().enumerate() {
         let what = format!("image VOLUME {path:?}");
         let dir = dir.join(number.to_string());
-        tokio::fs::create_dir_all(&dir).await.step(&what)?;
+        let made = dir.clone();
+        blocking(move || fs::create_dir_all(made))
+            .await
+            .step(&what)?;
         prepared.insert(path, dir);
     }
     let filled = images.fill_volumes(rootfs, &prepared).await;

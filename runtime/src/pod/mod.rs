@@ -42,6 +42,7 @@ pub mod grace;
 pub mod held;
 pub mod hooks;
 mod image_volumes;
+pub mod machine;
 pub mod message;
 pub mod pause;
 pub mod plugins;

@@ -5,20 +5,13 @@
 //! Every container of the pod may look at it through `/proc/1`. Once its program runs, it has an empty root and no procfs:
 //! that of the namespace is mounted beside the pod's files, read-only, and containers get copies of it.
 
-use std::{os::fd::AsFd as _, path::PathBuf, sync::Arc, time::Duration};
-
-use cairn_monitor::stat;
-use rustix::{
-    io::Errno,
-    process::{Pid, PidfdFlags, pidfd_open},
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     dirs::remove_dir,
-    error::{AtStep as _, Error, Result},
+    error::{AtStep as _, Result},
     event_log::did,
     events::{EventKind, Events},
-    files::Files,
     message::Describe,
     processes::{CGROUP_GONE, Processes},
     record::{Mark, PodPhase, PodRecord, Process},
@@ -27,7 +20,6 @@ use super::{
 };
 use crate::{
     blocking::blocking,
-    detached,
     host::facts::View,
     monitor::{LaunchSpec, Monitor, Reattached},
     oci::{self, HostFacts, PauseInputs},
@@ -89,7 +81,7 @@ impl Pauses {
         monitor.start().await.step("pause")?;
         let process = processes.process(&monitor);
         let pid = process.pid;
-        let procfs = take_procfs(process.clone(), processes.dirs.files(&pod.id)).await?;
+        let procfs = take_procfs(processes, &process, &pod.id).await?;
         pod.cell
             .change(|record| {
                 record.pause = Some(process);
@@ -156,7 +148,8 @@ impl Pauses {
     /// What is left.
     pub async fn stop(&self, pod: &Pod) -> Result<()> {
         let dir = self.processes.dirs.pause(&pod.id);
-        if tokio::fs::metadata(&dir).await.is_err() {
+        let there = dir.clone();
+        if !blocking(move || there.exists()).await {
             return Ok(());
         }
         if let Ok(Reattached::Running(monitor)) = self.reattach(&pod.id).await {
@@ -180,20 +173,11 @@ pub fn is_exposed(record: &PodRecord) -> bool {
 }
 
 /// Takes all mounts away from a pause process that runs, and keeps the procfs among them with the pod's files.
-async fn take_procfs(process: Process, files: Files) -> Result<PathBuf> {
-    let step = "pause: take its mounts";
-    blocking(move || {
-        let pid = process.pid.cast_signed();
-        let pidfd = Pid::from_raw(pid)
-            .ok_or(Errno::SRCH)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
-            .step(step)?;
-        if stat::start_time(pid).step(step)? != process.start_time {
-            return Err(Error::failed("pause: the process has ended"));
-        }
-        let procfs = detached::take_procfs(pidfd.as_fd()).step(step)?;
-        files.pin_procfs(&procfs)?;
-        Ok(files.procfs)
-    })
-    .await
+async fn take_procfs(processes: &Arc<Processes>, process: &Process, pod: &str) -> Result<PathBuf> {
+    let files = processes.dirs.files(pod);
+    let (machine, at) = (Arc::clone(&processes.machine), files.procfs.clone());
+    let process = (process.pid.cast_signed(), process.start_time);
+    let taken = blocking(move || machine.pin_procfs(process, &files.dir, &files.procfs)).await;
+    taken.step("pause: take its mounts")?;
+    Ok(at)
 }

@@ -1,10 +1,11 @@
 //! What processes of pods are run by: monitors with their directories, and cgroups. Nothing here changes a record.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use super::{
     dirs::{Dirs, remove_dir},
     error::{AtStep as _, Result},
+    machine::Machine,
     record::Process,
 };
 use crate::{
@@ -18,6 +19,7 @@ pub const CGROUP_GONE: Duration = Duration::from_secs(5);
 pub struct Processes {
     pub launcher: Launcher,
     pub cgroups: cgroup::Host,
+    pub machine: Arc<dyn Machine>,
     pub dirs: Dirs,
     pub boot_id: String,
 }
@@ -54,6 +56,13 @@ impl Processes {
             path: text(&dir),
         });
         v1.chain(unified).collect()
+    }
+
+    /// Takes a root's mount off the host's mount table: once a container is made, its own mount namespace keeps it. Nothing
+    /// mounted is fine.
+    pub fn unmount_root(&self, container: &str) {
+        // What cannot be unmounted shows when the directory is removed.
+        let _ = self.machine.unmount(&self.dirs.rootfs(container));
     }
 
     /// Ends what runs from a monitor's directory, and removes the directory. Idempotent.

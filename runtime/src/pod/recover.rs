@@ -15,7 +15,7 @@
 //! | any, unreadable | anything | held as it is (`held.rs`) |
 //! | namespaces, roots, specs without record | | removed (`sweep.rs`) |
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, sync::Arc};
 
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -263,7 +263,9 @@ impl Recovery {
             &namespaces.uts,
             &namespaces.user,
         ];
-        if !pinned.into_iter().flatten().all(|path| is_namespace(path)) {
+        let machine = &self.steps.container_exit.processes.machine;
+        let mut pinned = pinned.into_iter().flatten();
+        if !pinned.all(|path| machine.is_pinned(path)) {
             return false;
         }
         match &record.pause {
@@ -303,10 +305,4 @@ fn know_what_was_used(pod: &Pod) {
     }
     let used = |c: &&Arc<Container>| c.cell.get().phase != ContainerPhase::Created;
     containers.iter().filter(used).for_each(|c| c.set_known());
-}
-
-/// A pin that lost its mount is an empty file on the state directory's own file system.
-fn is_namespace(path: &Path) -> bool {
-    const NSFS_MAGIC: i64 = 0x6e73_6673;
-    rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == NSFS_MAGIC)
 }

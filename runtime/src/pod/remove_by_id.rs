@@ -117,9 +117,10 @@ impl RemoveById {
         }
         let pause = self.processes.dirs.pause(id);
         skips.pass("pause", self.processes.end(&pause).await)?;
-        if let Err(error) = sandboxes.network.detach(id).await {
+        let machine = &self.processes.machine;
+        if let Err(error) = machine.detach(id).await {
             skips.pass("network", Err(Error::failed(error.to_string())))?;
-            let abandoned = sandboxes.network.abandon(id).await;
+            let abandoned = machine.abandon(id).await;
             skips.pass("network", abandoned.step("abandon"))?;
         }
         let volumes = self.images.release_image_volumes(id).await;

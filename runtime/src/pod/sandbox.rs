@@ -3,7 +3,7 @@
 
 use std::{net::IpAddr, path::PathBuf, str::FromStr as _, sync::Arc};
 
-use cni_shim::{Attach, Network, PortMapping, Protocol, namespaces};
+use cni_shim::{Attach, PortMapping, Protocol, namespaces};
 use proto_cri::v1 as cri;
 
 use super::{
@@ -17,11 +17,8 @@ use crate::{blocking::blocking, config::NriNetwork, image::Images, oci::SandboxP
 pub struct Sandboxes {
     pub describe: Describe,
     pub processes: Arc<Processes>,
-    pub network: Arc<Network>,
     pub nri_network: NriNetwork,
     pub images: Images,
-    /// Makes the namespaces of pods that have a user namespace.
-    pub helper: namespaces::HelperCommand,
 }
 
 impl Sandboxes {
@@ -58,19 +55,21 @@ impl Sandboxes {
         record: &Arc<PodRecord>,
         plan: &SandboxPlan,
     ) -> Result<Namespaces> {
-        let (record, plan, helper) = (Arc::clone(record), plan.clone(), self.helper.clone());
+        let (record, plan) = (Arc::clone(record), plan.clone());
+        let machine = Arc::clone(&self.processes.machine);
         let files = self.processes.dirs.files(&record.id);
         let pins = self.processes.dirs.namespaces(&record.id);
         let hostname = self.describe.hostname(&record);
         let pinned = blocking(move || {
             files.make(
+                &*machine,
                 &hostname,
                 record.config.dns_config.as_ref(),
                 !plan.host_ipc,
                 record.user_namespace_root(),
                 record.selinux.as_ref().map(|labels| labels.file.as_str()),
             )?;
-            namespaces::pin(&pin_spec(&plan), &pins, &helper).step("namespaces")
+            machine.pin(&pin_spec(&plan), &pins).step("namespaces")
         })
         .await?;
         Ok(Namespaces {
@@ -91,9 +90,10 @@ impl Sandboxes {
             self.processes.dirs.namespaces(id),
             self.processes.dirs.files(id),
         );
+        let machine = Arc::clone(&self.processes.machine);
         blocking(move || {
-            namespaces::unpin(&pins).step("namespaces")?;
-            files.remove()
+            machine.unpin(&pins).step("namespaces")?;
+            files.remove(&*machine)
         })
         .await
     }
@@ -102,7 +102,8 @@ impl Sandboxes {
     /// What is left.
     pub async fn unpin(&self, id: &str) -> Result<()> {
         let pins = self.processes.dirs.namespaces(id);
-        let unpinned = blocking(move || namespaces::unpin(&pins)).await;
+        let machine = Arc::clone(&self.processes.machine);
+        let unpinned = blocking(move || machine.unpin(&pins)).await;
         unpinned.map_err(|error| Error::failed(error.to_string()))
     }
 
@@ -110,7 +111,8 @@ impl Sandboxes {
     /// What is left.
     pub async fn remove_files(&self, id: &str) -> Result<()> {
         let files = self.processes.dirs.files(id);
-        blocking(move || files.remove()).await
+        let machine = Arc::clone(&self.processes.machine);
+        blocking(move || files.remove(&*machine)).await
     }
 
     /// Gives the pod its addresses; `None` on the node's network, and where NRI plugins are the network.
@@ -128,7 +130,8 @@ impl Sandboxes {
             }
             return Ok(None);
         }
-        let attachment = self.network.attach(attach_request(record, netns)?);
+        let machine = &self.processes.machine;
+        let attachment = machine.attach(attach_request(record, netns)?);
         let attachment = attachment.await.map_err(|error| {
             let kind = match error.is_not_ready() {
                 true => Kind::Unavailable,
@@ -173,7 +176,8 @@ impl Sandboxes {
     /// What the network layer says; kubelet retries (CRI-114).
     pub async fn release_network(&self, record: &PodRecord) -> Result<bool> {
         if record.network_begun {
-            self.network.detach(&record.id).await.step("network")?;
+            let detached = self.processes.machine.detach(&record.id).await;
+            detached.step("network")?;
         }
         Ok(record.network_begun)
     }

@@ -104,7 +104,7 @@ impl SpecStore {
     /// When the file system refuses.
     pub async fn remove(&self, id: &str) -> Result<()> {
         let path = self.path(id);
-        match tokio::fs::remove_file(&path).await {
+        match blocking(move || fs::remove_file(path)).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).step(&format!("container {id}: remove its spec"))
             }

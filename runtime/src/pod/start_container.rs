@@ -14,7 +14,6 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::{
     container_exit::{ContainerExit, watch, written_later},
-    dirs::unmount_root,
     error::{AtStep as _, Error, Result},
     event_log::did,
     events::{EventKind, Events},
@@ -141,6 +140,7 @@ impl StartContainer {
         });
         let launched = spans::step("spawn the monitor and create", launched);
         let launched = tokio::select! {
+            biased;
             launched = launched => launched.map_err(|error| mounts.name_in(&error.to_string())),
             // The monitor undoes what it did, as far as the kernel lets it.
             () = container.ends_within(PATIENCE) => Err(format!(
@@ -148,9 +148,9 @@ impl StartContainer {
                 PATIENCE.as_secs()
             )),
         };
-        let root = processes.dirs.rootfs(&container.id);
+        let (unmounting, id) = (Arc::clone(processes), container.id.clone());
         // Not awaited: an unmount waits for the kernel's grace period, the container need not.
-        tokio::task::spawn_blocking(move || unmount_root(&root));
+        tokio::spawn(blocking(move || unmounting.unmount_root(&id)));
         let monitor = launched.map_err(|why| match group.oom_kills() {
             Ok(1..) => Error::failed(format!(
                 "the kernel ended it for want of memory{}: {why}",
@@ -199,13 +199,14 @@ impl StartContainer {
         let own = self.processes.dirs.container(&container.id);
         let passes = pod.cell.get().user_namespace_root();
         let userns = pod.user_namespace().step("user namespace")?;
+        let machine = Arc::clone(&self.processes.machine);
         let linux = specs.spec.linux().as_ref();
         let label = linux.and_then(|linux| linux.mount_label().clone());
         blocking(move || {
             make_private(&own, passes).map_err(|error| error.to_string())?;
             std::fs::create_dir_all(&at).map_err(|error| error.to_string())?;
-            rootfs
-                .mount_at(&at, userns, label.as_deref())
+            machine
+                .mount_root(&rootfs, &at, userns, label.as_deref())
                 .map_err(|error| error.to_string())
         })
         .await

@@ -286,6 +286,7 @@ impl Container {
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         tokio::select! {
+            biased;
             done = work => done,
             () = self.ends_within(patience) => Err(Error::new(
                 Kind::WrongState,

@@ -50,6 +50,7 @@ impl StopContainer {
                 std::future::pending::<()>().await;
             };
             tokio::select! {
+                biased;
                 () = container.wait_exit_told() => return Ok(()),
                 () = container.grace.over() => {}
                 () = signalled => {}

@@ -109,7 +109,7 @@ impl StopPodSandbox {
             Ok(false) => {}
             Err(error) => {
                 skips.pass("network", Err(error))?;
-                let abandoned = sandboxes.network.abandon(&pod.id).await;
+                let abandoned = sandboxes.processes.machine.abandon(&pod.id).await;
                 skips.pass("network", abandoned.step("abandon"))?;
             }
         }

@@ -8,7 +8,7 @@ impl RemoveById {
     /// At the end of a recovery alone: a pod that is being made is not among the owners.
     pub(super) async fn sweep(&self) {
         let (pods, containers) = self.owners();
-        if let Err(error) = self.sandboxes.network.gc(&pods).await {
+        if let Err(error) = self.processes.machine.gc(&pods).await {
             tracing::error!(%error, "give back the networks of sandboxes that are gone");
         }
         self.sweep_pods(&pods).await;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use crate::blocking::try_blocking;
 use crate::image::error::Error;
 use crate::remove::remove_tree_at;
 
@@ -113,7 +114,7 @@ fn remove_in_background(path: PathBuf) {
         loop {
             // Never closed: the permit always comes.
             let turn = TURNS.acquire().await;
-            if let Ok(true) = tokio::task::spawn_blocking(remove.clone()).await {
+            if let Ok(true) = try_blocking(remove.clone()).await {
                 return;
             }
             drop(turn);

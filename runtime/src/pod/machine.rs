@@ -1,0 +1,133 @@
+//! What sandboxes and roots have of the kernel beside processes and cgroups: namespaces, mounts, networks. Paths and ids,
+//! no pods. The model of the tests has a machine of memory.
+
+use std::{collections::HashSet, ffi::CStr, io, os::fd::AsFd as _, path::Path, sync::Arc};
+
+use cairn_monitor::{mount_tree, stat};
+use cni_shim::{
+    Attach, Attachment, Network, NetworkError,
+    namespaces::{self, HelperCommand, NamespaceError, PinSpec, Pinned},
+};
+use futures_util::future::BoxFuture;
+use rustix::{
+    io::Errno,
+    mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
+use crate::{
+    detached,
+    image::{self, Rootfs, Userns},
+};
+
+/// Mounts and namespaces block: they are called by `blocking()`.
+pub trait Machine: Send + Sync {
+    /// # Errors
+    /// What could not be made; nothing is left then.
+    fn pin(&self, spec: &PinSpec, dir: &Path) -> Result<Pinned, NamespaceError>;
+    /// Idempotent.
+    ///
+    /// # Errors
+    /// What is left.
+    fn unpin(&self, dir: &Path) -> Result<(), NamespaceError>;
+    fn is_pinned(&self, path: &Path) -> bool;
+    /// # Errors
+    /// The kernel's.
+    fn mount_tmpfs(&self, name: &str, at: &Path, options: &CStr) -> io::Result<()>;
+    /// # Errors
+    /// The step that failed.
+    fn mount_root(
+        &self,
+        root: &Rootfs,
+        at: &Path,
+        userns: Option<Userns>,
+        label: Option<&str>,
+    ) -> Result<(), image::Error>;
+    /// Takes all mounts away from a process, by pid and start time, and mounts the procfs among them at `at`, below the
+    /// mount point `dir`.
+    ///
+    /// # Errors
+    /// The process has ended, or what the kernel said.
+    fn pin_procfs(&self, process: (i32, u64), dir: &Path, at: &Path) -> io::Result<()>;
+    /// With all that is mounted below.
+    ///
+    /// # Errors
+    /// Nothing is mounted there.
+    fn unmount(&self, at: &Path) -> io::Result<()>;
+    fn attach(&self, attach: Attach) -> BoxFuture<'_, Result<Attachment, NetworkError>>;
+    fn detach<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>>;
+    fn abandon<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>>;
+    fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>>;
+}
+
+/// This machine.
+pub struct Linux {
+    pub network: Arc<Network>,
+    /// Makes the namespaces of pods that have a user namespace.
+    pub helper: HelperCommand,
+}
+
+impl Machine for Linux {
+    fn pin(&self, spec: &PinSpec, dir: &Path) -> Result<Pinned, NamespaceError> {
+        namespaces::pin(spec, dir, &self.helper)
+    }
+
+    fn unpin(&self, dir: &Path) -> Result<(), NamespaceError> {
+        namespaces::unpin(dir)
+    }
+
+    /// A pin that lost its mount is an empty file on the state directory's own file system.
+    fn is_pinned(&self, path: &Path) -> bool {
+        const NSFS_MAGIC: i64 = 0x6e73_6673;
+        rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == NSFS_MAGIC)
+    }
+
+    fn mount_tmpfs(&self, name: &str, at: &Path, options: &CStr) -> io::Result<()> {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        Ok(mount(name, at, "tmpfs", flags, Some(options))?)
+    }
+
+    fn mount_root(
+        &self,
+        root: &Rootfs,
+        at: &Path,
+        userns: Option<Userns>,
+        label: Option<&str>,
+    ) -> Result<(), image::Error> {
+        root.mount_at(at, userns, label)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
+    fn pin_procfs(&self, (pid, start_time): (i32, u64), dir: &Path, at: &Path) -> io::Result<()> {
+        let process = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+        let pidfd = pidfd_open(process, PidfdFlags::empty())?;
+        if stat::start_time(pid)? != start_time {
+            return Err(io::Error::other("the process has ended"));
+        }
+        let procfs = detached::take_procfs(pidfd.as_fd())?;
+        // No other mount namespace gets it.
+        mount_change(dir, MountPropagationFlags::PRIVATE)?;
+        std::fs::create_dir(at)?;
+        mount_tree::attach(&procfs, at)
+    }
+
+    fn unmount(&self, at: &Path) -> io::Result<()> {
+        Ok(unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
+    }
+
+    fn attach(&self, attach: Attach) -> BoxFuture<'_, Result<Attachment, NetworkError>> {
+        Box::pin(self.network.attach(attach))
+    }
+
+    fn detach<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>> {
+        Box::pin(self.network.detach(sandbox))
+    }
+
+    fn abandon<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>> {
+        Box::pin(self.network.abandon(sandbox))
+    }
+
+    fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>> {
+        Box::pin(self.network.gc(valid))
+    }
+}

@@ -1,0 +1,41 @@
+//! What a seeded run of a test has in place of threads and of the kernel's random bytes: one number, from which all that is
+//! random comes. It is the thread's, as such a run has one.
+
+use std::cell::Cell;
+
+use tokio::task::yield_now;
+
+thread_local! {
+    static STATE: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// From here on this thread is seeded; `None`: no longer.
+pub(crate) fn begin(seed: Option<u64>) {
+    STATE.set(seed);
+}
+
+/// The next number below `below`; `None` where nothing is seeded.
+pub(crate) fn draw(below: u64) -> Option<u64> {
+    let state = STATE.get()?.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    STATE.set(Some(state));
+    let mut z = state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    Some((z ^ (z >> 31)) % below)
+}
+
+/// Other tasks are ahead, some or none; then the work is done here. False where nothing is seeded.
+pub(crate) async fn pause() -> bool {
+    let Some(turns) = draw(3) else { return false };
+    for _ in 0..=turns {
+        yield_now().await;
+    }
+    true
+}
+
+pub(crate) fn fill(bytes: &mut [u8]) -> bool {
+    let drawn = bytes
+        .iter_mut()
+        .map(|byte| draw(256).map(|drawn| *byte = drawn as u8));
+    drawn.collect::<Option<Vec<()>>>().is_some()
+}
