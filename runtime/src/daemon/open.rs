@@ -56,6 +56,10 @@ use crate::{
     trace::EventLog,
 };
 
+#[cfg(test)]
+#[path = "model/mod.rs"]
+mod model;
+
 /// What `serve.rs` serves and drains.
 pub(super) struct Daemon {
     pub cri: Cri,

@@ -1,0 +1,262 @@
+//! What clients do with pods: calls in and out of turn, two at a time, given up in the middle; and the end, in which
+//! everything is removed.
+
+use std::{sync::Arc, time::Duration};
+
+use proto_cri::v1 as cri;
+use tokio::{task::JoinSet, time::timeout};
+
+use super::{
+    CALL, IMAGE, World,
+    memory::{drawn, some_ms},
+};
+use crate::{
+    cri::{Cri, runtime as rpc},
+    pod::error::{Kind, Result},
+};
+
+impl World {
+    pub(super) async fn work(&self, cri: &Arc<Cri>) {
+        let mut clients = JoinSet::new();
+        for client in 0..self.plan.clients {
+            let (world, cri) = (self.clone(), Arc::clone(cri));
+            clients.spawn(async move {
+                for pod in 0..world.plan.pods {
+                    world.pod(&cri, &format!("c{client}-p{pod}")).await;
+                }
+            });
+        }
+        clients.join_all().await;
+    }
+
+    /// A call, which must not hang. Some are given up by their callers: `None`.
+    async fn call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Option<Result<T>> {
+        let patience = match drawn(8) {
+            0 if self.plan.clients > 1 => Duration::from_millis(drawn(40)),
+            _ => CALL,
+        };
+        let answer = timeout(patience, call).await;
+        let told = match &answer {
+            Ok(Ok(_)) => "OK".to_owned(),
+            Ok(Err(error)) => error.text.clone(),
+            Err(_) => "given up".to_owned(),
+        };
+        if patience == CALL && answer.is_err() {
+            self.memory.fault(format!("{what} hangs"));
+        }
+        self.told.lock().push(format!("{what}: {told}"));
+        answer.ok()
+    }
+
+    async fn pod(&self, cri: &Arc<Cri>, name: &str) {
+        let config = sandbox(name);
+        let run = || {
+            let request = cri::RunPodSandboxRequest {
+                config: Some(config.clone()),
+                runtime_handler: String::new(),
+            };
+            rpc::run_pod_sandbox::run_pod_sandbox(&cri.run_pod_sandbox, request)
+        };
+        let mut ran = self.call(&format!("run {name}"), run()).await;
+        // Given up, or vetoed, or the network failed: as a kubelet does.
+        for _ in 0..4 {
+            if !matches!(ran, Some(Ok(_))) {
+                some_ms(500).await;
+                ran = self.call(&format!("run {name} again"), run()).await;
+            }
+        }
+        let Some(Ok(pod)) = ran.map(|ran| ran.map(|answer| answer.pod_sandbox_id)) else {
+            return;
+        };
+        let mut containers = JoinSet::new();
+        for number in 0..=drawn(2) {
+            let (world, cri, pod) = (self.clone(), Arc::clone(cri), pod.clone());
+            let (name, config) = (format!("{name}-{number}"), config.clone());
+            containers.spawn(async move { world.container(&cri, &pod, &name, config).await });
+        }
+        // The pod's end may come in the middle.
+        let all = containers.join_all();
+        match drawn(3) {
+            0 => drop(timeout(Duration::from_millis(drawn(400)), all).await),
+            _ => drop(all.await),
+        }
+        let stop = cri::StopPodSandboxRequest {
+            pod_sandbox_id: pod.clone(),
+        };
+        if drawn(2) == 0 {
+            let stop = rpc::stop_pod_sandbox::stop_pod_sandbox(&cri.pods, stop.clone());
+            self.call(&format!("stop {name}"), stop).await;
+        }
+        let remove = cri::RemovePodSandboxRequest {
+            pod_sandbox_id: pod,
+        };
+        let remove = rpc::remove_pod_sandbox::remove_pod_sandbox(&cri.pods, remove);
+        self.call(&format!("remove {name}"), remove).await;
+    }
+
+    async fn container(
+        &self,
+        cri: &Arc<Cri>,
+        pod: &str,
+        name: &str,
+        sandbox_config: cri::PodSandboxConfig,
+    ) {
+        let create = || {
+            let request = cri::CreateContainerRequest {
+                pod_sandbox_id: pod.to_owned(),
+                config: Some(container(name)),
+                sandbox_config: Some(sandbox_config.clone()),
+            };
+            rpc::create_container::create_container(&cri.pods, request)
+        };
+        let mut made = self.call(&format!("create {name}"), create()).await;
+        if !matches!(made, Some(Ok(_))) {
+            some_ms(100).await;
+            made = self.call(&format!("create {name} again"), create()).await;
+        }
+        let Some(Ok(id)) = made.map(|made| made.map(|answer| answer.container_id)) else {
+            return;
+        };
+        let start = || {
+            let container_id = id.clone();
+            let request = cri::StartContainerRequest { container_id };
+            self.call(
+                "start",
+                rpc::start_container::start_container(&cri.pods, request),
+            )
+        };
+        let stop = |grace: u64| {
+            let request = cri::StopContainerRequest {
+                container_id: id.clone(),
+                timeout: grace as i64,
+            };
+            self.call(
+                "stop",
+                rpc::stop_container::stop_container(&cri.pods, request),
+            )
+        };
+        let remove = || {
+            let container_id = id.clone();
+            let request = cri::RemoveContainerRequest { container_id };
+            self.call(
+                "remove",
+                rpc::remove_container::remove_container(&cri.pods, request),
+            )
+        };
+        let update = || {
+            let request = cri::UpdateContainerResourcesRequest {
+                container_id: id.clone(),
+                linux: Some(cri::LinuxContainerResources::default()),
+                ..Default::default()
+            };
+            let update = rpc::update_container_resources::update_container_resources;
+            self.call("update", update(&cri.pods, request))
+        };
+        if self.plan.clients == 1 {
+            start().await;
+            update().await;
+            some_ms(50).await;
+            stop(2).await;
+            remove().await;
+            return;
+        }
+        match drawn(6) {
+            0 => drop(tokio::join!(start(), stop(0))),
+            1 => drop(tokio::join!(start(), remove())),
+            2 => drop(tokio::join!(start(), start())),
+            _ => drop(start().await),
+        }
+        some_ms(200).await;
+        match drawn(6) {
+            0 => drop(tokio::join!(stop(10), stop(1))),
+            1 => drop(tokio::join!(stop(30), remove())),
+            2 => drop(tokio::join!(update(), stop(2))),
+            3 => drop(tokio::join!(update(), remove())),
+            4 => some_ms(9000).await,
+            _ => drop(stop(3).await),
+        }
+        if drawn(2) == 0 {
+            remove().await;
+        }
+    }
+
+    /// Removes all that there is, as often as it takes; then nothing goes on any more.
+    pub(super) async fn finish(&self, cri: &Arc<Cri>) {
+        self.memory.0.lock().fails = 0;
+        for _ in 0..5 {
+            // Calls that were given up go on.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            for pod in cri.pods.all() {
+                let pod_sandbox_id = pod.id.clone();
+                let request = cri::RemovePodSandboxRequest { pod_sandbox_id };
+                let remove = rpc::remove_pod_sandbox::remove_pod_sandbox(&cri.pods, request);
+                match timeout(CALL, remove).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(error)) if error.kind == Kind::NotFound => {}
+                    Ok(Err(error)) => self.told.lock().push(format!("finish: {}", error.text)),
+                    Err(_) => self
+                        .memory
+                        .fault(format!("the removal of {} hangs", pod.id)),
+                }
+            }
+        }
+        for pod in cri.pods.all() {
+            self.memory.fault(format!("cannot be removed: {}", pod.id));
+        }
+        self.check_told();
+    }
+}
+
+fn sandbox(name: &str) -> cri::PodSandboxConfig {
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: name.into(),
+            uid: name.into(),
+            namespace: "model".into(),
+            attempt: 0,
+        }),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: format!("/model-{name}"),
+            security_context: Some(cri::LinuxSandboxSecurityContext {
+                namespace_options: Some(cri::NamespaceOption {
+                    pid: cri::NamespaceMode::Container.into(),
+                    ..Default::default()
+                }),
+                // No device filter, which takes a real cgroup.
+                privileged: true,
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn container(name: &str) -> cri::ContainerConfig {
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata {
+            name: name.into(),
+            attempt: 0,
+        }),
+        image: Some(cri::ImageSpec {
+            image: IMAGE.into(),
+            ..Default::default()
+        }),
+        linux: Some(cri::LinuxContainerConfig {
+            security_context: Some(cri::LinuxContainerSecurityContext {
+                privileged: true,
+                namespace_options: Some(cri::NamespaceOption {
+                    pid: cri::NamespaceMode::Container.into(),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,224 @@
+//! A machine of memory: what a daemon makes of it outlives the daemon. Cgroups are directories; a live process keeps its own
+//! busy by a directory in it, which no cgroup is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    ffi::CStr,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cni_shim::{
+    Attach, Attachment, NetworkError,
+    namespaces::{NamespaceError, PinSpec, Pinned},
+};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::monitors::Kept;
+use crate::{
+    image::{self, Rootfs, Userns},
+    pod::machine::Machine,
+    seeded,
+};
+
+#[derive(Default)]
+pub(super) struct Inner {
+    pub pins: BTreeSet<PathBuf>,
+    pub mounts: Vec<PathBuf>,
+    pub networks: BTreeSet<String>,
+    pub monitors: BTreeMap<PathBuf, Kept>,
+    pub next_pid: i32,
+    /// One of so many operations of the network, starts and the like fails; 0: none.
+    pub fails: u64,
+    pub faults: Vec<String>,
+}
+
+/// Clones are the same machine.
+#[derive(Clone, Default)]
+pub(super) struct Memory(pub Arc<Mutex<Inner>>);
+
+pub(super) fn drawn(below: u64) -> u64 {
+    seeded::draw(below).expect("a seeded run")
+}
+
+/// Up to so many milliseconds, as the seed has it.
+pub(super) async fn some_ms(below: u64) {
+    tokio::time::sleep(Duration::from_millis(drawn(below))).await;
+}
+
+impl Memory {
+    pub(super) fn fault(&self, what: String) {
+        self.0.lock().faults.push(what);
+    }
+
+    pub(super) fn fails(&self) -> bool {
+        let one_of = self.0.lock().fails;
+        one_of > 0 && drawn(one_of) == 0
+    }
+
+    fn mount(&self, at: &Path) {
+        self.0.lock().mounts.push(at.to_owned());
+    }
+
+    /// What is left of pods.
+    pub(super) fn left(&self) -> Vec<String> {
+        let inner = self.0.lock();
+        let paths = |what: &str, all: Vec<&PathBuf>| -> Vec<String> {
+            all.iter()
+                .map(|path| format!("{what} {}", path.display()))
+                .collect()
+        };
+        [
+            paths("namespaces", inner.pins.iter().collect()),
+            paths("mount", inner.mounts.iter().collect()),
+            paths("monitor", inner.monitors.keys().collect()),
+            inner
+                .networks
+                .iter()
+                .map(|id| format!("network {id}"))
+                .collect(),
+        ]
+        .concat()
+    }
+}
+
+fn failed(what: &str) -> NetworkError {
+    NetworkError::Worker(format!("{what}: the seed has it so"))
+}
+
+impl Machine for Memory {
+    fn pin(&self, spec: &PinSpec, dir: &Path) -> Result<Pinned, NamespaceError> {
+        let io = |step: &str| {
+            let step = step.to_owned();
+            move |cause| NamespaceError::Io { step, cause }
+        };
+        fs::create_dir(dir).map_err(io("create"))?;
+        self.0.lock().pins.insert(dir.to_owned());
+        if self.fails() {
+            self.unpin(dir)?;
+            return Err(NamespaceError::Invalid("the seed has it so".into()));
+        }
+        let path = |wanted: bool, name: &str| wanted.then(|| dir.join(name));
+        let pinned = Pinned {
+            net: path(spec.net, "net"),
+            ipc: path(spec.ipc, "ipc"),
+            uts: path(spec.uts, "uts"),
+            user: None,
+        };
+        for file in [&pinned.net, &pinned.ipc, &pinned.uts]
+            .into_iter()
+            .flatten()
+        {
+            fs::write(file, "").map_err(io("pin"))?;
+        }
+        Ok(pinned)
+    }
+
+    fn unpin(&self, dir: &Path) -> Result<(), NamespaceError> {
+        self.0.lock().pins.remove(dir);
+        match fs::remove_dir_all(dir) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                let step = "unpin".to_owned();
+                Err(NamespaceError::Io { step, cause })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_pinned(&self, path: &Path) -> bool {
+        let dir = path.parent().expect("a pin is in a directory");
+        self.0.lock().pins.contains(dir)
+    }
+
+    fn mount_tmpfs(&self, _: &str, at: &Path, _: &CStr) -> io::Result<()> {
+        if self.0.lock().mounts.iter().any(|mount| mount == at) {
+            self.fault(format!("mounted twice: {}", at.display()));
+        }
+        self.mount(at);
+        Ok(())
+    }
+
+    fn mount_root(
+        &self,
+        _: &Rootfs,
+        at: &Path,
+        _: Option<Userns>,
+        _: Option<&str>,
+    ) -> Result<(), image::Error> {
+        self.mount(at);
+        Ok(())
+    }
+
+    fn pin_procfs(&self, _: (i32, u64), _: &Path, at: &Path) -> io::Result<()> {
+        fs::create_dir(at)?;
+        self.mount(at);
+        Ok(())
+    }
+
+    fn unmount(&self, at: &Path) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        let before = inner.mounts.len();
+        inner.mounts.retain(|mount| !mount.starts_with(at));
+        match inner.mounts.len() < before {
+            true => Ok(()),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn attach(&self, attach: Attach) -> BoxFuture<'_, Result<Attachment, NetworkError>> {
+        Box::pin(async move {
+            let id = attach.sandbox_id;
+            if !self.0.lock().networks.insert(id.clone()) {
+                self.fault(format!("attached twice: {id}"));
+                return Err(NetworkError::AlreadyAttached(id));
+            }
+            if !self.is_pinned(&attach.netns) {
+                self.fault(format!("attached without a namespace: {id}"));
+            }
+            some_ms(60).await;
+            if self.fails() {
+                // On record with the network: only a detach takes it away.
+                return Err(failed("attach"));
+            }
+            Ok(Attachment {
+                ips: vec!["10.0.0.1".parse().expect("an address")],
+                network: "memory".into(),
+                result: serde_json::json!({}),
+                warnings: Vec::new(),
+            })
+        })
+    }
+
+    fn detach<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>> {
+        Box::pin(async move {
+            some_ms(30).await;
+            if self.fails() {
+                return Err(failed("detach"));
+            }
+            self.0.lock().networks.remove(sandbox);
+            Ok(())
+        })
+    }
+
+    fn abandon<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>> {
+        Box::pin(async move {
+            self.fault(format!("abandoned, and nobody forced it: {sandbox}"));
+            Ok(())
+        })
+    }
+
+    fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>> {
+        Box::pin(async move {
+            for id in &self.0.lock().networks {
+                if !valid.contains(id) {
+                    tracing::info!(id, "a network that no record owns");
+                }
+            }
+            self.0.lock().networks.retain(|id| valid.contains(id));
+            Ok(())
+        })
+    }
+}

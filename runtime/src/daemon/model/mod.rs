@@ -1,0 +1,485 @@
+//! A deterministic model of pods' whole lives: the daemon with all that is its own (driver, admission, steps, hooks, the NRI
+//! library, records on disk), upon a machine of memory, with one seed for everything random, and killed between any two polls of
+//! its tasks. What must hold is in [`World::check`] and in `plugins.rs`.
+
+mod clients;
+mod clockwork;
+mod memory;
+mod monitors;
+mod plugins;
+
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+
+use cni_shim::Network;
+use parking_lot::Mutex;
+
+use self::{
+    clockwork::Ran,
+    memory::{Memory, drawn},
+    plugins::{Plugin, Plugins},
+};
+use super::{Daemon, Parts, image_options, network_config, policies};
+use crate::{
+    cgroup, clock,
+    config::{self, Config},
+    host::lookup::Lookups,
+    image::{Digest, Images},
+    monitor::Launcher,
+    oci::HostFacts,
+    pod::{
+        dirs::Dirs,
+        events::Events,
+        hooks::Hooks,
+        message::Describe,
+        processes::Processes,
+        record::{ContainerPhase, PodPhase},
+        registry::Registry,
+        spec::SpecStore,
+    },
+    seeded,
+    store::{self, Store, Unsynced},
+    stream,
+    trace::{self, EventLog},
+};
+
+/// Longest that any call may take, in the model's time.
+const CALL: Duration = Duration::from_secs(600);
+
+/// What a run is about.
+#[derive(Clone)]
+struct Plan {
+    seed: u64,
+    clients: usize,
+    /// Of each client.
+    pods: usize,
+    plugins: Vec<Plugin>,
+    /// See [`memory::Inner::fails`].
+    fails: u64,
+}
+
+/// What outlives the daemon.
+#[derive(Clone)]
+struct World {
+    dir: Arc<tempfile::TempDir>,
+    memory: Memory,
+    plugins: Plugins,
+    plan: Arc<Plan>,
+    /// Lives of the daemon so far, and what clients were told.
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+const IMAGE: &str = "example.com/model:1";
+
+impl World {
+    fn new(plan: Plan) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("cairn-model-")
+            .tempdir_in(if PathBuf::from("/dev/shm").is_dir() {
+                "/dev/shm"
+            } else {
+                "/tmp"
+            })
+            .expect("a directory");
+        let at = |path: &str| dir.path().join(path);
+        for made in [
+            "proc/self",
+            "sys/fs/cgroup",
+            "state",
+            "root/images/records",
+            "conf",
+        ] {
+            fs::create_dir_all(at(made)).expect("a directory");
+        }
+        let table = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        fs::write(at("proc/self/mountinfo"), table).expect("the mount table");
+        let config = r#"{"architecture":"amd64","os":"linux","config":{"Cmd":["/x"]},"rootfs":{"type":"layers","diff_ids":[]}}"#;
+        let id = Digest::of(config.as_bytes());
+        let record = serde_json::json!({
+            "schema": 1, "id": id.to_string(), "repo_tags": [IMAGE], "repo_digests": [], "manifests": [],
+            "size": 1, "pinned": false, "config": config,
+        });
+        let path = at("root/images/records").join(format!("{}.json", id.hex()));
+        fs::write(path, record.to_string()).expect("an image");
+        let memory = Memory::default();
+        memory.0.lock().fails = plan.fails;
+        Self {
+            plugins: Plugins {
+                memory: memory.clone(),
+                seen: Arc::default(),
+            },
+            dir: Arc::new(dir),
+            memory,
+            plan: Arc::new(plan),
+            told: Arc::default(),
+        }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn config(&self) -> Config {
+        let mut file = config::File {
+            root: self.path("root"),
+            state: self.path("state"),
+            listen: format!("unix://{}", self.path("cairn.sock").display()),
+            ..config::File::default()
+        };
+        file.nri.socket = self.path("nri.sock");
+        file.nri.plugin_dir = self.path("conf");
+        file.nri.plugin_config_dir = self.path("conf");
+        file.network.cni_conf_dir = self.path("conf");
+        file.network.cni_cache_dir = self.path("cni");
+        file.network.bridge = String::new();
+        for plugin in &self.plan.plugins {
+            let policy = file.nri.plugin.entry(plugin.id.to_owned()).or_default();
+            policy.required = plugin.required;
+            policy.must_run = plugin.must_run;
+        }
+        Config::check(file).expect("a configuration")
+    }
+
+    /// As `open.rs` does, upon this machine.
+    async fn open(&self) -> Daemon {
+        let config = self.config();
+        let dirs = Dirs {
+            root: config.root.clone(),
+            state: config.state.clone(),
+        };
+        for dir in [
+            "pods",
+            "containers",
+            "image-volumes",
+            "pause",
+            "pause-root",
+            "ns",
+        ] {
+            store::make_passage(&dirs.state.join(dir)).expect("a directory");
+        }
+        for dir in ["images", "network", "roots", "trace", "volumes"] {
+            store::make_private(&dirs.root.join(dir), None).expect("a directory");
+        }
+        let lookups = Lookups::new("/nowhere".into(), config.path_timeout);
+        let options = image_options(&config, "/nowhere".as_ref(), &lookups).expect("options");
+        let images = Images::open(&dirs.root.join("images"), options).expect("images");
+        let network = network_config(&config, &lookups).expect("a network");
+        let network = Arc::new(Network::new(network).expect("a network"));
+        let launcher = Launcher::of(dirs.state.join("monitor"), Arc::new(self.memory.clone()));
+        let cgroups = cgroup::Host::detect_at(self.dir.path()).expect("cgroups");
+        let log = EventLog::open(
+            &dirs.root.join("trace"),
+            &trace::Options::new(clock::now_ns),
+        );
+        let log = log.expect("an event log");
+        let describe = Describe {
+            dirs: dirs.clone(),
+            node_name: "model".into(),
+            policies: policies(&config, &cgroups).expect("policies"),
+        };
+        let unsynced = Unsynced::default();
+        let records = |name: &str| dirs.root.join(name);
+        let mut hooks = Hooks::new(
+            "/nowhere".into(),
+            lookups.clone(),
+            describe.clone(),
+            log.clone(),
+        );
+        let in_process = self.plan.plugins.iter().filter(|plugin| plugin.in_process);
+        hooks.in_process = in_process
+            .map(|plugin| self.plugins.in_process(plugin))
+            .collect();
+        let parts = Parts {
+            processes: Arc::new(Processes {
+                launcher,
+                cgroups,
+                machine: Arc::new(self.memory.clone()),
+                dirs: dirs.clone(),
+                boot_id: "a boot".into(),
+            }),
+            pods: Store::open(records("pods"), unsynced.clone()).expect("records"),
+            containers: Store::open(records("containers"), unsynced.clone()).expect("records"),
+            specs: SpecStore::open(records("specs"), unsynced.clone()).expect("specs"),
+            host: Arc::new(HostFacts {
+                capabilities: (1 << 41) - 1,
+                ..HostFacts::default()
+            }),
+            config: Arc::new(config),
+            hooks: Arc::new(hooks),
+            registry: Arc::new(Registry::default()),
+            events: Events::default(),
+            pause_root: self.path("pause-root"),
+            dirs,
+            describe,
+            unsynced,
+            images,
+            lookups,
+            network,
+            log,
+        };
+        let any = ([127, 0, 0, 1], 0).into();
+        let listener = stream::Listener::bind(any, None).await.expect("a port");
+        parts.put_together(stream::Streams::new(&listener, Duration::from_secs(1)))
+    }
+
+    /// One life of the daemon, from recovery on.
+    fn life(&self, kill_after: Option<u64>, ends: bool) -> Ran<()> {
+        let world = self.clone();
+        let ran = clockwork::run(kill_after, async move {
+            let daemon = world.open().await;
+            let cri = Arc::new(daemon.cri);
+            for dir in world.memory.running() {
+                if !dir.starts_with(world.path("state/pause")) {
+                    world.memory.live(&dir);
+                }
+            }
+            for plugin in world
+                .plan
+                .plugins
+                .iter()
+                .filter(|plugin| !plugin.in_process)
+            {
+                let socket = world.path("nri.sock");
+                tokio::spawn(world.plugins.clone().connect(plugin.clone(), socket));
+            }
+            let recovered =
+                tokio::time::timeout(CALL, daemon.recovery.run(&cri.config, daemon.plugins));
+            match recovered.await {
+                Ok(result) => drop(result.expect("a recovery")),
+                Err(_) => return world.memory.fault("recovery hangs".into()),
+            }
+            world.check_made(&cri.pods);
+            if !ends {
+                world.work(&cri).await;
+                world.check_made(&cri.pods);
+            }
+            world.finish(&cri).await;
+        });
+        self.plugins.disconnect();
+        ran
+    }
+
+    /// What is listed was answered by all that are required.
+    fn check_made(&self, registry: &Registry) {
+        let seen = self.plugins.seen.lock();
+        let required = || self.plan.plugins.iter().filter(|plugin| plugin.required);
+        let check = |id: &str| {
+            for plugin in required() {
+                if !seen.answered.contains(&(plugin.id, id.to_owned())) {
+                    self.memory
+                        .fault(format!("made without {}: {id}", plugin.id));
+                }
+            }
+        };
+        for pod in registry.pods() {
+            let record = pod.cell.get();
+            if record.phase == PodPhase::Ready {
+                check(&pod.id);
+            }
+            for container in pod.containers() {
+                if container.cell.get().phase != ContainerPhase::Creating {
+                    check(&container.id);
+                }
+            }
+        }
+    }
+
+    /// Nothing is left, and nobody believes otherwise.
+    fn check(&self) -> Vec<String> {
+        let mut faults = std::mem::take(&mut self.memory.0.lock().faults);
+        faults.extend(self.memory.left());
+        for dir in [
+            "root/pods",
+            "root/containers",
+            "root/specs",
+            "root/roots",
+            "root/volumes",
+            "state/pods",
+            "state/containers",
+            "state/pause",
+            "state/ns",
+            "state/image-volumes",
+            "sys/fs/cgroup",
+        ] {
+            for entry in fs::read_dir(self.path(dir)).into_iter().flatten().flatten() {
+                faults.push(format!(
+                    "left: {dir}/{}",
+                    entry.file_name().to_string_lossy()
+                ));
+            }
+        }
+        faults
+    }
+
+    /// Whoever is connected was told of every end.
+    fn check_told(&self) {
+        for instance in &self.plugins.seen.lock().instances {
+            let instance = instance.lock();
+            if instance.over {
+                continue;
+            }
+            for id in instance.untold() {
+                self.memory
+                    .fault(format!("{}: never told of the end of {id}", instance.name));
+            }
+        }
+    }
+}
+
+/// Runs a plan, killed after so many polls, to its end. Returns the polls of the first life, its faults, and what happened.
+fn run(plan: Plan, kills: &[u64]) -> (u64, Vec<String>, World) {
+    seeded::begin(Some(plan.seed));
+    let world = World::new(plan);
+    let mut first = None;
+    for kill in kills {
+        let ran = world.life(Some(*kill), first.is_some());
+        first.get_or_insert(ran.polls);
+        if ran.result.is_some() {
+            break;
+        }
+        // While nobody is there.
+        for dir in world.memory.running() {
+            if drawn(3) == 0 {
+                match drawn(4) {
+                    0 => world.memory.lose(&dir),
+                    _ => world.memory.exit(&dir, 3),
+                }
+            }
+        }
+    }
+    let last = world.life(None, first.is_some());
+    let polls = first.unwrap_or(last.polls);
+    let faults = world.check();
+    seeded::begin(None);
+    (polls, faults, world)
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn plugin(id: &'static str) -> Plugin {
+    Plugin {
+        id,
+        in_process: false,
+        required: false,
+        must_run: false,
+        vetoes: 0,
+        late: 0,
+        lost: 0,
+        evicts: 0,
+    }
+}
+
+/// What a seed's plan is.
+fn drawn_plan(seed: u64) -> Plan {
+    seeded::begin(Some(seed ^ 0x5eed));
+    let some = |of: u64| [0, 0, of][drawn(3) as usize];
+    let mut plugins = vec![Plugin {
+        in_process: true,
+        required: drawn(2) == 0,
+        vetoes: some(8),
+        evicts: some(6),
+        ..plugin("05-within")
+    }];
+    if drawn(3) > 0 {
+        plugins.push(Plugin {
+            required: drawn(3) == 0,
+            must_run: drawn(3) == 0,
+            vetoes: some(8),
+            evicts: some(6),
+            late: some(40),
+            lost: some(20),
+            ..plugin("20-outside")
+        });
+    }
+    if drawn(3) == 0 {
+        plugins.push(Plugin {
+            late: some(20),
+            lost: some(10),
+            ..plugin("80-last")
+        });
+    }
+    Plan {
+        seed,
+        clients: 3,
+        pods: 2,
+        plugins,
+        fails: [0, 0, 15][drawn(3) as usize],
+    }
+}
+
+fn report(what: &str, faults: &[String], world: &World) {
+    if faults.is_empty() {
+        return;
+    }
+    if std::env::var_os("MODEL_LOG").is_some() {
+        for event in &world.plugins.seen.lock().events {
+            eprintln!("  {event}");
+        }
+        for line in &*world.told.lock() {
+            eprintln!("  {line}");
+        }
+    }
+    panic!("{what}: {faults:#?}");
+}
+
+#[test]
+fn a_life_killed_at_every_await_leaves_nothing_and_tells_every_end() {
+    let plan = Plan {
+        seed: number("MODEL_SEED", 1),
+        clients: 1,
+        pods: 1,
+        plugins: vec![
+            Plugin {
+                in_process: true,
+                required: true,
+                ..plugin("05-within")
+            },
+            plugin("20-outside"),
+        ],
+        fails: 0,
+    };
+    let (polls, faults, world) = run(plan.clone(), &[]);
+    report("not killed", &faults, &world);
+    let stride = number("MODEL_STRIDE", 1);
+    let mut kill = number("MODEL_FROM", 0);
+    eprintln!("{polls} polls");
+    while kill < polls {
+        let (_, faults, world) = run(plan.clone(), &[kill]);
+        report(
+            &format!("seed {}, killed after poll {kill} of {polls}", plan.seed),
+            &faults,
+            &world,
+        );
+        kill += stride;
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let log = |world: &World| world.plugins.seen.lock().events.clone();
+    for seed in 0..3 {
+        let (polls, _, one) = run(drawn_plan(seed), &[]);
+        let (again, _, two) = run(drawn_plan(seed), &[]);
+        assert_eq!(log(&one), log(&two), "seed {seed}");
+        assert_eq!(polls, again, "seed {seed}");
+    }
+}
+
+#[test]
+fn lives_side_by_side_killed_at_random_leave_nothing_and_tell_every_end() {
+    let (from, seeds) = (number("MODEL_FROM", 0), number("MODEL_SEEDS", 20));
+    for seed in from..from + seeds {
+        let plan = drawn_plan(seed);
+        let (polls, faults, world) = run(plan.clone(), &[]);
+        report(&format!("seed {seed}, not killed"), &faults, &world);
+        seeded::begin(Some(seed));
+        let kills = [drawn(polls), drawn(polls / 4 + 1)];
+        let (_, faults, world) = run(plan, &kills);
+        report(
+            &format!("seed {seed}, killed after polls {kills:?}"),
+            &faults,
+            &world,
+        );
+    }
+}

@@ -1,0 +1,373 @@
+//! Monitors of memory, which speak the monitor's own protocol over socket pairs. What they keep outlives the daemon; the
+//! tasks that serve it are the daemon's runtime's, as its sockets are.
+
+use std::{
+    fmt, fs, io,
+    os::unix::net::UnixStream as StdUnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cairn_monitor::{
+    codec::VERSION,
+    record::{EXIT, Exit, LAUNCH, Launch},
+    wire::{self, Event, Phase, Request},
+};
+use futures_util::future::BoxFuture;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+};
+
+use super::memory::{Memory, drawn, some_ms};
+use crate::monitor::Monitors;
+
+/// What a process is to its cgroup: no cgroup is called like this.
+const ALIVE: &str = "a process";
+
+/// A monitor with its container.
+pub(super) struct Kept {
+    phase: Phase,
+    pid: i32,
+    /// Those of its container.
+    cgroups: Vec<PathBuf>,
+    clients: usize,
+    exit: watch::Sender<Option<Exit>>,
+    /// It is gone once this is dropped.
+    _alive: watch::Sender<()>,
+    gone: watch::Receiver<()>,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Memory")
+    }
+}
+
+impl Monitors for Memory {
+    fn spawn(&self, dir: &Path, socket: StdUnixStream) -> io::Result<BoxFuture<'static, ()>> {
+        let launch = fs::read(dir.join(LAUNCH)).expect("launched with a file");
+        let launch = Launch::decode(&launch).expect("a launch file");
+        let (alive, mut gone) = watch::channel(());
+        let kept = Kept {
+            phase: Phase::Empty,
+            pid: 0,
+            cgroups: launch
+                .cgroups
+                .iter()
+                .map(|group| group.path.clone().into())
+                .collect(),
+            clients: 0,
+            exit: watch::Sender::new(None),
+            _alive: alive,
+            gone: gone.clone(),
+        };
+        if self
+            .0
+            .lock()
+            .monitors
+            .insert(dir.to_owned(), kept)
+            .is_some()
+        {
+            self.fault(format!("two monitors at once: {}", dir.display()));
+        }
+        self.serve(dir, socket)?;
+        Ok(Box::pin(
+            async move { while gone.changed().await.is_ok() {} },
+        ))
+    }
+
+    fn connect(&self, dir: &Path) -> io::Result<StdUnixStream> {
+        if !self.0.lock().monitors.contains_key(dir) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (ours, theirs) = StdUnixStream::pair()?;
+        self.serve(dir, theirs)?;
+        Ok(ours)
+    }
+
+    fn end<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move {
+            some_ms(3).await;
+            self.lose(dir);
+            Ok(())
+        })
+    }
+
+    fn clean<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move {
+            some_ms(3).await;
+            if self.0.lock().monitors.contains_key(dir) {
+                self.fault(format!("cleaned beside its monitor: {}", dir.display()));
+            }
+            Ok(())
+        })
+    }
+
+    fn program(&self) -> PathBuf {
+        "/nowhere".into()
+    }
+}
+
+impl Memory {
+    fn serve(&self, dir: &Path, socket: StdUnixStream) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        let (reader, writer) = UnixStream::from_std(socket)?.into_split();
+        let session = Session::new(self, dir);
+        tokio::spawn(session.run(reader, writer));
+        Ok(())
+    }
+
+    /// Its container's process ends; the monitor writes that down and tells its clients.
+    pub(super) fn exit(&self, dir: &Path, code: i32) {
+        let mut inner = self.0.lock();
+        let Some(kept) = inner.monitors.get_mut(dir) else {
+            return;
+        };
+        if !matches!(kept.phase, Phase::Created | Phase::Running) {
+            return;
+        }
+        let missing = kept.leave();
+        let started = kept.phase == Phase::Running;
+        let exit = Exit {
+            code,
+            signal: 0,
+            finished_at: 1,
+            oom_killed: false,
+            log_lost: 0,
+            started,
+        };
+        // The directory may be gone only with its monitor.
+        fs::write(dir.join(EXIT), exit.to_text()).expect("the exit file");
+        kept.phase = Phase::Exited;
+        kept.exit.send_replace(Some(exit));
+        inner.faults.extend(missing);
+    }
+
+    /// The monitor is killed, and its container with it.
+    pub(super) fn lose(&self, dir: &Path) {
+        let mut inner = self.0.lock();
+        let lost = inner.monitors.remove(dir);
+        let missing = lost
+            .filter(|kept| kept.is_alive())
+            .and_then(|kept| kept.leave());
+        inner.faults.extend(missing);
+    }
+
+    /// Directories of monitors whose containers run.
+    pub(super) fn running(&self) -> Vec<PathBuf> {
+        let inner = self.0.lock();
+        let running = inner
+            .monitors
+            .iter()
+            .filter(|(_, kept)| kept.phase == Phase::Running);
+        running.map(|(dir, _)| dir.clone()).collect()
+    }
+
+    /// Ends at a random moment, or not before it is killed.
+    pub(super) fn live(&self, dir: &Path) {
+        let (memory, dir) = (self.clone(), dir.to_owned());
+        let lifetime = match drawn(3) {
+            0 => return,
+            1 => Duration::from_millis(drawn(20)),
+            _ => Duration::from_millis(drawn(8000)),
+        };
+        tokio::spawn(async move {
+            tokio::time::sleep(lifetime).await;
+            match drawn(8) {
+                0 => memory.lose(&dir),
+                _ => memory.exit(&dir, 0),
+            }
+        });
+    }
+}
+
+impl Kept {
+    fn is_alive(&self) -> bool {
+        matches!(self.phase, Phase::Created | Phase::Running)
+    }
+
+    fn join(&self) -> io::Result<()> {
+        self.cgroups
+            .iter()
+            .try_for_each(|group| fs::create_dir(group.join(ALIVE)))
+    }
+
+    /// A fault where the cgroup has gone from under it.
+    fn leave(&self) -> Option<String> {
+        let mut gone = None;
+        for group in &self.cgroups {
+            if fs::remove_dir(group.join(ALIVE)).is_err() {
+                gone = Some(format!("its cgroup went before it: {}", group.display()));
+            }
+        }
+        gone
+    }
+}
+
+/// One connection.
+struct Session {
+    memory: Memory,
+    dir: PathBuf,
+}
+
+impl Session {
+    fn new(memory: &Memory, dir: &Path) -> Self {
+        if let Some(kept) = memory.0.lock().monitors.get_mut(dir) {
+            kept.clients += 1;
+        }
+        Self {
+            memory: memory.clone(),
+            dir: dir.to_owned(),
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Kept) -> T) -> Option<T> {
+        self.memory.0.lock().monitors.get_mut(&self.dir).map(work)
+    }
+
+    async fn run(self, mut reader: OwnedReadHalf, mut writer: OwnedWriteHalf) {
+        let Some((hello, mut exit, mut gone)) = self.with(|kept| {
+            let hello = Event::Hello {
+                version: VERSION,
+                phase: kept.phase,
+                pid: kept.pid,
+                start_time: 1,
+                exit: *kept.exit.borrow(),
+            };
+            (hello, kept.exit.subscribe(), kept.gone.clone())
+        }) else {
+            return;
+        };
+        if writer.write_all(&hello.encode(0)).await.is_err() {
+            return;
+        }
+        let mut bytes = Vec::new();
+        loop {
+            while let Ok(Some(frame)) = wire::split(&bytes) {
+                let request = Request::decode(frame.kind, frame.payload).expect("a request");
+                let (id, size) = (frame.id, frame.size);
+                bytes.drain(..size);
+                let last = request == Request::Delete;
+                let Some(answer) = self.answer(request).await else {
+                    return;
+                };
+                let last = last && answer == Event::Done;
+                if writer.write_all(&answer.encode(id)).await.is_err() || last {
+                    return;
+                }
+            }
+            tokio::select! {
+                biased;
+                changed = exit.changed() => {
+                    let exit = *exit.borrow_and_update();
+                    if changed.is_err() {
+                        return;
+                    }
+                    if let Some(exit) = exit
+                        && writer.write_all(&Event::Exited(exit).encode(0)).await.is_err()
+                    {
+                        return;
+                    }
+                }
+                _ = gone.changed() => return,
+                read = reader.read_buf(&mut bytes) => match read {
+                    Ok(1..) => {}
+                    _ => return,
+                },
+            }
+        }
+    }
+
+    /// `None`: it was killed meanwhile.
+    async fn answer(&self, request: Request) -> Option<Event> {
+        let failed = |text: &str| Event::Failed {
+            text: text.to_owned(),
+        };
+        some_ms(8).await;
+        match request {
+            Request::Create => {
+                if self.memory.fails() {
+                    return Some(failed("create: the seed has it so"));
+                }
+                let pid = {
+                    let mut inner = self.memory.0.lock();
+                    inner.next_pid += 1;
+                    1000 + inner.next_pid
+                };
+                let created = self.with(|kept| {
+                    kept.join().map(|()| {
+                        kept.phase = Phase::Created;
+                        kept.pid = pid;
+                    })
+                })?;
+                Some(match created {
+                    Ok(()) => Event::Created { pid, start_time: 1 },
+                    Err(error) => failed(&format!("join the cgroup: {error}")),
+                })
+            }
+            Request::Start => {
+                if self.memory.fails() {
+                    return Some(failed("start: the seed has it so"));
+                }
+                let started = self.with(|kept| {
+                    let created = kept.phase == Phase::Created;
+                    if created {
+                        kept.phase = Phase::Running;
+                    }
+                    created
+                })?;
+                if !started {
+                    return Some(failed("start: it is not created"));
+                }
+                if !self.is_pause() {
+                    self.memory.live(&self.dir);
+                }
+                Some(Event::Done)
+            }
+            Request::Kill { signal, all } => {
+                let heeds = signal == libc::SIGKILL || drawn(2) == 0;
+                let alive = self.with(|kept| kept.is_alive())?;
+                if heeds {
+                    self.memory.exit(&self.dir, 128 + signal);
+                }
+                Some(match alive || all {
+                    true => Event::Done,
+                    false => failed("kill: it has exited"),
+                })
+            }
+            Request::Delete => match self.with(|kept| kept.phase)? {
+                Phase::Exited => {
+                    self.memory.0.lock().monitors.remove(&self.dir);
+                    Some(Event::Done)
+                }
+                _ => Some(failed("delete: it has not exited")),
+            },
+            other => Some(failed(&format!("{other:?}: not in the model"))),
+        }
+    }
+
+    fn is_pause(&self) -> bool {
+        self.dir
+            .components()
+            .any(|part| part.as_os_str() == "pause")
+    }
+}
+
+impl Drop for Session {
+    /// A monitor whose daemon vanished before the start undoes itself.
+    fn drop(&mut self) {
+        let alone = self.with(|kept| {
+            kept.clients -= 1;
+            kept.clients == 0
+                && matches!(kept.phase, Phase::Empty | Phase::Creating | Phase::Created)
+        });
+        if alone == Some(true) {
+            self.memory.lose(&self.dir);
+        }
+    }
+}

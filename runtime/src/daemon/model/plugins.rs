@@ -1,0 +1,363 @@
+//! Plugins as they see the world. An instance is a connection, or the plugin of the process in one life of the daemon: its
+//! list at Synchronize and the events after it must fit together.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use nri::{Handlers, HookRequest, PluginId, Stub, proto::*};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::memory::{Memory, drawn, some_ms};
+
+/// What one plugin is to the model.
+#[derive(Clone)]
+pub(super) struct Plugin {
+    pub id: &'static str,
+    /// It joins with the daemon, and is never lost.
+    pub in_process: bool,
+    pub required: bool,
+    pub must_run: bool,
+    /// Of so many events one is refused, one late, one never answered as the connection breaks; 0: never.
+    pub vetoes: u64,
+    pub late: u64,
+    pub lost: u64,
+    /// Of so many answers one evicts a container, or asks for an update.
+    pub evicts: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Listed,
+    Made,
+    Started,
+    Stopped,
+}
+
+/// A connection of a plugin.
+#[derive(Default)]
+pub(super) struct Instance {
+    pub name: String,
+    /// Pods and containers that it knows of, and the pod of each container.
+    knows: BTreeMap<String, (Seen, String)>,
+    removed: BTreeSet<String>,
+    busy: bool,
+    pub over: bool,
+}
+
+/// What all plugins saw, over all lives of the daemon.
+#[derive(Clone)]
+pub(super) struct Plugins {
+    pub memory: Memory,
+    pub seen: Arc<Mutex<Log>>,
+}
+
+#[derive(Default)]
+pub(super) struct Log {
+    /// Who answered Run or Create of what without a veto.
+    pub answered: BTreeSet<(&'static str, String)>,
+    pub instances: Vec<Arc<Mutex<Instance>>>,
+    pub events: Vec<String>,
+    containers: Vec<String>,
+}
+
+impl Plugins {
+    fn instance(&self, plugin: &Plugin) -> Arc<Mutex<Instance>> {
+        let mut log = self.seen.lock();
+        let name = format!("{}#{}", plugin.id, log.instances.len());
+        let instance = Arc::new(Mutex::new(Instance {
+            name,
+            ..Instance::default()
+        }));
+        log.instances.push(Arc::clone(&instance));
+        instance
+    }
+
+    /// The daemon has died: no connection of it is left.
+    pub(super) fn disconnect(&self) {
+        for instance in &self.seen.lock().instances {
+            instance.lock().over = true;
+        }
+    }
+
+    pub(super) fn in_process(&self, plugin: &Plugin) -> (PluginId, Handlers) {
+        let instance = self.instance(plugin);
+        let lost = Arc::new(Notify::new());
+        (
+            plugin.id.parse().expect("an id"),
+            self.handlers(plugin, &instance, &lost),
+        )
+    }
+
+    /// Connects again and again, for as long as the daemon lives.
+    pub(super) async fn connect(self, plugin: Plugin, socket: PathBuf) {
+        let (index, name) = plugin.id.split_once('-').expect("an id");
+        loop {
+            let (instance, lost) = (self.instance(&plugin), Arc::new(Notify::new()));
+            let handlers = self.handlers(&plugin, &instance, &lost);
+            let mut stub = Stub::builder(handlers)
+                .index(index)
+                .name(name)
+                .socket(&socket);
+            if let Ok(stub) = stub.register().await {
+                tokio::select! {
+                    biased;
+                    () = lost.notified() => {}
+                    _ = stub.wait() => {}
+                }
+                stub.stop();
+            }
+            instance.lock().over = true;
+            some_ms(300).await;
+        }
+    }
+
+    fn handlers(
+        &self,
+        plugin: &Plugin,
+        instance: &Arc<Mutex<Instance>>,
+        lost: &Arc<Notify>,
+    ) -> Handlers {
+        let at = At {
+            all: self.clone(),
+            plugin: plugin.clone(),
+            instance: Arc::clone(instance),
+            lost: Arc::clone(lost),
+        };
+        let sync = at.clone();
+        let handlers = Handlers::new().synchronize(move |pods, containers| {
+            sync.synchronized(&pods, &containers);
+            async move {
+                some_ms(20).await;
+                Ok(Vec::new())
+            }
+        });
+        let handlers = at.hook::<RunPodSandboxRequest>(handlers);
+        let handlers = at.hook::<StopPodSandboxRequest>(handlers);
+        let handlers = at.hook::<RemovePodSandboxRequest>(handlers);
+        let handlers = at.hook::<StartContainerRequest>(handlers);
+        let handlers = at.hook::<RemoveContainerRequest>(handlers);
+        let (create, stop) = (at.clone(), at);
+        handlers
+            .on(move |request: CreateContainerRequest| {
+                let at = create.clone();
+                async move {
+                    at.on(&request).await?;
+                    let evict = at.of_another().map(|container_id| ContainerEviction {
+                        container_id,
+                        reason: "the seed has it so".into(),
+                    });
+                    Ok(CreateContainerResponse {
+                        evict: evict.into_iter().collect(),
+                        update: at.update().into_iter().collect(),
+                        ..Default::default()
+                    })
+                }
+            })
+            .on(move |request: StopContainerRequest| {
+                let at = stop.clone();
+                async move {
+                    at.on(&request).await?;
+                    Ok(StopContainerResponse {
+                        update: at.update().into_iter().collect(),
+                    })
+                }
+            })
+    }
+}
+
+/// An instance with what it is part of.
+#[derive(Clone)]
+struct At {
+    all: Plugins,
+    plugin: Plugin,
+    instance: Arc<Mutex<Instance>>,
+    lost: Arc<Notify>,
+}
+
+impl At {
+    fn hook<R>(&self, handlers: Handlers) -> Handlers
+    where
+        R: HookRequest + Send + Sync + 'static,
+        R::Reply: Default + Send + 'static,
+    {
+        let at = self.clone();
+        handlers.on(move |request: R| {
+            let at = at.clone();
+            async move {
+                at.on(&request).await?;
+                Ok(R::Reply::default())
+            }
+        })
+    }
+
+    fn chance(&self, one_of: u64) -> bool {
+        one_of > 0 && drawn(one_of) == 0
+    }
+
+    /// A container that is there, or was.
+    fn of_another(&self) -> Option<String> {
+        let some = self.chance(self.plugin.evicts);
+        let log = self.all.seen.lock();
+        let among = some
+            .then_some(log.containers.len() as u64)
+            .filter(|n| *n > 0)?;
+        Some(log.containers[drawn(among) as usize].clone())
+    }
+
+    fn update(&self) -> Option<ContainerUpdate> {
+        Some(ContainerUpdate {
+            container_id: self.of_another()?,
+            linux: Some(LinuxContainerUpdate {
+                resources: Some(LinuxResources::default()),
+            }),
+            ignore_failure: false,
+        })
+    }
+
+    fn synchronized(&self, pods: &[PodSandbox], containers: &[Container]) {
+        let mut instance = self.instance.lock();
+        let pods = pods.iter().map(|pod| (&pod.id, &pod.id, Seen::Listed));
+        let containers = containers.iter().map(|one| {
+            let seen = match one.state() {
+                ContainerState::ContainerCreated => Seen::Made,
+                _ => Seen::Started,
+            };
+            (&one.id, &one.pod_sandbox_id, seen)
+        });
+        for (id, pod, seen) in pods.chain(containers) {
+            let before = instance.knows.insert(id.clone(), (seen, pod.clone()));
+            if before.is_some() {
+                self.fault(&instance.name, &format!("listed, and known before: {id}"));
+            }
+        }
+        let listed = instance.knows.len();
+        let mut log = self.all.seen.lock();
+        log.events
+            .push(format!("{} Synchronize {listed}", instance.name));
+    }
+
+    async fn on<R: HookRequest>(&self, request: &R) -> nri::Result<()> {
+        let pod = request.pod().map_or("", |pod| &pod.id).to_owned();
+        let object = request
+            .container()
+            .map_or(&pod, |container| &container.id)
+            .clone();
+        self.see(R::EVENT, &object, &pod);
+        some_ms(5).await;
+        if self.chance(self.plugin.lost) {
+            self.lost.notify_one();
+            std::future::pending::<()>().await;
+        }
+        if self.chance(self.plugin.late) {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        self.instance.lock().busy = false;
+        let setup = matches!(
+            R::EVENT,
+            Event::RunPodSandbox | Event::CreateContainer | Event::StartContainer
+        );
+        if setup && self.chance(self.plugin.vetoes) {
+            return Err("the seed has it so".into());
+        }
+        if matches!(R::EVENT, Event::RunPodSandbox | Event::CreateContainer) {
+            self.all
+                .seen
+                .lock()
+                .answered
+                .insert((self.plugin.id, object));
+        }
+        Ok(())
+    }
+
+    fn fault(&self, name: &str, what: &str) {
+        self.all.memory.fault(format!("{name}: {what}"));
+    }
+
+    /// Of one object: Run < Stop < Remove, Create < Start < Stop < Remove, each once; what is not known may be stopped and
+    /// removed.
+    fn see(&self, event: Event, object: &str, pod: &str) {
+        let mut instance = self.instance.lock();
+        let instance = &mut *instance;
+        let name = instance.name.clone();
+        let fault = |what: &str| {
+            self.fault(&name, &format!("{event:?} {object}: {what}"));
+        };
+        {
+            let mut log = self.all.seen.lock();
+            log.events.push(format!("{name} {event:?} {object}"));
+            if event == Event::CreateContainer {
+                log.containers.push(object.to_owned());
+            }
+        }
+        if std::mem::replace(&mut instance.busy, true) {
+            fault("two at a time");
+        }
+        let known = instance.knows.get(object).map(|(seen, _)| *seen);
+        let of_pod = |seen: fn(Seen) -> bool| {
+            let mut below = instance.knows.iter();
+            below.any(|(id, (phase, of))| id != of && of == pod && seen(*phase))
+        };
+        match event {
+            Event::RunPodSandbox | Event::CreateContainer => {
+                if known.is_some() || instance.removed.contains(object) {
+                    fault("made, and known before");
+                }
+                if event == Event::CreateContainer && !instance.knows.contains_key(pod) {
+                    fault("in a pod that it does not know");
+                }
+                instance
+                    .knows
+                    .insert(object.to_owned(), (Seen::Made, pod.to_owned()));
+            }
+            Event::StartContainer => match known {
+                Some(Seen::Made) => {
+                    instance
+                        .knows
+                        .insert(object.to_owned(), (Seen::Started, pod.to_owned()));
+                }
+                _ => fault("started, and not just made"),
+            },
+            Event::StopPodSandbox | Event::StopContainer => {
+                if known == Some(Seen::Stopped) || instance.removed.contains(object) {
+                    fault("stopped again, or after its removal");
+                }
+                // One that was never started is stopped at its removal.
+                if event == Event::StopPodSandbox && of_pod(|seen| seen == Seen::Started) {
+                    fault("before its containers");
+                }
+                if known.is_some() {
+                    instance
+                        .knows
+                        .insert(object.to_owned(), (Seen::Stopped, pod.to_owned()));
+                }
+            }
+            Event::RemovePodSandbox | Event::RemoveContainer => {
+                let listed_stopped =
+                    event == Event::RemovePodSandbox && known == Some(Seen::Listed);
+                if matches!(known, Some(Seen::Made | Seen::Started | Seen::Listed))
+                    && !listed_stopped
+                {
+                    fault("before its stop");
+                }
+                if event == Event::RemovePodSandbox && of_pod(|_| true) {
+                    fault("before its containers");
+                }
+                instance.knows.remove(object);
+                instance.removed.insert(object.to_owned());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Instance {
+    /// Objects whose end it was not told of.
+    pub(super) fn untold(&self) -> Vec<&String> {
+        self.knows.keys().collect()
+    }
+}
