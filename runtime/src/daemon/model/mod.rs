@@ -408,6 +408,31 @@ fn drawn_plan(seed: u64) -> Plan {
     }
 }
 
+/// What happened, in numbers: whoever changes the plans sees whether they still do something.
+#[derive(Default)]
+struct Tally(std::collections::BTreeMap<String, usize>);
+
+impl Tally {
+    fn add(&mut self, world: &World) {
+        let mut count = |what: String| *self.0.entry(what).or_default() += 1;
+        for event in &world.plugins.seen.lock().events {
+            count(format!(
+                "event {}",
+                event.split(' ').nth(1).unwrap_or_default()
+            ));
+        }
+        for line in &*world.told.lock() {
+            let (call, told) = line.split_once(": ").unwrap_or((line, ""));
+            let told = match told {
+                "OK" | "given up" => told,
+                _ => "refused",
+            };
+            let call = call.split(' ').next().unwrap_or_default();
+            count(format!("call {call}: {told}"));
+        }
+    }
+}
+
 fn report(what: &str, faults: &[String], world: &World) {
     if faults.is_empty() {
         return;
@@ -469,10 +494,13 @@ fn the_same_seed_is_the_same_run() {
 #[test]
 fn lives_side_by_side_killed_at_random_leave_nothing_and_tell_every_end() {
     let (from, seeds) = (number("MODEL_FROM", 0), number("MODEL_SEEDS", 20));
+    let (mut tally, mut all_polls) = (Tally::default(), 0);
     for seed in from..from + seeds {
         let plan = drawn_plan(seed);
         let (polls, faults, world) = run(plan.clone(), &[]);
         report(&format!("seed {seed}, not killed"), &faults, &world);
+        tally.add(&world);
+        all_polls += polls;
         seeded::begin(Some(seed));
         let kills = [drawn(polls), drawn(polls / 4 + 1)];
         let (_, faults, world) = run(plan, &kills);
@@ -481,5 +509,7 @@ fn lives_side_by_side_killed_at_random_leave_nothing_and_tell_every_end() {
             &faults,
             &world,
         );
+        tally.add(&world);
     }
+    eprintln!("{seeds} seeds, {all_polls} polls: {:#?}", tally.0);
 }
