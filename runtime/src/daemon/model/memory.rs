@@ -30,6 +30,8 @@ pub(super) struct Inner {
     pub mounts: Vec<PathBuf>,
     pub networks: BTreeSet<String>,
     pub monitors: BTreeMap<PathBuf, Kept>,
+    /// Directories of monitors that were killed while their container ran.
+    pub lost: BTreeSet<PathBuf>,
     pub next_pid: i32,
     /// One of so many operations of the network, starts and the like fails; 0: none.
     pub fails: u64,
@@ -212,12 +214,11 @@ impl Machine for Memory {
 
     fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
-            for id in &self.0.lock().networks {
-                if !valid.contains(id) {
-                    tracing::info!(id, "a network that no record owns");
-                }
+            // What is on record before an effect is enough to undo it (invariant 6).
+            let left = self.0.lock().networks.clone();
+            for id in left.iter().filter(|id| !valid.contains(*id)) {
+                self.fault(format!("a network that no record owns: {id}"));
             }
-            self.0.lock().networks.retain(|id| valid.contains(id));
             Ok(())
         })
     }

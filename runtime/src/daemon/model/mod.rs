@@ -276,8 +276,15 @@ impl World {
                 check(&pod.id);
             }
             for container in pod.containers() {
-                if container.cell.get().phase != ContainerPhase::Creating {
+                let record = container.cell.get();
+                if record.phase != ContainerPhase::Creating {
                     check(&container.id);
+                }
+                let dir = self.path("state/containers").join(&container.id);
+                if record.exit.reason == "MonitorLost" && !self.memory.0.lock().lost.contains(&dir)
+                {
+                    self.memory
+                        .fault(format!("its exit was lost: {}", container.id));
                 }
             }
         }
@@ -310,8 +317,13 @@ impl World {
         faults
     }
 
-    /// Whoever is connected was told of every end.
+    /// Whoever is connected was told of every end, and who is always there of that of everything.
     fn check_told(&self) {
+        for plugin in self.plan.plugins.iter().filter(|plugin| plugin.in_process) {
+            for untold in self.plugins.untold(plugin) {
+                self.memory.fault(untold);
+            }
+        }
         for instance in &self.plugins.seen.lock().instances {
             let instance = instance.lock();
             if instance.over {
@@ -374,21 +386,24 @@ fn plugin(id: &'static str) -> Plugin {
 fn drawn_plan(seed: u64) -> Plan {
     seeded::begin(Some(seed ^ 0x5eed));
     let some = |of: u64| [0, 0, of][drawn(3) as usize];
-    let mut plugins = vec![Plugin {
-        in_process: true,
-        required: drawn(2) == 0,
-        vetoes: some(8),
-        evicts: some(6),
-        ..plugin("05-within")
-    }];
+    let mut plugins = Vec::new();
     if drawn(3) > 0 {
+        plugins.push(Plugin {
+            in_process: true,
+            required: drawn(2) == 0,
+            vetoes: some(8),
+            evicts: some(6),
+            ..plugin("05-within")
+        });
+    }
+    if drawn(3) > 0 || plugins.is_empty() {
         plugins.push(Plugin {
             required: drawn(3) == 0,
             must_run: drawn(3) == 0,
-            vetoes: some(8),
+            vetoes: [0, 3, 8][drawn(3) as usize],
             evicts: some(6),
             late: some(40),
-            lost: some(20),
+            lost: [0, 6, 20][drawn(3) as usize],
             ..plugin("20-outside")
         });
     }

@@ -151,11 +151,13 @@ impl Memory {
     /// The monitor is killed, and its container with it.
     pub(super) fn lose(&self, dir: &Path) {
         let mut inner = self.0.lock();
-        let lost = inner.monitors.remove(dir);
-        let missing = lost
-            .filter(|kept| kept.is_alive())
-            .and_then(|kept| kept.leave());
-        inner.faults.extend(missing);
+        let Some(lost) = inner.monitors.remove(dir) else {
+            return;
+        };
+        if lost.is_alive() {
+            inner.faults.extend(lost.leave());
+            inner.lost.insert(dir.to_owned());
+        }
     }
 
     /// Directories of monitors whose containers run.

@@ -60,6 +60,8 @@ pub(super) struct Plugins {
 pub(super) struct Log {
     /// Who answered Run or Create of what without a veto.
     pub answered: BTreeSet<(&'static str, String)>,
+    /// Who was told of what by which event, over all instances.
+    pub told: BTreeSet<(&'static str, Event, String)>,
     pub instances: Vec<Arc<Mutex<Instance>>>,
     pub events: Vec<String>,
     containers: Vec<String>,
@@ -112,8 +114,31 @@ impl Plugins {
                 stub.stop();
             }
             instance.lock().over = true;
-            some_ms(300).await;
+            some_ms([4, 300][drawn(2) as usize]).await;
         }
+    }
+
+    /// What a plugin that is always there was asked to make and not told the end of, also where the daemon was killed in between
+    /// (G-13 to G-19).
+    pub(super) fn untold(&self, plugin: &Plugin) -> Vec<String> {
+        use Event::{CreateContainer, RemoveContainer, RemovePodSandbox, RunPodSandbox};
+        use Event::{StopContainer, StopPodSandbox};
+        let log = self.seen.lock();
+        let pairs = [
+            (RunPodSandbox, StopPodSandbox),
+            (RunPodSandbox, RemovePodSandbox),
+            (CreateContainer, StopContainer),
+            (CreateContainer, RemoveContainer),
+        ];
+        let mut untold = Vec::new();
+        for (id, event, object) in log.told.iter().filter(|(id, ..)| *id == plugin.id) {
+            for (_, end) in pairs.iter().filter(|(made, _)| made == event) {
+                if !log.told.contains(&(id, *end, object.clone())) {
+                    untold.push(format!("{id}: {event:?} {object} without {end:?}"));
+                }
+            }
+        }
+        untold
     }
 
     fn handlers(
@@ -290,6 +315,7 @@ impl At {
         {
             let mut log = self.all.seen.lock();
             log.events.push(format!("{name} {event:?} {object}"));
+            log.told.insert((self.plugin.id, event, object.to_owned()));
             if event == Event::CreateContainer {
                 log.containers.push(object.to_owned());
             }
