@@ -27,9 +27,10 @@ pub async fn try_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     #[cfg(test)]
-    if crate::seeded::pause().await {
-        return Ok(work());
-    }
+    let work = match crate::seeded::in_line(work).await {
+        Ok(done) => return Ok(done),
+        Err(work) => work,
+    };
     tokio::task::spawn_blocking(work).await
 }
 
@@ -41,9 +42,10 @@ pub async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     #[cfg(test)]
-    if crate::seeded::pause().await {
-        return Ok(work());
-    }
+    let work = match crate::seeded::in_line(work).await {
+        Ok(done) => return Ok(done),
+        Err(work) => work,
+    };
     let (send, done) = tokio::sync::oneshot::channel();
     let runtime = tokio::runtime::Handle::current();
     std::thread::Builder::new()

@@ -24,13 +24,18 @@ pub(crate) fn draw(below: u64) -> Option<u64> {
     Some((z ^ (z >> 31)) % below)
 }
 
-/// Other tasks are ahead, some or none; then the work is done here. False where nothing is seeded.
-pub(crate) async fn pause() -> bool {
-    let Some(turns) = draw(3) else { return false };
+/// Does the work here; before it and before its result other tasks have their turns, some or more. The work comes back where
+/// nothing is seeded.
+pub(crate) async fn in_line<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
+    let Some(turns) = draw(3) else {
+        return Err(work);
+    };
     for _ in 0..=turns {
         yield_now().await;
     }
-    true
+    let done = work();
+    yield_now().await;
+    Ok(done)
 }
 
 pub(crate) fn fill(bytes: &mut [u8]) -> bool {

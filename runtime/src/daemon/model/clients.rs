@@ -42,7 +42,13 @@ impl World {
         let answer = timeout(patience, call).await;
         let told = match &answer {
             Ok(Ok(_)) => "OK".to_owned(),
-            Ok(Err(error)) => error.text.clone(),
+            Ok(Err(error)) => {
+                // Processes of this machine die when they are killed.
+                if error.kind == Kind::TimedOut {
+                    self.memory.fault(format!("{what}: {}", error.text));
+                }
+                error.text.clone()
+            }
             Err(_) => "given up".to_owned(),
         };
         if patience == CALL && answer.is_err() {

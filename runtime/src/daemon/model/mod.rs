@@ -32,7 +32,7 @@ use crate::{
         hooks::Hooks,
         message::Describe,
         processes::Processes,
-        record::{ContainerPhase, PodPhase},
+        record::{ContainerPhase, Mark, PodPhase},
         registry::Registry,
         spec::SpecStore,
     },
@@ -248,6 +248,7 @@ impl World {
                 Err(_) => return world.memory.fault("recovery hangs".into()),
             }
             world.check_made(&cri.pods);
+            world.check_recovered(&cri.pods);
             if !ends {
                 world.work(&cri).await;
                 world.check_made(&cri.pods);
@@ -285,6 +286,31 @@ impl World {
                 {
                     self.memory
                         .fault(format!("its exit was lost: {}", container.id));
+                }
+            }
+        }
+    }
+
+    /// Nobody is served before what the last daemon had begun is done, and told (G-13 to G-19).
+    fn check_recovered(&self, registry: &Registry) {
+        for pod in registry.all() {
+            let record = pod.cell.get();
+            let begun = |what: &str, mark: Mark| {
+                if mark == Mark::Begun {
+                    self.memory
+                        .fault(format!("not resumed: the {what} of {}", pod.id));
+                }
+            };
+            if record.failed_step.is_none() {
+                begun("run", record.hooks.run);
+                begun("stop", record.hooks.stop);
+                begun("removal", record.hooks.remove);
+            }
+            for container in pod.containers() {
+                let record = container.cell.get();
+                if record.phase == ContainerPhase::Exited && record.hooks.stop != Mark::Done {
+                    self.memory
+                        .fault(format!("an exit that was not told: {}", container.id));
                 }
             }
         }

@@ -165,6 +165,7 @@ impl Plugins {
         let handlers = at.hook::<StopPodSandboxRequest>(handlers);
         let handlers = at.hook::<RemovePodSandboxRequest>(handlers);
         let handlers = at.hook::<StartContainerRequest>(handlers);
+        let handlers = at.hook::<PostStartContainerRequest>(handlers);
         let handlers = at.hook::<RemoveContainerRequest>(handlers);
         let (create, stop) = (at.clone(), at);
         handlers
@@ -348,8 +349,16 @@ impl At {
                 }
                 _ => fault("started, and not just made"),
             },
+            // One that ends at once is stopped after this (C-07.2).
+            Event::PostStartContainer => {
+                if known != Some(Seen::Started) {
+                    fault("runs, and was not just started");
+                }
+            }
             Event::StopPodSandbox | Event::StopContainer => {
-                if known == Some(Seen::Stopped) || instance.removed.contains(object) {
+                // What was kept for a plugin that must run may come beside the event itself.
+                let again = known == Some(Seen::Stopped) || instance.removed.contains(object);
+                if again && !self.plugin.must_run {
                     fault("stopped again, or after its removal");
                 }
                 // One that was never started is stopped at its removal.
