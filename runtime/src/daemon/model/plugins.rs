@@ -351,7 +351,7 @@ impl At {
             },
             // One that ends at once is stopped after this (C-07.2).
             Event::PostStartContainer => {
-                if known != Some(Seen::Started) {
+                if !matches!(known, Some(Seen::Made | Seen::Started)) {
                     fault("runs, and was not just started");
                 }
             }
