@@ -27,6 +27,7 @@ pub(super) type ImageMounts = BTreeMap<String, (PathBuf, String)>;
 ///
 /// # Errors
 /// The path that cannot be made, or the image's that cannot be read.
+#[expect(clippy::disallowed_methods, reason = "in blocking()")]
 pub(super) async fn fill(
     images: &Images,
     paths: impl IntoIterator<Item = String>,

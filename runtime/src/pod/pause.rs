@@ -146,6 +146,7 @@ impl Pauses {
     ///
     /// # Errors
     /// What is left.
+    #[expect(clippy::disallowed_methods, reason = "in blocking()")]
     pub async fn stop(&self, pod: &Pod) -> Result<()> {
         let dir = self.processes.dirs.pause(&pod.id);
         let there = dir.clone();

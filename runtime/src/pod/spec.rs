@@ -102,6 +102,7 @@ impl SpecStore {
     ///
     /// # Errors
     /// When the file system refuses.
+    #[expect(clippy::disallowed_methods, reason = "in blocking()")]
     pub async fn remove(&self, id: &str) -> Result<()> {
         let path = self.path(id);
         match blocking(move || fs::remove_file(path)).await {

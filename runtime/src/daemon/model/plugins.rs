@@ -350,10 +350,8 @@ impl At {
                 _ => fault("started, and not just made"),
             },
             // One that ends at once is stopped after this (C-07.2).
-            Event::PostStartContainer => {
-                if !matches!(known, Some(Seen::Made | Seen::Started)) {
-                    fault("runs, and was not just started");
-                }
+            Event::PostStartContainer if !matches!(known, Some(Seen::Made | Seen::Started)) => {
+                fault("runs, and was not just started");
             }
             Event::StopPodSandbox | Event::StopContainer => {
                 // What was kept for a plugin that must run may come beside the event itself.
