@@ -1,5 +1,6 @@
 //! What plugins that connect may use up: descriptors, places of other plugins, and the time of whoever applies updates. A
 //! binary of its own: it lowers the limit of open files.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Plugins that fail, hang and come back: each operation ends, nobody waits for another pod's plugin, and no plugin is asked
 //! twice or never. The clock is paused: a second costs nothing.
+#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
 
