@@ -338,10 +338,16 @@ impl RosterState {
         waiting.any(|waiting| waiting.events.meets(events)) || self.slots.iter().any(is_waited_for)
     }
 
-    /// A dispatch is under way that would ask an instance of this id a second time, or that enough have joined behind.
-    fn must_finish(&self, id: &PluginId) -> bool {
+    /// A dispatch is under way that would ask an instance of this id a second time.
+    fn has_asked(&self, id: &PluginId) -> bool {
         let mut dispatches = self.dispatches.values();
-        dispatches.any(|d| d.until.is_none() && (d.asked.contains(id) || d.late >= MAX_LATE))
+        dispatches.any(|d| d.until.is_none() && d.asked.contains(id))
+    }
+
+    /// A dispatch is under way that enough have joined behind.
+    fn is_full(&self) -> bool {
+        let mut dispatches = self.dispatches.values();
+        dispatches.any(|d| d.late >= MAX_LATE)
     }
 
     /// What the runtime has, without what is being made and what is being removed.
@@ -427,31 +433,33 @@ pub(crate) struct WaitsForCut {
 impl WaitsForCut {
     /// Waits until a cut on this slot, or on one of its own, waits for nothing.
     ///
-    /// The turn comes first and without the lane, which the operation that holds the turn may need. It cannot be taken again
-    /// by then. With the lane held, no dispatch begins to ask the older instance, so those that have are ever fewer.
+    /// The turn comes first and without the lane, which the operation that holds the turn may need; it cannot be taken again
+    /// by then. So do dispatches behind which enough have joined. With the lane held, no dispatch begins to ask the older
+    /// instance, so those that have are ever fewer.
     ///
     /// The lane is given up after `limit`, for those who wait for it, and others wait for them.
     pub(crate) async fn ready(&self, slot: Option<&Arc<Slot>>, limit: Duration) -> Option<Lane> {
         let Self {
             roster, session, ..
         } = self;
-        roster.once(|state| self.is_past_turn(state)).await;
+        roster.once(|state| self.may_have_lane(state)).await;
         let lane = match slot {
             Some(slot) => Some(slot.take_place().wait().await),
             None => None,
         };
-        // A turn that did not wait for the plugin any more may need the lane.
+        // Or until somebody else may need the lane: a turn that did not wait for the plugin any more, for one.
         let finished = roster.once(|state| {
-            let waits = state.must_finish(&session.id) && self.is_past_turn(state).is_some();
+            let waits = state.has_asked(&session.id) && self.may_have_lane(state).is_some();
             (!waits).then_some(())
         });
         let _given_up = timeout(limit, finished).await;
         lane
     }
 
-    fn is_past_turn(&self, state: &RosterState) -> Option<()> {
+    /// Nobody that the plugin waits for may still need the lane.
+    fn may_have_lane(&self, state: &RosterState) -> Option<()> {
         let waiting = state.waiting.get(&self.number)?;
-        (!waiting.events.meets(state.turn)).then_some(())
+        (!waiting.events.meets(state.turn) && !state.is_full()).then_some(())
     }
 
     /// The cut: enters the plugin and takes the list it is to be told, in one. With the lane of the slot whose instance it
@@ -467,7 +475,7 @@ impl WaitsForCut {
             roster, session, ..
         } = self;
         let state = &mut *roster.state.lock();
-        if self.is_past_turn(state).is_none() || state.must_finish(&session.id) {
+        if self.may_have_lane(state).is_none() || state.has_asked(&session.id) {
             return None;
         }
         let snapshot = state.snapshot(&*roster.source);
