@@ -33,7 +33,7 @@ use std::{
 use parking_lot::Mutex;
 use proto_nri::Event;
 use tokio::{
-    sync::Notify,
+    sync::{Mutex as AsyncMutex, Notify},
     time::{Instant, timeout, timeout_at},
 };
 
@@ -106,6 +106,8 @@ pub(crate) struct Roster {
     state: Mutex<RosterState>,
     /// A dispatch, a turn, a join or a wait for one has ended.
     finished: Notify,
+    /// Held by the one instance that has the lane of the instance that it replaces, and waits.
+    replacing: AsyncMutex<()>,
     source: Arc<dyn Source>,
 }
 
@@ -114,6 +116,7 @@ impl Roster {
         Self {
             state: Mutex::default(),
             finished: Notify::new(),
+            replacing: AsyncMutex::default(),
             source,
         }
     }
@@ -442,10 +445,21 @@ impl WaitsForCut {
         let Self {
             roster, session, ..
         } = self;
-        roster.once(|state| self.may_have_lane(state)).await;
-        let lane = match slot {
-            Some(slot) => Some(slot.take_place().wait().await),
-            None => None,
+        let (lane, _alone) = loop {
+            roster.once(|state| self.may_have_lane(state)).await;
+            let Some(slot) = slot else {
+                break (None, None);
+            };
+            let lane = slot.take_place().wait().await;
+            if !roster.state.lock().has_asked(&session.id) {
+                return Some(lane);
+            }
+            // One at a time: else two would wait for dispatches that wait for the lane of the other.
+            if let Ok(alone) = roster.replacing.try_lock() {
+                break (Some(lane), Some(alone));
+            }
+            drop(lane);
+            drop(roster.replacing.lock().await);
         };
         // Or until somebody else may need the lane: a turn that did not wait for the plugin any more, for one.
         let finished = roster.once(|state| {

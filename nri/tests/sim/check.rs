@@ -418,7 +418,8 @@ impl Book {
         let works = |i: &Instance| {
             let limit = self.limit(&i.id);
             let mut heard = i.heard.iter().filter(|h| h.done.is_none());
-            i.ended.is_none() && heard.any(|h| now - h.at < limit)
+            let keeps = self.on_timeout(&i.id) == OnTimeout::Keep;
+            i.ended.is_none() && heard.any(|h| keeps || now - h.at < limit)
         };
         let Some(holder) = holder.filter(|_| !state.instances.iter().any(works)) else {
             state.idle = None;

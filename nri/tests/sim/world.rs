@@ -377,11 +377,11 @@ impl World {
         let Some((group, nri)) = self.daemon.lock().unwrap().take() else {
             return;
         };
+        self.over.notify_waiters();
+        sleep(Duration::from_secs(5)).await;
         let turn = timeout(Duration::from_secs(1), nri.turn(CreateContainer))
             .await
             .is_ok();
-        self.over.notify_waiters();
-        sleep(Duration::from_secs(5)).await;
         let plugins = nri
             .plugins()
             .iter()
