@@ -49,15 +49,19 @@ impl RemoveContainer {
         if matches!(phase, ContainerPhase::Running | ContainerPhase::Unknown) {
             skips.pass("processes", self.stop.kill(pod, container).await)?;
         }
-        // A container that never ran, or whose exit was not told: Stop comes before Remove.
-        self.exit.send_stop_hook(pod, container).await;
         let mut told = Ok(());
         let late = violate::is("remove-container-late");
-        if container.cell.get().hooks.remove != Mark::Done && !late {
+        let tells = container.cell.get().hooks.remove != Mark::Done && !late;
+        if tells {
+            // Before the stop, too: a plugin that joins between the two would find in its list what has stopped.
             container
                 .cell
                 .note(|record| record.hooks.remove = Mark::Begun)
                 .await;
+        }
+        // A container that never ran, or whose exit was not told: Stop comes before Remove.
+        self.exit.send_stop_hook(pod, container).await;
+        if tells {
             told = self.hooks.remove_container(pod, container).await;
             // Not written: a crash from here on sends the event again, and handlers are
             // idempotent (NRI-430).
