@@ -35,6 +35,28 @@ struct Place {
     recorder: Recorder,
     trace: TraceId,
     span: SpanId,
+    epoch: Epoch,
+}
+
+/// The time of one trace: its steps lie within each other, whatever is done to the clock meanwhile.
+#[derive(Clone, Copy)]
+struct Epoch {
+    begun: Instant,
+    unix_nano: u64,
+}
+
+impl Epoch {
+    fn begin() -> Self {
+        Self {
+            begun: Instant::now(),
+            unix_nano: u64::try_from(clock::now_ns()).unwrap_or(0),
+        }
+    }
+
+    fn now(self) -> u64 {
+        let since = clock::nanoseconds(self.begun.elapsed());
+        self.unix_nano.saturating_add(since)
+    }
 }
 
 /// The context of this task.
@@ -54,7 +76,7 @@ impl Context {
     fn child(&self, name: &str) -> Option<Open> {
         let place = self.0.as_deref()?;
         let hangs = (place.trace, Some(place.span));
-        Open::new(place.recorder.clone(), hangs, name, INTERNAL)
+        Open::new(place.recorder.clone(), hangs, name, INTERNAL, place.epoch)
     }
 }
 
@@ -132,7 +154,7 @@ impl Recorder {
             Some(parent) => (parent.sampled.then_some(parent.trace)?, Some(parent.span)),
             None => (self.by_chance()?, None),
         };
-        Open::new(self.clone(), (trace, above), name, SERVER)
+        Open::new(self.clone(), (trace, above), name, SERVER, Epoch::begin())
     }
 
     fn by_chance(&self) -> Option<TraceId> {
@@ -157,7 +179,7 @@ impl Recorder {
 /// A span under way. It ends when it is dropped; with an error then, unless its end was told.
 pub struct Open {
     recorder: Recorder,
-    begun: Instant,
+    epoch: Epoch,
     trace: TraceId,
     id: SpanId,
     /// Taken when it ends.
@@ -170,13 +192,14 @@ impl Open {
         (trace, parent): (TraceId, Option<SpanId>),
         name: &str,
         kind: i32,
+        epoch: Epoch,
     ) -> Option<Self> {
-        let start = u64::try_from(clock::now_ns()).unwrap_or(0);
+        let start = epoch.now();
         let id = random()?;
         let cut_short = "cut short: nobody waits for it any more".to_owned();
         Some(Self {
             recorder,
-            begun: Instant::now(),
+            epoch,
             trace,
             id,
             span: Some(Span {
@@ -194,10 +217,9 @@ impl Open {
     }
 
     fn began_before(&mut self, took: Duration) {
-        if let (Some(span), Some(begun)) = (&mut self.span, self.begun.checked_sub(took)) {
+        if let Some(span) = &mut self.span {
             let start = &mut span.start_time_unix_nano;
             *start = start.saturating_sub(clock::nanoseconds(took));
-            self.begun = begun;
         }
     }
 
@@ -213,6 +235,7 @@ impl Open {
             recorder: self.recorder.clone(),
             trace: self.trace,
             span: self.id,
+            epoch: self.epoch,
         })))
     }
 
@@ -233,8 +256,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(mut span) = self.span.take() {
-            let took = clock::nanoseconds(self.begun.elapsed());
-            span.end_time_unix_nano = span.start_time_unix_nano.saturating_add(took);
+            span.end_time_unix_nano = self.epoch.now();
             self.recorder.record(span);
         }
     }
