@@ -44,14 +44,15 @@ pub(crate) async fn dispatch<S: Operation>(
     let mut dispatch = shared.roster.begin_dispatch(event, pod, container);
     let mut vetoed = None;
     while let Some(slot) = dispatch.next() {
-        let flow = visit(
+        // On the heap: whoever calls us has a deep stack already.
+        let visited = Box::pin(visit(
             shared,
             (&dispatch, &slot),
             step,
             (exempt, deadline),
             &mut told,
-        )
-        .await;
+        ));
+        let flow = visited.await;
         if let Flow::Abort(reason) = flow {
             if violate::is("veto-asks-on") {
                 vetoed.get_or_insert(reason);
@@ -168,7 +169,13 @@ async fn visit<S: Operation>(
         return not_subscribed(shared, slot, step.request(), told);
     }
     if let Some(must_run) = session.as_ref().filter(|s| s.settings.policy.must_run) {
-        kept::send_before(shared, &mut lane, must_run, step.request()).await;
+        Box::pin(kept::send_before(
+            shared,
+            &mut lane,
+            must_run,
+            step.request(),
+        ))
+        .await;
         session = slot.active();
     }
     let begun = Instant::now();
