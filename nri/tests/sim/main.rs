@@ -20,6 +20,7 @@ use std::{
     time::Instant,
 };
 
+use check::Fault;
 use nri::{
     Adaptation, Handlers, Stub,
     proto::PodSandbox,
@@ -44,10 +45,16 @@ fn kept() -> Vec<u64> {
     first.map(|seed| seed.parse().expect("a seed")).collect()
 }
 
+/// For mutants: no seed is kept, and no plan made small.
+fn forgets() -> bool {
+    env::var_os("SIM_FORGET").is_some()
+}
+
 /// The first seed that breaks a rule, of so many, on all cores: `SIM_SEEDS`, from `SIM_FROM`.
 fn first_failure() -> Option<u64> {
     let (from, count) = (number("SIM_FROM", 0), number("SIM_SEEDS", 200));
-    let seeds: Vec<u64> = kept().into_iter().chain(from..from + count).collect();
+    let kept = if forgets() { Vec::new() } else { kept() };
+    let seeds: Vec<u64> = kept.into_iter().chain(from..from + count).collect();
     let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
     let begun = Instant::now();
     thread::scope(|scope| {
@@ -79,24 +86,25 @@ fn first_failure() -> Option<u64> {
 #[test]
 fn no_seed_breaks_a_rule() {
     let Some(seed) = first_failure() else { return };
-    let plan = Plan::new(seed);
-    let rule = world::run(&plan).0[0].rule;
-    let plan = shrink::shrink(plan, rule);
-    let (faults, log) = world::run(&plan);
-    let text = &faults
-        .iter()
-        .find(|fault| fault.rule == rule)
-        .expect("a plan that fails")
-        .text;
-    let end = log
-        .iter()
-        .position(|line| line.ends_with(text.as_str()))
-        .unwrap_or_default();
-    println!(
-        "{plan:#?}\n{}",
-        log[end.saturating_sub(TAIL)..=end].join("\n")
-    );
-    if env::var_os("SIM_FORGET").is_none() && !kept().contains(&seed) {
+    let mut plan = Plan::new(seed);
+    let mut faults = world::run(&plan).0;
+    let rule = faults[0].rule;
+    let of_rule = |faults: Vec<Fault>| faults.into_iter().find(|fault| fault.rule == rule);
+    if !forgets() {
+        plan = shrink::shrink(plan, rule);
+        let log;
+        (faults, log) = world::run(&plan);
+        let end = log
+            .iter()
+            .position(|line| line.contains(&format!("FAULT ({rule})")));
+        let end = end.map_or(log.len(), |at| at + 1);
+        println!(
+            "{plan:#?}\n{}",
+            log[end.saturating_sub(TAIL)..end].join("\n")
+        );
+    }
+    let text = of_rule(faults).expect("a plan that fails").text;
+    if !forgets() && !kept().contains(&seed) {
         let file = fs::File::options().append(true).create(true).open(KEPT);
         writeln!(file.unwrap(), "{seed} ({rule}) {text}").unwrap();
     }
