@@ -445,21 +445,24 @@ impl WaitsForCut {
         let Self {
             roster, session, ..
         } = self;
-        let (lane, _alone) = loop {
+        let mut alone = None;
+        let lane = loop {
             roster.once(|state| self.may_have_lane(state)).await;
             let Some(slot) = slot else {
-                break (None, None);
+                break None;
             };
             let lane = slot.take_place().wait().await;
             if !roster.state.lock().has_asked(&session.id) {
                 return Some(lane);
             }
             // One at a time: else two would wait for dispatches that wait for the lane of the other.
-            if let Ok(alone) = roster.replacing.try_lock() {
-                break (Some(lane), Some(alone));
+            alone = alone.or_else(|| roster.replacing.try_lock().ok());
+            if alone.is_some() {
+                break Some(lane);
             }
             drop(lane);
-            drop(roster.replacing.lock().await);
+            // Kept: two that only passed it on to each other would do so without end.
+            alone = Some(roster.replacing.lock().await);
         };
         // Or until somebody else may need the lane: a turn that did not wait for the plugin any more, for one.
         let finished = roster.once(|state| {
