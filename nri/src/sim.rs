@@ -4,7 +4,7 @@ pub(crate) use self::tasks::spawn;
 pub use self::{
     memory::{Direction, Link, Memory},
     rng::Rng,
-    tasks::{Group, begin, kill, live, spawn_in, within},
+    tasks::{Group, begin, is_stuck, kill, live, spawn_in, within},
 };
 
 mod memory;

@@ -9,7 +9,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::{
+    task::{AbortHandle, JoinHandle},
+    time::Instant,
+};
 
 use super::rng::Rng;
 
@@ -24,6 +27,34 @@ struct Tasks {
     last: u64,
     live: BTreeMap<Key, AbortHandle>,
     ended: BTreeSet<Group>,
+    /// How often tasks were polled at this moment of the clock.
+    polls: (Option<Instant>, u64),
+}
+
+/// Tasks that are polled as often while no time passes go on without end.
+const MAX_POLLS: u64 = 2_000_000;
+
+/// When a task that is polled goes on.
+enum Next {
+    Now,
+    Later,
+    Never,
+}
+
+impl Tasks {
+    fn next(&mut self) -> Next {
+        let now = Some(Instant::now());
+        let (at, polls) = &mut self.polls;
+        if *polls > MAX_POLLS {
+            return Next::Never;
+        }
+        *polls = if *at == now { *polls + 1 } else { 0 };
+        *at = now;
+        match self.rng.once_in(3) {
+            true => Next::Later,
+            false => Next::Now,
+        }
+    }
 }
 
 thread_local! {
@@ -42,6 +73,7 @@ pub fn begin(seed: u64) {
         last: 0,
         live: BTreeMap::new(),
         ended: BTreeSet::new(),
+        polls: (None, 0),
     }));
 }
 
@@ -53,6 +85,11 @@ pub fn spawn_in(group: Group, task: impl Future<Output = ()> + Send + 'static) {
 /// Runs `act` as part of a group.
 pub fn within<T>(group: Group, act: impl FnOnce() -> T) -> T {
     inside(Some(group), act)
+}
+
+/// Whether tasks went on without end while no time passed. None goes on since.
+pub fn is_stuck() -> bool {
+    with(|tasks| tasks.polls.1 > MAX_POLLS).unwrap_or_default()
 }
 
 /// How many tasks of a group there are.
@@ -115,9 +152,13 @@ impl<F: Future> Future for Tracked<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let group = self.key.map(|key| key.0);
-        if group.is_some() && with(|tasks| tasks.rng.once_in(3)) == Some(true) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        match with(Tasks::next) {
+            Some(Next::Later) => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Some(Next::Never) => return Poll::Pending,
+            Some(Next::Now) | None => {}
         }
         inside(group, || match &mut self.task {
             Some(task) => task.as_mut().poll(cx),

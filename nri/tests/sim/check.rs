@@ -24,7 +24,7 @@ use nri::{
 };
 use tokio::time::Instant;
 
-use crate::plan::Plan;
+use crate::plan::{Plan, PluginPlan};
 
 /// What a message may be on its way, both ways.
 const SLACK: Duration = Duration::from_millis(100);
@@ -56,6 +56,8 @@ pub(crate) struct Heard {
 pub(crate) struct Instance {
     id: PluginId,
     mask: EventMask,
+    /// Its connection is to be cut somewhere.
+    cut: bool,
     daemon: u32,
     configured: Option<Instant>,
     epochs: Vec<Epoch>,
@@ -183,7 +185,8 @@ impl Book {
     }
 
     /// An instance connects. Gives its number.
-    pub(crate) fn connects(&self, id: &PluginId, mask: EventMask) -> usize {
+    pub(crate) fn connects(&self, plan: &PluginPlan) -> usize {
+        let (id, mask) = (&plan.id, plan.mask);
         let mut state = self.state.lock().unwrap();
         let no = state.instances.len();
         let daemon = state.daemon;
@@ -194,6 +197,7 @@ impl Book {
         state.instances.push(Instance {
             id: id.clone(),
             mask,
+            cut: plan.link.cut.is_some(),
             daemon,
             configured: None,
             epochs: Vec::new(),
@@ -223,6 +227,21 @@ impl Book {
         }
         let id = state.instances[no].id.clone();
         self.note(&mut state, format_args!("{id}#{no} synchronized"));
+    }
+
+    /// The connection was ended at the runtime's end; `daemon`: the one that runs now.
+    pub(crate) fn dismissed(&self, no: usize, daemon: u32) {
+        let mut state = self.state.lock().unwrap();
+        let i = &state.instances[no];
+        let settings = self.plan.plugins.get(&i.id);
+        let required = settings.is_some_and(|s| s.policy.required);
+        let guards = [RunPodSandbox, CreateContainer, ValidateContainerAdjustment];
+        let is_refused = required && !guards.iter().any(|event| i.mask.has(*event));
+        let waits = i.configured.is_some() && i.epochs.is_empty() && !is_refused;
+        if i.daemon == daemon && !i.cut && waits {
+            let text = format!("{}#{no}: dismissed before it was synchronized", i.id);
+            self.fault(&mut state, 'f', text);
+        }
     }
 
     pub(crate) fn ended(&self, no: usize) {

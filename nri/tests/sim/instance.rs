@@ -61,7 +61,7 @@ pub(crate) async fn live(world: Arc<World>, plan: PluginPlan) {
             sleep(Duration::from_millis(back)).await;
         };
         let instance = Arc::new(Instance {
-            no: world.book.connects(&plan.id, plan.mask),
+            no: world.book.connects(&plan),
             plan: plan.clone(),
             world: world.clone(),
             socket,
@@ -72,7 +72,7 @@ pub(crate) async fn live(world: Arc<World>, plan: PluginPlan) {
         tokio::select! {
             biased;
             () = instance.crashed.notified() => {}
-            () = instance.serve() => {}
+            () = instance.serve() => world.dismissed(instance.no),
             () = sleep(lives) => {}
             () = world.over.notified() => {}
         }

@@ -77,6 +77,14 @@ impl World {
         Some(plugins)
     }
 
+    /// The runtime, or a cut, has ended a plugin's connection.
+    pub(crate) fn dismissed(&self, no: usize) {
+        let daemon = self.daemon.lock().unwrap();
+        if let Some((group, _)) = &*daemon {
+            self.book.dismissed(no, *group);
+        }
+    }
+
     /// A daemon begins: with what is on disk, and every pod goes on where it was.
     async fn start(self: &Arc<Self>) {
         let group = {
@@ -364,6 +372,10 @@ async fn carry_out(plan: &Plan) -> (Vec<Fault>, Vec<String>) {
     world.book.at_the_end(&world.there());
     world.end().await;
     let state = &mut *world.book.state.lock().unwrap();
+    if sim::is_stuck() {
+        let text = "tasks go on without end while no time passes".to_owned();
+        state.faults.insert(0, Fault { rule: 'f', text });
+    }
     (
         std::mem::take(&mut state.faults),
         std::mem::take(&mut state.lines),
