@@ -289,7 +289,7 @@ async fn what_a_must_run_plugin_missed_comes_after_its_synchronize_in_order_unti
 
     let again = Plugin::join(&socket, "10", "keeper").await;
     until("it has got what it missed", || async {
-        let info = info(&daemon, "10-keeper").await;
+        let info = self::info(&daemon, "10-keeper").await;
         (info["state"] == "active" && info["backlog"] == 0).then_some(())
     })
     .await;

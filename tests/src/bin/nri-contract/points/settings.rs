@@ -173,6 +173,7 @@ async fn kept_in_order(s: &Stage) -> Checked {
         drop(late);
         let before = s.journal.all().len();
         let again = s.wanted("10", "set").join().await?;
+        again.sees(Event::RemovePodSandbox, "p").await?;
         s.pod("q").await?;
         again.sees(Event::RunPodSandbox, "q").await?;
         let lines = since(s, &again, before);
