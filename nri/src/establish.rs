@@ -86,11 +86,11 @@ pub(crate) async fn establish(
             shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
             // The plugin is to learn why before the connection closes; a stop waits for nobody.
             tokio::select! {
-            biased;
-                            _ = mux.closed() => {}
-                            () = shared.stopped() => {}
-                            () = tokio::time::sleep(DELAYED_CLOSE) => {}
-                        }
+                biased;
+                _ = mux.closed() => {}
+                () = shared.stopped() => {}
+                () = tokio::time::sleep(DELAYED_CLOSE) => {}
+            }
             mux.close(MuxError::Closed);
             if let Origin::Launched { child, .. } = origin {
                 child.stop().await;
@@ -125,12 +125,12 @@ async fn introduce(
         limit => limit,
     };
     let registration = tokio::select! {
-    biased;
-            registered = registered => registered.map_err(|_| "it did not register".to_owned())?,
-            why = mux.closed() => return Err(format!("before it registered: {why}")),
-            () = tokio::time::sleep(limit) => return Err(format!("did not register within {limit:?}")),
-            () = shared.stopped() => return Err("runtime-stopping: before it registered".to_owned()),
-        };
+        biased;
+        registered = registered => registered.map_err(|_| "it did not register".to_owned())?,
+        why = mux.closed() => return Err(format!("before it registered: {why}")),
+        () = tokio::time::sleep(limit) => return Err(format!("did not register within {limit:?}")),
+        () = shared.stopped() => return Err("runtime-stopping: before it registered".to_owned()),
+    };
     let registration = match registration {
         Ok(registration) => registration,
         Err(refused) => return Err(format!("registration refused: {refused}")),
