@@ -22,19 +22,19 @@
 //!
 //! A plugin's place in the list is a [`Slot`].
 
+mod cut;
 mod slot;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
+    sync::Arc,
 };
 
 use parking_lot::Mutex;
 use proto_nri::Event;
 use tokio::{
     sync::{Mutex as AsyncMutex, Notify},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 use crate::{
@@ -45,6 +45,7 @@ use crate::{
     violate,
 };
 
+pub(crate) use cut::WaitsForCut;
 pub(crate) use slot::{Lane, Occupant, Slot};
 
 /// Plugins that may join behind the back of one dispatch; more join when it has finished.
@@ -208,11 +209,7 @@ impl Roster {
             events: session.events() | replaced.map_or(EventMask::NONE, Session::events),
         };
         state.waiting.insert(number, waiting);
-        WaitsForCut {
-            roster: self.clone(),
-            number,
-            session: session.clone(),
-        }
+        WaitsForCut::new(self.clone(), number, session.clone())
     }
 
     /// Waits until operations that hold the turn for this event need not wait for a plugin that joins; not longer than
@@ -423,100 +420,6 @@ impl Drop for Joining {
             self.roster.leave(&self.session);
             self.roster.finished.notify_waiters();
         }
-    }
-}
-
-/// A plugin that waits for its cut.
-pub(crate) struct WaitsForCut {
-    roster: Arc<Roster>,
-    number: u64,
-    session: Arc<Session>,
-}
-
-impl WaitsForCut {
-    /// Waits until a cut on this slot, or on one of its own, waits for nothing.
-    ///
-    /// The turn comes first and without the lane, which the operation that holds the turn may need; it cannot be taken again
-    /// by then. So do dispatches behind which enough have joined. With the lane held, no dispatch begins to ask the older
-    /// instance, so those that have are ever fewer.
-    ///
-    /// The lane is given up after `limit`, for those who wait for it, and others wait for them.
-    pub(crate) async fn ready(&self, slot: Option<&Arc<Slot>>, limit: Duration) -> Option<Lane> {
-        let Self {
-            roster, session, ..
-        } = self;
-        let mut alone = None;
-        let lane = loop {
-            roster.once(|state| self.may_have_lane(state)).await;
-            let Some(slot) = slot else {
-                break None;
-            };
-            let lane = slot.take_place().wait().await;
-            if !roster.state.lock().has_asked(&session.id) {
-                return Some(lane);
-            }
-            // One at a time: else two would wait for dispatches that wait for the lane of the other.
-            alone = alone.or_else(|| roster.replacing.try_lock().ok());
-            if alone.is_some() {
-                break Some(lane);
-            }
-            drop(lane);
-            // Kept: two that only passed it on to each other would do so without end.
-            alone = Some(roster.replacing.lock().await);
-        };
-        // Or until somebody else may need the lane: a turn that did not wait for the plugin any more, for one.
-        let finished = roster.once(|state| {
-            let waits = state.has_asked(&session.id) && self.may_have_lane(state).is_some();
-            (!waits).then_some(())
-        });
-        let _given_up = timeout(limit, finished).await;
-        lane
-    }
-
-    /// Nobody that the plugin waits for may still need the lane.
-    fn may_have_lane(&self, state: &RosterState) -> Option<()> {
-        let waiting = state.waiting.get(&self.number)?;
-        (!waiting.events.meets(state.turn) && !state.is_full()).then_some(())
-    }
-
-    /// The cut: enters the plugin and takes the list it is to be told, in one. With the lane of the slot whose instance it
-    /// replaces (NRI-1070): events wait from now on, those the old one has begun are finished, and no event goes to both.
-    /// Without a lane, or where that instance has gone, the plugin gets a slot of its own. `None`: something began
-    /// meanwhile that it must wait for.
-    pub(crate) fn cut(
-        &self,
-        slot: Option<Arc<Slot>>,
-        lane: Option<Lane>,
-    ) -> Option<(Joining, Snapshot)> {
-        let Self {
-            roster, session, ..
-        } = self;
-        let state = &mut *roster.state.lock();
-        if self.may_have_lane(state).is_none() || state.has_asked(&session.id) {
-            return None;
-        }
-        let snapshot = state.snapshot(&*roster.source);
-        let old = slot.and_then(|slot| slot.active().map(|old| (slot, old)));
-        let Some((slot, old)) = old else {
-            return Some((roster.enter(state, session), snapshot));
-        };
-        slot.instance.store(state.next_instance(), Ordering::SeqCst);
-        *slot.heir.lock() = Some(session.clone());
-        let joining = Joining {
-            roster: roster.clone(),
-            slot,
-            lane,
-            session: session.clone(),
-            replaces: Some(old),
-        };
-        Some((joining, snapshot))
-    }
-}
-
-impl Drop for WaitsForCut {
-    fn drop(&mut self) {
-        self.roster.state.lock().waiting.remove(&self.number);
-        self.roster.finished.notify_waiters();
     }
 }
 
