@@ -112,6 +112,17 @@ pub(crate) struct State {
     idle: Option<Instant>,
 }
 
+impl State {
+    /// The operation of this event ended before the instance heard it.
+    fn was_kept(&self, h: &Heard) -> bool {
+        let mut of_it = self
+            .ops
+            .iter()
+            .filter(|o| o.event == h.event && o.object == h.object);
+        of_it.all(|o| o.ended.is_some_and(|(end, _)| end < h.at))
+    }
+}
+
 pub(crate) struct Book {
     plan: Plan,
     start: Instant,
@@ -514,10 +525,15 @@ impl Book {
             let longest = beside
                 .map(|o| o.ended.map_or(to, |(end, _)| end) - o.began)
                 .max();
-            let bound = longest.unwrap_or_default() * 3 + self.plan.timeouts.request;
+            let of_id = || state.instances.iter().filter(|o| o.id == i.id);
+            // Kept events of the older instance use its lane, one at a time.
+            let kept = |h: &&Heard| h.overlaps(from, to) && state.was_kept(h);
+            let kept = of_id().flat_map(|o| &o.heard).filter(kept).count();
+            let bound = longest.unwrap_or_default() * 3
+                + self.plan.timeouts.request
+                + self.limit(&i.id) * u32::try_from(kept).unwrap();
             // Those of one id join one after the other, and pause after two failures.
-            let of_id = state.instances.iter().filter(|o| o.id == i.id);
-            let mut joins = of_id.flat_map(|o| &o.epochs);
+            let mut joins = of_id().flat_map(|o| &o.epochs);
             let others = joins.any(|e| e.overlaps(from, to) || e.at < to && !self.is_in_time(e));
             if to - from > bound && !others {
                 let waited = to - from;
