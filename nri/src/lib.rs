@@ -185,7 +185,6 @@ pub mod testing;
 pub mod validate;
 mod validators;
 #[doc(hidden)]
-pub mod violate;
 mod wire;
 
 /// The messages on the wire.
