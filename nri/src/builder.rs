@@ -68,8 +68,7 @@ impl Builder {
         self
     }
 
-    /// For one setup event at all plugins together; none by default, so that it may last the request
-    /// timeout for each.
+    /// For one setup event at all plugins together: 2 minutes by default.
     pub fn operation_timeout(mut self, limit: Duration) -> Self {
         self.settings.timeouts.operation = Some(limit);
         self

@@ -11,7 +11,7 @@ use std::{
 use proto_nri::{Event, RemoveContainerRequest, StopContainerRequest};
 use tokio::{
     sync::oneshot,
-    task::AbortHandle,
+    task::JoinHandle,
     time::{Instant, sleep_until, timeout},
 };
 
@@ -45,6 +45,8 @@ struct Busy {
     session: Arc<Session>,
     event: Event,
     until: Instant,
+    /// Takes the late answer, and undoes a creation.
+    late: Option<JoinHandle<()>>,
 }
 
 impl From<Lane> for Held {
@@ -75,11 +77,19 @@ impl Busy {
             session,
             event,
             until,
+            late,
         } = self;
+        let settled = async {
+            match late {
+                Some(late) => drop(late.await),
+                None => session.peer.settled().await,
+            }
+        };
+        tokio::pin!(settled);
         tokio::select! {
             biased;
             () = sleep_until(until) => {}
-            () = session.peer.settled() => return,
+            () = &mut settled => return,
         }
         let case = Case {
             plugin: &session.id,
@@ -95,7 +105,7 @@ impl Busy {
         }
         session.overdue.begin();
         drop(lane);
-        let _given_up = timeout(LATE_WINDOW, session.peer.settled()).await;
+        let _given_up = timeout(LATE_WINDOW, settled).await;
         end_overdue(&session);
     }
 }
@@ -109,13 +119,15 @@ pub(crate) async fn ask<R: HookRequest>(
     deadline: Option<Instant>,
 ) -> Called<R::Reply> {
     let limit = shared.timeouts().request_of(&session.settings.policy);
-    lane.busy = Some(Busy {
+    let busy = Busy {
         shared: shared.clone(),
         session: session.clone(),
         event: R::EVENT,
         until: Instant::now() + limit,
-    });
-    let called = call(shared, session, request, deadline).await;
+        late: None,
+    };
+    let late = &mut lane.busy.insert(busy).late;
+    let called = call(shared, session, request, deadline, late).await;
     if called.outcome != Outcome::Cancelled {
         lane.busy = None;
     }
@@ -130,48 +142,38 @@ pub(crate) struct Called<A> {
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// Calls one plugin, and says what came of it. Where the operation's `deadline` is what ends it, that is
-/// not the plugin's fault.
+/// Calls one plugin. An operation whose `deadline` ends the call is cancelled; that is not the plugin's fault. `late`: the
+/// task that undoes a creation whose answer is late.
 async fn call<R: HookRequest>(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
     request: &R,
     deadline: Option<Instant>,
+    late: &mut Option<JoinHandle<()>>,
 ) -> Called<R::Reply> {
     let policy = &session.settings.policy;
     let limit = shared.timeouts().request_of(policy);
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    if let Some(left) = left.filter(|left| *left < limit) {
+    let left = left.filter(|left| *left < limit);
+    let time = Time {
+        wait: left.unwrap_or(limit),
+        limit,
+    };
+    let is_kept = policy.must_run && Class::of(R::EVENT) == Class::Teardown;
+    let takes_late = match policy.on_timeout() {
+        OnTimeout::Skip => left.is_none() || is_undone(session, R::EVENT),
+        // A late answer acknowledges.
+        OnTimeout::Keep => left.is_none() && is_kept,
+        OnTimeout::Close => false,
+    };
+    let delivered = if takes_late {
+        call_with_late_window(shared, session, request, time, late).await
+    } else {
         let busy = match policy.on_timeout() {
             OnTimeout::Skip => LATE_WINDOW.max(limit),
             OnTimeout::Close | OnTimeout::Keep => limit,
         };
-        let delivered = session
-            .peer
-            .deliver(&session.style, request, left, busy)
-            .await;
-        let (outcome, reply) = match delivered.answer {
-            Ok(reply) => (Outcome::Answered, Some(reply)),
-            Err(CallError::TimedOut(_)) => (Outcome::Cancelled, None),
-            Err(e) => (failure_of(e), None),
-        };
-        return Called {
-            outcome,
-            reply,
-            left_out: delivered.left_out,
-        };
-    }
-    let is_kept = policy.must_run && Class::of(R::EVENT) == Class::Teardown;
-    let delivered = match policy.on_timeout() {
-        OnTimeout::Skip => call_with_late_window(session, request, limit, shared).await,
-        // A late answer acknowledges.
-        OnTimeout::Keep if is_kept => call_with_late_window(session, request, limit, shared).await,
-        OnTimeout::Close | OnTimeout::Keep => {
-            session
-                .peer
-                .deliver(&session.style, request, limit, limit)
-                .await
-        }
+        deliver(session, request, time.wait, busy).await
     };
     if delivered.as_state_change && delivered.answer.is_ok() && session.note_deprecated(R::EVENT) {
         let event = R::EVENT;
@@ -179,6 +181,7 @@ async fn call<R: HookRequest>(
     }
     let (outcome, reply) = match delivered.answer {
         Ok(reply) => (Outcome::Answered, Some(reply)),
+        Err(CallError::TimedOut(_)) if left.is_some() => (Outcome::Cancelled, None),
         Err(e) if is_unknown_to_plugin(R::EVENT, &e) && session.unsubscribe(R::EVENT) => {
             (Outcome::NotSubscribed, None)
         }
@@ -189,6 +192,29 @@ async fn call<R: HookRequest>(
         reply,
         left_out: delivered.left_out,
     }
+}
+
+/// How long an answer is waited for, and the plugin's own limit: an operation may have less time left.
+#[derive(Clone, Copy)]
+struct Time {
+    wait: Duration,
+    limit: Duration,
+}
+
+async fn deliver<R: HookRequest>(
+    session: &Session,
+    request: &R,
+    wait: Duration,
+    busy: Duration,
+) -> Delivered<R::Reply> {
+    let delivered = session.peer.deliver(&session.style, request, wait, busy);
+    delivered.await
+}
+
+/// Whether the plugin undoes this event where its answer is late (G-34).
+fn is_undone(session: &Session, event: Event) -> bool {
+    session.settings.policy.on_timeout() == OnTimeout::Skip
+        && policy::late(event, true) == Late::Undo
 }
 
 /// What a call that failed is to the operation.
@@ -202,26 +228,23 @@ pub(crate) fn failure_of(error: CallError) -> Outcome {
     }
 }
 
-/// Gives up after `limit` but goes on listening: while the answer is overdue the plugin is skipped, where its policy is
-/// `Skip`.
+/// Gives up after its time, and leaves a task that takes the late answer. A plugin of the policy `Skip` that has had its
+/// own limit is skipped until then.
 async fn call_with_late_window<R: HookRequest>(
+    shared: &Arc<Shared>,
     session: &Arc<Session>,
     request: &R,
-    limit: Duration,
-    shared: &Arc<Shared>,
+    time: Time,
+    late: &mut Option<JoinHandle<()>>,
 ) -> Delivered<R::Reply> {
-    // Whoever sets it first decides whether the answer was in time.
     let decided = Arc::new(AtomicBool::new(false));
     let (tx, mut rx) = oneshot::channel();
     let task = {
         let (session, request, decided) = (session.clone(), request.clone(), decided.clone());
         let shared = shared.clone();
         async move {
-            let window = LATE_WINDOW.max(limit);
-            let delivered = session
-                .peer
-                .deliver(&session.style, &request, window, window)
-                .await;
+            let window = LATE_WINDOW.max(time.limit);
+            let delivered = deliver(&session, &request, window, window).await;
             if decided.swap(true, Ordering::SeqCst) {
                 take_late_answer(&shared, &session, &request, delivered.answer.err()).await;
             } else {
@@ -229,65 +252,96 @@ async fn call_with_late_window<R: HookRequest>(
             }
         }
     };
-    let mut while_waited_for = Abort(Some(rt::spawn(task).abort_handle()));
+    let task = rt::spawn(task);
+    let is_undone = is_undone(session, R::EVENT);
+    *late = is_undone.then_some(task);
+    let mut caller = Caller {
+        session,
+        request,
+        is_undone,
+        decided: Some(decided),
+    };
     let lost = |e: oneshot::error::RecvError| Delivered {
         answer: Err(CallError::Lost(e.to_string())),
         as_state_change: false,
         left_out: Vec::new(),
     };
-    if let Ok(delivered) = tokio::time::timeout(limit, &mut rx).await {
+    if let Ok(delivered) = timeout(time.wait, &mut rx).await {
+        caller.decided = None;
         return delivered.unwrap_or_else(lost);
     }
-    // From here on it is not the caller's alone.
-    while_waited_for.0 = None;
-    let is_skipped = session.settings.policy.on_timeout() == OnTimeout::Skip;
+    let is_skipped =
+        session.settings.policy.on_timeout() == OnTimeout::Skip && time.wait == time.limit;
     if is_skipped {
         session.overdue.begin();
     }
-    if decided.swap(true, Ordering::SeqCst) {
+    if !caller.gives_up() {
         session.overdue.end();
         return rx.await.unwrap_or_else(lost);
     }
     Delivered {
-        answer: Err(CallError::TimedOut(limit)),
+        answer: Err(CallError::TimedOut(time.wait)),
         as_state_change: false,
         left_out: Vec::new(),
     }
 }
 
-/// A task that ends with the caller that it works for.
-struct Abort(Option<AbortHandle>);
+/// Waits for an answer. Dropped: it has given up, and a late answer is not its own any more.
+struct Caller<'a, R: HookRequest> {
+    session: &'a Session,
+    request: &'a R,
+    is_undone: bool,
+    /// Set first by the caller: the answer is late; by the answer: it is in time.
+    decided: Option<Arc<AtomicBool>>,
+}
 
-impl Drop for Abort {
-    fn drop(&mut self) {
-        if let Some(task) = self.0.take() {
-            task.abort();
+impl<R: HookRequest> Caller<'_, R> {
+    /// False: the answer is there.
+    fn gives_up(&mut self) -> bool {
+        let Some(decided) = self.decided.take() else {
+            return false;
+        };
+        if self.is_undone {
+            self.session.leave_out(self.request);
         }
+        let is_late = !decided.swap(true, Ordering::SeqCst);
+        if !is_late {
+            self.session.take_in(self.request);
+        }
+        is_late
     }
 }
 
-/// The late answer is there, or none will come.
+impl<R: HookRequest> Drop for Caller<'_, R> {
+    fn drop(&mut self) {
+        self.gives_up();
+    }
+}
+
+/// Takes a late answer, or that none will come.
 async fn take_late_answer<R: HookRequest>(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
     request: &R,
     error: Option<CallError>,
 ) {
-    if policy::late(R::EVENT, error.is_none()) == Late::Undo {
-        undo(shared, session, request).await;
+    match policy::late(R::EVENT, error.is_none()) {
+        Late::Undo => undo(shared, session, request).await,
+        Late::Drop => session.take_in(request),
     }
-    let event = About::of(request);
-    // With its lane held: whoever called it has kept the event by then.
-    let slot = shared.roster.slot_of(session);
-    let lane = match &slot {
-        Some(slot) => Some(slot.take_place().wait().await),
-        None => None,
-    };
-    match error {
-        None | Some(CallError::Status(_)) => shared.backlog.answered(&session.id, &event),
-        Some(_) => shared.backlog.unanswered(&session.id, &event),
+    if Class::of(R::EVENT) == Class::Teardown {
+        let event = About::of(request);
+        // With its lane held: whoever called it has kept the event by then.
+        let slot = shared.roster.slot_of(session);
+        let _lane = match &slot {
+            Some(slot) => Some(slot.take_place().wait().await),
+            None => None,
+        };
+        match error {
+            None | Some(CallError::Status(_)) => shared.backlog.answered(&session.id, &event),
+            Some(_) => shared.backlog.unanswered(&session.id, &event),
+        }
     }
-    drop(lane);
     end_overdue(session);
 }
 

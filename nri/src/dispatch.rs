@@ -139,7 +139,7 @@ async fn visit<S: Operation>(
     let mut lane = Held::from(lane);
     let mut session = dispatch.asks(slot, event);
     if let Some(session) = &session
-        && !session.events().has(event)
+        && !session.hears(step.request())
     {
         return not_subscribed(shared, slot, step.request(), told);
     }
@@ -205,6 +205,11 @@ fn not_subscribed<R: HookRequest>(
     request: &R,
     told: &mut Told,
 ) -> Flow {
+    if R::EVENT == Event::RemoveContainer
+        && let Some(session) = slot.session()
+    {
+        session.take_in(request);
+    }
     let skipped = delivery(request, &slot.id, Outcome::NotSubscribed, NOTHING);
     shared.observer.delivered(&skipped);
     told.deliveries.push(skipped);
@@ -267,7 +272,7 @@ fn send_later<R: HookRequest>(
             conclude(&shared, who, &request, outcome, NOTHING, true, told);
             return;
         };
-        if !session.events().has(R::EVENT) {
+        if !session.hears(&request) {
             not_subscribed(&shared, &slot, &request, told);
             return;
         }

@@ -25,7 +25,7 @@ use crate::{
     peer::{Peer, SHUTDOWN_LIMIT},
     plugin::Session,
     policy::Outcome,
-    roster::{Joining, NotJoined},
+    roster::{Joining, NotJoined, cut::WaitsForCut},
     shared::Shared,
     source::Snapshot,
     wire::{
@@ -136,7 +136,7 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
     let old = shared
         .seat_to_replace(session)
         .and_then(|slot| slot.active());
-    let waits = shared.roster.wait_for_cut(session, old.as_deref());
+    let waits = WaitsForCut::begin(&shared.roster, session, old.as_deref());
     let limit = shared.timeouts().sync;
     loop {
         let slot = shared.seat_to_replace(session);

@@ -94,7 +94,7 @@ async fn send<R: HookRequest>(
     session: &Arc<Session>,
     request: &R,
 ) {
-    if !session.events().has(R::EVENT) {
+    if !session.hears(request) {
         return shared.backlog.answered(&session.id, &About::of(request));
     }
     let begun = Instant::now();

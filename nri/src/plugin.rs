@@ -1,6 +1,7 @@
 //! One configured plugin: what it is, what it wants, and how it fares. Plain state: others act on it.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::Duration,
@@ -20,7 +21,7 @@ use crate::{
     owners::PluginId,
     peer::{self, Peer},
     settings::PluginSettings,
-    wire::event::HookRequest,
+    wire::event::{HookRequest, container_id},
     wire::rpc::CallError,
     wire::version::{Style, StyleCell, Version},
 };
@@ -59,6 +60,8 @@ pub(crate) struct Session {
     /// Misses in a row; `policy.rs` says what they mean.
     pub(crate) misses: AtomicU32,
     pub(crate) overdue: Overdue,
+    /// Containers that its late answer creates for it alone: it undoes them, and gets no further event of them (G-34).
+    left_out: Mutex<BTreeSet<String>>,
     /// A newer instance of it is called instead.
     shadowed: Arc<AtomicBool>,
     /// Operations that need its answer do not wait until it is synchronised.
@@ -106,6 +109,7 @@ impl Session {
             settings,
             misses: AtomicU32::new(0),
             overdue: Overdue::default(),
+            left_out: Mutex::default(),
             shadowed: Arc::default(),
             unwaited: AtomicBool::new(false),
             passed_by: AtomicBool::new(false),
@@ -129,6 +133,27 @@ impl Session {
     /// The events it is told of: what it wants and is permitted.
     pub(crate) fn events(&self) -> EventMask {
         EventMask::from_bits(self.events.load(Ordering::Relaxed))
+    }
+
+    /// Whether it gets this event. The removal of a container that was left out is the last event of it.
+    pub(crate) fn hears<R: HookRequest>(&self, request: &R) -> bool {
+        let mut left_out = self.left_out.lock();
+        let is_left_out = match R::EVENT {
+            Event::RemoveContainer => left_out.remove(container_id(request)),
+            _ => left_out.contains(container_id(request)),
+        };
+        self.events().has(R::EVENT) && !is_left_out
+    }
+
+    /// The events of the request's container are not sent to it any more.
+    pub(crate) fn leave_out<R: HookRequest>(&self, request: &R) {
+        let container = container_id(request).to_owned();
+        self.left_out.lock().insert(container);
+    }
+
+    /// The events of the request's container are sent to it again.
+    pub(crate) fn take_in<R: HookRequest>(&self, request: &R) {
+        self.left_out.lock().remove(container_id(request));
     }
 
     /// It does not know this event after all, and gets it no more. False where it asked for it by name, and where it is

@@ -332,6 +332,43 @@ async fn a_late_answer_acknowledges() {
     assert_eq!(calls(&place, "10-keeps", Event::StopPodSandbox), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_creation_that_is_answered_after_the_operations_own_time_is_undone_once() {
+    let place = Place::new();
+    let record = Record::default();
+    let handlers = record.handlers().create_container(|_, _| async {
+        sleep(5 * SECOND).await;
+        Ok((None, Vec::new()))
+    });
+    let nri = place
+        .builder()
+        .request_timeout(10 * SECOND)
+        .operation_timeout(SECOND)
+        .plugins(settings("10-slow", |policy| {
+            policy.on_timeout = Some(OnTimeout::Skip);
+        }));
+    let nri = nri.start().await.unwrap();
+    let _stub = plugin(&place, "10-slow", handlers).start().await.unwrap();
+    until_active(&nri, "10-slow").await;
+    create(&nri, "c").await.unwrap_err();
+    let (p, c) = (|| pod("p"), || container("c", "p"));
+    let turn = nri.turn(Event::StopContainer).await;
+    nri.stop_container(&turn, p(), c()).await;
+    drop(turn);
+    nri.remove_container(p(), c()).await;
+    nri.stop_pod_sandbox(p()).await;
+    let undone = [
+        "StopContainer p c",
+        "RemoveContainer p c",
+        "StopPodSandbox p",
+    ];
+    assert!(
+        record.lines().ends_with(&undone.map(String::from)),
+        "{:?}",
+        record.lines()
+    );
+}
+
 /// Handlers that take a second for Synchronize.
 fn slow_to_join(handlers: Handlers) -> Handlers {
     handlers.synchronize(|_, _| async {

@@ -7,8 +7,8 @@ use std::{
 
 use tokio::time::timeout;
 
-use super::{Joining, Lane, Roster, RosterState, Slot};
-use crate::{plugin::Session, source::Snapshot};
+use super::{Joining, Lane, Roster, RosterState, Slot, Waiting};
+use crate::{mask::EventMask, plugin::Session, source::Snapshot};
 
 /// A plugin that waits for its cut.
 pub(crate) struct WaitsForCut {
@@ -18,11 +18,25 @@ pub(crate) struct WaitsForCut {
 }
 
 impl WaitsForCut {
-    pub(super) fn new(roster: Arc<Roster>, number: u64, session: Arc<Session>) -> Self {
+    /// A plugin is about to be cut in: from now on operations that hold the turn, and have an event for it or for the one
+    /// that it replaces, wait for that.
+    pub(crate) fn begin(
+        roster: &Arc<Roster>,
+        session: &Arc<Session>,
+        replaced: Option<&Session>,
+    ) -> Self {
+        let mut state = roster.state.lock();
+        state.last_seq += 1;
+        let number = state.last_seq;
+        let waiting = Waiting {
+            id: session.id.clone(),
+            events: session.events() | replaced.map_or(EventMask::NONE, Session::events),
+        };
+        state.waiting.insert(number, waiting);
         Self {
-            roster,
+            roster: roster.clone(),
             number,
-            session,
+            session: session.clone(),
         }
     }
 

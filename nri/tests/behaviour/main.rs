@@ -370,6 +370,12 @@ on_every_transport! {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(answered, "it gets events again");
+        // Except those of that container, which lives on without it.
+        let forgotten = record.lines().len();
+        let (p, c) = (|| pod("p"), || container("c", "p"));
+        world.nri.stop_container(&turn, p(), c()).await;
+        world.nri.remove_container(p(), c()).await;
+        assert_eq!(record.lines().len(), forgotten);
     }
 
     async fn a_slow_must_run_plugin_is_told_what_it_missed_when_its_answer_came(transport) {

@@ -49,6 +49,8 @@ pub(crate) struct Heard {
     event: Event,
     object: String,
     done: Option<Instant>,
+    /// It was answered without an error.
+    ok: bool,
     epoch: usize,
 }
 
@@ -113,6 +115,19 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The answer arrived after the operation had ended, in a time in which it is taken.
+    fn was_late(&self, h: &Heard) -> bool {
+        let mut of_it = self
+            .ops
+            .iter()
+            .filter(|o| o.event == h.event && o.object == h.object);
+        let is_before = |o: &Op| {
+            o.ended
+                .is_some_and(|(end, _)| h.done.is_some_and(|done| end < done))
+        };
+        h.done.is_some_and(|done| done - h.at + SLACK < LATE) && of_it.any(is_before)
+    }
+
     /// The operation of this event ended before the instance heard it.
     fn was_kept(&self, h: &Heard) -> bool {
         let mut of_it = self
@@ -303,13 +318,16 @@ impl Book {
         let about = |h: &&Heard| h.object == object && h.epoch == epoch;
         let undone = |i: &Instance| {
             let mut of = i.heard.iter().filter(|h| h.object == object);
-            self.on_timeout(&i.id) == OnTimeout::Skip && of.any(|h| makes(h.event) && late(h))
+            self.on_timeout(&i.id) == OnTimeout::Skip
+                && of.any(|h| makes(h.event) && (late(h) || state.was_late(h)))
         };
         for before in me.heard.iter().filter(about) {
             let again = before.event == event && event != UpdateContainer;
             let kept = self.must_run(id) && late(before);
             let twice = again && !kept;
-            if (rank(before.event) > rank(event) || twice) && !undone(me) {
+            // A validator is asked, also after it undid its own late answer.
+            let validates = event == ValidateContainerAdjustment && undone(me);
+            if (rank(before.event) > rank(event) || twice) && !validates {
                 let before = event_name(before.event);
                 faults.push(('c', format!("{what}: after {before}")));
             }
@@ -329,8 +347,7 @@ impl Book {
                 } else if teardown
                     && answered
                     && rank(before.event) >= rank(event)
-                    && !undone(instance)
-                    && !undone(me)
+                    && (other == no || !undone(instance) && !undone(me))
                 {
                     faults.push(('h', format!("{what}: #{other} has answered {before_name}")));
                 }
@@ -345,15 +362,17 @@ impl Book {
             event,
             object: object.to_owned(),
             done: None,
+            ok: false,
             epoch,
         });
         self.idle(&mut state);
         state.instances[no].heard.len() - 1
     }
 
-    pub(crate) fn answers(&self, no: usize, nth: usize) {
+    pub(crate) fn answers(&self, no: usize, nth: usize, ok: bool) {
         let mut state = self.state.lock().unwrap();
-        state.instances[no].heard[nth].done = Some(Instant::now());
+        let heard = &mut state.instances[no].heard[nth];
+        (heard.done, heard.ok) = (Some(Instant::now()), ok);
         self.idle(&mut state);
     }
 
@@ -581,6 +600,12 @@ impl Book {
             let late = heard.any(|h| h.done.is_none_or(|done| done - h.at + SLACK > limit));
             late || state.deliveries.iter().any(missed)
         };
+        // It is told to undo a creation that it answered when nobody waited any more (G-34).
+        let undoes = |object: &str| {
+            let mut creations = me.heard.iter().filter(|h| h.event == CreateContainer);
+            self.on_timeout(&me.id) == OnTimeout::Skip
+                && creations.any(|h| h.object == object && h.ok && state.was_late(h))
+        };
         let who = format!("{}#{no}", me.id);
         let mut knows = epoch.list.clone();
         let heard = me.heard.iter().filter(|h| h.epoch == me.epochs.len());
@@ -613,7 +638,7 @@ impl Book {
                 && !there.contains(object)
                 && me.mask.has(stop)
                 && !told.contains(&stop)
-                && !excused(object)
+                && (undoes(object) || !excused(object))
             {
                 faults.push((
                     'i',

@@ -195,8 +195,10 @@ impl Instance {
                     None => about.pod.unwrap_or_default().id,
                 };
                 let nth = book.arrives(self.no, event, &object);
-                let _answered = Answered(self, nth);
-                self.event(event).await
+                let mut answered = Answered(self, nth, false);
+                let answer = self.event(event).await;
+                answered.2 = matches!(answer, Answer::Reply(_));
+                answer
             }
             _ => Answer::Reply(Vec::new()),
         }
@@ -236,10 +238,10 @@ impl Instance {
 }
 
 /// An event at work; also one that is given up is answered.
-struct Answered<'a>(&'a Instance, usize);
+struct Answered<'a>(&'a Instance, usize, bool);
 
 impl Drop for Answered<'_> {
     fn drop(&mut self) {
-        self.0.world.book.answers(self.0.no, self.1);
+        self.0.world.book.answers(self.0.no, self.1, self.2);
     }
 }
