@@ -220,7 +220,7 @@ const MAPS: [(&str, &str); 7] = [
     ("runtime/src", "ARCHITECTURE.md"),
     ("runtime/monitor/src", "ARCHITECTURE.md"),
     ("runtime/create/src", "ARCHITECTURE.md"),
-    ("nri/src", "ARCHITECTURE.md"),
+    ("nri/src", "nri/README.md"),
     ("nri/bench/src", "ARCHITECTURE.md"),
     ("nri/wasm/src", "ARCHITECTURE.md"),
     ("cni-shim/src", "cni-shim/README.md"),
@@ -248,7 +248,7 @@ fn each_module_stands_in_the_code_map() {
 
 #[test]
 fn the_code_map_of_nri_names_only_modules_that_exist() {
-    let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("it is there");
+    let text = fs::read_to_string(repository().join("nri/README.md")).expect("it is there");
     let map = text.split("**`nri/src`**").nth(1).expect("its map");
     let rows = map.lines().skip(4).take_while(|line| line.starts_with('|'));
     let names: Vec<&str> = rows
